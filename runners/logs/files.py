@@ -1,0 +1,167 @@
+"""Names of the log files of a run, and the only way to open one.
+
+A file id is the path relative to the run directory: `node-0/attempt-001/rank-3.err`, the live toggles of
+NCCL's own log `rank-3.1.nccl`, `rank-3.2.nccl`, a managed command's `command.out`, and `runner.log` and
+`agent.log`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+STREAMS = ("out", "err", "nccl")
+"""What a rank writes: its stdout, its stderr, and NCCL's own file."""
+
+_IN_ATTEMPT = re.compile(
+    r"node-(?P<node>\d+)/attempt-(?P<attempt>\d{3,})/"
+    r"(?:rank-(?P<rank>\d+)(?:\.(?P<part>\d+)(?=\.nccl))?\.(?P<stream>out|err|nccl)|command\.(?P<of_command>out|err))"
+)
+_OF_SERVICE = re.compile(r"(?:node-(?P<node>\d+)/)?(?P<service>runner|agent)\.log")
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class LogError(Exception):
+    """A log cannot be read; the text is one sentence that says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """What a file id says."""
+
+    id: str
+    """Path relative to the run directory."""
+    source: str
+    """Who writes it: "rank", "command", "runner" or "agent"."""
+    stream: str
+    """"out", "err", "nccl"; "log" for runner and agent."""
+    node: int = 0
+    attempt: int | None = None
+    """From 1; None for runner and agent, which outlive attempts."""
+    rank: int | None = None
+    part: int = 0
+    """How many live toggles of NCCL_DEBUG came before it; 0 for every other stream."""
+
+    @property
+    def label(self) -> str:
+        """Who writes it, in the words of the screen: "rank 3", "command", "runner", "agent"."""
+        return self.source if self.rank is None else f"rank {self.rank}"
+
+    @property
+    def order(self) -> tuple[int, int, str, int, int, int]:
+        """Sorts by attempt, node, source, rank, stream and part; runner and agent come first."""
+        rank = -1 if self.rank is None else self.rank
+        stream = STREAMS.index(self.stream) if self.stream in STREAMS else -1
+        return (self.attempt or 0, self.node, self.source, rank, stream, self.part)
+
+
+def attempt_dir(node: int, attempt: int) -> str:
+    """Directory of one attempt on one node, relative to the run directory."""
+    return f"node-{node}/attempt-{attempt:03d}"
+
+
+def file_id(node: int, attempt: int, rank: int, stream: str, part: int = 0) -> str:
+    """Id of one stream of one rank. Raises ValueError for an unknown stream and for parts outside nccl."""
+    if stream not in STREAMS or (part and stream != "nccl") or part < 0:
+        raise ValueError(
+            f"no log stream {stream!r} part {part}: streams are out, err, nccl; only nccl has parts"
+        )
+    middle = f".{part}" if part else ""
+    return f"{attempt_dir(node, attempt)}/rank-{rank}{middle}.{stream}"
+
+
+def command_id(attempt: int, stream: str, node: int = 0) -> str:
+    """Id of a managed command's stdout ("out") or stderr ("err"). Raises ValueError for another stream."""
+    if stream not in ("out", "err"):
+        raise ValueError(f"a command has no stream {stream!r}: out or err")
+    return f"{attempt_dir(node, attempt)}/command.{stream}"
+
+
+def parse_file_id(text: str) -> LogFile | None:
+    """What the id says, or None when it names no log file of a run."""
+    if found := _OF_SERVICE.fullmatch(text):
+        return LogFile(text, found["service"], "log", int(found["node"] or 0))
+    if not (found := _IN_ATTEMPT.fullmatch(text)):
+        return None
+    node, attempt = int(found["node"]), int(found["attempt"])
+    if found["of_command"]:
+        return LogFile(text, "command", found["of_command"], node, attempt)
+    return LogFile(
+        text, "rank", found["stream"], node, attempt, int(found["rank"]), int(found["part"] or 0)
+    )
+
+
+def list_files(run_dir: str | Path) -> list[LogFile]:
+    """Every log file that exists, sorted by attempt, node and rank; [] when the run directory is gone."""
+    root = Path(run_dir)
+    names = [path.name for path in _entries(root)]
+    for node in (path for path in _entries(root) if path.name.startswith("node-")):
+        names += [f"{node.name}/{path.name}" for path in _entries(node)]
+        for attempt in (path for path in _entries(node) if path.name.startswith("attempt-")):
+            names += [f"{node.name}/{attempt.name}/{path.name}" for path in _entries(attempt)]
+    found = (parse_file_id(name) for name in names)
+    return sorted((file for file in found if file), key=lambda file: file.order)
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What a folder holds; nothing when it is gone, unreadable, or a link to somewhere else."""
+    try:
+        return (
+            []
+            if folder.is_symlink() and folder.name.startswith(("node-", "attempt-"))
+            else list(folder.iterdir())
+        )
+    except OSError:
+        return []
+
+
+@contextmanager
+def opened(run_dir: str | Path, file: str) -> Iterator[int]:
+    """A read-only descriptor of the regular file `file` under `run_dir`, closed at the end.
+
+    Each component is opened relative to the one before with O_NOFOLLOW, so no name leads out of the run
+    directory, whatever somebody puts there meanwhile. Raises LogError.
+    """
+    parts = file.split("/")
+    if "\0" in file or any(part in ("", ".", "..") for part in parts):
+        raise LogError(
+            f"{file!r} is not a log of this run: give a path below the run directory, without '..'"
+        )
+    try:
+        descriptor = _open_below(str(run_dir), parts)
+    except OSError as error:
+        raise LogError(_why(file, error)) from error
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise LogError(f"{file} is not a regular file: distui reads only plain log files")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _open_below(run_dir: str, parts: list[str]) -> int:
+    at = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    for part, last in zip(parts, [False] * (len(parts) - 1) + [True], strict=True):
+        try:
+            # O_NONBLOCK: opening a fifo must not wait for a writer; it changes nothing for a regular file.
+            below = os.open(part, _OPEN | (os.O_NONBLOCK if last else os.O_DIRECTORY), dir_fd=at)
+        finally:
+            os.close(at)
+        at = below
+    return at
+
+
+def _why(file: str, error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return (
+            f"{file} does not exist: nothing has been written there yet, or the run directory was cleaned"
+        )
+    if isinstance(error, PermissionError):
+        return f"{file} cannot be read: it belongs to another user"
+    # ELOOP and ENOTDIR are what O_NOFOLLOW answers to a link.
+    return f"{file} cannot be read: {(error.strerror or str(error)).lower()} (links are not followed)"
