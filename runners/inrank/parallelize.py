@@ -1,0 +1,313 @@
+"""The one call by which a training script obeys a distui preset.
+
+    model = parallelize(model)
+    model, optimizer = parallelize(model, torch.optim.AdamW, lr=3e-4)
+
+What it does is read from the environment that distui gives each rank:
+
+    DISTUI_STRATEGY          single | ddp | fsdp2 | zero1
+    DISTUI_STRATEGY_OPTIONS  JSON object; ddp and zero1: bucket_cap_mb, find_unused_parameters,
+                             gradient_as_bucket_view, static_graph; fsdp2: reshard_after_forward
+    DISTUI_PRECISION         JSON object {"param": P, "reduce": P}, P one of fp32, bf16, fp16
+    DISTUI_BACKEND           nccl (CUDA) | gloo (CPU)
+
+Without these the same script runs as ddp under torchrun and as single elsewhere. This file needs the
+standard library and torch (2.7 or newer) only, so it may be copied beside a script.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import time
+import warnings
+from contextlib import suppress
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Type, Union, overload
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+DDP_OPTIONS = ("bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view", "static_graph")
+OPTIONS: Dict[str, Tuple[str, ...]] = {
+    "single": (),
+    "ddp": DDP_OPTIONS,
+    "fsdp2": ("reshard_after_forward",),
+    "zero1": DDP_OPTIONS,
+}
+"""Every strategy with the options it takes."""
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class ParallelizeError(Exception):
+    """What keeps the preset from being obeyed, as one sentence for the user."""
+
+
+@overload
+def parallelize(model: nn.Module) -> nn.Module: ...
+
+
+@overload
+def parallelize(
+    model: nn.Module, optimizer: Type[torch.optim.Optimizer], **settings: Any
+) -> Tuple[nn.Module, torch.optim.Optimizer]: ...
+
+
+def parallelize(
+    model: nn.Module, optimizer: Optional[Type[torch.optim.Optimizer]] = None, **settings: Any
+) -> Union[nn.Module, Tuple[nn.Module, torch.optim.Optimizer]]:
+    """The model made parallel as the preset says; with an optimizer class, that optimizer built for it too.
+
+    Joins the process group if the script did not, and moves the model to `device()`. `settings` go to
+    the optimizer. Raises ParallelizeError.
+    """
+    name = strategy()
+    options, precision = _options(name), _precision()
+    if optimizer is not None and not isinstance(optimizer, type):
+        raise ParallelizeError(
+            "parallelize() takes the optimizer's class and its settings, not an optimizer already built:"
+            " write parallelize(model, torch.optim.AdamW, lr=3e-4)"
+        )
+    if name == "zero1" and optimizer is None:
+        raise ParallelizeError(
+            "strategy zero1 divides the optimizer over the ranks, so it has to build it:"
+            " write model, optimizer = parallelize(model, torch.optim.AdamW, lr=3e-4)"
+        )
+    _join(name)
+    model = _wrap(name, model.to(device()), options, precision)
+    if optimizer is None:
+        return model
+    if name == "zero1":
+        return model, ZeroRedundancyOptimizer(model.parameters(), optimizer_class=optimizer, **settings)
+    return model, optimizer(model.parameters(), **settings)
+
+
+def strategy() -> str:
+    """The strategy in force. Raises ParallelizeError for one that is not known."""
+    name = os.environ.get("DISTUI_STRATEGY", "") or ("ddp" if _world_size() > 1 else "single")
+    if name not in OPTIONS:
+        raise ParallelizeError(f"DISTUI_STRATEGY is {name!r}; parallelize() knows {', '.join(OPTIONS)}")
+    return name
+
+
+def device() -> torch.device:
+    """Where this rank computes: its own GPU where the ranks talk over NCCL, else the CPU."""
+    if "nccl" not in _backend():
+        return torch.device("cpu")
+    local_rank, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if local_rank >= count:
+        raise ParallelizeError(
+            f"local rank {local_rank} has no GPU: torch sees {count} here;"
+            " start at most one rank a GPU, or use the gloo backend"
+        )
+    return torch.device("cuda", local_rank)
+
+
+def state_for_saving(model: nn.Module, optimizer: torch.optim.Optimizer, **more: Any) -> Dict[str, Any]:
+    """A full checkpoint on rank 0 and {} elsewhere, the same under every strategy. Every rank must call it.
+
+    Parameters are named, not numbered, so that a checkpoint of one strategy can be loaded under
+    another; `more` (a step count, say) is kept beside them.
+    """
+    zero = isinstance(optimizer, ZeroRedundancyOptimizer)
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    weights, moments = get_state_dict(model, () if zero else optimizer, options=options)
+    if zero:
+        optimizer.consolidate_state_dict(to=0)
+    if _rank() != 0:
+        return {}
+    if zero:
+        moments = _named(optimizer.state_dict(), _names(model))
+    return {"model": weights, "optimizer": moments, "more": more}
+
+
+def load_saved(
+    model: nn.Module, optimizer: torch.optim.Optimizer, saved: Optional[Dict[str, Any]]
+) -> Dict[str, Any]:
+    """Load what `state_for_saving` returned and give `more` back; {} if there is nothing to load.
+
+    Every rank must call it, but only rank 0 needs to have `saved`: it is sent to the others.
+    """
+    more = _from_rank0(None if saved is None else saved["more"])
+    if more is None:
+        return {}
+    saved = saved if _rank() == 0 and saved is not None else {"model": {}, "optimizer": {}}
+    zero = isinstance(optimizer, ZeroRedundancyOptimizer)
+    set_state_dict(
+        model,
+        () if zero else optimizer,
+        model_state_dict=saved["model"],
+        optim_state_dict={} if zero else saved["optimizer"],
+        options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=dist.is_initialized()),
+    )
+    if zero:
+        optimizer.load_state_dict(_numbered(_from_rank0(saved["optimizer"]), _names(model)))
+    return dict(more)
+
+
+def finish(together: bool = True) -> None:
+    """Leave the process group so that the interpreter can end safely; `del model, optimizer` before.
+
+    `together=False` does not wait for the other ranks: for an end where some may be gone already.
+    """
+    gc.collect()
+    if not dist.is_initialized():
+        return
+    on_cpu = "gloo" in dist.get_backend()
+    if together:
+        with suppress(RuntimeError):  # a peer that is gone has nothing left to wait for
+            dist.barrier()
+    dist.destroy_process_group()
+    if on_cpu:
+        # Gloo's threads outlive destroy for a moment; an interpreter that ends meanwhile aborts with
+        # "terminate called without an active exception" (about one exit in four without this wait).
+        time.sleep(0.5)
+
+
+def _world_size() -> int:
+    return dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _backend() -> str:
+    """The backend in force: the script's own group first, then the preset's, then what fits here."""
+    if dist.is_initialized():
+        return str(dist.get_backend())
+    name = os.environ.get("DISTUI_BACKEND", "")
+    if name not in ("", "nccl", "gloo"):
+        raise ParallelizeError(f"DISTUI_BACKEND is {name!r}; parallelize() knows nccl, gloo")
+    if name == "nccl" and not torch.cuda.is_available():
+        raise ParallelizeError("DISTUI_BACKEND is nccl, but torch sees no GPU here; use gloo")
+    return name or ("nccl" if torch.cuda.is_available() else "gloo")
+
+
+def _object(variable: str) -> Dict[str, Any]:
+    text = os.environ.get(variable, "") or "{}"
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ParallelizeError(f"{variable} is not JSON ({error}): {text}") from None
+    if not isinstance(value, dict):
+        raise ParallelizeError(f"{variable} must be a JSON object, and is {text}")
+    return value
+
+
+def _options(name: str) -> Dict[str, Any]:
+    options = _object("DISTUI_STRATEGY_OPTIONS")
+    for key in options:
+        if key not in OPTIONS[name]:
+            known = ", ".join(OPTIONS[name]) or "none"
+            raise ParallelizeError(f"strategy {name} has no option {key!r} (DISTUI_STRATEGY_OPTIONS); known: {known}")
+    return {key: value for key, value in options.items() if value is not None}
+
+
+def _precision() -> Tuple[torch.dtype, torch.dtype]:
+    """(type to compute in, type to reduce gradients in)."""
+    given = {"param": "fp32", "reduce": "fp32", **_object("DISTUI_PRECISION")}
+    for key, value in given.items():
+        if key not in ("param", "reduce") or value not in DTYPES:
+            raise ParallelizeError(
+                f"DISTUI_PRECISION has {key}={value!r}; it takes param and reduce, each one of {', '.join(DTYPES)}"
+            )
+    if given["param"] == "fp16":
+        warnings.warn("precision fp16 loses small gradients unless the script scales them (torch.amp.GradScaler)")
+    return DTYPES[given["param"]], DTYPES[given["reduce"]]
+
+
+def _join(name: str) -> None:
+    """Join the process group where the strategy needs one and the script has not."""
+    if name == "single":
+        if _world_size() > 1:
+            raise ParallelizeError(
+                f"strategy single is one process, but the world size is {_world_size()}:"
+                " start one process, or choose ddp, fsdp2 or zero1"
+            )
+        return
+    here = device()
+    if here.type == "cuda":
+        torch.cuda.set_device(here)
+    if dist.is_initialized():
+        return
+    if "RANK" not in os.environ:
+        raise ParallelizeError(f"strategy {name} needs ranks and this is a plain process; start it with torchrun")
+    dist.init_process_group(_backend(), device_id=here if here.type == "cuda" else None)
+
+
+def _wrap(
+    name: str, model: nn.Module, options: Dict[str, Any], precision: Tuple[torch.dtype, torch.dtype]
+) -> nn.Module:
+    param, reduce = precision
+    if name == "fsdp2":
+        return _shard(model, options, param, reduce)
+    if param != torch.float32:
+        model.forward = torch.autocast(device().type, dtype=param)(model.forward)
+    if name == "single":
+        return model
+    model = DistributedDataParallel(model, **options)
+    if reduce != torch.float32:
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+        half = reduce == torch.float16
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook if half else default_hooks.bf16_compress_hook)
+    return model
+
+
+def _shard(model: nn.Module, options: Dict[str, Any], param: torch.dtype, reduce: torch.dtype) -> nn.Module:
+    """FSDP2: each block a group of its own, the rest with the root."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)  # fully_shard, unlike DDP, trusts the ranks to start equal
+    policy = MixedPrecisionPolicy(
+        param_dtype=None if param == torch.float32 else param,
+        reduce_dtype=None if reduce == param else reduce,
+    )
+    mesh = init_device_mesh(device().type, (dist.get_world_size(),))
+    for block in list(_blocks(model)):
+        fully_shard(block, mesh=mesh, mp_policy=policy, **options)
+    return fully_shard(model, mesh=mesh, mp_policy=policy, **options)
+
+
+def _blocks(model: nn.Module) -> Iterator[nn.Module]:
+    """The transformer blocks: outermost members of module lists that hold parameters."""
+    for child in model.children():
+        if isinstance(model, nn.ModuleList) and not isinstance(child, (nn.ModuleList, nn.ModuleDict)):
+            if any(True for _ in child.parameters()):
+                yield child
+        else:
+            yield from _blocks(child)
+
+
+def _from_rank0(value: Any) -> Any:
+    if not dist.is_initialized():
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def _names(model: nn.Module) -> List[str]:
+    """Parameters' names in the order in which the optimizer numbers them."""
+    inner = model.module if isinstance(model, DistributedDataParallel) else model
+    return [name for name, _ in inner.named_parameters()]
+
+
+def _named(state: Dict[str, Any], names: List[str]) -> Dict[str, Any]:
+    """An optimizer's state with parameters by name, as torch.distributed.checkpoint writes it."""
+    groups = [{**group, "params": [names[i] for i in group["params"]]} for group in state["param_groups"]]
+    return {"state": {names[i]: value for i, value in state["state"].items()}, "param_groups": groups}
+
+
+def _numbered(state: Dict[str, Any], names: List[str]) -> Dict[str, Any]:
+    """The inverse of `_named`."""
+    index = {name: i for i, name in enumerate(names)}
+    groups = [{**group, "params": [index[n] for n in group["params"]]} for group in state["param_groups"]]
+    return {"state": {index[n]: value for n, value in state["state"].items()}, "param_groups": groups}
