@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 
-from .model import RestartPolicy
+from . import environ, nccl, obeys, topology
+from .launchers import torchrun
+from .model import Loaded, PlanError, Preset, RestartPolicy
+
+__all__ = ["Place", "Plan", "PlanError", "Request", "command_plan", "make_plan"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +35,7 @@ class Plan:
     command: tuple[str, ...]
     """The user's part alone: script and arguments, or the command."""
     env: Mapping[str, str]
-    """Added to the environment of every rank."""
+    """Added to the environment of the launcher and of every rank."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Files written before the start: path relative to the run directory → text."""
     nnodes: int = 1
@@ -46,3 +51,188 @@ class Plan:
     """Whether the hook is injected into the ranks."""
     notes: tuple[str, ...] = ()
     """What the user should know before the start, a sentence each."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What the user asked for beside the preset. None: as the preset says."""
+
+    script: str | None = None
+    """Script, module (`module`) or program (`no_python`); None only in a request for a command."""
+    args: tuple[str, ...] = ()
+    """The script's own arguments."""
+    module: bool = False
+    """`script` is a module, run as `python -m` does."""
+    no_python: bool = False
+    """`script` is a program that is executed itself."""
+    name: str | None = None
+    """Name of the run; None: that of the script."""
+    python: str | None = None
+    """Interpreter; None: `Place.python`."""
+    nnodes: int | None = None
+    nproc_per_node: int | str | None = None
+    """A number, "gpu", "cpu" or "auto"."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    nccl: Mapping[str, str] = field(default_factory=dict)
+    hook: bool | None = None
+    grace_s: float | None = None
+    restart_limit: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Facts of where the run will be, measured by the caller."""
+
+    run: str
+    run_dir: str
+    """Absolute."""
+    port: int
+    """A free port for the rendezvous."""
+    ras_port: int
+    """A free port for NCCL's RAS."""
+    gpus: int
+    """GPUs that the driver names on this node, before CUDA_VISIBLE_DEVICES."""
+    cores: int
+    """Cores that this process may use."""
+    cwd: str
+    python: str
+    """Interpreter of the training environment."""
+    host: str = "127.0.0.1"
+    """Address of the rendezvous."""
+    script_exists: bool = True
+    """False when the caller looked for the script and did not find it."""
+    script_source: str | bytes | None = None
+    """Text (or raw bytes) of the script; None when it is not a readable file, as with a module not found."""
+    user_env: Mapping[str, str] = field(default_factory=dict)
+    """The names of `environ.INHERITED` that the user's own environment holds."""
+
+
+def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
+    """The plan of one run of a script under a preset. Raises PlanError."""
+    script = _script(request, place)
+    preset = _adapted(loaded.preset, request)
+    wished = {**preset.env, **preset.nccl.env, **request.env, **request.nccl}
+    _check_env(request, wished)
+    gpus = environ.visible_gpus(place.gpus, {**place.user_env, **wished})
+    ranks = topology.ranks(preset, gpus, place.cores)
+    nproc, backend, notes = ranks.nproc, ranks.backend, list(ranks.notes)
+    env = environ.layered(environ.common(place.run, place.ras_port), place.user_env, wished)
+    notes += environ.notes(env, place.user_env, wished)
+    if nproc > 1 and "OMP_NUM_THREADS" not in {**place.user_env, **wished}:
+        env["OMP_NUM_THREADS"] = "1"  # torchrun would do so itself, with a long warning
+        notes.append(
+            "OMP_NUM_THREADS=1 for each rank, as torchrun sets it; give --env OMP_NUM_THREADS=N for more."
+        )
+    env |= environ.contract(preset, backend)
+    env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(max(1, round(preset.launcher.grace_s)))
+    look = obeys.look(script, place.script_source)
+    command = ("-m",) * request.module + (script, *request.args)
+    return Plan(
+        run=place.run,
+        name=request.name or _name(request),
+        run_dir=place.run_dir,
+        preset=preset.name,
+        strategy=preset.strategy.kind,
+        launcher=preset.launcher.kind,
+        python=request.python or place.python,
+        cwd=place.cwd,
+        argv=torchrun.argv(_launch(preset, request, place, nproc, script)),
+        command=command,
+        env=env,
+        nnodes=preset.topology.nnodes,
+        nproc_per_node=nproc,
+        backend=backend,
+        obeys=look.how,
+        restart=preset.restart,
+        grace_s=preset.launcher.grace_s,
+        hook=preset.hook,
+        notes=(*notes, look.why),
+    )
+
+
+def command_plan(command: tuple[str, ...], request: Request, place: Place) -> Plan:
+    """The plan of any program, supervised as it is. Without a wish it is not restarted. Raises PlanError."""
+    if not command or not command[0]:
+        raise PlanError("No command was given: write it after --, as in `distui exec -- bash train.sh`.")
+    wished = {**request.env, **request.nccl}
+    _check_env(request, wished)
+    env = environ.layered(environ.common(place.run, place.ras_port), place.user_env, wished)
+    return Plan(
+        run=place.run,
+        name=request.name or PurePath(command[0]).stem or "command",
+        run_dir=place.run_dir,
+        preset="",
+        strategy="",
+        launcher="command",
+        python="",
+        cwd=place.cwd,
+        argv=command,
+        command=command,
+        env=env,
+        restart=RestartPolicy(limit=request.restart_limit or 0),
+        grace_s=30.0 if request.grace_s is None else request.grace_s,
+        hook=request.hook is not False,
+        notes=tuple(environ.notes(env, place.user_env, wished)),
+    )
+
+
+def _script(request: Request, place: Place) -> str:
+    if not request.script:
+        raise PlanError("No script was given: write it after --, as in `distui launch ddp -- train.py`.")
+    if request.module and request.no_python:
+        raise PlanError("--module and --no-python exclude each other: a module needs Python.")
+    if not place.script_exists:
+        kind = "module" if request.module else "script"
+        raise PlanError(f"There is no {kind} {request.script} (looked from {place.cwd}).")
+    return request.script
+
+
+def _name(request: Request) -> str:
+    script = request.script or ""
+    return (script.rsplit(".", 1)[-1] if request.module else PurePath(script).stem) or "run"
+
+
+def _adapted(preset: Preset, request: Request) -> Preset:
+    """The preset with the request's wishes in it."""
+    shape, launcher, restart = preset.topology, preset.launcher, preset.restart
+    if request.nnodes is not None:
+        shape = replace(shape, nnodes=request.nnodes)
+    if request.nproc_per_node is not None:
+        shape = replace(shape, nproc_per_node=topology.parse_nproc(request.nproc_per_node))
+    if request.grace_s is not None:
+        launcher = replace(launcher, grace_s=request.grace_s)
+    if request.restart_limit is not None:
+        restart = replace(restart, limit=request.restart_limit)
+    hook = preset.hook if request.hook is None else request.hook
+    return replace(preset, topology=shape, launcher=launcher, restart=restart, hook=hook)
+
+
+def _launch(preset: Preset, request: Request, place: Place, nproc: int, script: str) -> torchrun.Launch:
+    refused = torchrun.own_option(preset.launcher.args)
+    if refused:
+        raise PlanError(
+            f"launcher.args holds {refused}, which distui sets itself: take it out of the preset."
+        )
+    return torchrun.Launch(
+        nnodes=preset.topology.nnodes,
+        nproc_per_node=nproc,
+        run=place.run,
+        host=place.host,
+        port=place.port,
+        monitor_interval_s=preset.launcher.monitor_interval_s,
+        command=(script, *request.args),
+        module=request.module,
+        no_python=request.no_python,
+        extra=preset.launcher.args,
+    )
+
+
+def _check_env(request: Request, wished: Mapping[str, str]) -> None:
+    """Raises PlanError for a variable that no plan may hold."""
+    for name, value in request.nccl.items():
+        problem = nccl.check(name, value)
+        if problem:
+            raise PlanError(problem)
+    refusal = environ.refusal(wished)
+    if refusal:
+        raise PlanError(refusal)

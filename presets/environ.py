@@ -1,0 +1,114 @@
+"""The environment that a plan adds to every rank.
+
+Four layers, the later wins: what distui sets so that a run can be watched and restarted, what the user's
+shell already holds under those names, the preset, the request. Then what nobody may change.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from .model import Preset
+
+WATCHED: Mapping[str, str] = {
+    # The ranks must not share the launcher's store: a restarted group would read the addresses of the
+    # group before it, and hang. The launcher itself reads this variable too.
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    # NCCL and Python buffer stdout; a killed rank would take its last lines with it.
+    "PYTHONUNBUFFERED": "1",
+    # All three present from the start: a live switch then replaces entries instead of growing the
+    # environment under a thread that reads it, and NCCL 2.24 to 2.26 keep the old mask when it is unset.
+    "NCCL_DEBUG": "WARN",
+    "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV",
+    "NCCL_DEBUG_TIMESTAMP_LEVELS": "ALL",
+    # The flight recorder, under its name and the one before torch 2.8.
+    "TORCH_FR_BUFFER_SIZE": "2000",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+    # CUDA then counts GPUs as the driver does, so that a rank's number names the same GPU everywhere.
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+}
+"""Set for every launcher, each overridable by the user."""
+
+PER_RANK = frozenset({"NCCL_DEBUG_FILE", "TORCHELASTIC_ERROR_FILE"})
+"""The runner gives each rank its own value."""
+
+LAUNCHER_OWN = frozenset(
+    {
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "ROLE_RANK",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+    }
+)
+"""The launcher computes these for each rank."""
+
+INHERITED = (*WATCHED, "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", *sorted(PER_RANK))
+"""Names whose value in the user's own environment changes a plan; the caller hands them over."""
+
+
+def common(run: str, ras_port: int) -> dict[str, str]:
+    """What every rank gets before anyone's wishes."""
+    return {**WATCHED, "NCCL_RAS_ADDR": f"localhost:{ras_port}", "DISTUI_RUN_ID": run}
+
+
+def contract(preset: Preset, backend: str) -> dict[str, str]:
+    """What `parallelize()` reads."""
+    precision = {"param": preset.precision.param, "reduce": preset.precision.reduce}
+    return {
+        "DISTUI_STRATEGY": preset.strategy.kind,
+        "DISTUI_STRATEGY_OPTIONS": json.dumps(preset.strategy.options(), sort_keys=True),
+        "DISTUI_PRECISION": json.dumps(precision, sort_keys=True),
+        "DISTUI_BACKEND": backend,
+    }
+
+
+def refusal(wished: Mapping[str, str]) -> str | None:
+    """Why a variable of `wished` cannot be given to every rank, as a sentence; None when all can."""
+    for name, value in wished.items():
+        if not name or "=" in name or "\0" in name + value:
+            return f"{name!r} is not a name for an environment variable: write NAME=VALUE."
+        if name in LAUNCHER_OWN:
+            return f"{name} is computed for each rank by the launcher: leave it out."
+        if name.startswith("DISTUI_"):
+            return f"{name} is distui's own: leave it out; a preset's fields set it."
+    return None
+
+
+def layered(
+    common_env: Mapping[str, str], user: Mapping[str, str], wished: Mapping[str, str]
+) -> dict[str, str]:
+    """`common_env`, where the user's shell `user` holds another value that one, then `wished`."""
+    kept = {name: user[name] for name in common_env if name in WATCHED and name in user}
+    return {**common_env, **kept, **{k: v for k, v in wished.items() if k not in PER_RANK}}
+
+
+def notes(env: Mapping[str, str], user: Mapping[str, str], wished: Mapping[str, str]) -> list[str]:
+    """What the user should know about the layers, a sentence each."""
+    found = [
+        f"{name}={env[name]} comes from your environment."
+        for name in WATCHED
+        if name in user and name not in wished and user[name] != WATCHED[name]
+    ]
+    for name in sorted(PER_RANK & (user.keys() | wished.keys())):
+        found.append(f"{name} is set by the runner for each rank; your value is not used.")
+    if env.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1":
+        found.append("Without TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 a restarted worker group can hang.")
+    return found
+
+
+def visible_gpus(gpus: int, env: Mapping[str, str]) -> int:
+    """How many of `gpus` CUDA_VISIBLE_DEVICES in `env` leaves; CUDA stops reading it at the first bad entry."""
+    listed = env.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        return gpus
+    count = 0
+    for entry in (part.strip() for part in listed.split(",")):
+        if not entry or (entry.lstrip("-").isdigit() and not 0 <= int(entry) < gpus):
+            break
+        count += 1
+    return min(count, gpus) if gpus else 0

@@ -1,0 +1,102 @@
+"""The arguments of torch's elastic launcher, as text.
+
+Option names: `torch.distributed.run.get_args_parser`, the same from torch 2.7 to 2.15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MODULE = "torch.distributed.run"
+"""What `python -m` executes."""
+
+MAX_RESTARTS = 100
+"""More than any policy asks for: whether to restart is distui's decision, the launcher must only not
+give up before it."""
+
+OWN_OPTIONS = frozenset(
+    {
+        "nnodes",
+        "nproc-per-node",
+        "rdzv-backend",
+        "rdzv-endpoint",
+        "rdzv-id",
+        "rdzv-conf",
+        "standalone",
+        "node-rank",
+        "master-addr",
+        "master-port",
+        "local-addr",
+        "max-restarts",
+        "monitor-interval",
+        "module",
+        "no-python",
+        "log-dir",
+        "redirects",
+        "tee",
+        "logs-specs",
+    }
+)
+"""Options that distui sets itself, or that would break what it sets."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """What the command line of one node says."""
+
+    nnodes: int
+    nproc_per_node: int
+    run: str
+    """Rendezvous id."""
+    host: str
+    """Address of the rendezvous, which this node can also bind."""
+    port: int
+    """Port of the rendezvous, checked to be free by the caller: a foreign listener there hangs the start."""
+    monitor_interval_s: float
+    command: tuple[str, ...]
+    """The script and its arguments."""
+    is_head: bool = True
+    """Whether this node holds the rendezvous."""
+    local_addr: str = ""
+    """Address of this node; "" means `host`."""
+    module: bool = False
+    no_python: bool = False
+    extra: tuple[str, ...] = ()
+
+
+def argv(launch: Launch) -> tuple[str, ...]:
+    """Everything after `python -m torch.distributed.run`.
+
+    Rendezvous is c10d for a fixed size too: the static one always shares its store with the ranks, and a
+    restarted group then reads the addresses of the one before. `is_host` and the local address are given
+    because torch guesses both from the host name.
+    """
+    conf = f"is_host={int(launch.is_head)},join_timeout=600,last_call_timeout=5,read_timeout=60"
+    options = {
+        "--nnodes": str(launch.nnodes),
+        "--nproc-per-node": str(launch.nproc_per_node),
+        "--rdzv-backend": "c10d",
+        "--rdzv-endpoint": endpoint(launch.host, launch.port),
+        "--rdzv-id": launch.run,
+        "--rdzv-conf": conf,
+        "--local-addr": launch.local_addr or launch.host,
+        "--max-restarts": str(MAX_RESTARTS),
+        "--monitor-interval": f"{launch.monitor_interval_s:g}",
+    }
+    flags = ("-m",) * launch.module + ("--no-python",) * launch.no_python
+    return (*(part for pair in options.items() for part in pair), *launch.extra, *flags, *launch.command)
+
+
+def endpoint(host: str, port: int) -> str:
+    """`HOST:PORT`, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def own_option(arguments: Sequence[str]) -> str | None:
+    """The first of `arguments` that distui sets itself, or None. Both `--a-b` and `--a_b` count."""
+    for argument in arguments:
+        name = argument.split("=", 1)[0]
+        if name == "-m" or (name.startswith("--") and name[2:].replace("_", "-") in OWN_OPTIONS):
+            return name
+    return None
