@@ -102,7 +102,7 @@ def notes(env: Mapping[str, str], user: Mapping[str, str], wished: Mapping[str, 
 
 
 def visible_gpus(gpus: int, env: Mapping[str, str]) -> int:
-    """How many of `gpus` CUDA_VISIBLE_DEVICES in `env` leaves; CUDA stops reading it at the first bad entry."""
+    """How many of `gpus` CUDA_VISIBLE_DEVICES in `env` leaves; CUDA reads up to its first bad entry."""
     listed = env.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
         return gpus

@@ -16,7 +16,7 @@ STRATEGY_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "fsdp2": ("reshard_after_forward",),
     "zero1": DDP_OPTIONS,
 }
-"""Which options of Strategy act in which kind. zero1 is DDP with a partitioned optimizer, so it takes DDP's."""
+"""Which options of Strategy act in which kind; zero1 is DDP with a partitioned optimizer."""
 
 
 class PresetError(Exception):

@@ -102,7 +102,7 @@ class Place:
     script_exists: bool = True
     """False when the caller looked for the script and did not find it."""
     script_source: str | bytes | None = None
-    """Text (or raw bytes) of the script; None when it is not a readable file, as with a module not found."""
+    """Text (or raw bytes) of the script; None when it cannot be read."""
     user_env: Mapping[str, str] = field(default_factory=dict)
     """The names of `environ.INHERITED` that the user's own environment holds."""
 
@@ -112,21 +112,10 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
     script = _script(request, place)
     preset = _adapted(loaded.preset, request)
     wished = {**preset.env, **preset.nccl.env, **request.env, **request.nccl}
-    _check_env(request, wished)
     gpus = environ.visible_gpus(place.gpus, {**place.user_env, **wished})
     ranks = topology.ranks(preset, gpus, place.cores)
-    nproc, backend, notes = ranks.nproc, ranks.backend, list(ranks.notes)
-    env = environ.layered(environ.common(place.run, place.ras_port), place.user_env, wished)
-    notes += environ.notes(env, place.user_env, wished)
-    if nproc > 1 and "OMP_NUM_THREADS" not in {**place.user_env, **wished}:
-        env["OMP_NUM_THREADS"] = "1"  # torchrun would do so itself, with a long warning
-        notes.append(
-            "OMP_NUM_THREADS=1 for each rank, as torchrun sets it; give --env OMP_NUM_THREADS=N for more."
-        )
-    env |= environ.contract(preset, backend)
-    env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(max(1, round(preset.launcher.grace_s)))
+    env, notes = _rank_env(preset, request, place, wished, ranks)
     look = obeys.look(script, place.script_source)
-    command = ("-m",) * request.module + (script, *request.args)
     return Plan(
         run=place.run,
         name=request.name or _name(request),
@@ -136,22 +125,39 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
         launcher=preset.launcher.kind,
         python=request.python or place.python,
         cwd=place.cwd,
-        argv=torchrun.argv(_launch(preset, request, place, nproc, script)),
-        command=command,
+        argv=torchrun.argv(_launch(preset, request, place, ranks.nproc, script)),
+        command=(*("-m",) * request.module, script, *request.args),
         env=env,
         nnodes=preset.topology.nnodes,
-        nproc_per_node=nproc,
-        backend=backend,
+        nproc_per_node=ranks.nproc,
+        backend=ranks.backend,
         obeys=look.how,
         restart=preset.restart,
         grace_s=preset.launcher.grace_s,
         hook=preset.hook,
-        notes=(*notes, look.why),
+        notes=(*ranks.notes, *notes, look.why),
     )
 
 
+def _rank_env(
+    preset: Preset, request: Request, place: Place, wished: Mapping[str, str], ranks: topology.Ranks
+) -> tuple[dict[str, str], list[str]]:
+    """Environment of every rank, and what the user should know about it."""
+    _check_env(request, wished)
+    env = environ.layered(environ.common(place.run, place.ras_port), place.user_env, wished)
+    notes = environ.notes(env, place.user_env, wished)
+    if ranks.nproc > 1 and "OMP_NUM_THREADS" not in {**place.user_env, **wished}:
+        env["OMP_NUM_THREADS"] = "1"  # torchrun would do so itself, with a long warning
+        notes.append(
+            "OMP_NUM_THREADS=1 in each rank, as torchrun sets it; --env OMP_NUM_THREADS=N for more."
+        )
+    env |= environ.contract(preset, ranks.backend)
+    env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(max(1, round(preset.launcher.grace_s)))
+    return env, notes
+
+
 def command_plan(command: tuple[str, ...], request: Request, place: Place) -> Plan:
-    """The plan of any program, supervised as it is. Without a wish it is not restarted. Raises PlanError."""
+    """The plan of any program, supervised as it is, restarted only if asked. Raises PlanError."""
     if not command or not command[0]:
         raise PlanError("No command was given: write it after --, as in `distui exec -- bash train.sh`.")
     wished = {**request.env, **request.nccl}

@@ -52,8 +52,8 @@ def _policy(policy: RestartPolicy) -> str:
     if not policy.limit:
         return "no restart"
     return (
-        f"restart, at most {policy.limit} times, waiting {policy.backoff_s:g} s and twice as long each time "
-        f"up to {policy.backoff_max_s:g} s; after {policy.reset_after_s:g} s without failure the count is 0 again"
+        f"restart, at most {policy.limit} times, waiting {policy.backoff_s:g} s, doubled each time "
+        f"up to {policy.backoff_max_s:g} s; {policy.reset_after_s:g} s without failure clear the count"
     )
 
 

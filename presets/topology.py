@@ -22,8 +22,9 @@ class Ranks:
 
 def parse_nproc(text: int | str) -> int | Literal["gpu", "cpu", "auto"]:
     """A number of ranks or "gpu", "cpu", "auto". Raises PlanError."""
-    if text == "gpu" or text == "cpu" or text == "auto":
-        return text
+    match text:
+        case "gpu" | "cpu" | "auto":
+            return text
     try:
         number = int(text)
     except ValueError:
@@ -34,23 +35,22 @@ def parse_nproc(text: int | str) -> int | Literal["gpu", "cpu", "auto"]:
 
 
 def ranks(preset: Preset, gpus: int, cores: int) -> Ranks:
-    """Ranks and backend of `preset` on a node with `gpus` visible GPUs and `cores` cores. Raises PlanError."""
+    """Ranks and backend of `preset` on a node with that many visible GPUs and cores. Raises PlanError."""
     nnodes, asked = preset.topology.nnodes, parse_nproc(preset.topology.nproc_per_node)
     if nnodes < 1:
         raise PlanError(f"nnodes {nnodes} starts nothing: give 1.")
     if nnodes > 1:
         raise PlanError(
-            f"nnodes {nnodes} needs more than this machine, and distui starts runs on one: give 1."
+            f"nnodes {nnodes} needs more than this machine, where distui starts its runs: give 1."
         )
     nproc = _number(asked, gpus, cores)
     if preset.strategy.kind == "single" and nproc > 1:
-        raise PlanError(
-            f"strategy single is one rank, not nproc_per_node {nproc}: take ddp or another preset."
-        )
+        raise PlanError(f"strategy single is one rank, not nproc_per_node {nproc}: take the preset ddp.")
     on_gpu = gpus > 0 and asked != "cpu"
     if on_gpu and nproc > gpus:
         raise PlanError(
-            f"nproc_per_node {nproc} > {gpus} {_gpus(gpus)}: give at most {gpus}, or --env CUDA_VISIBLE_DEVICES= for CPU."
+            f"nproc_per_node {nproc} > {gpus} {_gpus(gpus)}: give at most {gpus}, "
+            "or --env CUDA_VISIBLE_DEVICES= to run on CPU."
         )
     if not on_gpu and nproc > cores * CPU_RANKS_PER_CORE:
         most = cores * CPU_RANKS_PER_CORE
@@ -79,7 +79,7 @@ def _notes(gpus: int, asked: int | str, nproc: int) -> tuple[str, ...]:
             f"The ranks run on CPU as asked: backend gloo; the {_gpus(gpus)} of this machine stay idle.",
         )
     if nproc < gpus:
-        return (f"{nproc} of {gpus} GPUs are used.",)
+        return (f"Uses {nproc} of {gpus} GPUs.",)
     return ()
 
 

@@ -52,7 +52,7 @@ class Launch:
     host: str
     """Address of the rendezvous, which this node can also bind."""
     port: int
-    """Port of the rendezvous, checked to be free by the caller: a foreign listener there hangs the start."""
+    """Port of the rendezvous, found free by the caller: a foreign listener there hangs the start."""
     monitor_interval_s: float
     command: tuple[str, ...]
     """The script and its arguments."""
