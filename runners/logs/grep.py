@@ -48,6 +48,8 @@ def scan(
                     return bytes(found), position
                 found += raw[:limit]
             position += len(raw)
+            if len(found) >= limit:
+                return bytes(found), position
     return bytes(found), position
 
 

@@ -52,8 +52,9 @@ def read_window(run_dir: str | Path, file: str, offset: int, limit: int = REACH,
     it is smaller because `size` is, the file was truncated.
 
     `grep` is a Python regular expression: `data` then holds only matching lines, from at most 64 MiB and
-    one second of search. That search is a process of its own, killed after 3 s: this call blocks at most
-    that long, so an event loop uses `ask_window`. Raises LogError.
+    one second of search; with `limit=1`, `next` is the end of the first one. That search is a process of
+    its own, killed after 3 s: this call blocks at most that long, so an event loop uses `ask_window`.
+    Raises LogError.
     """
     limit = min(max(limit, 1), MAX_LIMIT)
     with opened(run_dir, file) as descriptor:
