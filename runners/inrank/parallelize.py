@@ -28,7 +28,13 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple, Type, Union, over
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
@@ -113,16 +119,14 @@ def state_for_saving(model: nn.Module, optimizer: torch.optim.Optimizer, **more:
     Parameters are named, not numbered, so that a checkpoint of one strategy can be loaded under
     another; `more` (a step count, say) is kept beside them.
     """
-    zero = isinstance(optimizer, ZeroRedundancyOptimizer)
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    weights, moments = get_state_dict(model, () if zero else optimizer, options=options)
-    if zero:
+    whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    weights = get_model_state_dict(model, options=whole)
+    if not isinstance(optimizer, ZeroRedundancyOptimizer):
+        moments = get_optimizer_state_dict(model, optimizer, options=whole)
+    else:
         optimizer.consolidate_state_dict(to=0)
-    if _rank() != 0:
-        return {}
-    if zero:
-        moments = _named(optimizer.state_dict(), _names(model))
-    return {"model": weights, "optimizer": moments, "more": more}
+        moments = _named(optimizer.state_dict(), _names(model)) if _rank() == 0 else {}
+    return {"model": weights, "optimizer": moments, "more": more} if _rank() == 0 else {}
 
 
 def load_saved(
@@ -130,23 +134,22 @@ def load_saved(
 ) -> Dict[str, Any]:
     """Load what `state_for_saving` returned and give `more` back; {} if there is nothing to load.
 
-    Every rank must call it, but only rank 0 needs to have `saved`: it is sent to the others.
+    Every rank must call it, but only rank 0 needs to have `saved`: it is sent to the others, each of
+    which holds the whole of it in host memory meanwhile.
     """
-    more = _from_rank0(None if saved is None else saved["more"])
-    if more is None:
+    if dist.is_initialized():
+        box = [saved]
+        dist.broadcast_object_list(box, src=0)
+        saved = box[0]
+    if not saved:
         return {}
-    saved = saved if _rank() == 0 and saved is not None else {"model": {}, "optimizer": {}}
-    zero = isinstance(optimizer, ZeroRedundancyOptimizer)
-    set_state_dict(
-        model,
-        () if zero else optimizer,
-        model_state_dict=saved["model"],
-        optim_state_dict={} if zero else saved["optimizer"],
-        options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=dist.is_initialized()),
-    )
-    if zero:
-        optimizer.load_state_dict(_numbered(_from_rank0(saved["optimizer"]), _names(model)))
-    return dict(more)
+    whole = StateDictOptions(full_state_dict=True)
+    set_model_state_dict(model, saved["model"], options=whole)
+    if isinstance(optimizer, ZeroRedundancyOptimizer):
+        optimizer.load_state_dict(_numbered(saved["optimizer"], _names(model)))
+    else:
+        set_optimizer_state_dict(model, optimizer, saved["optimizer"], options=whole)
+    return dict(saved["more"])
 
 
 def finish(together: bool = True) -> None:
@@ -284,14 +287,6 @@ def _blocks(model: nn.Module) -> Iterator[nn.Module]:
                 yield child
         else:
             yield from _blocks(child)
-
-
-def _from_rank0(value: Any) -> Any:
-    if not dist.is_initialized():
-        return value
-    box = [value]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]
 
 
 def _names(model: nn.Module) -> List[str]:
