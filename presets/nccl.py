@@ -1,8 +1,232 @@
-"""The catalogue of NCCL variables."""
+"""The catalogue of NCCL's variables: levels and subsystems of its log, and what each variable takes.
+
+The variables stand in nccl.toml beside this file.
+"""
 
 from __future__ import annotations
 
+import difflib
+import functools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+
+class NcclError(ValueError):
+    """A level or a list of subsystems that NCCL would not understand; the text is one sentence."""
+
+
+LEVELS = ("VERSION", "WARN", "INFO", "TRACE")
+"""Values of NCCL_DEBUG, from the quietest. TRACE says more than INFO only in builds made for it."""
+
+DEFAULT_SUBSYS = "INIT,BOOTSTRAP,ENV"
+"""What NCCL prints at INFO when NCCL_DEBUG_SUBSYS is not set."""
+
+LIVE_SINCE = "2.24"
+"""The NCCL version from which a running process follows a changed level."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subsystem:
+    """One name of NCCL_DEBUG_SUBSYS."""
+
+    name: str
+    since: str
+    """NCCL version it came with."""
+    text: str
+    """What it prints and what that costs, in a sentence."""
+
+
+SUBSYSTEMS = (
+    Subsystem(
+        "INIT", "2.3.4", "Start and end of every communicator and how long its parts took; a few lines."
+    ),
+    Subsystem(
+        "COLL",
+        "2.3.4",
+        "One line for each collective on each rank: a flood on a running job, take seconds.",
+    ),
+    Subsystem(
+        "P2P", "2.3.4", "How GPUs of one node reach each other; some lines for each pair at connect time."
+    ),
+    Subsystem("SHM", "2.3.4", "Shared memory between processes of a node; some lines at connect time."),
+    Subsystem(
+        "NET",
+        "2.3.4",
+        "Adapters found, the network chosen, connections and their errors; little once running.",
+    ),
+    Subsystem(
+        "GRAPH", "2.5", "The topology found and the rings and trees laid over it; long, once at the start."
+    ),
+    Subsystem(
+        "TUNING",
+        "2.5",
+        "Algorithm and protocol chosen for each size; from 2.22 a line for each collective.",
+    ),
+    Subsystem(
+        "ENV",
+        "2.7",
+        "Every variable that NCCL read, with its value; one line each, the effective settings.",
+    ),
+    Subsystem("ALLOC", "2.9.9", "Each allocation of memory with its size; many lines at the start."),
+    Subsystem("CALL", "2.13", "Each call into NCCL, only together with TRACE; a flood."),
+    Subsystem("NVLS", "2.17", "NVLink SHARP: its groups and buffers; some lines at the start."),
+    Subsystem("PROXY", "2.18", "The threads that serve the network; some lines for each connection."),
+    Subsystem("BOOTSTRAP", "2.21", "How the ranks find each other over TCP; a few lines at the start."),
+    Subsystem("REG", "2.21", "Registration of user buffers; a line for each buffer."),
+    Subsystem("PROFILE", "2.22", "What NCCL's profiler notes; quiet without a profiler plugin."),
+    Subsystem("RAS", "2.24", "NCCL's own health service: peers that come, go or fall silent; few lines."),
+    Subsystem("DESTROY", "2.30.3", "How communicators are taken down; a few lines at the end."),
+    Subsystem("ALLOC_HOST", "2.30.7", "Each allocation of host memory; many lines at the start."),
+    Subsystem("ALL", "2.3.4", "Everything; a flood."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """What is known of one variable."""
+
+    name: str
+    kind: str = "text"
+    """What it takes: "flag", "torch", "int", "word", "level", "text", "debug" or "mask" (see nccl.toml)."""
+    scope: str = "restart"
+    """When a change acts: "live", "communicator" (new ones) or "restart"."""
+    since: str = ""
+    """First NCCL version ("torch N": torch version) that has it; "" when it is older than the record."""
+    default: str = ""
+    """What NCCL does without it; "" when it decides by itself."""
+    values: tuple[str, ...] = ()
+    least: int | None = None
+    most: int | None = None
+    meaning: str = ""
+    """One sentence; "" for a variable known by name alone."""
+    until: str = ""
+    """Last NCCL version that read it; "" while it is read."""
+
+
+@functools.cache
+def catalogue() -> Mapping[str, Variable]:
+    """Every known variable by name."""
+    data = tomllib.loads(resources.files(__package__).joinpath("nccl.toml").read_text("utf-8"))
+    other, removed = data.pop("other"), data.pop("removed")
+    found = {name: _variable(name, facts) for name, facts in data.items()}
+    found |= {name: Variable(name, scope=scope) for scope, names in other.items() for name in names}
+    found |= {name: Variable(name, until=last) for name, last in removed.items()}
+    return found
+
+
+def _variable(name: str, facts: Mapping[str, Any]) -> Variable:
+    return Variable(name, **{**facts, "values": tuple(facts.get("values", ()))})
+
 
 def check(name: str, value: str) -> str | None:
-    """What is wrong with setting `name` to `value`, as a sentence; None when nothing is."""
+    """What is wrong with setting the variable `name` to `value`, as a sentence; None when nothing is."""
+    known = catalogue().get(name)
+    if known is None:
+        return _unknown(name)
+    if known.until:
+        return f"{name} is no longer read: NCCL {known.until} was the last that did."
+    try:
+        if known.kind == "debug":
+            parse_level(value)
+        elif known.kind == "mask":
+            parse_subsys(value)
+    except NcclError as error:
+        return f"{name}: {error}"
+    wanted = _wanted(known, value)
+    return f"{name} takes {wanted}, not {value!r}." if wanted else None
+
+
+def parse_level(text: str) -> str:
+    """One of LEVELS, however it is written. Raises NcclError."""
+    level = text.strip().upper()
+    if level not in LEVELS:
+        raise NcclError(
+            f"{text!r} is not a level of NCCL_DEBUG: take {', '.join(LEVELS[:-1])} or {LEVELS[-1]}."
+        )
+    return level
+
+
+def parse_subsys(text: str) -> str:
+    """The list as NCCL reads it: "INIT,NET", or "^COLL" for all but COLL; "" gives DEFAULT_SUBSYS.
+
+    Raises NcclError for a name that NCCL would silently leave out.
+    """
+    wanted = text.strip().upper()
+    if not wanted:
+        return DEFAULT_SUBSYS
+    inverted = wanted.startswith("^")
+    names = [part.strip() for part in wanted.removeprefix("^").split(",")]
+    for name in names:
+        if name not in {known.name for known in SUBSYSTEMS}:
+            raise NcclError(_unknown_subsystem(name))
+    return "^" * inverted + ",".join(dict.fromkeys(names))
+
+
+def subsystems(version: str | None = None) -> tuple[Subsystem, ...]:
+    """The subsystems that NCCL `version` ("2.21.5") has; all of them when it is not known."""
+    if version is None:
+        return SUBSYSTEMS
+    return tuple(known for known in SUBSYSTEMS if version_key(known.since) <= version_key(version))
+
+
+def version_key(version: str) -> tuple[int, ...]:
+    """A version as numbers that compare; what is not a number ends it ("2.21.5+cuda12.4" → 2, 21, 5)."""
+    numbers: list[int] = []
+    for part in version.split("+", 1)[0].split("."):
+        if not part.isdecimal():
+            break
+        numbers.append(int(part))
+    return tuple(numbers)
+
+
+def _unknown_subsystem(name: str) -> str:
+    if not name:
+        return "the list of subsystems has an empty entry: write names with one comma between them."
+    near = difflib.get_close_matches(name, [known.name for known in SUBSYSTEMS], n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(s.name for s in SUBSYSTEMS)}."
+    return f"{name!r} is not a subsystem of NCCL: {hint}"
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name.upper(), catalogue(), n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"{name} is not a variable that NCCL or torch is known to read: {hint}--env {name}=… sets it all the same."
+
+
+def _wanted(known: Variable, value: str) -> str | None:
+    """What `known` takes, in words, when `value` is not that; None when it is."""
+    match known.kind:
+        case "flag":
+            return None if value in ("0", "1") else "0 or 1"
+        case "torch":
+            fits = value.lower() in ("0", "1", "y", "n", "yes", "no", "t", "f", "true", "false")
+            return None if fits else "1 or 0"
+        case "word":
+            return None if value in known.values else _choice(known.values)
+        case "level":
+            fits = value.upper() in known.values or value.isdecimal()
+            return None if fits else _choice(known.values)
+        case "int":
+            return None if _in_range(known, value) else _range(known)
     return None
+
+
+def _choice(values: tuple[str, ...]) -> str:
+    return f"{', '.join(values[:-1])} or {values[-1]}"
+
+
+def _in_range(known: Variable, value: str) -> bool:
+    try:
+        number = int(value, 0)
+    except ValueError:
+        return False
+    return (known.least is None or number >= known.least) and (known.most is None or number <= known.most)
+
+
+def _range(known: Variable) -> str:
+    if known.least is not None and known.most is not None:
+        return f"a whole number from {known.least} to {known.most}"
+    return "a whole number" if known.least is None else f"a whole number of {known.least} or more"
