@@ -58,7 +58,7 @@ class SparseIndex:
             view = view[room:]
 
     def block_of_line(self, line: int) -> tuple[int, int]:
-        """Offset of the block with the newline before `line` (from 1), and the newlines before that block."""
+        """Offset of the block with the newline before `line` (from 1), and the newlines before it."""
         block = bisect_left(self._until, line)
         return block * BLOCK, self._until[block - 1] if block else 0
 
