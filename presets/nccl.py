@@ -134,7 +134,7 @@ def check(name: str, value: str) -> str | None:
         elif known.kind == "mask":
             parse_subsys(value)
     except NcclError as error:
-        return f"{name}: {error}"
+        return str(error)
     wanted = _wanted(known, value)
     return f"{name} takes {wanted}, not {value!r}." if wanted else None
 
@@ -193,7 +193,7 @@ def _unknown_subsystem(name: str) -> str:
 def _unknown(name: str) -> str:
     near = difflib.get_close_matches(name.upper(), catalogue(), n=1)
     hint = f"did you mean {near[0]}? " if near else ""
-    return f"{name} is not a variable that NCCL or torch is known to read: {hint}--env {name}=… sets it all the same."
+    return f"{name} is no variable that NCCL or torch is known to read: {hint}Use --env to set it even so."
 
 
 def _wanted(known: Variable, value: str) -> str | None:

@@ -115,7 +115,7 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
     gpus = environ.visible_gpus(place.gpus, {**place.user_env, **wished})
     ranks = topology.ranks(preset, gpus, place.cores)
     env, notes = _rank_env(preset, request, place, wished, ranks)
-    look = obeys.look(script, place.script_source)
+    look = obeys.look(script, None if request.no_python else place.script_source)
     return Plan(
         run=place.run,
         name=request.name or _name(request),
