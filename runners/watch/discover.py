@@ -1,0 +1,275 @@
+"""Ranks of this user on this host, found by the environment that every launcher gives them.
+
+`RANK`, `LOCAL_RANK` and `WORLD_SIZE` are what `torch.distributed` reads (init_method "env://");
+`TORCHELASTIC_*`, `GROUP_RANK` and `LOCAL_WORLD_SIZE` come from torchrun. Ranks that a script spawns itself
+(torch.multiprocessing) set theirs too late to be seen here: /proc shows the environment of exec.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..errors import NoSuchRunError
+from ..telemetry.proc import TICKS, Stat, all_stats
+from .launcher import launcher_kind
+
+_NAMES = frozenset(
+    b"RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID "
+    b"TORCHELASTIC_RESTART_COUNT SLURM_JOB_ID SLURM_STEP_ID CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER "
+    b"DISTUI_RUN_ID".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where a process writes one of its standard streams."""
+
+    path: str | None
+    """Absolute path of a regular file; None for anything else."""
+    why: str = ""
+    """What it is instead: "a terminal", "a pipe", …"""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One rank's process."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    started: int
+    """Clock ticks after boot; with the pid it names one process for ever."""
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    """Of its environment, the variables that this module reads and no others."""
+    out: Output
+    err: Output
+    below: frozenset[tuple[int, int]] = frozenset()
+    """(pid, start) of its children that inherited the environment: data loader workers and the like."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The ranks on this host that belong together."""
+
+    key: str
+    """Names the job as long as it lives."""
+    launcher: str
+    """"torchrun", "accelerate", "deepspeed", "srun", or "python" where nothing is known above the ranks."""
+    launchers: frozenset[tuple[int, int]]
+    """(pid, start) of the launcher's processes here; empty for "python"."""
+    cwd: str
+    world_size: int
+    run: str | None
+    """Id of the run of distui that it belongs to; None for a job that distui did not start."""
+    ranks: Mapping[int, Found]
+    began: float
+    """Unix time at which its oldest process here started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What was true at one moment."""
+
+    time: float
+    """Unix seconds."""
+    jobs: Mapping[str, Job] = field(default_factory=dict)
+    alive: frozenset[tuple[int, int]] = frozenset()
+    """(pid, start) of every process that could be seen, zombies left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Carrier:
+    """A process whose environment says that it is a rank, or a child of one."""
+
+    stat: Stat
+    env: dict[str, str]
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        return job_key(self.env), self.env["RANK"]
+
+
+def scan(proc: str = "/proc", now: float | None = None) -> Scan:
+    """Look once. Processes that end meanwhile, or whose environment is not ours to read, are left out."""
+    stats = {one.pid: one for one in all_stats(proc) if one.state not in "ZX"}
+    carriers = {
+        pid: _Carrier(one, env)
+        for pid, one in stats.items()
+        if (env := _rank_environment(pid, proc)) is not None
+    }
+    tops, below = _tops(carriers)
+    ranks = [
+        (pid, found)
+        for pid in tops
+        if (found := _found(carriers[pid], {one: carriers[one].stat.started for one in below[pid]}, proc))
+    ]
+    by_key: dict[str, list[Found]] = {}
+    for _, found in ranks:
+        by_key.setdefault(job_key(found.env), []).append(found)
+    jobs = {key: _job(key, founds, stats, proc) for key, founds in by_key.items()}
+    alive = frozenset((one.pid, one.started) for one in stats.values())
+    return Scan(time.time() if now is None else now, jobs, alive)
+
+
+def find_job(seen: Scan, pid: int | None = None) -> Job:
+    """The job that process `pid` belongs to as rank, rank's child or launcher; without a pid the only one.
+
+    Raises NoSuchRunError.
+    """
+    jobs = list(seen.jobs.values())
+    if pid is not None:
+        jobs = [job for job in jobs if pid in pids_of(job)]
+        if not jobs:
+            raise NoSuchRunError(
+                f"process {pid} is no rank and no launcher of a job of yours on this host: "
+                "`distui watch` without a pid lists what can be watched"
+            )
+    if not jobs:
+        raise NoSuchRunError(
+            "no process of yours on this host has RANK, LOCAL_RANK and WORLD_SIZE in its environment: "
+            "start the job first, and run this on a host where its ranks are"
+        )
+    if len(jobs) > 1:
+        known = ", ".join(
+            f"{min(found.pid for found in job.ranks.values())} ({job.launcher})" for job in jobs
+        )
+        raise NoSuchRunError(
+            f"{len(jobs)} jobs run here: name one by the pid of one of its ranks, such as {known}"
+        )
+    return jobs[0]
+
+
+def pids_of(job: Job) -> frozenset[int]:
+    """Every process of the job on this host: launchers, ranks and their children."""
+    below = {pid for found in job.ranks.values() for pid, _ in found.below}
+    return frozenset(
+        {found.pid for found in job.ranks.values()} | {pid for pid, _ in job.launchers} | below
+    )
+
+
+def job_key(env: Mapping[str, str]) -> str:
+    """What ranks of one job have in common. torchrun without --rdzv-id calls every run "none"."""
+    if run := env.get("DISTUI_RUN_ID"):
+        return f"distui {run}"
+    if (elastic := env.get("TORCHELASTIC_RUN_ID", "")) not in ("", "none"):
+        return f"elastic {elastic}"
+    if env.get("MASTER_ADDR"):
+        return f"{env['MASTER_ADDR']}:{env.get('MASTER_PORT', '')} world {env['WORLD_SIZE']}"
+    if slurm := env.get("SLURM_JOB_ID"):
+        return f"slurm {slurm}.{env.get('SLURM_STEP_ID', '')}"
+    return f"world {env['WORLD_SIZE']}"
+
+
+def _rank_environment(pid: int, proc: str) -> dict[str, str] | None:
+    """The variables of interest of a process of this user that says it is a rank; None for all others."""
+    try:
+        if os.stat(f"{proc}/{pid}").st_uid != os.getuid():
+            return None
+        with open(f"{proc}/{pid}/environ", "rb") as file:
+            data = file.read()
+    except OSError:
+        return None
+    if b"LOCAL_RANK=" not in data or b"WORLD_SIZE=" not in data:
+        return None
+    pairs = (entry.partition(b"=") for entry in data.split(b"\0"))
+    env = {name.decode(): value.decode(errors="replace") for name, _, value in pairs if name in _NAMES}
+    whole = all(env.get(name, "").isdecimal() for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
+    return env if whole else None
+
+
+def _tops(carriers: Mapping[int, _Carrier]) -> tuple[list[int], dict[int, set[int]]]:
+    """The ranks themselves, one by job and rank, and for each the processes with its environment."""
+    below: dict[int, set[int]] = {}
+    for pid, carrier in carriers.items():
+        top = pid
+        while (up := carriers.get(carriers[top].stat.ppid)) and up.identity == carrier.identity:
+            top = up.stat.pid
+        below.setdefault(top, set()).add(pid)
+    chosen: dict[tuple[str, str], int] = {}
+    for pid in sorted(below, key=lambda pid: _precedence(carriers[pid])):
+        chosen[carriers[pid].identity] = pid
+    return sorted(chosen.values()), {pid: below[pid] - {pid} for pid in chosen.values()}
+
+
+def _precedence(carrier: _Carrier) -> tuple[int, bool, int]:
+    """Of two processes that claim one rank the higher is it: of a newer attempt, no orphan, newer."""
+    count = carrier.env.get("TORCHELASTIC_RESTART_COUNT", "")
+    return int(count) if count.isdecimal() else 0, carrier.stat.ppid != 1, carrier.stat.started
+
+
+def _found(carrier: _Carrier, below: Mapping[int, int], proc: str) -> Found | None:
+    """All that is read of a rank; None when it ended meanwhile."""
+    pid, env = carrier.stat.pid, carrier.env
+    if not (argv := _argv(pid, proc)):
+        return None
+    return Found(
+        rank=int(env["RANK"]),
+        local_rank=int(env["LOCAL_RANK"]),
+        pid=pid,
+        started=carrier.stat.started,
+        argv=argv,
+        env=env,
+        out=_output(pid, 1, proc),
+        err=_output(pid, 2, proc),
+        below=frozenset(below.items()),
+    )
+
+
+def _job(key: str, founds: list[Found], stats: Mapping[int, Stat], proc: str) -> Job:
+    parents = {stats[stats[found.pid].ppid] for found in founds if stats[found.pid].ppid in stats}
+    kinds = {parent: kind for parent in parents if (kind := launcher_kind(_argv(parent.pid, proc)))}
+    first = min(founds, key=lambda found: found.rank)
+    oldest = min([found.started for found in founds] + [parent.started for parent in kinds])
+    return Job(
+        key=key,
+        launcher=next(iter(sorted(kinds.values())), "python"),
+        launchers=frozenset((parent.pid, parent.started) for parent in kinds),
+        cwd=_link(f"{proc}/{first.pid}/cwd") or "",
+        world_size=int(first.env["WORLD_SIZE"]),
+        run=first.env.get("DISTUI_RUN_ID") or None,
+        ranks={found.rank: found for found in sorted(founds, key=lambda found: found.rank)},
+        began=_boot_time(proc) + oldest / TICKS,
+    )
+
+
+def _argv(pid: int, proc: str) -> tuple[str, ...]:
+    try:
+        with open(f"{proc}/{pid}/cmdline", "rb") as file:
+            data = file.read()
+    except OSError:
+        return ()
+    return tuple(part.decode(errors="replace") for part in data.rstrip(b"\0").split(b"\0")) if data else ()
+
+
+def _output(pid: int, number: int, proc: str) -> Output:
+    """What descriptor `number` of a process is. Names of other things than files: proc_pid_fd(5)."""
+    link = f"{proc}/{pid}/fd/{number}"
+    target = _link(link)
+    try:
+        mode = os.stat(link).st_mode
+    except OSError:
+        return Output(None, "closed, or not readable from here")
+    if target and target.startswith("/") and stat.S_ISREG(mode):
+        return Output(None, "a deleted file") if target.endswith(" (deleted)") else Output(target)
+    if target == "/dev/null":
+        return Output(None, "/dev/null")
+    kinds = ((stat.S_ISCHR, "a terminal"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
+    return Output(None, next((word for is_kind, word in kinds if is_kind(mode)), "no regular file"))
+
+
+def _link(path: str) -> str | None:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None
+
+
+def _boot_time(proc: str) -> float:
+    """Unix seconds of the boot: `btime` of proc_stat(5)."""
+    with open(f"{proc}/stat", encoding="ascii") as file:
+        return next(float(line.split()[1]) for line in file if line.startswith("btime "))

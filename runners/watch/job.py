@@ -1,0 +1,245 @@
+"""Two looks at a job → what happened between them, in the events that every run tells. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from ..logs.files import command_id, file_id
+from ..model import (
+    AttemptEnded,
+    AttemptStarted,
+    Event,
+    Outcome,
+    PlanSummary,
+    RankChanged,
+    RankPhase,
+    RankPlace,
+    RunCreated,
+    RunEnded,
+    RunnerLost,
+    RunnerStarted,
+    RunPhase,
+    Stamped,
+)
+from .discover import Found, Job, Scan
+from .launcher import command_of, name_of
+
+READ_ONLY = "not started by distui: read-only"
+_GONE = "its processes are gone; how they ended is known only to whoever started them"
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What is remembered of a job from one look to the next."""
+
+    job: Job
+    """As last seen; ranks that are gone stay in it as they were."""
+    attempt: int
+    places: tuple[RankPlace, ...]
+    gone: frozenset[int] = frozenset()
+    """Ranks of this attempt that are gone."""
+    orphaned: bool = False
+    """Whether the launcher went before its ranks."""
+    over: bool = False
+
+
+def begin(job: Job, seen: Scan, host: str) -> tuple[Watched, list[Stamped]]:
+    """What a watcher that has just found the job tells; run and attempt are dated back to the job's start."""
+    watched = Watched(job, _restarts(job) + 1, places_of(job))
+    events: list[Event] = [
+        RunCreated(run=run_id(job), name=name_of(_first(job).argv), host=host, plan=plan_of(job)),
+        *(RunnerStarted(pid=pid, kind=job.launcher) for pid, _ in sorted(job.launchers)),
+        _attempt_started(watched, "launch"),
+    ]
+    dated = [Stamped(time=job.began, event=event) for event in events]
+    return watched, dated + _stamped(seen, _running(watched, job.ranks.values()))
+
+
+def advance(watched: Watched, seen: Scan) -> tuple[Watched, list[Stamped]]:
+    """The next look: ranks that came, were started anew or are gone; the end when nothing is left.
+
+    A data loader worker that outlives its rank carries the rank's environment and is not taken for it.
+    """
+    if watched.over:
+        return watched, []
+    events: list[Event] = []
+    now = seen.jobs.get(watched.job.key)
+    present = {} if now is None else _present(watched.job, now)
+    fresh = {
+        rank: found for rank, found in present.items() if not _same(watched.job.ranks.get(rank), found)
+    }
+    if now is not None and _is_new_attempt(watched, fresh):
+        watched, events = _new_attempt(watched, replace(now, ranks=present))
+    elif now is not None:
+        merged = replace(now, ranks={**watched.job.ranks, **present})
+        watched = replace(
+            watched, job=merged if now.launchers else replace(merged, **_launcher(watched.job))
+        )
+        events += _running(watched, fresh.values())
+    watched, lost = _lost(watched, seen)
+    watched, ended = _end(watched, seen)
+    return watched, _stamped(seen, [*events, *lost, *ended])
+
+
+def run_id(job: Job) -> str:
+    """Id of the watched job: that of distui's own run, else by the oldest process that is known of it."""
+    oldest = min([(f.started, f.pid) for f in job.ranks.values()] + [(t, pid) for pid, t in job.launchers])
+    return job.run or f"watch-{oldest[1]}"
+
+
+def plan_of(job: Job) -> PlanSummary:
+    """What can be said of a job that distui did not plan."""
+    local = _number(_first(job), "LOCAL_WORLD_SIZE")
+    notes = [READ_ONLY]
+    if job.run is not None:
+        notes = [f"belongs to run {job.run} of distui: attach to that one to control it"]
+    if len(job.ranks) < job.world_size:
+        notes.append(f"{len(job.ranks)} of its {job.world_size} ranks were found on this host")
+    if not outputs(job, 1):
+        notes.append(f"no logs: the ranks write to {_first(job).out.why}, not to files")
+    return PlanSummary(
+        preset="",
+        strategy="",
+        launcher=job.launcher,
+        command=command_of(_first(job).argv),
+        nnodes=job.world_size // local if local and job.world_size % local == 0 else 1,
+        nproc_per_node=local,
+        notes=tuple(notes),
+    )
+
+
+def places_of(job: Job) -> tuple[RankPlace, ...]:
+    """The job's ranks on this host, also those that torchrun has yet to start (its ranks count from a base)."""
+    places = {}
+    for found in job.ranks.values():
+        base = found.rank - found.local_rank
+        for local in range(_number(found, "LOCAL_WORLD_SIZE") or 0):
+            gpu = _gpu(found) if base + local == found.rank else None
+            places.setdefault(base + local, RankPlace(base + local, local, gpu=gpu))
+        places[found.rank] = RankPlace(found.rank, found.local_rank, gpu=_gpu(found))
+    return tuple(places[rank] for rank in sorted(places))
+
+
+def outputs(job: Job, attempt: int) -> dict[str, str]:
+    """The ranks' output files: file id → absolute path.
+
+    A file of one rank alone is `rank-<r>.out` or `.err`. One that several write to (torchrun without
+    --redirects) is told once, as that of the command. A stderr that goes where stdout goes is not told again.
+    """
+    paths = [(found, stream) for found in job.ranks.values() for stream in ("out", "err")]
+    users = Counter(p for found in job.ranks.values() for p in {found.out.path, found.err.path} if p)
+    files: dict[str, str] = {}
+    shared: Counter[str] = Counter()
+    for found, stream in sorted(paths, key=lambda pair: pair[1], reverse=True):
+        path = found.out.path if stream == "out" else found.err.path
+        if path is None or path in files.values():
+            continue
+        if users[path] == 1:
+            files[file_id(0, attempt, found.rank, stream)] = path
+        else:
+            files[command_id(attempt, stream, node=shared[stream])] = path
+            shared[stream] += 1
+    return files
+
+
+def _present(before: Job, now: Job) -> dict[int, Found]:
+    """The ranks that are there now, without children left behind by ranks that are gone."""
+    left = {child for found in before.ranks.values() for child in found.below}
+    return {rank: found for rank, found in now.ranks.items() if (found.pid, found.started) not in left}
+
+
+def _is_new_attempt(watched: Watched, fresh: Mapping[int, Found]) -> bool:
+    expected = {place.rank for place in watched.places} - watched.job.ranks.keys()
+    return bool(fresh.keys() - expected)
+
+
+def _new_attempt(watched: Watched, job: Job) -> tuple[Watched, list[Event]]:
+    failed = _restarts(job) > _restarts(watched.job)
+    text = "the launcher started the ranks anew" + (" after a failure" if failed else "")
+    ended = AttemptEnded(attempt=watched.attempt, outcome=Outcome.RESTARTED, text=text)
+    number = max(watched.attempt, _restarts(job)) + 1
+    following = Watched(job, number, places_of(job))
+    started = _attempt_started(following, "failure" if failed else "membership")
+    return following, [ended, started, *_running(following, job.ranks.values())]
+
+
+def _attempt_started(watched: Watched, cause: str) -> AttemptStarted:
+    return AttemptStarted(
+        attempt=watched.attempt,
+        cause=cause,
+        world_size=watched.job.world_size,
+        ranks=watched.places,
+        failures=_restarts(watched.job),
+    )
+
+
+def _running(watched: Watched, founds: Iterable[Found]) -> list[Event]:
+    return [_changed(watched, found, RankPhase.RUNNING) for found in founds]
+
+
+def _lost(watched: Watched, seen: Scan) -> tuple[Watched, list[Event]]:
+    ranks = watched.job.ranks
+    lost = [
+        r for r, one in ranks.items() if r not in watched.gone and (one.pid, one.started) not in seen.alive
+    ]
+    events: list[Event] = [_changed(watched, ranks[rank], RankPhase.LOST) for rank in lost]
+    return replace(watched, gone=watched.gone | set(lost)), events
+
+
+def _end(watched: Watched, seen: Scan) -> tuple[Watched, list[Event]]:
+    launchers = watched.job.launchers
+    led = bool(launchers & seen.alive)
+    if watched.gone < watched.job.ranks.keys():
+        if led or not launchers or watched.orphaned:
+            return watched, []
+        text = f"the launcher ({watched.job.launcher}) is gone, its ranks go on without it"
+        return replace(watched, orphaned=True), [RunnerLost(pid=min(launchers)[0], text=text)]
+    if led:
+        return watched, []
+    ended = AttemptEnded(attempt=watched.attempt, outcome=Outcome.LOST, text=f"the job has ended: {_GONE}")
+    over = RunEnded(phase=RunPhase.LOST, exit_code=None, text=f"the job has ended: {_GONE}")
+    return replace(watched, over=True), [ended, over]
+
+
+def _launcher(job: Job) -> dict[str, object]:
+    """Ranks whose launcher is gone are children of init: what was known of it stays."""
+    return {"launcher": job.launcher, "launchers": job.launchers}
+
+
+def _changed(watched: Watched, found: Found, state: RankPhase) -> RankChanged:
+    return RankChanged(
+        attempt=watched.attempt, rank=found.rank, state=state, local_rank=found.local_rank, pid=found.pid
+    )
+
+
+def _stamped(seen: Scan, events: Iterable[Event]) -> list[Stamped]:
+    return [Stamped(time=seen.time, event=event) for event in events]
+
+
+def _first(job: Job) -> Found:
+    return job.ranks[min(job.ranks)]
+
+
+def _same(one: Found | None, other: Found) -> bool:
+    return one is not None and (one.pid, one.started) == (other.pid, other.started)
+
+
+def _restarts(job: Job) -> int:
+    """Failures that torchrun has counted so far; 0 for other launchers."""
+    return max(
+        (_number(found, "TORCHELASTIC_RESTART_COUNT") or 0 for found in job.ranks.values()), default=0
+    )
+
+
+def _number(found: Found, name: str) -> int | None:
+    text = found.env.get(name, "")
+    return int(text) if text.isdecimal() else None
+
+
+def _gpu(found: Found) -> str | None:
+    """What CUDA_VISIBLE_DEVICES gives the rank; a launcher that shows it one GPU leaves its local rank as it is."""
+    shown = [part.strip() for part in found.env.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip()]
+    at = 0 if len(shown) == 1 else found.local_rank
+    return shown[at] if at < len(shown) else None
