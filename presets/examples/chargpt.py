@@ -4,7 +4,7 @@
     torchrun --nproc-per-node 2 chargpt.py                    (the same, without distui: plain DDP)
 
 It reads the standard library's own sources, so nothing is downloaded. Read it from the bottom up:
-`main` is the order of things, `train` the loop, and `parallelize` the only line a preset needs.
+`main` is the order of things, `Training.run` the loop, and `parallelize` the only call a preset needs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -29,16 +29,15 @@ try:
     from distui.runners.inrank import parallelize as preset
 except ImportError:  # this Python has no distui: the one file is found where distui's tree keeps it
     sys.path.append(str(Path(__file__).resolve().parents[2] / "runners" / "inrank"))
-    import parallelize as preset  # type: ignore[no-redef]
+    import parallelize as preset  # type: ignore[import-not-found, no-redef]
 
 CORPUS_BYTES = 4_000_000
 VOCABULARY = 128
-"""ASCII; every other character reads as "?"."""
+"""ASCII; every other byte reads as "?"."""
+KEPT = 2
+"""Checkpoints that stay: the newest, and one more should it be damaged."""
 STOPPED_FOR_PEERS = 75
-"""Exit code (EX_TEMPFAIL) of a rank that stopped because another rank was asked to: not a success."""
-
-
-# --- the model ---------------------------------------------------------------------------------
+"""Exit code (EX_TEMPFAIL) of a rank that stopped because another one was asked to: not a success."""
 
 
 class Block(nn.Module):  # type: ignore[misc]
@@ -62,11 +61,11 @@ class Block(nn.Module):  # type: ignore[misc]
 
 
 class CharGPT(nn.Module):  # type: ignore[misc]
-    """A decoder-only transformer over characters. `blocks` is a ModuleList, so FSDP2 shards by block."""
+    """A decoder-only transformer. `blocks` is a ModuleList, so fsdp2 shards it block by block."""
 
-    def __init__(self, layers: int, width: int, block: int) -> None:
+    def __init__(self, layers: int, width: int, length: int) -> None:
         super().__init__()
-        self.characters, self.positions = nn.Embedding(VOCABULARY, width), nn.Embedding(block, width)
+        self.characters, self.positions = nn.Embedding(VOCABULARY, width), nn.Embedding(length, width)
         self.blocks = nn.ModuleList(Block(width, heads=max(1, width // 32)) for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY)
 
@@ -75,15 +74,11 @@ class CharGPT(nn.Module):  # type: ignore[misc]
         h = self.characters(x) + self.positions(torch.arange(x.shape[1], device=x.device))
         for block in self.blocks:
             h = block(h)
-        logits = self.head(self.norm(h))
-        return F.cross_entropy(logits.flatten(0, 1), y.flatten())
-
-
-# --- the data ----------------------------------------------------------------------------------
+        return F.cross_entropy(self.head(self.norm(h)).flatten(0, 1).float(), y.flatten())
 
 
 def corpus() -> torch.Tensor:
-    """The standard library's sources, at most CORPUS_BYTES of them, as character codes."""
+    """The standard library's sources, about CORPUS_BYTES of them, as character codes."""
     text = bytearray()
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
         text += path.read_bytes()
@@ -94,61 +89,55 @@ def corpus() -> torch.Tensor:
 
 
 def batch_of(step: int, data: torch.Tensor, args: argparse.Namespace) -> tuple[torch.Tensor, torch.Tensor]:
-    """This rank's samples of one step: they depend on seed, step and rank only, so a resumed run
-    sees what an unbroken one would have seen."""
+    """This rank's samples of one step. They depend on seed, step and rank alone, so a resumed run sees
+    what an unbroken one would have seen."""
     dice = torch.Generator().manual_seed(args.seed * 1_000_003 + step * world_size() + rank())
     starts = torch.randint(len(data) - args.block - 1, (args.batch,), generator=dice)
     rows = data[starts[:, None] + torch.arange(args.block + 1)].to(preset.device())
     return rows[:, :-1], rows[:, 1:]
 
 
-# --- checkpoints -------------------------------------------------------------------------------
+class Checkpoints:
+    """A folder of files `step-<n>.pt`, each whole: written under another name, then renamed."""
 
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
-def save(folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Every rank gathers, rank 0 writes: to a temporary name first, so that a file with the final
-    name is always whole. The newest two are kept."""
-    state = preset.state_for_saving(model, optimizer, step=step)
-    if rank() != 0:
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    final = folder / f"step-{step:08d}.pt"
-    partial = final.with_suffix(f".tmp-{os.getpid()}")
-    with partial.open("wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(final)
-    for old in sorted(folder.glob("step-*.pt"))[:-2]:
-        old.unlink()
-    say(f"checkpoint {final}")
+    def write(self, step: int, state: dict[str, Any]) -> None:
+        """Write one and drop the oldest."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        final = self.folder / f"step-{step:08d}.pt"
+        partial = final.with_suffix(f".tmp-{os.getpid()}")
+        with partial.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(final)
+        for old in sorted(self.folder.glob("step-*.pt"))[:-KEPT]:
+            old.unlink()
+        say(f"checkpoint {final}")
 
-
-def newest(folder: Path) -> dict[str, Any] | None:
-    """The newest checkpoint that can be read, or None. One torn by a full disk is passed over."""
-    for path in sorted(folder.glob("step-*.pt"), reverse=True):
-        try:
-            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-            return state
-        except (RuntimeError, OSError, EOFError, ValueError) as error:
-            say(f"checkpoint {path} cannot be read and is passed over: {str(error).splitlines()[0]}")
-    return None
-
-
-# --- the end -----------------------------------------------------------------------------------
+    def newest(self) -> dict[str, Any] | None:
+        """The newest that can be read, or None; one damaged on the disk is passed over."""
+        for path in sorted(self.folder.glob("step-*.pt"), reverse=True):
+            try:
+                state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+                return state
+            except (RuntimeError, OSError, EOFError, UnpicklingError) as error:
+                say(f"passed over {path}: {str(error).splitlines()[0]}")
+        return None
 
 
 class Stop:
     """SIGTERM as a flag, and a way out for a rank that cannot look at it.
 
-    A rank that waits in a collective runs no Python handler. The wakeup descriptor is written by
-    the C handler at once, and a thread reads it: if the loop has not looked within `patience_s`, peers
-    are gone or stuck, the checkpoint on disk is what there is, and the process ends with 0.
+    A rank that waits in a collective runs no Python signal handler. But C writes the signal to the
+    wakeup descriptor at once, and a thread reads it there: if the loop has not looked at the flag within
+    `patience_s`, the other ranks are gone or stuck, and the process ends with the checkpoints it has.
     """
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
-        self.noticed = threading.Event()
+        self.asked, self.noticed = threading.Event(), threading.Event()
         self.patience_s = 2.0
         self._read, write = os.pipe()
         os.set_blocking(write, False)
@@ -161,11 +150,8 @@ class Stop:
             pass
         self.asked.set()
         if not self.noticed.wait(self.patience_s):
-            print(f"rank {os.environ.get('RANK', '0')}: ended while waiting for other ranks", flush=True)
+            say(f"rank {os.environ.get('RANK', '0')}: ended while it waited for other ranks")
             os._exit(0)
-
-
-# --- training ----------------------------------------------------------------------------------
 
 
 def rank() -> int:
@@ -179,16 +165,16 @@ def world_size() -> int:
 
 
 def say(line: str) -> None:
-    """Print a whole line at once, so that two ranks never share one."""
+    """Print a line in one write, so that two ranks never share one."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def agree(loss: torch.Tensor, stop: bool) -> tuple[float, bool]:
-    """(mean loss over the ranks, whether any rank was asked to stop), in one collective.
+    """(mean loss over the ranks, whether any of them was asked to stop), in one collective.
 
-    Ranks get SIGTERM at different moments; they must leave the loop after the same step, or the one
-    that goes on waits for the others for ever.
+    Ranks get SIGTERM at different moments; all must leave the loop after the same step, else those
+    that go on wait for the others for ever.
     """
     both = torch.stack([loss.detach().float(), torch.tensor(float(stop), device=loss.device)])
     if dist.is_initialized():
@@ -197,86 +183,105 @@ def agree(loss: torch.Tensor, stop: bool) -> tuple[float, bool]:
     return total / world_size(), votes > 0
 
 
-def train(
-    args: argparse.Namespace, stop: Stop, model: nn.Module, optimizer: torch.optim.Optimizer, step: int
-) -> tuple[int, bool]:
-    """Train from `step` on; (steps done, whether the ranks stopped together)."""
-    data, stopping, began, since = corpus(), False, time.monotonic(), step
-    while step < args.steps and not stopping:
-        before = time.monotonic()
-        try:
-            loss = model(*batch_of(step, data, args))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            step += 1
-            mean, stopping = agree(loss, stop.asked.is_set())
-        except RuntimeError:
-            if not stop.asked.wait(1.0):
-                raise
-            return step, False  # the peers are gone because they were asked to, like this rank
-        if rank() == 0 and step % args.log_every == 0:
-            rate = args.batch * args.block * world_size() * (step - since) / (time.monotonic() - began)
-            say(f"step {step} loss {mean:.3f} {rate:.0f} tok/s")
-            began, since = time.monotonic(), step
-        if args.checkpoint_every and step % args.checkpoint_every == 0 and not stopping:
-            save(args.checkpoint_dir, step, model, optimizer)
-        stop.patience_s = max(2.0, 3 * (time.monotonic() - before))
-        stop.asked.wait(args.step_delay)
-    return step, True
+class Training:
+    """What the loop changes: model, optimizer, and how many steps they have behind them."""
+
+    def __init__(self, args: argparse.Namespace, stop: Stop) -> None:
+        self.args, self.stop, self.step, self.data = args, stop, 0, corpus()
+        net = CharGPT(args.layers, args.width, args.block)
+        self.model, self.optimizer = preset.parallelize(net, torch.optim.AdamW, lr=args.lr)
+        self.checkpoints = Checkpoints(args.checkpoint_dir)
+        self.printed = (time.monotonic(), 0)
+
+    def resume(self) -> None:
+        """Go on from the newest checkpoint; rank 0 reads it and the others get it from there."""
+        wanted = self.args.resume == "auto" and rank() == 0
+        saved = self.checkpoints.newest() if wanted else None
+        self.step = int(preset.load_saved(self.model, self.optimizer, saved).get("step", 0))
+        self.printed = (time.monotonic(), self.step)
+        if self.step and rank() == 0:
+            say(f"resumed from step {self.step}")
+
+    def run(self) -> bool:
+        """Train to the last step, or until the ranks are asked to stop. False: other ranks are gone."""
+        while self.step < self.args.steps:
+            began = time.monotonic()
+            try:
+                mean, stopping = agree(self.advance(), self.stop.asked.is_set())
+                if stopping:
+                    break
+                self.report(mean)
+            except RuntimeError:
+                if not self.stop.asked.wait(1.0):
+                    raise
+                return False  # the others stopped because they were asked to, as this rank was
+            self.stop.patience_s = max(2.0, 3 * (time.monotonic() - began))
+            self.stop.asked.wait(self.args.step_delay)
+        return True
+
+    def advance(self) -> torch.Tensor:
+        """One step. Returns this rank's loss."""
+        loss: torch.Tensor = self.model(*batch_of(self.step, self.data, self.args))
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.step += 1
+        return loss
+
+    def report(self, loss: float) -> None:
+        """Print and save, where it is time to."""
+        if rank() == 0 and self.step % self.args.log_every == 0:
+            now, (then, step) = time.monotonic(), self.printed
+            tokens = (self.step - step) * self.args.batch * self.args.block * world_size()
+            say(f"step {self.step} loss {loss:.3f} {tokens / (now - then):.0f} tok/s")
+            self.printed = (now, self.step)
+        if self.args.checkpoint_every and self.step % self.args.checkpoint_every == 0:
+            self.save()
+
+    def save(self) -> None:
+        """Every rank gives its part, rank 0 writes."""
+        state = preset.state_for_saving(self.model, self.optimizer, step=self.step)
+        if rank() == 0:
+            self.checkpoints.write(self.step, state)
 
 
-def options(argv: Sequence[str] | None = None) -> argparse.Namespace:
+def options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="Train a small GPT on Python's own sources.")
     add = parser.add_argument
     add("--steps", type=int, default=1000, help="steps to have done at the end")
     add("--batch", type=int, default=8, help="samples a rank and step")
     add("--block", type=int, default=64, help="characters a sample")
-    add("--layers", type=int, default=2, help="transformer blocks")
-    add("--width", type=int, default=96, help="width of the model, a multiple of 32")
+    add("--layers", type=int, default=4, help="transformer blocks")
+    add("--width", type=int, default=128, help="width of the model, a multiple of 32")
     add("--lr", type=float, default=1e-3, help="learning rate of AdamW")
     add("--checkpoint-dir", type=Path, default=Path("checkpoints"), help="where checkpoints are")
     add("--checkpoint-every", type=int, default=100, help="steps between two; 0: only at the end")
     add("--log-every", type=int, default=10, help="steps between two lines")
-    add("--resume", choices=["auto", "never"], default="auto", help="auto: go on from the newest checkpoint")
-    add("--step-delay", type=float, default=0.0, help="seconds to wait after each step, for demonstrations")
-    add("--seed", type=int, default=0)
-    return parser.parse_args(argv)
+    add("--resume", choices=["auto", "never"], default="auto", help="auto: from the newest checkpoint")
+    add("--step-delay", type=float, default=0.0, help="seconds to wait in each step, for demonstrations")
+    add("--seed", type=int, default=0, help="of the weights and of the order of the data")
+    return parser.parse_args()
 
 
 def main() -> int:
     """Build, resume, train, save, leave. Returns the exit code."""
     args, stop = options(), Stop()
     torch.manual_seed(args.seed)
-    net = CharGPT(args.layers, args.width, args.block)
-    model, optimizer = preset.parallelize(net, torch.optim.AdamW, lr=args.lr)
+    training = Training(args, stop)
     say(f"rank {rank()} of {world_size()}: {preset.strategy()} on {preset.device()}, pid {os.getpid()}")
-    found = newest(args.checkpoint_dir) if args.resume == "auto" and rank() == 0 else None
-    first = int(preset.load_saved(model, optimizer, found).get("step", 0))
-    if rank() == 0 and first:
-        say(f"resumed from step {first}")
-    step, together = train(args, stop, model, optimizer, first)
+    training.resume()
+    first = training.step
+    together = training.run()
     stop.noticed.set()
-    if step > first:
-        save_last(args, step, model, optimizer, together)
-    del net, model, optimizer
+    # Where the others are gone, only a rank that has the whole state by itself can save it.
+    if training.step > first and (together or preset.strategy() == "ddp"):
+        training.save()
+    done = training.step >= args.steps
+    del training
     preset.finish(together)
-    # Only a rank that was asked itself may end as a success: its launcher meant it.
-    return 0 if step >= args.steps or stop.asked.wait(5.0) else STOPPED_FOR_PEERS
-
-
-def save_last(
-    args: argparse.Namespace, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, together: bool
-) -> None:
-    """Save at the end; where peers are gone, only if this rank has the whole state by itself."""
-    try:
-        if together or preset.strategy() in ("single", "ddp"):
-            save(args.checkpoint_dir, step, model, optimizer)
-    except RuntimeError as error:
-        if together and step >= args.steps:
-            raise
-        say(f"rank {rank()}: no last checkpoint: {str(error).splitlines()[0]}")
+    # A rank that was not asked itself must not look like a success to its launcher.
+    return 0 if done or stop.asked.wait(5.0) else STOPPED_FOR_PEERS
 
 
 if __name__ == "__main__":

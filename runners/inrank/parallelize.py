@@ -28,6 +28,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple, Type, Union, over
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -35,17 +36,20 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-DDP_OPTIONS = ("bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view", "static_graph")
-OPTIONS: Dict[str, Tuple[str, ...]] = {
-    "single": (),
-    "ddp": DDP_OPTIONS,
-    "fsdp2": ("reshard_after_forward",),
-    "zero1": DDP_OPTIONS,
+DDP_OPTIONS: Dict[str, Tuple[type, ...]] = {
+    "bucket_cap_mb": (int, float),
+    "find_unused_parameters": (bool,),
+    "gradient_as_bucket_view": (bool,),
+    "static_graph": (bool,),
 }
-"""Every strategy with the options it takes."""
+FSDP2_OPTIONS: Dict[str, Tuple[type, ...]] = {"reshard_after_forward": (bool, int)}
+OPTIONS = {"single": {}, "ddp": DDP_OPTIONS, "fsdp2": FSDP2_OPTIONS, "zero1": DDP_OPTIONS}
+"""Every strategy with the options it takes and their types."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -203,12 +207,19 @@ def _object(variable: str) -> Dict[str, Any]:
 
 
 def _options(name: str) -> Dict[str, Any]:
-    options = _object("DISTUI_STRATEGY_OPTIONS")
-    for key in options:
-        if key not in OPTIONS[name]:
-            known = ", ".join(OPTIONS[name]) or "none"
-            raise ParallelizeError(f"strategy {name} has no option {key!r} (DISTUI_STRATEGY_OPTIONS); known: {known}")
-    return {key: value for key, value in options.items() if value is not None}
+    options, known = _object("DISTUI_STRATEGY_OPTIONS"), OPTIONS[name]
+    for key, value in options.items():
+        if key not in known:
+            takes = ", ".join(known) or "none"
+            raise ParallelizeError(
+                f"DISTUI_STRATEGY_OPTIONS has {key}, which {name} does not take; it takes {takes}"
+            )
+        if type(value) not in known[key]:
+            kinds = " or ".join(kind.__name__ for kind in known[key])
+            raise ParallelizeError(
+                f"{key} in DISTUI_STRATEGY_OPTIONS must be {kinds}, and is {json.dumps(value)}"
+            )
+    return options
 
 
 def _precision() -> Tuple[torch.dtype, torch.dtype]:
@@ -217,10 +228,12 @@ def _precision() -> Tuple[torch.dtype, torch.dtype]:
     for key, value in given.items():
         if key not in ("param", "reduce") or value not in DTYPES:
             raise ParallelizeError(
-                f"DISTUI_PRECISION has {key}={value!r}; it takes param and reduce, each one of {', '.join(DTYPES)}"
+                f"DISTUI_PRECISION has {json.dumps({key: value})};"
+                f" it takes param and reduce, each one of {', '.join(DTYPES)}"
             )
     if given["param"] == "fp16":
-        warnings.warn("precision fp16 loses small gradients unless the script scales them (torch.amp.GradScaler)")
+        text = "precision fp16 loses small gradients unless the script scales them (torch.amp.GradScaler)"
+        warnings.warn(text, stacklevel=3)
     return DTYPES[given["param"]], DTYPES[given["reduce"]]
 
 
@@ -239,7 +252,7 @@ def _join(name: str) -> None:
     if dist.is_initialized():
         return
     if "RANK" not in os.environ:
-        raise ParallelizeError(f"strategy {name} needs ranks and this is a plain process; start it with torchrun")
+        raise ParallelizeError(f"strategy {name} needs ranks and this is a plain process: use torchrun")
     dist.init_process_group(_backend(), device_id=here if here.type == "cuda" else None)
 
 
@@ -255,18 +268,14 @@ def _wrap(
         return model
     model = DistributedDataParallel(model, **options)
     if reduce != torch.float32:
-        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-
         half = reduce == torch.float16
-        model.register_comm_hook(None, default_hooks.fp16_compress_hook if half else default_hooks.bf16_compress_hook)
+        hook = default_hooks.fp16_compress_hook if half else default_hooks.bf16_compress_hook
+        model.register_comm_hook(None, hook)
     return model
 
 
 def _shard(model: nn.Module, options: Dict[str, Any], param: torch.dtype, reduce: torch.dtype) -> nn.Module:
     """FSDP2: each block a group of its own, the rest with the root."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
     for tensor in [*model.parameters(), *model.buffers()]:
         dist.broadcast(tensor.detach(), src=0)  # fully_shard, unlike DDP, trusts the ranks to start equal
     policy = MixedPrecisionPolicy(
