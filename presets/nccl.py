@@ -192,8 +192,8 @@ def _unknown_subsystem(name: str) -> str:
 
 def _unknown(name: str) -> str:
     near = difflib.get_close_matches(name.upper(), catalogue(), n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"{name} is no variable that NCCL or torch is known to read: {hint}Use --env to set it even so."
+    hint = f"did you mean {near[0]}?" if near else "see its spelling."
+    return f"{name} is no variable that NCCL or torch is known to read (plain env takes any): {hint}"
 
 
 def _wanted(known: Variable, value: str) -> str | None:

@@ -56,13 +56,13 @@ def look(script: str | None, source: str | bytes | None) -> Obeys:
     """Look at the text (or bytes) `source` of `script`. Never raises."""
     name = script or "the command"
     if source is None:
-        return Obeys(None, f"{name} could not be read as a script, so it {NOTHING}.")
+        return Obeys(None, f"{name} could not be read as a script, so what it obeys is unknown.")
     try:
         tree = _parse(source)
+        names = _Names(tree)
+        calls = [(names.full(call.func), call.lineno) for call in _calls(tree)]
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return Obeys(None, f"{name} {_unreadable(error, source)}, so what it obeys is unknown.")
-    names = _Names(tree)
-    calls = [(names.full(call.func), call.lineno) for call in _calls(tree)]
     for full, line in calls:
         if full in (PARALLELIZE, COPY):
             doubt = "" if full == PARALLELIZE else ", if the parallelize.py beside it is distui's"
@@ -115,8 +115,8 @@ class _Names:
                 self._imported_from(node, node.module)
         for node in nodes:
             if isinstance(node, ast.ClassDef):
-                bases = [full for full in map(self.full, node.bases) if _framework(full)]
-                self.known |= {node.name: full for full in bases[:1]}
+                for full in filter(_framework, map(self.full, node.bases)):
+                    self.known[node.name] = full
 
     def _imported(self, node: ast.Import) -> None:
         for alias in node.names:
