@@ -104,6 +104,8 @@ class Gpu(Struct, frozen=True, omit_defaults=True):
     mig: bool | None = None
     pids: tuple[int, ...] | None = None
     """Compute processes that NVML names on this GPU."""
+    pid_mem: tuple[int | None, ...] | None = None
+    """Bytes of each process in `pids`, in the same order."""
     lost: bool = False
     """The driver no longer reaches this GPU."""
     error: str | None = None
@@ -423,6 +425,8 @@ class Hello(Struct, frozen=True, tag=True):
     telemetry: bool = True
     follow: bool = True
     """False: close after the history."""
+    readonly: bool = False
+    """True: the agent refuses commands on this connection."""
 
 
 class Restart(Struct, frozen=True, tag=True):

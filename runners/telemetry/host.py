@@ -1,0 +1,191 @@
+"""Samples of a node outside its GPUs: processor, memory, disk, network, InfiniBand, pressure, cgroup."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from ..model import Host
+from .cgroup import Cgroup
+from .counters import Counter
+
+DISK_S = 10.0
+"""Seconds between two looks at the file systems: a network file system may answer slowly."""
+IB_UNIT = 4
+"""InfiniBand's port_{xmit,rcv}_data count units of 4 bytes (kernel ABI, sysfs-class-infiniband)."""
+NIC_S = 30.0
+"""Seconds between two looks at which network interfaces and InfiniBand ports exist."""
+
+
+class HostSampler:
+    """Samples this node; call `sample` about once a second (below 1 ms).
+
+    `run_dir` names the file system whose free space matters. `root` is where /proc and /sys are, `clock`
+    gives monotonic seconds. A source that this kernel does not have leaves its fields None.
+    """
+
+    def __init__(
+        self, run_dir: str | Path, root: str | Path = "/", clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._run_dir = str(run_dir)
+        self._root = Path(root)
+        self._clock = clock
+        self._cgroup = Cgroup(self._root)
+        self._rates: dict[str, Counter] = {}
+        self._nics: frozenset[str] = frozenset()
+        self._ports: tuple[Path, ...] = ()
+        self._looked = self._disks_at = float("-inf")
+        self._disks: dict[str, int] = {}
+        self._cores = os.cpu_count()
+        self._busy = _Busy()
+
+    def sample(self) -> Host:
+        """One sample. Rates and cpu_percent are None in the first."""
+        now = self._clock()
+        if now - self._looked >= NIC_S:
+            self._looked = now
+            self._nics, self._ports = _nics(self._root), _ports(self._root)
+        memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+        received, sent = self._network(now)
+        ib_received, ib_sent = self._infiniband(now)
+        limit, kills = self._cgroup.read()
+        return Host(
+            cpu_percent=self._busy.percent(),
+            cores=self._cores,
+            load1=_load1(),
+            mem_used=memory.total - memory.available,
+            mem_total=memory.total,
+            swap_used=swap.used,
+            net_rx_bps=received,
+            net_tx_bps=sent,
+            ib_rx_bps=ib_received,
+            ib_tx_bps=ib_sent,
+            cpu_stall_percent=_pressure(self._root),
+            cgroup_mem_max=limit,
+            cgroup_oom_kills=kills,
+            **self._file_systems(now),
+        )
+
+    def _rate(self, key: str, value: int | None, now: float) -> float | None:
+        return self._rates.setdefault(key, Counter()).rate(value, now)
+
+    def _network(self, now: float) -> tuple[float | None, float | None]:
+        """Bytes received and sent a second over the node's own interfaces, without loopback."""
+        try:
+            lines = (self._root / "proc/net/dev").read_text().splitlines()[2:]
+        except (FileNotFoundError, PermissionError):
+            return None, None
+        received = sent = 0
+        for line in lines:
+            name, _, numbers = line.partition(":")
+            if name.strip() in self._nics:
+                fields = numbers.split()
+                received, sent = received + int(fields[0]), sent + int(fields[8])
+        return self._rate("net rx", received, now), self._rate("net tx", sent, now)
+
+    def _infiniband(self, now: float) -> tuple[float | None, float | None]:
+        """Bytes a second over all InfiniBand, RoCE and EFA ports; None where there is none."""
+        if not self._ports:
+            return None, None
+        received, sent = (
+            [self._rate(f"{port} {name}", _number(port / name), now) for port in self._ports]
+            for name in ("port_rcv_data", "port_xmit_data")
+        )
+        return _sum(received), _sum(sent)
+
+    def _file_systems(self, now: float) -> dict[str, int]:
+        if now - self._disks_at >= DISK_S:
+            self._disks_at = now
+            self._disks = _disk(self._run_dir) | _shm()
+        return self._disks
+
+
+class _Busy:
+    """Share of all cores that was busy between two calls."""
+
+    def __init__(self) -> None:
+        self._before: tuple[float, float] | None = None
+
+    def percent(self) -> float | None:
+        times = psutil.cpu_times()
+        # guest time is already in user time (proc_stat(5)).
+        total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+        idle = times.idle + getattr(times, "iowait", 0.0)
+        before, self._before = self._before, (total, idle)
+        if before is None or total <= before[0]:
+            return None
+        share = 1 - (idle - before[1]) / (total - before[0])
+        return 100 * min(1.0, max(0.0, share))
+
+
+def _sum(rates: list[float | None]) -> float | None:
+    """Sum in bytes of InfiniBand rates; None as soon as one of them is unknown."""
+    known = [rate for rate in rates if rate is not None]
+    return IB_UNIT * sum(known) if len(known) == len(rates) else None
+
+
+def _nics(root: Path) -> frozenset[str]:
+    """Interfaces with a device behind them; where there is none (a container), all but loopback.
+
+    Bridges, bonds and veth pairs would count the same bytes twice.
+    """
+    base = root / "sys/class/net"
+    try:
+        names = [name for name in os.listdir(base) if name != "lo"]
+    except (FileNotFoundError, PermissionError):
+        return frozenset()
+    real = [name for name in names if (base / name / "device").exists()]
+    return frozenset(real or names)
+
+
+def _ports(root: Path) -> tuple[Path, ...]:
+    """The counter directories of all InfiniBand ports that count bytes."""
+    found = (root / "sys/class/infiniband").glob("*/ports/*/counters")
+    return tuple(sorted(path for path in found if (path / "port_rcv_data").exists()))
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # sysfs answers EINVAL or EIO for a port that went away
+        return None
+
+
+def _load1() -> float | None:
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return None
+
+
+def _pressure(root: Path) -> float | None:
+    """`some avg10` of /proc/pressure/cpu, percent; None where the kernel keeps no pressure (PSI)."""
+    try:
+        line = (root / "proc/pressure/cpu").read_text().split("\n", 1)[0]
+    except OSError:  # EOPNOTSUPP where PSI is compiled in but off
+        return None
+    for word in line.split():
+        if word.startswith("avg10="):
+            return float(word[6:])
+    return None
+
+
+def _disk(path: str) -> dict[str, int]:
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return {}
+    return {"disk_free": found.f_bavail * found.f_frsize, "disk_total": found.f_blocks * found.f_frsize}
+
+
+def _shm() -> dict[str, int]:
+    try:
+        found = os.statvfs("/dev/shm")
+    except OSError:
+        return {}
+    total = found.f_blocks * found.f_frsize
+    return {"shm_used": total - found.f_bfree * found.f_frsize, "shm_total": total}

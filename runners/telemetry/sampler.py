@@ -1,0 +1,3 @@
+"""placeholder"""
+
+NO_DRIVER = 3

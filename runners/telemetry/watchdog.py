@@ -1,0 +1,229 @@
+"""The sampler child under watch: a driver call that hangs costs the agent nothing but a sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+
+import msgspec
+
+from ..model import Event, Finding, FindingRaised, Gpu, GpuTick
+from . import health
+
+from .watch import NO_DRIVER, Act, Limits, State, Watch, decide, describe
+
+LINE_BYTES = 1 << 20
+"""Longest line taken from the sampler."""
+TAIL_BYTES = 2048
+"""How much of a sampler's stderr is kept."""
+LIMITS = Limits()
+
+
+class GpuSource:
+    """Runs the sampler for this node and hands its events to `on_event`, from the event loop.
+
+    Events: `GpuTick` each interval (with `problem` and the values last known while the driver does not
+    answer), `FindingRaised` and `FindingCleared` for the GPUs' health and for Xid errors. Without an NVIDIA
+    driver there is one `GpuTick` that says so, and no process. `node` goes into the findings, `command` replaces the
+    sampler's argv.
+    """
+
+    def __init__(
+        self,
+        interval: float,
+        on_event: Callable[[Event], None],
+        *,
+        node: int | None = None,
+        limits: Limits = LIMITS,
+        command: tuple[str, ...] | None = None,
+    ) -> None:
+        self._interval = interval
+        self._on_event = on_event
+        self._node = node
+        self._limits = limits
+        self._command = command or (
+            *(sys.executable, "-m", f"{__package__}.sampler"),
+            *("--interval", str(interval)),
+        )
+        self._decode = msgspec.json.Decoder(Event).decode
+        self._child: Process | None = None
+        self._killed: list[Process] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._gpus: tuple[Gpu, ...] = ()
+        self._raised: dict[health.Key, Finding] = {}
+        self._said: str | None = None
+        now = time.monotonic()
+        self._watch = Watch(State.WAITING, now, now)
+
+    @property
+    def pid(self) -> int | None:
+        """The sampler child's pid; None when there is none."""
+        return None if self._child is None else self._child.pid
+
+    async def start(self) -> None:
+        """Spawn the sampler and begin to watch it. Returns at once."""
+        now = time.monotonic()
+        self._watch = Watch(State.WAITING, now, now)
+        await self._spawn()
+        self._begin(self._run())
+
+    async def stop(self) -> None:
+        """End the sampler: by closing its stdin, after a second by SIGKILL, and never waiting longer."""
+        child, self._child = self._child, None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if child is None or child.returncode is not None:
+            return
+        if child.stdin is not None:
+            child.stdin.close()
+        if not await _ended(child):
+            _kill(child)
+            await _ended(child)
+
+    async def _run(self) -> None:
+        while self._watch.state is not State.ABSENT:
+            await asyncio.sleep(min(self._interval, 1.0))
+            self._killed = [child for child in self._killed if child.returncode is None]
+            self._watch = replace(self._watch, stuck=len(self._killed))
+            now = time.monotonic()
+            act = decide(self._watch, now, self._limits, self._interval)
+            if act is Act.KILL:
+                self._give_up()
+            elif act is Act.SPAWN:
+                await self._spawn()
+            problem = describe(self._watch, now, self._limits)
+            if problem is not None:
+                self._on_event(GpuTick(gpus=self._gpus, took_ms=0.0, problem=problem))
+
+    async def _spawn(self) -> None:
+        self._watch = replace(self._watch, state=State.STARTING, since=time.monotonic())
+        try:
+            child = await asyncio.create_subprocess_exec(
+                *self._command, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=LINE_BYTES
+            )
+        except OSError as error:
+            self._fail(f"the GPU sampler could not be started: {error.strerror}")
+            return
+        self._child, self._said = child, None
+        self._begin(self._follow(child))
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _give_up(self) -> None:
+        """The child hangs in the driver. It may not even die: nobody waits for it."""
+        if self._child is not None:
+            _kill(self._child)
+            self._killed.append(self._child)
+        self._fail(None)
+
+    def _fail(self, problem: str | None) -> None:
+        watch, now = self._watch, time.monotonic()
+        healthy = watch.state is State.SAMPLING and now - watch.since >= self._limits.healthy_s
+        hung_anew = problem is None and watch.problem is not None
+        self._child = None
+        self._watch = replace(
+            watch,
+            state=State.WAITING,
+            since=now,
+            heard=watch.since if hung_anew else watch.heard,
+            failures=1 if healthy else watch.failures + 1,
+            problem=problem,
+        )
+
+    async def _follow(self, child: Process) -> None:
+        """Read one child's lines until it ends; those of a child that was given up are dropped."""
+        assert child.stdout is not None
+        assert child.stderr is not None
+        tail = bytearray()
+        self._begin(_keep_tail(child.stderr, tail))
+        while line := await _line(child.stdout):
+            try:
+                event = self._decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                continue  # a driver library may print to stdout, too
+            if child is self._child:
+                self._take(event)
+        await _ended(child)
+        if child is self._child:
+            self._end(child, bytes(tail))
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, FindingRaised):
+            self._on_event(FindingRaised(msgspec.structs.replace(event.finding, node=self._node)))
+        elif isinstance(event, GpuTick) and event.problem is not None:
+            self._said = event.problem
+            self._on_event(event)
+        elif isinstance(event, GpuTick):
+            self._sampled(event)
+
+    def _sampled(self, tick: GpuTick) -> None:
+        now = time.monotonic()
+        if self._watch.state is State.STARTING:
+            self._watch = replace(self._watch, state=State.SAMPLING, since=now, problem=None)
+        self._watch = replace(self._watch, heard=now)
+        self._gpus = tick.gpus
+        self._on_event(tick)
+        findings = health.judge(tick.gpus, self._node)
+        for event in health.changes(self._raised, findings):
+            self._on_event(event)
+        self._raised = {health.key(finding): finding for finding in findings}
+
+    def _end(self, child: Process, tail: bytes) -> None:
+        """The child ended by itself."""
+        if child.returncode == NO_DRIVER:
+            self._child = None
+            self._watch = replace(self._watch, state=State.ABSENT)
+            return
+        words = tail.decode(errors="replace").strip().rsplit("\n", 1)[-1]
+        ended = f"the GPU sampler ended with {_status(child.returncode)}" + (f": {words}" if words else "")
+        self._fail(self._said or ended)
+
+
+async def _line(stream: asyncio.StreamReader) -> bytes:
+    """The next line; b"" at the end. One that is longer than LINE_BYTES comes as an empty line."""
+    try:
+        return await stream.readline()
+    except ValueError:
+        return b"\n"
+
+
+async def _keep_tail(stream: asyncio.StreamReader, tail: bytearray) -> None:
+    while chunk := await stream.read(4096):
+        tail += chunk
+        del tail[:-TAIL_BYTES]
+
+
+async def _ended(child: Process) -> bool:
+    """Wait at most a second for its end."""
+    try:
+        await asyncio.wait_for(child.wait(), 1.0)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _kill(child: Process) -> None:
+    try:
+        child.kill()
+    except ProcessLookupError:
+        pass
+
+
+def _status(code: int | None) -> str:
+    if code is None:
+        return "no status"
+    if code >= 0:
+        return f"status {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
