@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
 def scan(
     descriptor: int, offset: int, limit: int, scan_bytes: int, deadline: float, pattern: re.Pattern[str]
 ) -> tuple[bytes, int]:
-    """At most `limit` bytes of whole matching lines, and the offset of the first line not looked at."""
+    """Matching lines, at most `limit` bytes (a longer line is cut), and the offset of the first line not seen."""
     found = bytearray()
     position, stop = offset, offset + scan_bytes
     while position < stop and time.monotonic() < deadline:
@@ -46,7 +46,7 @@ def scan(
             if pattern.search(text.rstrip("\r")):
                 if found and len(found) + len(raw) > limit:
                     return bytes(found), position
-                found += raw[:limit]
+                found += raw if len(raw) <= limit else raw[: limit - 1] + b"\n"
             position += len(raw)
             if len(found) >= limit:
                 return bytes(found), position

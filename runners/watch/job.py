@@ -46,7 +46,7 @@ class Watched:
 
 
 def begin(job: Job, seen: Scan, host: str) -> tuple[Watched, list[Stamped]]:
-    """What a watcher that has just found the job tells; run and attempt are dated back to the job's start."""
+    """What a watcher that has just found the job tells; run and attempt are dated back to its start."""
     watched = Watched(job, _restarts(job) + 1, places_of(job))
     events: list[Event] = [
         RunCreated(run=run_id(job), name=name_of(_first(job).argv), host=host, plan=plan_of(job)),
@@ -73,10 +73,10 @@ def advance(watched: Watched, seen: Scan) -> tuple[Watched, list[Stamped]]:
     if now is not None and _is_new_attempt(watched, fresh):
         watched, events = _new_attempt(watched, replace(now, ranks=present))
     elif now is not None:
-        merged = replace(now, ranks={**watched.job.ranks, **present})
-        watched = replace(
-            watched, job=merged if now.launchers else replace(merged, **_launcher(watched.job))
-        )
+        # Ranks whose launcher is gone are children of init: what was known of it stays.
+        known = watched.job
+        led = now if now.launchers else replace(now, launcher=known.launcher, launchers=known.launchers)
+        watched = replace(watched, job=replace(led, ranks={**known.ranks, **present}))
         events += _running(watched, fresh.values())
     watched, lost = _lost(watched, seen)
     watched, ended = _end(watched, seen)
@@ -111,8 +111,8 @@ def plan_of(job: Job) -> PlanSummary:
 
 
 def places_of(job: Job) -> tuple[RankPlace, ...]:
-    """The job's ranks on this host, also those that torchrun has yet to start (its ranks count from a base)."""
-    places = {}
+    """The job's ranks on this host, also those that torchrun, counting from a base, has yet to start."""
+    places: dict[int, RankPlace] = {}
     for found in job.ranks.values():
         base = found.rank - found.local_rank
         for local in range(_number(found, "LOCAL_WORLD_SIZE") or 0):
@@ -125,8 +125,8 @@ def places_of(job: Job) -> tuple[RankPlace, ...]:
 def outputs(job: Job, attempt: int) -> dict[str, str]:
     """The ranks' output files: file id → absolute path.
 
-    A file of one rank alone is `rank-<r>.out` or `.err`. One that several write to (torchrun without
-    --redirects) is told once, as that of the command. A stderr that goes where stdout goes is not told again.
+    A file of one rank alone is `rank-<r>.out` or `.err`; one that several ranks write to (torchrun without
+    --redirects) is told once, as the command's. What is stdout and stderr alike is told as stdout.
     """
     paths = [(found, stream) for found in job.ranks.values() for stream in ("out", "err")]
     users = Counter(p for found in job.ranks.values() for p in {found.out.path, found.err.path} if p)
@@ -203,11 +203,6 @@ def _end(watched: Watched, seen: Scan) -> tuple[Watched, list[Event]]:
     return replace(watched, over=True), [ended, over]
 
 
-def _launcher(job: Job) -> dict[str, object]:
-    """Ranks whose launcher is gone are children of init: what was known of it stays."""
-    return {"launcher": job.launcher, "launchers": job.launchers}
-
-
 def _changed(watched: Watched, found: Found, state: RankPhase) -> RankChanged:
     return RankChanged(
         attempt=watched.attempt, rank=found.rank, state=state, local_rank=found.local_rank, pid=found.pid
@@ -239,7 +234,7 @@ def _number(found: Found, name: str) -> int | None:
 
 
 def _gpu(found: Found) -> str | None:
-    """What CUDA_VISIBLE_DEVICES gives the rank; a launcher that shows it one GPU leaves its local rank as it is."""
+    """What CUDA_VISIBLE_DEVICES gives the rank; the only entry where the launcher shows it one GPU."""
     shown = [part.strip() for part in found.env.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip()]
     at = 0 if len(shown) == 1 else found.local_rank
     return shown[at] if at < len(shown) else None

@@ -1,0 +1,164 @@
+"""A link to a job that distui did not start: as any run's link, without an agent and without commands."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from ..logs.window import ask_window
+from ..model import (
+    CaughtUp,
+    Command,
+    CommandDone,
+    Event,
+    FindingCleared,
+    FindingRaised,
+    Gpu,
+    GpuTick,
+    Hello,
+    HostTick,
+    LogGrew,
+    RankTick,
+    Stamped,
+)
+from ..telemetry.host import HostSampler
+from ..telemetry.watchdog import GpuSource
+from ..wire.link import Window
+from .discover import Job, Scan, scan
+from .job import READ_ONLY, Watched, advance, begin, outputs
+from .ranks import JobRanks
+
+INTERVAL_S = 1.0
+"""Seconds between two looks."""
+REFUSAL = "distui did not start this job: read-only"
+
+
+class WatchLink:
+    """One job on this host, read-only. Satisfies `wire.link.Link`; consume `events` from one task.
+
+    `look` gives scans (tests hand in their own); without `gpus` no sampler is started.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        look: Callable[[], Scan] = scan,
+        interval: float = INTERVAL_S,
+        gpus: bool = True,
+    ) -> None:
+        self._look = look
+        self._interval = interval
+        self._ranks = JobRanks()
+        self._host = HostSampler(job.cwd or "/")
+        self._journal: list[Stamped] = []
+        self._inbox: list[Event] = []
+        self._newest: tuple[Gpu, ...] = ()
+        self._gpus = GpuSource(interval, self._heard, node=0) if gpus else None
+        self._closed = asyncio.Event()
+        self._paths: dict[str, str] = {}
+        self._sizes: dict[str, int] = {}
+        self._watched, events = begin(job, Scan(time.time()), platform.node())
+        self._keep(events)
+
+    @property
+    def readonly(self) -> bool:
+        """Always True."""
+        return True
+
+    async def events(self, after: int = 0) -> AsyncIterator[Stamped]:
+        """What was seen so far, then what is seen, until the job is gone or the link is closed."""
+        for stamped in [one for one in self._journal if one.seq > after]:
+            yield stamped
+        yield Stamped(time=time.time(), event=CaughtUp(seq=len(self._journal)))
+        self._sizes.clear()
+        if self._gpus is not None:
+            await self._gpus.start()
+        try:
+            while not self._closed.is_set():
+                for stamped in await self._step():
+                    yield stamped
+                if self._watched.over:
+                    return
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._closed.wait(), self._interval)
+        finally:
+            if self._gpus is not None:
+                await self._gpus.stop()
+
+    async def send(self, command: Command) -> CommandDone:
+        """Refuses."""
+        return CommandDone(id="" if isinstance(command, Hello) else command.id, ok=False, text=REFUSAL)
+
+    async def read_log(self, file: str, offset: int, limit: int = 65536, grep: str = "") -> Window:
+        """One window of an output file; file ids are those of `LogGrew`."""
+        path = self._paths.get(file)
+        if path is None:
+            at = max(offset, 0)
+            return Window(file, at, at, 0, b"", self._no_log(file))
+        below = path.removeprefix("/")
+        window = await ask_window("/", below, offset, limit, grep)
+        return replace(window, file=file, error=window.error.replace(below, path, 1))
+
+    async def close(self) -> None:
+        """Stop watching; the job goes on."""
+        self._closed.set()
+
+    async def _step(self) -> list[Stamped]:
+        """One look, off the event loop: what changed, then samples."""
+        seen = await asyncio.to_thread(self._look)
+        self._watched, changed = advance(self._watched, seen)
+        changed = self._keep(changed)
+        inbox, self._inbox = self._inbox, []
+        self._ranks.watch(self._watched)
+        ranks, findings = await asyncio.to_thread(self._ranks.sample, self._newest)
+        ticks: list[Event] = [RankTick(ranks), HostTick(await asyncio.to_thread(self._host.sample))]
+        grown = self._grown()
+        if grown:
+            ticks.append(LogGrew(grown))
+        return changed + [self._stamp(event) for event in (*findings, *inbox, *ticks)]
+
+    def _heard(self, event: Event) -> None:
+        """From the GPU sampler; of its ticks the newest wins."""
+        if isinstance(event, GpuTick):
+            self._newest = event.gpus
+            self._inbox = [one for one in self._inbox if not isinstance(one, GpuTick)]
+        self._inbox.append(event)
+
+    def _keep(self, events: list[Stamped]) -> list[Stamped]:
+        """Number what is history, so that a viewer that comes back gets it again."""
+        self._paths |= outputs(self._watched.job, self._watched.attempt)
+        numbered = [
+            Stamped(time=one.time, event=one.event, seq=len(self._journal) + count)
+            for count, one in enumerate(events, 1)
+        ]
+        self._journal += numbered
+        return numbered
+
+    def _stamp(self, event: Event) -> Stamped:
+        stamped = Stamped(time=time.time(), event=event)
+        return self._keep([stamped])[0] if isinstance(event, FindingRaised | FindingCleared) else stamped
+
+    def _grown(self) -> dict[str, int]:
+        sizes: dict[str, int] = {}
+        for file, path in self._paths.items():
+            with suppress(OSError):
+                sizes[file] = os.stat(path).st_size
+        grown = {file: size for file, size in sizes.items() if self._sizes.get(file) != size}
+        self._sizes |= grown
+        return grown
+
+    def _no_log(self, file: str) -> str:
+        return f"{file} cannot be read: " + no_log(self._watched)
+
+
+def no_log(watched: Watched) -> str:
+    """Why a rank's output is in no file, from where the lowest rank writes."""
+    found = watched.job.ranks[min(watched.job.ranks)]
+    where = found.out.why or "another file"
+    return f"this job writes to {where}, and distui did not start it ({READ_ONLY})"

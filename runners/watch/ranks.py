@@ -1,0 +1,58 @@
+"""Samples of a watched job's ranks, and the GPUs they are on: from /proc, their environment and NVML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from ..model import Event, Finding, Gpu, RankSample
+from ..telemetry import health
+from ..telemetry.mapping import Launched, Pids, place
+from ..telemetry.proc import read_nspids, read_stat
+from ..telemetry.ranks import RankSampler
+from .discover import Found
+from .job import Watched
+
+
+class JobRanks:
+    """Samples the living ranks of one job; call `sample` about once a second."""
+
+    def __init__(self) -> None:
+        self._sampler = RankSampler()
+        self._founds: dict[int, Found] = {}
+        self._launchers: frozenset[int] = frozenset()
+        self._raised: dict[health.Key, Finding] = {}
+
+    def watch(self, watched: Watched) -> None:
+        """Which ranks there are now."""
+        job = watched.job
+        self._founds = {rank: found for rank, found in job.ranks.items() if rank not in watched.gone}
+        self._launchers = frozenset(pid for pid, _ in job.launchers)
+
+    def sample(self, gpus: tuple[Gpu, ...]) -> tuple[tuple[RankSample, ...], list[Event]]:
+        """One sample a rank, on its GPU where that is known, and what changed among the findings."""
+        samples = self._sampler.sample({rank: found.pid for rank, found in self._founds.items()})
+        launched = [self._launched(found) for found in self._founds.values()]
+        placement = place(launched, gpus, self._pids(launched, gpus), node=0)
+        changes = health.changes(self._raised, placement.findings)
+        self._raised = {health.key(finding): finding for finding in placement.findings}
+        placed = [(samples[rank], placement.ranks[rank]) for rank in sorted(samples)]
+        return tuple(
+            replace(sample, gpu=at.gpu, gpu_source=at.source, gpu_mem=at.mem) for sample, at in placed
+        ), changes
+
+    def _launched(self, found: Found) -> Launched:
+        return Launched(
+            rank=found.rank,
+            local_rank=found.local_rank,
+            pids=self._sampler.tree(found.rank),
+            visible=found.env.get("CUDA_VISIBLE_DEVICES"),
+            order=found.env.get("CUDA_DEVICE_ORDER"),
+        )
+
+    def _pids(self, launched: Iterable[Launched], gpus: Iterable[Gpu]) -> Pids:
+        on_gpus = {pid for gpu in gpus for pid in gpu.pids or ()}
+        names = {pid: stat.name for pid in on_gpus if (stat := read_stat(pid)) is not None}
+        ours = [pid for one in launched for pid in one.pids] if on_gpus else []
+        return Pids({pid: read_nspids(pid) for pid in ours}, names, ours=self._launchers)

@@ -1,0 +1,72 @@
+"""Sizes that changed, and how fast."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from distui.runners.logs.files import file_id
+from distui.runners.logs.growth import GrowthWatch
+
+
+def write(run: Path, file: str, data: bytes) -> None:
+    path = run / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as log:
+        log.write(data)
+
+
+def test_only_what_changed_is_told(tmp_path: Path) -> None:
+    watch = GrowthWatch(tmp_path)
+    assert watch.poll(0.0) == {}
+    one, two = file_id(0, 1, 0, "out"), file_id(0, 1, 1, "err")
+    write(tmp_path, one, b"12345")
+    write(tmp_path, two, b"")
+    write(tmp_path, "node-0/attempt-001/core.77", b"not a log")
+    assert watch.poll(0.1) == {one: 5, two: 0}
+    assert watch.poll(0.2) == {}
+    write(tmp_path, two, b"xx")
+    assert watch.poll(0.3) == {two: 2}
+    (tmp_path / one).write_bytes(b"1")
+    assert watch.poll(0.4) == {one: 1}
+    assert watch.sizes == {one: 1, two: 2}
+
+
+def test_the_rate_is_unknown_until_a_second_has_passed(tmp_path: Path) -> None:
+    watch, one = GrowthWatch(tmp_path), file_id(0, 1, 0, "out")
+    write(tmp_path, one, b"x" * 100)
+    watch.poll(10.0)
+    write(tmp_path, one, b"x" * 300)
+    watch.poll(10.5)
+    assert [watch.rate(one), watch.total_rate] == [None, None]
+    write(tmp_path, one, b"x" * 300)
+    watch.poll(12.0)
+    assert watch.rate(one) == watch.total_rate == 300.0
+    watch.poll(13.0)
+    assert watch.rate(one) == 0.0
+
+
+def test_an_attempt_that_ends_is_watched_beside_the_next_and_older_ones_are_not(tmp_path: Path) -> None:
+    watch = GrowthWatch(tmp_path)
+    files = [file_id(0, attempt, 0, "err") for attempt in (1, 2, 1000)]
+    for file in files:
+        write(tmp_path, file, b"x")
+    assert watch.poll(0.0) == {files[1]: 1, files[2]: 1}
+
+
+def test_other_nodes_of_a_shared_file_system_can_be_left_out(tmp_path: Path) -> None:
+    for node in (0, 1):
+        write(tmp_path, file_id(node, 1, node, "out"), b"x")
+    assert GrowthWatch(tmp_path, node=1).poll(0.0) == {file_id(1, 1, 1, "out"): 1}
+
+
+def test_a_poll_of_eight_ranks_costs_well_under_a_millisecond_or_two(tmp_path: Path) -> None:
+    for rank in range(8):
+        for stream in ("out", "err", "nccl"):
+            write(tmp_path, file_id(0, 1, rank, stream), b"x")
+    watch = GrowthWatch(tmp_path)
+    watch.poll(0.0)
+    begun = time.process_time()
+    for _ in range(100):
+        watch.poll(1.0)
+    assert (time.process_time() - begun) / 100 < 0.002

@@ -1,0 +1,154 @@
+"""Windows: bounded, from a line start, always forward; searches that end."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from distui.runners.logs import window as module
+from distui.runners.logs.files import LogError
+from distui.runners.logs.window import MAX_LIMIT, ask_window, read_window
+from distui.runners.wire.link import Window
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+NAME = "node-0/attempt-001/rank-0.out"
+CONTENT = st.lists(st.binary(max_size=30).map(lambda b: b.replace(b"\n", b"")), max_size=30).map(b"\n".join)
+
+
+def written(folder: Path, data: bytes) -> Path:
+    path = folder / NAME
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return folder
+
+
+def whole(run: Path, limit: int, grep: str = "") -> bytes:
+    """The file as a reader sees it who asks window after window."""
+    data, at = b"", 0
+    while True:
+        window = read_window(run, NAME, at, limit, grep)
+        data += window.data
+        if window.next == at:
+            return data
+        at = window.next
+
+
+@settings(max_examples=60)
+@given(CONTENT, st.integers(1, 40))
+def test_windows_one_after_the_other_are_the_file(data: bytes, limit: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        run = written(Path(folder), data)
+        pieces, at = b"", 0
+        while at < len(data):
+            window = read_window(run, NAME, at, limit)
+            assert len(window.data) <= limit
+            assert window.next == window.offset + len(window.data) > at
+            pieces += window.data[at - window.offset :]
+            at = window.next
+        assert pieces == data
+
+
+@settings(max_examples=60)
+@given(CONTENT, st.integers(0, 1000), st.integers(1000, 2000))
+def test_a_window_begins_with_the_line_that_holds_the_offset(data: bytes, offset: int, limit: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        window = read_window(written(Path(folder), data), NAME, offset, limit)
+    if offset < len(data):
+        assert window.offset == data.rfind(b"\n", 0, offset) + 1
+        assert window.data == data[window.offset :]
+    else:  # nothing new: whoever polls an unfinished line does not get it again
+        assert (window.data, window.next) == (b"", len(data))
+
+
+@settings(max_examples=60)
+@given(CONTENT, st.integers(1, 200))
+def test_the_tail_reaches_the_end_and_cuts_no_line_but_the_last(data: bytes, back: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        window = read_window(written(Path(folder), data), NAME, -back, 65536)
+    assert window.data == data[window.offset :]
+    assert window.next == window.size == len(data)
+    assert window.offset == 0 or data[window.offset - 1 : window.offset] == b"\n"
+    assert bool(window.data) == bool(data)
+
+
+def test_the_tail_of_one_long_line_begins_inside_it(tmp_path: Path) -> None:
+    window = read_window(written(tmp_path, b"x" * 200_000), NAME, -1000, 1000)
+    assert (window.offset, window.data) == (199_000, b"x" * 1000)
+
+
+@pytest.mark.timeout(10)
+def test_a_line_of_a_hundred_megabytes_costs_no_more_than_the_limit(tmp_path: Path) -> None:
+    with open(written(tmp_path, b"first\n") / NAME, "r+b") as file:
+        file.truncate(100 << 20)
+    begun = time.monotonic()
+    window = read_window(tmp_path, NAME, 50 << 20, 64 << 20)
+    assert len(window.data) == MAX_LIMIT
+    assert window.offset == 50 << 20
+    assert time.monotonic() - begun < 1.0
+
+
+def test_a_truncated_file_says_so_by_its_size(tmp_path: Path) -> None:
+    window = read_window(written(tmp_path, b"a\nb\n"), NAME, 5000, 100)
+    assert window.size == 4
+    assert window.next <= window.size
+
+
+@pytest.mark.parametrize("limit", [9, 100, 65536])
+def test_grep_gives_the_lines_that_match_and_no_others(tmp_path: Path, limit: int) -> None:
+    lines = [f"line {number}\n".encode() for number in range(300)]
+    run = written(tmp_path, b"".join(lines) + "größer als \xff".encode("latin-1"))
+    expected = b"".join(line for line in lines if re.search(rb"7$", line))
+    assert whole(run, limit, "7$") == expected
+    assert read_window(run, NAME, 0, 100, "als").data == b"gr\xf6\xdfer als \xff"
+
+
+def test_a_match_longer_than_the_window_is_cut_and_still_a_line(tmp_path: Path) -> None:
+    assert whole(written(tmp_path, b"two words\ntwo more\n"), 5, "two") == b"two \ntwo \n"
+
+
+def test_grep_finds_the_next_hit_and_where_it_ends(tmp_path: Path) -> None:
+    window = read_window(written(tmp_path, b"one\ntwo\nthree\nfour two\n"), NAME, 4, 1, "two")
+    assert (window.offset, window.next) == (4, 8)
+    assert read_window(tmp_path, NAME, 8, 1, "two").next == 23
+    assert read_window(tmp_path, NAME, 23, 1, "two").data == b""
+
+
+def test_grep_goes_on_where_its_budget_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SCAN_BYTES", 1 << 20)
+    data = (b"x" * 99 + b"\n") * 30_000 + b"needle\n"
+    window = read_window(written(tmp_path, data), NAME, 0, 100, "needle")
+    assert window.data == b""
+    assert 0 < window.next < len(data)
+    assert whole(tmp_path, 100, "needle") == b"needle\n"
+
+
+@pytest.mark.parametrize("pattern", ["(", "*", "[z-a]", "a{3,1}", "\0"])
+def test_a_bad_pattern_is_one_sentence(tmp_path: Path, pattern: str) -> None:
+    with pytest.raises(LogError, match=r"regular expression|NUL") as caught:
+        read_window(written(tmp_path, b"a\n"), NAME, 0, 100, pattern)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.timeout(20)
+async def test_a_pattern_without_end_is_killed_and_the_loop_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GREP_TIMEOUT", 0.7)
+    run = written(tmp_path, b"a" * 60 + b"!\n")
+    asked: asyncio.Task[Window] = asyncio.create_task(ask_window(run, NAME, 0, 100, "(a+)+$"))
+    plain = await ask_window(run, NAME, 0, 100)
+    assert plain.data
+    assert not asked.done()  # the search still backtracks, and another reader was answered meanwhile
+    window = await asked
+    assert "nested repeats" in window.error
+    assert window.data == b""
+
+
+async def test_an_error_is_told_in_the_window(tmp_path: Path) -> None:
+    window = await ask_window(tmp_path, "../x", -5, 100)
+    assert "without '..'" in window.error
