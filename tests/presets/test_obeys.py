@@ -1,0 +1,125 @@
+"""What a look at a script says: found calls, and never an exception."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from distui.presets import obeys
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+WHOLE = "distui.runners.inrank.parallelize"
+EXAMPLES = Path(obeys.__file__).parent / "examples"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"from {WHOLE} import parallelize\nparallelize(m)",
+        f"from {WHOLE} import parallelize as p\nm, o = p(m, A, lr=1)",
+        f"from {WHOLE} import *\nparallelize(m)",
+        f"import {WHOLE}\n{WHOLE}.parallelize(m)",
+        f"import {WHOLE} as x\nx.parallelize(m)",
+        "from distui.runners.inrank import parallelize\nparallelize.parallelize(m)",
+        "from distui.runners import inrank\ninrank.parallelize.parallelize(m)",
+        f"def main():\n    from {WHOLE} import parallelize\n    return parallelize(m)",
+        f"try:\n    from {WHOLE} import parallelize\nexcept ImportError:\n    from mine import parallelize\n"
+        "parallelize(m)",
+    ],
+)
+def test_any_form_of_the_one_call_obeys(source: str) -> None:
+    look = obeys.look("train.py", source)
+    assert look.how is not None
+    assert look.how.startswith("train.py calls parallelize() in line ")
+    assert "if the" not in look.how
+
+
+def test_a_copied_file_obeys_with_a_doubt() -> None:
+    look = obeys.look("train.py", "from parallelize import parallelize\nparallelize(m)")
+    assert look.how is not None
+    assert "if the parallelize.py beside it is distui's" in look.how
+
+
+@pytest.mark.parametrize(
+    ("source", "what", "line"),
+    [
+        ("from torch.nn.parallel import DistributedDataParallel as DDP\n\nDDP(m)", "DistributedDataParallel", 3),
+        ("import torch\ntorch.nn.parallel.DistributedDataParallel(m)", "DistributedDataParallel", 2),
+        ("import torch.nn as nn\nnn.parallel.DistributedDataParallel(m)", "DistributedDataParallel", 2),
+        ("from torch.distributed.fsdp import fully_shard\nfully_shard(m)", "fully_shard", 2),
+        ("from torch.distributed._composable.fsdp import fully_shard\nfully_shard(m)", "fully_shard", 2),
+        ("from torch.distributed.fsdp import *\nFullyShardedDataParallel(m)", "FullyShardedDataParallel", 2),
+        ("from torch.distributed.optim import ZeroRedundancyOptimizer as Z\nZ()", "ZeroRedundancyOptimizer", 2),
+        ("import deepspeed\nengine, *_ = deepspeed.initialize(model=m)", "DeepSpeed", 2),
+        ("import accelerate\naccelerate.Accelerator()", "Accelerate", 2),
+        ("from transformers import Trainer\nTrainer()", "transformers Trainer", 2),
+        ("from transformers import Trainer\nclass T(Trainer):\n  pass\nT()", "transformers Trainer", 4),
+        ("import lightning as L\nL.Trainer()", "Lightning", 2),
+        ("from pytorch_lightning import Trainer\nTrainer()", "Lightning", 2),
+    ],
+)
+def test_a_script_with_its_own_strategy_is_named(source: str, what: str, line: int) -> None:
+    look = obeys.look("train.py", source)
+    assert look.how is None
+    assert what in look.why
+    assert f"in line {line}: the preset's strategy does not change that." in look.why
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "",
+        "print('hello')",
+        f"from {WHOLE} import parallelize",
+        "def parallelize(m): pass\nparallelize(m)",
+        "from mine import Trainer, DistributedDataParallel\nTrainer(); DistributedDataParallel(m)",
+        "import argparse\nargparse.initialize()",
+        "# parallelize(model)\n'parallelize(model)'",
+    ],
+)
+def test_anything_else_obeys_nothing(source: str) -> None:
+    assert obeys.look("t.py", source) == obeys.Obeys(
+        None, "t.py obeys nothing: the preset sets only flags and environment."
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "part"),
+    [
+        (None, "could not be read"),
+        ("print 3", "Python 2 (line 1"),
+        ("x = 1\ny = (", "line 2"),
+        (b"\x7fELF\0\0", "not text"),
+        ("\0", "not text"),
+        (b"# -*- coding: klingon -*-\n", "klingon"),
+        (b"x = '\x80'", "not Python that can be read"),
+        ("(" * 400, "not Python that can be read"),
+        ("x" + ".x" * 20_000, "t.py"),
+    ],
+)
+def test_what_cannot_be_read_is_a_sentence(source: str | bytes | None, part: str) -> None:
+    look = obeys.look("t.py", source)
+    assert look.how is None
+    assert part in look.why
+    assert "\n" not in look.why
+
+
+def test_marks_of_editors_do_not_matter() -> None:
+    assert obeys.look("t.py", "\ufeffprint(1)\r\n").why.startswith("t.py obeys nothing")
+    assert obeys.look("t.py", b"\xef\xbb\xbfprint(1)").why.startswith("t.py obeys nothing")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.one_of(st.text(max_size=60), st.binary(max_size=60)))
+def test_no_text_makes_it_raise(source: str | bytes) -> None:
+    assert obeys.look("t.py", source).why
+
+
+def test_the_shipped_examples_are_told_apart() -> None:
+    obeying = obeys.look("chargpt.py", (EXAMPLES / "chargpt.py").read_bytes())
+    assert obeying.how is not None
+    assert "if the" not in obeying.how
+    plain = obeys.look("plain_ddp.py", (EXAMPLES / "plain_ddp.py").read_bytes())
+    assert plain.how is None
+    assert "DistributedDataParallel" in plain.why
