@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-
 NO_DRIVER = 3
 """Exit status of a sampler that found no driver library or no GPU: another one would find none either."""
 
@@ -88,4 +87,4 @@ def describe(watch: Watch, now: float, limits: Limits) -> str | None:
     if watch.stuck >= limits.stuck:
         return f"{why} ({watch.stuck} samplers hang in the driver; a new one follows when one of them ends)"
     left = max(0.0, backoff(watch, limits) - (now - watch.since))
-    return f"{why} (sampler ended, a new one in {left:.0f} s)"
+    return f"{why} (a new sampler in {left:.0f} s)"

@@ -14,7 +14,6 @@ import msgspec
 
 from ..model import Event, Finding, FindingRaised, Gpu, GpuTick
 from . import health
-
 from .watch import NO_DRIVER, Act, Limits, State, Watch, decide, describe
 
 LINE_BYTES = 1 << 20
@@ -29,8 +28,8 @@ class GpuSource:
 
     Events: `GpuTick` each interval (with `problem` and the values last known while the driver does not
     answer), `FindingRaised` and `FindingCleared` for the GPUs' health and for Xid errors. Without an NVIDIA
-    driver there is one `GpuTick` that says so, and no process. `node` goes into the findings, `command` replaces the
-    sampler's argv.
+    driver there is one `GpuTick` that says so, and no process. `node` goes into the findings, `command`
+    replaces the sampler's argv.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """NVML's numbers in words: clock event reasons, recovery actions, Xid errors. Pure.
 
-Sources: nvml.h (nvmlClocksEventReason*, nvmlDeviceGpuRecoveryAction_t) and NVIDIA's Xid catalogue, said anew.
+Sources: nvml.h (nvmlClocksEventReason*, nvmlDeviceGpuRecoveryAction_t) and NVIDIA's Xid catalogue.
 """
 
 from __future__ import annotations

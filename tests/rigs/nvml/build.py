@@ -1,4 +1,4 @@
-"""Compile the fake driver library: `build(directory)`; as a script: `build.py DIRECTORY` prints its path."""
+"""Compile the fake driver library: `build(directory)`, or as a script `build.py DIRECTORY`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def compiler() -> str | None:
 
 
 def build(directory: str | Path, absent: Iterable[str] = ()) -> Path:
-    """Build into `directory` and return the library's path; symbols in `absent` are missing, as in old drivers.
+    """Build into `directory`; the library's path. Symbols in `absent` are missing, as in old drivers.
 
     Raises RuntimeError with the compiler's words when it fails or there is none.
     """

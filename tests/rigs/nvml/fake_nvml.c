@@ -340,7 +340,7 @@ EXPORT int nvmlDeviceRegisterEvents(Handle h, unsigned long long types, void *se
 EXPORT int nvmlEventSetWait_v2(void *set, Event *out, unsigned timeout_ms) {
     (void)set;
     ENTER(ALL);
-    for (unsigned waited = 0; waited <= timeout_ms; waited += 10, usleep(10000)) {
+    for (unsigned waited = 0; waited <= timeout_ms; waited += 50, usleep(50000)) {
         for (int gpu = 0; gpu < count(); gpu++) {
             if (!next_xid(gpu, xid_seen[gpu], &xid_seen[gpu], &out->data)) continue;
             out->device = &devices[gpu];

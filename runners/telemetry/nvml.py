@@ -1,0 +1,213 @@
+"""A thin layer on nvidia-ml-py: asks that answer None instead of raising. The only module that imports it.
+
+nvidia-ml-py loads `libnvidia-ml.so.1` by that name through the system's loader. With the environment
+variable DISTUI_NVML_LIBRARY=/path/to/library that file is loaded first; as the loader keeps one library per
+soname, nvidia-ml-py then gets it, provided that its soname is `libnvidia-ml.so.1`, as the driver's own is.
+
+One Driver lives as long as its process: without persistence mode the kernel tears its state down when the
+last user leaves. NVML state must not be carried over a fork.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
+
+import pynvml
+
+LIBRARY_VARIABLE = "DISTUI_NVML_LIBRARY"
+ALL_LINKS = 0xFFFFFFFF
+"""scopeId of an NVLink field that sums over all links (nvml.h)."""
+
+MEMORY_V2 = 0x02000028
+"""nvmlMemory_v2, which older nvidia-ml-py lack by name."""
+
+_NEVER = frozenset(
+    {
+        pynvml.NVML_ERROR_INVALID_ARGUMENT,
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_NO_PERMISSION,
+        25,  # NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+        26,  # NVML_ERROR_DEPRECATED
+    }
+)
+"""Answers that stay the same however often one asks."""
+
+
+class NoDriver(Exception):
+    """There is no driver library here, or it knows no GPU; the text is a sentence that says so."""
+
+
+class DriverFailed(Exception):
+    """There is a driver library and it does not work; the text is a sentence that says why."""
+
+
+class GpuLost(Exception):
+    """The driver no longer reaches this GPU."""
+
+
+class Driver:
+    """The driver of this node, initialised. Raises NoDriver, DriverFailed."""
+
+    def __init__(self) -> None:
+        self._preload()
+        try:
+            pynvml.nvmlInit()
+            self.count: int = pynvml.nvmlDeviceGetCount()
+        except pynvml.NVMLError as error:
+            raise _refused(error) from None
+        if not self.count:
+            raise NoDriver("no GPU: the NVIDIA driver of this node sees none")
+        self.version: str | None = self._version()
+        self.absent: set[Hashable] = set()
+        """Calls that this driver or this nvidia-ml-py does not have at all."""
+
+    def _preload(self) -> None:
+        path = os.environ.get(LIBRARY_VARIABLE)
+        if not path:
+            return
+        try:
+            self._library = ctypes.CDLL(path)
+        except OSError as error:
+            raise NoDriver(f"no GPU: {LIBRARY_VARIABLE}={path} cannot be loaded ({error})") from None
+
+    def _version(self) -> str | None:
+        try:
+            return str(pynvml.nvmlSystemGetDriverVersion())
+        except pynvml.NVMLError:
+            return None
+
+    def device(self, index: int) -> Device:
+        """GPU `index` in NVML's order, which is that of the PCI bus. Raises GpuLost."""
+        try:
+            return Device(self, pynvml.nvmlDeviceGetHandleByIndex(index))
+        except pynvml.NVMLError as error:
+            raise GpuLost(str(error)) from None
+
+    def close(self) -> None:
+        """Let the driver go."""
+        pynvml.nvmlShutdown()
+
+
+class Device:
+    """One GPU's asks."""
+
+    def __init__(self, driver: Driver, handle: Any) -> None:
+        self._driver = driver
+        self.handle = handle
+        self._unsupported: set[Hashable] = set()
+        self.error: str | None = None
+        """What the newest call that failed for no lasting reason said."""
+
+    def ask(self, name: str, *args: Hashable) -> Any:
+        """The answer of nvidia-ml-py's function `name` for this GPU, None when it is not to be had.
+
+        Calls that can never answer are made once. Raises GpuLost.
+        """
+        call = (name, args)
+        if call in self._unsupported or call in self._driver.absent:
+            return None
+        function = getattr(pynvml, name, None)
+        if function is None:
+            self._driver.absent.add(call)
+            return None
+        try:
+            return function(self.handle, *args)
+        except pynvml.NVMLError as error:
+            self._refused(call, error)
+            return None
+
+    def _refused(self, call: tuple[str, Hashable], error: Any) -> None:
+        if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
+            raise GpuLost(str(error)) from None
+        if error.value == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+            self._driver.absent.add(call)
+        elif error.value in _NEVER:
+            self._unsupported.add(call)
+        else:
+            self.error = f"{call[0].removeprefix('nvmlDeviceGet')}: {error}"
+
+    def first(self, *calls: tuple[Hashable, ...]) -> Any:
+        """The first answer among several ways to ask, newest first: (name, argument…) each."""
+        for name, *args in calls:
+            if (answer := self.ask(str(name), *args)) is not None:
+                return answer
+        return None
+
+    def fields(self, ids: Sequence[int | tuple[int, int]]) -> dict[int, tuple[int, int]]:
+        """Field id → (value, width in bits), for those of `ids` ((id, scope) or id) that are served."""
+        wanted = tuple(one for one in ids if one not in self._unsupported)
+        values = self.ask("nvmlDeviceGetFieldValues", wanted) if wanted else None
+        found: dict[int, tuple[int, int]] = {}
+        for one, value in zip(wanted, values or (), strict=False):
+            if value.nvmlReturn == pynvml.NVML_SUCCESS:
+                found[value.fieldId] = _plain(value)
+            elif value.nvmlReturn in _NEVER:
+                self._unsupported.add(one)
+        return found
+
+
+class Xids:
+    """Xid errors of all GPUs, as the driver reports them; some (79, 119, 120) older drivers do not."""
+
+    def __init__(self, driver: Driver, devices: dict[int, Device]) -> None:
+        self._indices: dict[int | None, int] = {}
+        self._set: Any = None
+        try:
+            self._set = pynvml.nvmlEventSetCreate()
+        except pynvml.NVMLError:
+            return
+        for index, device in devices.items():
+            try:
+                pynvml.nvmlDeviceRegisterEvents(
+                    device.handle, pynvml.nvmlEventTypeXidCriticalError, self._set
+                )
+            except pynvml.NVMLError:
+                continue
+            self._indices[_address(device.handle)] = index
+
+    def wait(self, timeout_ms: int = 1000) -> Iterator[tuple[int | None, int]]:
+        """(NVML index, Xid) for ever; blocks its thread. Ends where the driver reports no events."""
+        while self._indices:
+            try:
+                event = pynvml.nvmlEventSetWait_v2(self._set, timeout_ms)
+            except pynvml.NVMLError as error:
+                if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
+                    time.sleep(timeout_ms / 1000)  # a lost GPU may end every wait at once
+                elif error.value != pynvml.NVML_ERROR_TIMEOUT:
+                    return
+                continue
+            # Clock events have been seen here as "Xid 0".
+            if event.eventType & pynvml.nvmlEventTypeXidCriticalError and event.eventData:
+                yield self._indices.get(_address(event.device)), int(event.eventData)
+
+
+def _address(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value
+
+
+def _plain(value: Any) -> tuple[int, int]:
+    """A field's number by its valueType (nvmlValueType_t)."""
+    name, bits = {
+        pynvml.NVML_VALUE_TYPE_DOUBLE: ("dVal", 64),
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: ("uiVal", 32),
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: ("ulVal", 64),
+        pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: ("sllVal", 64),
+        5: ("siVal", 32),
+        6: ("usVal", 16),
+    }.get(value.valueType, ("ullVal", 64))
+    return int(getattr(value.value, name)), bits
+
+
+def _refused(error: Any) -> NoDriver | DriverFailed:
+    """Why the driver did not start, in words."""
+    if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+        return NoDriver("no GPU: no NVIDIA driver library on this node")
+    if error.value == pynvml.NVML_ERROR_DRIVER_NOT_LOADED:
+        return DriverFailed("the NVIDIA library is here, but its kernel driver is not loaded")
+    if error.value == 18:  # NVML_ERROR_LIB_RM_VERSION_MISMATCH
+        return DriverFailed("the NVIDIA library and its kernel driver differ in version: reboot the node")
+    return DriverFailed(f"the NVIDIA driver does not start: {error}")
