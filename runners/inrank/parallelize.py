@@ -11,12 +11,13 @@ What it does is read from the environment that distui gives each rank:
     DISTUI_PRECISION         JSON object {"param": P, "reduce": P}, P one of fp32, bf16, fp16
     DISTUI_BACKEND           nccl (CUDA) | gloo (CPU)
 
-Without these the same script runs as ddp under torchrun and as single elsewhere. This file needs the
-standard library and torch (2.7 or newer) only, so it may be copied beside a script.
+Without these: ddp under torchrun, single elsewhere. It needs only the standard library and torch (2.7 or
+newer), so it may be copied beside a script.
 """
 
 from __future__ import annotations
 
+import copy
 import gc
 import json
 import os
@@ -28,27 +29,17 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple, Type, Union, over
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
+from torch.distributed.checkpoint import state_dict as dcp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-DDP_OPTIONS: Dict[str, Tuple[type, ...]] = {
-    "bucket_cap_mb": (int, float),
-    "find_unused_parameters": (bool,),
-    "gradient_as_bucket_view": (bool,),
-    "static_graph": (bool,),
-}
-FSDP2_OPTIONS: Dict[str, Tuple[type, ...]] = {"reshard_after_forward": (bool, int)}
-OPTIONS = {"single": {}, "ddp": DDP_OPTIONS, "fsdp2": FSDP2_OPTIONS, "zero1": DDP_OPTIONS}
+_Types = Dict[str, Tuple[type, ...]]
+_YES_NO = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph")
+_DDP: _Types = {"bucket_cap_mb": (int, float), **dict.fromkeys(_YES_NO, (bool,))}
+_FSDP2: _Types = {"reshard_after_forward": (bool, int)}
+OPTIONS: Dict[str, _Types] = {"single": {}, "ddp": _DDP, "fsdp2": _FSDP2, "zero1": _DDP}
 """Every strategy with the options it takes and their types."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -77,16 +68,11 @@ def parallelize(
     """
     name = strategy()
     options, precision = _options(name), _precision()
+    usage = "write model, optimizer = parallelize(model, torch.optim.AdamW, lr=3e-4)"
     if optimizer is not None and not isinstance(optimizer, type):
-        raise ParallelizeError(
-            "parallelize() takes the optimizer's class and its settings, not an optimizer already built:"
-            " write parallelize(model, torch.optim.AdamW, lr=3e-4)"
-        )
+        raise ParallelizeError(f"parallelize() takes an optimizer's class, not one already built: {usage}")
     if name == "zero1" and optimizer is None:
-        raise ParallelizeError(
-            "strategy zero1 divides the optimizer over the ranks, so it has to build it:"
-            " write model, optimizer = parallelize(model, torch.optim.AdamW, lr=3e-4)"
-        )
+        raise ParallelizeError(f"strategy zero1 divides the optimizer, so it has to build it: {usage}")
     _join(name)
     model = _wrap(name, model.to(device()), options, precision)
     if optimizer is None:
@@ -121,16 +107,17 @@ def state_for_saving(model: nn.Module, optimizer: torch.optim.Optimizer, **more:
     """A full checkpoint on rank 0 and {} elsewhere, the same under every strategy. Every rank must call it.
 
     Parameters are named, not numbered, so that a checkpoint of one strategy can be loaded under
-    another; `more` (a step count, say) is kept beside them.
+    another; `more` (a step count, say) is kept beside them. It is a copy: training may go on.
     """
-    whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    weights = get_model_state_dict(model, options=whole)
+    whole = dcp.StateDictOptions(full_state_dict=True, cpu_offload=True)
+    weights = dcp.get_model_state_dict(model, options=whole)
     if not isinstance(optimizer, ZeroRedundancyOptimizer):
-        moments = get_optimizer_state_dict(model, optimizer, options=whole)
+        moments = dcp.get_optimizer_state_dict(model, optimizer, options=whole)
     else:
         optimizer.consolidate_state_dict(to=0)
-        moments = _named(optimizer.state_dict(), _names(model)) if _rank() == 0 else {}
-    return {"model": weights, "optimizer": moments, "more": more} if _rank() == 0 else {}
+        moments = _renamed(optimizer.state_dict(), dict(enumerate(_names(model)))) if _rank() == 0 else {}
+    state = {"model": weights, "optimizer": moments, "more": more} if _rank() == 0 else {}
+    return copy.deepcopy(state) if device().type == "cpu" else state  # on the CPU they are the live tensors
 
 
 def load_saved(
@@ -141,18 +128,20 @@ def load_saved(
     Every rank must call it, but only rank 0 needs to have `saved`: it is sent to the others, each of
     which holds the whole of it in host memory meanwhile.
     """
+    saved = copy.deepcopy(saved)  # loading renames its keys, and the optimizer would go on in its tensors
     if dist.is_initialized():
         box = [saved]
         dist.broadcast_object_list(box, src=0)
         saved = box[0]
     if not saved:
         return {}
-    whole = StateDictOptions(full_state_dict=True)
-    set_model_state_dict(model, saved["model"], options=whole)
+    whole = dcp.StateDictOptions(full_state_dict=True)
+    dcp.set_model_state_dict(model, saved["model"], options=whole)
     if isinstance(optimizer, ZeroRedundancyOptimizer):
-        optimizer.load_state_dict(_numbered(saved["optimizer"], _names(model)))
+        numbers = {name: number for number, name in enumerate(_names(model))}
+        optimizer.load_state_dict(_renamed(saved["optimizer"], numbers))
     else:
-        set_optimizer_state_dict(model, optimizer, saved["optimizer"], options=whole)
+        dcp.set_optimizer_state_dict(model, optimizer, saved["optimizer"], options=whole)
     return dict(saved["more"])
 
 
@@ -164,19 +153,19 @@ def finish(together: bool = True) -> None:
     gc.collect()
     if not dist.is_initialized():
         return
-    on_cpu = "gloo" in dist.get_backend()
+    backend = dist.get_backend()
     if together:
         with suppress(RuntimeError):  # a peer that is gone has nothing left to wait for
             dist.barrier()
     dist.destroy_process_group()
-    if on_cpu:
+    if "gloo" in backend:
         # Gloo's threads outlive destroy for a moment; an interpreter that ends meanwhile aborts with
         # "terminate called without an active exception" (about one exit in four without this wait).
         time.sleep(0.5)
 
 
 def _world_size() -> int:
-    return dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
+    return dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE") or 1)
 
 
 def _rank() -> int:
@@ -196,14 +185,14 @@ def _backend() -> str:
 
 
 def _object(variable: str) -> Dict[str, Any]:
-    text = os.environ.get(variable, "") or "{}"
+    text = os.environ.get(variable) or "{}"
     try:
         value = json.loads(text)
     except ValueError as error:
         raise ParallelizeError(f"{variable} is not JSON ({error}): {text}") from None
-    if not isinstance(value, dict):
-        raise ParallelizeError(f"{variable} must be a JSON object, and is {text}")
-    return value
+    if isinstance(value, dict):
+        return value
+    raise ParallelizeError(f"{variable} must be a JSON object, and is {text}")
 
 
 def _options(name: str) -> Dict[str, Any]:
@@ -211,14 +200,10 @@ def _options(name: str) -> Dict[str, Any]:
     for key, value in options.items():
         if key not in known:
             takes = ", ".join(known) or "none"
-            raise ParallelizeError(
-                f"DISTUI_STRATEGY_OPTIONS has {key}, which {name} does not take; it takes {takes}"
-            )
+            raise ParallelizeError(f"{name} has no option {key} (DISTUI_STRATEGY_OPTIONS); known: {takes}")
         if type(value) not in known[key]:
             kinds = " or ".join(kind.__name__ for kind in known[key])
-            raise ParallelizeError(
-                f"{key} in DISTUI_STRATEGY_OPTIONS must be {kinds}, and is {json.dumps(value)}"
-            )
+            raise ParallelizeError(f"{key} (DISTUI_STRATEGY_OPTIONS) is {value!r}, and must be {kinds}")
     return options
 
 
@@ -226,30 +211,26 @@ def _precision() -> Tuple[torch.dtype, torch.dtype]:
     """(type to compute in, type to reduce gradients in)."""
     given = {"param": "fp32", "reduce": "fp32", **_object("DISTUI_PRECISION")}
     for key, value in given.items():
-        if key not in ("param", "reduce") or value not in DTYPES:
+        if key not in ("param", "reduce") or value not in tuple(DTYPES):
+            known = ", ".join(DTYPES)
             raise ParallelizeError(
-                f"DISTUI_PRECISION has {json.dumps({key: value})};"
-                f" it takes param and reduce, each one of {', '.join(DTYPES)}"
+                f"DISTUI_PRECISION has {key} {value!r}; known: param, reduce, each {known}"
             )
     if given["param"] == "fp16":
-        text = "precision fp16 loses small gradients unless the script scales them (torch.amp.GradScaler)"
-        warnings.warn(text, stacklevel=3)
+        warnings.warn("fp16 loses small gradients without torch.amp.GradScaler in the script", stacklevel=3)
     return DTYPES[given["param"]], DTYPES[given["reduce"]]
 
 
 def _join(name: str) -> None:
-    """Join the process group where the strategy needs one and the script has not."""
-    if name == "single":
-        if _world_size() > 1:
-            raise ParallelizeError(
-                f"strategy single is one process, but the world size is {_world_size()}:"
-                " start one process, or choose ddp, fsdp2 or zero1"
-            )
-        return
-    here = device()
+    """Take the device, and join the process group where the strategy needs one and the script has not."""
+    here, world = device(), _world_size()
     if here.type == "cuda":
         torch.cuda.set_device(here)
-    if dist.is_initialized():
+    if name == "single" and world > 1:
+        raise ParallelizeError(
+            f"strategy single is one process and the world size is {world}: start one, or choose ddp"
+        )
+    if name == "single" or dist.is_initialized():
         return
     if "RANK" not in os.environ:
         raise ParallelizeError(f"strategy {name} needs ranks and this is a plain process: use torchrun")
@@ -268,21 +249,30 @@ def _wrap(
         return model
     model = DistributedDataParallel(model, **options)
     if reduce != torch.float32:
-        half = reduce == torch.float16
-        hook = default_hooks.fp16_compress_hook if half else default_hooks.bf16_compress_hook
-        model.register_comm_hook(None, hook)
+        # A lambda, because DDP refuses a hook with postponed annotations; torch's own bf16 hook refuses gloo.
+        model.register_comm_hook(None, lambda _, bucket: _averaged(bucket, reduce))
     return model
+
+
+def _averaged(bucket: dist.GradBucket, dtype: torch.dtype) -> torch.futures.Future[torch.Tensor]:
+    """Average a bucket of gradients over the ranks, sent as `dtype`."""
+    sent = bucket.buffer().to(dtype).div_(dist.get_world_size())
+    summed = dist.all_reduce(sent, async_op=True).get_future()
+    return summed.then(lambda future: bucket.buffer().copy_(future.value()[0]))
 
 
 def _shard(model: nn.Module, options: Dict[str, Any], param: torch.dtype, reduce: torch.dtype) -> nn.Module:
     """FSDP2: each block a group of its own, the rest with the root."""
+    world, parts = dist.get_world_size(), options.get("reshard_after_forward", True)
+    if type(parts) is int and (parts < 1 or world % parts):
+        raise ParallelizeError(f"reshard_after_forward is {parts}, which does not divide {world} ranks")
     for tensor in [*model.parameters(), *model.buffers()]:
         dist.broadcast(tensor.detach(), src=0)  # fully_shard, unlike DDP, trusts the ranks to start equal
     policy = MixedPrecisionPolicy(
         param_dtype=None if param == torch.float32 else param,
         reduce_dtype=None if reduce == param else reduce,
     )
-    mesh = init_device_mesh(device().type, (dist.get_world_size(),))
+    mesh = init_device_mesh(device().type, (world,))
     for block in list(_blocks(model)):
         fully_shard(block, mesh=mesh, mp_policy=policy, **options)
     return fully_shard(model, mesh=mesh, mp_policy=policy, **options)
@@ -304,14 +294,7 @@ def _names(model: nn.Module) -> List[str]:
     return [name for name, _ in inner.named_parameters()]
 
 
-def _named(state: Dict[str, Any], names: List[str]) -> Dict[str, Any]:
-    """An optimizer's state with parameters by name, as torch.distributed.checkpoint writes it."""
-    groups = [{**group, "params": [names[i] for i in group["params"]]} for group in state["param_groups"]]
-    return {"state": {names[i]: value for i, value in state["state"].items()}, "param_groups": groups}
-
-
-def _numbered(state: Dict[str, Any], names: List[str]) -> Dict[str, Any]:
-    """The inverse of `_named`."""
-    index = {name: i for i, name in enumerate(names)}
-    groups = [{**group, "params": [index[n] for n in group["params"]]} for group in state["param_groups"]]
-    return {"state": {index[n]: value for n, value in state["state"].items()}, "param_groups": groups}
+def _renamed(state: Dict[str, Any], new: Dict[Any, Any]) -> Dict[str, Any]:
+    """An optimizer's state with `new` keys: by name as in a checkpoint, or by number as in torch.optim."""
+    groups = [{**group, "params": [new[old] for old in group["params"]]} for group in state["param_groups"]]
+    return {"state": {new[old]: value for old, value in state["state"].items()}, "param_groups": groups}

@@ -1,0 +1,205 @@
+"""What a viewer may ask of a run, and how each is done; the answer says what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from ...presets.secrets import mask
+from ..model import (
+    CommandDone,
+    CommandReceived,
+    Dump,
+    Finding,
+    FindingRaised,
+    RankPhase,
+    Restart,
+    RunPhase,
+    SetNccl,
+    Signal,
+    Stop,
+)
+from .hooks import HookError
+from .processes import send_signal, sweep
+
+if TYPE_CHECKING:
+    from .agent import Agent
+
+RESTART_SECONDS = 300.0
+"""How long a restart may take before its command is answered with what is known then."""
+
+Action = Restart | Stop | SetNccl | Signal | Dump
+
+
+class Refused(Exception):
+    """The command cannot be done; the text says why and what to do."""
+
+
+class Commands:
+    """Executes one command at a time of those that change the group; questions do not wait."""
+
+    def __init__(self, agent: Agent) -> None:
+        from .nccl import NcclSwitch
+
+        self._agent = agent
+        self._turn = asyncio.Lock()
+        self.nccl = NcclSwitch(agent)
+
+    def resume(self) -> None:
+        """After an adoption."""
+        self.nccl.resume()
+
+    def warn(self, name: str, text: str) -> None:
+        """A finding of the agent's own."""
+        self._agent.emit(FindingRaised(Finding(name, "warn", text, node=0)))
+
+    async def execute(self, command: Action) -> CommandDone:
+        """Do it, journal that it was asked and what came of it, and answer."""
+        self._agent.emit(CommandReceived(command.id, describe(command)))
+        data: dict[str, str] = {}
+        try:
+            if self._agent.state.phase.ended:
+                raise Refused("the run has ended: launch it again to change anything")
+            if isinstance(command, Dump):
+                text, data = await self._dump(command)
+            elif isinstance(command, Stop):
+                text = await self._stop(command)
+            elif isinstance(command, Signal):
+                text = self._signal(command)
+            else:
+                async with self._turn:
+                    text = await self._change(command)
+            ok = True
+        except (Refused, HookError, OSError, TimeoutError) as error:
+            ok, text = False, str(error) or "the runner did not answer"
+        self._agent.emit(CommandDone(command.id, ok, text))
+        return CommandDone(command.id, ok, text, data)
+
+    async def _change(self, command: Restart | SetNccl) -> str:
+        if isinstance(command, SetNccl):
+            return await self.nccl.switch(command)
+        return await self.restart(dict(command.env), command.unset)
+
+    async def restart(self, env: dict[str, str], unset: tuple[str, ...] = ()) -> str:
+        """Restart the group in place and wait until every rank runs. Raises Refused."""
+        agent = self._agent
+        if agent.runner is None:
+            raise Refused("the runner is being started anew: try again in a few seconds")
+        before, began = agent.state.attempt, time.monotonic()
+        await agent.runner.ask("restart", **self._diff(env, unset))
+        ready = await agent.until(
+            lambda: agent.state.phase.ended or (agent.state.attempt > before and agent.state.phase is RunPhase.RUNNING),
+            RESTART_SECONDS,
+        )
+        if agent.state.phase.ended:
+            raise Refused(f"the run ended instead: {agent.state.end_text}")
+        if not ready:
+            raise Refused(f"attempt {agent.state.attempt} is not running after {RESTART_SECONDS:.0f} s: see its logs")
+        ranks = len(agent.state.ranks)
+        return f"restarted: attempt {agent.state.attempt}, {ranks} ranks running after {time.monotonic() - began:.1f} s"
+
+    async def set_for_next(self, env: dict[str, str]) -> None:
+        """Change the environment of the next attempt without starting one."""
+        if self._agent.runner is not None:
+            await self._agent.runner.ask("env", **self._diff(env, ()))
+
+    @staticmethod
+    def _diff(env: dict[str, str], unset: tuple[str, ...]) -> dict[str, dict[str, str | None]]:
+        """What the runner applies, and what it may write down of it."""
+        change: dict[str, str | None] = {**env, **dict.fromkeys(unset)}
+        shown = {name: None if value is None else mask(name, value) for name, value in change.items()}
+        return {"env": change, "shown": shown}
+
+    async def _stop(self, command: Stop) -> str:
+        """The ladder: TERM by the launcher, grace, KILL, marker sweep."""
+        agent = self._agent
+        agent.stopping = True
+        grace_s = agent.plan.grace_s if command.grace_s is None else command.grace_s
+        runner = agent.runner
+        if runner is not None:
+            try:
+                await runner.ask("stop", grace_s=grace_s)
+            except (OSError, TimeoutError):
+                send_signal(runner.who.pid, signal.SIGTERM)
+        if not await agent.until(lambda: agent.state.phase.ended, grace_s + 3.0):
+            await sweep(agent.entry.record.run, grace_s=0.5)
+            if runner is not None:
+                send_signal(runner.who.pid, signal.SIGKILL)
+            await agent.until(lambda: agent.state.phase.ended, 10.0)
+        left = await sweep(agent.entry.record.run, grace_s=1.0)
+        if left:
+            raise Refused(f"stopped, but these processes would not end: {', '.join(left)}")
+        return "stopped: no process of the run is left"
+
+    def _signal(self, command: Signal) -> str:
+        """Signal the ranks themselves, never the launcher: that would end the job."""
+        try:
+            number = signal.Signals[command.signal if command.signal.startswith("SIG") else f"SIG{command.signal}"]
+        except KeyError:
+            raise Refused(f"there is no signal {command.signal}") from None
+        ranks = self._agent.state.ranks
+        chosen = command.ranks or tuple(sorted(ranks))
+        for rank in chosen:
+            known = ranks.get(rank)
+            if known is None or known.pid is None or known.phase is not RankPhase.RUNNING:
+                raise Refused(f"there is no running rank {rank}")
+        for rank in chosen:
+            send_signal(ranks[rank].pid or 0, number)
+        return f"{number.name} sent to {name_ranks(chosen)}"
+
+    async def _dump(self, command: Dump) -> tuple[str, dict[str, str]]:
+        """Ask every chosen rank at once; those that answer are kept, those that do not are named."""
+        hooks = self._agent.hooks.chosen(command.ranks)
+        if not hooks:
+            raise Refused("no rank is running")
+        if command.what == "stacks":
+            asked = [hook.stacks() for hook in hooks]
+        elif command.what in ("flight", "memory"):
+            asked = [_text(hook.ask(command.what)) for hook in hooks]
+        else:
+            raise Refused(f"there is no dump {command.what!r}: stacks, flight or memory")
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        data, silent = {}, []
+        for hook, answer in zip(hooks, answers, strict=True):
+            if isinstance(answer, str):
+                data[str(hook.rank)] = answer
+            elif isinstance(answer, HookError):
+                silent.append(str(answer))
+            else:
+                raise answer
+        if not data:
+            raise Refused("; ".join(silent))
+        text = f"{command.what} of {name_ranks(tuple(int(rank) for rank in data))}"
+        return ("; ".join([text, *silent]), data)
+
+
+async def _text(asked: asyncio.Future[dict[str, object]] | object) -> str:
+    answer = await asked  # type: ignore[misc]
+    return str(answer["text"])
+
+
+def name_ranks(ranks: tuple[int, ...]) -> str:
+    """ "rank 3", "ranks 0, 2", "ranks 0 to 7"."""
+    ordered = sorted(ranks)
+    if len(ordered) == 1:
+        return f"rank {ordered[0]}"
+    if len(ordered) > 2 and ordered == list(range(ordered[0], ordered[-1] + 1)):
+        return f"ranks {ordered[0]} to {ordered[-1]}"
+    return "ranks " + ", ".join(map(str, ordered))
+
+
+def describe(command: Action) -> str:
+    """One line for the journal, secrets masked."""
+    if isinstance(command, Restart):
+        changes = [f"{name}={mask(name, value)}" for name, value in command.env.items()]
+        changes += [f"-{name}" for name in command.unset]
+        return " ".join(["restart asked for", *changes])
+    if isinstance(command, Stop):
+        return "stop asked for"
+    if isinstance(command, SetNccl):
+        return f"NCCL_DEBUG={command.level} {command.subsys}".rstrip() + " asked for"
+    if isinstance(command, Signal):
+        return f"{command.signal} asked for"
+    return f"dump of {command.what} asked for"

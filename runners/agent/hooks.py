@@ -1,0 +1,170 @@
+"""The agent's side of the hooks: one connection a rank."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..model import HookChanged, RankChanged
+from .processes import send_signal
+
+LINE_LIMIT = 64 << 20
+"""Bytes of one answer: a flight recorder of 2,000 entries is a few MB."""
+
+
+class HookError(Exception):
+    """A rank did not answer; the text says why."""
+
+
+class Hook:
+    """The hook of one rank's process."""
+
+    def __init__(self, path: Path, change: RankChanged, changed: Callable[[HookChanged], None]) -> None:
+        self.rank, self.attempt, self.pid = change.rank, change.attempt, change.pid
+        self.stacks_file: Path | None = None
+        self._path, self._changed = path, changed
+        self._writer: asyncio.StreamWriter | None = None
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._asked = 0
+        self.hello: dict[str, Any] = {}
+
+    @property
+    def up(self) -> bool:
+        return self._writer is not None
+
+    async def run(self) -> None:
+        """Connect as soon as the hook listens, then read until the rank is gone; cancel to stop."""
+        while True:
+            try:
+                reader, writer = await asyncio.open_unix_connection(str(self._path), limit=LINE_LIMIT)
+            except OSError:
+                await asyncio.sleep(0.1)
+                continue
+            with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
+                await self._converse(reader, writer)
+            writer.close()
+            if self._writer is not None:
+                self._writer = None
+                self._fail()
+                self._tell("gone")
+            await asyncio.sleep(0.1)
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hello = msgspec.json.decode(await reader.readline())
+        if hello.get("pid") != self.pid:
+            return  # the socket of the attempt before; ours is about to replace it
+        self.hello, self._writer = hello, writer
+        self._tell("armed" if hello.get("armed") else "up")
+        while line := await reader.readline():
+            message = msgspec.json.decode(line)
+            if message.get("push") == "armed":
+                self.hello["armed"] = True
+                self._tell("armed")
+            future = self._answers.pop(message.get("id", -1), None)
+            if future is not None and not future.done():
+                future.set_result(message)
+
+    def _fail(self) -> None:
+        for future in self._answers.values():
+            if not future.done():
+                future.set_exception(HookError(f"rank {self.rank} is gone"))
+        self._answers.clear()
+
+    def _tell(self, state: str) -> None:
+        nccl = self.hello.get("nccl") or {}
+        self._changed(
+            HookChanged(
+                self.attempt, self.rank, state, self.pid, nccl.get("debug"), nccl.get("live"), nccl.get("version")
+            )
+        )
+
+    async def ask(self, op: str, seconds: float = 5.0, **fields: Any) -> dict[str, Any]:
+        """One request. Raises HookError when there is no hook, no answer, or the answer is an error."""
+        if self._writer is None:
+            raise HookError(f"rank {self.rank} has no hook (started with --no-hook, or not Python)")
+        self._asked += 1
+        number = self._asked
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._answers[number] = future
+        try:
+            self._writer.write(msgspec.json.encode({"op": op, "id": number, **fields}) + b"\n")
+            async with asyncio.timeout(seconds):
+                answer = await future
+        except (TimeoutError, OSError):
+            self._answers.pop(number, None)
+            raise HookError(f"rank {self.rank} did not answer within {seconds:g} s") from None
+        if "error" in answer:
+            raise HookError(f"rank {self.rank}: {answer['error']}")
+        return answer
+
+    async def stacks(self) -> str:
+        """Python stacks; through faulthandler's signal when the hook's thread cannot run. Raises HookError."""
+        try:
+            return str((await self.ask("stacks", 2.0))["text"])
+        except HookError:
+            if self.stacks_file is None or self.pid is None or not self.hello.get("faulthandler"):
+                raise
+        return await self._stacks_by_signal(self.stacks_file, self.pid)
+
+    async def _stacks_by_signal(self, file: Path, pid: int) -> str:
+        before = file.stat().st_size if file.exists() else 0
+        send_signal(pid, signal.SIGUSR2)
+        size = before
+        for _ in range(20):
+            await asyncio.sleep(0.1)
+            now = file.stat().st_size if file.exists() else 0
+            if now > before and now == size:
+                return file.read_bytes()[before:].decode("utf-8", "replace")
+            size = now
+        raise HookError(f"rank {self.rank} (pid {pid}) answered neither its hook nor SIGUSR2")
+
+
+class Hooks:
+    """The hooks of the current attempt."""
+
+    def __init__(self, run_dir: Path, socket_stem: str, changed: Callable[[HookChanged], None]) -> None:
+        self._run_dir, self._stem, self._changed = run_dir, socket_stem, changed
+        self.by_rank: dict[int, Hook] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    def follow(self, change: RankChanged) -> None:
+        """A rank's process began: connect to its hook."""
+        self.forget(change.rank)
+        hook = Hook(Path(f"{self._stem}.r{change.local_rank}"), change, self._changed)
+        hook.stacks_file = (
+            self._run_dir / "node-0" / f"attempt-{change.attempt:03d}" / f"rank-{change.rank}.stacks"
+        )
+        self.by_rank[change.rank] = hook
+        self._tasks[change.rank] = asyncio.create_task(hook.run())
+
+    def forget(self, rank: int) -> None:
+        """A rank's process ended."""
+        task = self._tasks.pop(rank, None)
+        if task is not None:
+            task.cancel()
+        hook = self.by_rank.pop(rank, None)
+        if hook is not None:
+            hook._fail()
+
+    def chosen(self, ranks: tuple[int, ...]) -> list[Hook]:
+        """The hooks of some ranks; () means all. Raises HookError for a rank there is none of."""
+        missing = [rank for rank in ranks if rank not in self.by_rank]
+        if missing:
+            raise HookError(f"there is no running rank {missing[0]}")
+        return [self.by_rank[rank] for rank in sorted(ranks or self.by_rank)]
+
+    async def steps(self) -> dict[int, tuple[int, float]]:
+        """Optimizer steps so far and unix time of the last one, of every rank that counts."""
+        armed = [hook for hook in self.by_rank.values() if hook.up and hook.hello.get("armed")]
+        answers = await asyncio.gather(*(hook.ask("steps", 0.5) for hook in armed), return_exceptions=True)
+        return {
+            hook.rank: (answer["count"], answer["last"])
+            for hook, answer in zip(armed, answers, strict=True)
+            if isinstance(answer, dict)
+        }

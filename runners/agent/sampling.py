@@ -1,0 +1,157 @@
+"""One sample a second of node, ranks and GPUs; log sizes four times a second."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from ..logs.growth import GrowthWatch
+from ..model import (
+    Event,
+    Finding,
+    FindingCleared,
+    FindingRaised,
+    Gpu,
+    GpuTick,
+    HostTick,
+    LogGrew,
+    RankPhase,
+    RankSample,
+    RankTick,
+)
+from ..telemetry import health
+from ..telemetry.host import HostSampler
+from ..telemetry.mapping import Placed
+from ..telemetry.metrics import MetricsStore
+from ..telemetry.ranks import RankSampler
+from ..telemetry.watchdog import GpuSource
+from .placing import Placing
+
+if TYPE_CHECKING:
+    from .agent import Agent
+
+INTERVAL_S = 1.0
+GROWTH_PER_SAMPLE = 4
+DISK_LOW = 0.05
+"""Share of the file system under which a warning is shown."""
+DISK_FULL_BYTES = 1 << 20
+
+
+class Sampling:
+    """Samples for as long as the run lives."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._host = HostSampler(agent.run_dir)
+        self._ranks = RankSampler()
+        self._growth = GrowthWatch(agent.run_dir)
+        self._metrics = MetricsStore(agent.run_dir / "metrics")
+        self._gpus = GpuSource(INTERVAL_S, self._gpu_event)
+        self._placing = Placing()
+        self._newest: tuple[Gpu, ...] = ()
+        self._steps: dict[int, tuple[int, float]] = {}
+        self._step_s: dict[int, float] = {}
+        self._misplaced: dict[health.Key, Finding] = {}
+        self._raised: set[str] = set()
+
+    async def run(self) -> None:
+        """Sample at a fixed pace; a late sample is not made up for."""
+        await self._gpus.start()
+        due = time.monotonic()
+        while True:
+            await self._sample()
+            for _ in range(GROWTH_PER_SAMPLE):
+                due = max(due + INTERVAL_S / GROWTH_PER_SAMPLE, time.monotonic())
+                await asyncio.sleep(due - time.monotonic())
+                self._grown()
+
+    async def stop(self, task: asyncio.Task[None]) -> None:
+        task.cancel()
+        await asyncio.wait({task})
+        await self._gpus.stop()
+        self._grown()
+        self._metrics.flush()
+
+    def _gpu_event(self, event: Event) -> None:
+        if isinstance(event, GpuTick):
+            self._newest = event.gpus
+        self._agent.emit(event)
+
+    def _grown(self) -> None:
+        sizes = self._growth.poll(time.monotonic())
+        if sizes:
+            self._agent.emit(LogGrew(sizes))
+
+    async def _sample(self) -> None:
+        running = {
+            number: rank
+            for number, rank in self._agent.state.ranks.items()
+            if rank.phase is RankPhase.RUNNING and rank.pid is not None
+        }
+        samples = self._ranks.sample({number: rank.pid for number, rank in running.items() if rank.pid is not None})
+        steps = await self._agent.hooks.steps()
+        placed = self._placing.place(running, self._newest, self._ranks.tree)
+        ticks = [
+            self._complete(sample, steps.get(number), placed.ranks.get(number, Placed()))
+            for number, sample in samples.items()
+        ]
+        self._agent.emit(RankTick(tuple(ticks)))
+        host = self._host.sample()
+        self._agent.emit(HostTick(host))
+        for event in health.changes(self._misplaced, placed.findings):
+            self._agent.emit(event)
+        self._misplaced = {health.key(finding): finding for finding in placed.findings}
+        self._check_disk(host.disk_free, host.disk_total)
+        kept = self._metrics.append(time.time(), self._newest, tuple(ticks), host)
+        self._agent.journal.flush()
+        if not kept or self._agent.journal.blocked:
+            self._disk("disk-full", "error", "the disk of the run directory is full: log lines are lost, the run goes on")
+
+    def _complete(self, sample: RankSample, steps: tuple[int, float] | None, placed: Placed) -> RankSample:
+        """Add what hook and driver know to what /proc says."""
+        rank = sample.rank
+        if steps is not None:
+            before = self._steps.get(rank)
+            self._steps[rank] = steps
+            if before is None or steps[0] < before[0]:
+                self._step_s.pop(rank, None)
+            elif steps[0] > before[0] and before[1] > 0:
+                self._step_s[rank] = (steps[1] - before[1]) / (steps[0] - before[0])
+        return structs.replace(
+            sample,
+            gpu=placed.gpu,
+            gpu_source=placed.source,
+            gpu_mem=placed.mem,
+            step=steps[0] if steps is not None else None,
+            step_s=self._step_s.get(rank) if steps is not None else None,
+        )
+
+    # --- findings of the sampler's own -----------------------------------------------------------------------
+
+    def _check_disk(self, free: int | None, total: int | None) -> None:
+        if free is None or not total:
+            return
+        if free < DISK_FULL_BYTES:
+            self._disk("disk-full", "error", "the disk of the run directory is full: log lines are lost, the run goes on")
+        elif free < DISK_LOW * total:
+            self._clear("disk-full")
+            self._disk("disk-low", "warn", f"only {free / 2**30:.1f} GiB are free where the run directory is")
+        else:
+            self._clear("disk-full")
+            self._clear("disk-low")
+
+    def _disk(self, name: str, severity: str, text: str) -> None:
+        if name not in self._raised:
+            self._raised.add(name)
+            where = os.fspath(self._agent.run_dir)
+            finding = Finding(name, severity, text, remedy=f"free space on the file system of {where}", node=0)
+            self._agent.emit(FindingRaised(finding))
+
+    def _clear(self, name: str) -> None:
+        if name in self._raised:
+            self._raised.discard(name)
+            self._agent.emit(FindingCleared(name, node=0))

@@ -1,0 +1,196 @@
+"""The agent's unix socket: history, then live events, to any number of viewers; none of them can make it grow."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+
+from ..journal import Journal
+from ..logs.window import ask_window
+from ..model import (
+    PROTOCOL,
+    TELEMETRY,
+    AgentHello,
+    CaughtUp,
+    CommandDone,
+    Dump,
+    Hello,
+    LogGrew,
+    LogWindow,
+    ReadLog,
+    Restart,
+    SetNccl,
+    Signal,
+    Stamped,
+    Stop,
+)
+from ..wire.frames import MAGIC, MAX_LINE, FrameError, decode_command, encode, read_line
+from ..wire.sockets import peer_uid, remove_stale
+
+CAPS = ("restart", "stop", "nccl", "signal", "dump", "log")
+Action = Restart | Stop | SetNccl | Signal | Dump
+Execute = Callable[[Action], Awaitable[CommandDone]]
+
+
+class Client:
+    """One viewer: where it is in the journal, and the newest telemetry it has not seen."""
+
+    def __init__(self, writer: asyncio.StreamWriter, journal: Journal) -> None:
+        self.writer = writer
+        self._journal = journal
+        self._next = 0
+        """Index into the journal's lines."""
+        self._telemetry: dict[tuple[type, int], Stamped] = {}
+        self._replies: list[bytes] = []
+        self._wake = asyncio.Event()
+        self.hello: Hello | None = None
+        self._caught_up = False
+
+    def begin(self, hello: Hello) -> None:
+        self.hello = hello
+        lines = self._journal.lines
+        while self._next < len(lines) and lines[self._next][0] <= hello.after:
+            self._next += 1
+        self._wake.set()
+
+    def offer(self, stamped: Stamped) -> None:
+        """Newest wins for telemetry; events stand in the journal already."""
+        if isinstance(stamped.event, TELEMETRY):
+            key = (type(stamped.event), stamped.node)
+            held = self._telemetry.get(key)
+            if held is not None and isinstance(held.event, LogGrew) and isinstance(stamped.event, LogGrew):
+                stamped = Stamped(stamped.time, LogGrew(held.event.sizes | stamped.event.sizes), node=stamped.node)
+            self._telemetry[key] = stamped
+        self._wake.set()
+
+    def reply(self, data: bytes) -> None:
+        self._replies.append(data)
+        self._wake.set()
+
+    async def write(self) -> None:
+        """Write whatever is due, as fast as the viewer reads; ends when history was all it wanted."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while batch := self._batch():
+                self.writer.write(batch)
+                await self.writer.drain()
+            if self._caught_up and self.hello is not None and not self.hello.follow:
+                self.writer.close()
+                return
+
+    def _batch(self) -> bytes:
+        parts, self._replies = self._replies, []
+        if self.hello is not None:
+            lines = self._journal.lines[self._next : self._next + 512]
+            self._next += len(lines)
+            parts += [line for _, line in lines]
+            if not self._caught_up and self._next == len(self._journal.lines):
+                self._caught_up = True
+                parts.append(encode(Stamped(time.time(), CaughtUp(self._journal.seq))))
+            if self._caught_up and self.hello.telemetry:
+                parts += [encode(stamped) for stamped in self._telemetry.values()]
+                self._telemetry.clear()
+        return b"".join(parts)
+
+
+class Server:
+    """Listens on `path`; `execute` runs a command to its answer."""
+
+    def __init__(
+        self, path: Path, run: str, run_dir: Path, journal: Journal, version: str, execute: Execute
+    ) -> None:
+        self._path, self._run, self._run_dir = path, run, run_dir
+        self._journal, self._version, self._execute = journal, version, execute
+        self._clients: set[Client] = set()
+        self._newest: dict[tuple[type, int], Stamped] = {}
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    async def start(self) -> None:
+        """Bind, for this user only. Raises RunError or OSError."""
+        remove_stale(self._path)
+        old = os.umask(0o177)
+        try:
+            self._server = await asyncio.start_unix_server(self._serve, str(self._path), limit=MAX_LINE)
+        finally:
+            os.umask(old)
+
+    async def close(self) -> None:
+        """Say goodbye and take the socket away."""
+        if self._server is not None:
+            self._server.close()
+        for client in list(self._clients):
+            client.writer.close()
+        with contextlib.suppress(FileNotFoundError):
+            self._path.unlink()
+
+    def publish(self, stamped: Stamped) -> None:
+        """An event that is in the journal, or telemetry."""
+        if isinstance(stamped.event, TELEMETRY):
+            self._newest[(type(stamped.event), stamped.node)] = stamped
+        for client in self._clients:
+            client.offer(stamped)
+
+    @property
+    def viewers(self) -> int:
+        return len(self._clients)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer: socket.socket = writer.get_extra_info("socket")
+        if peer_uid(peer) not in (os.getuid(), 0):
+            writer.close()
+            return
+        client = Client(writer, self._journal)
+        for stamped in self._newest.values():
+            client.offer(stamped)
+        self._clients.add(client)
+        self.idle.clear()
+        writing = asyncio.create_task(client.write())
+        client.reply(MAGIC + encode(AgentHello(PROTOCOL, self._version, self._run, self._journal.seq, CAPS)))
+        try:
+            while line := await read_line(reader):
+                self._take(client, line)
+        except (OSError, FrameError):
+            pass  # whoever speaks no frames is shown the door
+        finally:
+            writing.cancel()
+            writer.close()
+            self._clients.discard(client)
+            if not self._clients:
+                self.idle.set()
+
+    def _take(self, client: Client, line: bytes) -> None:
+        command = decode_command(line)
+        if isinstance(command, Hello):
+            client.begin(command)
+            return
+        task = asyncio.create_task(self._answer(client, command))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, client: Client, command: Action | ReadLog) -> None:
+        if isinstance(command, ReadLog):
+            client.reply(await self._window(command))
+            return
+        if client.hello is not None and client.hello.readonly:
+            done = CommandDone(command.id, False, "this connection is read-only")
+        else:
+            done = await self._execute(command)
+        client.reply(encode(Stamped(time.time(), done)))
+
+    async def _window(self, ask: ReadLog) -> bytes:
+        window = await ask_window(self._run_dir, ask.file, ask.offset, ask.limit, ask.grep)
+        header = LogWindow(
+            ask.id, window.file, window.offset, window.next, window.size, len(window.data), window.error
+        )
+        return msgspec.json.encode(header) + b"\n" + window.data

@@ -1,0 +1,203 @@
+"""Runs on this machine: what there is to launch on, how a run starts, and how its agent is reached."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from ..presets.environ import INHERITED
+from ..presets.plan import Place, Plan, Request
+from ..presets.render import plan_to_json
+from ..presets.secrets import is_secret
+from . import identity, registry
+from .errors import RunError, UnreachableError
+from .wire.client import SocketLink
+from .wire.disk import DiskLink
+from .wire.link import Link, LinkError
+from .wire.sockets import ensure_socket_dir
+
+MOST_SOURCE = 4 << 20
+"""Bytes of a script that are looked at."""
+START_SECONDS = 20.0
+
+
+def gpus_here() -> int:
+    """GPUs that the NVIDIA kernel driver names; 0 without one."""
+    listed = len(glob.glob("/proc/driver/nvidia/gpus/*"))
+    return listed or len([path for path in glob.glob("/dev/nvidia*") if re.fullmatch(r"/dev/nvidia\d+", path)])
+
+
+def free_port() -> int:
+    """A TCP port of the loopback that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def default_python() -> str:
+    """The training environment's interpreter: the active environment's, ours if it has torch, else PATH's."""
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        candidate = Path(os.environ.get(variable, "/nonexistent")) / "bin" / "python"
+        if candidate.exists():
+            return str(candidate)
+    if importlib.util.find_spec("torch") is not None:
+        return sys.executable
+    return shutil.which("python3") or sys.executable
+
+
+def check_python(python: str) -> str:
+    """Absolute path of an interpreter that has a usable torch. Raises RunError."""
+    path = shutil.which(python)
+    if path is None:
+        raise RunError(f"{python} is no executable Python: give the training environment's with --python")
+    path = os.path.abspath(path)
+    found = _torch_version(path)
+    if found is None:
+        raise RunError(f"{path} has no torch: install it there, or give another interpreter with --python")
+    numbers = re.match(r"(\d+)\.(\d+)", found)
+    if numbers is None or (int(numbers[1]), int(numbers[2])) < (2, 7):
+        raise RunError(f"torch {found} in {path} is too old: distui needs 2.7 or newer there")
+    return path
+
+
+def _torch_version(python: str) -> str | None:
+    """Version of the torch an interpreter would import, without importing it. Raises RunError."""
+    if os.path.samefile(python, sys.executable):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version("torch")
+    code = "import importlib.metadata as m; print('torch', m.version('torch'))"
+    try:
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RunError(f"{python} cannot be executed ({error}): give an interpreter with --python") from None
+    words = done.stdout.split()
+    if done.returncode and "PackageNotFoundError" not in done.stderr:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise RunError(f"{python} is no working Python ({last}): give another interpreter with --python")
+    return words[1] if len(words) == 2 and words[0] == "torch" else None
+
+
+def place(record: registry.RunRecord, request: Request, port: int | None = None) -> Place:
+    """What a launch on this machine finds."""
+    exists, source = _script(request)
+    return Place(
+        run=record.run,
+        run_dir=str(registry.runs_dir() / record.run),
+        port=port or free_port(),
+        ras_port=free_port(),
+        gpus=gpus_here(),
+        cores=len(os.sched_getaffinity(0)),
+        cwd=os.getcwd(),
+        python=request.python or default_python(),
+        script_exists=exists,
+        script_source=source,
+        user_env={name: os.environ[name] for name in INHERITED if name in os.environ},
+    )
+
+
+def _script(request: Request) -> tuple[bool, bytes | None]:
+    if request.script is None:
+        return True, None
+    if request.no_python:
+        return shutil.which(request.script) is not None, None
+    path = Path(request.script)
+    if request.module:
+        path = Path(*request.script.split("."))
+        path = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+        if not path.exists():
+            return True, None  # installed in the training environment, perhaps
+    try:
+        with path.open("rb") as file:
+            return True, file.read(MOST_SOURCE)
+    except OSError:
+        return path.is_file(), None
+
+
+def start(plan: Plan, record: registry.RunRecord) -> registry.Entry:
+    """Write the run down and start its agent, which starts the ranks. Raises RunError."""
+    ensure_socket_dir()
+    document = json.dumps(plan_to_json(plan, masked=True), indent=1).encode()
+    path = registry.create(record, document, plan.files)
+    entry = registry.Entry(path, record)
+    start_agent(entry, {name: value for name, value in plan.env.items() if is_secret(name)})
+    return entry
+
+
+def start_agent(entry: registry.Entry, env: dict[str, str] | None = None) -> None:
+    """Start an agent in a session of its own and wait until it answers. Raises RunError."""
+    read, write = os.pipe()
+    base = {name: value for name, value in os.environ.items() if name not in ("DISTUI_RUN_ID", "DISTUI_ATTEMPT")}
+    try:
+        with (entry.path / "agent.log").open("ab") as log:
+            subprocess.Popen(
+                [sys.executable, "-m", f"{__package__}.agent", "run", str(entry.path), str(write)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, pass_fds=(write,),
+                env={**base, **(env or {})},
+            )  # fmt: skip
+    except OSError as error:
+        raise RunError(f"the agent of {entry.record.name} could not be started: {error.strerror}") from None
+    finally:
+        os.close(write)
+    said = _first_line(read)
+    if said.startswith("error:"):
+        raise RunError(said.removeprefix("error:").strip())
+    if said != "ready":
+        raise RunError(f"the agent of {entry.record.name} did not come up: see {entry.path / 'agent.log'}")
+
+
+def _first_line(descriptor: int) -> str:
+    import select
+
+    deadline = time.monotonic() + START_SECONDS
+    data = b""
+    with os.fdopen(descriptor, "rb", buffering=0) as pipe:
+        while b"\n" not in data:
+            ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
+            chunk = pipe.read(4096) if ready else b""
+            if not chunk:
+                break
+            data += chunk
+    return data.decode(errors="replace").strip()
+
+
+async def open_link(entry: registry.Entry) -> Link:
+    """A link to a run: to its agent, to a new one if it has none, to its files if it has ended.
+
+    Raises LinkError.
+    """
+    try:
+        return await _open_link(entry)
+    except RunError as error:
+        raise LinkError(str(error)) from None
+
+
+async def _open_link(entry: registry.Entry) -> Link:
+    who = entry.agent()
+    if who is not None and identity.elsewhere(who):
+        raise UnreachableError(f"{entry.record.name} runs on {who.host}: ssh there and run distui")
+    if who is None:
+        if entry.state().phase.ended:
+            return DiskLink(entry.path)
+        if entry.record.host != os.uname().nodename:
+            raise UnreachableError(f"{entry.record.name} was started on {entry.record.host}: ssh there and run distui")
+        start_agent(entry)
+        who = entry.agent()
+    if who is None:
+        return DiskLink(entry.path)
+    try:
+        return await SocketLink.connect(Path(who.socket))
+    except LinkError:
+        if entry.state().phase.ended:
+            return DiskLink(entry.path)
+        raise
