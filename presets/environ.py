@@ -48,7 +48,12 @@ LAUNCHER_OWN = frozenset(
 """The launcher computes these for each rank."""
 
 INHERITED = (*WATCHED, "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", *sorted(PER_RANK))
-"""Names whose value in the user's own environment changes a plan; the caller hands them over."""
+"""Names whose value in the user's own environment changes a plan."""
+
+
+def inherited(user: Mapping[str, str]) -> dict[str, str]:
+    """The part of the user's environment that a plan depends on: what a Place holds."""
+    return {name: user[name] for name in INHERITED if name in user}
 
 
 def common(run: str, ras_port: int) -> dict[str, str]:

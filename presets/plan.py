@@ -104,7 +104,7 @@ class Place:
     script_source: str | bytes | None = None
     """Text (or raw bytes) of the script; None when it cannot be read."""
     user_env: Mapping[str, str] = field(default_factory=dict)
-    """The names of `environ.INHERITED` that the user's own environment holds."""
+    """`environ.inherited` of the user's own environment."""
 
 
 def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
@@ -188,8 +188,10 @@ def _script(request: Request, place: Place) -> str:
     if request.module and request.no_python:
         raise PlanError("--module and --no-python exclude each other: a module needs Python.")
     if not place.script_exists:
-        kind = "module" if request.module else "script"
-        raise PlanError(f"There is no {kind} {request.script} (looked from {place.cwd}).")
+        kind, how = ("module", "name") if request.module else ("script", "path")
+        raise PlanError(
+            f"There is no {kind} {request.script} seen from {place.cwd}: give its {how} from there."
+        )
     return request.script
 
 

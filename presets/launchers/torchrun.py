@@ -85,6 +85,8 @@ def argv(launch: Launch) -> tuple[str, ...]:
         "--monitor-interval": f"{launch.monitor_interval_s:g}",
     }
     flags = ("-m",) * launch.module + ("--no-python",) * launch.no_python
+    # argparse drops a "--" right after the script, unless one before it has ended the options already.
+    flags += ("--",) * (launch.command[1:2] == ("--",))
     return (*(part for pair in options.items() for part in pair), *launch.extra, *flags, *launch.command)
 
 

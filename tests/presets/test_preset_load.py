@@ -61,9 +61,16 @@ def test_later_layers_win_value_by_value(places: Places) -> None:
     places.project_file.write_text("[preset.ddp.restart]\nbackoff_s = 5\n")
     loaded = places.load("ddp", "restart.backoff_max_s=9")
     policy = loaded.preset.restart
-    assert (policy.limit, policy.backoff_s, policy.backoff_max_s, policy.reset_after_s) == (7, 5.0, 9.0, 600.0)
+    assert (policy.limit, policy.backoff_s, policy.backoff_max_s, policy.reset_after_s) == (
+        7,
+        5.0,
+        9.0,
+        600.0,
+    )
     assert loaded.preset.title == "mine"
-    assert {path: loaded.origins[f"restart.{path}"] for path in ("limit", "backoff_s", "backoff_max_s")} == {
+    assert {
+        path: loaded.origins[f"restart.{path}"] for path in ("limit", "backoff_s", "backoff_max_s")
+    } == {
         "limit": f"user {user}",
         "backoff_s": f"project {places.project_file}",
         "backoff_max_s": "--set restart.backoff_max_s",
@@ -72,7 +79,9 @@ def test_later_layers_win_value_by_value(places: Places) -> None:
 
 
 def test_a_preset_builds_on_another(places: Places) -> None:
-    places.user("mine", 'base = "ddp"\n[nccl]\nNCCL_P2P_DISABLE = true\nNCCL_IB_TIMEOUT = 22\n[env]\nX = 1.5\n')
+    places.user(
+        "mine", 'base = "ddp"\n[nccl]\nNCCL_P2P_DISABLE = true\nNCCL_IB_TIMEOUT = 22\n[env]\nX = 1.5\n'
+    )
     places.project_file.write_text('[preset.ours]\nbase = "mine"\nhook = false\n')
     preset = places.load("ours").preset
     assert preset.name == "ours"
@@ -116,7 +125,9 @@ def test_xdg_config_home_counts_only_when_absolute() -> None:
         ("title=a = b # c", "title", "a = b # c"),
     ],
 )
-def test_set_reads_values_as_the_field_needs_them(places: Places, text: str, path: str, value: object) -> None:
+def test_set_reads_values_as_the_field_needs_them(
+    places: Places, text: str, path: str, value: object
+) -> None:
     found: object = places.load("ddp", text).preset
     for name in path.split("."):
         found = getattr(found, name)
@@ -176,10 +187,15 @@ def test_a_bad_set_is_one_sentence(places: Places, override: str, parts: tuple[s
         ("base = 3\n", ("base takes the name of a preset",)),
         ("base = 'dpd'\n", ("'dpd', which mine builds on", "did you mean ddp?")),
         ("base = 'mine'\n", ("names this preset itself",)),
-        ("[strategy]\nkind = 'fsdp2'\nstatic_graph = true\n", ("static_graph does nothing in strategy fsdp2",)),
+        (
+            "[strategy]\nkind = 'fsdp2'\nstatic_graph = true\n",
+            ("static_graph does nothing in strategy fsdp2",),
+        ),
     ],
 )
-def test_a_bad_file_is_one_sentence_that_names_it(places: Places, text: str, parts: tuple[str, ...]) -> None:
+def test_a_bad_file_is_one_sentence_that_names_it(
+    places: Places, text: str, parts: tuple[str, ...]
+) -> None:
     file = places.user("mine", text)
     found = places.error("mine")
     for part in parts:

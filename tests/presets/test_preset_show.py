@@ -40,7 +40,7 @@ def test_every_value_has_an_origin(name: str) -> None:
     assert all("  # " in line for line in values)
 
 
-TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 VARIABLE = TEXT.filter(lambda name: bool(name) and not is_secret(name))
 OVERRIDES = st.fixed_dictionaries(
     {},
@@ -90,7 +90,9 @@ def test_new_text_is_the_base_until_edited() -> None:
         base.preset.restart,
         base.preset.topology,
     )
-    edited = reloaded(text.replace("# limit = 3", "limit = 8").replace("# hook = true", "hook = false"), "mine")
+    edited = reloaded(
+        text.replace("# limit = 3", "limit = 8").replace("# hook = true", "hook = false"), "mine"
+    )
     assert edited.restart.limit == 8
     assert not edited.hook
     assert tomllib.loads(text)["base"] == "zero1"
@@ -103,6 +105,12 @@ def test_the_list_shows_what_loads_and_says_what_does_not(tmp_path: Path) -> Non
     (folder / "torn.toml").write_text("title = ")
     (folder / "odd.toml").write_text("hook = 3")
     loaded, problems = show.entries(library(tmp_path, {"HOME": str(tmp_path)}))
-    assert [entry["name"] for entry in show.list_dict(loaded)] == ["single", "ddp", "fsdp2", "zero1", "mine"]
+    assert [entry["name"] for entry in show.list_dict(loaded)] == [
+        "single",
+        "ddp",
+        "fsdp2",
+        "zero1",
+        "mine",
+    ]
     assert "mine    My own\n        For me.\n" in show.list_text(loaded)
     assert sorted(problem.split(".toml")[0].rsplit("/", 1)[1] for problem in problems) == ["odd", "torn"]

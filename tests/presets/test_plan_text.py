@@ -1,0 +1,230 @@
+"""A plan as text and JSON; secrets; and torch itself on the launcher's arguments."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distui.presets.launchers import torchrun
+from distui.presets.model import Loaded, PlanError, Preset, RestartPolicy
+from distui.presets.plan import Place, Plan, Request, command_plan, make_plan
+from distui.presets.render import command_line, plan_from_json, plan_to_json, render
+from distui.presets.secrets import is_secret, mask, mask_env
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+PLACE = Place(
+    run="r-1",
+    run_dir="/state/r-1",
+    port=29511,
+    ras_port=28111,
+    gpus=0,
+    cores=2,
+    cwd="/work dir",
+    python=sys.executable,
+)
+DDP = Loaded(preset=Preset(name="ddp"))
+
+
+def planned(**request: Any) -> Plan:
+    return make_plan(DDP, Request(script="train.py", **request), PLACE)
+
+
+def test_the_text_holds_the_whole_plan() -> None:
+    made = replace(
+        planned(args=("--note", "two words"), env={"HF_TOKEN": "hunter2", "A": "b c"}),
+        files={"x.json": '{"a": 1}'},
+    )
+    text = render(made)
+    lines = text.splitlines()
+    assert f"  {command_line(made)}" in lines
+    assert "  A='b c'" in lines
+    assert "  HF_TOKEN='***'" in lines
+    assert "hunter2" not in text
+    assert "ranks        2 = nnodes 1 × nproc_per_node 2" in lines
+    assert lines[lines.index("file x.json") + 1] == '  {"a": 1}'
+    assert "stop         SIGTERM, after 30 s SIGKILL" in lines
+    assert any(line.startswith("on failure   restart, at most 3 times") for line in lines)
+    for note in made.notes:
+        assert f"  - {note}" in lines
+    env = [line.split("=")[0] for line in lines if line.startswith("  ") and "=" in line.split(" ")[2]]
+    assert env == sorted(env)
+
+
+def test_the_line_is_one_that_a_shell_runs() -> None:
+    made = planned(args=("--note", "it's $HOME"))
+    assert shlex.split(command_line(made)) == [sys.executable, "-m", "torch.distributed.run", *made.argv]
+    command = command_plan(("bash", "-c", "echo 'a b'"), Request(), PLACE)
+    assert shlex.split(command_line(command)) == ["bash", "-c", "echo 'a b'"]
+    assert "preset" not in render(command)
+    assert "on failure   no restart" in render(command)
+
+
+def test_json_of_a_plan_is_exact_and_masked_only_for_showing() -> None:
+    made = planned(env={"HF_TOKEN": "hunter2"})
+    assert plan_from_json(json.loads(json.dumps(plan_to_json(made)))) == made
+    shown = json.dumps(plan_to_json(made, masked=True))
+    assert "hunter2" not in shown
+    assert plan_to_json(made, masked=True).keys() == plan_to_json(made).keys()
+
+
+WORD = st.text(max_size=8)
+PLANS = st.builds(
+    Plan,
+    run=WORD,
+    name=WORD,
+    run_dir=WORD,
+    preset=WORD,
+    strategy=WORD,
+    launcher=WORD,
+    python=WORD,
+    cwd=WORD,
+    argv=st.lists(WORD, max_size=4).map(tuple),
+    command=st.lists(WORD, max_size=4).map(tuple),
+    env=st.dictionaries(WORD, WORD, max_size=3),
+    files=st.dictionaries(WORD, WORD, max_size=3),
+    nnodes=st.integers(1, 9),
+    nproc_per_node=st.none() | st.integers(1, 9),
+    backend=st.none() | WORD,
+    obeys=st.none() | WORD,
+    restart=st.builds(RestartPolicy, limit=st.integers(0, 9), backoff_s=st.floats(0, 9)),
+    grace_s=st.floats(0, 90),
+    hook=st.booleans(),
+    notes=st.lists(WORD, max_size=3).map(tuple),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(PLANS)
+def test_every_plan_survives_json(made: Plan) -> None:
+    assert plan_from_json(json.loads(json.dumps(plan_to_json(made)))) == made
+
+
+def test_json_of_another_version_is_read() -> None:
+    document = {**plan_to_json(planned()), "later": 1, "restart": {"limit": 2, "later": 1}}
+    assert plan_from_json(document).restart == RestartPolicy(limit=2)
+
+
+@pytest.mark.parametrize("document", [{}, {"run": "x"}, {"argv": 3}, {"restart": 5}])
+def test_json_of_something_else_is_a_sentence(document: dict[str, Any]) -> None:
+    with pytest.raises(PlanError, match="not a plan that distui wrote"):
+        plan_from_json(document)
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("HF_TOKEN", True),
+        ("WANDB_API_KEY", True),
+        ("aws_secret_access_key", True),
+        ("DB_PASSWORD", True),
+        ("MYPASSWD", True),
+        ("PATH", False),
+        ("TOKENIZERS_PARALLELISM", False),
+        ("NCCL_IB_PKEY", False),
+    ],
+)
+def test_secrets_are_known_by_name(name: str, secret: bool) -> None:
+    assert is_secret(name) is secret
+    assert mask(name, "value") == ("***" if secret else "value")
+    assert mask(name, "") == ""
+    assert mask_env({name: "value"}) == {name: mask(name, "value")}
+
+
+def launch(**changes: Any) -> torchrun.Launch:
+    values: dict[str, Any] = {
+        "nnodes": 1,
+        "nproc_per_node": 2,
+        "run": "r-1",
+        "host": "127.0.0.1",
+        "port": 29511,
+        "monitor_interval_s": 0.1,
+        "command": ("train.py", "--lr", "1"),
+    }
+    return torchrun.Launch(**{**values, **changes})
+
+
+def test_an_ipv6_address_stands_in_brackets() -> None:
+    argv = torchrun.argv(launch(host="fe80::1", local_addr="fe80::2", is_head=False))
+    assert argv[argv.index("--rdzv-endpoint") + 1] == "[fe80::1]:29511"
+    assert argv[argv.index("--local-addr") + 1] == "fe80::2"
+    assert "is_host=0" in argv[argv.index("--rdzv-conf") + 1]
+
+
+ASK_TORCH = """
+import json, sys
+from torch.distributed.run import config_from_args, parse_args
+found = []
+for argv in json.load(sys.stdin):
+    args = parse_args(argv)
+    config, command, arguments = config_from_args(args)
+    found.append([config.min_nodes, config.nproc_per_node, config.run_id, config.rdzv_backend,
+                  config.rdzv_endpoint, config.rdzv_configs, config.local_addr, config.max_restarts,
+                  config.monitor_interval, [str(command), *arguments][-3:]])
+json.dump(found, sys.stdout)
+"""
+
+
+@pytest.mark.torch
+def test_torch_understands_the_arguments() -> None:
+    forms = [
+        torchrun.argv(launch()),
+        torchrun.argv(launch(command=("pkg.train", "--", "-m"), module=True)),
+        torchrun.argv(launch(command=("./prog", "--standalone", "x"), no_python=True)),
+    ]
+    asked = subprocess.run(
+        [sys.executable, "-c", ASK_TORCH],
+        input=json.dumps(forms),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert asked.returncode == 0, asked.stderr
+    conf = {"is_host": "1", "join_timeout": "600", "last_call_timeout": "5", "read_timeout": "60"}
+    tails = [["train.py", "--lr", "1"], ["pkg.train", "--", "-m"], ["./prog", "--standalone", "x"]]
+    for found, tail in zip(json.loads(asked.stdout), tails, strict=True):
+        assert found[:5] == [1, 2, "r-1", "c10d", "127.0.0.1:29511"]
+        assert conf.items() <= found[5].items()
+        assert found[6:9] == ["127.0.0.1", torchrun.MAX_RESTARTS, 0.1]
+        assert found[9] == tail
+
+
+RANK = """
+import json, os, pathlib, sys
+rank = os.environ["RANK"]
+pathlib.Path(sys.argv[1], rank).write_text(json.dumps(dict(os.environ)))
+"""
+
+
+@pytest.mark.torch
+def test_a_plan_starts_its_ranks(tmp_path: Path) -> None:
+    script = tmp_path / "rank.py"
+    script.write_text(RANK)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    place = replace(PLACE, port=port, cwd=str(tmp_path), script_source=RANK)
+    made = make_plan(DDP, Request(script="rank.py", args=(str(tmp_path),), nproc_per_node=2), place)
+    ran = subprocess.run(
+        shlex.split(command_line(made)),
+        cwd=made.cwd,
+        env={**os.environ, **made.env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    for rank in ("0", "1"):
+        env = json.loads((tmp_path / rank).read_text())
+        assert made.env.items() <= env.items()
+        assert (env["WORLD_SIZE"], env["TORCHELASTIC_MAX_RESTARTS"]) == ("2", str(torchrun.MAX_RESTARTS))
+    assert "OMP_NUM_THREADS" not in ran.stderr
