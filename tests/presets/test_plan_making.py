@@ -278,7 +278,7 @@ def test_a_command_is_supervised_as_it_is() -> None:
 
 
 def test_everything_inherited_is_what_the_layers_look_at() -> None:
-    shell = {name: "7" for name in (*environ.WATCHED, "HOME", "OMP_NUM_THREADS")}
+    shell = dict.fromkeys((*environ.WATCHED, "HOME", "OMP_NUM_THREADS"), "7")
     seen = environ.inherited(shell)
     assert "HOME" not in seen
     made = plan(user_env=seen)
