@@ -2,7 +2,331 @@
 
 from __future__ import annotations
 
-from .follow import RunSource
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import App, SuspendNotSupported, SystemCommand
+from textual.binding import Binding
+from textual.screen import Screen
+from textual.signal import Signal
+
+from ..runners.model import Command, CommandDone, Restart, Stop
+from ..runners.wire.link import LinkError, Window
+from . import terminal
+from .actions import ACTIONS, MUTATING, bindings, keymap_path, load_keymap
+from .follow import Follower, LinkPhase, RunEntry, RunSource
+from .rows.command import CommandError, parse
+from .rows.confirm import confirmation
+from .rows.frame import Frame, View
+from .theme import NAMES, THEMES
+
+TICKS_A_SECOND = 4
+"""How often the screen looks whether there is something new. Telemetry comes once a second."""
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex[:8]
+
+
+class CockpitApp(App[None]):
+    """Owns the follower of the run on the screen, and how the user looks at it; widgets own their paint."""
+
+    CSS_PATH = "app.tcss"
+    TITLE = "distui"
+    BINDINGS: ClassVar[list[Binding]] = bindings("app")  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        source: RunSource,
+        run_id: str | None = None,
+        *,
+        readonly: bool = False,
+        ascii_only: bool = False,
+        clock: Callable[[], float] = time.time,
+        keys: Path | None = None,
+    ) -> None:
+        super().__init__()
+        self.source = source
+        self.follower: Follower | None = None
+        self.frames: Signal[Frame] = Signal(self, "frames")
+        self.view = View(ascii=ascii_only, readonly=readonly)
+        self.clock = clock
+        self.owns_terminal = False
+        """Whether signals and a hang-up of the terminal end the app."""
+        self._first = run_id
+        self._forced_readonly = readonly
+        self._keys = keys if keys is not None else keymap_path()
+        self._painted: object = None
+
+    # --- life
+
+    def on_mount(self) -> None:
+        for theme in THEMES:
+            self.register_theme(theme)
+        self.theme = NAMES[0]
+        keymap, problems = load_keymap(self._keys)
+        self.set_keymap(keymap)
+        for problem in problems:
+            self.notify(problem, severity="warning", markup=False, timeout=10)
+        if self.owns_terminal:
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                loop.add_signal_handler(number, self.exit, None, 128 + number)
+        self.set_interval(1 / TICKS_A_SECOND, self.tick)
+        self._show_first()
+
+    def _show_first(self) -> None:
+        run = self._first if self._first is not None else _only(self.source.runs())
+        if run is None:
+            self.action_runs()
+        else:
+            self.open_run(run)
+
+    async def on_unmount(self) -> None:
+        if self.follower is not None:
+            await self.follower.close()
+
+    def open_run(self, run: str) -> None:
+        """Follow this run, and no other."""
+        from .screens.run import RunScreen
+
+        source, old = self.source, self.follower
+        if old is not None:
+            self.run_worker(old.close())
+        self.follower = Follower(lambda: source.open(run), clock=self.clock)
+        self.view = View(ascii=self.view.ascii, readonly=self._forced_readonly)
+        self._painted = None
+        self.run_worker(self.follower.run(), group="follow", exclusive=True)
+        self._show(RunScreen(self))
+
+    def _show(self, screen: Screen[None]) -> None:
+        while len(self.screen_stack) > 1:
+            self.pop_screen()
+        self.push_screen(screen)
+
+    def tick(self) -> None:
+        """The only heartbeat of the screen: publish a frame when there is something new."""
+        if self.owns_terminal and terminal.hung_up(sys.__stdin__.fileno() if sys.__stdin__ else 0):
+            self.exit(return_code=128 + signal.SIGHUP)
+        follower = self.follower
+        if follower is None or self.view.paused:
+            return
+        stamp = (follower.stamp, int(self.clock()))
+        if stamp != self._painted:
+            self._painted = stamp
+            self.publish()
+
+    def publish(self) -> None:
+        """Hand the state as it is now to every widget that subscribed."""
+        follower = self.follower
+        if follower is None:
+            return
+        readonly = self._forced_readonly or follower.readonly
+        if readonly != self.view.readonly:
+            self.view = replace(self.view, readonly=readonly)
+            self.refresh_bindings()
+        self.frames.publish(Frame(follower.state, follower.status, self.clock(), follower.heard, self.view))
+
+    def look(self, **changes: object) -> None:
+        """Change how the user looks at the run."""
+        self.view = replace(self.view, **changes)  # type: ignore[arg-type]
+        self.publish()
+
+    # --- what is allowed
+
+    def allowed(self, action: str) -> bool | None:
+        """Whether a key works now: `--readonly`, and a run that has ended, take away what changes it."""
+        if action not in MUTATING:
+            return True
+        if self.view.readonly if action != "launch" else self._forced_readonly:
+            return False
+        ended = self.follower is not None and self.follower.state.phase.ended
+        return not (ended and action != "launch")
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return self.allowed(action)
+
+    # --- commands
+
+    def ask(self, command: Command) -> None:
+        """Ask before a command that changes the run; send the others at once."""
+        from .screens.modal import ConfirmScreen
+
+        if self.follower is None:
+            return
+        question = confirmation(self.follower.state, command)
+        if question is None:
+            self.run_worker(self._send(command), group="send")
+            return
+        if self.view.readonly:
+            self.notify("read-only: this cannot change the run", severity="error")
+            return
+        screen = ConfirmScreen(question.title, question.lines, question.verb, self.view.ascii)
+        self.push_screen(screen, lambda yes: self._answered(yes, command))
+
+    def _answered(self, yes: bool | None, command: Command) -> None:
+        if yes:
+            self.run_worker(self._send(command), group="send")
+
+    async def _send(self, command: Command) -> None:
+        if self.follower is None:
+            return
+        try:
+            done = await self.follower.send(command)
+        except LinkError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        self.notify(done.text, severity="information" if done.ok else "error", markup=False)
+        if done.data:
+            self._show_dump(done)
+
+    def _show_dump(self, done: CommandDone) -> None:
+        from .rows.report import dump_rows
+        from .screens.modal import TextScreen
+
+        self.push_screen(TextScreen(done.text, dump_rows(done.data), self.view.ascii))
+
+    def restart(self) -> None:
+        """Restart the worker group; while the agent is lost, reconnect instead."""
+        if self.follower is not None and self.follower.status.phase is LinkPhase.LOST:
+            self.follower.reconnect_now()
+        else:
+            self.ask(Restart(id=_new_id()))
+
+    def stop(self) -> None:
+        """End the run."""
+        self.ask(Stop(id=_new_id()))
+
+    def ask_nccl(self) -> None:
+        """The NCCL_DEBUG dialog."""
+        from .screens.nccl import NcclScreen
+
+        if self.follower is not None:
+            dialog = NcclScreen(self.follower.state, self.view.marked, _new_id())
+            self.push_screen(dialog, lambda command: self.ask(command) if command is not None else None)
+
+    def run_line(self, line: str | None) -> None:
+        """What was typed after `:`."""
+        if not line:
+            return
+        try:
+            asked = parse(line, _new_id, self.view.marked)
+        except CommandError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        if asked.command is not None:
+            self.ask(asked.command)
+        elif asked.action:
+            self.run_worker(self.run_action(asked.action, self.screen if "pane" in asked.action else self))
+
+    async def read_log(self, file: str, offset: int, limit: int = 65536, grep: str = "") -> Window:
+        """A window of the current run's log. Raises LinkError."""
+        if self.follower is None:
+            raise LinkError("no run is open")
+        return await self.follower.read_log(file, offset, limit, grep)
+
+    # --- keys
+
+    def action_leave(self) -> None:
+        self.exit(return_code=0)
+
+    def action_help(self) -> None:
+        from .rows.help import help_rows
+        from .screens.modal import TextScreen
+
+        keymap, _ = load_keymap(self._keys)
+        self.push_screen(TextScreen("Keys", help_rows(self.view.readonly, keymap), self.view.ascii))
+
+    def action_launch(self) -> None:
+        from .screens.launch import LaunchScreen
+
+        if not isinstance(self.screen, LaunchScreen):
+            self.push_screen(LaunchScreen())
+
+    def action_runs(self) -> None:
+        from .screens.runs import RunsScreen
+
+        self._show(RunsScreen(self.source.runs, self.view.ascii))
+
+    def on_run_list_opened(self, event: object) -> None:
+        self.open_run(str(getattr(event, "run", "")))
+
+    def action_theme(self) -> None:
+        at = NAMES.index(self.theme) if self.theme in NAMES else -1
+        self.theme = NAMES[(at + 1) % len(NAMES)]
+        self.publish()
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """The palette: our own table instead of Textual's."""
+        for action in ACTIONS:
+            if action.scope in ("app", "run") and action.id not in ("palette", "detach"):
+                name = action.action.partition("(")[0]
+                if self.allowed(name) and (action.scope == "app" or hasattr(screen, f"action_{name}")):
+                    target = self if action.scope == "app" else screen
+                    yield SystemCommand(
+                        action.text, f"key {action.key}", self._runner(action.action, target)
+                    )
+
+    def _runner(self, action: str, target: object) -> Callable[[], None]:
+        def run() -> None:
+            self.run_worker(self.run_action(action, target))  # type: ignore[arg-type]
+
+        return run
+
+    # --- outside the screen
+
+    def keep(self, text: str) -> None:
+        """Copy to the terminal's clipboard, and to a file for terminals that do not let us."""
+        if not text:
+            self.notify("no line to copy")
+            return
+        self.copy_to_clipboard(text)
+        try:
+            path = terminal.keep_copy(text)
+        except OSError as error:
+            self.notify(f"copied to the clipboard only: {error}", severity="warning", markup=False)
+            return
+        self.notify(f"{text.count(chr(10)) + 1} lines copied, also to {path}", markup=False)
+
+    def page(self, text: str) -> None:
+        """The user's pager on this text."""
+        path = terminal.spill(text)
+        self._outside(terminal.pager_argv(path))
+        path.unlink(missing_ok=True)
+
+    def shell(self, rank: int | None) -> None:
+        """A shell on the node of a rank."""
+        if self.follower is None:
+            return
+        state = self.follower.state
+        place = state.ranks[rank].place.node if rank in state.ranks else 0
+        self._outside(terminal.shell_argv(state.nodes[place].host if place in state.nodes else ""))
+
+    def _outside(self, argv: list[str]) -> None:
+        try:
+            with self.suspend():
+                subprocess.run(argv, check=False)
+        except SuspendNotSupported:
+            self.notify("this terminal cannot be lent to another program", severity="warning")
+        except OSError as error:
+            self.notify(
+                f"{argv[0]} did not start: {error.strerror or error}", severity="error", markup=False
+            )
+
+
+def _only(runs: list[RunEntry]) -> str | None:
+    """The run to show without asking: the only live one, or the only one at all."""
+    live = [run for run in runs if run.live]
+    chosen = live if live else runs
+    return chosen[0].id if len(chosen) == 1 else None
 
 
 def run_cockpit(source: RunSource, run_id: str | None, readonly: bool = False, ascii: bool = False) -> int:
@@ -10,4 +334,19 @@ def run_cockpit(source: RunSource, run_id: str | None, readonly: bool = False, a
 
     `run_id` None shows the run list, or the only live run. Refuses without a terminal, in one sentence.
     """
-    raise NotImplementedError
+    if problem := terminal.complaint():
+        print(f"distui: {problem}", file=sys.stderr)
+        return 2
+    app = CockpitApp(source, run_id, readonly=readonly, ascii_only=ascii)
+    app.owns_terminal = True
+    app.run()
+    follower = app.follower
+    if (
+        not app.return_code
+        and follower is not None
+        and follower.state.name
+        and not follower.state.phase.ended
+    ):
+        name = follower.state.name
+        print(f"{name} goes on; `distui attach {name}` shows it again")
+    return app.return_code or 0

@@ -1,7 +1,7 @@
 """What the cockpit is handed, and the one task that follows a run.
 
-`RunSource` is the border to the registry: it lists runs, opens a Link to one, and turns the launch form into
-a plan. `Follower` consumes one Link into one RunState and reconnects with back-off when it breaks.
+`RunSource` is the border to the registry: it lists runs, opens a Link to one, and turns the launch form
+into a plan. `Follower` consumes one Link into one RunState and reconnects with back-off when it breaks.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class RunSource(Protocol):
         ...
 
     def plan(self, form: LaunchForm) -> Preview:
-        """What launching this form would do. Changes nothing; called in a thread. Never raises for bad input."""
+        """What launching this form would do. Changes nothing; called in a thread; never raises."""
         ...
 
     async def launch(self, form: LaunchForm) -> str:

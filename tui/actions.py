@@ -1,0 +1,162 @@
+"""One table of actions: keys, footer, help, palette, `--readonly` and the user's keymap come from it."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from textual.binding import Binding
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing a key does."""
+
+    id: str
+    """Stable name: what `keys.toml` uses."""
+    key: str
+    """Key, or several joined by commas, in Textual's names."""
+    action: str
+    """Textual action."""
+    text: str
+    """What it does, for help and palette."""
+    scope: str
+    """Where it works: "app", "run", "move", "table", "log", "launch"."""
+    footer: str = ""
+    """Word in the footer; "" keeps it out of there."""
+    mutates: bool = False
+    """Changes a run: asks first, and is gone with `--readonly`."""
+
+
+ACTIONS: tuple[Action, ...] = (
+    Action("leave", "q", "leave", "leave; the run goes on", "app", "leave"),
+    Action("detach", "D", "leave", "leave; the run goes on", "app"),
+    Action("help", "question_mark,f1", "help", "this help", "app", "help"),
+    Action("palette", "ctrl+p", "command_palette", "command palette", "app"),
+    Action("command", "colon", "command", "command line: restart env K=V, nccl INFO, stop", "run"),
+    Action("launch", "ctrl+n,4", "launch", "new run", "app", "new run", mutates=True),
+    Action("runs", "6", "runs", "list of runs", "app"),
+    Action("theme", "t", "theme", "next theme: dark, light, the terminal's own colours", "app"),
+    Action("pane.overview", "1", "pane('overview')", "overview", "run"),
+    Action("pane.ranks", "2", "pane('ranks')", "rank table", "run"),
+    Action("pane.log", "3", "pane('log')", "log", "run"),
+    Action("pane.events", "5", "pane('events')", "findings, attempts and notices", "run"),
+    Action("diagnose", "i", "pane('events')", "diagnose: findings with their evidence", "run"),
+    Action("back", "escape", "back", "back: filter off, then all ranks, then overview", "run"),
+    Action("restart", "r", "restart", "restart the worker group, or reconnect now", "run", "restart",
+           mutates=True),
+    Action("stop", "x", "stop", "stop the run", "run", "stop", mutates=True),
+    Action("nccl", "d", "nccl", "NCCL_DEBUG: level, subsystems, for how long", "run", "NCCL", mutates=True),
+    Action("filter", "slash", "filter", "filter the log by a regular expression", "run", "filter"),
+    Action("log.follow", "f", "follow", "follow the log's end; scrolling up stops it", "run", "follow"),
+    Action("log.stream", "v", "stream", "stream: all, out, err, nccl", "run", "stream"),
+    Action("log.next", "n", "hit(1)", "next hit", "run"),
+    Action("log.previous", "N", "hit(-1)", "previous hit", "run"),
+    Action("log.error", "e", "error", "next error or warning in the log", "run", "error"),
+    Action("log.copy", "y", "copy", "copy the line or the marked lines: clipboard and file", "run"),
+    Action("log.pager", "o", "pager", "open the log in $PAGER", "run"),
+    Action("sort", "s", "sort", "sort the ranks by the next column", "run", "sort"),
+    Action("sort.reverse", "S", "reverse", "reverse the order", "run"),
+    Action("metric", "m", "metric", "heat map: util, mem, power, temp, step time", "run", "metric"),
+    Action("pause", "p", "pause", "hold the screen still; the run goes on", "run"),
+    Action("shell", "exclamation_mark", "shell", "shell on the node", "run"),
+    Action("mark", "space", "mark", "mark the rank or the line", "list"),
+    Action("zoom", "enter", "zoom", "the rank's own log; in a list: open", "list"),
+    Action("move.up", "up,k", "cursor(-1)", "up", "move"),
+    Action("move.down", "down,j", "cursor(1)", "down", "move"),
+    Action("move.left", "left,h", "sideways(-8)", "left", "move"),
+    Action("move.right", "right,l", "sideways(8)", "right", "move"),
+    Action("move.page_up", "pageup,ctrl+u", "page(-1)", "a page up", "move"),
+    Action("move.page_down", "pagedown,ctrl+d", "page(1)", "a page down", "move"),
+    Action("move.top", "home,g", "end(False)", "to the top", "move"),
+    Action("move.bottom", "end,G", "end(True)", "to the bottom", "move"),
+)  # fmt: skip
+
+SCOPES = {
+    "app": "everywhere",
+    "run": "on a run",
+    "list": "in the rank table, the log and the run list",
+    "move": "moving (tab and shift+tab change the pane)",
+}
+"""Headings of the help, in its order."""
+
+MUTATING = frozenset(action.action.partition("(")[0] for action in ACTIONS if action.mutates)
+"""Names of the Textual actions that `--readonly` takes away."""
+
+_NAMES = {
+    "question_mark": "?", "colon": ":", "slash": "/", "exclamation_mark": "!", "escape": "esc",
+    "pageup": "PgUp", "pagedown": "PgDn",
+}  # fmt: skip
+
+
+def bindings(*scopes: str) -> list[Binding]:
+    """Textual bindings of the given scopes; every one carries its id, so that a keymap can change it."""
+    from textual.binding import Binding
+
+    return [
+        Binding(
+            action.key,
+            action.action,
+            action.footer or action.text,
+            show=bool(action.footer),
+            id=action.id,
+            tooltip=action.text,
+        )
+        for action in ACTIONS
+        if action.scope in scopes
+    ]
+
+
+def key_text(key: str) -> str:
+    """A key, or keys joined by commas, as people write them: `^p`, `?`, `G`."""
+    return " ".join(_one_key(part) for part in key.split(","))
+
+
+def _one_key(key: str) -> str:
+    return f"^{key.removeprefix('ctrl+')}" if key.startswith("ctrl+") else _NAMES.get(key, key)
+
+
+def keymap_path(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the user's keys are: `${XDG_CONFIG_HOME:-~/.config}/distui/keys.toml`."""
+    home = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(home) / "distui" / "keys.toml"
+
+
+def load_keymap(path: Path) -> tuple[dict[str, str], list[str]]:
+    """The user's keys by action id, and what is wrong in the file, a sentence each."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}, []
+    except (OSError, UnicodeDecodeError) as error:
+        return {}, [f"{path} cannot be read ({error}): the default keys are used"]
+    except tomllib.TOMLDecodeError as error:
+        return {}, [f"{path} is not TOML ({error}): the default keys are used"]
+    known = {action.id for action in ACTIONS}
+    flat = _flatten(table)
+    good = {name: key for name, key in flat.items() if name in known and isinstance(key, str)}
+    return good, [_complaint(path, name, known) for name in flat if name not in good]
+
+
+def _flatten(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """`[log] follow = "F"` and `"log.follow" = "F"` say the same."""
+    flat: dict[str, object] = {}
+    for name, value in table.items():
+        if isinstance(value, dict):
+            flat.update(_flatten(value, f"{prefix}{name}."))
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _complaint(path: Path, name: str, known: set[str]) -> str:
+    if name in known:
+        return f'{path}: {name} needs a key as text, such as "F"'
+    near = difflib.get_close_matches(name, known, 1)
+    return f"{path}: there is no action {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")

@@ -1,0 +1,91 @@
+"""The lines below the status line: what a user must read now, worst first."""
+
+from __future__ import annotations
+
+from ...runners.model import FirstCause
+from ..follow import LinkPhase
+from . import glyphs
+from .cells import Row, age, clip, numbers
+from .frame import STALE_S, Frame
+
+SLOW_CONNECT_S = 5.0
+"""After this long, connecting is worth a line of its own."""
+
+_GRAVITY = {"error": 0, "warn": 1, "info": 2}
+
+
+def banner_rows(frame: Frame, width: int, most: int) -> list[Row]:
+    """At most `most` rows, at least one."""
+    found = [*_link(frame), *_failure(frame), *_gpu_problems(frame), *_findings(frame), *_newest(frame)]
+    if len(found) > most > 1 and len(frame.state.findings) > 1:
+        hidden = len(found) - most + 1
+        found = [*found[: most - 1], ((f"  … {hidden} more: 5 shows all", "dim"),)]
+    return [clip(row, width) for row in found[:most]] or [()]
+
+
+def _link(frame: Frame) -> list[Row]:
+    status = frame.link
+    if status.phase is LinkPhase.LOST:
+        wait = max(0.0, (status.retry_at or frame.now) - frame.now)
+        text = f" agent lost: {status.text}; the ranks go on; next try in {wait:.0f} s, r tries now"
+        return [((f" {glyphs.BAD}", "bad"), (text, "text"))]
+    if status.phase is LinkPhase.CONNECTING:
+        waited = frame.now - status.since
+        why = f": {status.text}" if status.text and waited > SLOW_CONNECT_S else ""
+        return [((f" {glyphs.STALE}", "warn"), (f" connecting to the agent, {waited:.0f} s{why}", "text"))]
+    if frame.silence > STALE_S and not frame.state.phase.ended:
+        text = f" nothing heard from the agent for {age(frame.silence)}: what is shown is old"
+        return [((f" {glyphs.STALE}", "stale"), (text, "text"))]
+    return []
+
+
+def cause_text(cause: FirstCause) -> str:
+    """Which rank failed first, in one sentence."""
+    if cause.text:
+        return cause.text
+    how = f"signal {cause.signal}" if cause.signal else f"exit code {cause.exit_code}"
+    return f"rank {cause.rank} failed first ({how})"
+
+
+def _failure(frame: Frame) -> list[Row]:
+    """While a restart is pending or the first seconds after it: what made it necessary."""
+    state = frame.state
+    if state.phase.ended or not state.attempts:
+        return []
+    rows: list[Row] = []
+    last = state.attempts[-1]
+    if state.delay is not None and last.ended is not None:
+        wait = max(0.0, last.ended + state.delay.wait_s - frame.node_now(0))
+        count = f"failure {state.delay.failures} of {state.delay.limit} allowed"
+        rows.append(((f" {glyphs.WARN}", "warn"), (f" restart in {wait:.0f} s ({count})", "text")))
+    if last.first_cause is not None:
+        victims = f"; then ranks {numbers(last.first_cause.victims)}" if last.first_cause.victims else ""
+        rows.insert(0, ((f" {glyphs.BAD}", "bad"), (f" {cause_text(last.first_cause)}{victims}", "text")))
+    return rows
+
+
+def _gpu_problems(frame: Frame) -> list[Row]:
+    return [
+        ((f" {glyphs.WARN}", "warn"), (f" {node.host or node.node}: {node.gpu_problem}", "text"))
+        for node in frame.state.nodes.values()
+        if node.gpu_problem and node.gpus
+    ]
+
+
+def _findings(frame: Frame) -> list[Row]:
+    rows: list[Row] = []
+    ordered = sorted(frame.state.findings.values(), key=lambda one: _GRAVITY.get(one.severity, 1))
+    for finding in ordered:
+        glyph, style = glyphs.severity(finding)
+        where = f" rank {finding.rank}:" if finding.rank is not None else ""
+        remedy = f" ({finding.remedy})" if finding.remedy else ""
+        rows.append(((f" {glyph}", style), (f"{where} {finding.text}{remedy}", "text")))
+    return rows
+
+
+def _newest(frame: Frame) -> list[Row]:
+    """The newest notice, so that the line is never a blank to wonder about."""
+    if not frame.state.notices:
+        return []
+    at, text = frame.state.notices[-1]
+    return [((f"   {age(max(0.0, frame.node_now(0) - at))} ago: ", "dim"), (text, "dim"))]

@@ -1,0 +1,88 @@
+"""What one paint is made of: the run's state, the link's, and how the user wants to look at it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ...runners.model import Gpu
+from ...runners.state import Node, Rank, RunState
+from ..follow import LinkPhase, LinkStatus
+
+STALE_S = 3.0
+"""Seconds without a sample after which values are shown as old: three times the sampling interval."""
+
+METRICS = ("util", "mem", "power", "temp", "step-time")
+"""What the heat map can show, in the order of the key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """How the user looks at the run; changed by keys, never by events."""
+
+    pane: str = "overview"
+    """"overview", "ranks", "log" or "events"."""
+    metric: str = "util"
+    sort: str = "rank"
+    reverse: bool = False
+    marked: frozenset[int] = frozenset()
+    paused: bool = False
+    ascii: bool = False
+    readonly: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """All that widgets need for one paint."""
+
+    state: RunState
+    link: LinkStatus
+    now: float
+    """Unix seconds on this machine."""
+    heard: float
+    """When the last event arrived, by this machine's clock; 0.0 before the first."""
+    view: View = field(default_factory=View)
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the agent was last heard."""
+        return max(0.0, self.now - self.heard) if self.heard else 0.0
+
+    @property
+    def lost(self) -> bool:
+        return self.link.phase is LinkPhase.LOST
+
+    def node_now(self, node: int) -> float:
+        """The node's own clock, as far as it can be known without trusting that both clocks agree."""
+        known = self.state.nodes.get(node)
+        return (known.heard if known else self.now) + self.silence
+
+    def age(self, node: int, sampled: float) -> float | None:
+        """Seconds since a sample of this node was taken; None when there was none."""
+        return max(0.0, self.node_now(node) - sampled) if sampled else None
+
+    def fresh(self, node: int, sampled: float) -> bool:
+        """Whether a sample may be shown as true now."""
+        old = self.age(node, sampled)
+        return old is not None and (old <= STALE_S or self.state.phase.ended)
+
+    def gpus(self, node: Node) -> tuple[Gpu, ...]:
+        """The node's GPUs if their values are fresh, else ()."""
+        return node.gpus if self.fresh(node.node, node.gpu_sampled) else ()
+
+
+def gpu_of(rank: Rank, node: Node | None) -> Gpu | None:
+    """The GPU that a rank uses: as NVML saw it, else as its launch environment says."""
+    if node is None:
+        return None
+    if rank.sample is not None and rank.sample.gpu is not None:
+        wanted = rank.sample.gpu
+        return next((gpu for gpu in node.gpus if gpu.index == wanted), None)
+    place = rank.place.gpu
+    if place is None:
+        return None
+    return next((gpu for gpu in node.gpus if place in (str(gpu.index), gpu.uuid)), None)
+
+
+def ranks_on(state: RunState, node: int) -> list[Rank]:
+    """The ranks of one node, by rank."""
+    return [rank for _, rank in sorted(state.ranks.items()) if rank.place.node == node]

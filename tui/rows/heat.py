@@ -1,0 +1,208 @@
+"""The heat map: nodes by GPUs, or nodes by ranks where there is no GPU.
+
+One to a few nodes get wide cells with value and rank; many nodes get one tile of single glyphs each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...runners.model import Gpu, RankSample
+from ...runners.state import Node, Rank
+from . import glyphs
+from .cells import NA, Cell, Row, age, amount, fit, numbers, percent, seconds
+from .frame import Frame, gpu_of, ranks_on
+
+CELL = 7
+"""Columns of a wide cell with its gap."""
+
+WIDE_NODES = 4
+"""Most nodes shown with wide cells."""
+
+_COLD_C, _HOT_C = 30.0, 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """One cell: how hot, what it says, what stands below it."""
+
+    value: float | None
+    """0 to 100; None is unknown."""
+    text: str
+    below: str = ""
+    broken: bool = False
+
+
+def heat_title(frame: Frame) -> str:
+    """What the map shows, with its unit."""
+    gpu = any(node.gpus for node in frame.state.nodes.values())
+    names = {
+        "util": "GPU utilisation" if gpu else "no GPU · CPU, percent of one core",
+        "mem": "GPU memory" if gpu else "no GPU · resident memory",
+        "power": "power, share of the limit",
+        "temp": "temperature",
+        "step-time": "time of a step",
+    }
+    return names[frame.view.metric]
+
+
+def heat_rows(frame: Frame, width: int) -> list[Row]:
+    """The map in `width` columns."""
+    nodes = [
+        node
+        for _, node in sorted(frame.state.nodes.items())
+        if node.gpus or ranks_on(frame.state, node.node)
+    ]
+    if not nodes:
+        return [((" no rank has started yet", "dim"),)]
+    if len(nodes) > WIDE_NODES:
+        return _tiles(frame, nodes, width)
+    rows: list[Row] = []
+    for node in nodes:
+        rows += _wide(frame, node, width)
+    return rows
+
+
+def _wide(frame: Frame, node: Node, width: int) -> list[Row]:
+    cells = node_cells(frame, node)
+    label = 10
+    across = max(1, (width - label) // CELL)
+    rows: list[Row] = []
+    for start in range(0, len(cells), across):
+        part = cells[start : start + across]
+        head = _label(frame, node, label) if start == 0 else ((" " * label, "text"),)
+        below = fit(_note(frame, node), label) if start == 0 else " " * label
+        rows.append((*head, *(cell for heat in part for cell in _wide_cell(frame, heat))))
+        rows.append(((below, "stale"), *((fit(f" {heat.below}", CELL), "dim") for heat in part)))
+    return rows
+
+
+def _wide_cell(frame: Frame, heat: Heat) -> tuple[Cell, Cell]:
+    glyph, style = glyphs.heat(heat.value, frame.view.ascii)
+    if heat.broken:
+        glyph, style = glyphs.BAD, "bad"
+    text = heat.text if heat.value is not None or heat.broken else glyphs.MISSING
+    return (fit(f"{glyph}{fit(text, CELL - 3, right=True)}", CELL - 1), style), (" ", "text")
+
+
+def _label(frame: Frame, node: Node, width: int) -> Row:
+    glyph, style = _health(frame, node)
+    return ((f"{glyph} ", style), (fit(node.host or f"node {node.node}", width - 3) + " ", "text"))
+
+
+def _health(frame: Frame, node: Node) -> tuple[str, str]:
+    states = [rank.phase for rank in ranks_on(frame.state, node.node)]
+    worst = next((glyphs.RANK[state] for state in states if glyphs.RANK[state][1] == "bad"), None)
+    if worst or any(gpu.lost for gpu in node.gpus):
+        return glyphs.BAD, "bad"
+    if not frame.fresh(node.node, node.heard):
+        return glyphs.STALE, "stale"
+    return (glyphs.WARN, "warn") if node.gpu_problem and node.gpus else (glyphs.OK, "ok")
+
+
+def _note(frame: Frame, node: Node) -> str:
+    """Below the name: how old the values are, or that there is no GPU."""
+    if node.gpus:
+        old = frame.age(node.node, node.gpu_sampled)
+        return "" if frame.fresh(node.node, node.gpu_sampled) else f"  {age(old)} old"
+    return "  no GPU"
+
+
+def node_cells(frame: Frame, node: Node) -> list[Heat]:
+    """One cell a GPU, or one a rank where the node has no GPU."""
+    if not node.gpus:
+        return [_rank_cell(frame, rank) for rank in ranks_on(frame.state, node.node)]
+    fresh = frame.fresh(node.node, node.gpu_sampled)
+    owners: dict[int, list[Rank]] = {}
+    for rank in ranks_on(frame.state, node.node):
+        gpu = gpu_of(rank, node)
+        if gpu is not None:
+            owners.setdefault(gpu.index, []).append(rank)
+    return [_gpu_cell(frame, gpu, owners.get(gpu.index, []), fresh) for gpu in node.gpus]
+
+
+def _gpu_cell(frame: Frame, gpu: Gpu, ranks: list[Rank], fresh: bool) -> Heat:
+    below = f"r{numbers(rank.place.rank for rank in ranks)}" if ranks else f"gpu{gpu.index}"
+    if gpu.lost:
+        return Heat(None, "lost", below, broken=True)
+    if not fresh:
+        return Heat(None, "", below)
+    if frame.view.metric == "step-time":
+        value, text = _step(frame, ranks[0] if ranks else None)
+    else:
+        value, text = _gpu_value(frame.view.metric, gpu)
+    return Heat(value, text, below)
+
+
+def _gpu_value(metric: str, gpu: Gpu) -> tuple[float | None, str]:
+    if metric == "mem":
+        return _share(gpu.mem_used, gpu.mem_total), amount(gpu.mem_used)
+    if metric == "power":
+        text = NA if gpu.power_w is None else f"{gpu.power_w:.0f}W"
+        return _share(gpu.power_w, gpu.power_limit_w), text
+    if metric == "temp":
+        if gpu.temp_c is None:
+            return None, NA
+        return (gpu.temp_c - _COLD_C) / (_HOT_C - _COLD_C) * 100, f"{gpu.temp_c:.0f}C"
+    return gpu.util, percent(gpu.util)
+
+
+def _share(used: float | None, total: float | None) -> float | None:
+    return None if used is None or not total else used / total * 100
+
+
+def _rank_cell(frame: Frame, rank: Rank) -> Heat:
+    below = f"r{rank.place.rank}"
+    if glyphs.RANK[rank.phase][1] == "bad":
+        return Heat(None, str(rank.phase)[:4], below, broken=True)
+    sample = rank.sample if frame.fresh(rank.place.node, rank.sampled) else None
+    if sample is None:
+        return Heat(None, "", below)
+    if frame.view.metric == "step-time":
+        return Heat(*_step(frame, rank), below)
+    if frame.view.metric == "mem":
+        return Heat(_share(sample.rss_bytes, _most_rss(frame)), amount(sample.rss_bytes), below)
+    if frame.view.metric == "util":
+        return Heat(sample.cpu_percent, percent(sample.cpu_percent), below)
+    return Heat(None, "", below)
+
+
+def _samples(frame: Frame) -> list[RankSample]:
+    return [rank.sample for rank in frame.state.ranks.values() if rank.sample is not None]
+
+
+def _most_rss(frame: Frame) -> int | None:
+    return max((sample.rss_bytes for sample in _samples(frame) if sample.rss_bytes), default=None)
+
+
+def _step(frame: Frame, rank: Rank | None) -> tuple[float | None, str]:
+    """The slowest rank is 100."""
+    slowest = max((sample.step_s for sample in _samples(frame) if sample.step_s), default=None)
+    mine = rank.sample.step_s if rank is not None and rank.sample is not None else None
+    return _share(mine, slowest), seconds(mine)
+
+
+def _tiles(frame: Frame, nodes: list[Node], width: int) -> list[Row]:
+    """Tiles column by column, so that neighbours stay neighbours."""
+    cells = [node_cells(frame, node) for node in nodes]
+    name = 9
+    tile = 3 + name + 2 * max(len(part) for part in cells) + 2
+    across = max(1, width // tile)
+    down = -(-len(nodes) // across)
+    rows: list[Row] = []
+    for y in range(down):
+        row: list[Cell] = []
+        for index in range(y, len(nodes), down):
+            row += _tile(frame, nodes[index], cells[index], name, tile)
+        rows.append(tuple(row))
+    return rows
+
+
+def _tile(frame: Frame, node: Node, cells: list[Heat], name: int, tile: int) -> list[Cell]:
+    glyph, style = _health(frame, node)
+    out: list[Cell] = [(f" {glyph}", style), (fit(node.host or f"node{node.node}", name) + " ", "text")]
+    for heat in cells:
+        mark, look = (glyphs.BAD, "bad") if heat.broken else glyphs.heat(heat.value, frame.view.ascii)
+        out += [(mark, look), (" ", "text")]
+    out.append((" " * (tile - 3 - name - 2 * len(cells)), "text"))
+    return out

@@ -1,0 +1,54 @@
+"""How the panes of the run screen share the terminal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SMALLEST = (60, 15)
+"""Columns and rows below which only a summary is shown."""
+
+TALL = 30
+"""From this many rows on, panes have a whole frame; below, only a title line."""
+
+WIDE = 160
+"""From this many columns on, the log stands beside the rest."""
+
+SIDE = 90
+"""Most columns of a log that stands beside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Heights in rows, frames included; 0 hides a pane. The log (or `main`) takes what is left."""
+
+    small: bool = False
+    framed: bool = False
+    beside: int = 0
+    """Columns of the log where it stands beside the rest; 0 where it stands below."""
+    banner: int = 1
+    heat: int = 0
+    table: int = 0
+    main: str = "log"
+    """The pane that takes the rest: "log", "table" or "events"."""
+
+
+def plan_layout(width: int, height: int, pane: str, heat_rows: int, ranks: int, banner: int) -> Layout:
+    """What each pane gets; `heat_rows` and `ranks` are the rows that map and table would like."""
+    if width < SMALLEST[0] or height < SMALLEST[1]:
+        return Layout(small=True)
+    framed = height >= TALL
+    extra = 2 if framed else 1
+    shown = max(1, min(banner, 6 if framed else 2))
+    if pane in ("log", "events"):
+        return Layout(framed=framed, banner=shown, main=pane)
+    if pane == "ranks":
+        return Layout(framed=framed, banner=shown, main="table")
+    room = height - 2 - shown  # the status line and the footer
+    if width >= WIDE:
+        heat = min(heat_rows + extra, room // 2)
+        side = min(SIDE, width * 9 // 20)
+        return Layout(framed=framed, beside=side, banner=shown, heat=heat, table=room - heat)
+    heat = min(heat_rows + extra, max(3, room // 3))
+    least_log = max(5, room // 3)
+    table = max(min(ranks + 1 + extra, room - heat - least_log), 0)
+    return Layout(framed=framed, banner=shown, heat=heat, table=table)

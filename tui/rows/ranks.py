@@ -1,0 +1,209 @@
+"""The rank table: which columns fit, what stands in them, and in which order the ranks come.
+
+After the end of a run it is the exit table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...runners.model import RankSample
+from ...runners.state import Node, Rank
+from . import glyphs
+from .cells import NA, Cell, Row, amount, fit, pair, percent, seconds
+from .frame import Frame, gpu_of
+
+Sortable = float | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One rank with what belongs to it at the time of this paint; None where unknown or old."""
+
+    rank: Rank
+    node: Node | None
+    sample: RankSample | None
+    util: float | None
+    mem: tuple[int | None, int | None]
+    gpu: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. The highest `order` is left out first where the terminal is narrow."""
+
+    name: str
+    width: int
+    order: int
+    text: Callable[[Line], str]
+    key: Callable[[Line], Sortable] | None = None
+    right: bool = True
+
+
+def _or_na(value: int | None) -> str:
+    return NA if value is None else str(value)
+
+
+def _state(line: Line) -> str:
+    return f"{glyphs.RANK[line.rank.phase][0]} {line.rank.phase}"
+
+
+def _worst(line: Line) -> str:
+    """Sorts failed before starting before running."""
+    style = glyphs.RANK[line.rank.phase][1]
+    return {"bad": "0", "warn": "1", "stale": "2"}.get(style, "3") + str(line.rank.phase)
+
+
+def _end(line: Line) -> str:
+    if line.rank.signal:
+        return line.rank.signal
+    return _or_na(line.rank.exit_code)
+
+
+def _sample(pick: Callable[[RankSample], Sortable]) -> Callable[[Line], Sortable]:
+    return lambda line: None if line.sample is None else pick(line.sample)
+
+
+_RANK = Column("rank", 4, 0, lambda line: str(line.rank.place.rank), lambda line: line.rank.place.rank)
+_STATE = Column("state", 11, 1, _state, _worst, right=False)
+_PID = Column("pid", 7, 9, lambda line: _or_na(line.rank.pid))
+_LOCAL = Column("local", 5, 13, lambda line: str(line.rank.place.local_rank))
+_NODE = Column(
+    "node",
+    8,
+    12,
+    lambda line: (line.node.host if line.node else "") or str(line.rank.place.node),
+    right=False,
+)
+_STEP = Column(
+    "step",
+    7,
+    6,
+    lambda line: _or_na(line.sample.step if line.sample else None),
+    _sample(lambda sample: sample.step),
+)
+
+LIVE: tuple[Column, ...] = (
+    _RANK,
+    _LOCAL,
+    _NODE,
+    _STATE,
+    _PID,
+    Column("GPU", 3, 8, lambda line: _or_na(line.gpu)),
+    Column("util", 4, 2, lambda line: percent(line.util), lambda line: line.util),
+    Column("mem", 9, 3, lambda line: pair(*line.mem), lambda line: line.mem[0]),
+    Column(
+        "CPU",
+        5,
+        4,
+        lambda line: percent(line.sample.cpu_percent if line.sample else None),
+        _sample(lambda sample: sample.cpu_percent),
+    ),
+    Column(
+        "RSS",
+        5,
+        7,
+        lambda line: amount(line.sample.rss_bytes if line.sample else None),
+        _sample(lambda sample: sample.rss_bytes),
+    ),
+    _STEP,
+    Column(
+        "s/step",
+        6,
+        5,
+        lambda line: seconds(line.sample.step_s if line.sample else None),
+        _sample(lambda sample: sample.step_s),
+    ),
+    Column("NCCL", 5, 10, lambda line: line.rank.nccl_debug or NA, right=False),
+)
+
+ENDED: tuple[Column, ...] = (
+    _RANK,
+    _LOCAL,
+    _NODE,
+    _STATE,
+    _PID,
+    Column("exit", 8, 2, _end, right=False),
+    _STEP,
+)
+
+SORTS = tuple(column.name for column in LIVE if column.key is not None)
+"""Columns that can be sorted by, in the order of the key."""
+
+_NO_GPU = frozenset({"GPU", "util", "mem"})
+_TWO_SPACES = 1
+
+
+def columns(frame: Frame, width: int) -> list[Column]:
+    """The columns that fit, in their order on the screen."""
+    wanted = ENDED if frame.state.phase.ended else LIVE
+    left_out = set() if any(node.gpus for node in frame.state.nodes.values()) else set(_NO_GPU)
+    if frame.state.plan is not None and frame.state.plan.backend == "gloo":
+        left_out.add("NCCL")
+    chosen = [column for column in wanted if column.name not in left_out]
+    while sum(column.width + _TWO_SPACES for column in chosen) + 1 > width and len(chosen) > 2:
+        chosen.remove(max(chosen, key=lambda column: column.order))
+    return chosen
+
+
+def lines(frame: Frame) -> list[Line]:
+    """Every rank, sorted as the view says; unknown values come last."""
+    found = [_line(frame, rank) for _, rank in sorted(frame.state.ranks.items())]
+    column = next((one for one in LIVE if one.name == frame.view.sort and one.key is not None), _RANK)
+    key = column.key
+    if key is None:
+        return found
+    known = [(value, line) for line in found if (value := key(line)) is not None]
+    unknown = [line for line in found if key(line) is None]
+    known.sort(key=lambda item: (isinstance(item[0], str), item[0]), reverse=frame.view.reverse)
+    return [line for _, line in known] + unknown
+
+
+def _line(frame: Frame, rank: Rank) -> Line:
+    node = frame.state.nodes.get(rank.place.node)
+    gpu = gpu_of(rank, node)
+    fresh = node is not None and frame.fresh(node.node, node.gpu_sampled)
+    shown = gpu if fresh else None
+    return Line(
+        rank=rank,
+        node=node,
+        sample=rank.sample if frame.fresh(rank.place.node, rank.sampled) else None,
+        util=shown.util if shown else None,
+        mem=(shown.mem_used, shown.mem_total) if shown else (None, None),
+        gpu=gpu.index if gpu else None,
+    )
+
+
+def head_row(frame: Frame, width: int) -> Row:
+    """The names of the columns; the sorted one carries an arrow."""
+    cells: list[Cell] = [(" ", "dim")]
+    for column in columns(frame, width):
+        name = column.name
+        if name == frame.view.sort and name != "rank":
+            up, down = ("^", "v") if frame.view.ascii else ("▴", "▾")
+            name = name[: column.width - 1] + (down if frame.view.reverse else up)
+        cells.append((fit(name, column.width, right=column.right) + " ", "dim"))
+    return tuple(cells)
+
+
+def rank_row(frame: Frame, line: Line, chosen: list[Column]) -> Row:
+    """One rank."""
+    marked = line.rank.place.rank in frame.view.marked
+    cells: list[Cell] = [(glyphs.MARK if marked else " ", "accent")]
+    for column in chosen:
+        text = column.text(line)
+        style = "stale" if text == NA else "text"
+        if column is _STATE:
+            style = glyphs.RANK[line.rank.phase][1]
+        elif text == NA and line.sample is None and line.rank.sample is not None:
+            text = glyphs.MISSING  # there was a value, it is too old to be shown as true
+        cells.append((fit(text, column.width, right=column.right) + " ", style))
+    return tuple(cells)
+
+
+def table_rows(frame: Frame, width: int) -> tuple[list[Row], list[int]]:
+    """Rows of the table without its head, and the rank that each row shows."""
+    chosen = columns(frame, width)
+    found = lines(frame)
+    return [rank_row(frame, line, chosen) for line in found], [line.rank.place.rank for line in found]

@@ -1,0 +1,35 @@
+"""The run list, and what stands there before the first run."""
+
+from __future__ import annotations
+
+from ..follow import RunEntry
+from . import glyphs
+from .cells import Row, age, fit
+
+EMPTY: tuple[Row, ...] = (
+    (("No run yet.", "head"),),
+    (("  ^n", "accent"), ("  pick a preset and start one", "text")),
+    (("  distui launch PRESET -- SCRIPT", "accent"), ("  does the same from the shell", "text")),
+    (("  distui watch", "accent"), ("  shows jobs that distui did not start", "text")),
+)
+"""What to do when there is nothing to show."""
+
+
+def head_row(width: int) -> Row:
+    """The names of the columns."""
+    return (
+        (fit(f" {fit('run', 24)} {fit('state', 12)} {fit('age', 5, right=True)}  preset", width), "dim"),
+    )
+
+
+def run_row(entry: RunEntry) -> Row:
+    """One run."""
+    glyph, style = glyphs.run_phase(entry.phase)
+    note = "  read-only" if entry.readonly and entry.live else ""
+    return (
+        (f" {fit(entry.name or entry.id, 24)} ", "head" if entry.live else "text"),
+        (fit(f"{glyph} {entry.phase}", 12), style),
+        (f" {fit(age(entry.age_s), 5, right=True)}  ", "text"),
+        (fit(entry.preset or "-", 16), "text"),
+        (f"  {entry.id}{note}", "dim"),
+    )

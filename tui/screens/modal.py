@@ -1,0 +1,116 @@
+"""Screens on top of others: a question, a text, one line of input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, TypeVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.events import Resize
+from textual.screen import ModalScreen
+from textual.widgets import Input, Label, Static
+
+from ..rows.cells import Row, hang
+from ..widgets.rows_view import RowsView
+
+Answer = TypeVar("Answer")
+
+
+class _Box(Vertical):
+    """The frame of a modal screen."""
+
+
+class RowsModal(ModalScreen[Answer]):
+    """A title, rows, and a line of keys, no larger than needed."""
+
+    def __init__(self, title: str, rows: Sequence[Row], keys: Row, ascii_only: bool = False) -> None:
+        super().__init__()
+        self._question = title
+        self._answer_rows = rows
+        self.view = RowsView(id="modal-rows")
+        self._key_row = RowsView(id="modal-keys")
+        self._key_row.can_focus = False
+        self.view.ascii_only = self._key_row.ascii_only = ascii_only
+        self._key_row.set_rows([keys])
+
+    def compose(self) -> ComposeResult:
+        with _Box(id="box"):
+            yield Static(self._question, id="modal-title", markup=False)
+            yield self.view
+            yield self._key_row
+
+    def on_resize(self, event: Resize) -> None:
+        width = min(96, event.size.width - 8)
+        rows = [part for row in self._answer_rows for part in hang(row, width - 6)]
+        self.view.set_rows(rows)
+        self.view.styles.height = max(1, min(len(rows), event.size.height - 9))
+        self.query_one("#box").styles.width = width
+
+
+class ConfirmScreen(RowsModal[bool]):
+    """Asks before a run is changed: Enter cancels, `y` does it."""
+
+    BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
+        Binding("y", "answer(True)", "do it", id="confirm.yes"),
+        Binding("enter,escape,n,q", "answer(False)", "cancel", id="confirm.no"),
+    ]
+
+    def __init__(self, title: str, rows: Sequence[Row], verb: str, ascii_only: bool = False) -> None:
+        keys: Row = (
+            ("y", "key"),
+            (f" {verb}     ", "text"),
+            ("Enter", "key"),
+            (" cancel (default)", "text"),
+        )
+        super().__init__(title, rows, keys, ascii_only)
+
+    def action_answer(self, yes: bool) -> None:
+        self.dismiss(yes)
+
+
+class TextScreen(RowsModal[None]):
+    """Something to read: help, or what a dump brought."""
+
+    BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
+        Binding("escape,q,enter,question_mark", "close", "close", id="text.close")
+    ]
+
+    def __init__(self, title: str, rows: Sequence[Row], ascii_only: bool = False) -> None:
+        keys: Row = (
+            ("esc", "key"),
+            (" close   ", "text"),
+            ("j k PgUp PgDn g G", "key"),
+            (" scroll", "text"),
+        )
+        super().__init__(title, rows, keys, ascii_only)
+
+    def action_close(self) -> None:
+        self.dismiss(None)
+
+
+class PromptScreen(ModalScreen[str | None]):
+    """One line of input at the bottom: `:` commands and `/` filters."""
+
+    BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
+        Binding("escape", "cancel", "cancel", id="prompt.cancel")
+    ]
+
+    def __init__(self, sign: str, value: str = "", hint: str = "") -> None:
+        super().__init__()
+        self._sign, self._value, self._hint = sign, value, hint
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="prompt"):
+            yield Label(self._sign, id="prompt-sign", markup=False)
+            yield Input(self._value, placeholder=self._hint, compact=True, id="prompt-input")
+
+    def on_mount(self) -> None:
+        self.query_one(Input).focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self.dismiss(event.value)
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)

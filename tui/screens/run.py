@@ -1,0 +1,230 @@
+"""The run screen: status, banner, heat map, ranks, log, events, and how they share the terminal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Container, Vertical
+from textual.events import Resize
+from textual.screen import Screen
+from textual.widget import Widget
+
+from ...runners.logs.files import LogError
+from ...runners.logs.follow import compile_grep
+from ..actions import bindings
+from ..rows.banner import banner_rows
+from ..rows.frame import METRICS, Frame
+from ..rows.heat import heat_rows
+from ..rows.layout import Layout, plan_layout
+from ..rows.ranks import SORTS
+from ..rows.report import end_rows
+from ..widgets.footer import KeyFooter
+from ..widgets.log_view import LogView
+from ..widgets.panes import Banner, Events, HeatMap, RankTable, StatusLine, Summary
+from .modal import PromptScreen
+
+if TYPE_CHECKING:
+    from ..app import CockpitApp
+
+_MOST_BANNER = 6
+
+
+class RunScreen(Screen[None]):
+    """One run. The keys of `actions.py` with scope "run" act here; what changes the run goes to the app."""
+
+    app: CockpitApp
+    BINDINGS: ClassVar[list[Binding]] = bindings("run")  # type: ignore[assignment]
+
+    def __init__(self, app: CockpitApp) -> None:
+        super().__init__()
+        frames = app.frames
+        self.status = StatusLine(frames, id="status")
+        self.banner = Banner(frames, id="banner")
+        self.heat = HeatMap(frames, id="heat")
+        self.ranks = RankTable(frames, id="ranks")
+        self.events = Events(frames, id="events")
+        self.log_view = LogView(frames, app.read_log, id="log")
+        self.summary = Summary(frames, id="summary")
+        self.foot = KeyFooter(id="footer")
+        self._shared: Layout | None = None
+
+    def compose(self) -> ComposeResult:
+        yield self.status
+        yield self.banner
+        with Container(id="body"):
+            with Vertical(id="left"):
+                yield self.heat
+                yield self.ranks
+                yield self.events
+            yield self.log_view
+        yield self.summary
+        yield self.foot
+
+    def on_mount(self) -> None:
+        self.app.frames.subscribe(self, self._arrange)
+        self.events.border_title = "findings, attempts, notices"
+        self.ranks.focus()
+        self.call_after_refresh(self.app.publish)
+
+    def on_resize(self, event: Resize) -> None:
+        self.app.publish()
+
+    # --- layout
+
+    def _arrange(self, frame: Frame) -> None:
+        """Give each pane its rows; nothing happens unless something about the sizes changed."""
+        width, height = self.size
+        if not width:
+            return
+        inner = width - 3
+        wanted = end_rows(frame, inner) if frame.state.phase.ended else heat_rows(frame, inner)
+        banner = len(banner_rows(frame, width, _MOST_BANNER))
+        shared = plan_layout(width, height, frame.view.pane, len(wanted), len(frame.state.ranks), banner)
+        if shared != self._shared:
+            self._shared = shared
+            with self.app.batch_update():
+                self._apply(shared)
+            self.call_after_refresh(self.app.publish)
+
+    def _apply(self, shared: Layout) -> None:
+        self.set_class(shared.framed, "-framed")
+        self.set_class(bool(shared.beside), "-beside")
+        self.set_class(self.app.view.ascii, "-ascii")
+        panes: dict[Widget, int | str] = {
+            self.status: 1 if not shared.small else 0,
+            self.banner: shared.banner if not shared.small else 0,
+            self.heat: shared.heat,
+            self.ranks: "1fr" if shared.main == "table" else shared.table,
+            self.events: "1fr" if shared.main == "events" else 0,
+            self.log_view: "1fr" if shared.main == "log" and not shared.small else 0,
+            self.summary: "1fr" if shared.small else 0,
+        }
+        for pane, size in panes.items():
+            pane.display = size != 0
+            pane.styles.height = size or 0
+        self.log_view.styles.width = shared.beside or "1fr"
+        left = self.query_one("#left")
+        left.display = any(pane.display for pane in (self.heat, self.ranks, self.events))
+        fills = shared.main != "log" or shared.beside
+        left.styles.height = "1fr" if fills else "auto"
+        if self.focused is None or not self.focused.display:
+            self._focus_main(shared)
+
+    def _focus_main(self, shared: Layout) -> None:
+        first = self.log_view if shared.main == "log" and not shared.table else self.ranks
+        self.set_focus(self.events if shared.main == "events" else first)
+
+    # --- keys that only change what is seen
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return self.app.allowed(action)
+
+    def action_pane(self, pane: str) -> None:
+        self.app.look(pane=pane)
+        target = {"log": self.log_view, "events": self.events}.get(pane, self.ranks)
+        self.call_after_refresh(target.focus)
+
+    def action_back(self) -> None:
+        chosen = self.log_view.selection
+        if chosen.pattern:
+            self.log_view.select(replace(chosen, pattern=""))
+        elif chosen.rank is not None:
+            self.log_view.select(replace(chosen, rank=None))
+        else:
+            self.action_pane("overview")
+
+    def action_metric(self) -> None:
+        at = METRICS.index(self.app.view.metric)
+        self.app.look(metric=METRICS[(at + 1) % len(METRICS)])
+
+    def action_sort(self) -> None:
+        at = SORTS.index(self.app.view.sort)
+        self.app.look(sort=SORTS[(at + 1) % len(SORTS)])
+
+    def action_reverse(self) -> None:
+        self.app.look(reverse=not self.app.view.reverse)
+
+    def action_pause(self) -> None:
+        self.app.look(paused=not self.app.view.paused)
+
+    @on(RankTable.Marked)
+    def _mark(self, event: RankTable.Marked) -> None:
+        self.app.look(marked=self.app.view.marked ^ {event.rank})
+
+    @on(RankTable.Zoomed)
+    def _zoom(self, event: RankTable.Zoomed) -> None:
+        self.log_view.select(replace(self.log_view.selection, rank=event.rank))
+        self.log_view.set_follow(True)
+        if not self.log_view.display:
+            self.app.look(pane="log")
+        self.call_after_refresh(self.log_view.focus)
+
+    @on(LogView.Zoomed)
+    def _zoom_log(self) -> None:
+        self.action_pane("overview" if self.app.view.pane == "log" else "log")
+        self.call_after_refresh(self.log_view.focus)
+
+    # --- the log
+
+    def action_follow(self) -> None:
+        self.log_view.set_follow(not self.log_view.follow)
+
+    def action_stream(self) -> None:
+        self.log_view.next_stream()
+
+    def action_hit(self, step: int) -> None:
+        if not self.log_view.selection.pattern:
+            self.notify("no pattern yet: / sets one")
+        elif not self.log_view.to_hit(step):
+            self.notify("no hit in the lines that are loaded")
+
+    def action_error(self) -> None:
+        if not self.log_view.to_error():
+            self.notify("no error or warning in the lines that are loaded")
+
+    def action_filter(self) -> None:
+        prompt = PromptScreen(
+            "/", self.log_view.selection.pattern, "regular expression; empty shows all lines"
+        )
+        self.app.push_screen(prompt, self._filter)
+
+    def _filter(self, pattern: str | None) -> None:
+        if pattern is None:
+            return
+        try:
+            compile_grep(pattern)
+        except LogError as error:
+            self.notify(str(error).removeprefix("--grep "), severity="error", markup=False)
+            return
+        self.log_view.select(replace(self.log_view.selection, pattern=pattern, only_hits=True))
+        self.log_view.set_follow(True)
+
+    def action_copy(self) -> None:
+        self.app.keep(self.log_view.chosen_text())
+
+    def action_pager(self) -> None:
+        self.app.page(self.log_view.whole_text())
+
+    # --- what leaves the screen
+
+    def action_command(self) -> None:
+        prompt = PromptScreen(
+            ":", hint="restart env K=V · nccl INFO COLL for 30 · stop · dump stacks · quit"
+        )
+        self.app.push_screen(prompt, self.app.run_line)
+
+    def action_restart(self) -> None:
+        self.app.restart()
+
+    def action_stop(self) -> None:
+        self.app.stop()
+
+    def action_nccl(self) -> None:
+        self.app.ask_nccl()
+
+    def action_shell(self) -> None:
+        self.app.shell(self.ranks.current)

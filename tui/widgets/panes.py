@@ -1,0 +1,148 @@
+"""The panes that only show: each subscribes to the frames and owns its paint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.binding import Binding
+from textual.events import Resize
+from textual.message import Message
+from textual.signal import Signal
+
+from ..actions import bindings
+from ..rows.banner import banner_rows
+from ..rows.cells import Row
+from ..rows.frame import Frame
+from ..rows.heat import heat_rows, heat_title
+from ..rows.ranks import head_row, table_rows
+from ..rows.report import end_rows, event_rows
+from ..rows.status import one_line, status_row
+from .rows_view import RowsView
+
+
+class Pane(RowsView):
+    """A pane that follows the frames."""
+
+    def __init__(self, frames: Signal[Frame], *, id: str, cursor: bool = False) -> None:
+        super().__init__(id=id, cursor=cursor)
+        self._frames = frames
+        self.frame: Frame | None = None
+
+    def on_mount(self) -> None:
+        self._frames.subscribe(self, self.show)
+
+    def on_resize(self, event: Resize) -> None:
+        if self.frame is not None:
+            self.show(self.frame)
+
+    def show(self, frame: Frame) -> None:
+        """Paint what changed since the frame before."""
+        self.frame = frame
+        self.ascii_only = frame.view.ascii
+        if self.display and self.size.width:
+            self.set_rows(self.build(frame, self.size.width), self.build_head(frame, self.size.width))
+
+    def build(self, frame: Frame, width: int) -> Sequence[Row]:
+        """The pane's rows."""
+        raise NotImplementedError
+
+    def build_head(self, frame: Frame, width: int) -> Row | None:
+        """A row that does not scroll, if the pane has one."""
+        return None
+
+
+class StatusLine(Pane):
+    """How the run stands, in one row."""
+
+    can_focus = False
+
+    def build(self, frame: Frame, width: int) -> Sequence[Row]:
+        return [status_row(frame, width)]
+
+
+class Summary(Pane):
+    """All that fits on a terminal that is too small."""
+
+    can_focus = False
+
+    def build(self, frame: Frame, width: int) -> Sequence[Row]:
+        return one_line(frame, width)
+
+
+class Banner(Pane):
+    """What must be read now."""
+
+    can_focus = False
+
+    def build(self, frame: Frame, width: int) -> Sequence[Row]:
+        return banner_rows(frame, width, max(1, self.size.height))
+
+
+class HeatMap(Pane):
+    """Nodes by GPUs; after the end of the run, what happened."""
+
+    def build(self, frame: Frame, width: int) -> Sequence[Row]:
+        if frame.state.phase.ended:
+            self.border_title = "what happened"
+            return end_rows(frame, width)
+        self.border_title = heat_title(frame)
+        return heat_rows(frame, width)
+
+
+class Events(Pane):
+    """Findings, attempts, notices."""
+
+    def build(self, frame: Frame, width: int) -> Sequence[Row]:
+        return event_rows(frame, width)
+
+
+class RankTable(Pane):
+    """One row a rank."""
+
+    BINDINGS: ClassVar[list[Binding]] = bindings("list")  # type: ignore[assignment]
+
+    class Zoomed(Message):
+        """The user wants the log of one rank."""
+
+        def __init__(self, rank: int) -> None:
+            super().__init__()
+            self.rank = rank
+
+    class Marked(Message):
+        """The user marked or unmarked a rank."""
+
+        def __init__(self, rank: int) -> None:
+            super().__init__()
+            self.rank = rank
+
+    def __init__(self, frames: Signal[Frame], *, id: str) -> None:
+        super().__init__(frames, id=id, cursor=True)
+        self._order: list[int] = []
+
+    def build(self, frame: Frame, width: int) -> Sequence[Row]:
+        current = self.current
+        rows, self._order = table_rows(frame, width - 1)
+        if current in self._order:
+            self.cursor = self._order.index(current)
+        title = "how the ranks ended" if frame.state.phase.ended else "ranks"
+        marked = f" · {len(frame.view.marked)} marked" if frame.view.marked else ""
+        self.border_title = f"{title}{marked}"
+        return rows
+
+    def build_head(self, frame: Frame, width: int) -> Row | None:
+        return ((" ", "dim"), *head_row(frame, width - 1))
+
+    @property
+    def current(self) -> int | None:
+        """The rank under the cursor."""
+        return self._order[self.cursor] if 0 <= self.cursor < len(self._order) else None
+
+    def action_mark(self) -> None:
+        if self.current is not None:
+            self.post_message(self.Marked(self.current))
+            self.action_cursor(1)
+
+    def action_zoom(self) -> None:
+        if self.current is not None:
+            self.post_message(self.Zoomed(self.current))

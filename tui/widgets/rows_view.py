@@ -1,0 +1,177 @@
+"""The Line-API widget that every pane is made of: rows in, changed rows repainted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.binding import Binding
+from textual.events import Click
+from textual.geometry import Region, Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from ..actions import bindings
+from ..rows import glyphs
+from ..rows.cells import Row
+from ..theme import styles
+
+
+class RowsView(ScrollView):
+    """Shows rows and repaints only those that differ from what stands on the screen.
+
+    With `cursor` it has a current row, shown by a glyph in a column of its own, moved by the movement keys.
+    """
+
+    BINDINGS: ClassVar[list[Binding]] = bindings("move")  # type: ignore[assignment]
+    can_focus = True
+
+    def __init__(self, *, id: str | None = None, cursor: bool = False, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self.rows: list[Row] = []
+        self.head: Row | None = None
+        """A row that does not scroll."""
+        self.ascii_only = False
+        self.has_cursor = cursor
+        self.cursor = 0
+        self._left = 0
+        self._strips: dict[tuple[Row, bool, int, int, str], Strip] = {}
+
+    # --- content
+
+    def set_rows(self, rows: Sequence[Row], head: Row | None = None) -> None:
+        """Show these rows; only what changed is repainted."""
+        old, self.rows = self.rows, list(rows)
+        if head != self.head:
+            self.head = head
+            self._refresh_rows([-1])
+        if len(old) != len(self.rows):
+            self.virtual_size = Size(0, len(self.rows) + self._head_rows)
+            self.cursor = max(0, min(self.cursor, len(self.rows) - 1))
+        changed = [y for y, (was, now) in enumerate(zip(old, self.rows, strict=False)) if was != now]
+        changed += range(min(len(old), len(self.rows)), max(len(old), len(self.rows)))
+        self._refresh_rows(changed)
+
+    @property
+    def _head_rows(self) -> int:
+        return 0 if self.head is None else 1
+
+    @property
+    def shown(self) -> int:
+        """How many rows fit."""
+        return max(0, self.size.height - self._head_rows)
+
+    def _refresh_rows(self, changed: Sequence[int]) -> None:
+        """Repaint these rows where they are on the screen; -1 is the head."""
+        width, top = self.size.width, self.scroll_offset.y
+        visible = (0 if y < 0 else y - top + self._head_rows for y in changed)
+        regions = [Region(0, y, width, 1) for y in visible if 0 <= y < self.size.height]
+        if len(regions) > self.size.height // 2:
+            self.refresh()
+        elif regions:
+            self.refresh(*regions)
+
+    def repaint(self) -> None:
+        """Everything, because colours or glyphs changed."""
+        self._strips.clear()
+        self.refresh()
+
+    # --- painting
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the pane."""
+        if self.head is not None:
+            if y == 0:
+                return self._strip(self.head, False)
+            y -= 1
+        index = y + self.scroll_offset.y
+        if not 0 <= index < len(self.rows):
+            return Strip.blank(self.size.width, self.rich_style)
+        return self._strip(self.rows[index], self.has_cursor and self.has_focus and index == self.cursor)
+
+    def _strip(self, row: Row, current: bool) -> Strip:
+        width = self.size.width
+        key = (row, current, width, self._left, self.app.theme)
+        strip = self._strips.get(key)
+        if strip is None:
+            if len(self._strips) > 2000:
+                self._strips.clear()
+            strip = self._strips[key] = self._build(row, current, width)
+        return strip
+
+    def _build(self, row: Row, current: bool, width: int) -> Strip:
+        table = styles(self.app.theme)
+        plain = table["text"]
+        cells = [(glyphs.CURSOR if current else " ", "accent"), *row] if self.has_cursor else list(row)
+        if self.ascii_only:
+            cells = [(glyphs.to_ascii(text), style) for text, style in cells]
+        strip = Strip([Segment(text, table.get(style, plain)) for text, style in cells])
+        if self._left and current is not None:
+            strip = strip.crop(self._left)
+        base = self.rich_style + Style(bold=True) if current else self.rich_style
+        return strip.adjust_cell_length(width, base).apply_style(base)
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self._strips.clear()
+
+    def on_focus(self) -> None:
+        self._refresh_rows([self.cursor])
+
+    def on_blur(self) -> None:
+        self._refresh_rows([self.cursor])
+
+    # --- moving
+
+    def move_to(self, index: int) -> None:
+        """Put the cursor on a row and make that row visible."""
+        old, self.cursor = self.cursor, max(0, min(index, len(self.rows) - 1))
+        top = self.scroll_offset.y
+        if self.cursor < top:
+            self.scroll_to(y=self.cursor, animate=False, immediate=True)
+        elif self.cursor >= top + self.shown:
+            self.scroll_to(y=self.cursor - self.shown + 1, animate=False, immediate=True)
+        self._refresh_rows([old, self.cursor])
+        self.cursor_moved()
+
+    def cursor_moved(self) -> None:
+        """For subclasses: the user moved."""
+
+    def action_cursor(self, by: int) -> None:
+        """Down or up by rows."""
+        if self.has_cursor:
+            self.move_to(self.cursor + by)
+        else:
+            self.scroll_relative(y=by, animate=False, immediate=True)
+
+    def action_page(self, by: int) -> None:
+        """Down or up by pages."""
+        step = max(1, self.shown - 1) * by
+        if self.has_cursor:
+            self.move_to(self.cursor + step)
+        else:
+            self.scroll_relative(y=step, animate=False, immediate=True)
+
+    def action_end(self, bottom: bool) -> None:
+        """To the last or the first row."""
+        if self.has_cursor:
+            self.move_to(len(self.rows) - 1 if bottom else 0)
+        else:
+            self.scroll_to(y=len(self.rows) if bottom else 0, animate=False, immediate=True)
+
+    def action_sideways(self, by: int) -> None:
+        """Left or right by columns."""
+        left = max(0, self._left + by)
+        if left != self._left:
+            self._left = left
+            self.refresh()
+
+    def on_click(self, event: Click) -> None:
+        """Select the row; a double click opens it."""
+        index = event.y - self._head_rows + self.scroll_offset.y
+        if self.has_cursor and 0 <= index < len(self.rows):
+            self.move_to(index)
+            if event.chain > 1 and hasattr(self, "action_zoom"):
+                self.action_zoom()
