@@ -191,14 +191,14 @@ class Training:
         net = CharGPT(args.layers, args.width, args.block)
         self.model, self.optimizer = preset.parallelize(net, torch.optim.AdamW, lr=args.lr)
         self.checkpoints = Checkpoints(args.checkpoint_dir)
-        self.printed = (time.monotonic(), 0)
+        self.printed, self.saved = (time.monotonic(), 0), 0
 
     def resume(self) -> None:
         """Go on from the newest checkpoint; rank 0 reads it and the others get it from there."""
         wanted = self.args.resume == "auto" and rank() == 0
         saved = self.checkpoints.newest() if wanted else None
         self.step = int(preset.load_saved(self.model, self.optimizer, saved).get("step", 0))
-        self.printed = (time.monotonic(), self.step)
+        self.printed, self.saved = (time.monotonic(), self.step), self.step
         if self.step and rank() == 0:
             say(f"resumed from step {self.step}")
 
@@ -239,10 +239,13 @@ class Training:
             self.save()
 
     def save(self) -> None:
-        """Every rank gives its part, rank 0 writes."""
+        """Every rank gives its part, rank 0 writes. Nothing to do where this step was saved already."""
+        if self.step == self.saved:
+            return
         state = preset.state_for_saving(self.model, self.optimizer, step=self.step)
         if rank() == 0:
             self.checkpoints.write(self.step, state)
+        self.saved = self.step
 
 
 def options() -> argparse.Namespace:
@@ -271,11 +274,10 @@ def main() -> int:
     training = Training(args, stop)
     say(f"rank {rank()} of {world_size()}: {preset.strategy()} on {preset.device()}, pid {os.getpid()}")
     training.resume()
-    first = training.step
     together = training.run()
     stop.noticed.set()
     # Where the others are gone, only a rank that has the whole state by itself can save it.
-    if training.step > first and (together or preset.strategy() == "ddp"):
+    if together or preset.strategy() == "ddp":
         training.save()
     done = training.step >= args.steps
     del training

@@ -249,7 +249,7 @@ def _wrap(
         return model
     model = DistributedDataParallel(model, **options)
     if reduce != torch.float32:
-        # A lambda, because DDP refuses a hook with postponed annotations; torch's own bf16 hook refuses gloo.
+        # torch's own bf16 hook refuses gloo; a lambda, as DDP refuses postponed annotations.
         model.register_comm_hook(None, lambda _, bucket: _averaged(bucket, reduce))
     return model
 
