@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
 def scan(
     descriptor: int, offset: int, limit: int, scan_bytes: int, deadline: float, pattern: re.Pattern[str]
 ) -> tuple[bytes, int]:
-    """Matching lines, at most `limit` bytes (a longer line is cut), and the offset of the first line not seen."""
+    """Matching lines, at most `limit` bytes (a longer line is cut), and where the first line not seen begins."""
     found = bytearray()
     position, stop = offset, offset + scan_bytes
     while position < stop and time.monotonic() < deadline:

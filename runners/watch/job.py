@@ -40,6 +40,8 @@ class Watched:
     places: tuple[RankPlace, ...]
     gone: frozenset[int] = frozenset()
     """Ranks of this attempt that are gone."""
+    left: frozenset[tuple[int, int]] = frozenset()
+    """(pid, start) of ranks' children seen so far that still live, those of earlier attempts too."""
     orphaned: bool = False
     """Whether the launcher went before its ranks."""
     over: bool = False
@@ -47,7 +49,7 @@ class Watched:
 
 def begin(job: Job, seen: Scan, host: str) -> tuple[Watched, list[Stamped]]:
     """What a watcher that has just found the job tells; run and attempt are dated back to its start."""
-    watched = Watched(job, _restarts(job) + 1, places_of(job))
+    watched = Watched(job, _restarts(job) + 1, places_of(job), left=_children(job))
     events: list[Event] = [
         RunCreated(run=run_id(job), name=name_of(_first(job).argv), host=host, plan=plan_of(job)),
         *(RunnerStarted(pid=pid, kind=job.launcher) for pid, _ in sorted(job.launchers)),
@@ -65,8 +67,9 @@ def advance(watched: Watched, seen: Scan) -> tuple[Watched, list[Stamped]]:
     if watched.over:
         return watched, []
     events: list[Event] = []
+    left = watched.left
     now = seen.jobs.get(watched.job.key)
-    present = {} if now is None else _present(watched.job, now)
+    present = {} if now is None else _present(watched, now)
     fresh = {
         rank: found for rank, found in present.items() if not _same(watched.job.ranks.get(rank), found)
     }
@@ -78,6 +81,7 @@ def advance(watched: Watched, seen: Scan) -> tuple[Watched, list[Stamped]]:
         led = now if now.launchers else replace(now, launcher=known.launcher, launchers=known.launchers)
         watched = replace(watched, job=replace(led, ranks={**known.ranks, **present}))
         events += _running(watched, fresh.values())
+    watched = replace(watched, left=(left | _children(watched.job)) & seen.alive)
     watched, lost = _lost(watched, seen)
     watched, ended = _end(watched, seen)
     return watched, _stamped(seen, [*events, *lost, *ended])
@@ -144,10 +148,13 @@ def outputs(job: Job, attempt: int) -> dict[str, str]:
     return files
 
 
-def _present(before: Job, now: Job) -> dict[int, Found]:
+def _present(watched: Watched, now: Job) -> dict[int, Found]:
     """The ranks that are there now, without children left behind by ranks that are gone."""
-    left = {child for found in before.ranks.values() for child in found.below}
-    return {rank: found for rank, found in now.ranks.items() if (found.pid, found.started) not in left}
+    return {rank: one for rank, one in now.ranks.items() if (one.pid, one.started) not in watched.left}
+
+
+def _children(job: Job) -> frozenset[tuple[int, int]]:
+    return frozenset(child for found in job.ranks.values() for child in found.below)
 
 
 def _is_new_attempt(watched: Watched, fresh: Mapping[int, Found]) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from ..logs.files import parse_file_id
 from ..logs.window import ask_window
 from ..model import (
     CaughtUp,
@@ -30,7 +31,7 @@ from ..telemetry.host import HostSampler
 from ..telemetry.watchdog import GpuSource
 from ..wire.link import Window
 from .discover import Job, Scan, scan
-from .job import READ_ONLY, Watched, advance, begin, outputs
+from .job import advance, begin, outputs
 from .ranks import JobRanks
 
 INTERVAL_S = 1.0
@@ -154,11 +155,13 @@ class WatchLink:
         return grown
 
     def _no_log(self, file: str) -> str:
-        return f"{file} cannot be read: " + no_log(self._watched)
-
-
-def no_log(watched: Watched) -> str:
-    """Why a rank's output is in no file, from where the lowest rank writes."""
-    found = watched.job.ranks[min(watched.job.ranks)]
-    where = found.out.why or "another file"
-    return f"this job writes to {where}, and distui did not start it ({READ_ONLY})"
+        """Why this job has no such file, and where that output goes."""
+        named = parse_file_id(file)
+        found = self._watched.job.ranks.get(named.rank) if named and named.rank is not None else None
+        if named is None or found is None or named.stream not in ("out", "err"):
+            return f"{file} is no output of this job, which distui did not start: choose one that is listed"
+        output = found.out if named.stream == "out" else found.err
+        where = output.path or output.why
+        return (
+            f"{file} does not exist: distui did not start this job, and rank {named.rank} writes to {where}"
+        )

@@ -1,0 +1,166 @@
+"""Ranks are found by their environment, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from distui.runners.errors import NoSuchRunError
+from distui.runners.watch.discover import Job, Scan, find_job, job_key, scan
+from distui.runners.watch.launcher import command_of, launcher_kind, name_of
+from watch_jobs import Jobs
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Iterator[Jobs]:
+    """A place to start jobs from; every process is ended afterwards."""
+    jobs = Jobs(tmp_path)
+    yield jobs
+    jobs.stop()
+
+
+def job_of(pid: int) -> Job:
+    return find_job(scan(), pid)
+
+
+def test_a_rank_is_found_and_its_forked_children_are_not_ranks(jobs: Jobs) -> None:
+    child = jobs.rank(forks=2, CUDA_VISIBLE_DEVICES="3")
+    jobs.await_ranks(1)
+    job = job_of(child.pid)
+    assert (job.launcher, job.launchers, job.world_size, job.run) == ("python", frozenset(), 2, None)
+    assert job.cwd == str(jobs.folder)
+    assert abs(job.began - time.time()) < 30
+    assert list(job.ranks) == [0]
+    found = job.ranks[0]
+    assert (found.pid, found.local_rank, found.env["CUDA_VISIBLE_DEVICES"]) == (child.pid, 0, "3")
+    assert found.out.path == str(jobs.folder / "stdout")
+    assert (found.err.path, found.err.why) == (None, "a pipe")
+    assert len(found.below) == 2
+    assert job_of(next(iter(found.below))[0]).ranks[0].pid == child.pid
+
+
+def test_ranks_of_one_rendezvous_are_one_job(jobs: Jobs) -> None:
+    zero, one = jobs.rank(), jobs.rank(RANK="1", LOCAL_RANK="1")
+    other = jobs.rank(MASTER_PORT="2")
+    jobs.await_ranks(3)
+    assert {rank: found.pid for rank, found in job_of(zero.pid).ranks.items()} == {0: zero.pid, 1: one.pid}
+    assert [found.pid for found in job_of(other.pid).ranks.values()] == [other.pid]
+
+
+def test_a_run_of_distui_is_named(jobs: Jobs) -> None:
+    child = jobs.rank(DISTUI_RUN_ID="run-7")
+    jobs.await_ranks(1)
+    assert job_of(child.pid).run == "run-7"
+
+
+def test_secrets_of_the_environment_are_not_kept(jobs: Jobs) -> None:
+    child = jobs.rank(WANDB_API_KEY="hush")
+    jobs.await_ranks(1)
+    assert "hush" not in repr(job_of(child.pid))
+
+
+@pytest.mark.parametrize("missing", ["RANK", "LOCAL_RANK", "WORLD_SIZE"])
+def test_a_process_without_all_three_variables_is_no_rank(jobs: Jobs, missing: str) -> None:
+    env = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    del env[missing]
+    child = jobs.start([sys.executable, "-c", "import signal; signal.pause()"], env)
+    assert all(child.pid not in {f.pid for f in job.ranks.values()} for job in scan().jobs.values())
+    assert any(pid == child.pid for pid, _ in scan().alive)
+
+
+def test_a_rank_whose_numbers_are_none_is_no_rank(jobs: Jobs) -> None:
+    child = jobs.rank(WORLD_SIZE="many")
+    jobs.await_ranks(1)
+    with pytest.raises(NoSuchRunError, match=f"process {child.pid} is no rank"):
+        job_of(child.pid)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
+def test_another_user_s_rank_is_passed_over_in_silence(jobs: Jobs) -> None:
+    env = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    child = jobs.start(["/bin/sleep", "60"], env, user=65534)
+    with pytest.raises(NoSuchRunError):
+        job_of(child.pid)
+
+
+def fake_proc(root: Path, count: int) -> Path:
+    """A /proc of `count` processes that are there as far as `stat` goes, and gone when more is read."""
+    (root / "stat").write_text("cpu 1 2 3\nbtime 1000\n")
+    for pid in range(2, count + 2):
+        folder = root / str(pid)
+        folder.mkdir()
+        fields = "S 1 " + "0 " * 17 + "4711 0 0 " + "0 " * 20
+        (folder / "stat").write_text(f"{pid} (a b) c) {fields}\n")
+    return root
+
+
+def test_processes_that_end_during_the_scan_are_left_out(tmp_path: Path) -> None:
+    assert scan(str(fake_proc(tmp_path, 3)), now=5.0).jobs == {}
+
+
+def test_a_scan_of_five_hundred_processes_is_quick(tmp_path: Path) -> None:
+    proc = fake_proc(tmp_path, 500)
+    for pid in range(2, 502):
+        (proc / str(pid) / "environ").write_bytes(b"PATH=/bin\0LANG=C\0" * 50)
+    begun = time.process_time()
+    seen = scan(str(proc), now=5.0)
+    assert time.process_time() - begun < 0.1
+    assert (len(seen.alive), seen.jobs) == (500, {})
+
+
+def test_without_a_job_or_with_several_the_sentence_says_what_to_do(jobs: Jobs) -> None:
+    with pytest.raises(NoSuchRunError, match="start the job first"):
+        find_job(Scan(0.0))
+    one, two = jobs.rank(), jobs.rank(MASTER_PORT="2")
+    jobs.await_ranks(2)
+    both = {job.key: job for job in (job_of(one.pid), job_of(two.pid))}
+    with pytest.raises(NoSuchRunError, match=f"2 jobs run here: .*{one.pid} "):
+        find_job(Scan(0.0, both))
+
+
+@pytest.mark.parametrize(
+    ("env", "key"),
+    [
+        ({"DISTUI_RUN_ID": "r", "TORCHELASTIC_RUN_ID": "x"}, "distui r"),
+        ({"TORCHELASTIC_RUN_ID": "x", "MASTER_ADDR": "h", "MASTER_PORT": "1"}, "elastic x"),
+        ({"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "h", "MASTER_PORT": "1"}, "h:1 world 8"),
+        ({"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "0"}, "slurm 5.0"),
+        ({}, "world 8"),
+    ],
+)
+def test_what_ranks_of_a_job_have_in_common(env: dict[str, str], key: str) -> None:
+    assert job_key({"WORLD_SIZE": "8", **env}) == key
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "name"),
+    [
+        ("python3 -u -m torch.distributed.run --nproc-per-node 2 x.py", "torchrun", "run"),
+        ("/venv/bin/python /venv/bin/torchrun x.py", "torchrun", "torchrun"),
+        ("torchrun x.py", "torchrun", "torchrun"),
+        ("/venv/bin/python3.11 /venv/bin/accelerate launch x.py", "accelerate", "accelerate"),
+        ("/usr/bin/python -u -m deepspeed.launcher.launch --world_info=x", "deepspeed", "launch"),
+        ("slurmstepd: [1234.0]", "srun", "slurmstepd:"),
+        ("python -W ignore -u train.py --lr 1", None, "train"),
+        ("python -c print(1)", None, "python"),
+        ("python -m pkg.train", None, "train"),
+        ("bash run.sh", None, "bash"),
+        ("python", None, "python"),
+    ],
+)
+def test_what_a_command_line_says(line: str, kind: str | None, name: str) -> None:
+    argv = line.split(" ")
+    assert launcher_kind(argv) == kind
+    assert name_of(argv) == name
+
+
+def test_the_command_is_shown_without_interpreter_and_without_controls() -> None:
+    assert command_of(["/bin/python", "-u", "train.py", "--name", "a b"]) == "train.py --name 'a b'"
+    assert "\x1b" not in command_of(["python", "x.py", "\x1b]0;title\x07\n"])
+    assert launcher_kind([]) is None

@@ -1,0 +1,146 @@
+"""A watched job through its link, with real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from distui.runners.model import CaughtUp, GpuTick, RankPhase, RunPhase, Stamped, Stop
+from distui.runners.state import RunState
+from distui.runners.watch.discover import find_job, scan
+from distui.runners.watch.link import WatchLink
+from distui.runners.wire.link import Link
+from watch_jobs import Jobs, kill
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Iterator[Jobs]:
+    """A place to start jobs from; every process is ended afterwards."""
+    jobs = Jobs(tmp_path)
+    yield jobs
+    jobs.stop()
+
+
+async def until(
+    events: AsyncIterator[Stamped],
+    state: RunState,
+    reached: Callable[[RunState], object],
+    timeout: float = 60.0,
+) -> None:
+    async with asyncio.timeout(timeout):
+        while not reached(state):
+            state.apply(await anext(events))
+
+
+async def test_a_job_is_watched_and_cannot_be_commanded(jobs: Jobs) -> None:
+    child = jobs.rank(WORLD_SIZE="1")
+    jobs.await_ranks(1)
+    watch = WatchLink(find_job(scan(), child.pid), interval=0.05, gpus=False)
+    link: Link = watch
+    assert link.readonly
+    state, events = RunState(), link.events()
+    await until(
+        events, state, lambda s: s.live and s.log_sizes and s.nodes[0].metrics and s.ranks[0].sample
+    )
+    assert state.phase is RunPhase.RUNNING
+    sample = state.ranks[0].sample
+    assert sample is not None
+    assert sample.rss_bytes
+    (file,) = state.log_sizes
+    assert file == "node-0/attempt-001/rank-0.out"
+    window = await link.read_log(file, 0)
+    assert (window.file, window.data, window.error) == (file, b"rank 0 begins\n", "")
+    missing = await link.read_log("node-0/attempt-001/rank-0.err", 0)
+    assert "a pipe" in missing.error
+    outside = await link.read_log("../../etc/passwd", 0)
+    assert outside.error
+    assert not outside.data
+    answer = await link.send(Stop(id="7"))
+    assert (answer.id, answer.ok) == ("7", False)
+    assert "did not start this job" in answer.text
+    assert child.poll() is None
+    await link.close()
+    async with asyncio.timeout(5):
+        assert all([not isinstance(stamped.event, CaughtUp) async for stamped in events])
+
+
+async def test_a_viewer_that_comes_back_misses_nothing(jobs: Jobs) -> None:
+    child = jobs.rank(WORLD_SIZE="1")
+    jobs.await_ranks(1)
+    link = WatchLink(find_job(scan(), child.pid), interval=0.05, gpus=False)
+    first, second = RunState(), RunState()
+    events = link.events()
+    await until(events, first, lambda s: s.live)
+    await link.close()
+    assert [stamped async for stamped in events] == []
+    again = [stamped async for stamped in link.events()]
+    second.apply_all(again)
+    assert (second.run, second.seq, second.ranks[0].pid) == (first.run, first.seq, child.pid)
+    assert [stamped.seq async for stamped in link.events(after=second.seq)] == [0]
+
+
+async def test_a_rank_that_dies_leaves_workers_and_is_still_lost(jobs: Jobs) -> None:
+    child = jobs.rank(forks=1, WORLD_SIZE="1")
+    jobs.await_ranks(1)
+    link = WatchLink(find_job(scan(), child.pid), interval=0.05, gpus=False)
+    state, events = RunState(), link.events()
+    await until(events, state, lambda s: s.live)
+    kill(child.pid)
+    await until(events, state, lambda s: s.phase.ended)
+    assert (state.phase, state.ranks[0].phase, state.attempt) == (RunPhase.LOST, RankPhase.LOST, 1)
+    assert (await link.read_log("node-0/attempt-001/rank-0.out", 0)).data == b"rank 0 begins\n"
+
+
+async def test_what_the_gpu_sampler_says_comes_through(jobs: Jobs) -> None:
+    child = jobs.rank(WORLD_SIZE="1")
+    jobs.await_ranks(1)
+    link = WatchLink(find_job(scan(), child.pid), interval=0.05)
+    ticks = []
+    async with asyncio.timeout(30):
+        async for stamped in link.events():
+            if isinstance(stamped.event, GpuTick):
+                ticks.append(stamped.event)
+                await link.close()
+    assert ticks[0].gpus or ticks[0].problem
+
+
+@pytest.mark.torch
+async def test_torchrun_with_a_restart_and_then_its_end(jobs: Jobs, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    options = [
+        "--standalone",
+        "--nproc-per-node=2",
+        "--max-restarts=1",
+        "--monitor-interval=0.1",
+        "--redirects=3",
+    ]
+    script = [str(jobs.script), str(jobs.ready), "1"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", *options, f"--log-dir={logs}", *script]
+    launcher = jobs.start(torchrun)
+    jobs.await_ranks(2)
+    job = find_job(scan(), launcher.pid)
+    assert (job.launcher, {pid for pid, _ in job.launchers}) == ("torchrun", {launcher.pid})
+    link = WatchLink(job, interval=0.05, gpus=False)
+    state, events = RunState(), link.events()
+    await until(events, state, lambda s: s.live and len(s.log_sizes) == 4)
+    assert {rank: at.phase for rank, at in state.ranks.items()} == dict.fromkeys((0, 1), RankPhase.RUNNING)
+    assert state.plan is not None
+    assert state.plan.command.startswith(str(jobs.script))
+    assert (await link.read_log("node-0/attempt-001/rank-1.out", 0)).data == b"rank 1 begins\n"
+    kill(job.ranks[1].pid)
+    await asyncio.to_thread(jobs.await_ranks, 2)
+    await until(events, state, lambda s: s.attempt == 2 and s.phase is RunPhase.RUNNING)
+    assert [attempt.cause for attempt in state.attempts] == ["launch", "failure"]
+    assert (await link.read_log("node-0/attempt-002/rank-1.out", 0)).data == b"rank 1 begins\n"
+    pid = state.ranks[0].pid
+    assert pid is not None
+    kill(pid)
+    await until(events, state, lambda s: s.phase.ended)
+    assert state.phase is RunPhase.LOST
+    assert {at.phase for at in state.ranks.values()} == {RankPhase.LOST}
+    assert [stamped.seq async for stamped in events] == []
