@@ -143,4 +143,4 @@ async def test_torchrun_with_a_restart_and_then_its_end(jobs: Jobs, tmp_path: Pa
     await until(events, state, lambda s: s.phase.ended)
     assert state.phase is RunPhase.LOST
     assert {at.phase for at in state.ranks.values()} == {RankPhase.LOST}
-    assert [stamped.seq async for stamped in events] == []
+    assert {stamped.seq async for stamped in events} <= {0}  # the last samples, and no more history
