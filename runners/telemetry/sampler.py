@@ -19,7 +19,7 @@ import msgspec
 from ..model import Event, FindingRaised, GpuTick
 from .gpus import Gpus, Tier
 from .nvml import Driver, DriverFailed, NoDriver, Xids
-from .watch import NO_DRIVER
+from .watch import NO_DRIVER, SHORTEST_S
 from .words import xid_finding
 
 XID_S = 10.0
@@ -49,8 +49,8 @@ def main(argv: list[str]) -> int:
     """Sample until stdin ends; the exit status."""
     interval = _interval(argv)
     if interval is None:
-        usage = "usage: python -m distui.runners.telemetry.sampler --interval SECONDS (0.1 or more)"
-        print(usage, file=sys.stderr)
+        name = "python -m distui.runners.telemetry.sampler"
+        print(f"usage: {name} --interval SECONDS, at least {SHORTEST_S}", file=sys.stderr)
         return 2
     # A driver library that prints must not print into the protocol.
     writer = Writer(os.dup(1))
@@ -76,7 +76,7 @@ def _interval(argv: list[str]) -> float | None:
         seconds = float(text)
     except ValueError:
         return None
-    return seconds if option == "--interval" and 0.1 <= seconds < 3600 else None
+    return seconds if option == "--interval" and SHORTEST_S <= seconds < 3600 else None
 
 
 def _sample(driver: Driver, writer: Writer, interval: float) -> None:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 NO_DRIVER = 3
 """Exit status of a sampler that found no driver library or no GPU: another one would find none either."""
 
+SHORTEST_S = 0.1
+"""Shortest interval between two samples, seconds: asking a driver more often slows training down."""
+
 
 class State(enum.Enum):
     """Where the sampler child stands."""

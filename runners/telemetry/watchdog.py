@@ -14,7 +14,7 @@ import msgspec
 
 from ..model import Event, Finding, FindingRaised, Gpu, GpuTick
 from . import health
-from .watch import NO_DRIVER, Act, Limits, State, Watch, decide, describe
+from .watch import NO_DRIVER, SHORTEST_S, Act, Limits, State, Watch, decide, describe
 
 LINE_BYTES = 1 << 20
 """Longest line taken from the sampler."""
@@ -41,13 +41,13 @@ class GpuSource:
         limits: Limits = LIMITS,
         command: tuple[str, ...] | None = None,
     ) -> None:
-        self._interval = interval
+        self._interval = max(SHORTEST_S, interval)
         self._on_event = on_event
         self._node = node
         self._limits = limits
         self._command = command or (
             *(sys.executable, "-m", f"{__package__}.sampler"),
-            *("--interval", str(interval)),
+            *("--interval", str(self._interval)),
         )
         self._decode = msgspec.json.Decoder(Event).decode
         self._child: Process | None = None

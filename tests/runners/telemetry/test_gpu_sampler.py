@@ -1,0 +1,227 @@
+"""The sampler process on real nvidia-ml-py, in front of a fake driver."""
+
+from __future__ import annotations
+
+import ctypes.util
+import signal
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from distui.runners.model import FindingRaised, GpuTick
+from distui.runners.telemetry.watch import NO_DRIVER
+from gpu_rig import Rig, needs_compiler, sampler, scenario, tick_of, until
+
+pytestmark = [needs_compiler, pytest.mark.timeout(30)]
+
+STEADY = scenario.idle(2) + "* util 93\n* mem_used 1073741824\n* power_mw 456789\n* temp 61\n* reasons 0\n"
+
+
+def test_values_arrive_in_their_units(tmp_path: Path) -> None:
+    lines = "1 mem_temp 77\n1 energy_mj 5000000\n1 ecc_uncorrected 4\n1 remap_pending 1\n1 recovery 1\n"
+    first, second = Rig(tmp_path, STEADY + lines + scenario.process(1, 4711, 2048)).tick()
+    assert (first.index, first.uuid) == (0, "GPU-00000000-0000-4000-8000-000000000000")
+    assert first.name == "NVIDIA H100 80GB HBM3"
+    assert (first.util, first.mem_used, first.mem_total) == (93.0, 1 << 30, 80 << 30)
+    assert (first.power_w, first.power_limit_w, first.temp_c) == (456.789, 700.0, 61.0)
+    assert (first.sm_mhz, first.mem_mhz, first.max_sm_mhz) == (345, 2619, 1980)
+    assert (first.throttle, first.recovery, first.pids, first.mig) == ((), None, (), False)
+    assert (first.pcie_gen, first.pcie_width, first.pcie_replays) == (5, 16, 0)
+    assert (second.mem_temp_c, second.energy_j) == (77.0, 5000.0)
+    assert (second.ecc_uncorrected, second.remap_pending, second.remap_failed) == (4, True, False)
+    assert second.recovery == "GPU reset"
+    assert (second.pids, second.pid_mem) == ((4711,), (2048,))
+
+
+def test_a_wave_moves_within_its_bounds_and_each_gpu_at_its_own_phase(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, scenario.idle(2) + "* util wave:40:99:1\n")
+    with rig.sampling() as events:
+        seen = [tick_of(events) for _ in range(6)]
+    values = [gpu.util for tick in seen for gpu in tick]
+    assert all(value is not None and 40 <= value <= 99 for value in values)
+    assert len(set(values)) > 4
+
+
+def test_what_the_driver_does_not_serve_is_none_and_asked_once(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "sys count 1\n* name Old\n* util 5\n")
+    (gpu,) = rig.tick(8)
+    assert (gpu.util, gpu.name) == (5.0, "Old")
+    for field in (
+        "mem_used",
+        "mem_total",
+        "power_w",
+        "temp_c",
+        "mem_temp_c",
+        "throttle",
+        "pcie_tx_bps",
+        "mig",
+    ):
+        assert getattr(gpu, field) is None
+    assert gpu.error is None
+    calls = rig.calls()
+    assert calls.count("nvmlDeviceGetPowerUsage") == 1
+    assert calls.count("nvmlDeviceGetUtilizationRates") >= 8
+
+
+def test_functions_that_an_old_driver_lacks(tmp_path: Path) -> None:
+    absent = (
+        "nvmlDeviceGetMemoryInfo_v2",
+        "nvmlDeviceGetTemperatureV",
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+        "nvmlDeviceGetFieldValues",
+    )
+    text = STEADY + "* mem_reserved 100\n* reasons 0x44\n" + scenario.process(0, 7, 9)
+    gpu = Rig(tmp_path, text, absent).tick(3)[0]
+    assert gpu.mem_used == (1 << 30) + 100  # version 1 counts the driver's own memory
+    assert (gpu.temp_c, gpu.throttle, gpu.pids) == (61.0, ("power cap", "thermal (hardware)"), (7,))
+    assert gpu.mem_temp_c is None
+
+
+def test_memory_version_2_refused_by_a_driver_that_has_it(tmp_path: Path) -> None:
+    text = STEADY + "* mem_reserved 100\n" + scenario.answer("nvmlDeviceGetMemoryInfo_v2", 25)
+    assert Rig(tmp_path, text).tick(2)[0].mem_used == (1 << 30) + 100
+
+
+def test_memory_that_the_driver_keeps_is_not_used_memory(tmp_path: Path) -> None:
+    assert Rig(tmp_path, STEADY + "* mem_reserved 100\n").tick()[0].mem_used == 1 << 30
+
+
+def test_throttle_reasons_in_words(tmp_path: Path) -> None:
+    first, second = Rig(tmp_path, STEADY + "0 reasons 0x84\n1 reasons 0x8001\n").tick()
+    assert first.throttle == ("power cap", "power brake")
+    assert second.throttle == ("idle", "reason 0x8000")
+
+
+def test_counters_become_rates_and_a_reset_becomes_unknown(tmp_path: Path) -> None:
+    counters = "* pcie_tx_bytes {}\n* nvlink_rx_kib {}\n"
+    rig = Rig(tmp_path, STEADY + counters.format(5_000_000_000, 10))
+    with rig.sampling() as events:
+        assert tick_of(events)[0].pcie_tx_bps is None
+        assert tick_of(events)[0].pcie_tx_bps == 0.0
+        rig.set(STEADY + counters.format(5_400_000_000, 1_000_010))
+        event = until(events, lambda one: isinstance(one, GpuTick) and bool(one.gpus[0].pcie_tx_bps))
+        assert isinstance(event, GpuTick)
+        gpu = event.gpus[0]
+        assert gpu.pcie_tx_bps is not None
+        assert gpu.nvlink_rx_bps == pytest.approx(gpu.pcie_tx_bps * 1_024_000_000 / 400_000_000, rel=1e-4)
+        # 400 MB within one interval of 0.1 s, give or take what a busy machine adds.
+        assert 400e6 < gpu.pcie_tx_bps <= 4.4e9
+        rig.set(STEADY + counters.format(3, 0))
+        until(events, lambda one: isinstance(one, GpuTick) and one.gpus[0].pcie_tx_bps is None)
+        until(events, lambda one: isinstance(one, GpuTick) and one.gpus[0].pcie_tx_bps == 0.0)
+
+
+def test_a_lost_gpu_leaves_the_others_alone_and_comes_back(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, STEADY)
+    with rig.sampling() as events:
+        tick_of(events)
+        rig.set(STEADY + scenario.lost(1))
+        event = until(events, lambda one: isinstance(one, GpuTick) and one.gpus[1].lost)
+        assert isinstance(event, GpuTick)
+        good, gone = event.gpus
+        assert (good.lost, good.util) == (False, 93.0)
+        assert (gone.util, gone.mem_used, gone.error) == (
+            None,
+            None,
+            "the driver no longer reaches this GPU",
+        )
+        assert gone.uuid
+        rig.set(STEADY)
+        event = until(events, lambda one: isinstance(one, GpuTick) and not one.gpus[1].lost)
+        assert isinstance(event, GpuTick)
+        assert (event.gpus[1].util, event.gpus[1].power_limit_w) == (93.0, 700.0)
+
+
+def test_a_gpu_lost_from_the_start_is_shown(tmp_path: Path) -> None:
+    good, gone = Rig(tmp_path, STEADY + scenario.lost(1)).tick()
+    assert (good.util, gone.lost, gone.uuid) == (93.0, True, "")
+
+
+def test_a_passing_error_is_told_and_not_remembered(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, STEADY + scenario.answer("nvmlDeviceGetPowerUsage", 999, 0))
+    with rig.sampling() as events:
+        gpu = tick_of(events)[0]
+        assert (gpu.power_w, gpu.util, gpu.error) == (None, 93.0, "PowerUsage: Unknown Error")
+        rig.set(STEADY)
+        event = until(events, lambda one: isinstance(one, GpuTick) and one.gpus[0].error is None)
+        assert isinstance(event, GpuTick)
+        assert event.gpus[0].power_w == 456.789
+
+
+def test_an_xid_is_told_in_words_even_while_a_driver_call_hangs(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, STEADY + scenario.xid(0, 1, 31))
+    with rig.sampling() as events:
+        tick_of(events)
+        rig.set(STEADY + scenario.hang("nvmlDeviceGetUtilizationRates") + scenario.xid(1, 1, 79))
+        event = until(events, lambda one: isinstance(one, FindingRaised))
+    assert isinstance(event, FindingRaised)
+    assert event.finding.id == "xid-79:gpu1"  # and not the one from before the start
+    assert event.finding.text == "Xid 79 on GPU 1: the GPU fell off the bus"
+
+
+def test_tiers_ask_rarely_for_what_is_dear(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, scenario.idle(1))
+    rig.tick(5)
+    calls = rig.calls()
+    assert calls.count("nvmlDeviceGetUtilizationRates") >= 5
+    assert calls.count("nvmlDeviceGetTotalEccErrors") == 1
+    assert calls.count("nvmlDeviceGetName") == 1
+    assert calls.count("nvmlInitWithFlags") == 1
+    assert "nvmlDeviceGetPcieThroughput" not in calls
+
+
+def test_no_library_is_said_once(tmp_path: Path) -> None:
+    with sampler({"DISTUI_NVML_LIBRARY": str(tmp_path / "none.so")}) as child:
+        assert child.stdout is not None
+        lines = child.stdout.read().splitlines()
+        assert child.wait(5) == NO_DRIVER
+    (tick,) = [msgspec.json.decode(line, type=GpuTick) for line in lines]
+    assert tick.gpus == ()
+    assert tick.problem is not None
+    assert tick.problem.startswith("no GPU: DISTUI_NVML_LIBRARY=")
+
+
+@pytest.mark.skipif(ctypes.util.find_library("nvidia-ml") is not None, reason="this machine has a driver")
+def test_a_machine_without_a_driver() -> None:
+    with sampler({"DISTUI_NVML_LIBRARY": ""}) as child:
+        assert child.stdout is not None
+        tick = msgspec.json.decode(child.stdout.read(), type=GpuTick)
+    assert tick.problem == "no GPU: no NVIDIA driver library on this node"
+
+
+@pytest.mark.parametrize(
+    ("lines", "words", "status"),
+    [
+        (scenario.answer("nvmlInitWithFlags", 9), "kernel driver is not loaded", 1),
+        (scenario.answer("nvmlInitWithFlags", 18), "differ in version", 1),
+        ("sys count 0\n", "sees none", NO_DRIVER),
+    ],
+)
+def test_a_driver_that_does_not_start_says_why(tmp_path: Path, lines: str, words: str, status: int) -> None:
+    with sampler(Rig(tmp_path, scenario.idle(1) + lines).environment) as child:
+        assert child.stdout is not None
+        tick = msgspec.json.decode(child.stdout.read(), type=GpuTick)
+        assert child.wait(5) == status
+    assert tick.problem is not None
+    assert words in tick.problem
+
+
+def test_it_ends_with_its_parent_although_the_driver_hangs(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, STEADY + scenario.hang("nvmlInitWithFlags"))
+    with sampler(rig.environment) as child:
+        deadline = time.monotonic() + 10
+        while not rig.trace.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        child.send_signal(signal.SIGINT)  # Ctrl-C in the agent's terminal is not for it
+        assert child.poll() is None
+        assert child.stdin is not None
+        child.stdin.close()
+        assert child.wait(5) == 0
+
+
+def test_wrong_arguments_get_a_sentence() -> None:
+    with sampler({}, interval=0.0) as child:
+        assert child.wait(5) == 2

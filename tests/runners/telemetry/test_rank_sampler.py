@@ -1,0 +1,239 @@
+"""Samples of real processes that really work."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from distui.runners.telemetry.proc import (
+    all_stats,
+    descendants,
+    parse_stat,
+    read_io,
+    read_nspids,
+    read_stat,
+)
+from distui.runners.telemetry.ranks import CHILDREN_S, RankSampler
+
+pytestmark = pytest.mark.timeout(30)
+
+
+class Clock:
+    """A clock that the test winds."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@contextmanager
+def process(code: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A Python child; it has said "up" when this hands it over."""
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        assert child.stdout.readline() == b"up\n"
+        yield child
+    finally:
+        child.kill()
+        child.wait(5)
+        child.stdin.close()
+        child.stdout.close()
+
+
+def tell(child: subprocess.Popen[bytes]) -> bytes:
+    """Send a line, wait for the answer."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write(b"go\n")
+    child.stdin.flush()
+    return child.stdout.readline()
+
+
+BURN = """
+import sys, time, threading
+print("up", flush=True)
+sys.stdin.readline()
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+held = bytearray(64 << 20)
+while time.process_time() < 0.5: pass
+print("burnt", flush=True)
+sys.stdin.readline()
+"""
+
+PARENT = """
+import os, sys, time
+work, done = os.pipe(), os.pipe()
+for _ in range(2):
+    if os.fork() == 0:
+        os.read(work[0], 1)
+        begun = time.process_time()
+        while time.process_time() < begun + 0.25: pass
+        os.write(done[1], b"x")
+        time.sleep(60)
+        os._exit(0)
+print("up", flush=True)
+sys.stdin.readline()
+os.write(work[1], b"xx")
+os.read(done[0], 1); os.read(done[0], 1)
+print("worked", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_busy_rank() -> None:
+    clock = Clock()
+    sampler = RankSampler(clock=clock)
+    with process(BURN) as child:
+        first = sampler.sample({3: child.pid})[3]
+        assert (first.rank, first.pid, first.cpu_percent, first.threads) == (3, child.pid, None, 1)
+        before = read_stat(child.pid)
+        assert tell(child) == b"burnt\n"
+        clock.now += 2
+        sample = sampler.sample({3: child.pid})[3]
+        after = read_stat(child.pid)
+        assert before is not None
+        assert after is not None
+        assert after.cpu_s - before.cpu_s > 0.4
+        assert sample.cpu_percent == pytest.approx(100 * (after.cpu_s - before.cpu_s) / 2)
+        assert sample.threads == 2
+        assert sample.rss_bytes == pytest.approx(psutil.Process(child.pid).memory_info().rss, rel=0.05)
+        assert sample.rss_bytes is not None
+        assert sample.rss_bytes > 64 << 20
+        assert sample.children == 0
+
+
+def test_children_count_for_processor_time() -> None:
+    clock = Clock()
+    sampler = RankSampler(clock=clock)
+    with process(PARENT) as child:
+        first = sampler.sample({0: child.pid})[0]
+        assert first.children == 2
+        assert len(sampler.tree(0)) == 3
+        try:
+            assert tell(child) == b"worked\n"
+            clock.now += 1
+            sample = sampler.sample({0: child.pid})[0]
+            assert sample.cpu_percent is not None
+            assert 48 <= sample.cpu_percent < 80  # 2 × 0.25 s, in ticks of 10 ms
+        finally:
+            for pid in sampler.tree(0)[1:]:
+                os.kill(pid, 9)
+
+
+def test_children_are_looked_for_rarely_and_for_all_ranks_at_once() -> None:
+    clock = Clock()
+    sampler = RankSampler(clock=clock)
+    begun: list[subprocess.Popen[bytes]] = []
+    ranks = {0: os.getpid()}
+    known = sampler.sample(ranks)[0].children
+    try:
+        begun.append(subprocess.Popen(["sleep", "60"]))
+        clock.now += CHILDREN_S - 0.1
+        assert sampler.sample(ranks)[0].children == known
+        clock.now += 0.2
+        assert sampler.sample(ranks)[0].children == (known or 0) + 1
+    finally:
+        for child in begun:
+            child.kill()
+            child.wait(5)
+    clock.now += 1
+    assert sampler.sample(ranks)[0].children == known  # gone at once
+
+
+def test_storage(tmp_path: Path) -> None:
+    if read_io(os.getpid()) is None:
+        pytest.skip("this kernel does not count storage by process")
+    clock = Clock()
+    sampler = RankSampler(clock=clock)
+    ranks = {0: os.getpid()}
+    assert sampler.sample(ranks)[0].write_bps is None
+    before = read_io(os.getpid())
+    with (tmp_path / "checkpoint").open("wb") as file:
+        file.write(os.urandom(1 << 20))
+        file.flush()
+        os.fsync(file.fileno())
+    clock.now += 2
+    after = read_io(os.getpid())
+    assert before is not None
+    assert after is not None
+    assert sampler.sample(ranks)[0].write_bps == pytest.approx((after[1] - before[1]) / 2)
+
+
+def test_a_rank_that_ended_has_no_values() -> None:
+    clock = Clock()
+    sampler = RankSampler(clock=clock)
+    with process(BURN) as child:
+        assert sampler.sample({0: child.pid})[0].rss_bytes
+    clock.now += 1
+    sample = sampler.sample({0: child.pid})[0]
+    assert (sample.pid, sample.rss_bytes, sample.cpu_percent) == (child.pid, None, None)
+    assert sampler.tree(0) == ()
+
+
+def stat_line(pid: int, started: int) -> str:
+    return f"{pid} (python) S 1 {' '.join('0' for _ in range(17))} {started} 0 100 0\n"
+
+
+def test_a_pid_given_to_another_process_has_no_values(tmp_path: Path) -> None:
+    # The kernel reuses pids when it likes; a /proc of files does it now.
+    directory = tmp_path / "4711"
+    directory.mkdir()
+    (directory / "stat").write_text(stat_line(4711, started=5))
+    clock = Clock()
+    sampler = RankSampler(proc=str(tmp_path), clock=clock)
+    assert sampler.sample({0: 4711})[0].rss_bytes == 100 * os.sysconf("SC_PAGE_SIZE")
+    (directory / "stat").write_text(stat_line(4711, started=6))
+    for _ in range(2):
+        clock.now += 1
+        assert sampler.sample({0: 4711})[0].rss_bytes is None
+    assert sampler.tree(0) == ()
+
+
+def test_a_restarted_rank_begins_anew() -> None:
+    clock = Clock()
+    sampler = RankSampler(clock=clock)
+    sampler.sample({0: os.getpid(), 1: os.getppid()})
+    clock.now += 1
+    with process(BURN) as child:
+        sample = sampler.sample({0: child.pid})
+    assert list(sample) == [0]
+    assert sample[0].cpu_percent is None
+    assert sample[0].rss_bytes is not None
+
+
+def test_unknown_pid() -> None:
+    sample = RankSampler().sample({0: 2**22 + 1})[0]
+    assert (sample.pid, sample.rss_bytes) == (2**22 + 1, None)
+
+
+def test_a_process_of_any_name_is_read() -> None:
+    stat = parse_stat(b"7 (a) (b c)) R 3 " + b"1 " * 7 + b"2 2 150 50 1 2 3 4 9 8 77 6 5\n")
+    assert stat is not None
+    assert (stat.pid, stat.name, stat.state, stat.ppid) == (7, "a) (b c)", "R", 3)
+    assert stat.cpu_s == pytest.approx(200 / os.sysconf("SC_CLK_TCK"))
+    assert (stat.threads, stat.started) == (9, 77)
+    assert parse_stat(b"7 (a") is None
+
+
+def test_descendants_survive_a_circle() -> None:
+    parents = {2: 1, 3: 2, 4: 3, 5: 1, 6: 9, 9: 6}
+    assert set(descendants(parents, 1)) == {2, 3, 4, 5}
+    assert set(descendants(parents, 6)) == {9}
+    assert descendants({}, 1) == ()
+
+
+def test_proc_of_this_process() -> None:
+    me = {stat.pid: stat for stat in all_stats()}[os.getpid()]
+    assert me.ppid == os.getppid()
+    assert read_nspids(os.getpid())[-1] > 0
+    assert read_nspids(2**22 + 1) == ()
