@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from ..presets.environ import INHERITED
+from ..presets.environ import inherited
 from ..presets.plan import Place, Plan, Request
 from ..presets.render import plan_to_json
 from ..presets.secrets import is_secret
@@ -35,7 +35,9 @@ START_SECONDS = 20.0
 def gpus_here() -> int:
     """GPUs that the NVIDIA kernel driver names; 0 without one."""
     listed = len(glob.glob("/proc/driver/nvidia/gpus/*"))
-    return listed or len([path for path in glob.glob("/dev/nvidia*") if re.fullmatch(r"/dev/nvidia\d+", path)])
+    return listed or len(
+        [path for path in glob.glob("/dev/nvidia*") if re.fullmatch(r"/dev/nvidia\d+", path)]
+    )
 
 
 def free_port() -> int:
@@ -80,7 +82,9 @@ def _torch_version(python: str) -> str | None:
     try:
         done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise RunError(f"{python} cannot be executed ({error}): give an interpreter with --python") from None
+        raise RunError(
+            f"{python} cannot be executed ({error}): give an interpreter with --python"
+        ) from None
     words = done.stdout.split()
     if done.returncode and "PackageNotFoundError" not in done.stderr:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
@@ -102,7 +106,7 @@ def place(record: registry.RunRecord, request: Request, port: int | None = None)
         python=request.python or default_python(),
         script_exists=exists,
         script_source=source,
-        user_env={name: os.environ[name] for name in INHERITED if name in os.environ},
+        user_env=inherited(os.environ),
     )
 
 
@@ -137,7 +141,9 @@ def start(plan: Plan, record: registry.RunRecord) -> registry.Entry:
 def start_agent(entry: registry.Entry, env: dict[str, str] | None = None) -> None:
     """Start an agent in a session of its own and wait until it answers. Raises RunError."""
     read, write = os.pipe()
-    base = {name: value for name, value in os.environ.items() if name not in ("DISTUI_RUN_ID", "DISTUI_ATTEMPT")}
+    base = {
+        name: value for name, value in os.environ.items() if name not in ("DISTUI_RUN_ID", "DISTUI_ATTEMPT")
+    }
     try:
         with (entry.path / "agent.log").open("ab") as log:
             subprocess.Popen(
@@ -190,7 +196,9 @@ async def _open_link(entry: registry.Entry) -> Link:
         if entry.state().phase.ended:
             return DiskLink(entry.path)
         if entry.record.host != os.uname().nodename:
-            raise UnreachableError(f"{entry.record.name} was started on {entry.record.host}: ssh there and run distui")
+            raise UnreachableError(
+                f"{entry.record.name} was started on {entry.record.host}: ssh there and run distui"
+            )
         start_agent(entry)
         who = entry.agent()
     if who is None:

@@ -64,7 +64,9 @@ def runs_dir() -> Path:
 def new_record(name: str) -> RunRecord:
     """A record with an id that sorts by time. Raises RunError for a name that cannot be one."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
-        raise RunError(f"name {name!r}: use up to 64 letters, digits, '.', '_' and '-', beginning with a letter or digit")
+        raise RunError(
+            f"name {name!r}: use up to 64 letters, digits, '.', '_' and '-', beginning with a letter or digit"
+        )
     run8 = secrets.token_hex(4)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return RunRecord(f"{stamp}-{name}-{run8}", run8, name, time.time(), platform.node())
@@ -105,7 +107,9 @@ def _entries() -> Iterator[Entry]:
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        raise RunError(f"cannot read {runs_dir()} ({error.strerror}): set XDG_STATE_HOME to a directory you can read") from None
+        raise RunError(
+            f"cannot read {runs_dir()} ({error.strerror}): set XDG_STATE_HOME to a directory you can read"
+        ) from None
     for path in paths:
         entry = at(path)
         if entry is not None:
@@ -149,13 +153,17 @@ def resolve(text: str | None) -> Entry:
     near = [
         entry
         for entry in known
-        if entry.record.run.startswith(text) or entry.record.name.startswith(text) or entry.record.run8.startswith(text)
+        if entry.record.run.startswith(text)
+        or entry.record.name.startswith(text)
+        or entry.record.run8.startswith(text)
     ]
     names = {entry.record.name for entry in near}
     if len(near) == 1 or (near and len(names) == 1):
         return near[0]
     if near:
-        raise NoSuchRunError(f"{text!r} means several runs ({', '.join(sorted(names))}): write more of the name")
+        raise NoSuchRunError(
+            f"{text!r} means several runs ({', '.join(sorted(names))}): write more of the name"
+        )
     raise NoSuchRunError(f"no run {text!r}: `distui ls` shows the runs there are")
 
 

@@ -39,7 +39,7 @@ from .oom import OomWatch
 from .processes import sweep
 from .runner import ReportTail, Runner, reports
 from .sampling import Sampling
-from .server import Action, Server
+from .server import Server
 
 
 def summarise(plan: Plan) -> PlanSummary:
@@ -136,7 +136,14 @@ class Agent:
             self.state.apply(stamped)
         resumed = self.state.seq > 0
         if not resumed:
-            self.emit(RunCreated(self.entry.record.run, self.entry.record.name, self.entry.record.host, summarise(self.plan)))
+            self.emit(
+                RunCreated(
+                    self.entry.record.run,
+                    self.entry.record.name,
+                    self.entry.record.host,
+                    summarise(self.plan),
+                )
+            )
         self.stopping = self.state.phase is RunPhase.STOPPING
         self.failures = self._failures_so_far()
         self.runner = Runner.adopt(self.run_dir) if resumed else None
@@ -156,13 +163,22 @@ class Agent:
         self.journal.close()
 
     def _failures_so_far(self) -> int:
-        return max((attempt.number - 1 for attempt in self.state.attempts[-1:] if attempt.cause == "failure"), default=0)
+        return max(
+            (attempt.number - 1 for attempt in self.state.attempts[-1:] if attempt.cause == "failure"),
+            default=0,
+        )
 
     def _resume_ranks(self) -> None:
         """After an adoption: what was open is open again."""
         for number, rank in self.state.ranks.items():
             change = RankChanged(
-                self.state.attempt, number, rank.phase, rank.place.local_rank, rank.pid, rank.exit_code, rank.signal
+                self.state.attempt,
+                number,
+                rank.phase,
+                rank.place.local_rank,
+                rank.pid,
+                rank.exit_code,
+                rank.signal,
             )
             self._changes[number] = change
             if rank.phase is RankPhase.RUNNING and rank.pid is not None:
@@ -249,7 +265,9 @@ class Agent:
             )
         )
 
-    def _end(self, phase: RunPhase, code: int | None, text: str, *, source: int = 0, at: float | None = None) -> None:
+    def _end(
+        self, phase: RunPhase, code: int | None, text: str, *, source: int = 0, at: float | None = None
+    ) -> None:
         if self.stopping and phase is not RunPhase.SUCCEEDED:
             phase, text = RunPhase.STOPPED, "stopped"
         self._close_attempt(Outcome.STOPPED if phase is RunPhase.STOPPED else None)
@@ -265,7 +283,9 @@ class Agent:
         pid = self.runner.who.pid if self.runner else self.state.runner_pid or 0
         self.runner = None
         if not self.stopping:
-            self.emit(RunnerLost(pid, f"the runner (pid {pid}) died: its ranks are ended, their files are kept"))
+            self.emit(
+                RunnerLost(pid, f"the runner (pid {pid}) died: its ranks are ended, their files are kept")
+            )
         left = await sweep(self.entry.record.run, grace_s=self.plan.grace_s)
         for change in list(self._changes.values()):
             if change.state is RankPhase.RUNNING:
@@ -278,13 +298,21 @@ class Agent:
             return
         if not self.state.attempts:
             said = ledger.last_lines(self.run_dir, "runner.log", 1)
-            self._end(RunPhase.FAILED, 1, f"the runner died before the first attempt: {' '.join(said) or 'see runner.log'}")
+            self._end(
+                RunPhase.FAILED,
+                1,
+                f"the runner died before the first attempt: {' '.join(said) or 'see runner.log'}",
+            )
             return
         verdict = after_failure(dataclasses.asdict(self.plan.restart), self.failures, time.time() - began)
         self.failures = verdict.failures
         self._close_attempt(None)
         if left or not verdict.restart:
-            why = f"could not be ended: {', '.join(left)}" if left else "the restart policy allows no further failure"
+            why = (
+                f"could not be ended: {', '.join(left)}"
+                if left
+                else "the restart policy allows no further failure"
+            )
             self._end(RunPhase.FAILED, 1, f"the runner (pid {pid}) died, and {why}")
             return
         self.emit(RestartDelayed(verdict.wait_s, verdict.failures, self.plan.restart.limit))
@@ -297,7 +325,14 @@ class Agent:
 
 def _with_state(change: RankChanged, state: RankPhase) -> RankChanged:
     return RankChanged(
-        change.attempt, change.rank, state, change.local_rank, change.pid, change.exit_code, change.signal, change.at
+        change.attempt,
+        change.rank,
+        state,
+        change.local_rank,
+        change.pid,
+        change.exit_code,
+        change.signal,
+        change.at,
     )
 
 

@@ -90,13 +90,18 @@ class Commands:
         before, began = agent.state.attempt, time.monotonic()
         await agent.runner.ask("restart", **self._diff(env, unset))
         ready = await agent.until(
-            lambda: agent.state.phase.ended or (agent.state.attempt > before and agent.state.phase is RunPhase.RUNNING),
+            lambda: (
+                agent.state.phase.ended
+                or (agent.state.attempt > before and agent.state.phase is RunPhase.RUNNING)
+            ),
             RESTART_SECONDS,
         )
         if agent.state.phase.ended:
             raise Refused(f"the run ended instead: {agent.state.end_text}")
         if not ready:
-            raise Refused(f"attempt {agent.state.attempt} is not running after {RESTART_SECONDS:.0f} s: see its logs")
+            raise Refused(
+                f"attempt {agent.state.attempt} is not running after {RESTART_SECONDS:.0f} s: see its logs"
+            )
         ranks = len(agent.state.ranks)
         return f"restarted: attempt {agent.state.attempt}, {ranks} ranks running after {time.monotonic() - began:.1f} s"
 
@@ -136,7 +141,9 @@ class Commands:
     def _signal(self, command: Signal) -> str:
         """Signal the ranks themselves, never the launcher: that would end the job."""
         try:
-            number = signal.Signals[command.signal if command.signal.startswith("SIG") else f"SIG{command.signal}"]
+            number = signal.Signals[
+                command.signal if command.signal.startswith("SIG") else f"SIG{command.signal}"
+            ]
         except KeyError:
             raise Refused(f"there is no signal {command.signal}") from None
         ranks = self._agent.state.ranks

@@ -80,7 +80,13 @@ class Hook:
         nccl = self.hello.get("nccl") or {}
         self._changed(
             HookChanged(
-                self.attempt, self.rank, state, self.pid, nccl.get("debug"), nccl.get("live"), nccl.get("version")
+                self.attempt,
+                self.rank,
+                state,
+                self.pid,
+                nccl.get("debug"),
+                nccl.get("live"),
+                nccl.get("version"),
             )
         )
 

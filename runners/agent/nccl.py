@@ -45,13 +45,22 @@ class NcclSwitch:
         if command.restart:
             await self._agent.commands.set_for_next(env)
             done = await self._agent.commands.restart(env)
-            self._tell(level, subsys, tuple(self._agent.state.ranks), True, f"NCCL_DEBUG={level} since attempt {self._agent.state.attempt}", None)
+            self._tell(
+                level,
+                subsys,
+                tuple(self._agent.state.ranks),
+                True,
+                f"NCCL_DEBUG={level} since attempt {self._agent.state.attempt}",
+                None,
+            )
             return done
         answers = await self._ask(self._agent.hooks.chosen(command.ranks), env)
         await self._agent.commands.set_for_next(env)
         return await self._conclude(command, level, subsys, answers)
 
-    async def _conclude(self, command: SetNccl, level: str, subsys: str, answers: dict[int, dict[str, Any]]) -> str:
+    async def _conclude(
+        self, command: SetNccl, level: str, subsys: str, answers: dict[int, dict[str, Any]]
+    ) -> str:
         from .commands import Refused, name_ranks
 
         changed = tuple(rank for rank, answer in answers.items() if answer.get("changed"))
@@ -78,7 +87,8 @@ class NcclSwitch:
         """NCCL is not in use; c10d's own logging can be raised live instead."""
         c10d = {"INFO": "INFO", "TRACE": "DETAIL"}.get(level, "OFF")
         said = await asyncio.gather(
-            *(hook.ask("c10d", level=c10d) for hook in self._agent.hooks.chosen(tuple(answers))), return_exceptions=True
+            *(hook.ask("c10d", level=c10d) for hook in self._agent.hooks.chosen(tuple(answers))),
+            return_exceptions=True,
         )
         raised = next((str(one["text"]) for one in said if isinstance(one, dict) and one.get("text")), "")
         text = f"NCCL is not in use (gloo): NCCL_DEBUG={level} is set for the next start"
@@ -128,5 +138,7 @@ class NcclSwitch:
         await self._agent.commands.set_for_next(env)
         self._tell(level, subsys, ranks, True, f"NCCL_DEBUG is back at {level}", None)
 
-    def _tell(self, level: str, subsys: str, ranks: tuple[int, ...], live: bool, text: str, until: float | None) -> None:
+    def _tell(
+        self, level: str, subsys: str, ranks: tuple[int, ...], live: bool, text: str, until: float | None
+    ) -> None:
         self._agent.emit(NcclChanged(level, subsys, ranks, live, text, until))

@@ -40,7 +40,9 @@ def in_kernel_log(pid: int, lines: list[str]) -> str | None:
 def cgroup_kills() -> int | None:
     """oom_kill of this process's own cgroup (v2); None where it cannot be read."""
     try:
-        entry = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+        entry = next(
+            line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")
+        )
         path = Path("/sys/fs/cgroup") / entry[3:].lstrip("/") / "memory.events"
         for line in path.read_text().splitlines():
             if line.startswith("oom_kill "):

@@ -36,7 +36,9 @@ class Placing:
         ours = {pid for one in launched for pid in one.pids}
         seen = {pid for gpu in gpus for pid in gpu.pids or ()}
         names = {pid: name for pid in seen if (name := _name(pid)) is not None}
-        pids = Pids({pid: read_nspids(pid) for pid in ours}, names, frozenset({os.getpid()}), _initial_namespace())
+        pids = Pids(
+            {pid: read_nspids(pid) for pid in ours}, names, frozenset({os.getpid()}), _initial_namespace()
+        )
         return place(launched, gpus, pids, node=0)
 
     def _launched(self, number: int, rank: Rank, pids: tuple[int, ...]) -> Launched:

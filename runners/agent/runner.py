@@ -35,7 +35,9 @@ def environment(plan: Plan, socket_stem: str, base: Mapping[str, str]) -> dict[s
 class Runner:
     """One runner process, started by this agent or by an earlier one."""
 
-    def __init__(self, run_dir: Path, who: identity.Identity, process: subprocess.Popen[bytes] | None) -> None:
+    def __init__(
+        self, run_dir: Path, who: identity.Identity, process: subprocess.Popen[bytes] | None
+    ) -> None:
         self.who = who
         self._run_dir = run_dir
         self._process = process

@@ -92,7 +92,9 @@ class Sampling:
             for number, rank in self._agent.state.ranks.items()
             if rank.phase is RankPhase.RUNNING and rank.pid is not None
         }
-        samples = self._ranks.sample({number: rank.pid for number, rank in running.items() if rank.pid is not None})
+        samples = self._ranks.sample(
+            {number: rank.pid for number, rank in running.items() if rank.pid is not None}
+        )
         steps = await self._agent.hooks.steps()
         placed = self._placing.place(running, self._newest, self._ranks.tree)
         ticks = [
@@ -109,7 +111,11 @@ class Sampling:
         kept = self._metrics.append(time.time(), self._newest, tuple(ticks), host)
         self._agent.journal.flush()
         if not kept or self._agent.journal.blocked:
-            self._disk("disk-full", "error", "the disk of the run directory is full: log lines are lost, the run goes on")
+            self._disk(
+                "disk-full",
+                "error",
+                "the disk of the run directory is full: log lines are lost, the run goes on",
+            )
 
     def _complete(self, sample: RankSample, steps: tuple[int, float] | None, placed: Placed) -> RankSample:
         """Add what hook and driver know to what /proc says."""
@@ -136,10 +142,16 @@ class Sampling:
         if free is None or not total:
             return
         if free < DISK_FULL_BYTES:
-            self._disk("disk-full", "error", "the disk of the run directory is full: log lines are lost, the run goes on")
+            self._disk(
+                "disk-full",
+                "error",
+                "the disk of the run directory is full: log lines are lost, the run goes on",
+            )
         elif free < DISK_LOW * total:
             self._clear("disk-full")
-            self._disk("disk-low", "warn", f"only {free / 2**30:.1f} GiB are free where the run directory is")
+            self._disk(
+                "disk-low", "warn", f"only {free / 2**30:.1f} GiB are free where the run directory is"
+            )
         else:
             self._clear("disk-full")
             self._clear("disk-low")
@@ -148,7 +160,9 @@ class Sampling:
         if name not in self._raised:
             self._raised.add(name)
             where = os.fspath(self._agent.run_dir)
-            finding = Finding(name, severity, text, remedy=f"free space on the file system of {where}", node=0)
+            finding = Finding(
+                name, severity, text, remedy=f"free space on the file system of {where}", node=0
+            )
             self._agent.emit(FindingRaised(finding))
 
     def _clear(self, name: str) -> None:

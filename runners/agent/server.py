@@ -66,7 +66,9 @@ class Client:
             key = (type(stamped.event), stamped.node)
             held = self._telemetry.get(key)
             if held is not None and isinstance(held.event, LogGrew) and isinstance(stamped.event, LogGrew):
-                stamped = Stamped(stamped.time, LogGrew(held.event.sizes | stamped.event.sizes), node=stamped.node)
+                stamped = Stamped(
+                    stamped.time, LogGrew(held.event.sizes | stamped.event.sizes), node=stamped.node
+                )
             self._telemetry[key] = stamped
         self._wake.set()
 
@@ -156,7 +158,9 @@ class Server:
         self._clients.add(client)
         self.idle.clear()
         writing = asyncio.create_task(client.write())
-        client.reply(MAGIC + encode(AgentHello(PROTOCOL, self._version, self._run, self._journal.seq, CAPS)))
+        client.reply(
+            MAGIC + encode(AgentHello(PROTOCOL, self._version, self._run, self._journal.seq, CAPS))
+        )
         try:
             while line := await read_line(reader):
                 self._take(client, line)

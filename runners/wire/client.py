@@ -21,7 +21,10 @@ class SocketLink:
     """One connection; `events` may be consumed once."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, on_close: Callable[[], None] | None = None
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        on_close: Callable[[], None] | None = None,
     ) -> None:
         self._reader, self._writer, self._on_close = reader, writer, on_close
         self._answers: dict[str, asyncio.Future[CommandDone]] = {}
@@ -65,7 +68,9 @@ class SocketLink:
     def readonly(self) -> bool:
         return self.hello is not None and self.hello.readonly
 
-    async def events(self, after: int = 0, telemetry: bool = True, follow: bool = True) -> AsyncIterator[Stamped]:
+    async def events(
+        self, after: int = 0, telemetry: bool = True, follow: bool = True
+    ) -> AsyncIterator[Stamped]:
         """See Link.events. Raises LinkError when the connection breaks before the agent said goodbye."""
         await self._write(Hello(after=after, telemetry=telemetry, follow=follow))
         self._start()
@@ -143,7 +148,9 @@ class SocketLink:
         data = await self._reader.readexactly(header.length)
         future = self._windows.pop(header.id, None)
         if future is not None and not future.done():
-            future.set_result(Window(header.file, header.offset, header.next, header.size, data, header.error))
+            future.set_result(
+                Window(header.file, header.offset, header.next, header.size, data, header.error)
+            )
 
     def _fail(self, text: str) -> None:
         """Wake everybody who waits."""

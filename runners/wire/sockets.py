@@ -23,9 +23,13 @@ def ensure_socket_dir() -> Path:
         path.mkdir(mode=0o700, exist_ok=True)
         found = path.lstat()
     except FileExistsError:
-        raise RunError(f"{path} is not a directory: remove it, or set DISTUI_SOCKET_DIR to another path") from None
+        raise RunError(
+            f"{path} is not a directory: remove it, or set DISTUI_SOCKET_DIR to another path"
+        ) from None
     except OSError as error:
-        raise RunError(f"cannot create {path} ({error.strerror}): set DISTUI_SOCKET_DIR to a path you own") from None
+        raise RunError(
+            f"cannot create {path} ({error.strerror}): set DISTUI_SOCKET_DIR to a path you own"
+        ) from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise RunError(
             f"{path} is not a directory of yours alone (owner {found.st_uid}, mode {found.st_mode & 0o777:o}): "

@@ -1,0 +1,47 @@
+# Two commands for a newcomer: `make demo` and `make test`. Everything else is for those who work here.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+STAMP = $(VENV)/.installed
+PYTEST = $(BIN)/python -m pytest -q
+
+.PHONY: help install demo test test-all check bench pictures clean
+
+help:            ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+install: $(STAMP) ## set up .venv, and nothing else
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "distui needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "Install python3-venv first: apt-get install python3-venv" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet -e '.[torch]' --group dev
+	@touch $(STAMP)
+
+demo: install    ## train the shipped example on 2 ranks and look at it
+	$(BIN)/distui demo
+
+test: install    ## the tests (under 15 minutes on 2 cores)
+	$(PYTEST) -m 'not long'
+
+test-all: install ## the tests and the long matrices
+	$(BIN)/python -m pip install --quiet --group nccl --no-deps
+	$(PYTEST)
+
+check: install   ## lint, format, types, imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p distui.presets -p distui.runners -p distui.tui
+	$(BIN)/mypy tests
+	$(BIN)/lint-imports
+
+bench: install   ## the table of docs/benchmarks.md, side by side with bare torchrun
+	$(BIN)/python -m tests.bench
+
+pictures: install ## the screens in docs/pictures, from the real program
+	$(BIN)/python -m tests.pictures
+
+clean:           ## remove what install and the tools made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,193 @@
+"""What each verb takes. Imports nothing of distui, so that `--help` costs nothing."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+Verbs = Any  # argparse has no public name for what add_subparsers returns
+
+
+def add_verbs(verbs: Verbs) -> None:
+    """Every verb, in the order in which a run meets them."""
+    _launch(verbs, "launch", "start a run and open the cockpit on it", "launch:launch")
+    _launch(verbs, "plan", "print what launch would do, and do nothing", "launch:plan")
+    _exec(verbs)
+    _looking(verbs)
+    _changing(verbs)
+    _presets(verbs)
+    demo = verbs.add_parser("demo", help="train the shipped example on 2 ranks and open the cockpit on it")
+    demo.add_argument("--preset", default="ddp", help="preset to train under (default: ddp)")
+    demo.add_argument("--steps", type=int, default=2000, help="optimizer steps (default: 2000)")
+    demo.add_argument("--nproc-per-node", default="2", metavar="N", help="ranks (default: 2)")
+    demo.add_argument("--detach", action="store_true", help="start it and return")
+    demo.set_defaults(verb="launch:demo")
+
+
+def _start_options(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--name", metavar="NAME", help="name of the run (default: that of the script)")
+    verb.add_argument(
+        "--env", action="append", default=[], metavar="K=V", help="variable for every rank; repeatable"
+    )
+    verb.add_argument(
+        "--nccl", action="append", default=[], metavar="K=V", help="NCCL variable, NCCL_ may be left out"
+    )
+    verb.add_argument("--no-hook", action="store_true", help="inject nothing into the ranks")
+    verb.add_argument("--grace", type=float, metavar="SECONDS", help="between SIGTERM and SIGKILL")
+    verb.add_argument("--restarts", type=int, metavar="N", help="failures after which the run is given up")
+    verb.add_argument("--detach", action="store_true", help="start it and return")
+    verb.add_argument("--dry-run", action="store_true", help="print the plan and do nothing")
+    verb.add_argument("--json", action="store_true", help="one JSON object on stdout")
+
+
+def _launch(verbs: Verbs, name: str, summary: str, function: str) -> None:
+    verb = verbs.add_parser(
+        name, help=summary, usage=f"distui {name} PRESET [options] -- SCRIPT [ARGS…]", description=summary
+    )
+    verb.add_argument("preset", metavar="PRESET", help="`distui presets` lists them")
+    verb.add_argument("--nnodes", type=int, metavar="N", help="nodes (this machine: 1)")
+    verb.add_argument("--nproc-per-node", metavar="N|gpu|cpu|auto", help="ranks on each node")
+    verb.add_argument("--on", default="local", metavar="PLACE", help="where: local")
+    verb.add_argument(
+        "--set", action="append", default=[], metavar="FIELD=VALUE", help="change a preset's field"
+    )
+    verb.add_argument("--python", metavar="PATH", help="interpreter of the training environment")
+    verb.add_argument("--port", type=int, metavar="PORT", help="rendezvous port (default: a free one)")
+    verb.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as for `python -m`")
+    verb.add_argument(
+        "--no-python", action="store_true", help="SCRIPT is a program that is executed itself"
+    )
+    _start_options(verb)
+    verb.set_defaults(verb=function, takes_rest=True)
+
+
+def _exec(verbs: Verbs) -> None:
+    summary = "run any command, supervised as it is"
+    verb = verbs.add_parser(
+        "exec", help=summary, usage="distui exec [options] -- COMMAND…", description=summary
+    )
+    _start_options(verb)
+    verb.set_defaults(verb="launch:execute", takes_rest=True)
+
+
+def _run(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("run", nargs="?", metavar="RUN")
+
+
+def _json(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")
+
+
+def _ranks(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--rank", type=int, action="append", default=[], metavar="N", help="only this rank; repeatable"
+    )
+
+
+def _looking(verbs: Verbs) -> None:
+    verb = verbs.add_parser("watch", help="jobs that distui did not start, read-only")
+    verb.add_argument("pid", nargs="?", type=int, metavar="PID", help="any process of the job")
+    _json(verb)
+    verb.set_defaults(verb="watch:watch")
+    verb = verbs.add_parser("ls", help="the runs there are")
+    _json(verb)
+    verb.set_defaults(verb="runs:ls")
+    for name, summary in (
+        ("attach", "open the cockpit on a run"),
+        ("replay", "open the record of a run that has ended"),
+    ):
+        verb = verbs.add_parser(name, help=summary)
+        _run(verb)
+        verb.add_argument("--readonly", action="store_true", default=argparse.SUPPRESS, help="look only")
+        verb.set_defaults(verb=f"cockpit:{name}")
+    verb = verbs.add_parser("status", help="everything that is true of a run now")
+    _run(verb)
+    _json(verb)
+    verb.set_defaults(verb="runs:status")
+    verb = verbs.add_parser("events", help="the journal of a run")
+    _run(verb)
+    verb.add_argument("-f", "--follow", action="store_true", help="go on with what comes")
+    _json(verb)
+    verb.set_defaults(verb="runs:events")
+    verb = verbs.add_parser("wait", help="wait for a run; returns its outcome")
+    _run(verb)
+    verb.add_argument(
+        "--until", choices=("running", "healthy", "done"), default="done", help="(default: done)"
+    )
+    verb.add_argument("--timeout", type=float, metavar="SECONDS", help="give up then, with exit code 1")
+    verb.set_defaults(verb="runs:wait")
+    _logs(verbs)
+
+
+def _logs(verbs: Verbs) -> None:
+    verb = verbs.add_parser("logs", help="what the ranks wrote")
+    _run(verb)
+    _ranks(verb)
+    verb.add_argument("--node", type=int, metavar="N", help="only this node")
+    verb.add_argument(
+        "--stream", action="append", choices=("out", "err", "nccl", "log"), default=[],
+        help="repeatable (default: out and err; log: of runner and agent)",
+    )  # fmt: skip
+    verb.add_argument("-f", "--follow", action="store_true", help="go on with what comes")
+    verb.add_argument("--grep", default="", metavar="RE", help="only lines that match")
+    verb.add_argument("--attempt", type=int, metavar="N", help="(default: the newest)")
+    verb.set_defaults(verb="logs:logs")
+
+
+def _changing(verbs: Verbs) -> None:
+    verb = verbs.add_parser("nccl", help="change NCCL_DEBUG of a running job")
+    _run(verb)
+    verb.add_argument("level", metavar="LEVEL", help="VERSION, WARN, INFO or TRACE")
+    verb.add_argument("--subsys", default="", metavar="A,B", help="NCCL_DEBUG_SUBSYS, e.g. COLL,NET")
+    verb.add_argument(
+        "--for", dest="seconds", type=float, metavar="SECONDS", help="then back to what it was"
+    )
+    verb.add_argument("--restart", action="store_true", help="by a restart of the group instead of live")
+    _ranks(verb)
+    _json(verb)
+    verb.set_defaults(verb="control:nccl")
+    verb = verbs.add_parser("restart", help="restart the worker group in place")
+    _run(verb)
+    verb.add_argument(
+        "--env", action="append", default=[], metavar="K=V", help="change a variable; repeatable"
+    )
+    verb.add_argument(
+        "--unset", action="append", default=[], metavar="K", help="remove a variable; repeatable"
+    )
+    _sure(verb)
+    verb.set_defaults(verb="control:restart")
+    verb = verbs.add_parser("signal", help="send a signal to ranks")
+    _run(verb)
+    verb.add_argument("signal", metavar="SIG", help="e.g. USR1")
+    _ranks(verb)
+    _json(verb)
+    verb.set_defaults(verb="control:send_signal")
+    verb = verbs.add_parser("dump", help="what the ranks are doing: stacks, flight recorder, memory")
+    _run(verb)
+    verb.add_argument("what", choices=("stacks", "flight", "memory"))
+    _ranks(verb)
+    _json(verb)
+    verb.set_defaults(verb="control:dump")
+    verb = verbs.add_parser("stop", help="end a run: SIGTERM, grace, SIGKILL, sweep")
+    _run(verb)
+    verb.add_argument("--grace", type=float, metavar="SECONDS", help="(default: the preset's)")
+    _sure(verb)
+    verb.set_defaults(verb="control:stop")
+
+
+def _sure(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--yes", action="store_true", help="do not ask")
+    _json(verb)
+
+
+def _presets(verbs: Verbs) -> None:
+    verb = verbs.add_parser(
+        "presets", help="the presets: list, show NAME, new NAME",
+        usage="distui presets [--json] | show NAME [--set FIELD=VALUE] | new NAME [--base NAME]",
+    )  # fmt: skip
+    verb.add_argument("action", nargs="?", choices=("show", "new"))
+    verb.add_argument("name", nargs="?", metavar="NAME")
+    verb.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="as for launch")
+    verb.add_argument("--base", default="ddp", metavar="NAME", help="what a new preset starts from")
+    _json(verb)
+    verb.set_defaults(verb="presets:presets")

@@ -1,0 +1,115 @@
+"""What the cockpit is handed on this machine: the registry's runs, the jobs distui did not start, and the launcher."""
+
+from __future__ import annotations
+
+import shlex
+import time
+
+from ..presets.load import library
+from ..presets.model import PresetError
+from ..presets.plan import Request
+from ..presets.render import render
+from ..presets.show import entries as preset_entries
+from ..runners import registry
+from ..runners.errors import RunError
+from ..runners.local import open_link
+from ..runners.watch.discover import Job, find_job, scan
+from ..runners.watch.launcher import name_of
+from ..runners.watch.link import WatchLink
+from ..runners.wire.link import Link, LinkError
+from .follow import LaunchError, LaunchForm, PresetEntry, Preview, RunEntry
+from .starting import Prepared, nccl_pairs, pairs, prepare
+
+WATCH = "watch:"
+
+
+def first_pid(job: Job) -> int:
+    """By which the user may name a job that distui did not start."""
+    return min(found.pid for found in job.ranks.values())
+
+
+def job_name(job: Job) -> str:
+    """What it runs."""
+    return name_of(min(job.ranks.values(), key=lambda found: found.rank).argv)
+
+
+class LocalSource:
+    """Satisfies tui.follow.RunSource."""
+
+    def __init__(self) -> None:
+        self._ended: dict[str, RunEntry] = {}
+        """Runs that have ended do not change any more: their journals are read once."""
+
+    def runs(self) -> list[RunEntry]:
+        """Every run of this user here, newest first, then the jobs that can be watched."""
+        now = time.time()
+        known = [self._entry(entry, now) for entry in registry.entries()]
+        found = [
+            RunEntry(
+                id=f"{WATCH}{first_pid(job)}", name=job_name(job), phase="watched",
+                age_s=max(0.0, now - job.began), live=True, readonly=True,
+                preset=f"not started by distui ({job.launcher})",
+            )
+            for job in scan().jobs.values()
+            if job.run is None
+        ]  # fmt: skip
+        return known + found
+
+    def _entry(self, entry: registry.Entry, now: float) -> RunEntry:
+        if entry.record.run in self._ended:
+            return self._ended[entry.record.run]
+        phase, state = registry.phase(entry), entry.state()
+        shown = RunEntry(
+            id=entry.record.run, name=entry.record.name, phase=str(phase), age_s=now - entry.record.created,
+            live=not phase.ended, readonly=phase.ended, preset=state.plan.preset if state.plan else "",
+        )  # fmt: skip
+        if phase.ended:
+            self._ended[entry.record.run] = shown
+        return shown
+
+    async def open(self, run_id: str) -> Link:
+        """See RunSource.open."""
+        try:
+            if run_id.startswith(WATCH):
+                return WatchLink(find_job(scan(), int(run_id.removeprefix(WATCH))))
+            return await open_link(registry.resolve(run_id))
+        except RunError as error:
+            raise LinkError(str(error)) from None
+
+    def presets(self) -> list[PresetEntry]:
+        """See RunSource.presets."""
+        loaded, _ = preset_entries(library())
+        return [
+            PresetEntry(name=one.preset.name, title=one.preset.title, summary=one.preset.summary)
+            for one in loaded
+        ]
+
+    def plan(self, form: LaunchForm) -> Preview:
+        """See RunSource.plan."""
+        try:
+            return Preview(text=render(self._prepare(form).plan))
+        except (RunError, PresetError, ValueError) as error:
+            return Preview(text="", problems=(str(error),))
+
+    async def launch(self, form: LaunchForm) -> str:
+        """See RunSource.launch."""
+        try:
+            return self._prepare(form).start().record.run
+        except (RunError, PresetError, ValueError) as error:
+            raise LaunchError(str(error)) from None
+
+    @staticmethod
+    def _prepare(form: LaunchForm) -> Prepared:
+        if not form.script.strip():
+            raise RunError("no script yet: the path of the training script")
+        nproc = form.nproc.strip()
+        nccl = [f"DEBUG={form.nccl.strip()}"] if form.nccl.strip() else []
+        request = Request(
+            script=form.script.strip(),
+            args=tuple(shlex.split(form.args)),
+            name=form.name.strip() or None,
+            nproc_per_node=int(nproc) if nproc.isdecimal() else nproc or None,
+            env=pairs(shlex.split(form.env), "environment"),
+            nccl=nccl_pairs(nccl),
+        )
+        return prepare(form.preset, (), request)

@@ -1,0 +1,105 @@
+"""From what a user typed to a plan, and from the plan to a run; shared by the command line and the launch screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..presets.load import load
+from ..presets.model import Loaded, PlanError
+from ..presets.nccl import check
+from ..presets.plan import Plan, Request, command_plan, make_plan
+from ..runners import local, registry
+from ..runners.errors import RunError
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A plan and the record under which it would run."""
+
+    plan: Plan
+    record: registry.RunRecord
+
+    def start(self) -> registry.Entry:
+        """Start it. Raises RunError."""
+        return local.start(self.plan, self.record)
+
+
+def pairs(words: Sequence[str], option: str, prefix: str = "") -> dict[str, str]:
+    """`K=V` words as a mapping; `prefix` is put before names that lack it. Raises RunError."""
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name.replace("_", "").isalnum():
+            raise RunError(f"{option} {word}: write it as NAME=VALUE")
+        found[name if name.startswith((prefix, f"TORCH_{prefix}")) else prefix + name] = value
+    return found
+
+
+def nccl_pairs(words: Sequence[str]) -> dict[str, str]:
+    """`--nccl K=V` words, checked against the catalogue. Raises RunError."""
+    found = pairs(words, "--nccl", "NCCL_")
+    for name, value in found.items():
+        problem = check(name, value)
+        if problem is not None:
+            raise RunError(problem)
+    return found
+
+
+def prepare(
+    preset: str,
+    overrides: Sequence[str],
+    request: Request,
+    port: int | None = None,
+    *,
+    check_torch: bool = True,
+) -> Prepared:
+    """Plan a run of a script under a preset on this machine. Raises RunError and PresetError."""
+    return _prepare(load(preset, overrides), request, port, check_torch)
+
+
+def _prepare(loaded: Loaded, request: Request, port: int | None, check_torch: bool) -> Prepared:
+    record = registry.new_record(request.name or _name(request.script))
+    found = local.place(record, request, port)
+    try:
+        plan = make_plan(loaded, request, found)
+    except PlanError as error:
+        raise RunError(str(error)) from None
+    if check_torch:
+        local.check_python(plan.python)
+    if port is not None:
+        _check_port(port)
+    return Prepared(plan, record)
+
+
+def prepare_command(command: tuple[str, ...], request: Request) -> Prepared:
+    """Plan a run of any command. Raises RunError."""
+    record = registry.new_record(request.name or _name(command[0] if command else None))
+    try:
+        return Prepared(command_plan(command, request, local.place(record, request)), record)
+    except PlanError as error:
+        raise RunError(str(error)) from None
+
+
+def _check_port(port: int) -> None:
+    import socket
+
+    if not 0 < port < 65536:
+        raise RunError(f"--port {port}: a port is a number from 1 to 65535")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise RunError(
+                f"port {port} is not free ({error.strerror}): choose another, or leave --port out"
+            ) from None
+
+
+def _name(script: str | None) -> str:
+    """A run's name from its script: the stem, with what no name may hold replaced."""
+    stem = (script or "run").rsplit("/", 1)[-1].removesuffix(".py")
+    kept = "".join(
+        letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in stem
+    )
+    return kept.lstrip("._-")[:64] or "run"

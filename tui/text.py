@@ -1,0 +1,182 @@
+"""A run as plain text: what verbs print where there is no cockpit. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from ..runners.model import FirstCause, Host
+from ..runners.state import Attempt, Node, Rank, RunState
+
+NA = "n/a"
+
+
+def size(value: float | None) -> str:
+    """Bytes as a person reads them."""
+    if value is None:
+        return NA
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024 or unit == "TiB":
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError
+
+
+def span(seconds: float | None) -> str:
+    """A duration: "12 s", "3 min", "2.5 h", "4 d"."""
+    if seconds is None:
+        return NA
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.0f} d"
+
+
+def table(rows: Sequence[tuple[str, ...]], right: frozenset[int] = frozenset()) -> list[str]:
+    """Columns as wide as they need; those in `right` flush right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def headline(state: RunState, now: float | None = None) -> str:
+    """One line: what runs, how far, how fast."""
+    now = time.time() if now is None else now
+    steps = [
+        rank.sample.step for rank in state.ranks.values() if rank.sample and rank.sample.step is not None
+    ]
+    paces = [
+        rank.sample.step_s
+        for rank in state.ranks.values()
+        if rank.sample and rank.sample.step_s is not None
+    ]
+    parts = [state.name, str(state.phase), f"attempt {state.attempt}", f"{len(state.ranks)} ranks"]
+    if steps:
+        parts.append(f"step {min(steps)}")
+    if paces:
+        parts.append(f"{max(paces) * 1000:.1f} ms a step")
+    parts.append(span((state.ended or now) - state.began if state.began else None))
+    return "  ".join(parts)
+
+
+def describe(state: RunState, now: float | None = None) -> str:
+    """Everything `distui status` says."""
+    lines = [headline(state, now)]
+    if state.plan is not None:
+        plan = state.plan
+        preset = f"preset {plan.preset}, " if plan.preset else ""
+        backend = f", backend {plan.backend}" if plan.backend else ""
+        lines.append(f"{preset}{plan.launcher}: {plan.command}{backend}")
+    for node in state.nodes.values():
+        lines.append(_node(node))
+    if state.ranks:
+        lines += ["", *ranks(state)]
+    for node in state.nodes.values():
+        if node.gpus:
+            lines += ["", *gpus(node)]
+    if state.attempts:
+        lines += ["", *ledger(state.attempts)]
+    cause = state.attempts[-1].first_cause if state.attempts else None
+    if cause is not None:
+        lines += ["", *report(cause)]
+    lines += (
+        ["", *(f"{finding.severity}: {finding.text}" for finding in state.findings.values())]
+        if state.findings
+        else []
+    )
+    if state.end_text:
+        lines += ["", state.end_text]
+    return "\n".join(lines)
+
+
+def _node(node: Node) -> str:
+    parts = [f"node {node.node}", node.host]
+    metrics: Host | None = node.metrics
+    if metrics is not None:
+        cpu = NA if metrics.cpu_percent is None else f"{metrics.cpu_percent:.0f} %"
+        parts.append(f"cpu {cpu} of {metrics.cores} cores")
+        parts.append(f"memory {size(metrics.mem_used)} of {size(metrics.mem_total)}")
+    if node.gpu_problem:
+        parts.append(node.gpu_problem)
+    return "  ".join(part for part in parts if part)
+
+
+def ranks(state: RunState) -> list[str]:
+    """A line a rank."""
+    head = ("rank", "local", "state", "pid", "gpu", "cpu", "rss", "step", "ms/step", "NCCL_DEBUG")
+    rows = [head, *(_rank(number, rank) for number, rank in sorted(state.ranks.items()))]
+    return table(rows, frozenset({0, 1, 3, 4, 5, 6, 7, 8}))
+
+
+def _rank(number: int, rank: Rank) -> tuple[str, ...]:
+    sample = rank.sample
+    ended = rank.signal or (None if rank.exit_code is None else f"exit {rank.exit_code}")
+    return (
+        str(number),
+        str(rank.place.local_rank),
+        f"{rank.phase} ({ended})" if ended else str(rank.phase),
+        str(rank.pid or NA),
+        NA if sample is None or sample.gpu is None else str(sample.gpu),
+        NA if sample is None or sample.cpu_percent is None else f"{sample.cpu_percent:.0f} %",
+        size(sample.rss_bytes if sample else None),
+        NA if sample is None or sample.step is None else str(sample.step),
+        NA if sample is None or sample.step_s is None else f"{sample.step_s * 1000:.1f}",
+        rank.nccl_debug or NA,
+    )
+
+
+def gpus(node: Node) -> list[str]:
+    """A line a GPU."""
+    head = ("gpu", "name", "util", "memory", "power", "temp", "clocks")
+    rows = [head]
+    for gpu in node.gpus:
+        held = ", ".join(gpu.throttle) if gpu.throttle else ("free" if gpu.throttle is not None else NA)
+        rows.append(
+            (
+                str(gpu.index),
+                gpu.name,
+                "lost" if gpu.lost else NA if gpu.util is None else f"{gpu.util:.0f} %",
+                f"{size(gpu.mem_used)} of {size(gpu.mem_total)}",
+                NA if gpu.power_w is None else f"{gpu.power_w:.0f} W",
+                NA if gpu.temp_c is None else f"{gpu.temp_c:.0f} °C",
+                held,
+            )
+        )
+    return table(rows, frozenset({0, 2, 4, 5}))
+
+
+def ledger(attempts: list[Attempt]) -> list[str]:
+    """A line an attempt."""
+    rows = [("attempt", "began", "lasted", "cause", "outcome", "changed")]
+    for attempt in attempts:
+        changed = " ".join(
+            f"{name}={value}" if value is not None else f"-{name}"
+            for name, value in attempt.env_diff.items()
+        )
+        rows.append(
+            (
+                str(attempt.number),
+                time.strftime("%H:%M:%S", time.localtime(attempt.began)),
+                span(attempt.ended - attempt.began) if attempt.ended else "",
+                attempt.cause,
+                str(attempt.outcome or "running"),
+                changed,
+            )
+        )
+    return table(rows, frozenset({0}))
+
+
+def report(cause: FirstCause) -> list[str]:
+    """The first-cause report of a failed attempt."""
+    lines = [f"first cause: {cause.text}"]
+    if cause.victims:
+        lines.append(f"after it, because of it: ranks {', '.join(map(str, cause.victims))}")
+    if cause.last_lines:
+        lines += ["last lines of its stderr:", *(f"  {line}" for line in cause.last_lines)]
+    return lines

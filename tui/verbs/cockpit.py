@@ -1,0 +1,38 @@
+"""The cockpit on a run, or on the list of runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from ...runners import registry
+from ...runners.errors import RunError
+
+
+def open_cockpit(options: argparse.Namespace) -> int:
+    """`distui` alone: the only live run, or the list."""
+    live = [entry for entry in registry.entries() if not registry.ended(entry)]
+    return show(live[0].record.run if len(live) == 1 else None, options.readonly, options.ascii)
+
+
+def attach(options: argparse.Namespace) -> int:
+    """Open one run."""
+    return show(registry.resolve(options.run).record.run, options.readonly, options.ascii)
+
+
+def replay(options: argparse.Namespace) -> int:
+    """Open the record of a run that has ended."""
+    entry = registry.resolve(options.run)
+    if not registry.ended(entry):
+        raise RunError(f"{entry.record.name} is live: `distui attach {entry.record.name}` opens it")
+    return show(entry.record.run, True, options.ascii)
+
+
+def show(run: str | None, readonly: bool, ascii_only: bool) -> int:
+    """Run the cockpit and return its exit status."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
+        raise RunError("the cockpit needs a terminal: `distui status` and `distui logs` print text")
+    from ..app import run_cockpit
+    from ..source import LocalSource
+
+    return run_cockpit(LocalSource(), run, readonly, ascii_only)
