@@ -21,7 +21,7 @@ from textual.signal import Signal
 from ..runners.model import Command, CommandDone, Restart, Stop
 from ..runners.wire.link import LinkError, Window
 from . import terminal
-from .actions import ACTIONS, MUTATING, bindings, keymap_path, load_keymap
+from .actions import ACTIONS, MUTATING, bindings, key_text, keymap_path, load_keymap
 from .follow import Follower, LinkPhase, RunEntry, RunSource
 from .rows.command import CommandError, parse
 from .rows.confirm import confirmation
@@ -80,6 +80,7 @@ class CockpitApp(App[None]):
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGHUP):
                 loop.add_signal_handler(number, self.exit, None, 128 + number)
+        self.set_class(self.view.ascii, "-ascii")
         self.set_interval(1 / TICKS_A_SECOND, self.tick)
         self._show_first()
 
@@ -210,7 +211,7 @@ class CockpitApp(App[None]):
         from .screens.nccl import NcclScreen
 
         if self.follower is not None:
-            dialog = NcclScreen(self.follower.state, self.view.marked, _new_id())
+            dialog = NcclScreen(self.follower.state, self.view.marked, _new_id(), self.view.ascii)
             self.push_screen(dialog, lambda command: self.ask(command) if command is not None else None)
 
     def run_line(self, line: str | None) -> None:
@@ -272,7 +273,7 @@ class CockpitApp(App[None]):
                 if self.allowed(name) and (action.scope == "app" or hasattr(screen, f"action_{name}")):
                     target = self if action.scope == "app" else screen
                     yield SystemCommand(
-                        action.text, f"key {action.key}", self._runner(action.action, target)
+                        action.text, f"key {key_text(action.key)}", self._runner(action.action, target)
                     )
 
     def _runner(self, action: str, target: object) -> Callable[[], None]:

@@ -22,6 +22,9 @@ RAMP = (
 _BRIGHT_FROM = 5
 """From this step on, cell text is dark."""
 
+_DIMMEST_BAR = 3
+"""A colder bar could not be told from its ground."""
+
 _DARK = {
     "text": "#d3dae3",
     "head": "bold #ffffff",
@@ -61,15 +64,18 @@ _TERMINAL = {
 
 
 def _ramp(text_dark: str, text_bright: str) -> dict[str, str]:
-    return {
+    cells = {
         f"heat{step}": f"{text_dark if step >= _BRIGHT_FROM else text_bright} on {colour}"
         for step, colour in enumerate(RAMP)
     }
+    bars = {f"bar{step}": f"{RAMP[max(step, _DIMMEST_BAR)]} on {RAMP[0]}" for step in range(len(RAMP))}
+    return cells | bars
 
 
 def _terminal_ramp() -> dict[str, str]:
     """No background: the terminal's own sixteen colours have no order. The glyph carries the value."""
-    return {f"heat{step}": "bold" if step > 6 else "default" for step in range(len(RAMP))}
+    names = (f"{kind}{step}" for kind in ("heat", "bar") for step in range(len(RAMP)))
+    return {name: "bold" if name[-1] in "78" else "default" for name in names}
 
 
 def _parsed(table: dict[str, str]) -> dict[str, Style]:

@@ -45,7 +45,7 @@ GIB = 1 << 30
 
 
 class ScriptedLink:
-    """Plays `events`, then whatever is put in with `play`; `break_with` ends the stream as a lost agent does."""
+    """Plays `events`, then what `play` puts in; `break_with` ends the stream as a lost agent does."""
 
     def __init__(self, run_dir: Path, events: Iterable[Stamped], readonly: bool = False) -> None:
         self.run_dir = run_dir
@@ -124,7 +124,7 @@ class ScriptedSource:
             return Preview(text="", problems=("no script: type the path of the training script",))
         env = "".join(f"\n  {pair}" for pair in form.env.split())
         text = (
-            f"# preset {form.preset}\npython -m torch.distributed.run --nproc-per-node {form.nproc or 'auto'} \\\n"
+            f"# preset {form.preset}\ntorchrun \\\n  --nproc-per-node {form.nproc or 'auto'} \\\n"
             f"  {form.script} {form.args}\nenvironment{env}\n  NCCL_DEBUG={form.nccl or 'WARN'}"
         )
         return Preview(text=text)
@@ -255,7 +255,8 @@ def failed() -> list[tuple[float, Event]]:
 def finished() -> list[tuple[float, Event]]:
     events = running()[:-1]
     events += [
-        (120 + rank / 10, RankChanged(1, rank, RankPhase.SUCCEEDED, rank, 4711 + rank, 0)) for rank in range(8)
+        (120 + rank / 10, RankChanged(1, rank, RankPhase.SUCCEEDED, rank, 4711 + rank, 0))
+        for rank in range(8)
     ]
     return [
         *events,
@@ -270,7 +271,11 @@ def write_logs(run_dir: Path, ranks: int = 8, lines: int = 30) -> None:
     for rank in range(ranks):
         out = run_dir / file_id(0, 1, rank, "out")
         out.parent.mkdir(parents=True, exist_ok=True)
-        body = [f"step {step} loss {2.5 - step / 100:.3f} 12.1k tok/s" for step in range(lines)] if rank == 0 else []
+        body = (
+            [f"step {step} loss {2.5 - step / 100:.3f} 12.1k tok/s" for step in range(lines)]
+            if rank == 0
+            else []
+        )
         out.write_text("".join(f"{line}\n" for line in [f"rank {rank} ready [bold]", *body]))
         err = run_dir / file_id(0, 1, rank, "err")
         err.write_bytes(b"\x1b[31mUserWarning: slow loader\x1b[0m\n" if rank == 1 else b"")

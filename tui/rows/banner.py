@@ -27,7 +27,8 @@ def _link(frame: Frame) -> list[Row]:
     status = frame.link
     if status.phase is LinkPhase.LOST:
         wait = max(0.0, (status.retry_at or frame.now) - frame.now)
-        text = f" agent lost: {status.text}; the ranks go on; next try in {wait:.0f} s, r tries now"
+        what = "agent lost, the ranks go on" if frame.heard else "no agent reached"
+        text = f" {what}: {status.text}; next try in {wait:.0f} s, r tries now"
         return [((f" {glyphs.BAD}", "bad"), (text, "text"))]
     if status.phase is LinkPhase.CONNECTING:
         waited = frame.now - status.since
@@ -84,8 +85,9 @@ def _findings(frame: Frame) -> list[Row]:
 
 
 def _newest(frame: Frame) -> list[Row]:
-    """The newest notice, so that the line is never a blank to wonder about."""
-    if not frame.state.notices:
-        return []
+    """The newest notice, or what runs, so that the line is never a blank to wonder about."""
+    plan = frame.state.plan
+    if not frame.state.notices or frame.state.phase.ended:
+        return [((f"   {plan.preset}  {plan.command}", "dim"),)] if plan is not None else []
     at, text = frame.state.notices[-1]
     return [((f"   {age(max(0.0, frame.node_now(0) - at))} ago: ", "dim"), (text, "dim"))]

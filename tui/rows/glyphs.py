@@ -64,13 +64,16 @@ def bucket(value: float) -> int:
 
 
 def heat(value: float | None, ascii_only: bool = False) -> tuple[str, str]:
-    """Glyph and style of a heat cell, value 0 to 100; None is unknown."""
+    """Glyph and style of a heat cell, value 0 to 100; None is unknown.
+
+    The height says the same as the colour ("bar0" to "bar8"); text beside it has "heat0" to "heat8".
+    """
     if value is None:
         return MISSING, "stale"
     step = bucket(value)
     if ascii_only:
-        return str(max(0, min(9, int(value / 10)))), f"heat{step}"
-    return _RAMP[step], f"heat{step}"
+        return str(max(0, min(9, int(value / 10)))), f"bar{step}"
+    return _RAMP[step], f"bar{step}"
 
 
 def to_ascii(text: str) -> str:

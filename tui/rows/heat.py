@@ -35,7 +35,7 @@ class Heat:
 
 def heat_title(frame: Frame) -> str:
     """What the map shows, with its unit."""
-    gpu = any(node.gpus for node in frame.state.nodes.values())
+    gpu = any(node.gpus for node in frame.state.nodes.values()) or not frame.state.ranks
     names = {
         "util": "GPU utilisation" if gpu else "no GPU · CPU, percent of one core",
         "mem": "GPU memory" if gpu else "no GPU · resident memory",
@@ -77,12 +77,17 @@ def _wide(frame: Frame, node: Node, width: int) -> list[Row]:
     return rows
 
 
-def _wide_cell(frame: Frame, heat: Heat) -> tuple[Cell, Cell]:
-    glyph, style = glyphs.heat(heat.value, frame.view.ascii)
+def _wide_cell(frame: Frame, heat: Heat) -> tuple[Cell, ...]:
     if heat.broken:
-        glyph, style = glyphs.BAD, "bad"
-    text = heat.text if heat.value is not None or heat.broken else glyphs.MISSING
-    return (fit(f"{glyph}{fit(text, CELL - 3, right=True)}", CELL - 1), style), (" ", "text")
+        return (fit(f"{glyphs.BAD}{fit(heat.text, CELL - 2, right=True)}", CELL - 1), "bad"), (" ", "text")
+    if heat.value is None:
+        return (fit(fit(heat.text or glyphs.MISSING, CELL - 2, right=True), CELL - 1), "stale"), (
+            " ",
+            "text",
+        )
+    glyph, style = glyphs.heat(heat.value, frame.view.ascii)
+    number = fit(fit(heat.text, CELL - 3, right=True), CELL - 2)
+    return (glyph, style), (number, style.replace("bar", "heat")), (" ", "text")
 
 
 def _label(frame: Frame, node: Node, width: int) -> Row:

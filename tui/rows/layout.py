@@ -28,12 +28,18 @@ class Layout:
     banner: int = 1
     heat: int = 0
     table: int = 0
+    events: int = 0
     main: str = "log"
     """The pane that takes the rest: "log", "table" or "events"."""
 
 
-def plan_layout(width: int, height: int, pane: str, heat_rows: int, ranks: int, banner: int) -> Layout:
-    """What each pane gets; `heat_rows` and `ranks` are the rows that map and table would like."""
+def plan_layout(
+    width: int, height: int, pane: str, heat_rows: int, ranks: int, banner: int, ended: bool = False
+) -> Layout:
+    """What each pane gets; `heat_rows` and `ranks` are the rows that map and table would like.
+
+    After the end the map's place holds the report, which may take more.
+    """
     if width < SMALLEST[0] or height < SMALLEST[1]:
         return Layout(small=True)
     framed = height >= TALL
@@ -46,9 +52,13 @@ def plan_layout(width: int, height: int, pane: str, heat_rows: int, ranks: int, 
     room = height - 2 - shown  # the status line and the footer
     if width >= WIDE:
         heat = min(heat_rows + extra, room // 2)
+        table = min(ranks + 1 + extra, room - heat)
+        events = room - heat - table
         side = min(SIDE, width * 9 // 20)
-        return Layout(framed=framed, beside=side, banner=shown, heat=heat, table=room - heat)
-    heat = min(heat_rows + extra, max(3, room // 3))
-    least_log = max(5, room // 3)
+        if events < 2 + extra:
+            table, events = table + events, 0
+        return Layout(framed=framed, beside=side, banner=shown, heat=heat, table=table, events=events)
+    heat = min(heat_rows + extra, max(3, room // 2 if ended else room // 3))
+    least_log = max(5, room // 4 if ended else room // 3)
     table = max(min(ranks + 1 + extra, room - heat - least_log), 0)
     return Layout(framed=framed, banner=shown, heat=heat, table=table)

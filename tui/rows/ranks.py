@@ -195,7 +195,8 @@ def rank_row(frame: Frame, line: Line, chosen: list[Column]) -> Row:
         text = column.text(line)
         style = "stale" if text == NA else "text"
         if column is _STATE:
-            style = glyphs.RANK[line.rank.phase][1]
+            known = line.node is None or frame.fresh(line.node.node, line.node.heard)
+            style = glyphs.RANK[line.rank.phase][1] if known else "stale"
         elif text == NA and line.sample is None and line.rank.sample is not None:
             text = glyphs.MISSING  # there was a value, it is too old to be shown as true
         cells.append((fit(text, column.width, right=column.right) + " ", style))

@@ -8,9 +8,9 @@ from .cells import Row, age, fit
 
 EMPTY: tuple[Row, ...] = (
     (("No run yet.", "head"),),
-    (("  ^n", "accent"), ("  pick a preset and start one", "text")),
-    (("  distui launch PRESET -- SCRIPT", "accent"), ("  does the same from the shell", "text")),
-    (("  distui watch", "accent"), ("  shows jobs that distui did not start", "text")),
+    ((f"  {fit('^n', 32)}", "accent"), ("pick a preset and start one", "text")),
+    ((f"  {fit('distui launch PRESET -- SCRIPT', 32)}", "accent"), ("the same from the shell", "text")),
+    ((f"  {fit('distui watch', 32)}", "accent"), ("jobs that distui did not start", "text")),
 )
 """What to do when there is nothing to show."""
 
@@ -18,18 +18,18 @@ EMPTY: tuple[Row, ...] = (
 def head_row(width: int) -> Row:
     """The names of the columns."""
     return (
-        (fit(f" {fit('run', 24)} {fit('state', 12)} {fit('age', 5, right=True)}  preset", width), "dim"),
+        (fit(f" {fit('run', 20)} {fit('state', 12)} {fit('age', 5, right=True)}  preset", width), "dim"),
     )
 
 
 def run_row(entry: RunEntry) -> Row:
     """One run."""
     glyph, style = glyphs.run_phase(entry.phase)
-    note = "  read-only" if entry.readonly and entry.live else ""
+    note = "read-only  " if entry.readonly and entry.live else ""
     return (
-        (f" {fit(entry.name or entry.id, 24)} ", "head" if entry.live else "text"),
+        (f" {fit(entry.name or entry.id, 20)} ", "head" if entry.live else "text"),
         (fit(f"{glyph} {entry.phase}", 12), style),
         (f" {fit(age(entry.age_s), 5, right=True)}  ", "text"),
-        (fit(entry.preset or "-", 16), "text"),
-        (f"  {entry.id}{note}", "dim"),
+        (fit(entry.preset or "-", 10), "text"),
+        (f"  {note}{entry.id}", "dim"),
     )

@@ -82,7 +82,11 @@ def _cpu(frame: Frame) -> Row:
 
 
 def _steps(frame: Frame) -> list[tuple[int, Row]]:
-    samples = [rank.sample for rank in frame.state.ranks.values() if rank.sample is not None]
+    samples = [
+        rank.sample
+        for rank in frame.state.ranks.values()
+        if rank.sample is not None and frame.fresh(rank.place.node, rank.sampled)
+    ]
     steps = [sample.step for sample in samples if sample.step is not None]
     times = [sample.step_s for sample in samples if sample.step_s is not None]
     running = not frame.state.phase.ended
@@ -104,7 +108,7 @@ def _nccl(frame: Frame) -> Row:
 
 def _link(frame: Frame) -> Row:
     if frame.lost:
-        return ((f"{glyphs.BAD} agent lost", "bad"),)
+        return ((f"{glyphs.BAD} agent lost" if frame.heard else f"{glyphs.BAD} no agent", "bad"),)
     if frame.view.paused:
         return (("PAUSED", "warn"),)
     if not frame.state.live and not frame.state.phase.ended:

@@ -43,7 +43,7 @@ class RowsModal(ModalScreen[Answer]):
 
     def on_resize(self, event: Resize) -> None:
         width = min(96, event.size.width - 8)
-        rows = [part for row in self._answer_rows for part in hang(row, width - 6)]
+        rows = [part for row in self._answer_rows for part in hang(row, width - 7)]
         self.view.set_rows(rows)
         self.view.styles.height = max(1, min(len(rows), event.size.height - 9))
         self.query_one("#box").styles.width = width

@@ -81,9 +81,12 @@ class RunScreen(Screen[None]):
         if not width:
             return
         inner = width - 3
-        wanted = end_rows(frame, inner) if frame.state.phase.ended else heat_rows(frame, inner)
+        ended = frame.state.phase.ended
+        wanted = end_rows(frame, inner) if ended else heat_rows(frame, inner)
         banner = len(banner_rows(frame, width, _MOST_BANNER))
-        shared = plan_layout(width, height, frame.view.pane, len(wanted), len(frame.state.ranks), banner)
+        shared = plan_layout(
+            width, height, frame.view.pane, len(wanted), len(frame.state.ranks), banner, ended
+        )
         if shared != self._shared:
             self._shared = shared
             with self.app.batch_update():
@@ -93,13 +96,12 @@ class RunScreen(Screen[None]):
     def _apply(self, shared: Layout) -> None:
         self.set_class(shared.framed, "-framed")
         self.set_class(bool(shared.beside), "-beside")
-        self.set_class(self.app.view.ascii, "-ascii")
         panes: dict[Widget, int | str] = {
             self.status: 1 if not shared.small else 0,
             self.banner: shared.banner if not shared.small else 0,
             self.heat: shared.heat,
             self.ranks: "1fr" if shared.main == "table" else shared.table,
-            self.events: "1fr" if shared.main == "events" else 0,
+            self.events: "1fr" if shared.main == "events" else shared.events,
             self.log_view: "1fr" if shared.main == "log" and not shared.small else 0,
             self.summary: "1fr" if shared.small else 0,
         }
@@ -107,6 +109,7 @@ class RunScreen(Screen[None]):
             pane.display = size != 0
             pane.styles.height = size or 0
         self.log_view.styles.width = shared.beside or "1fr"
+        self.query_one("#body").display = not shared.small
         left = self.query_one("#left")
         left.display = any(pane.display for pane in (self.heat, self.ranks, self.events))
         fills = shared.main != "log" or shared.beside

@@ -43,7 +43,7 @@ class RunList(RowsView):
         self._runs = runs
         self.has_cursor = bool(runs)
         if runs:
-            self.set_rows([run_row(run) for run in runs], ((" ", "dim"), *head_row(self.size.width - 1)))
+            self.set_rows([run_row(run) for run in runs], head_row(self.size.width - 1))
             ids = [run.id for run in runs]
             self.cursor = ids.index(current) if current in ids else self.cursor
         else:

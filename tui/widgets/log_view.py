@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from textual.binding import Binding
+from textual.events import Resize
 from textual.geometry import Size
 from textual.message import Message
 from textual.signal import Signal
@@ -16,6 +17,7 @@ from textual.signal import Signal
 from ...runners.logs.level import Level
 from ...runners.wire.link import LinkError
 from ..actions import bindings
+from ..rows import glyphs
 from ..rows.cells import Row
 from ..rows.frame import Frame
 from ..rows.log import CHOICES, LogLine, files_for, log_row
@@ -88,8 +90,10 @@ class LogView(Pane):
             self._wake.set()
         self._name_it()
 
-    def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        return self.rows
+    def on_resize(self, event: Resize) -> None:
+        if self.follow:
+            self.call_after_refresh(self._scroll_row, len(self.rows))
+        self._wake.set()
 
     async def _keep_pulling(self) -> None:
         while True:
@@ -153,7 +157,7 @@ class LogView(Pane):
         self.virtual_size = Size(0, len(self.rows))
         if self.follow:
             self.cursor = max(0, len(self.rows) - 1)
-            self.scroll_to(y=len(self.rows), animate=False, immediate=True)
+            self._scroll_row(len(self.rows))
         elif gone:
             self.cursor = max(0, self.cursor - gone)
         self.refresh()
@@ -186,7 +190,8 @@ class LogView(Pane):
         problem = self._reason or (self._tail.problem if self._tail is not None else "")
         empty = "" if self.rows else "nothing written yet · "
         how = problem or empty + ("FOLLOW" if self.follow else "held, f follows")
-        self.border_title = _plain(f"log · {who}{stream}{pattern} · {how}")
+        title = f"log · {who}{stream}{pattern} · {how}"
+        self.border_title = _plain(glyphs.to_ascii(title) if self.ascii_only else title)
 
     # --- keys
 
@@ -203,7 +208,7 @@ class LogView(Pane):
         if on:
             self._wake.set()
             self.cursor = max(0, len(self.rows) - 1)
-            self.scroll_to(y=len(self.rows), animate=False, immediate=True)
+            self._scroll_row(len(self.rows))
             self.refresh()
         self._name_it()
 

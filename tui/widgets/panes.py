@@ -131,7 +131,7 @@ class RankTable(Pane):
         return rows
 
     def build_head(self, frame: Frame, width: int) -> Row | None:
-        return ((" ", "dim"), *head_row(frame, width - 1))
+        return head_row(frame, width - 1)
 
     @property
     def current(self) -> int | None:

@@ -130,11 +130,15 @@ class RowsView(ScrollView):
         old, self.cursor = self.cursor, max(0, min(index, len(self.rows) - 1))
         top = self.scroll_offset.y
         if self.cursor < top:
-            self.scroll_to(y=self.cursor, animate=False, immediate=True)
+            self._scroll_row(self.cursor)
         elif self.cursor >= top + self.shown:
-            self.scroll_to(y=self.cursor - self.shown + 1, animate=False, immediate=True)
+            self._scroll_row(self.cursor - self.shown + 1)
         self._refresh_rows([old, self.cursor])
         self.cursor_moved()
+
+    def _scroll_row(self, top: int) -> None:
+        """Put this row at the top, or as near as there are rows; also before the scrollbar has come."""
+        self.scroll_to(y=top, animate=False, immediate=True, force=True)
 
     def cursor_moved(self) -> None:
         """For subclasses: the user moved."""
@@ -159,7 +163,7 @@ class RowsView(ScrollView):
         if self.has_cursor:
             self.move_to(len(self.rows) - 1 if bottom else 0)
         else:
-            self.scroll_to(y=len(self.rows) if bottom else 0, animate=False, immediate=True)
+            self._scroll_row(len(self.rows) if bottom else 0)
 
     def action_sideways(self, by: int) -> None:
         """Left or right by columns."""
