@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..model import Finding, Gpu
+from msgspec import structs
+
+from ..model import Finding, Gpu, RankSample
 
 SET_DEVICE = (
     'call torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before anything else that touches CUDA, '
@@ -65,6 +67,14 @@ class Placement:
     ranks: Mapping[int, Placed]
     findings: tuple[Finding, ...] = ()
     """All that hold now; ids end in ":gpu<index>" where one is about a GPU and no rank."""
+
+    def fill(self, samples: Mapping[int, RankSample]) -> dict[int, RankSample]:
+        """The samples with each rank's GPU put in."""
+        return {
+            rank: structs.replace(sample, gpu=placed.gpu, gpu_source=placed.source, gpu_mem=placed.mem)
+            for rank, sample in samples.items()
+            for placed in (self.ranks.get(rank, Placed()),)
+        }
 
 
 def place(

@@ -20,6 +20,8 @@ LINE_BYTES = 1 << 20
 """Longest line taken from the sampler."""
 TAIL_BYTES = 2048
 """How much of a sampler's stderr is kept."""
+LATE_S = 1.0
+"""An event loop that is later than this (seconds) proves nothing about the sampler."""
 LIMITS = Limits()
 
 
@@ -87,7 +89,10 @@ class GpuSource:
 
     async def _run(self) -> None:
         while self._watch.state is not State.ABSENT:
-            await asyncio.sleep(min(self._interval, 1.0))
+            before, pause = time.monotonic(), min(self._interval, 1.0)
+            await asyncio.sleep(pause)
+            if time.monotonic() - before > pause + LATE_S:
+                continue  # the agent itself stood still: the sampler's lines wait to be read
             self._killed = [child for child in self._killed if child.returncode is None]
             self._watch = replace(self._watch, stuck=len(self._killed))
             now = time.monotonic()

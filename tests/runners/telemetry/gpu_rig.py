@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from distui.runners.model import Event, Gpu, GpuTick
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "rigs" / "nvml"))
@@ -28,7 +31,9 @@ needs_compiler = pytest.mark.skipif(
 @functools.cache
 def library(absent: tuple[str, ...] = ()) -> Path:
     """The fake driver without the symbols `absent`, built once for all tests."""
-    return build.build(tempfile.mkdtemp(prefix="fake-nvml-"), absent)
+    directory = tempfile.mkdtemp(prefix="fake-nvml-")
+    atexit.register(shutil.rmtree, directory)
+    return build.build(directory, absent)
 
 
 class Rig:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
-from distui.runners.model import Gpu
+
+from distui.runners.model import Gpu, RankSample
 from distui.runners.telemetry.mapping import Launched, Pids, Placed, expected_gpu, place
+from distui.runners.telemetry.witness import witness
 
 GIB = 1 << 30
 NONE = Pids({}, {})
@@ -139,6 +144,35 @@ def test_several_gpus_and_no_environment_that_tells(
 ) -> None:
     gpus = [gpu(0, (10, sizes[0]), name="A30"), gpu(1, (10, sizes[1]))]
     assert place([Launched(0, 0, (10,))], gpus, NONE).ranks[0] == expected
+
+
+def test_samples_are_filled_in() -> None:
+    found = place([Launched(4, 0, (10,))], [gpu(0, (10, GIB))], NONE)
+    samples = {4: RankSample(4, pid=10, threads=3), 5: RankSample(5)}
+    assert found.fill(samples) == {
+        4: RankSample(4, pid=10, threads=3, gpu=0, gpu_source="nvml", gpu_mem=GIB),
+        5: RankSample(5),
+    }
+
+
+def test_proc_is_the_witness() -> None:
+    me, parent = os.getpid(), os.getppid()
+    seen = witness([Launched(0, 0, (me,))], [gpu(0, (me, 1), (parent, 1), (2**22 + 1, 1))], ours=(7,))
+    assert seen.names == {parent: Path(f"/proc/{parent}/comm").read_text().strip()}
+    assert seen.ours == {7}
+    assert seen.initial or seen.namespaced[me][-1] > 0
+
+
+def test_a_proc_of_an_inner_namespace_is_not_taken_for_the_first(tmp_path: Path) -> None:
+    (tmp_path / "self/ns").mkdir(parents=True)
+    (tmp_path / "10").mkdir()
+    (tmp_path / "10/status").write_text("Name:\tpython\nNSpid:\t70010\t10\n")
+    (tmp_path / "self/ns/pid").symlink_to("pid:[4026532999]")
+    launched = [Launched(0, 0, (10,))]
+    assert witness(launched, [], proc=str(tmp_path)) == Pids({10: (70010, 10)}, {})
+    (tmp_path / "self/ns/pid").unlink()
+    (tmp_path / "self/ns/pid").symlink_to("pid:[4026531836]")
+    assert witness(launched, [], proc=str(tmp_path)).initial
 
 
 def test_a_driver_that_serves_no_pids() -> None:

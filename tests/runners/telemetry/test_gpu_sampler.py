@@ -9,9 +9,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from gpu_rig import Rig, needs_compiler, sampler, scenario, tick_of, until
+
 from distui.runners.model import FindingRaised, GpuTick
 from distui.runners.telemetry.watch import NO_DRIVER
-from gpu_rig import Rig, needs_compiler, sampler, scenario, tick_of, until
 
 pytestmark = [needs_compiler, pytest.mark.timeout(30)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from distui.runners.model import Finding, FindingCleared, FindingRaised, Gpu
 from distui.runners.telemetry import health
 from distui.runners.telemetry.counters import Counter

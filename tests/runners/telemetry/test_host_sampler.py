@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from distui.runners.telemetry.cgroup import Cgroup
 from distui.runners.telemetry.host import HostSampler
 

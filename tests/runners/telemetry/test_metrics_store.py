@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from distui.runners.model import Gpu, Host, RankSample
 from distui.runners.telemetry.metrics import Level, MetricsStore, Row, read_history
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from distui.runners.telemetry.proc import (
     all_stats,
     descendants,

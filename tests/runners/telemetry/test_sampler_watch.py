@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from gpu_rig import Rig, needs_compiler, scenario
+
 from distui.runners.model import Event, FindingCleared, FindingRaised, GpuTick
 from distui.runners.telemetry.watch import Act, Limits, State, Watch, backoff, decide, describe
 from distui.runners.telemetry.watchdog import GpuSource
-from gpu_rig import Rig, needs_compiler, scenario
 
 pytestmark = pytest.mark.timeout(40)
 LIMITS = Limits()
@@ -203,6 +205,17 @@ async def test_lines_that_are_no_events_are_passed_over(tmp_path: Path) -> None:
     code = f"print('noise'); print('{{}}'); print('x' * (3 << 20)); print({line!r}, flush=True); input()"
     async with running((sys.executable, "-c", code)) as (_, seen):
         assert await seen.until(good) == GpuTick(gpus=(), took_ms=1.0)
+
+
+@needs_compiler
+async def test_an_agent_that_stood_still_blames_nobody(rig: Rig) -> None:
+    async with running() as (source, seen):
+        await seen.until(good)
+        pid = source.pid
+        time.sleep(1.6)  # noqa: ASYNC251 - the loop itself is to stand still, longer than a hang
+        await seen.until(good)
+        await asyncio.sleep(0.3)
+        assert source.pid == pid
 
 
 @needs_compiler
