@@ -317,6 +317,8 @@ class NcclChanged(Struct, frozen=True, tag=True):
 class CommandReceived(Struct, frozen=True, tag=True):
     id: str
     text: str
+    verb: str = ""
+    """"restart", "stop", "nccl", "signal" or "dump"."""
 
 
 class CommandDone(Struct, frozen=True, tag=True):

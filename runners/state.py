@@ -121,6 +121,8 @@ class RunState:
     log_sizes: dict[str, int] = field(default_factory=dict)
     nccl: NcclChanged | None = None
     delay: RestartDelayed | None = None
+    failures: int = 0
+    """Failures that the restart policy counted so far."""
     last_command: CommandDone | None = None
     notices: list[tuple[float, str]] = field(default_factory=list)
     """What a user should have read: (time, sentence), oldest first."""
@@ -188,11 +190,13 @@ def _runner_lost(state: RunState, at: Stamped, event: RunnerLost) -> None:
 
 
 def _attempt_started(state: RunState, at: Stamped, event: AttemptStarted) -> None:
-    state.attempts.append(
-        Attempt(event.attempt, at.time, event.cause, event.world_size, event.env_diff, event.ranks)
-    )
+    fresh = Attempt(event.attempt, at.time, event.cause, event.world_size, event.env_diff, event.ranks)
+    if state.attempt == event.attempt:
+        state.attempts[-1] = fresh  # a launcher inside a managed command takes over its attempt
+    else:
+        state.attempts.append(fresh)
     state.ranks = {place.rank: Rank(place) for place in event.ranks}
-    state.delay = None
+    state.delay, state.failures = None, event.failures
     if state.phase is not RunPhase.STOPPING and event.attempt > 1:
         state.phase = RunPhase.RESTARTING
 
@@ -220,7 +224,7 @@ def _hook_changed(state: RunState, at: Stamped, event: HookChanged) -> None:
 
 
 def _restart_delayed(state: RunState, at: Stamped, event: RestartDelayed) -> None:
-    state.delay = event
+    state.delay, state.failures = event, event.failures
     state._notice(
         at.time, f"failure {event.failures} of {event.limit} allowed: next attempt in {event.wait_s:.0f} s"
     )
@@ -248,7 +252,7 @@ def _nccl_changed(state: RunState, at: Stamped, event: NcclChanged) -> None:
 
 def _command_received(state: RunState, at: Stamped, event: CommandReceived) -> None:
     state._notice(at.time, event.text)
-    if event.text.startswith("stop"):
+    if event.verb == "stop":
         state.phase = RunPhase.STOPPING
 
 

@@ -71,8 +71,6 @@ class Agent:
         self.journal = Journal(entry.path)
         self.runner: Runner | None = None
         self.stopping = False
-        self.failures = 0
-        self.last_restart_ended = 0.0
         self._changes: dict[int, RankChanged] = {}
         """Last change of each rank of the open attempt."""
         self._oom: dict[int, str | None] = {}
@@ -145,7 +143,6 @@ class Agent:
                 )
             )
         self.stopping = self.state.phase is RunPhase.STOPPING
-        self.failures = self._failures_so_far()
         self.runner = Runner.adopt(self.run_dir) if resumed else None
         adopted = self.runner is not None
         if not resumed:
@@ -161,12 +158,6 @@ class Agent:
         await self._linger()
         await self.server.close()
         self.journal.close()
-
-    def _failures_so_far(self) -> int:
-        return max(
-            (attempt.number - 1 for attempt in self.state.attempts[-1:] if attempt.cause == "failure"),
-            default=0,
-        )
 
     def _resume_ranks(self) -> None:
         """After an adoption: what was open is open again."""
@@ -192,7 +183,7 @@ class Agent:
 
     def _start_runner(self) -> None:
         try:
-            self.runner = Runner.start(self.plan, self.run_dir, self.stem, self.failures)
+            self.runner = Runner.start(self.plan, self.run_dir, self.stem, self.state.failures)
         except OSError as error:
             python = self.plan.python or self.plan.argv[0]
             self._end(RunPhase.FAILED, 127, f"cannot execute {python}: {error.strerror}")
@@ -220,7 +211,6 @@ class Agent:
         if isinstance(event, AttemptStarted) and event.attempt > self.state.attempt:
             self._close_attempt(Outcome.RESTARTED if event.cause in ("restart", "membership") else None)
         elif isinstance(event, RestartDelayed):
-            self.failures = event.failures
             self._close_attempt(None)
         elif isinstance(event, RunEnded):
             self._end(event.phase, event.exit_code, event.text, source=offset, at=stamped.time)
@@ -304,8 +294,9 @@ class Agent:
                 f"the runner died before the first attempt: {' '.join(said) or 'see runner.log'}",
             )
             return
-        verdict = after_failure(dataclasses.asdict(self.plan.restart), self.failures, time.time() - began)
-        self.failures = verdict.failures
+        verdict = after_failure(
+            dataclasses.asdict(self.plan.restart), self.state.failures, time.time() - began
+        )
         self._close_attempt(None)
         if left or not verdict.restart:
             why = (

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 RESTART_SECONDS = 300.0
 """How long a restart may take before its command is answered with what is known then."""
 
+VERBS = {Restart: "restart", Stop: "stop", SetNccl: "nccl", Signal: "signal", Dump: "dump"}
 Action = Restart | Stop | SetNccl | Signal | Dump
 
 
@@ -48,8 +49,10 @@ class Commands:
         self.nccl = NcclSwitch(agent)
 
     def resume(self) -> None:
-        """After an adoption."""
+        """After an adoption: what the earlier agent had begun is finished."""
         self.nccl.resume()
+        if self._agent.stopping:
+            self._agent.spawn(asyncio.create_task(self._stop(Stop(""))))
 
     def warn(self, name: str, text: str) -> None:
         """A finding of the agent's own."""
@@ -57,7 +60,7 @@ class Commands:
 
     async def execute(self, command: Action) -> CommandDone:
         """Do it, journal that it was asked and what came of it, and answer."""
-        self._agent.emit(CommandReceived(command.id, describe(command)))
+        self._agent.emit(CommandReceived(command.id, describe(command), VERBS[type(command)]))
         data: dict[str, str] = {}
         try:
             if self._agent.state.phase.ended:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import traceback
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -63,11 +64,22 @@ class Sampling:
         await self._gpus.start()
         due = time.monotonic()
         while True:
-            await self._sample()
+            await self._guarded()
             for _ in range(GROWTH_PER_SAMPLE):
                 due = max(due + INTERVAL_S / GROWTH_PER_SAMPLE, time.monotonic())
                 await asyncio.sleep(due - time.monotonic())
                 self._grown()
+
+    async def _guarded(self) -> None:
+        """One of the two borders with a broad except: a sampler's bug must not end the agent, and must be seen."""
+        try:
+            await self._sample()
+        except Exception as error:  # noqa: BLE001
+            traceback.print_exc()
+            text = f"a sample failed: {type(error).__name__}: {error}"
+            self._raise(
+                "sampler-failed", "warn", text, "the traceback stands in agent.log; please report it"
+            )
 
     async def stop(self, task: asyncio.Task[None]) -> None:
         task.cancel()
