@@ -19,7 +19,8 @@ from distui.runners.telemetry.watchdog import GpuSource
 
 pytestmark = pytest.mark.timeout(40)
 LIMITS = Limits()
-QUICK = Limits(stale_s=0.6, init_s=10.0, backoff_s=0.2)
+CALM = Limits(stale_s=10.0, init_s=20.0, backoff_s=0.2)
+QUICK = Limits(stale_s=0.6, init_s=20.0, backoff_s=0.2)
 
 
 def watch(state: State, since: float = 0.0, heard: float = 0.0, failures: int = 0, stuck: int = 0) -> Watch:
@@ -82,9 +83,11 @@ class Seen:
 
 
 @asynccontextmanager
-async def running(command: tuple[str, ...] | None = None) -> AsyncIterator[tuple[GpuSource, Seen]]:
+async def running(
+    command: tuple[str, ...] | None = None, limits: Limits = CALM
+) -> AsyncIterator[tuple[GpuSource, Seen]]:
     seen = Seen()
-    source = GpuSource(0.1, seen.take, node=2, limits=QUICK, command=command)
+    source = GpuSource(0.1, seen.take, node=2, limits=limits, command=command)
     await source.start()
     try:
         yield source, seen
@@ -110,7 +113,7 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
 
 @needs_compiler
 async def test_a_call_that_hangs_becomes_a_sentence_and_ends_with_the_hang(rig: Rig) -> None:
-    async with running() as (source, seen):
+    async with running(limits=QUICK) as (source, seen):
         await seen.until(good)
         hung = source.pid
         rig.set(scenario.busy(2) + scenario.hang("nvmlDeviceGetUtilizationRates"))
@@ -174,7 +177,7 @@ async def test_without_a_driver_library_one_tick_and_no_process(
         events.append(event)
         ended.set()
 
-    source = GpuSource(0.0, take, limits=QUICK)
+    source = GpuSource(0.0, take, limits=CALM)
     await source.start()
     try:
         async with asyncio.timeout(15):
@@ -209,7 +212,7 @@ async def test_lines_that_are_no_events_are_passed_over(tmp_path: Path) -> None:
 
 @needs_compiler
 async def test_an_agent_that_stood_still_blames_nobody(rig: Rig) -> None:
-    async with running() as (source, seen):
+    async with running(limits=QUICK) as (source, seen):
         await seen.until(good)
         pid = source.pid
         time.sleep(1.6)  # noqa: ASYNC251 - the loop itself is to stand still, longer than a hang
