@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import json
 import os
 import signal
 import sys
 from pathlib import Path
 
+from ...presets.model import PlanError
+from ...presets.plan import Plan
+from ...presets.render import plan_from_json
 from .. import registry
 from ..errors import RunError
 from ..wire.sockets import ensure_socket_dir
-from .agent import Agent, load
+from .agent import Agent
 from .attach import bridge
 
 
@@ -30,6 +34,14 @@ class Ready:
             except OSError:
                 pass  # the starter is gone: the agent is not
             self._fd = None
+
+
+def load(entry: registry.Entry) -> Plan:
+    """The plan of a run. Raises RunError."""
+    try:
+        return plan_from_json(json.loads((entry.path / registry.PLAN_FILE).read_text()))
+    except (OSError, ValueError, PlanError) as error:
+        raise RunError(f"{entry.path / registry.PLAN_FILE} cannot be read: {error}") from None
 
 
 def run(run_dir: Path, ready: Ready) -> int:
@@ -53,10 +65,7 @@ def run(run_dir: Path, ready: Ready) -> int:
     return 0
 
 
-async def _serve(entry: registry.Entry, plan: object, ready: Ready) -> None:
-    from ...presets.plan import Plan
-
-    assert isinstance(plan, Plan)
+async def _serve(entry: registry.Entry, plan: Plan, ready: Ready) -> None:
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None

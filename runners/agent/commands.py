@@ -51,7 +51,7 @@ class Commands:
     def resume(self) -> None:
         """After an adoption: what the earlier agent had begun is finished."""
         self.nccl.resume()
-        if self._agent.stopping:
+        if self._agent.stopping():
             self._agent.spawn(asyncio.create_task(self._stop(Stop(""))))
 
     def warn(self, name: str, text: str) -> None:
@@ -123,7 +123,6 @@ class Commands:
     async def _stop(self, command: Stop) -> str:
         """The ladder: TERM by the launcher, grace, KILL, marker sweep."""
         agent = self._agent
-        agent.stopping = True
         grace_s = agent.plan.grace_s if command.grace_s is None else command.grace_s
         runner = agent.runner
         if runner is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 import traceback
 from typing import TYPE_CHECKING
@@ -169,13 +168,12 @@ class Sampling:
             self._clear("disk-low")
 
     def _disk(self, name: str, severity: str, text: str) -> None:
+        self._raise(name, severity, text, f"free space on the file system of {self._agent.run_dir}")
+
+    def _raise(self, name: str, severity: str, text: str, remedy: str) -> None:
         if name not in self._raised:
             self._raised.add(name)
-            where = os.fspath(self._agent.run_dir)
-            finding = Finding(
-                name, severity, text, remedy=f"free space on the file system of {where}", node=0
-            )
-            self._agent.emit(FindingRaised(finding))
+            self._agent.emit(FindingRaised(Finding(name, severity, text, remedy=remedy, node=0)))
 
     def _clear(self, name: str) -> None:
         if name in self._raised:
