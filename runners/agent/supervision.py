@@ -11,6 +11,7 @@ from msgspec import structs
 
 from ..inrank.policy import after_failure
 from ..model import (
+    AttemptEnded,
     AttemptStarted,
     Outcome,
     RankChanged,
@@ -158,45 +159,48 @@ class Supervision:
 
     async def _runner_lost(self) -> None:
         """The runner died without a word: its ranks have no rendezvous any more, so they are ended."""
-        pid = self.runner.who.pid if self.runner else self._agent.state.runner_pid or 0
+        agent = self._agent
+        pid = self.runner.who.pid if self.runner else agent.state.runner_pid or 0
         self.runner = None
-        if not self._agent.stopping():
-            self._agent.emit(
-                RunnerLost(pid, f"the runner (pid {pid}) died: its ranks are ended, their files are kept")
-            )
-        left = await sweep(self._agent.entry.record.run, grace_s=self._agent.plan.grace_s)
+        if not agent.stopping():
+            text = f"the runner (pid {pid}) died: its ranks are ended, their files are kept"
+            agent.emit(RunnerLost(pid, text))
+        left = await sweep(agent.entry.record.run, grace_s=agent.plan.grace_s)
         for change in list(self._changes.values()):
             if change.state is RankPhase.RUNNING:
-                gone = structs.replace(change, state=RankPhase.STOPPED)
-                self._changes[change.rank] = gone
-                self._agent.emit(gone)
-        began = self._agent.state.attempts[-1].began if self._agent.state.attempts else time.time()
-        if self._agent.stopping():
+                self._changes[change.rank] = structs.replace(change, state=RankPhase.STOPPED)
+                agent.emit(self._changes[change.rank])
+        if agent.stopping():
             self._end(RunPhase.STOPPED, 1, "stopped")
-            return
-        if not self._agent.state.attempts:
-            said = ledger.last_lines(self._agent.run_dir, "runner.log", 1)
+        elif not agent.state.attempts:
+            said = ledger.last_lines(agent.run_dir, "runner.log", 1)
+            why = " ".join(said) or "see runner.log"
+            self._end(RunPhase.FAILED, 1, f"the runner died before the first attempt: {why}")
+        elif left:
             self._end(
-                RunPhase.FAILED,
-                1,
-                f"the runner died before the first attempt: {' '.join(said) or 'see runner.log'}",
+                RunPhase.FAILED, 1, f"the runner (pid {pid}) died, and {', '.join(left)} would not end"
+            )
+        else:
+            await self._replace_runner(pid)
+
+    async def _replace_runner(self, pid: int) -> None:
+        """A dead runner counts as a failure: the policy says whether another one starts, and when."""
+        agent = self._agent
+        last = agent.state.attempts[-1]
+        policy = dataclasses.asdict(agent.plan.restart)
+        verdict = after_failure(policy, agent.state.failures, time.time() - last.began)
+        if last.ended is None:
+            text = f"attempt {last.number} lost its runner (pid {pid})"
+            agent.emit(AttemptEnded(last.number, Outcome.LOST, None, text))
+        if not verdict.restart:
+            limit = agent.plan.restart.limit
+            self._end(
+                RunPhase.FAILED, 1, f"the runner (pid {pid}) died: failure {limit + 1} of {limit} allowed"
             )
             return
-        verdict = after_failure(
-            dataclasses.asdict(self._agent.plan.restart), self._agent.state.failures, time.time() - began
-        )
-        self._close_attempt(None)
-        if left or not verdict.restart:
-            why = (
-                f"could not be ended: {', '.join(left)}"
-                if left
-                else "the restart policy allows no further failure"
-            )
-            self._end(RunPhase.FAILED, 1, f"the runner (pid {pid}) died, and {why}")
-            return
-        self._agent.emit(RestartDelayed(verdict.wait_s, verdict.failures, self._agent.plan.restart.limit))
-        await self._agent.until(self._agent.stopping, verdict.wait_s)
-        if self._agent.stopping():
+        agent.emit(RestartDelayed(verdict.wait_s, verdict.failures, agent.plan.restart.limit))
+        await agent.until(agent.stopping, verdict.wait_s)
+        if agent.stopping():
             self._end(RunPhase.STOPPED, 1, "stopped")
         else:
             self._start_runner()
