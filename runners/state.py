@@ -282,7 +282,9 @@ def _gpu_tick(state: RunState, at: Stamped, event: GpuTick) -> None:
     node.gpu_problem = event.problem
     node.driver = event.driver or node.driver
     if event.gpus:
-        node.gpus, node.gpu_sampled = event.gpus, at.time
+        node.gpus = event.gpus
+        if event.problem is None:  # else these are the values last known
+            node.gpu_sampled = at.time
 
 
 def _host_tick(state: RunState, at: Stamped, event: HostTick) -> None:

@@ -25,7 +25,6 @@ from ..model import (
 )
 from ..telemetry import health
 from ..telemetry.host import HostSampler
-from ..telemetry.mapping import Placed
 from ..telemetry.metrics import MetricsStore
 from ..telemetry.ranks import RankSampler
 from ..telemetry.watchdog import GpuSource
@@ -50,7 +49,7 @@ class Sampling:
         self._ranks = RankSampler()
         self._growth = GrowthWatch(agent.run_dir)
         self._metrics = MetricsStore(agent.run_dir / "metrics")
-        self._gpus = GpuSource(INTERVAL_S, self._gpu_event)
+        self._gpus = GpuSource(INTERVAL_S, self._gpu_event, node=0)
         self._placing = Placing()
         self._newest: tuple[Gpu, ...] = ()
         self._steps: dict[int, tuple[int, float]] = {}
@@ -109,8 +108,8 @@ class Sampling:
         steps = await self._agent.hooks.steps()
         placed = self._placing.place(running, self._newest, self._ranks.tree)
         ticks = [
-            self._complete(sample, steps.get(number), placed.ranks.get(number, Placed()))
-            for number, sample in samples.items()
+            self._with_steps(sample, steps.get(number))
+            for number, sample in sorted(placed.fill(samples).items())
         ]
         self._agent.emit(RankTick(tuple(ticks)))
         host = self._host.sample()
@@ -128,24 +127,17 @@ class Sampling:
                 "the disk of the run directory is full: log lines are lost, the run goes on",
             )
 
-    def _complete(self, sample: RankSample, steps: tuple[int, float] | None, placed: Placed) -> RankSample:
-        """Add what hook and driver know to what /proc says."""
-        rank = sample.rank
-        if steps is not None:
-            before = self._steps.get(rank)
-            self._steps[rank] = steps
-            if before is None or steps[0] < before[0]:
-                self._step_s.pop(rank, None)
-            elif steps[0] > before[0] and before[1] > 0:
-                self._step_s[rank] = (steps[1] - before[1]) / (steps[0] - before[0])
-        return structs.replace(
-            sample,
-            gpu=placed.gpu,
-            gpu_source=placed.source,
-            gpu_mem=placed.mem,
-            step=steps[0] if steps is not None else None,
-            step_s=self._step_s.get(rank) if steps is not None else None,
-        )
+    def _with_steps(self, sample: RankSample, steps: tuple[int, float] | None) -> RankSample:
+        """Add what the hook counted; the pace is that of the steps since the last sample that saw one."""
+        if steps is None:
+            return sample
+        rank, before = sample.rank, self._steps.get(sample.rank)
+        self._steps[rank] = steps
+        if before is None or steps[0] < before[0]:
+            self._step_s.pop(rank, None)
+        elif steps[0] > before[0] and before[1] > 0:
+            self._step_s[rank] = (steps[1] - before[1]) / (steps[0] - before[0])
+        return structs.replace(sample, step=steps[0], step_s=self._step_s.get(rank))
 
     # --- findings of the sampler's own -----------------------------------------------------------------------
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from msgspec.structs import replace
-
 from ..model import Event, Finding, Gpu, RankSample
 from ..telemetry import health
-from ..telemetry.mapping import Launched, Pids, place
-from ..telemetry.proc import read_nspids, read_stat
+from ..telemetry.mapping import Launched, place
 from ..telemetry.ranks import RankSampler
+from ..telemetry.witness import witness
 from .discover import Found
 from .job import Watched
 
@@ -34,13 +30,11 @@ class JobRanks:
         """One sample a rank, on its GPU where that is known, and what changed among the findings."""
         samples = self._sampler.sample({rank: found.pid for rank, found in self._founds.items()})
         launched = [self._launched(found) for found in self._founds.values()]
-        placement = place(launched, gpus, self._pids(launched, gpus), node=0)
+        placement = place(launched, gpus, witness(launched, gpus, self._launchers), node=0)
         changes = health.changes(self._raised, placement.findings)
         self._raised = {health.key(finding): finding for finding in placement.findings}
-        placed = [(samples[rank], placement.ranks[rank]) for rank in sorted(samples)]
-        return tuple(
-            replace(sample, gpu=at.gpu, gpu_source=at.source, gpu_mem=at.mem) for sample, at in placed
-        ), changes
+        filled = placement.fill(samples)
+        return tuple(filled[rank] for rank in sorted(filled)), changes
 
     def _launched(self, found: Found) -> Launched:
         return Launched(
@@ -50,9 +44,3 @@ class JobRanks:
             visible=found.env.get("CUDA_VISIBLE_DEVICES"),
             order=found.env.get("CUDA_DEVICE_ORDER"),
         )
-
-    def _pids(self, launched: Iterable[Launched], gpus: Iterable[Gpu]) -> Pids:
-        on_gpus = {pid for gpu in gpus for pid in gpu.pids or ()}
-        names = {pid: stat.name for pid in on_gpus if (stat := read_stat(pid)) is not None}
-        ours = [pid for one in launched for pid in one.pids] if on_gpus else []
-        return Pids({pid: read_nspids(pid) for pid in ours}, names, ours=self._launchers)
