@@ -31,7 +31,7 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
     if size == width:
         return text
     if size > width:
-        return set_cell_size(text, width - 1) + "…" if width > 1 else set_cell_size(text, max(width, 0))
+        return set_cell_size(text, width - 1) + "…" if width > 0 else ""
     return " " * (width - size) + text if right else text + " " * (width - size)
 
 

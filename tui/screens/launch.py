@@ -40,7 +40,6 @@ class LaunchScreen(Screen[None]):
     """Makes a LaunchForm, shows its Preview, and starts it when asked twice."""
 
     app: CockpitApp
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide")]
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
         Binding("escape", "leave", "back", id="launch.back"),
         Binding("ctrl+l", "start", "start", id="launch.start"),

@@ -61,7 +61,6 @@ class LogView(Pane):
         self._reason = ""
 
     def on_mount(self) -> None:
-        super().on_mount()
         self.run_worker(self._keep_pulling(), group="log", exclusive=True, exit_on_error=False)
 
     # --- what is shown

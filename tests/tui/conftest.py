@@ -1,0 +1,112 @@
+"""Apps on a scripted link, with a clock that stands still until a test moves it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import scripted as play
+from textual.pilot import Pilot
+
+from distui.runners.model import Event
+from distui.tui.app import CockpitApp
+from distui.tui.follow import RunEntry
+
+
+@dataclass
+class Rig:
+    """One app with its source; made by `cockpit`."""
+
+    run_dir: Path
+    source: play.ScriptedSource
+    now: float = play.NOW
+    app: CockpitApp = field(init=False)
+    pilot: Pilot[None] = field(init=False)
+
+    @property
+    def link(self) -> play.ScriptedLink:
+        assert self.source.link is not None
+        return self.source.link
+
+    async def until(self, wanted: Callable[[], object], seconds: float = 5.0) -> None:
+        """Let the app work until something is so; fails when it never is."""
+        end = time.monotonic() + seconds
+        while not wanted():
+            assert time.monotonic() < end, "it never happened"
+            self.app.tick()
+            await self.pilot.pause()
+            await asyncio.sleep(0.01)
+
+    async def press(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+        await self.pilot.pause()
+
+    def told(self) -> str:
+        """What notifications say, unwrapped."""
+        return "\n".join(note.message for note in self.app._notifications)
+
+    def screen(self) -> str:
+        """What the terminal shows now."""
+        return "\n".join(strip.text for strip in self.app.screen._compositor.render_strips())
+
+
+Start = Callable[..., "Rig"]
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Times of day do not depend on where the tests run, and nothing is written to the user's home."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        patch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+        patch.setenv("TEXTUAL_ANIMATIONS", "none")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Start:
+    """Makes a Rig; nothing runs yet."""
+
+    def make(
+        events: Iterable[tuple[float, Event]] | None = None,
+        *,
+        runs: Iterable[RunEntry] = (),
+        run: str | None = "r-1a2b3c4d",
+        readonly: bool = False,
+        link_readonly: bool = False,
+        ascii_only: bool = False,
+        ranks: int = 8,
+        lines: int = 30,
+    ) -> Rig:
+        folder = tmp_path / "run"
+        play.write_logs(folder, ranks, lines)
+        link = None if events is None else play.ScriptedLink(folder, play.stamped(events), link_readonly)
+        made = Rig(folder, play.ScriptedSource(link, runs))
+        made.app = CockpitApp(
+            made.source,
+            run,
+            readonly=readonly,
+            ascii_only=ascii_only,
+            clock=lambda: made.now,
+            keys=tmp_path / "keys.toml",
+        )
+        return made
+
+    return make
+
+
+@asynccontextmanager
+async def shown(rig: Rig, width: int = 80, height: int = 24) -> AsyncIterator[Rig]:
+    """The app running in a terminal of this size."""
+    async with rig.app.run_test(size=(width, height)) as pilot:
+        rig.pilot = pilot
+        await pilot.pause()
+        yield rig

@@ -1,0 +1,502 @@
+"""Keys of the cockpit, from the press to the command, and what the screen says meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import scripted as play
+from conftest import Start, shown
+
+from distui.runners.model import (
+    AgentStarted,
+    AttemptEnded,
+    AttemptStarted,
+    CommandDone,
+    Dump,
+    LogGrew,
+    Outcome,
+    RankChanged,
+    RankPhase,
+    Restart,
+    SetNccl,
+    Signal,
+    Stop,
+)
+from distui.tui.follow import LaunchForm, LinkPhase, RunEntry
+from distui.tui.screens.launch import LaunchScreen
+from distui.tui.screens.modal import ConfirmScreen, TextScreen
+from distui.tui.screens.nccl import NcclScreen
+from distui.tui.screens.run import RunScreen
+from distui.tui.screens.runs import RunsScreen
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def entry(**changes: object) -> RunEntry:
+    values: dict[str, object] = {
+        "id": "r-1a2b3c4d",
+        "name": "minigpt",
+        "phase": "running",
+        "age_s": 125.0,
+        "live": True,
+        "readonly": False,
+        "preset": "fsdp2",
+    }
+    return RunEntry(**(values | changes))  # type: ignore[arg-type]
+
+
+def run_screen(app: object) -> RunScreen:
+    screen = app.screen  # type: ignore[attr-defined]
+    assert isinstance(screen, RunScreen)
+    return screen
+
+
+async def test_a_run_is_shown_with_its_ranks_and_its_log(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "RUNNING" in it.screen() and "step 29" in it.screen())
+        text = it.screen()
+        assert "4718" in text
+        assert "r7" in text
+        assert "[bold]" in run_screen(it.app).log_view.whole_text()
+
+
+async def test_restart_asks_and_enter_cancels(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("r")
+        text = it.screen()
+        assert "Restart 8 ranks of minigpt?" in text
+        for part in ("0-7, on 1 node (n001)", "SIGTERM, 30 s later SIGKILL", "age unknown", "unchanged"):
+            assert part in text
+        await it.press("enter")
+        assert isinstance(it.app.screen, RunScreen)
+        assert it.link.commands == []
+
+
+async def test_restart_is_sent_by_y(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("r", "y")
+        await it.until(lambda: it.link.commands)
+        (command,) = it.link.commands
+        assert isinstance(command, Restart)
+        assert command.env == {}
+
+
+@pytest.mark.parametrize("key", ["enter", "escape", "n", "q"])
+async def test_only_y_stops_a_run(rig: Start, key: str) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("x", key, "x", "y")
+        await it.until(lambda: it.link.commands)
+        assert [type(command) for command in it.link.commands] == [Stop]
+
+
+async def test_the_screen_moves_only_when_events_say_so(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("r", "y")
+        await it.until(lambda: it.link.commands)
+        assert "RUNNING" in it.screen()
+        it.link.play(AttemptEnded(1, Outcome.RESTARTED), AttemptStarted(2, "restart", 8, play.places(8)), seq=90)
+        await it.until(lambda: "RESTARTING" in it.screen() and "attempt 2" in it.screen())
+
+
+async def test_the_command_line_shows_the_environment_diff(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("colon", *"restart env LR=1 HF_TOKEN=abc unset OLD", "enter")
+        text = it.screen()
+        assert "LR  as launched → 1" in text
+        assert "HF_TOKEN  as launched → ***" in text
+        assert "OLD  as launched → unset" in text
+        assert "abc" not in text
+        await it.press("y")
+        await it.until(lambda: it.link.commands)
+        (command,) = it.link.commands
+        assert isinstance(command, Restart)
+        assert command.env == {"LR": "1", "HF_TOKEN": "abc"}
+        assert command.unset == ("OLD",)
+
+
+async def test_a_wrong_command_line_changes_nothing_and_says_why(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("colon", *"restrat", "enter")
+        await it.until(lambda: "did you mean restart?" in it.told())
+        assert it.link.commands == []
+
+
+async def test_the_nccl_dialog_asks_once_more_and_sends_what_it_showed(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("space", "d")
+        assert isinstance(it.app.screen, NcclScreen)
+        assert "ranks 0 (marked)" in it.screen()
+        await it.press("right", "down", "right", "enter")
+        assert isinstance(it.app.screen, ConfirmScreen)
+        assert "WARN → INFO" in it.screen()
+        assert "live: the ranks go on" in it.screen()
+        assert it.link.commands == []
+        await it.press("y")
+        await it.until(lambda: it.link.commands)
+        (command,) = it.link.commands
+        assert isinstance(command, SetNccl)
+        assert (command.level, command.ranks, command.seconds, command.restart) == ("INFO", (0,), 5.0, False)
+
+
+async def test_an_old_nccl_is_offered_an_honest_restart(rig: Start) -> None:
+    async with shown(rig(play.running(live=False))) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("d", "right", "enter")
+        assert "restart of the worker group" in it.screen()
+        await it.press("y")
+        await it.until(lambda: it.link.commands)
+        (command,) = it.link.commands
+        assert isinstance(command, SetNccl)
+        assert command.restart
+
+
+async def test_signals_and_dumps(rig: Start) -> None:
+    it = rig(play.running())
+    it.link.answers["Dump"] = CommandDone("x", True, "stacks of 1 rank", {"3": "Thread 1\n  File [x]"})
+    async with shown(it):
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("colon", *"signal SIGUSR1 3", "enter")
+        assert "Send SIGUSR1 to 1 rank?" in it.screen()
+        await it.press("y")
+        await it.press("colon", *"dump stacks 3", "enter")
+        await it.until(lambda: isinstance(it.app.screen, TextScreen))
+        await it.until(lambda: "File [x]" in it.screen())
+        kinds = [type(command) for command in it.link.commands]
+        assert kinds == [Signal, Dump]
+
+
+async def test_a_refused_command_is_told(rig: Start) -> None:
+    it = rig(play.running())
+    it.link.answers["Restart"] = CommandDone("x", False, "the runner is gone")
+    async with shown(it):
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("r", "y")
+        await it.until(lambda: "the runner is gone" in it.told())
+
+
+@pytest.mark.parametrize("how", ["flag", "link"])
+async def test_readonly_takes_away_every_key_that_changes_a_run(rig: Start, how: str) -> None:
+    it = rig(play.running(), readonly=how == "flag", link_readonly=how == "link")
+    async with shown(it):
+        await it.until(lambda: "RUNNING" in it.screen())
+        for key in ("r", "x", "d"):
+            await it.press(key)
+            assert isinstance(it.app.screen, RunScreen), key
+        await it.until(lambda: "r restart" not in it.screen().splitlines()[-1])
+        await it.press("colon", *"stop", "enter")
+        assert isinstance(it.app.screen, RunScreen)
+        assert it.link.commands == []
+
+
+async def test_an_ended_run_offers_no_restart(rig: Start) -> None:
+    async with shown(rig(play.failed())) as it:
+        await it.until(lambda: "FAILED" in it.screen())
+        await it.press("r", "x", "d")
+        assert isinstance(it.app.screen, RunScreen)
+
+
+async def test_enter_shows_the_log_of_one_rank_and_esc_all_again(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        log = run_screen(it.app).log_view
+        await it.until(lambda: "step 29" in it.screen())
+        await it.press("down", "enter")
+        await it.until(lambda: "rank 1 ready" in it.screen() and "step 29" not in it.screen())
+        assert log.selection.rank == 1
+        assert log.has_focus
+        await it.press("escape")
+        await it.until(lambda: "step 29" in it.screen())
+
+
+async def test_the_filter_runs_where_the_files_are(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "step 29" in it.screen())
+        await it.press("slash", *"step 1[0-3]", "enter")
+        log = run_screen(it.app).log_view
+        await it.until(lambda: [line.split()[1] for line in log.whole_text().splitlines()].count("step") == 4)
+        assert any(grep == "step 1[0-3]" for _, _, grep in it.link.reads)
+        await it.press("tab", "escape")
+        await it.until(lambda: "step 29" in it.screen())
+
+
+async def test_a_bad_filter_is_one_sentence(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "step 29" in it.screen())
+        await it.press("slash", *"step(", "enter")
+        await it.until(lambda: "is not a regular expression" in it.told())
+        assert run_screen(it.app).log_view.selection.pattern == ""
+
+
+async def test_follow_stays_off_after_scrolling_up_until_f(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        log = run_screen(it.app).log_view
+        await it.until(lambda: "step 29" in it.screen())
+        await it.press("3", "up", "up")
+        assert not log.follow
+        out = it.run_dir / "node-0/attempt-001/rank-0.out"
+        with out.open("a") as file:
+            file.write("step 30 new\n")
+        name = str(out.relative_to(it.run_dir))
+        it.link.play(LogGrew({name: out.stat().st_size}))
+        await it.until(lambda: it.app.follower is not None and it.app.follower.state.log_sizes)
+        await it.press("down", "down")
+        assert not log.follow
+        await it.press("f")
+        await it.until(lambda: "step 30 new" in it.screen())
+
+
+async def test_e_finds_the_warning_and_n_the_hits(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        log = run_screen(it.app).log_view
+        await it.until(lambda: "step 29" in it.screen())
+        await it.press("e")
+        assert "UserWarning: slow loader" in log.chosen_text()
+        await it.press("slash", *"loss 2.4", "enter")
+        await it.until(lambda: log.selection.pattern and "2.490" in log.whole_text())
+        await it.press("n")
+        assert "loss 2.4" in log.chosen_text()
+
+
+async def test_y_copies_marked_lines_to_the_clipboard_and_a_file(rig: Start, tmp_path: Path) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "step 29" in it.screen())
+        await it.press("3", "up", "space", "y")
+        kept = (tmp_path / "state/distui/copied.txt").read_text()
+        assert kept.strip() == it.app.clipboard
+        assert "step 28" in kept
+
+
+async def test_a_new_attempt_goes_on_in_the_same_log(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "step 29" in it.screen())
+        second = it.run_dir / "node-0/attempt-002/rank-0.out"
+        second.parent.mkdir(parents=True)
+        second.write_text("resumed from step 29\n")
+        it.link.play(AttemptStarted(2, "restart", 8, play.places(8)), seq=90)
+        it.link.play(LogGrew({str(second.relative_to(it.run_dir)): second.stat().st_size}))
+        await it.until(lambda: "resumed from step 29" in it.screen())
+        assert "attempt 2" in run_screen(it.app).log_view.whole_text()
+
+
+async def test_marks_sort_and_metric(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("space", "space", "m")
+        assert it.app.view.marked == {0, 1}
+        assert "GPU memory" in it.screen()
+        await it.press("s", "s", "S")
+        assert (it.app.view.sort, it.app.view.reverse) == ("util", True)
+        assert run_screen(it.app).ranks.current is not None
+
+
+async def test_pause_holds_the_screen_and_not_the_run(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("p")
+        assert "PAUSED" in it.screen()
+        it.link.play(RankChanged(1, 3, RankPhase.FAILED, 3, 4714, 1), seq=90)
+        follower = it.app.follower
+        assert follower is not None
+        await it.until(lambda: follower.state.ranks[3].phase is RankPhase.FAILED)
+        assert "failed" not in it.screen()
+        await it.press("p")
+        await it.until(lambda: "✖ failed" in it.screen())
+
+
+async def test_screens_by_number(rig: Start) -> None:
+    async with shown(rig(play.running(), runs=[entry()])) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("5")
+        await it.until(lambda: "no findings" in it.screen())
+        await it.press("3")
+        await it.until(lambda: "findings, attempts" not in it.screen() and "rank state" not in it.screen())
+        await it.press("2")
+        await it.until(lambda: "rank state" in it.screen())
+        await it.press("1")
+        await it.until(lambda: "GPU utilisation" in it.screen())
+        await it.press("4")
+        assert isinstance(it.app.screen, LaunchScreen)
+        await it.press("escape", "6")
+        assert isinstance(it.app.screen, RunsScreen)
+
+
+async def test_help_shows_the_users_own_keys(rig: Start, tmp_path: Path) -> None:
+    (tmp_path / "keys.toml").write_text('stop = "X"\n')
+    async with shown(rig(play.running()), 100, 50) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("x")
+        assert isinstance(it.app.screen, RunScreen)
+        await it.until(lambda: "X stop" in it.screen())
+        await it.press("?")
+        assert "X            stop the run" in it.screen()
+        await it.press("escape", "X")
+        assert isinstance(it.app.screen, ConfirmScreen)
+
+
+async def test_the_palette_offers_our_actions(rig: Start) -> None:
+    async with shown(rig(play.running(), readonly=True)) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        names = [command.title for command in it.app.get_system_commands(it.app.screen)]
+        assert "pause" not in names
+        assert any("hold the screen still" in name for name in names)
+        assert not any("stop the run" in name for name in names)
+        await it.press("ctrl+p", *"hold the screen", "enter")
+        await it.until(lambda: it.app.view.paused)
+
+
+async def test_launch_shows_the_plan_and_starts_only_after_the_question(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("ctrl+n")
+        await it.until(lambda: "no script: type the path" in it.screen())
+        await it.press("enter")
+        assert isinstance(it.app.screen, LaunchScreen)
+        await it.press(*"train.py")
+        await it.until(lambda: "torchrun" in it.screen() and "train.py" in it.screen().split("plan")[-1])
+        await it.press("enter")
+        assert isinstance(it.app.screen, ConfirmScreen)
+        assert "NCCL_DEBUG=WARN" in it.screen()
+        await it.press("enter")
+        assert it.source.launched == []
+        await it.press("enter", "y")
+        await it.until(lambda: it.source.launched)
+        assert it.source.launched == [LaunchForm(preset="single", script="train.py")]
+        await it.until(lambda: it.source.opened[-1] == "r-new")
+
+
+async def test_a_refused_launch_is_told_and_the_form_stays(rig: Start) -> None:
+    it = rig(play.running())
+    it.source.refuse = "no free port on this machine: end another run"
+    async with shown(it):
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("ctrl+n", *"train.py")
+        await it.until(lambda: "torchrun" in it.screen())
+        await it.press("enter", "y")
+        await it.until(lambda: "no free port" in it.told())
+        assert isinstance(it.app.screen, LaunchScreen)
+
+
+async def test_without_any_run_the_screen_says_what_to_do(rig: Start) -> None:
+    async with shown(rig(run=None)) as it:
+        await it.until(lambda: "No run yet." in it.screen())
+        assert "distui launch" in it.screen()
+
+
+async def test_several_runs_are_a_list_and_enter_opens_one(rig: Start) -> None:
+    runs = [entry(id="r-0", name="other"), entry(), entry(id="r-9", name="old", phase="failed", live=False)]
+    async with shown(rig(play.running(), runs=runs, run=None)) as it:
+        await it.until(lambda: "minigpt" in it.screen() and "✖ failed" in it.screen())
+        await it.press("down", "enter")
+        await it.until(lambda: "RUNNING" in it.screen())
+        assert it.source.opened == ["r-1a2b3c4d"]
+
+
+async def test_the_only_live_run_is_opened_at_once(rig: Start) -> None:
+    runs = [entry(id="r-9", live=False, phase="failed"), entry()]
+    async with shown(rig(play.running(), runs=runs, run=None)) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        assert it.source.opened == ["r-1a2b3c4d"]
+
+
+async def test_a_lost_agent_is_a_banner_and_r_reconnects_from_where_it_was(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        it.link.break_with("the agent's socket is gone")
+        await it.until(lambda: "agent lost" in it.screen())
+        assert "the ranks go on" in it.screen()
+        assert "next try in 1 s" in it.screen()
+        it.link.script = play.stamped([*play.running(), (126, AgentStarted(200, "0.1.0", True))])
+        await it.press("r")
+        assert isinstance(it.app.screen, RunScreen)
+        await it.until(lambda: "agent lost" not in it.screen() and "adopted the run" in it.screen())
+        assert it.link.asked[-1] > 0
+
+
+async def test_what_is_old_is_dimmed_and_comes_back(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "97%" in it.screen())
+        it.now += 12
+        await it.until(lambda: "12s old" in it.screen())
+        assert "97%" not in it.screen()
+        assert "0%" not in it.screen()
+        it.link.play(*(event for _, event in play.running() if type(event).__name__.endswith("Tick")), time=it.now)
+        await it.until(lambda: "97%" in it.screen())
+
+
+async def test_no_agent_at_all_is_told_in_its_own_words(rig: Start) -> None:
+    it = rig()
+    it.source.unreachable = "n001 refuses the connection: is the agent running?"
+    async with shown(it):
+        await it.until(lambda: "n001 refuses the connection" in it.screen())
+        assert it.app.follower is not None
+        assert it.app.follower.status.phase is LinkPhase.LOST
+
+
+async def test_a_small_terminal_gets_one_line_and_keys_work(rig: Start) -> None:
+    async with shown(rig(play.running()), 50, 10) as it:
+        await it.until(lambda: "enlarge the terminal" in it.screen())
+        assert "RUNNING" in it.screen()
+        await it.pilot.resize_terminal(80, 24)
+        await it.until(lambda: "4711" in it.screen())
+        await it.press("q")
+    assert it.app.return_code == 0
+    assert it.link.commands == []
+
+
+async def test_leaving_never_ends_the_run(rig: Start) -> None:
+    for key in ("q", "D"):
+        it = rig(play.running())
+        async with shown(it):
+            await it.until(lambda: "RUNNING" in it.screen())
+            await it.press(key)
+        assert it.link.commands == []
+        assert it.app.return_code == 0
+
+
+async def test_ascii_means_ascii_everywhere(rig: Start) -> None:
+    async with shown(rig(play.running(), ascii_only=True), 120, 40) as it:
+        await it.until(lambda: "RUNNING" in it.screen() and "step 29" in it.screen())
+        assert it.screen().isascii(), sorted({char for char in it.screen() if not char.isascii()})
+        await it.press("r")
+        assert it.screen().isascii(), sorted({char for char in it.screen() if not char.isascii()})
+
+
+async def test_only_changed_rows_are_painted_again(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "step 29" in it.screen())
+        screen = run_screen(it.app)
+        painted: list[str] = []
+        for pane in (screen.status, screen.heat, screen.ranks, screen.events, screen.banner):
+            original = pane.render_line
+
+            def record(y: int, name: str = str(pane.id), paint: object = original) -> object:
+                painted.append(f"{name}:{y}")
+                return paint(y)  # type: ignore[operator]
+
+            pane.render_line = record  # type: ignore[method-assign, assignment]
+        it.app.publish()
+        await it.pilot.pause()
+        assert painted == []
+        it.link.play(RankChanged(1, 3, RankPhase.FAILED, 3, 4714, 1), seq=90)
+        await it.until(lambda: "✖ failed" in it.screen())
+        assert set(painted) & {"ranks:4"}
+        assert not set(painted) & {f"ranks:{y}" for y in (1, 2, 3, 5, 6, 7, 8)}
+
+
+async def test_a_flood_of_events_does_not_hold_up_keys(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        for step in range(5000):
+            it.link.play(*(event for _, event in play.running()[-3:-1]), time=play.NOW + step / 1000)
+        began = asyncio.get_running_loop().time()
+        await it.press("2")
+        assert asyncio.get_running_loop().time() - began < 2.0
+        assert it.app.view.pane == "ranks"

@@ -1,0 +1,137 @@
+"""The action table, the user's keymap, and the `:` command line."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from distui.runners.model import Dump, Restart, SetNccl, Signal, Stop
+from distui.tui.actions import ACTIONS, MUTATING, SCOPES, key_text, load_keymap
+from distui.tui.rows.command import CommandError, parse
+from distui.tui.rows.help import help_rows
+
+
+def test_ids_are_unique_and_every_scope_has_a_heading() -> None:
+    ids = [action.id for action in ACTIONS]
+    assert len(ids) == len(set(ids))
+    assert {action.scope for action in ACTIONS} == set(SCOPES)
+
+
+def test_no_key_means_two_things_in_one_place() -> None:
+    reach = {"app": {"app", "run", "list", "move"}, "run": {"run", "list", "move"}}
+    for scope, others in reach.items():
+        mine = [
+            (key, action.id) for action in ACTIONS if action.scope == scope for key in action.key.split(",")
+        ]
+        theirs = {
+            key: action.id for action in ACTIONS if action.scope in others for key in action.key.split(",")
+        }
+        assert [(key, name) for key, name in mine if theirs[key] != name] == []
+
+
+def test_what_changes_a_run_is_marked() -> None:
+    assert {"restart", "stop", "nccl", "launch"} == MUTATING
+
+
+def test_the_help_names_every_key_and_marks_what_readonly_takes_away() -> None:
+    shown = "\n".join("".join(text for text, _ in row) for row in help_rows(True))
+    assert all(key_text(action.key) in shown for action in ACTIONS)
+    assert shown.count("(not in --readonly)") == sum(action.mutates for action in ACTIONS)
+
+
+def test_docs_list_every_action() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "keys.md").read_text(encoding="utf-8")
+    missing = [action.id for action in ACTIONS if f"`{action.id}`" not in text]
+    assert missing == []
+
+
+def test_a_keymap_may_be_flat_or_nested(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text('stop = "X"\n"log.follow" = "F"\n[log]\nstream = "ctrl+o"\n')
+    assert load_keymap(path) == ({"stop": "X", "log.follow": "F", "log.stream": "ctrl+o"}, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ('stopp = "X"\n', "did you mean 'stop'?"),
+        ("stop = 3\n", "needs a key as text"),
+        ("stop = \n", "is not TOML"),
+    ],
+)
+def test_a_bad_keymap_is_one_sentence_and_no_crash(tmp_path: Path, text: str, wanted: str) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(text)
+    keymap, problems = load_keymap(path)
+    assert keymap == {}
+    assert len(problems) == 1
+    assert wanted in problems[0]
+    assert str(path) in problems[0]
+
+
+def test_no_keymap_is_no_problem(tmp_path: Path) -> None:
+    assert load_keymap(tmp_path / "none.toml") == ({}, [])
+
+
+def ask(line: str, marked: frozenset[int] = frozenset()) -> object:
+    numbers = count(1)
+    asked = parse(line, lambda: f"c{next(numbers)}", marked)
+    return asked.command if asked.command is not None else asked.action
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("restart", Restart(id="c1")),
+        (
+            "restart env LR=1 NAME='a b' unset OLD",
+            Restart(id="c1", env={"LR": "1", "NAME": "a b"}, unset=("OLD",)),
+        ),
+        ("restart LR=", Restart(id="c1", env={"LR": ""})),
+        ("stop", Stop(id="c1")),
+        ("nccl info coll,net for 30", SetNccl(id="c1", level="INFO", subsys="COLL,NET", seconds=30.0)),
+        ("nccl WARN rank 3 rank 4 restart", SetNccl(id="c1", level="WARN", ranks=(3, 4), restart=True)),
+        ("signal sigusr1 2", Signal(id="c1", signal="SIGUSR1", ranks=(2,))),
+        ("dump stacks rank 1", Dump(id="c1", what="stacks", ranks=(1,))),
+        ("quit", "leave"),
+        ("", ""),
+    ],
+)
+def test_the_command_line_speaks_the_shells_verbs(line: str, wanted: object) -> None:
+    assert ask(line) == wanted
+
+
+def test_marked_ranks_are_meant_where_none_is_named() -> None:
+    marked = frozenset({2, 1})
+    assert ask("nccl INFO", marked) == SetNccl(id="c1", level="INFO", ranks=(1, 2))
+    assert ask("dump memory", marked) == Dump(id="c1", what="memory", ranks=(1, 2))
+    assert ask("nccl INFO rank 7", marked) == SetNccl(id="c1", level="INFO", ranks=(7,))
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("restrat", "did you mean restart?"),
+        ("restart env LR", "'LR' is not K=V"),
+        ("restart 'x", "cannot read"),
+        ("stop now", "takes nothing"),
+        ("nccl", "a level is missing"),
+        ("nccl LOUD", "LOUD"),
+        ("nccl INFO COL", "COLL"),
+        ("nccl INFO for", "a number is missing"),
+        ("nccl INFO for never", "not a number of seconds"),
+        ("nccl INFO for nan", "not a number of seconds"),
+        ("nccl INFO rank x", "not a rank"),
+        ("nccl INFO COLL NET", "cannot read 'NET'"),
+        ("signal", "needs a name"),
+        ("dump", "needs what"),
+        ("dump core", "needs what"),
+    ],
+)
+def test_nonsense_is_answered_with_one_sentence(line: str, wanted: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        ask(line)
+    assert wanted in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,382 @@
+"""Rows are pure: a state in, styled text out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pytest
+import scripted as play
+
+from distui.runners.logs.files import parse_file_id
+from distui.runners.logs.level import Level
+from distui.runners.model import (
+    AttemptEnded,
+    AttemptStarted,
+    Event,
+    Finding,
+    FindingRaised,
+    Gpu,
+    GpuTick,
+    LogGrew,
+    Outcome,
+    RankTick,
+    RestartDelayed,
+    SetNccl,
+)
+from distui.runners.state import RunState
+from distui.tui.follow import LinkPhase, LinkStatus
+from distui.tui.rows import glyphs
+from distui.tui.rows.banner import banner_rows
+from distui.tui.rows.cells import (
+    Row,
+    age,
+    amount,
+    clip,
+    duration,
+    fit,
+    hang,
+    numbers,
+    pair,
+    row_width,
+    seconds,
+)
+from distui.tui.rows.frame import Frame, View
+from distui.tui.rows.heat import heat_rows, heat_title, node_cells
+from distui.tui.rows.layout import plan_layout
+from distui.tui.rows.log import LogLine, files_for, log_row
+from distui.tui.rows.nccl import begin, change, command, form_rows, ways
+from distui.tui.rows.ranks import columns, head_row, lines, table_rows
+from distui.tui.rows.report import end_rows, event_rows
+from distui.tui.rows.status import status_row
+
+
+def text_of(rows: Row | Sequence[Row]) -> str:
+    """Rows as one text."""
+    if rows and isinstance(rows[0], tuple) and rows[0] and isinstance(rows[0][0], str):
+        return "".join(text for text, _ in rows)  # type: ignore[misc, has-type]
+    return "\n".join("".join(text for text, _ in row) for row in rows)  # type: ignore[misc, has-type]
+
+
+def frame_of(
+    events: Iterable[tuple[float, Event]], now: float = play.NOW, heard: float | None = None, **view: object
+) -> Frame:
+    state = RunState().apply_all(play.stamped(events))
+    status = LinkStatus(LinkPhase.FOLLOWING, play.BEGAN)
+    return Frame(state, status, now, play.NOW if heard is None else heard, View(**view))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("made", "wanted"),
+    [
+        (amount(None), "n/a"),
+        (amount(0), "0B"),
+        (amount(71.2 * 2**30), "71.2G"),
+        (amount(512 * 2**20), "512M"),
+        (pair(None, 1), "n/a"),
+        (pair(63.1 * 2**30, 80 * 2**30), "63.1/80G"),
+        (seconds(None), "n/a"),
+        (seconds(0.041), "41ms"),
+        (seconds(1.239), "1.24s"),
+        (age(4), "4s"),
+        (age(125), "2m"),
+        (age(90000), "25h"),
+        (duration(None), "unknown"),
+        (duration(3725), "1 h 2 min"),
+        (numbers([6, 0, 1, 3, 2]), "0-3, 6"),
+        (numbers([]), ""),
+        (fit("abcdef", 4), "abc…"),
+        (fit("ab", 4, right=True), "  ab"),
+        (fit("日本語", 5), "日本…"),
+    ],
+)
+def test_values_are_written_as_people_read_them(made: str, wanted: str) -> None:
+    assert made == wanted
+
+
+def test_clip_never_exceeds_the_width_and_marks_what_is_lost() -> None:
+    row: Row = (("abc", "text"), ("defgh", "bad"))
+    for width in range(1, 10):
+        cut = clip(row, width)
+        assert row_width(cut) <= width
+        assert ("…" in text_of(cut)) == (width < 8)
+
+
+def test_hang_keeps_the_text_below_itself() -> None:
+    rows = hang((("label  ", "dim"), ("one two three four five", "text")), 18)
+    assert [row[0][0] for row in rows] == ["label  ", "       ", "       "]
+    assert all(row_width(row) <= 18 for row in rows)
+
+
+def test_the_heat_map_names_every_rank_below_its_gpu() -> None:
+    rows = heat_rows(frame_of(play.running()), 78)
+    assert "97%" in text_of(rows[0])
+    assert text_of(rows[1]).split() == [f"r{rank}" for rank in range(8)]
+    assert all(row_width(row) <= 78 for row in rows)
+
+
+def test_cells_wrap_where_the_terminal_is_narrow() -> None:
+    rows = heat_rows(frame_of(play.running()), 45)
+    assert len(rows) == 4
+    assert all(row_width(row) <= 45 for row in rows)
+
+
+def test_without_a_gpu_the_map_shows_the_ranks_cpu_and_says_so() -> None:
+    frame = frame_of(play.running(2, gpu=False))
+    assert "no GPU" in heat_title(frame)
+    shown = text_of(heat_rows(frame, 78))
+    assert "98%" in shown
+    assert "no GPU" in shown
+
+
+def test_values_that_are_too_old_are_never_shown() -> None:
+    frame = frame_of(play.running(), now=play.NOW + 60)
+    cells = node_cells(frame, frame.state.nodes[0])
+    assert [cell.value for cell in cells] == [None] * 8
+    shown = text_of(heat_rows(frame, 78)) + text_of(table_rows(frame, 100)[0])
+    assert "%" not in shown
+    assert glyphs.MISSING in shown
+    assert "step 120" not in text_of(status_row(frame, 200))
+
+
+def test_a_clock_that_is_wrong_on_the_node_does_not_make_values_old() -> None:
+    frame = frame_of(play.running(), now=play.NOW + 9000, heard=play.NOW + 9000)
+    assert node_cells(frame, frame.state.nodes[0])[0].value == 97
+
+
+def test_a_value_that_the_driver_does_not_serve_is_not_zero() -> None:
+    frame = frame_of([*play.running(), (124.8, GpuTick((Gpu(0, "GPU-0", "H100"),), 1.0))])
+    (cell,) = node_cells(frame, frame.state.nodes[0])
+    assert cell.value is None
+    assert text_of(table_rows(frame, 120)[0][0]).count("n/a") >= 2
+
+
+def test_a_lost_gpu_is_broken_in_words_and_glyph() -> None:
+    frame = frame_of([*play.running(), (124.8, GpuTick((Gpu(0, "GPU-0", "H100", lost=True),), 1.0))])
+    shown = text_of(heat_rows(frame, 78))
+    assert "lost" in shown
+    assert glyphs.BAD in shown
+
+
+@pytest.mark.parametrize(("metric", "wanted"), [("mem", "61.0G"), ("power", "400W"), ("temp", "55C")])
+def test_every_metric_shows_its_unit(metric: str, wanted: str) -> None:
+    frame = frame_of(play.running(), metric=metric)
+    assert node_cells(frame, frame.state.nodes[0])[0].text == wanted
+
+
+def test_the_slowest_rank_is_the_hottest_by_step_time() -> None:
+    frame = frame_of(play.running(), metric="step-time")
+    values = [cell.value for cell in node_cells(frame, frame.state.nodes[0])]
+    assert values[7] == 100
+    assert values == sorted(value for value in values if value is not None)
+
+
+def test_many_nodes_become_tiles_within_the_width() -> None:
+    events = play.running()
+    state = RunState().apply_all(play.stamped(events))
+    for node in range(1, 16):
+        state.apply(
+            type(play.stamped(events)[0])(time=play.NOW, event=GpuTick(play.gpus(), 1.0), node=node)
+        )
+    status = LinkStatus(LinkPhase.FOLLOWING, 0)
+    rows = heat_rows(Frame(state, status, play.NOW, play.NOW), 78)
+    assert len(rows) == 8
+    assert all(row_width(row) <= 78 for row in rows)
+    assert "node15" in text_of(rows)
+
+
+def test_glyph_ramp_rises_with_the_value_also_in_ascii() -> None:
+    ramp = [glyphs.heat(value)[0] for value in range(0, 101, 5)]
+    assert ramp == sorted(ramp)
+    assert (ramp[0], ramp[-1]) == ("▁", "█")
+    digits = [glyphs.heat(value, True)[0] for value in range(0, 101, 5)]
+    assert digits == sorted(digits)
+    assert digits[-1] == "9"
+    assert glyphs.heat(None) == (glyphs.MISSING, "stale")
+
+
+def test_the_table_drops_columns_before_it_cuts_them() -> None:
+    frame = frame_of(play.running())
+    for width in range(40, 130, 5):
+        rows, order = table_rows(frame, width)
+        assert order == list(range(8))
+        assert all(row_width(row) <= width for row in [*rows, head_row(frame, width)])
+    assert {"local", "node", "NCCL"} <= {column.name for column in columns(frame, 120)}
+    assert "state" in {column.name for column in columns(frame, 30)}
+
+
+def test_sorting_puts_the_worst_first_and_the_unknown_last() -> None:
+    frame = frame_of(play.running(), sort="util")
+    assert [line.util for line in lines(frame)] == [0, 31, 94, 95, 96, 96, 97, 98]
+    down = lines(frame_of(play.running(), sort="util", reverse=True))
+    assert [line.rank.place.rank for line in down][:2] == [3, 0]
+    some = [*play.running(), (124.8, RankTick(()))]
+    state = frame_of(some, sort="RSS").state
+    state.ranks[0].sample = None
+    ordered = lines(Frame(state, LinkStatus(LinkPhase.FOLLOWING, 0), play.NOW, play.NOW, View(sort="RSS")))
+    assert ordered[-1].rank.place.rank == 0
+    assert lines(frame_of(play.failed(), sort="state"))[0].rank.place.rank == 3
+
+
+def test_the_exit_table_says_how_each_rank_ended() -> None:
+    rows, _ = table_rows(frame_of(play.failed()), 78)
+    assert "SIGTERM" in text_of(rows[0])
+    assert "failed" in text_of(rows[3])
+
+
+@pytest.mark.parametrize("width", [30, 60, 80, 120, 200])
+def test_the_status_line_fits_and_keeps_the_phase(width: int) -> None:
+    row = status_row(frame_of(play.running()), width)
+    assert row_width(row) <= width
+    assert "RUNNING" in text_of(row)
+
+
+def test_the_status_line_says_everything_where_there_is_room() -> None:
+    shown = text_of(status_row(frame_of(play.running()), 200))
+    for part in ("minigpt", "attempt 1", "1/1 node", "8 ranks", "util 76%", "516/640G", "step 120", "WARN"):
+        assert part in shown
+
+
+def test_the_banner_counts_down_to_the_restart() -> None:
+    events = [
+        *play.running(),
+        (126, AttemptEnded(1, Outcome.FAILED, play.cause(), "rank 3 failed")),
+        (126, RestartDelayed(4.0, 1, 3)),
+    ]
+    frame = frame_of(events, now=play.BEGAN + 127, heard=play.BEGAN + 126)
+    shown = text_of(banner_rows(frame, 120, 3))
+    assert "shape mismatch" in shown
+    assert "restart in 3 s (failure 1 of 3 allowed)" in shown
+
+
+def test_a_lost_agent_is_the_first_line_with_its_countdown() -> None:
+    frame = frame_of(play.running(), now=play.NOW + 5)
+    status = LinkStatus(LinkPhase.LOST, play.NOW, play.NOW + 8, "the socket is gone")
+    lost = Frame(frame.state, status, play.NOW + 5, play.NOW)
+    first = text_of(banner_rows(lost, 120, 3)[0])
+    assert "the socket is gone" in first
+    assert "next try in 3 s" in first
+    assert "the ranks go on" in first
+
+
+def test_findings_stand_worst_first_with_their_remedy() -> None:
+    mild = Finding("slow", "warn", "rank 4 is slow", rank=4)
+    grave = Finding("sock", "error", "no route to n002", remedy="pin one interface")
+    frame = frame_of([*play.running(), (125, FindingRaised(mild)), (125, FindingRaised(grave))])
+    rows = banner_rows(frame, 120, 6)
+    assert "no route to n002 (pin one interface)" in text_of(rows[0])
+    assert "rank 4" in text_of(rows[1])
+
+
+def test_hidden_findings_are_counted() -> None:
+    found = [(125.0, FindingRaised(Finding(f"id{at}", "warn", f"finding {at}"))) for at in range(5)]
+    rows = banner_rows(frame_of([*play.running(), *found]), 120, 3)
+    assert len(rows) == 3
+    assert "more" in text_of(rows[-1])
+
+
+def test_the_end_report_names_the_first_cause_its_last_lines_and_the_victims() -> None:
+    shown = text_of(end_rows(frame_of(play.failed()), 78))
+    assert "failed after 2 min 11 s" in shown
+    assert "rank 3 (local 3, node 0, pid 4714)" in shown
+    assert "[red]" in shown
+    assert "ranks 0-2, 4-7" in shown
+
+
+def test_a_good_end_has_no_cause() -> None:
+    shown = text_of(end_rows(frame_of(play.finished()), 78))
+    assert "succeeded" in shown
+    assert "cause" not in shown
+
+
+def test_secrets_in_the_ledger_are_masked() -> None:
+    again = AttemptStarted(2, "restart", 8, play.places(8), {"HF_TOKEN": "hf_abc", "LR": "1", "OLD": None})
+    shown = text_of(event_rows(frame_of([*play.running(), (125, again)]), 120))
+    assert "hf_abc" not in shown
+    assert "LR=1" in shown
+    assert "-OLD" in shown
+
+
+def test_escapes_in_what_a_rank_wrote_do_not_reach_the_report() -> None:
+    bad = Finding("x", "warn", "text", evidence=("a\x1b[2Jb",))
+    shown = text_of(event_rows(frame_of([*play.running(), (125, FindingRaised(bad))]), 120))
+    assert "\x1b" not in shown
+    assert "ab" in shown
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 159, 160, 200])
+@pytest.mark.parametrize("height", [15, 24, 29, 30, 40, 60])
+@pytest.mark.parametrize("ended", [False, True])
+def test_panes_never_take_more_than_there_is(width: int, height: int, ended: bool) -> None:
+    for heat, ranks in ((1, 0), (2, 8), (40, 128)):
+        shared = plan_layout(width, height, "overview", heat, ranks, 1, ended)
+        log = 0 if shared.beside else 3
+        assert 2 + shared.banner + shared.heat + shared.table + shared.events + log <= height
+        assert shared.heat >= 2
+
+
+def test_a_terminal_that_is_too_small_gets_a_summary() -> None:
+    assert plan_layout(59, 40, "overview", 2, 8, 1).small
+    assert plan_layout(80, 14, "overview", 2, 8, 1).small
+    assert not plan_layout(60, 15, "overview", 2, 8, 1).small
+
+
+def test_files_of_a_finished_run_are_named_without_anyone_reporting_them() -> None:
+    state = frame_of(play.finished()).state
+    names = [file.id for file in files_for(state, 3, "all")]
+    assert names == [f"node-0/attempt-001/rank-3.{stream}" for stream in ("out", "err", "nccl")]
+    assert files_for(state, None, "nccl")[7].rank == 7
+
+
+def test_files_of_a_job_that_distui_did_not_start_are_what_was_reported() -> None:
+    events = [*play.running(2, gpu=False), (125.0, LogGrew({"watch/rank-0.out": 5, "watch/rank-1.err": 1}))]
+    state = frame_of(events).state
+    assert [file.id for file in files_for(state, None, "all")] == ["watch/rank-0.out", "watch/rank-1.err"]
+    assert [file.id for file in files_for(state, 1, "all")] == ["watch/rank-1.err"]
+
+
+def test_live_toggles_of_nccl_are_part_of_the_nccl_stream() -> None:
+    toggled = "node-0/attempt-001/rank-0.1.nccl"
+    assert parse_file_id(toggled) is not None
+    state = frame_of(
+        [*play.running(), (125.0, LogGrew({toggled: 5, "node-0/attempt-002/rank-0.out": 1}))]
+    ).state
+    assert [file.id for file in files_for(state, 0, "nccl")][-1] == toggled
+    assert all("attempt-001" in file.id for file in files_for(state, 0, "all"))
+
+
+def test_hits_are_styled_and_the_text_is_whole() -> None:
+    import re
+
+    row = log_row(LogLine("loss 2.5 loss 2.4", "r0", Level.NONE), False, re.compile("loss|x*"), 7)
+    assert [cell for cell in row if cell[1] == "hit"] == [("loss", "hit"), ("loss", "hit")]
+    assert text_of(row).endswith("loss 2.5 loss 2.4")
+
+
+def test_the_nccl_dialog_knows_when_a_restart_is_needed() -> None:
+    assert ways(frame_of(play.running()).state).live
+    old = ways(frame_of(play.running(live=False)).state)
+    assert not old.live
+    assert "restart" in old.text
+    assert "gloo" in ways(frame_of(play.running(2, gpu=False)).state).text
+    assert not ways(RunState()).live
+
+
+def test_the_nccl_dialog_makes_the_command_that_its_rows_show() -> None:
+    form = begin(frame_of(play.running()).state, frozenset({1, 5, 99}))
+    assert (form.level, form.restart, form.ranks) == ("WARN", False, (1, 5))
+    form = change(change(form, 0, 1), 1, 2)
+    coll = 3 + [one.name for one in form.known].index("COLL")
+    form = change(form, coll, 1)
+    shown = text_of(form_rows(form, 100))
+    assert "(x) INFO" in shown
+    assert "(x) 10s" in shown
+    assert "[x] COLL" in shown
+    assert command(form, "c1") == SetNccl(id="c1", level="INFO", subsys="COLL", ranks=(1, 5), seconds=10.0)
+    assert change(change(form, coll, 1), 2, 1).restart
+
+
+def test_live_is_not_offered_where_nccl_cannot() -> None:
+    form = begin(frame_of(play.running(live=False)).state, frozenset())
+    assert form.restart
+    assert change(form, 2, 1).restart
+    assert "live" not in text_of(form_rows(form, 100)[2])
