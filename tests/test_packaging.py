@@ -1,0 +1,159 @@
+"""What is built and what works once it is installed: an empty or half-empty wheel would build without a complaint."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("presets", "runners", "tui")
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+NEEDED = (
+    "distui/presets/builtin/ddp.toml",
+    "distui/presets/examples/chargpt.py",
+    "distui/presets/nccl.toml",
+    "distui/presets/py.typed",
+    "distui/runners/inrank/launch.py",
+    "distui/runners/inrank/shim/torchrun",
+    "distui/runners/inrank/site/sitecustomize.py",
+    "distui/runners/logs/grep.py",
+    "distui/runners/py.typed",
+    "distui/tui/app.tcss",
+    "distui/tui/py.typed",
+)
+"""Files that no import would miss at build time."""
+
+
+def run(*words: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
+    """Stdout of a command that succeeds."""
+    done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def build(source: Path, target: str, into: Path) -> Path:
+    """Build one artefact without a network and without touching the source."""
+    run(sys.executable, "-m", "hatchling", "build", "-t", target, "-d", into, cwd=source)
+    (built,) = into.iterdir()
+    return built
+
+
+def in_tree() -> set[str]:
+    """Files of the rooms as a wheel should hold them."""
+    return {
+        f"distui/{path.relative_to(ROOT).as_posix()}"
+        for room in ROOMS
+        for path in (ROOT / room).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution, unpacked."""
+    base = tmp_path_factory.mktemp("sdist")
+    with tarfile.open(build(ROOT, "sdist", base / "built")) as archive:
+        archive.extractall(base / "unpacked", filter="data")
+    return base / "unpacked" / f"distui-{VERSION}"
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel as an index would build it: from the source distribution."""
+    return build(sdist, "wheel", tmp_path_factory.mktemp("wheel") / "built")
+
+
+def test_a_wheel_holds_the_rooms_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        held = {item for item in archive.namelist() if not item.endswith("/")}
+    about = f"distui-{VERSION}.dist-info/"
+    assert {item for item in held if not item.startswith(about)} == in_tree()
+    assert set(NEEDED) <= held
+    assert {item.removeprefix(about) for item in held if item.startswith(about)} == {
+        "METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"
+    }  # fmt: skip
+
+
+def test_a_wheel_from_the_tree_is_the_same(wheel: Path, tmp_path: Path) -> None:
+    with (
+        zipfile.ZipFile(build(ROOT, "wheel", tmp_path / "direct")) as direct,
+        zipfile.ZipFile(wheel) as built,
+    ):
+        assert sorted(direct.namelist()) == sorted(built.namelist())
+
+
+def test_a_source_distribution_can_be_tested(sdist: Path) -> None:
+    kept = {path.relative_to(sdist).as_posix() for path in sdist.rglob("*") if path.is_file()}
+    assert kept >= {
+        "README.md",
+        "LICENSE",
+        "CHANGELOG.md",
+        "Makefile",
+        "docs/index.md",
+        "tests/conftest.py",
+    }
+    assert not (sdist / ".editable").exists()
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """bin/ of an environment that has the wheel; what the wheel needs is borrowed from this one."""
+    place = tmp_path_factory.mktemp("installed") / "venv"
+    venv.create(place, with_pip=False)
+    python = place / "bin" / "python"
+    pip = (sys.executable, "-m", "pip", "--python", python)
+    run(*pip, "install", "--no-deps", "--no-index", "--quiet", wheel)
+    (site,) = place.glob("lib/python*/site-packages")
+    (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    assert run(python, "-c", "import distui.tui as room; print(room.__path__[0])").startswith(str(place))
+    return place / "bin"
+
+
+@pytest.fixture
+def clean(tmp_path: Path, own_directories: Path) -> dict[str, str]:
+    """An environment in which nothing points to this checkout."""
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_"))
+    }
+    return kept | {"HOME": str(tmp_path)}
+
+
+def test_nothing_generic_is_installed(installed: Path) -> None:
+    (site,) = installed.parent.glob("lib/python*/site-packages")
+    assert {path.name for path in site.iterdir()} == {
+        "distui", f"distui-{VERSION}.dist-info", "borrowed.pth"
+    }  # fmt: skip
+
+
+def test_the_shim_can_be_executed(installed: Path) -> None:
+    (shim,) = installed.parent.glob("lib/python*/site-packages/distui/runners/inrank/shim/torchrun")
+    assert os.access(shim, os.X_OK)
+
+
+def test_the_installed_command_plans(installed: Path, clean: dict[str, str], tmp_path: Path) -> None:
+    assert run(installed / "distui", "--version", env=clean) == f"distui {VERSION}\n"
+    (tmp_path / "x.py").write_text("print('hello')\n")
+    words = ("plan", "ddp", "--nproc-per-node", "2", "--json", "--", "x.py", "--lr", "1e-3")
+    plan = json.loads(run(installed / "distui", *words, cwd=tmp_path, env=clean))
+    assert plan["command"] == ["x.py", "--lr", "1e-3"]
+    assert plan["nproc_per_node"] == 2
+    assert plan["python"] == str(installed / "python")
+
+
+def test_the_installed_command_runs(installed: Path, clean: dict[str, str], tmp_path: Path) -> None:
+    distui = installed / "distui"
+    said = ("exec", "--name", "hello", "--detach", "--", "sh", "-c", "echo it ran")
+    run(distui, *said, cwd=tmp_path, env=clean)
+    run(distui, "wait", "hello", "--timeout", "60", env=clean)
+    assert json.loads(run(distui, "status", "hello", "--json", env=clean))["state"] == "succeeded"
+    assert "it ran" in run(distui, "logs", "hello", env=clean)

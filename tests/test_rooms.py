@@ -1,0 +1,234 @@
+"""The rules of the house that a machine can check: who imports whom, how long things are, what is caught."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("presets", "runners", "tui")
+MODULE_LINES = 320
+FUNCTION_LINES = 45
+LONGER = {
+    "runners/model.py": (540, "one schema in one place, and no logic"),
+    "runners/state.py": (335, "one fold, a method an event"),
+    "runners/agent/agent.py": (360, "the agent's life, from its first event to its last"),
+    "tui/app.py": (360, "what all screens share"),
+}
+"""Modules allowed to be longer: their own limit in lines, and why."""
+BORDERS = {"runners/agent/sampling.py", "tui/follow.py"}
+"""Where everything may be caught: a sampler's bug must not end the agent, nor a link's the cockpit."""
+
+
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def sources(*rooms: str) -> list[Path]:
+    return sorted(path for room in rooms or ROOMS for path in (ROOT / room).rglob("*.py"))
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def imports(module: ast.Module) -> Iterator[str]:
+    """Absolute names that a module imports, wherever in it."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module or ""
+
+
+def importers(package: str) -> list[str]:
+    """Modules of the rooms that import a package."""
+    return [
+        name(path)
+        for path in sources()
+        if any(found == package or found.startswith(f"{package}.") for found in imports(tree(path)))
+    ]
+
+
+def loaded(code: str) -> set[str]:
+    """Top-level modules that a new interpreter holds after `code`."""
+    told = f"{code}\nimport sys; print('\\n'.join({{name.partition('.')[0] for name in sys.modules}}))"
+    done = subprocess.run(
+        [sys.executable, "-c", told], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def test_the_rooms_are_there() -> None:
+    assert len(sources()) > 100
+    assert {path.relative_to(ROOT).parts[0] for path in sources()} == set(ROOMS)
+
+
+def test_imports_go_one_way() -> None:
+    command = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run(
+        [command, "--no-cache"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 kept, 0 broken" in done.stdout
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_inside_the_rooms_imports_are_relative(room: str) -> None:
+    """An absolute import would make every class twice for a type checker that is given paths."""
+    assert [
+        name(path)
+        for path in sources(room)
+        if any(found.partition(".")[0] in ("distui", *ROOMS) for found in imports(tree(path)))
+        and path != ROOT / "presets/examples/chargpt.py"  # a user's script: it imports what is installed
+    ] == []
+
+
+def test_heavy_packages_have_one_home() -> None:
+    torch = set(importers("torch"))
+    assert torch
+    assert all(path.startswith(("runners/inrank/", "presets/examples/")) for path in torch), torch
+    assert importers("pynvml") == ["runners/telemetry/nvml.py"]
+    assert all(path.startswith("tui/") for path in importers("textual"))
+    assert importers("sky") == []
+    assert all(path.startswith(("runners/inrank/", "presets/examples/")) for path in importers("numpy"))
+
+
+def test_the_presets_need_the_standard_library_alone() -> None:
+    allowed = set(sys.stdlib_module_names)
+    outside = {
+        (name(path), found)
+        for path in sources("presets")
+        if "examples" not in path.parts
+        for found in imports(tree(path))
+        if found.partition(".")[0] not in allowed
+    }
+    assert outside == set()
+
+
+@pytest.mark.parametrize("module", ["distui.tui.cli", "distui.tui.app", "distui.tui.source"])
+def test_the_viewer_loads_nothing_of_the_training(module: str) -> None:
+    assert not loaded(f"import {module}") & {"torch", "numpy", "sky", "pynvml"}
+
+
+def test_the_agent_loads_neither_torch_nor_textual() -> None:
+    assert not loaded("import distui.runners.agent.__main__") & {"torch", "numpy", "textual", "pynvml"}
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["launch", "--help"]])
+def test_help_loads_nothing_heavy(words: list[str]) -> None:
+    code = f"""
+import contextlib, io
+from distui.tui.cli import main
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+    main({words!r})
+"""
+    assert not loaded(code) & {"textual", "rich", "msgspec", "psutil", "asyncio", "torch"}
+
+
+def test_what_ranks_execute_is_standard_library_and_torch() -> None:
+    """The training environment need not have distui, nor anything that distui needs."""
+    allowed = {*sys.stdlib_module_names, "torch", "distui_inrank"}
+    outside = {
+        (name(path), found)
+        for path in sources("runners")
+        if "inrank" in path.parts
+        for found in imports(tree(path))
+        if found.partition(".")[0] not in allowed
+    }
+    assert outside == set()
+
+
+def test_what_ranks_execute_parses_as_python_3_9() -> None:
+    for path in sources("runners"):
+        if "inrank" in path.parts:
+            ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 9))
+
+
+def test_modules_are_short() -> None:
+    lines = {name(path): len(path.read_text(encoding="utf-8").splitlines()) for path in sources()}
+    long = {path: count for path, count in lines.items() if count > LONGER.get(path, (MODULE_LINES, ""))[0]}
+    assert long == {}
+
+
+def test_functions_are_short() -> None:
+    long = {
+        f"{name(path)}:{node.name}": node.end_lineno - node.lineno + 1
+        for path in sources()
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno + 1 > FUNCTION_LINES
+    }
+    assert long == {}
+
+
+def broad(handler: ast.ExceptHandler) -> bool:
+    """Whether a handler catches everything."""
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(
+        kind is None or (isinstance(kind, ast.Name) and kind.id in ("Exception", "BaseException"))
+        for kind in kinds
+    )
+
+
+def test_only_the_borders_catch_everything() -> None:
+    found = {
+        name(path)
+        for path in sources()
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ExceptHandler) and broad(node)
+    }
+    assert found <= BORDERS
+
+
+@pytest.mark.parametrize("text", ["except:", "except Exception:", "except (OSError, BaseException) as e:"])
+def test_a_broad_handler_is_recognised(text: str) -> None:
+    handlers = [
+        node
+        for node in ast.walk(ast.parse(f"try:\n  pass\n{text}\n  pass"))
+        if isinstance(node, ast.ExceptHandler)
+    ]
+    assert [broad(handler) for handler in handlers] == [True]
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Every text file that git keeps, or would."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout: there is no list of files to look through")
+    for path in listed.stdout.splitlines():
+        full = ROOT / path
+        if full.is_file() and not full.is_symlink() and full.suffix not in (".png", ".gz"):
+            yield path, full.read_text(encoding="utf-8", errors="replace")
+
+
+def test_no_file_knows_the_machine_it_was_written_on() -> None:
+    """No path of this checkout, no home directory, no package index but the default one."""
+    places = re.compile(
+        r"(?<![\w.~$}])/(?:home|Users)/\w|https?://[\w.-]*(?:artifactory|nexus|pypi|mirror)"
+    )
+    here = re.compile(re.escape(str(ROOT)) + r"(?![\w-])")
+    found = [path for path, text in texts() if places.search(text) or here.search(text)]
+    assert [path for path in found if path != "tests/test_rooms.py"] == []
+
+
+def test_what_git_keeps_has_no_unfinished_notes() -> None:
+    notes = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
+    assert [path for path, text in texts() if notes.search(text)] == []
