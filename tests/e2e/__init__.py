@@ -1,0 +1,1 @@
+"""The product from its command line, as a user has it: real processes, real sockets, real files."""

@@ -1,0 +1,285 @@
+"""A user of their own for one test: state, configuration and sockets apart; `distui` as a subprocess; nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+DISTUI = str(Path(sys.executable).with_name("distui"))
+EXAMPLES = Path(__file__).parents[2] / "presets" / "examples"
+LIMIT_S = 60.0
+"""Most seconds that one verb may take."""
+LEAVE_S = 8.0
+"""Seconds in which everything of a run has to be gone after it was stopped."""
+
+
+class Done:
+    """What one verb said and how it ended."""
+
+    def __init__(self, done: subprocess.CompletedProcess[bytes]) -> None:
+        self.code = done.returncode
+        self.out = done.stdout.decode("utf-8", "replace")
+        self.err = done.stderr.decode("utf-8", "replace")
+
+    def json(self) -> Any:
+        """stdout as one JSON value."""
+        return json.loads(self.out)
+
+    def refused(self, code: int, *words: str) -> str:
+        """Assert that it was refused with `code` in one sentence that holds `words`; the sentence."""
+        assert self.code == code, (self.code, self.err, self.out)
+        assert "Traceback" not in self.err + self.out, self.err
+        said = self.err.strip().splitlines()
+        assert len(said) == 1, self.err
+        assert said[0].startswith("distui: "), said[0]
+        for word in words:
+            assert word in said[0], (word, said[0])
+        return said[0]
+
+    def fine(self) -> Done:
+        """Assert that it did what it should; itself."""
+        assert self.code == 0, (self.code, self.err, self.out)
+        assert "Traceback" not in self.err, self.err
+        return self
+
+
+class World:
+    """One user's directories, and every process that was started under them."""
+
+    def __init__(self) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))  # short: socket paths hold 108 bytes
+        self.state, self.config = self.root / "state", self.root / "config"
+        self.sockets, self.work = self.root / "s", self.root / "work"
+        for path in (self.state, self.config, self.work):
+            path.mkdir()
+        kept = {
+            k: v for k, v in os.environ.items() if not k.startswith(("DISTUI_", "XDG_", "TORCHELASTIC_"))
+        }
+        for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "NCCL_DEBUG", "PYTHONPATH"):
+            kept.pop(name, None)
+        self.env = {
+            **kept,
+            "HOME": str(self.root),
+            "XDG_STATE_HOME": str(self.state),
+            "XDG_CONFIG_HOME": str(self.config),
+            "DISTUI_SOCKET_DIR": str(self.sockets),
+            "OMP_NUM_THREADS": "1",
+        }
+
+    @property
+    def runs(self) -> Path:
+        """Where this user's run directories are."""
+        return self.state / "distui" / "runs"
+
+    def start(
+        self, *words: str, env: Mapping[str, str] | None = None, **options: Any
+    ) -> subprocess.Popen[bytes]:
+        """Start `distui WORDS…`; the caller ends it."""
+        return subprocess.Popen(
+            [DISTUI, *words], env={**self.env, **(env or {})}, cwd=self.work,
+            **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
+        )  # fmt: skip
+
+    def distui(
+        self, *words: str, env: Mapping[str, str] | None = None, timeout: float = LIMIT_S, **options: Any
+    ) -> Done:
+        """`distui WORDS…` to its end."""
+        process = self.start(*words, env=env, **options)
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except BaseException:
+            process.kill()
+            process.communicate()
+            raise
+        return Done(subprocess.CompletedProcess(words, process.returncode, out, err))
+
+    def script(self, name: str, text: str) -> str:
+        """A file in the working directory; its name there."""
+        (self.work / name).write_text(text)
+        return name
+
+    def run(self, *words: str, env: Mapping[str, str] | None = None) -> Run:
+        """Start a run: `words` is a launch or exec command line without --detach and --json."""
+        at = words.index("--") if "--" in words else len(words)
+        done = self.distui(*words[:at], "--detach", "--json", *words[at:], env=env).fine()
+        about = done.json()
+        return Run(self, about["run"], about["name"], Path(about["path"]))
+
+    def ddp(self, *options: str, ranks: int = 2, steps: int = 0) -> Run:
+        """Start the plain DDP example; by default it trains until it is stopped."""
+        args = ("--steps", str(steps), "--step-delay", "0.02")
+        script = str(EXAMPLES / "plain_ddp.py")
+        return self.run("launch", "ddp", "--nproc-per-node", str(ranks), *options, "--", script, *args)
+
+    def execute(self, text: str, *options: str, name: str = "job") -> Run:
+        """Start `distui exec` of a Python script with this text."""
+        script = self.script(f"{name}.py", text)
+        return self.run("exec", "--name", name, *options, "--", sys.executable, "-u", script)
+
+    def processes(self) -> dict[int, str]:
+        """Every living process of this user, by its environment: pid → command line."""
+        return having(f"XDG_STATE_HOME={self.state}")
+
+    def close(self) -> None:
+        """Stop every run, end by pid whatever is left, and fail if anything was."""
+        if self.runs.is_dir():
+            for record in sorted(self.runs.glob("*/run.json")):
+                self.distui("stop", json.loads(record.read_text())["run"], "--yes", "--grace", "2")
+        left = self.left()
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.root, ignore_errors=True)
+        assert not left, f"left behind: {left}"
+
+    def left(self, seconds: float = LEAVE_S) -> dict[int, str]:
+        """Processes of this user that are still there after `seconds`."""
+        until(lambda: not self.processes(), seconds)
+        return self.processes()
+
+
+class Run:
+    """A run that was started detached."""
+
+    def __init__(self, world: World, run: str, name: str, path: Path) -> None:
+        self.world, self.id, self.name, self.path = world, run, name, path
+
+    def distui(self, verb: str, *words: str, **options: Any) -> Done:
+        """`distui VERB RUN WORDS…`."""
+        return self.world.distui(verb, self.id, *words, **options)
+
+    def wait(self, until: str = "done", timeout: float = LIMIT_S) -> int:
+        """`distui wait`: its exit code. Fails on a time-out, and tells how the run stands."""
+        done = self.distui("wait", "--until", until, "--timeout", f"{timeout:g}", timeout=timeout + 20)
+        assert "after" not in done.err, (done.err, self.describe())
+        return done.code
+
+    def healthy(self) -> Run:
+        """Wait until every rank made a step (torchrun) or runs (a command); itself."""
+        assert self.wait("healthy") == 0, self.describe()
+        return self
+
+    def status(self) -> dict[str, Any]:
+        """`status --json`."""
+        found: dict[str, Any] = self.distui("status", "--json").fine().json()
+        return found
+
+    def events(self) -> list[dict[str, Any]]:
+        """`events --json`: every event of the journal."""
+        return [json.loads(line) for line in self.distui("events", "--json").fine().out.splitlines()]
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """The events of one kind, without their envelopes."""
+        return [told["event"] for told in self.events() if told["event"]["type"] == kind]
+
+    def pids(self) -> list[int]:
+        """Pids of the ranks, by rank."""
+        return [rank["pid"] for rank in self.status()["ranks"]]
+
+    def agent_pid(self) -> int:
+        """Pid of the agent that serves it, or served it last."""
+        return int(json.loads((self.path / "agent.json").read_text())["pid"])
+
+    def runner_pid(self) -> int:
+        """Pid of its runner."""
+        return int(json.loads((self.path / "runner.json").read_text())["pid"])
+
+    def marked(self) -> dict[int, str]:
+        """Living processes that carry this run's marker."""
+        return having(f"DISTUI_RUN_ID={self.id}")
+
+    def stop(self, *options: str) -> Done:
+        """`distui stop --yes`."""
+        return self.distui("stop", "--yes", *options)
+
+    def file(self, name: str) -> bytes:
+        """A file of the run directory; b"" when it is not there."""
+        path = self.path / name
+        return path.read_bytes() if path.exists() else b""
+
+    def eventually(
+        self, wanted: Callable[[dict[str, Any]], object], seconds: float = 20.0
+    ) -> dict[str, Any]:
+        """The first status of which `wanted` is true. Fails after `seconds`."""
+        found: dict[str, Any] = {}
+
+        def look() -> object:
+            nonlocal found
+            found = self.status()
+            return wanted(found)
+
+        assert until(look, seconds, every=0.1), self.describe()
+        return found
+
+    def describe(self) -> str:
+        """How it stands, for the message of a failed assertion."""
+        said = self.distui("status").out
+        logs = {
+            name: self.file(name)[-2000:].decode("utf-8", "replace") for name in ("agent.log", "runner.log")
+        }
+        return f"{said}\n{logs}"
+
+
+def until(wanted: Callable[[], object], seconds: float, every: float = 0.05) -> bool:
+    """Ask again until it is true; False after `seconds`. For what other processes do and no event tells."""
+    deadline = time.monotonic() + seconds
+    while not wanted():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(every)
+    return True
+
+
+def having(entry: str) -> dict[int, str]:
+    """Living processes that were started with this `NAME=VALUE`: pid → command line. Zombies are none."""
+    needle, found = entry.encode(), {}
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if needle in Path(f"/proc/{name}/environ").read_bytes().split(b"\0") and alive(int(name)):
+                words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
+                found[int(name)] = b" ".join(words).decode("utf-8", "replace").strip()
+    found.pop(os.getpid(), None)
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Whether there is such a process, and it is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except (OSError, IndexError):
+        return False
+
+
+def gone(pid: int, seconds: float = LEAVE_S) -> bool:
+    """Wait for any process to end; False after `seconds`."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], seconds)[0])
+    finally:
+        os.close(descriptor)
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    """Signal one process, and where that ends it wait for its end."""
+    os.kill(pid, number)
+    if number == signal.SIGKILL:
+        assert gone(pid), pid
+
+
+def rss_bytes(pid: int) -> int:
+    """Resident memory of a process now, in bytes."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
