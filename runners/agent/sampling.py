@@ -66,7 +66,7 @@ class Sampling:
             for _ in range(GROWTH_PER_SAMPLE):
                 due = max(due + INTERVAL_S / GROWTH_PER_SAMPLE, time.monotonic())
                 await asyncio.sleep(due - time.monotonic())
-                self._grown()
+                self.grown()
 
     async def _guarded(self) -> None:
         """One of the two borders with a broad except: a sampler's bug must not end the agent, and must be seen."""
@@ -83,7 +83,7 @@ class Sampling:
         task.cancel()
         await asyncio.wait({task})
         await self._gpus.stop()
-        self._grown()
+        self.grown()
         self._metrics.flush()
 
     def _gpu_event(self, event: Event) -> None:
@@ -91,7 +91,8 @@ class Sampling:
             self._newest = event.gpus
         self._agent.emit(event)
 
-    def _grown(self) -> None:
+    def grown(self) -> None:
+        """Tell which log files grew; also right before the end, so that nobody misses the last lines."""
         sizes = self._growth.poll(time.monotonic())
         if sizes:
             self._agent.emit(LogGrew(sizes))

@@ -41,6 +41,7 @@ class Supervision:
         """Last change of each rank of the open attempt."""
         self._oom: dict[int, str | None] = {}
         self._oom_watch = OomWatch()
+        self._last_word: tuple[int, Stamped] | None = None
 
     def begin(self, resumed: bool) -> bool:
         """Start a runner, or after an agent's death adopt the one that lives; True when adopted."""
@@ -85,11 +86,22 @@ class Supervision:
             else:
                 async for offset, stamped in reports(self.runner, tail):
                     self._hear(offset, stamped)
+            await self._finish()
             if not self._agent.state.phase.ended:
                 await self._runner_lost()
+
+    async def _finish(self) -> None:
+        """The runner said that the run has ended: what it left behind is ended too, and then it has."""
+        said, self._last_word = self._last_word, None
+        if said is None:
+            return
         left = await sweep(self._agent.entry.record.run, grace_s=2.0)
         if left:
             self._agent.commands.warn("unkillable", f"these processes would not end: {', '.join(left)}")
+        offset, stamped = said
+        assert isinstance(stamped.event, RunEnded)
+        event = stamped.event
+        self._end(event.phase, event.exit_code, event.text, source=offset, at=stamped.time)
 
     # --- hearing the runner ----------------------------------------------------------------------------------
 
@@ -100,7 +112,7 @@ class Supervision:
         elif isinstance(event, RestartDelayed):
             self._close_attempt(None)
         elif isinstance(event, RunEnded):
-            self._end(event.phase, event.exit_code, event.text, source=offset, at=stamped.time)
+            self._last_word = (offset, stamped)
             return
         elif isinstance(event, RankChanged):
             event = self._rank_changed(event)
@@ -155,6 +167,7 @@ class Supervision:
         cause = self._agent.state.attempts[-1].first_cause if self._agent.state.attempts else None
         if phase is RunPhase.FAILED and cause is not None and cause.text not in text:
             text = f"{cause.text}; {text}"
+        self._agent.sampling.grown()
         self._agent.emit(RunEnded(phase, code, text), source=source, at=at)
 
     async def _runner_lost(self) -> None:

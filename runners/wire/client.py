@@ -7,7 +7,18 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from ..model import PROTOCOL, AgentHello, Command, CommandDone, Hello, LogWindow, ReadLog, RunEnded, Stamped
+from ..model import (
+    PROTOCOL,
+    AgentHello,
+    CaughtUp,
+    Command,
+    CommandDone,
+    Hello,
+    LogWindow,
+    ReadLog,
+    RunEnded,
+    Stamped,
+)
 from .frames import MAX_LINE, FrameError, decode_from_agent, encode, read_line, skip_to_magic
 from .link import LinkError, Window
 
@@ -32,8 +43,6 @@ class SocketLink:
         self._events: asyncio.Queue[Stamped | None] = asyncio.Queue()
         self._pump: asyncio.Task[None] | None = None
         self._broken = ""
-        self._complete = False
-        """The end was announced: what comes after it is no accident."""
         self.hello: AgentHello | None = None
 
     @classmethod
@@ -74,13 +83,15 @@ class SocketLink:
         """See Link.events. Raises LinkError when the connection breaks before the agent said goodbye."""
         await self._write(Hello(after=after, telemetry=telemetry, follow=follow))
         self._start()
-        while True:
+        ended = live = False
+        while not (ended and live):
             stamped = await self._events.get()
             if stamped is None:
-                if not self._complete:
-                    raise LinkError(self._broken)
-                return
-            self._complete = isinstance(stamped.event, RunEnded) or not follow or self._complete
+                if ended or (live and not follow):
+                    return
+                raise LinkError(self._broken)
+            ended = ended or isinstance(stamped.event, RunEnded)
+            live = live or isinstance(stamped.event, CaughtUp)
             yield stamped
 
     async def send(self, command: Command) -> CommandDone:
