@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 PYTEST = $(BIN)/python -m pytest -q
 
-.PHONY: help install demo test test-all check bench pictures clean
+.PHONY: help install demo test test-long test-all check bench pictures clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -26,9 +26,11 @@ demo: install    ## train the shipped example on 2 ranks and look at it
 test: install    ## the tests (under 15 minutes on 2 cores)
 	$(PYTEST) -m 'not long'
 
-test-all: install ## the tests and the long matrices
+test-long: install ## the long matrices alone
 	$(BIN)/python -m pip install --quiet --group nccl --no-deps
-	$(PYTEST)
+	$(PYTEST) -m long || [ $$? -eq 5 ] # 5: there are none
+
+test-all: test test-long ## the tests and the long matrices
 
 check: install   ## lint, format, types, imports
 	$(BIN)/ruff check .
@@ -37,8 +39,8 @@ check: install   ## lint, format, types, imports
 	$(BIN)/mypy tests
 	$(BIN)/lint-imports
 
-bench: install   ## the table of docs/benchmarks.md, side by side with bare torchrun
-	$(BIN)/python -m tests.bench
+bench: install   ## the table of docs/benchmarks.md, side by side with bare torchrun; BENCH=--quick for a taste
+	$(BIN)/python -m tests.bench $(BENCH)
 
 pictures: install ## the screens in docs/pictures, from the real program
 	$(BIN)/python -m tests.pictures
