@@ -1,0 +1,105 @@
+"""What a viewer asks, and how an agent answers. Imperatives; `Command` is their union."""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+PROTOCOL = (1, 1)
+"""Oldest and newest wire protocol this code speaks."""
+
+
+class Hello(Struct, frozen=True, tag=True):
+    """A viewer's first line."""
+
+    proto: tuple[int, int] = PROTOCOL
+    after: int = 0
+    """Journal seq already seen."""
+    telemetry: bool = True
+    follow: bool = True
+    """False: close after the history."""
+    readonly: bool = False
+    """True: the agent refuses commands on this connection."""
+
+
+class Restart(Struct, frozen=True, tag=True):
+    """Restart the worker group in place, with a changed environment."""
+
+    id: str
+    env: dict[str, str] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()
+
+
+class Stop(Struct, frozen=True, tag=True):
+    """End the run: TERM, grace, KILL, marker sweep."""
+
+    id: str
+    grace_s: float | None = None
+
+
+class SetNccl(Struct, frozen=True, tag=True):
+    id: str
+    level: str
+    subsys: str = ""
+    ranks: tuple[int, ...] = ()
+    """() means all."""
+    seconds: float | None = None
+    restart: bool = False
+
+
+class Signal(Struct, frozen=True, tag=True):
+    id: str
+    signal: str
+    ranks: tuple[int, ...] = ()
+
+
+class Dump(Struct, frozen=True, tag=True):
+    id: str
+    what: str
+    """"stacks", "flight" or "memory"."""
+    ranks: tuple[int, ...] = ()
+
+
+class ReadLog(Struct, frozen=True, tag=True):
+    """Ask for one window of a log file; answered by a LogWindow header and that many raw bytes."""
+
+    id: str
+    file: str
+    """File id: path relative to the run directory."""
+    offset: int
+    """Bytes from the start; negative: from the end."""
+    limit: int = 65536
+    grep: str = ""
+    """Only lines that match this regular expression."""
+
+
+Command = Hello | Restart | Stop | SetNccl | Signal | Dump | ReadLog
+
+
+class LogWindow(Struct, frozen=True, tag=True):
+    """Header of a window; `length` raw bytes follow the line."""
+
+    id: str
+    file: str
+    offset: int
+    """Where the window begins, always at the start of a line where the file has one within reach."""
+    next: int
+    """Offset to ask for next."""
+    size: int
+    """Size of the file now."""
+    length: int
+    error: str = ""
+
+
+class AgentHello(Struct, frozen=True, tag=True):
+    """The agent's first line."""
+
+    proto: tuple[int, int]
+    version: str
+    run: str
+    seq: int
+    """Newest journal seq."""
+    caps: tuple[str, ...] = ()
+    readonly: bool = False
+
+
+Reply = AgentHello | LogWindow
