@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from distui.runners.inrank import parallelize as preset
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+
+from distui.runners.inrank import parallelize as preset
 
 HALF = 10
 """Steps before the checkpoint, and as many after it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from distui.presets import nccl
 
 KINDS = {"flag", "torch", "int", "word", "level", "text", "debug", "mask"}

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from distui.presets import obeys
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from distui.presets import obeys
 
 WHOLE = "distui.runners.inrank.parallelize"
 EXAMPLES = Path(obeys.__file__).parent / "examples"

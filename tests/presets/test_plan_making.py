@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from distui.presets import environ
 from distui.presets.load import load
 from distui.presets.model import Loaded

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from distui.presets.launchers import torchrun
 from distui.presets.model import Loaded, PlanError, Preset, RestartPolicy
 from distui.presets.plan import Place, Plan, Request, command_plan, make_plan
 from distui.presets.render import command_line, plan_from_json, plan_to_json, render
 from distui.presets.secrets import is_secret, mask, mask_env
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 PLACE = Place(
     run="r-1",

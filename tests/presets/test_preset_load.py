@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from distui.presets.load import PresetError, library, load, user_dir
 from distui.presets.model import Loaded
 

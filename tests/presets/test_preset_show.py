@@ -7,12 +7,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from distui.presets import schema, show
 from distui.presets.load import library, load
 from distui.presets.model import Loaded, Preset
 from distui.presets.secrets import is_secret
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 NOWHERE: dict[str, str] = {"HOME": "/nonexistent"}
 

@@ -6,9 +6,10 @@ import time
 import unicodedata
 
 import pytest
-from distui.runners.logs.clean import clean_line, clean_lines, clean_text
 from hypothesis import example, given
 from hypothesis import strategies as st
+
+from distui.runners.logs.clean import clean_line, clean_lines, clean_text
 
 PIECES = st.sampled_from(
     [

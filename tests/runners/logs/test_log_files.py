@@ -6,6 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from distui.runners.logs.files import (
     STREAMS,
     LogError,
@@ -15,8 +18,6 @@ from distui.runners.logs.files import (
     opened,
     parse_file_id,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 NUMBERS = st.integers(0, 5000)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from distui.runners.logs.files import LogError, LogFile, file_id, parse_file_id
 from distui.runners.logs.follow import CARRY, Merge, choose
 from distui.runners.logs.window import read_window
 from distui.runners.wire.link import Window
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def log(rank: int, stream: str = "out", attempt: int = 1, node: int = 0) -> LogFile:

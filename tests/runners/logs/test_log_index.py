@@ -7,10 +7,11 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 import pytest
-from distui.runners.logs.files import LogError
-from distui.runners.logs.index import BLOCK, LINE_BYTES, IndexedFile, SparseIndex
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from distui.runners.logs.files import LogError
+from distui.runners.logs.index import BLOCK, LINE_BYTES, IndexedFile, SparseIndex
 
 # Lines as long as blocks, so that they begin and end before, at and after the edges.
 LENGTHS = st.lists(st.sampled_from([0, 1, 5, 100, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK]), max_size=12)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+
 from distui.runners.logs.level import ERROR_GREP, RULES, Level, level_of, next_of
 
 LINES = [

@@ -9,12 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from distui.runners.logs import window as module
 from distui.runners.logs.files import LogError
 from distui.runners.logs.window import MAX_LIMIT, ask_window, read_window
 from distui.runners.wire.link import Window
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 NAME = "node-0/attempt-001/rank-0.out"
 CONTENT = st.lists(st.binary(max_size=30).map(lambda b: b.replace(b"\n", b"")), max_size=30).map(b"\n".join)

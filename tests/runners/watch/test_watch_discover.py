@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from watch_jobs import Jobs
+
 from distui.runners.errors import NoSuchRunError
 from distui.runners.watch.discover import Job, Scan, find_job, job_key, scan
 from distui.runners.watch.launcher import command_of, launcher_kind, name_of
-from watch_jobs import Jobs
 
 pytestmark = pytest.mark.timeout(60)
 

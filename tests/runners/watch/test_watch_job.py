@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from distui.runners.model import Outcome, RankPhase, RunPhase, Stamped
 from distui.runners.state import RunState
 from distui.runners.watch.discover import Found, Job, Output, Scan

@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from watch_jobs import Jobs, kill
+
 from distui.runners.model import CaughtUp, GpuTick, RankPhase, RunPhase, Stamped, Stop
 from distui.runners.state import RunState
 from distui.runners.watch.discover import find_job, scan
 from distui.runners.watch.link import WatchLink
 from distui.runners.wire.link import Link
-from watch_jobs import Jobs, kill
 
 pytestmark = pytest.mark.timeout(120)
 
