@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml
 	@touch $(STAMP)
 
 demo: install    ## train the shipped example on 2 ranks and look at it
-	$(BIN)/distui demo
+	$(BIN)/python tests/rigs/nvml/demo.py
 
 test: install    ## the tests (under 15 minutes on 2 cores)
 	$(PYTEST) -m 'not long'

@@ -59,6 +59,12 @@ def busy(count: int = 8, name: str = "NVIDIA H100 80GB HBM3", memory: int = 80 *
     return idle(count, name, memory) + _BUSY.format(low=int(memory * 0.78), high=int(memory * 0.86))
 
 
+def busy_gpu(gpu: int, memory: int = 80 * GIB) -> str:
+    """Lines: one GPU among idle ones trains."""
+    lines = _BUSY.format(low=int(memory * 0.78), high=int(memory * 0.86)).splitlines(keepends=True)
+    return "".join(line.replace("*", str(gpu), 1) for line in lines)
+
+
 def process(gpu: int, pid: int, size: int) -> str:
     """A line: process `pid` holds `size` bytes on `gpu`."""
     return f"{gpu} proc {pid} {size}\n"

@@ -1,0 +1,37 @@
+"""`make demo`: the demo, with simulated GPUs beside the real ranks where this machine has no NVIDIA driver.
+
+distui itself never loads the simulated driver unless DISTUI_NVML_LIBRARY tells it to; here it does.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from build import build, compiler
+from scenario import busy_gpu, idle, write
+
+GPUS = 8
+RANKS = 2
+NAME = "simulated GPU"
+
+
+def simulated() -> dict[str, str]:
+    """Environment under which the sampler reads simulated GPUs; {} where real ones are, or no compiler."""
+    if glob.glob("/proc/driver/nvidia/gpus/*") or compiler() is None:
+        return {}
+    folder = Path(tempfile.gettempdir()) / f"distui-demo-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        return {}
+    scenario = folder / "scenario.txt"
+    write(scenario, idle(GPUS, NAME) + "".join(busy_gpu(gpu) for gpu in range(RANKS)))
+    return {"DISTUI_NVML_LIBRARY": str(build(folder)), "FAKE_NVML_SCENARIO": str(scenario)}
+
+
+if __name__ == "__main__":
+    distui = str(Path(sys.executable).with_name("distui"))
+    os.execve(distui, [distui, "demo", *sys.argv[1:]], {**os.environ, **simulated()})
