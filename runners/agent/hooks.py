@@ -46,9 +46,11 @@ class Hook:
             except OSError:
                 await asyncio.sleep(0.1)
                 continue
-            with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
-                await self._converse(reader, writer)
-            writer.close()
+            try:
+                with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
+                    await self._converse(reader, writer)
+            finally:
+                writer.close()
             if self._writer is not None:
                 self._writer = None
                 self._fail()
@@ -64,7 +66,7 @@ class Hook:
         while line := await reader.readline():
             message = msgspec.json.decode(line)
             if message.get("push") == "armed":
-                self.hello["armed"] = True
+                self.hello |= {"armed": True, "nccl": message.get("nccl")}
                 self._tell("armed")
             future = self._answers.pop(message.get("id", -1), None)
             if future is not None and not future.done():
@@ -93,7 +95,9 @@ class Hook:
     async def ask(self, op: str, seconds: float = 5.0, **fields: Any) -> dict[str, Any]:
         """One request. Raises HookError when there is no hook, no answer, or the answer is an error."""
         if self._writer is None:
-            raise HookError(f"rank {self.rank} has no hook (started with --no-hook, or not Python)")
+            raise HookError(
+                f"rank {self.rank} has no hook (started with --no-hook or python -I, or no Python)"
+            )
         self._asked += 1
         number = self._asked
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -109,13 +113,30 @@ class Hook:
             raise HookError(f"rank {self.rank}: {answer['error']}")
         return answer
 
+    async def change(self, op: str, **fields: Any) -> dict[str, Any]:
+        """A request that is answered with NCCL's state, which is told when it is news. Raises HookError."""
+        answer = await self.ask(op, **fields)
+        known = self.hello.get("nccl") or {}
+        self.hello["nccl"] = answer
+        if any(known.get(key) != answer.get(key) for key in ("live", "version")):
+            self._tell("armed" if self.hello.get("armed") else "up")
+        return answer
+
+    async def steps(self) -> dict[str, Any]:
+        """What the hook counts. Raises HookError."""
+        answer = await self.ask("steps", 0.5)
+        self.hello["faulthandler"] = answer.get("faulthandler")
+        return answer
+
     async def stacks(self) -> str:
         """Python stacks; through faulthandler's signal when the hook's thread cannot run. Raises HookError."""
         try:
             return str((await self.ask("stacks", 2.0))["text"])
-        except HookError:
-            if self.stacks_file is None or self.pid is None or not self.hello.get("faulthandler"):
+        except HookError as error:
+            if self.stacks_file is None or self.pid is None or not self.hello:
                 raise
+            if not self.hello.get("faulthandler"):
+                raise HookError(f"{error}, and its script has taken SIGUSR2 for itself") from None
         return await self._stacks_by_signal(self.stacks_file, self.pid)
 
     async def _stacks_by_signal(self, file: Path, pid: int) -> str:
@@ -168,7 +189,7 @@ class Hooks:
     async def steps(self) -> dict[int, tuple[int, float]]:
         """Optimizer steps so far and unix time of the last one, of every rank that counts."""
         armed = [hook for hook in self.by_rank.values() if hook.up and hook.hello.get("armed")]
-        answers = await asyncio.gather(*(hook.ask("steps", 0.5) for hook in armed), return_exceptions=True)
+        answers = await asyncio.gather(*(hook.steps() for hook in armed), return_exceptions=True)
         return {
             hook.rank: (answer["count"], answer["last"])
             for hook, answer in zip(armed, answers, strict=True)

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...presets.nccl import NcclError, parse_level, parse_subsys
-from ..logs.files import file_id
+from ...presets.nccl import DEFAULT_SUBSYS, NcclError, parse_level, parse_subsys
 from ..model import NcclChanged, SetNccl
-from .hooks import Hook, HookError
+from ..state import Attempt
+from .hooks import HookError
 
 if TYPE_CHECKING:
     from .agent import Agent
 
-DEFAULT = ("WARN", "INIT,BOOTSTRAP,ENV")
-"""Level and subsystems that a level of limited duration goes back to when none was set before."""
+STANDARD = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": DEFAULT_SUBSYS}
+"""What holds where neither the plan nor a restart says anything else."""
+
+C10D = {"INFO": "INFO", "TRACE": "DETAIL"}
+"""c10d's level for one of NCCL's; OFF for the others."""
+
+Answers = dict[int, dict[str, Any]]
+
+
+def standing(plan: Mapping[str, str], attempts: Sequence[Attempt]) -> dict[str, str]:
+    """Level and subsystems in the environment that the newest attempt started with."""
+    env = {name: plan.get(name, value) for name, value in STANDARD.items()}
+    for attempt in attempts:
+        env |= {name: attempt.env_diff[name] or STANDARD[name] for name in env if name in attempt.env_diff}
+    return env
 
 
 class NcclSwitch:
@@ -24,7 +38,6 @@ class NcclSwitch:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._back: asyncio.Task[None] | None = None
-        self._before = DEFAULT
 
     def resume(self) -> None:
         """After an adoption: a level whose time is not over yet still goes back."""
@@ -40,105 +53,115 @@ class NcclSwitch:
             level, subsys = parse_level(command.level), parse_subsys(command.subsys)
         except NcclError as error:
             raise Refused(str(error)) from None
-        env = {"NCCL_DEBUG": level, "NCCL_DEBUG_SUBSYS": subsys or DEFAULT[1]}
-        self._remember()
+        env = {"NCCL_DEBUG": level, "NCCL_DEBUG_SUBSYS": subsys}
         if command.restart:
+            return await self._restart(command, env)
+        lasting = command.seconds is None
+        answers, silent = await self._ask(command.ranks, "nccl", env=env, lasting=lasting)
+        if lasting and not command.ranks:
             await self._agent.commands.set_for_next(env)
-            done = await self._agent.commands.restart(env)
-            self._tell(
-                level,
-                subsys,
-                tuple(self._agent.state.ranks),
-                True,
-                f"NCCL_DEBUG={level} since attempt {self._agent.state.attempt}",
-                None,
-            )
-            return done
-        answers = await self._ask(self._agent.hooks.chosen(command.ranks), env)
-        await self._agent.commands.set_for_next(env)
-        return await self._conclude(command, level, subsys, answers)
+        text = await self._conclude(command, level, answers)
+        return "; ".join([text, *silent])
 
-    async def _conclude(
-        self, command: SetNccl, level: str, subsys: str, answers: dict[int, dict[str, Any]]
-    ) -> str:
+    async def _restart(self, command: SetNccl, env: dict[str, str]) -> str:
+        """Through the environment, which is one for all ranks; a limited level is none for later attempts."""
+        before = standing(self._agent.plan.env, self._agent.state.attempts)
+        done = await self._agent.commands.restart(env)
+        state, level = self._agent.state, env["NCCL_DEBUG"]
+        if command.seconds is not None:
+            await self._agent.commands.set_for_next(before)
+        text = f"NCCL_DEBUG={level} since attempt {state.attempt}{_span(command)}"
+        self._tell(command, level, tuple(state.ranks), True, text)
+        self._go_back_after(command.seconds, tuple(state.ranks), before)
+        return done
+
+    async def _conclude(self, command: SetNccl, level: str, answers: Answers) -> str:
+        """Say what the ranks answered, and act on it where NCCL is not in use. Raises Refused."""
         from .commands import Refused, name_ranks
 
-        changed = tuple(rank for rank, answer in answers.items() if answer.get("changed"))
-        if changed:
-            until = None if command.seconds is None else time.time() + command.seconds
-            span = "" if command.seconds is None else f" for {command.seconds:g} s"
-            text = f"NCCL_DEBUG={level}{f' {subsys}' if subsys else ''} live on {name_ranks(changed)}{span}"
-            self._tell(level, subsys, changed, True, text, until)
-            self._go_back_after(command.seconds, changed)
-            return text
-        answer = next(iter(answers.values()), {})
-        if answer.get("loaded"):
+        ranks = tuple(rank for rank, answer in answers.items() if answer.get("changed"))
+        answer = next(iter(answers.values()))
+        backend = answer.get("backend") or ""
+        lasts = command.seconds is None and not command.ranks
+        kept = f"{level} is set for the next start; " if lasts else ""
+        if ranks:
+            subsys = f" {parse_subsys(command.subsys)}" if command.subsys else ""
+            text = f"NCCL_DEBUG={level}{subsys} live on {name_ranks(ranks)}{_span(command)}"
+        elif answer.get("loaded"):
             raise Refused(
                 f"NCCL {answer.get('version') or 'here'} cannot change NCCL_DEBUG live (2.24 or newer can): "
-                f"{level} is set for the next start; add --restart to restart now"
+                f"{kept}add --restart to restart now"
             )
-        if answer.get("backend") == "gloo" or self._agent.plan.backend == "gloo":
-            return await self._gloo(level, subsys, answers)
-        text = f"NCCL is not loaded yet: NCCL_DEBUG={level} is set, and counts from its first use"
-        self._tell(level, subsys, tuple(answers), False, text, None)
+        elif "nccl" in backend and self._agent.plan.backend != "gloo":
+            raise Refused(
+                "NCCL is built into this torch, where NCCL_DEBUG cannot be changed live: "
+                f"{kept}add --restart to restart now"
+            )
+        elif backend or self._agent.plan.backend == "gloo":
+            ranks, text = tuple(answers), await self._gloo(command, level, tuple(answers))
+        else:
+            ranks = tuple(answers)
+            text = f"NCCL is not loaded yet: NCCL_DEBUG={level} is set, and counts from its first use"
+        self._tell(command, level, ranks, bool(answer.get("changed")), text)
+        self._go_back_after(command.seconds, ranks)
         return text
 
-    async def _gloo(self, level: str, subsys: str, answers: dict[int, dict[str, Any]]) -> str:
-        """NCCL is not in use; c10d's own logging can be raised live instead."""
-        c10d = {"INFO": "INFO", "TRACE": "DETAIL"}.get(level, "OFF")
+    async def _gloo(self, command: SetNccl, level: str, ranks: tuple[int, ...]) -> str:
+        """NCCL is not in use; c10d's own logging can be changed live instead."""
+        c10d, lasting = C10D.get(level, "OFF"), command.seconds is None
+        hooks = self._agent.hooks.chosen(ranks)
         said = await asyncio.gather(
-            *(hook.ask("c10d", level=c10d) for hook in self._agent.hooks.chosen(tuple(answers))),
-            return_exceptions=True,
+            *(hook.ask("c10d", level=c10d, lasting=lasting) for hook in hooks), return_exceptions=True
         )
-        raised = next((str(one["text"]) for one in said if isinstance(one, dict) and one.get("text")), "")
-        text = f"NCCL is not in use (gloo): NCCL_DEBUG={level} is set for the next start"
-        text += f"; live: {raised}" if raised else ""
-        self._tell(level, subsys, tuple(answers), False, text, None)
-        return text
+        changed = next((str(one["text"]) for one in said if isinstance(one, dict) and one.get("text")), "")
+        parts = [f"NCCL_DEBUG={level} is set for the next start"] if lasting and not command.ranks else []
+        parts += [f"live: {changed}{_span(command)}"] if changed else []
+        return "NCCL is not in use (gloo): " + ("; ".join(parts) or "nothing was changed")
 
-    async def _ask(self, hooks: list[Hook], env: dict[str, str]) -> dict[int, dict[str, Any]]:
-        """Each rank gets a file name that is new: NCCL truncates what it opens."""
+    async def _ask(self, ranks: tuple[int, ...], op: str, **fields: Any) -> tuple[Answers, list[str]]:
+        """The ranks' answers, and a text for each that gave none. Raises Refused or HookError."""
         from .commands import Refused
 
+        hooks = self._agent.hooks.chosen(ranks)
         if not hooks:
             raise Refused("no rank is running")
-        asked = [hook.ask("nccl", env={**env, "NCCL_DEBUG_FILE": self._new_file(hook)}) for hook in hooks]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        good = {hook.rank: one for hook, one in zip(hooks, answers, strict=True) if isinstance(one, dict)}
+        said = await asyncio.gather(*(hook.change(op, **fields) for hook in hooks), return_exceptions=True)
+        good = {hook.rank: one for hook, one in zip(hooks, said, strict=True) if isinstance(one, dict)}
+        silent = [str(one) for one in said if isinstance(one, HookError)]
         if not good:
-            failed = next(one for one in answers if isinstance(one, BaseException))
-            raise HookError(f"{failed}; `--restart` sets the level through the environment instead")
-        return good
+            raise HookError(f"{silent[0]}; --restart sets the level through the environment instead")
+        return good, silent
 
-    def _new_file(self, hook: Hook) -> str:
-        part = 1
-        while (path := self._agent.run_dir / file_id(0, hook.attempt, hook.rank, "nccl", part)).exists():
-            part += 1
-        return str(path)
-
-    def _remember(self) -> None:
-        last = self._agent.state.nccl
-        if last is None or last.until is None:
-            self._before = (last.level, last.subsys or DEFAULT[1]) if last else DEFAULT
-
-    def _go_back_after(self, seconds: float | None, ranks: tuple[int, ...]) -> None:
+    def _go_back_after(
+        self, seconds: float | None, ranks: tuple[int, ...], env: dict[str, str] | None = None
+    ) -> None:
         if self._back is not None:
             self._back.cancel()
             self._back = None
         if seconds is not None:
-            self._back = asyncio.create_task(self._go_back(seconds, ranks))
+            self._back = asyncio.create_task(self._go_back(seconds, ranks, env))
 
-    async def _go_back(self, seconds: float, ranks: tuple[int, ...]) -> None:
+    async def _go_back(self, seconds: float, ranks: tuple[int, ...], env: dict[str, str] | None) -> None:
+        """Each rank knows what it goes back to; `env` where its own start was the limited level's."""
         await asyncio.sleep(seconds)
-        level, subsys = self._before
-        env = {"NCCL_DEBUG": level, "NCCL_DEBUG_SUBSYS": subsys}
-        hooks = [hook for rank, hook in self._agent.hooks.by_rank.items() if rank in ranks]
-        if hooks:
-            await self._ask(hooks, env)
-        await self._agent.commands.set_for_next(env)
-        self._tell(level, subsys, ranks, True, f"NCCL_DEBUG is back at {level}", None)
+        still = tuple(rank for rank in ranks if rank in self._agent.hooks.by_rank)
+        standard = env or standing(self._agent.plan.env, self._agent.state.attempts)
+        level, text = standard["NCCL_DEBUG"], ""
+        if still:
+            asked = self._ask(still, "nccl", env=env) if env else self._ask(still, "back")
+            try:
+                answers, silent = await asked
+                level = next(iter(answers.values())).get("debug") or level
+                text = "; ".join(["", *silent])
+            except HookError as error:
+                text = f" at the next start only: {error}"
+        self._agent.emit(NcclChanged(level, "", still, True, f"NCCL_DEBUG is back at {level}{text}", None))
 
-    def _tell(
-        self, level: str, subsys: str, ranks: tuple[int, ...], live: bool, text: str, until: float | None
-    ) -> None:
+    def _tell(self, command: SetNccl, level: str, ranks: tuple[int, ...], live: bool, text: str) -> None:
+        until = None if command.seconds is None else time.time() + command.seconds
+        subsys = parse_subsys(command.subsys)
         self._agent.emit(NcclChanged(level, subsys, ranks, live, text, until))
+
+
+def _span(command: SetNccl) -> str:
+    return "" if command.seconds is None else f" for {command.seconds:g} s"

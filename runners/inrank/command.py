@@ -1,108 +1,156 @@
-"""Any launcher, any script: the command runs as it is, and restarts by stop and start."""
+"""Any launcher, any script: the command runs as it is, and restarts by stop and start.
+
+A torchrun inside it that steers its own ranks (see nested.py) reports for itself, and restarts them in place.
+"""
+
+from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
-import sys
-import time
+from types import FrameType
+from typing import Any
 
-from . import runner
-from .policy import after_failure
-from .report import signal_name
+from . import spawned
+from .runner import SIGNALS, Group
 
 
-def run(group, nested):
+def run(group: Group) -> int:
     """Run the plan's command until it succeeds, is stopped, or the policy gives up; its exit code."""
-    runner.started(group)
-    group.cause = "launch"
-    group.on_stop = lambda: end_command(group)
-    group.on_restart = lambda: end_command(group)
-    while True:
-        code = one_attempt(group)
-        if group.stopping:
-            return end(group, "stopped", code, "stopped")
+    managed = Managed(group)
+    for number in SIGNALS:
+        signal.signal(number, managed.heed)
+    group.started()
+    phase, code, text = managed.run()
+    group.end(phase, code, text)
+    return 0 if phase == "succeeded" else code if code > 0 else 1
+
+
+class Managed:
+    """The command of a plan, one process an attempt."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.problem = ""
+        self._guest: socket.socket | None = None
+        """The connection of the torchrun in the command that steers its own ranks."""
+        self._taken = 0
+        """Number of the newest attempt that such a one has taken over."""
+        group.on_stop = group.on_restart = self.end_process
+        group.on_guest, group.on_left = self.welcome, self.left
+        group.muted = lambda: self._taken == group.attempt
+
+    def heed(self, number: int, frame: FrameType | None) -> None:
+        """A signal to the runner ends the command as a stop does."""
+        self.group.stopped_by = self.group.stopped_by or signal.Signals(number).name
+        self.group.stop()
+
+    def run(self) -> tuple[str, int, str]:
+        """Phase, exit code and a sentence: how the run ended."""
+        group = self.group
+        while True:
+            code = self.one_attempt()
+            if group.stopping:
+                by = " by %s" % group.stopped_by if group.stopped_by else ""
+                return "stopped", 1 if code is None else code, "stopped" + by
+            if group.restart.is_set():
+                group.restart.clear()
+                group.cause = "restart"
+            elif code is None:
+                return "failed", 127, self.problem
+            elif code == 0:
+                return "succeeded", 0, "the command ended with exit code 0"
+            elif not self.another_attempt():
+                return "failed", code, "the command %s" % how(code)
+
+    def another_attempt(self) -> bool:
+        """Wait as the policy says; False when there is no further attempt."""
+        group = self.group
+        group.cause = "failure"
+        if not group.back_off():
+            return False
         if group.restart.is_set():
             group.restart.clear()
             group.cause = "restart"
-            continue
-        if code == 0:
-            return end(group, "succeeded", 0, "the command ended with exit code 0")
-        if code is None:
-            return end(group, "failed", 127, group.problem)
-        if not another_attempt(group):
-            return end(group, "failed", code, "the command %s" % how(code))
+        return True
 
-
-def another_attempt(group):
-    """Wait as the policy says; False when it gives up."""
-    verdict = after_failure(group.plan["restart"], group.failures, time.time() - group.began)
-    group.failures, group.cause = verdict.failures, "failure"
-    if verdict.restart:
-        group.report(
-            "RestartDelayed", wait_s=verdict.wait_s, failures=verdict.failures, limit=group.plan["restart"]["limit"]
-        )
-        if group.restart.wait(verdict.wait_s):
-            group.restart.clear()
-            group.cause = "restart"
-    return verdict.restart and not group.stopping
-
-
-def how(code):
-    return "was ended by %s" % signal_name(code) if code < 0 else "ended with exit code %d" % code
-
-
-def one_attempt(group):
-    """Spawn the command and wait for it; its exit code, or None when it could not start."""
-    diff = group.take_env()
-    number, directory = group.next_attempt()
-    place = {"rank": 0, "local_rank": 0, "node": 0, "gpu": None}
-    group.report(
-        "AttemptStarted", attempt=number, cause=group.cause, world_size=1, ranks=[place], env_diff=diff,
-        failures=group.failures,
-    )  # fmt: skip
-    stem = os.path.join(directory, "rank-0")
-    with open(stem + ".out", "ab") as out, open(stem + ".err", "ab") as err:
-        try:
-            process = subprocess.Popen(
-                group.plan["argv"], stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
-                env=command_env(group, number, stem),
-            )  # fmt: skip
-        except OSError as error:
-            group.problem = "cannot start %s: %s" % (group.plan["argv"][0], error.strerror)
+    def one_attempt(self) -> int | None:
+        """Spawn the command and wait for it; its exit code, or None when it did not start."""
+        group = self.group
+        if group.stopping:
             return None
-    group.process = process
-    follow(group, number, place, process.pid)
-    code = process.wait()
-    group.settle()
-    return code
+        diff = group.take_env()
+        directory = group.next_attempt()
+        place = {"rank": 0, "local_rank": 0, "node": 0, "gpu": None}
+        group.report(
+            "AttemptStarted",
+            attempt=group.attempt,
+            cause=group.cause,
+            world_size=1,
+            ranks=[place],
+            env_diff=diff,
+            failures=group.failures,
+        )
+        try:
+            process = self.spawn(os.path.join(directory, "rank-0"))
+        except OSError as error:
+            self.problem = "cannot start %s: %s" % (group.plan["argv"][0], error.strerror)
+            return None
+        ended = group.follow(place, process.pid)
+        if group.stopping or group.restart.is_set():
+            self.end_process()  # asked for while it was spawned
+        ended.join()
+        return process.wait()
+
+    def spawn(self, stem: str) -> subprocess.Popen[bytes]:
+        """Start the command in a session of its own, its output in files. Raises OSError."""
+        with open(stem + ".out", "ab") as out, open(stem + ".err", "ab") as err:
+            return subprocess.Popen(
+                self.group.plan["argv"],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                env=command_env(self.group, stem),
+            )
+
+    def end_process(self) -> None:
+        """TERM to the command's whole group; the grace timer does the rest."""
+        self.group.ending = True
+        for pid in list(self.group.pids.values()):
+            spawned.kill_group(pid, signal.SIGTERM)
+
+    def welcome(self, peer: socket.socket) -> dict[str, Any]:
+        """A torchrun in the command asks to report for its ranks: one at a time may."""
+        group = self.group
+        with group.lock:
+            if self._guest is not None or not group.pids:
+                return {"ok": False}
+            first, self._guest, self._taken = self._taken != group.attempt, peer, group.attempt
+        return {"ok": True, "first": first, "attempt": group.attempt}
+
+    def left(self, peer: socket.socket) -> None:
+        """It has ended: where the command goes on, a restart is by stop and start again."""
+        if peer is self._guest:
+            self._guest = None
+            self.group.settle(0.2)
+            if self.group.pids:
+                self.group.started()
 
 
-def follow(group, number, place, pid):
-    group._follow(number, place, pid)
+def how(code: int) -> str:
+    """ "ended with exit code 3", "was ended by SIGKILL"."""
+    return "was ended by %s" % spawned.signal_name(code) if code < 0 else "ended with exit code %d" % code
 
 
-def command_env(group, attempt, stem):
-    """The marker, the attempt that a nested runner takes over, and a `torchrun` of ours in front."""
-    here = os.path.dirname(os.path.abspath(__file__))
+def command_env(group: Group, stem: str) -> dict[str, str]:
+    """The marker, what a torchrun of ours needs to steer the ranks, and that torchrun in front."""
     env = dict(os.environ)
-    env["DISTUI_ATTEMPT"] = str(attempt)
+    env["DISTUI_ATTEMPT"] = str(group.attempt)
     env["DISTUI_RUN_DIR"] = group.run_dir
     env["NCCL_DEBUG_FILE"] = stem + ".%p.nccl"
     if group.plan["hook"]:
+        here = os.path.dirname(os.path.abspath(__file__))
         env["PATH"] = os.path.join(here, "shim") + os.pathsep + env.get("PATH", os.defpath)
-        env["DISTUI_PYTHON"] = sys.executable
     return env
-
-
-def end_command(group):
-    """TERM to the command's whole group; the grace timer does the rest."""
-    process = getattr(group, "process", None)
-    if process is not None and process.poll() is None:
-        group.ending = True
-        runner.kill_group(process.pid, signal.SIGTERM)
-
-
-def end(group, phase, code, text):
-    group.settle()
-    group.report("RunEnded", phase=phase, exit_code=code, text=text)
-    return 0 if phase == "succeeded" else code if code and code > 0 else 1

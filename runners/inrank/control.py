@@ -3,22 +3,29 @@
 A thread accepts and only sets state; the launcher's own loop acts.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
 import socket
 import struct
 import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+Answer = Callable[[dict[str, Any], socket.socket], "dict[str, Any] | None"]
 
 
-def same_user(connection):
-    """Whether the peer of a unix socket runs under our uid (SO_PEERCRED)."""
+def same_user(connection: socket.socket) -> bool:
+    """Whether the peer of a unix socket runs under our uid, or is root (SO_PEERCRED)."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return struct.unpack("3i", raw)[1] in (os.geteuid(), 0)
 
 
-def listen(path):
-    """Bind a unix socket that only this user may use, replacing a stale one."""
+def listen(path: str) -> socket.socket:
+    """Bind a unix socket that only this user may use, replacing a stale one. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -31,45 +38,71 @@ def listen(path):
     return server
 
 
-class Control:
-    """Serves `answer(request) -> dict`; `poke()` sends an empty line to every connection."""
+def accept_forever(server: socket.socket, serve: Callable[[socket.socket], None], name: str) -> None:
+    """Give each connection of this user a thread of its own, until the server is closed."""
+    while server.fileno() >= 0:
+        try:
+            peer, _ = server.accept()
+        except OSError:
+            time.sleep(0.5)  # closed, or no descriptor is free at the moment
+            continue
+        if same_user(peer):
+            threading.Thread(target=serve, args=(peer,), name=name, daemon=True).start()
+        else:
+            peer.close()
 
-    def __init__(self, path, answer):
+
+def request_in(line: bytes) -> dict[str, Any]:
+    """The request of one line. Raises ValueError."""
+    try:
+        request = json.loads(line)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(request, dict):
+        raise ValueError("not an object")
+    return request
+
+
+class Control:
+    """Serves `answer(request, peer)` and says when a peer has left."""
+
+    def __init__(self, path: str, answer: Answer, left: Callable[[socket.socket], None]) -> None:
         self._answer = answer
-        self._peers = set()
+        self._left = left
+        self._peers: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._server = listen(path)
-        threading.Thread(target=self._accept, name="distui-control", daemon=True).start()
 
-    def poke(self):
+    def start(self) -> None:
+        """Accept from now on; connections that came earlier have waited."""
+        threading.Thread(
+            target=accept_forever,
+            args=(self._server, self._serve, "distui-peer"),
+            name="distui-control",
+            daemon=True,
+        ).start()
+
+    def poke(self) -> None:
+        """Send an empty line to every connection; one that does not read misses it."""
         with self._lock:
             peers = list(self._peers)
         for peer in peers:
             with contextlib.suppress(OSError):
                 peer.send(b"\n", socket.MSG_DONTWAIT)
 
-    def _accept(self):
-        while True:
-            try:
-                peer, _ = self._server.accept()
-            except OSError:
-                return
-            if same_user(peer):
-                threading.Thread(target=self._serve, args=(peer,), name="distui-peer", daemon=True).start()
-            else:
-                peer.close()
-
-    def _serve(self, peer):
+    def _serve(self, peer: socket.socket) -> None:
         with self._lock:
             self._peers.add(peer)
         try:
             with peer, peer.makefile("rb") as lines:
                 for line in lines:
-                    request = json.loads(line)
-                    reply = dict(self._answer(request), id=request.get("id"))
-                    peer.sendall(json.dumps(reply).encode() + b"\n")
+                    request = request_in(line)
+                    reply = self._answer(request, peer)
+                    if reply is not None:
+                        peer.sendall(json.dumps(dict(reply, id=request.get("id"))).encode() + b"\n")
         except (OSError, ValueError):
-            pass
+            pass  # gone, or no agent
         finally:
             with self._lock:
                 self._peers.discard(peer)
+            self._left(peer)

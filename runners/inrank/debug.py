@@ -1,35 +1,54 @@
 """What a rank can change or tell about NCCL and c10d while it runs."""
 
+from __future__ import annotations
+
 import ctypes
 import json
+import logging
 import os
 import sys
+from typing import Any
+
+SONAME = "libnccl.so.2"
+_UNSET = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV"}
+"""What a variable goes back to that had no value; to take it away would not be safe while NCCL reads."""
 
 
-def nccl_path():
-    """Path of the libnccl that this process has mapped; None when it has none."""
+def nccl_paths() -> list[str]:
+    """Paths of every libnccl that this process has mapped."""
+    found = []
     with open("/proc/self/maps") as maps:
         for line in maps:
-            path = line.rstrip("\n").partition("/")[2]
-            name = path.rpartition("/")[2]
-            if name.startswith("libnccl.so"):
-                return "/" + path
-    return None
+            path = "/" + line.rstrip("\n").partition("/")[2]
+            if path.rpartition("/")[2].startswith("libnccl.so") and path not in found:
+                found.append(path)
+    return found
 
 
-def nccl_state():
-    """{"loaded", "live", "version", "debug"}; live: whether ncclResetDebugInit is exported."""
-    path = nccl_path()
-    state = {"loaded": path is not None, "live": None, "version": None, "debug": os.environ.get("NCCL_DEBUG")}
-    state["backend"] = backend()
-    if path is not None:
-        library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-        state["live"] = hasattr(library, "ncclResetDebugInit")
-        state["version"] = version(library)
-    return state
+def nccl_libraries() -> list[Any]:
+    """Every libnccl of this process; nothing is loaded for it."""
+    libraries = []
+    for path in nccl_paths():
+        try:
+            libraries.append(ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW))
+        except OSError:  # replaced on disk since it was loaded: known by its name still
+            libraries.append(ctypes.CDLL(SONAME, mode=os.RTLD_NOLOAD | os.RTLD_NOW))
+    return libraries
 
 
-def version(library):
+def nccl_state() -> dict[str, Any]:
+    """{"loaded", "live", "version", "debug", "backend"}; live: whether every one exports ncclResetDebugInit."""
+    libraries = nccl_libraries()
+    return {
+        "loaded": bool(libraries),
+        "live": all(hasattr(one, "ncclResetDebugInit") for one in libraries) if libraries else None,
+        "version": version(libraries[0]) if libraries else None,
+        "debug": os.environ.get("NCCL_DEBUG"),
+        "backend": backend(),
+    }
+
+
+def version(library: Any) -> str | None:
     """NCCL's version as text, from ncclGetVersion (X*10000 + Y*100 + Z since 2.9)."""
     if not hasattr(library, "ncclGetVersion"):
         return None
@@ -42,64 +61,110 @@ def version(library):
     return "%d.%d.%d" % (value // 10000, value // 100 % 100, value % 100)
 
 
-def backend():
+def backend() -> str | None:
     """Backend of the default process group once there is one."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not getattr(distributed, "is_initialized", bool)():
         return None
-    return distributed.get_backend()
+    return str(distributed.get_backend())
 
 
-def set_nccl(env):
-    """Set NCCL_DEBUG variables and have NCCL read them again, where it can.
+class Levels:
+    """NCCL's and c10d's debug levels of this process, and what they go back to."""
 
-    NCCL 2.24 and newer export ncclResetDebugInit (deprecated since 2.28, hence looked up, never assumed). The
-    file name in `env` must be new: NCCL truncates a file that it opens.
-    """
-    for name, value in env.items():
-        if not name.startswith("NCCL_DEBUG"):
-            raise ValueError("%s is no NCCL_DEBUG variable" % name)
-        os.environ[name] = value
-    state = nccl_state()
-    state["changed"] = False
-    if state["live"]:
-        library = ctypes.CDLL(nccl_path(), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-        library.ncclResetDebugInit.restype = None
-        library.ncclResetDebugInit()
-        state["changed"] = True
-    return state
+    def __init__(self) -> None:
+        self._lasting = {name: os.environ.get(name) or unset for name, unset in _UNSET.items()}
+        self._part = 0
+        self._c10d: str | None = None
+        """c10d's level before the first limited one."""
+
+    def set_nccl(self, env: dict[str, str], lasting: bool = True) -> dict[str, Any]:
+        """Set NCCL_DEBUG variables and have NCCL read them again, where it can; `nccl_state` and "changed".
+
+        `lasting`: what `back` goes back to from now on. NCCL 2.24 and newer export ncclResetDebugInit
+        (deprecated since 2.28, hence looked up, never assumed); what an older one has read stays, and so
+        does its environment. Raises ValueError for other variables.
+        """
+        for name in env:
+            if name not in _UNSET:
+                raise ValueError("%s is no variable of NCCL's debug output" % name)
+        state = nccl_state()
+        state["changed"] = False
+        if state["loaded"] and not state["live"]:
+            return state
+        os.environ.update(env)
+        if lasting:
+            self._lasting.update(env)
+        if state["live"]:
+            os.environ["NCCL_DEBUG_FILE"] = self._new_file()
+            for library in nccl_libraries():
+                library.ncclResetDebugInit.restype = None
+                library.ncclResetDebugInit()
+            state["changed"] = True
+        state["debug"] = os.environ.get("NCCL_DEBUG")
+        return state
+
+    def _new_file(self) -> str:
+        """A name never used before: NCCL truncates what it opens."""
+        while True:
+            self._part += 1
+            path = "%s.%d.nccl" % (os.environ["DISTUI_RANK_FILES"], self._part)
+            if not os.path.exists(path):
+                return path
+
+    def set_c10d(self, level: str, lasting: bool = True) -> dict[str, str]:
+        """Torch's own logging of distributed: "OFF", "INFO" or "DETAIL"; what changed, in words."""
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is None or not hasattr(distributed, "DebugLevel"):
+            return {"text": ""}
+        if not lasting and self._c10d is None:
+            self._c10d = distributed.get_debug_level().name
+        if lasting:
+            self._c10d = None
+        names = {"OFF": distributed.DebugLevel.OFF, "INFO": distributed.DebugLevel.INFO}
+        distributed.set_debug_level(names.get(level, distributed.DebugLevel.DETAIL))
+        os.environ["TORCH_DISTRIBUTED_DEBUG"] = level
+        python_level = logging.WARNING if level == "OFF" else logging.INFO
+        log_distributed(python_level)
+        name = logging.getLevelName(python_level)
+        return {"text": "TORCH_DISTRIBUTED_DEBUG=%s, c10d logging %s" % (level, name)}
+
+    def back(self) -> dict[str, Any]:
+        """Take a limited level back, NCCL's and c10d's."""
+        if self._c10d is not None:
+            self.set_c10d(self._c10d)
+        if all(os.environ.get(name) == value for name, value in self._lasting.items()):
+            return dict(nccl_state(), changed=False)
+        return self.set_nccl(dict(self._lasting))
 
 
-def set_c10d(level):
-    """Raise or lower torch's own logging of distributed: "INFO", "DETAIL" or "OFF"; what changed, in words."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None:
-        return {"text": ""}
-    import logging
-
-    names = {"OFF": distributed.DebugLevel.OFF, "INFO": distributed.DebugLevel.INFO}
-    distributed.set_debug_level(names.get(level, distributed.DebugLevel.DETAIL))
-    os.environ["TORCH_DISTRIBUTED_DEBUG"] = level
-    python_level = logging.WARNING if level == "OFF" else logging.INFO
-    logging.getLogger("torch.distributed").setLevel(python_level)
-    return {"text": "TORCH_DISTRIBUTED_DEBUG=%s, c10d logging %s" % (level, logging.getLevelName(python_level))}
+def log_distributed(level: int) -> None:
+    """Python's own loggers of torch.distributed, through torch where it can: it owns their handlers."""
+    logs = getattr(sys.modules.get("torch"), "_logging", None)
+    if logs is not None and hasattr(logs, "set_logs"):
+        logs.set_logs(distributed=level)
+    else:
+        logging.getLogger("torch.distributed").setLevel(level)
 
 
-def flight():
-    """torch's flight recorder as JSON text; works for gloo too (torch 2.13)."""
-    c10d = sys.modules["torch"]._C._distributed_c10d
-    raw = c10d._dump_fr_trace_json() if hasattr(c10d, "_dump_fr_trace_json") else c10d._dump_nccl_trace_json()
-    return raw.decode() if isinstance(raw, bytes) else raw
+def flight() -> str:
+    """torch's flight recorder as JSON text; works for gloo too (torch 2.13). Raises RuntimeError without one."""
+    core = getattr(getattr(sys.modules.get("torch"), "_C", None), "_distributed_c10d", None)
+    for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
+        dump = getattr(core, name, None)
+        if dump is not None:
+            raw = dump()
+            return raw.decode() if isinstance(raw, bytes) else str(raw)
+    raise RuntimeError("this torch has no flight recorder, or is not imported yet")
 
 
-def memory():
+def memory() -> str:
     """CUDA memory statistics of this process as JSON text, and its peak resident size in bytes."""
     import resource
 
-    facts = {"max_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        facts["cuda"] = {
-            str(device): dict(torch.cuda.memory_stats(device)) for device in range(torch.cuda.device_count())
-        }
+    facts: dict[str, Any] = {"max_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is not None and cuda.is_initialized():
+        devices = range(cuda.device_count())
+        facts["cuda"] = {str(device): dict(cuda.memory_stats(device)) for device in devices}
     return json.dumps(facts)

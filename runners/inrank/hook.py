@@ -4,6 +4,8 @@ Requests and answers are one JSON object a line. Stdlib only; torch is looked at
 imported it.
 """
 
+from __future__ import annotations
+
 import contextlib
 import faulthandler
 import json
@@ -13,155 +15,187 @@ import socket
 import sys
 import threading
 import time
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
 
 from . import debug, quiet
-from .control import listen, same_user
+from .control import accept_forever, listen, request_in
+
+MISTAKES = (OSError, RuntimeError, AttributeError, ImportError, ValueError, LookupError, TypeError)
+"""What answering may raise in a rank that is in any state whatever."""
+
+
+def _nothing() -> None:
+    """A reference that refers to nothing yet."""
 
 
 class Steps:
     """Counts optimizer steps through torch's public global hook."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.count = 0
         self.last = 0.0
+        """Unix time of the newest step; 0 before the first."""
         self.first = 0.0
-        self._optimizer = None
+        self._optimizer: Callable[[], Any] = _nothing
 
-    def arm(self):
+    def arm(self) -> bool:
         """Register with torch.optim once it is imported; True when armed."""
         module = sys.modules.get("torch.optim.optimizer")
         register = getattr(module, "register_optimizer_step_post_hook", None)
         if register is None:
             return False
-        register(self._stepped)
+
+        def stepped(optimizer: Any, args: Any, kwargs: Any, now: Any = time.time) -> None:
+            # A sharded optimizer calls an inner one: count only whoever came first.
+            if self._optimizer() is optimizer:
+                self.count += 1
+                self.last = now()
+            elif self._optimizer() is None:
+                self._optimizer = weakref.ref(optimizer)
+                self.count += 1
+                self.first = self.last = now()
+
+        stepped._torchdynamo_disable = True  # type: ignore[attr-defined]  # a compiled step must not trace it
+        register(stepped)
         return True
-
-    def _stepped(self, optimizer, args, kwargs):
-        # A sharded optimizer calls an inner one: count only whoever came first.
-        if self._optimizer is None or self._optimizer() is None:
-            self._optimizer = _reference(optimizer)
-        if self._optimizer() is optimizer:
-            self.count += 1
-            self.last = time.time()
-            self.first = self.first or self.last
-
-
-def _reference(thing):
-    import weakref
-
-    return weakref.ref(thing)
 
 
 class Hook:
     """Everything a rank answers."""
 
-    def __init__(self, path):
+    def __init__(self, path: str) -> None:
         self.steps = Steps()
+        self.levels = debug.Levels()
         self.armed = False
         self._server = listen(path)
-        self._peers = []
-        os.register_at_fork(after_in_child=self._server.close)
+        self._peers: dict[socket.socket, threading.Lock] = {}
+        self._answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "hello": lambda request: self.hello(),
+            "steps": lambda request: self.counted(),
+            "nccl": lambda request: self.levels.set_nccl(request["env"], request.get("lasting", True)),
+            "c10d": lambda request: self.levels.set_c10d(request["level"], request.get("lasting", True)),
+            "back": lambda request: self.levels.back(),
+            "stacks": lambda request: {"text": stacks()},
+            "flight": lambda request: {"text": debug.flight()},
+            "memory": lambda request: {"text": debug.memory()},
+        }
+        os.register_at_fork(after_in_child=self._leave_to_parent)
 
-    def run(self):
-        threading.Thread(target=self._accept, name="distui-hook", daemon=True).start()
+    def run(self) -> None:
+        """Answer from now on."""
+        arguments = (self._server, self._serve, "distui-serve")
+        threading.Thread(target=accept_forever, args=arguments, name="distui-hook", daemon=True).start()
         threading.Thread(target=self._arm, name="distui-arm", daemon=True).start()
 
-    def _arm(self):
+    def _leave_to_parent(self) -> None:
+        """In a fork of the rank: its sockets must not live on in a child that cannot answer."""
+        for one in (self._server, *self._peers):
+            with contextlib.suppress(OSError):
+                os.close(one.detach())
+
+    def _arm(self) -> None:
         """torch is imported some time after the start; look seldom once a minute has passed."""
         began = time.monotonic()
-        while not self.armed:
-            self.armed = self.steps.arm()
-            if not self.armed:
-                time.sleep(0.05 if time.monotonic() - began < 60 else 1.0)
-        self._tell({"push": "armed"})
+        while not self.steps.arm():
+            time.sleep(0.05 if time.monotonic() - began < 60 else 1.0)
+        self.armed = True
+        with contextlib.suppress(*MISTAKES):
+            self._tell({"push": "armed", "nccl": debug.nccl_state()})
 
-    def _tell(self, message):
-        for peer in list(self._peers):
-            with contextlib.suppress(OSError):
+    def _tell(self, message: dict[str, Any]) -> None:
+        for peer, sending in list(self._peers.items()):
+            with sending, contextlib.suppress(OSError):
                 peer.sendall(json.dumps(message).encode() + b"\n")
 
-    def _accept(self):
-        while True:
-            try:
-                peer, _ = self._server.accept()
-            except OSError:
-                return
-            if not same_user(peer):
-                peer.close()
-                continue
-            threading.Thread(target=self._serve, args=(peer,), name="distui-serve", daemon=True).start()
-
-    def _serve(self, peer):
-        self._peers.append(peer)
+    def _serve(self, peer: socket.socket) -> None:
+        sending = threading.Lock()
         try:
             with peer, peer.makefile("rb") as lines:
-                peer.sendall(json.dumps(self.hello()).encode() + b"\n")
+                with sending:  # nothing comes before the hello
+                    self._peers[peer] = sending
+                    peer.sendall(json.dumps(self.answer({"op": "hello"})).encode() + b"\n")
                 for line in lines:
-                    request = json.loads(line)
-                    answer = self.answer(request)
-                    answer["id"] = request.get("id")
-                    peer.sendall(json.dumps(answer).encode() + b"\n")
+                    request = request_in(line)
+                    answer = json.dumps(dict(self.answer(request), id=request.get("id")))
+                    with sending:
+                        peer.sendall(answer.encode() + b"\n")
         except (OSError, ValueError):
-            pass
+            pass  # gone, or no agent
         finally:
-            self._peers.remove(peer)
+            self._peers.pop(peer, None)
 
-    def hello(self):
+    def hello(self) -> dict[str, Any]:
         return {
-            "pid": os.getpid(), "rank": os.environ.get("RANK"), "armed": self.armed,
-            "nccl": debug.nccl_state(), "faulthandler": True,
-        }  # fmt: skip
+            "pid": os.getpid(),
+            "rank": os.environ.get("RANK"),
+            "armed": self.armed,
+            "nccl": debug.nccl_state(),
+            "faulthandler": owns_signal(),
+        }
 
-    def answer(self, request):
+    def counted(self) -> dict[str, Any]:
+        steps = self.steps
+        return {
+            "count": steps.count,
+            "last": steps.last,
+            "first": steps.first,
+            "faulthandler": owns_signal(),
+        }
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """One request → one answer; what went wrong comes back as {"error": sentence}."""
         op = request.get("op")
+        asked = self._answers.get(op) if isinstance(op, str) else None
+        if asked is None:
+            return {"error": "unknown request %r" % (op,)}
         try:
-            if op == "steps":
-                return {"count": self.steps.count, "last": self.steps.last, "first": self.steps.first}
-            if op == "nccl":
-                return debug.set_nccl(request["env"])
-            if op == "c10d":
-                return debug.set_c10d(request["level"])
-            if op == "stacks":
-                return {"text": stacks()}
-            if op == "flight":
-                return {"text": debug.flight()}
-            if op == "memory":
-                return {"text": debug.memory()}
-            if op == "hello":
-                return self.hello()
-        except (OSError, RuntimeError, AttributeError, ImportError, ValueError, KeyError, TypeError) as error:
+            return asked(request)
+        except MISTAKES as error:
             return {"error": "%s: %s" % (type(error).__name__, error)}
-        return {"error": "unknown request %r" % op}
 
 
-def stacks():
+def owns_signal() -> bool:
+    """Whether SIGUSR2 still writes stacks: a script may have taken it for itself."""
+    return signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
+
+
+def stacks() -> str:
     """Python stacks of all threads, as faulthandler writes them."""
     path = "%s.stacks.%d" % (os.environ["DISTUI_RANK_FILES"], time.time_ns())
     with open(path, "w+") as file:
+        os.unlink(path)
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)
-        text = file.read()
-    os.unlink(path)
-    return text
+        return file.read()
 
 
-def note_exceptions():
+def note_exceptions() -> None:
     """Write down when an uncaught exception came: exits alone cannot tell the culprit from its victims."""
-    chained = sys.excepthook
+    chained, rank = sys.excepthook, os.getpid()
 
-    def noted(kind, value, trace):
-        with contextlib.suppress(OSError, KeyError):
-            if not issubclass(kind, SystemExit):
-                line = {"time": time.time(), "type": kind.__name__, "text": str(value)[:2000]}
-                with open(os.environ["DISTUI_RANK_FILES"] + ".exc", "w") as file:
-                    json.dump(line, file)
-        chained(kind, value, trace)
+    def noted(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        try:
+            if os.getpid() == rank:
+                _note(kind, value)
+        finally:
+            chained(kind, value, trace)
 
     sys.excepthook = noted
 
 
-def attach():
+def _note(kind: type[BaseException], value: BaseException) -> None:
+    line = {"time": time.time(), "type": kind.__name__, "text": str(value)[:2000]}
+    with (
+        contextlib.suppress(OSError, KeyError),
+        open(os.environ["DISTUI_RANK_FILES"] + ".exc", "w") as file,
+    ):
+        json.dump(line, file)
+
+
+def attach() -> None:
     """Called once by sitecustomize in a rank."""
     quiet.survive_full_disk()
     note_exceptions()

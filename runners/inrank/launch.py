@@ -1,16 +1,21 @@
 """The runner's entry: `PYTHON launch.py RUN_DIR`, executed as a plain file by the training environment's Python."""
 
+from __future__ import annotations
+
+import importlib
 import importlib.util
 import os
 import sys
 
 
-def _load_rooms():
+def _load_rooms() -> None:
     """Make this folder importable as `distui_inrank` without putting anything on `sys.path`."""
     here = os.path.dirname(os.path.abspath(__file__))
     spec = importlib.util.spec_from_file_location(
         "distui_inrank", os.path.join(here, "__init__.py"), submodule_search_locations=[here]
     )
+    if spec is None or spec.loader is None:
+        raise SystemExit("distui: %s is not whole: install distui again" % here)
     package = importlib.util.module_from_spec(spec)
     sys.modules["distui_inrank"] = package
     spec.loader.exec_module(package)

@@ -1,12 +1,34 @@
 """The restart policy: decides purely, acts nowhere."""
 
-from collections import namedtuple
+from __future__ import annotations
 
-Verdict = namedtuple("Verdict", "restart wait_s failures")
-"""restart: bool; wait_s: seconds before the next attempt; failures: counted so far, this one included."""
+from collections.abc import Mapping
+from typing import NamedTuple
 
 
-def after_failure(policy, failures, healthy_s):
+class Verdict(NamedTuple):
+    """What follows a failure."""
+
+    restart: bool
+    wait_s: float
+    """Seconds before the next attempt."""
+    failures: int
+    """Counted so far, this one included."""
+
+
+UNLIMITED: Mapping[str, float] = {
+    "limit": 10**9,
+    "backoff_s": 0.0,
+    "backoff_max_s": 0.0,
+    "reset_after_s": 10**9,
+}
+"""For ranks whose own launcher decides how often they start again."""
+
+_DOUBLINGS = 60
+"""More of them change nothing, and would overflow."""
+
+
+def after_failure(policy: Mapping[str, float], failures: int, healthy_s: float) -> Verdict:
     """Decide what follows when a rank failed.
 
     `policy` has limit, backoff_s, backoff_max_s, reset_after_s (see presets.model.RestartPolicy); `failures`
@@ -15,18 +37,20 @@ def after_failure(policy, failures, healthy_s):
     failures = 1 if healthy_s >= policy["reset_after_s"] else failures + 1
     if failures > policy["limit"]:
         return Verdict(False, 0.0, failures)
-    wait_s = min(policy["backoff_s"] * 2 ** (failures - 1), policy["backoff_max_s"])
+    wait_s = min(policy["backoff_s"] * 2 ** min(failures - 1, _DOUBLINGS), policy["backoff_max_s"])
     return Verdict(True, float(wait_s), failures)
 
 
-def how_it_ended(exit_code, asked, after_failure_of_another):
+def how_it_ended(exit_code: int | None, asked: bool, after_failure_of_another: bool) -> str:
     """Name the end of a rank: one of the RankPhase values of the event schema.
 
-    `exit_code` as subprocess gives it (negative: signal). SIGTERM and SIGKILL are the launcher's own when the
-    group was being ended (`asked`), or when another rank had failed before.
+    `exit_code` as subprocess gives it (negative: signal; None: nobody saw it). SIGTERM and SIGKILL are the
+    launcher's own when the group was being ended (`asked`), or when another rank had failed before.
     """
     if asked:
         return "stopped"
+    if exit_code is None:
+        return "lost"
     if exit_code == 0:
         return "succeeded"
     if after_failure_of_another and exit_code in (-15, -9):

@@ -1,202 +1,298 @@
 """The runner: one process that owns the ranks, and outlives the agent that started it."""
 
+from __future__ import annotations
+
 import json
 import os
 import platform
 import signal
+import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable
+from typing import Any
 
+from . import spawned
 from .control import Control
-from .policy import how_it_ended
-from .report import Report, children, environ_of, signal_name, wait_peeking
+from .policy import after_failure, how_it_ended
+from .report import Report
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""What ends a run from outside, in order."""
+
+FIND_SECONDS = 60.0
+"""How long a rank may take from the spawn to its own environment."""
+
+
+class Stopped(Exception):
+    """The run is to end before or between two attempts."""
 
 
 class Group:
     """State that the control thread sets and the launcher's loop obeys."""
 
-    def __init__(self, plan, run_dir, failures):
+    def __init__(self, plan: dict[str, Any], run_dir: str, failures: int = 0, suffix: str = ".run") -> None:
         self.plan = plan
         self.run_dir = run_dir
         self.failures = failures
         self.attempt = 0
+        self.inherited = 0
+        """Number of an attempt that the managed command around us has begun: the next one is that one."""
+        self.cause = "launch"
+        """Why there is this attempt: see AttemptStarted."""
         self.began = 0.0
         self.ending = False
         """The current attempt is being ended on purpose."""
         self.stopping = False
+        self.stopped_by = ""
+        """Name of the signal, where a signal and not a command ended the run."""
         self.restart = threading.Event()
-        self.diff = {}
+        self.wake = threading.Event()
+        """A stop or a restart was asked for: no use in waiting any longer."""
+        self.diff: dict[str, str | None] = {}
         """Environment changes for the next attempt: name → value, or None to unset."""
-        self.shown = {}
+        self.shown: dict[str, str | None] = {}
         """The same with secret values hidden: what may be written down."""
-        self.pids = {}
+        self.pids: dict[int, int] = {}
         """Live ranks of the current attempt: local rank → pid."""
+        self.unseen: set[int] = set()
+        """Local ranks of the current attempt that were never seen alive or dead."""
         self.failed = threading.Event()
         self.lock = threading.Lock()
-        self.control = Control(socket_path(plan, run_dir), self.answer)
+        self.on_stop: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGTERM)
+        self.on_restart: Callable[[], None] = lambda: None
+        self.on_guest: Callable[[socket.socket], dict[str, Any]] = lambda peer: {"ok": False}
+        self.on_left: Callable[[socket.socket], None] = lambda peer: None
+        self.muted: Callable[[], bool] = lambda: False
+        """Whether somebody else tells about the ranks of this attempt."""
+        self.echo: Callable[[int, dict[int, str]], dict[int, str]] = lambda descriptor, paths: {}
+        """Which of the ranks' files are to appear on our own stdout (1) or stderr (2), too."""
+        self.socket = os.environ["DISTUI_SOCKETS"] + suffix
+        self.control = Control(self.socket, self.answer, self._left)
         self.report = Report(os.path.join(run_dir, "runner.jsonl"), self.control.poke)
-        self.on_stop = lambda: os.kill(os.getpid(), signal.SIGTERM)
-        self.on_restart = lambda: None
 
-    def answer(self, request):
-        """Commands: {"op": "restart"|"env"|"stop"|"ping", "env": {name: value|null}}."""
+    # --- commands --------------------------------------------------------------------------------------------
+
+    def answer(self, request: dict[str, Any], peer: socket.socket) -> dict[str, Any] | None:
+        """Commands: {"op": "restart"|"env"|"stop"|"ping"|"poke"|"guest", "env": {name: value|null}}."""
         op = request.get("op")
+        if op == "poke":
+            self.control.poke()
+            return None
+        if op == "guest":
+            return self.on_guest(peer)
         if op in ("restart", "env"):
-            changes = request.get("env") or {}
-            self.diff.update(changes)
-            self.shown.update(request.get("shown") or changes)
+            self._note_env(request)
         if op == "restart":
-            self.ending = bool(self.pids)
-            self.restart.set()
-            self.on_restart()
-            self._kill_after_grace(dict(self.pids))
+            if self.stopping:
+                return {"ok": False, "text": "the run is being stopped"}
+            self._restart()
         elif op == "stop":
-            self.stopping = self.ending = True
-            self._kill_after_grace(dict(self.pids), request.get("grace_s"))
-            self.on_stop()
+            self.stop(request.get("grace_s"))
         elif op not in ("env", "ping"):
             return {"ok": False, "text": "unknown command %r" % op}
         return {"ok": True, "attempt": self.attempt}
 
-    def _kill_after_grace(self, pids, grace_s=None):
-        """torch waits a fixed 30 s for a rank that does not heed SIGTERM; the grace may be shorter."""
+    def _left(self, peer: socket.socket) -> None:
+        self.on_left(peer)
 
-        def kill():
+    def _note_env(self, request: dict[str, Any]) -> None:
+        changes = request.get("env") or {}
+        with self.lock:
+            self.diff.update(changes)
+            self.shown.update(request.get("shown") or changes)
+
+    def _restart(self) -> None:
+        self.ending = bool(self.pids)
+        self.restart.set()
+        self.wake.set()
+        self.on_restart()
+        self._kill_after_grace(self.plan["grace_s"])
+
+    def stop(self, grace_s: float | None = None) -> None:
+        """End the run: TERM, and KILL after `grace_s` (None: as planned)."""
+        self.stopping = self.ending = True
+        self.wake.set()
+        self._kill_after_grace(self.plan["grace_s"] if grace_s is None else grace_s)
+        self.on_stop()
+
+    def _kill_after_grace(self, grace_s: float) -> None:
+        """torch waits a fixed 30 s for a rank that does not heed SIGTERM; the grace may be shorter."""
+        pids = dict(self.pids)
+
+        def kill() -> None:
             for local, pid in pids.items():
                 if self.pids.get(local) == pid:
-                    kill_group(pid, signal.SIGKILL)
+                    spawned.kill_group(pid, signal.SIGKILL)
 
-        timer = threading.Timer(self.plan["grace_s"] if grace_s is None else grace_s, kill)
+        timer = threading.Timer(grace_s, kill)
         timer.daemon = True
         timer.start()
 
-    def take_env(self):
-        """Apply the pending environment changes to this process, which every rank's environment is copied from."""
-        diff, self.diff = self.diff, {}
-        shown, self.shown = self.shown, {}
+    # --- attempts --------------------------------------------------------------------------------------------
+
+    def take_env(self) -> dict[str, str | None]:
+        """Apply the pending environment changes to this process, which every rank's environment is copied from.
+
+        What changed is returned, secret values hidden.
+        """
+        with self.lock:
+            diff, self.diff = self.diff, {}
+            shown, self.shown = self.shown, {}
+        told = {name: shown.get(name) for name, value in diff.items() if os.environ.get(name) != value}
         for name, value in diff.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        return shown
+        return told
 
-    def next_attempt(self):
-        """Number and a new directory for the next attempt; a directory is never used twice."""
-        inherited = int(os.environ.pop("DISTUI_ATTEMPT", "0"))
-        number = max(self.attempt + 1, inherited)
+    def next_attempt(self) -> str:
+        """Begin the next attempt: its number is in `attempt`; a new directory for it, never used before."""
+        number, self.inherited = self.inherited, 0
         node = os.path.join(self.run_dir, "node-0")
-        while os.path.isdir(os.path.join(node, "attempt-%03d" % number)) and number != inherited:
-            number += 1
-        directory = os.path.join(node, "attempt-%03d" % number)
-        os.makedirs(directory, mode=0o700, exist_ok=number == inherited)
+        if not number:
+            number = self.attempt + 1
+            while os.path.isdir(attempt_dir(node, number)):
+                number += 1
+            os.makedirs(attempt_dir(node, number), mode=0o700)
+        self._begin(number)
+        return attempt_dir(node, number)
+
+    def _begin(self, number: int) -> None:
         self.attempt, self.began, self.ending = number, time.time(), False
         self.failed.clear()
-        return number, directory
+        self.unseen = set()
+        if not (self.stopping or self.restart.is_set()):
+            self.wake.clear()
 
-    def watch(self, places, is_rank):
-        """Find the pids of the spawned ranks and report each one's start and end."""
-        threading.Thread(
-            target=self._find, args=(self.attempt, places, is_rank), name="distui-find", daemon=True
-        ).start()
+    def back_off(self) -> bool:
+        """After a failure: wait as the policy says; False when it allows no further attempt."""
+        policy = self.plan["restart"]
+        verdict = after_failure(policy, self.failures, time.time() - self.began)
+        self.failures = verdict.failures
+        if verdict.restart and verdict.wait_s:
+            self.report(
+                "RestartDelayed", wait_s=verdict.wait_s, failures=verdict.failures, limit=policy["limit"]
+            )
+            if not (self.restart.is_set() or self.stopping):
+                self.wake.wait(verdict.wait_s)
+        return verdict.restart
 
-    def _find(self, attempt, places, is_rank):
-        missing = {place["local_rank"]: place for place in places}
-        seen = set()
-        deadline = time.monotonic() + 60
+    def watch(self, places: list[dict[str, Any]], before: Iterable[int]) -> None:
+        """Find the pids of the ranks about to be spawned, and report each one's start and end.
+
+        `before`: the children there were until now.
+        """
+        self.unseen = {place["local_rank"] for place in places}
+        arguments = (self.attempt, places, list(before))
+        threading.Thread(target=self._find, args=arguments, name="distui-find", daemon=True).start()
+
+    def _find(self, attempt: int, places: list[dict[str, Any]], before: list[int]) -> None:
+        by_local = {place["local_rank"]: place for place in places}
+        order, missing, new = sorted(by_local), set(by_local), []
+        deadline = time.monotonic() + FIND_SECONDS
         while missing and time.monotonic() < deadline and attempt == self.attempt:
-            for pid in children():
-                local = None if pid in seen else is_rank(pid)
+            new += [pid for pid in spawned.children() if pid not in new and pid not in before]
+            for position, pid in enumerate(new):
+                local = spawned.local_rank_of(pid)
+                if local is None and position < len(order) and spawned.is_zombie(pid):
+                    local = order[position]  # too short a life to be asked: the launcher spawns in order
                 if local in missing:
-                    seen.add(pid)
-                    self._follow(attempt, missing.pop(local), pid)
+                    missing.discard(local)
+                    self.follow(by_local[local], pid)
+                    self.unseen.discard(local)
             time.sleep(0.01)
 
-    def _follow(self, attempt, place, pid):
-        self.pids[place["local_rank"]] = pid
-        about = {"attempt": attempt, "rank": place["rank"], "local_rank": place["local_rank"], "pid": pid}
+    def follow(self, place: dict[str, Any], pid: int) -> threading.Thread:
+        """Report that a rank runs, and when it has ended how; the thread that does the latter."""
+        attempt, local = self.attempt, place["local_rank"]
+        self.pids[local] = pid
+        about = {"attempt": attempt, "rank": place["rank"], "local_rank": local, "pid": pid}
         self.report("RankChanged", state="running", **about)
 
-        def wait():
-            code = wait_peeking(pid)
+        def wait() -> None:
+            code = spawned.wait_peeking(pid)
             now = time.time()
             with self.lock:
-                self.pids.pop(place["local_rank"], None)
-                state = "lost" if code is None else how_it_ended(code, self.ending, self.failed.is_set())
-                if state in ("failed", "killed"):
+                asked = self.ending or self.stopping or self.restart.is_set()
+                state = how_it_ended(code, asked, self.failed.is_set())
+                if state in ("failed", "killed", "lost"):
                     self.failed.set()
-                self.report(
-                    "RankChanged", state=state, exit_code=code, signal=signal_name(code), at=now, **about
-                )
+                if not self.muted():
+                    name = spawned.signal_name(code)
+                    self.report("RankChanged", state=state, exit_code=code, signal=name, at=now, **about)
+                if self.pids.get(local) == pid:
+                    del self.pids[local]
 
-        threading.Thread(target=wait, name="distui-wait-%d" % pid, daemon=True).start()
+        thread = threading.Thread(target=wait, name="distui-wait-%d" % pid, daemon=True)
+        thread.start()
+        return thread
 
-    def settle(self, seconds=2.0):
+    def settle(self, seconds: float = 2.0) -> None:
         """Wait until the end of every rank was reported."""
         deadline = time.monotonic() + seconds
         while self.pids and time.monotonic() < deadline:
             time.sleep(0.01)
 
+    def end(self, phase: str, exit_code: int | None, text: str) -> None:
+        """Report how the run ended."""
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # the end is being written down already
+        self.settle()
+        self.report("RunEnded", phase=phase, exit_code=exit_code, text=text)
+        self.report.close()
 
-def kill_group(pid, number):
-    """Signal the process group that a rank leads."""
-    try:
-        os.killpg(pid, number)
-    except (ProcessLookupError, PermissionError):
-        return
-
-
-def local_rank_of(pid):
-    """Local rank by environment; None while the process is still a copy of its parent."""
-    env = environ_of(pid)
-    local = env.get("LOCAL_RANK", "")
-    return int(local) if local.isdigit() and env.get("DISTUI_RUNNER_PID") == str(os.getpid()) else None
-
-
-def socket_path(plan, run_dir):
-    """The agent names the directory; a runner inside a managed command has a socket of its own."""
-    nested = "DISTUI_NESTED" in os.environ
-    return os.environ["DISTUI_SOCKETS"] + (".sub" if nested else ".run")
+    def started(self, torch_version: str | None = None) -> None:
+        """Report this runner."""
+        self.report(
+            "RunnerStarted",
+            pid=os.getpid(),
+            kind=self.plan["launcher"],
+            python=sys.executable,
+            socket=self.socket,
+            torch=torch_version,
+        )
 
 
-def write_identity(run_dir, path, kind):
+def attempt_dir(node: str, number: int) -> str:
+    """Directory of an attempt on a node (see runners.logs.files)."""
+    return os.path.join(node, "attempt-%03d" % number)
+
+
+def write_identity(run_dir: str, path: str, kind: str) -> None:
     """runner.json: by which a later agent knows that this pid is still this runner."""
-    with open("/proc/self/stat") as file:
-        start_ticks = int(file.read().rpartition(")")[2].split()[19])
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot_id = file.read().strip()
     identity = {
-        "pid": os.getpid(), "start_ticks": start_ticks, "boot_id": boot_id,
-        "host": platform.node(), "socket": path, "kind": kind,
-    }  # fmt: skip
+        "pid": os.getpid(),
+        "start_ticks": spawned.start_ticks(os.getpid()),
+        "boot_id": boot_id,
+        "host": platform.node(),
+        "socket": path,
+        "kind": kind,
+    }
     temporary = os.path.join(run_dir, "runner.json.tmp")
     with open(temporary, "w") as file:
         json.dump(identity, file)
     os.replace(temporary, os.path.join(run_dir, "runner.json"))
 
 
-def main(argv):
+def main(argv: list[str]) -> int:
     """Run the plan in `argv[0]`; `argv[1]`, if given, is the number of failures counted before."""
     run_dir = argv[0]
     with open(os.path.join(run_dir, "plan.json")) as file:
         plan = json.load(file)
-    nested = "DISTUI_NESTED" in os.environ
-    if nested:
-        plan = dict(plan, launcher="torchrun", argv=argv[2:])
+    if os.environ.pop("DISTUI_NESTED", None) is not None:
+        from .nested import run as run_nested
+
+        return run_nested(plan, run_dir, argv[2:])
     group = Group(plan, run_dir, int(argv[1]) if len(argv) > 1 else 0)
-    if not nested:
-        write_identity(run_dir, socket_path(plan, run_dir), plan["launcher"])
+    write_identity(run_dir, group.socket, plan["launcher"])
     if plan["launcher"] == "command":
         from .command import run
     else:
         from .elastic import run
-    return run(group, nested)
-
-
-def started(group, torch_version=None):
-    """Report this runner."""
-    group.report(
-        "RunnerStarted", pid=os.getpid(), kind=group.plan["launcher"], python=sys.executable,
-        socket=socket_path(group.plan, group.run_dir), torch=torch_version,
-    )  # fmt: skip
+    group.control.start()
+    return run(group)

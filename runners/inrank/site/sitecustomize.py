@@ -4,62 +4,59 @@ Stdlib only, silent, and off with `--no-hook`. Only a rank itself gets the hook:
 environment, but their parent is not the runner.
 """
 
+from __future__ import annotations
+
+import importlib
 import os
 import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import module_from_spec
+from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+_ROOMS = os.path.dirname(_HERE)
+_HOMES = {
+    "distui": [os.path.join(_ROOMS, "no-such-folder")],
+    "distui.runners": [os.path.join(_ROOMS, "no-such-folder")],
+    "distui.runners.inrank": [_ROOMS],
+    "distui_inrank": [_ROOMS],
+}
 
 
-def _chain():
-    """Execute the sitecustomize that this one hides, if there is one."""
-    from importlib.machinery import PathFinder
-    from importlib.util import module_from_spec
+class _Fallback:
+    """Finds `distui.runners.inrank` for an interpreter that has no distui installed; asked last."""
 
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
+        if name not in _HOMES:
+            return None
+        spec = ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = _HOMES[name]
+        return spec
+
+
+def _chain() -> None:
+    """Execute the sitecustomize that this one hides, if there is one, under its own name."""
     rest = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]
     spec = PathFinder.find_spec("sitecustomize", rest)
     if spec is not None and spec.loader is not None:
-        spec.loader.exec_module(module_from_spec(spec))
+        module = module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
 
 
-def _attach():
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    rooms = os.path.dirname(_HERE)
-    spec = spec_from_file_location(
-        "distui_inrank", os.path.join(rooms, "__init__.py"), submodule_search_locations=[rooms]
-    )
-    package = module_from_spec(spec)
-    sys.modules["distui_inrank"] = package
-    spec.loader.exec_module(package)
-    from distui_inrank import hook
-
-    hook.attach()
-
-
-_chain()
-if os.environ.get("DISTUI_RUN_ID"):
-    from importlib.machinery import ModuleSpec
-
-    class _Fallback:
-        """Finds `distui.runners.inrank` for an interpreter that has no distui installed; asked last."""
-
-        @staticmethod
-        def find_spec(name, path=None, target=None):
-            rooms = os.path.dirname(_HERE)
-            homes = {
-                "distui": [os.path.join(rooms, "no-such-folder")],
-                "distui.runners": [os.path.join(rooms, "no-such-folder")],
-                "distui.runners.inrank": [rooms],
-            }
-            if name not in homes:
-                return None
-            spec = ModuleSpec(name, None, is_package=True)
-            spec.submodule_search_locations = homes[name]
-            return spec
-
+def _attach() -> None:
     sys.meta_path.append(_Fallback)
     if os.environ.get("DISTUI_HOOK") and os.environ.get("DISTUI_RUNNER_PID") == str(os.getppid()):
         try:
-            _attach()
-        except (OSError, ImportError, AttributeError, ValueError, RuntimeError):
+            importlib.import_module("distui_inrank.hook").attach()
+        except (OSError, ImportError, AttributeError, ValueError, RuntimeError, LookupError, TypeError):
             pass  # a rank never fails because of its hook
+
+
+try:
+    _chain()
+finally:  # what the user's raises is said as the interpreter says it without us
+    if os.environ.get("DISTUI_RUN_ID"):
+        _attach()

@@ -1,0 +1,88 @@
+"""A torchrun inside a managed command, started by the shim: it steers its own ranks as a runner does."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from typing import Any
+
+from .elastic import attempt_all
+from .policy import UNLIMITED
+from .report import Report
+from .runner import SIGNALS, Group, attempt_dir
+
+
+def run(plan: dict[str, Any], run_dir: str, argv: list[str]) -> int:
+    """torchrun with `argv`; its exit code. Plain torchrun where the runner around us has a guest already."""
+    from torch.distributed.run import parse_args
+
+    several_nodes = str(parse_args(argv).nnodes).split(":")[-1] != "1"
+    host = None if several_nodes else enter()
+    if host is None:
+        os.execv(sys.executable, [sys.executable, "-m", "torch.distributed.run", *argv])
+    connection, said = host
+    own = dict(plan, launcher="torchrun", argv=argv, standalone=True, restart=UNLIMITED)
+    group = Group(own, run_dir, suffix=".sub")
+    group.report = Report(os.path.join(run_dir, "runner.jsonl"), lambda: poke(connection))
+    directory = attempt_dir(os.path.join(run_dir, "node-0"), said["attempt"])
+    if said["first"]:
+        group.inherited = said["attempt"]
+        clear_names(directory)
+    group.echo = lambda descriptor, paths: {} if goes_to(directory, descriptor) else dict(paths)
+    group.control.start()
+    return finish(group)
+
+
+def finish(group: Group) -> int:
+    """All attempts; the last word on the run is the command's."""
+    phase, code, text = attempt_all(group)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    group.settle()
+    group.report.close()
+    if phase == "failed":
+        sys.stderr.write("distui: %s\n" % text)
+    return code
+
+
+def enter() -> tuple[socket.socket, dict[str, Any]] | None:
+    """Ask the runner of the command to report for our ranks; None when it does not want that."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(10)
+    try:
+        connection.connect(os.environ["DISTUI_SOCKETS"] + ".run")
+        connection.sendall(b'{"op": "guest", "id": 1}\n')
+        lines = connection.makefile("rb")
+        said = json.loads(next(line for line in lines if line.strip()))
+    except (OSError, KeyError, ValueError, StopIteration):
+        connection.close()
+        return None
+    return (connection, said) if said.get("ok") else None
+
+
+def poke(connection: socket.socket) -> None:
+    """Have the runner of the command tell the agent that there is something to read."""
+    with contextlib.suppress(OSError):
+        connection.send(b'{"op": "poke"}\n', socket.MSG_DONTWAIT)
+
+
+def clear_names(directory: str) -> None:
+    """What the command has written so far is its own, no rank's; it goes on writing there."""
+    for stream in ("out", "err"):
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(
+                os.path.join(directory, "rank-0." + stream), os.path.join(directory, "command." + stream)
+            )
+
+
+def goes_to(directory: str, descriptor: int) -> bool:
+    """Whether our output is the command's own file, and not one or a pipe that the user chose."""
+    name = os.path.join(directory, "command.out" if descriptor == 1 else "command.err")
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(name))
+    except OSError:
+        return False

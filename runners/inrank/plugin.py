@@ -1,0 +1,175 @@
+"""Our part in torch's elastic launcher: a RendezvousHandler around c10d, and a LogsSpecs.
+
+The handler answers `num_nodes_waiting() >= 1` once when a restart was asked for: torch then restarts the group
+through a new rendezvous, and no retry is counted. The LogsSpecs gives every attempt files of its own, and
+changes the ranks' environment. Both are public, with unchanged signatures from torch 2.7 to 2.15.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from . import spawned
+from .runner import Group, Stopped
+
+
+class GaveUp(Exception):
+    """The restart policy allows no further attempt."""
+
+
+def plug_in(group: Group, config: Any, each_look: Callable[[], None]) -> None:
+    """Put our rendezvous handler and log layout into a LaunchConfig.
+
+    `each_look` is called in the launcher's own thread, at each of its looks at healthy ranks.
+    """
+    from torch.distributed.elastic.rendezvous import RendezvousParameters, rendezvous_handler_registry
+    from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+
+    backend = config.rdzv_backend
+
+    def make(params: Any) -> Any:
+        inner = RendezvousParameters(
+            backend=backend,
+            endpoint=params.endpoint,
+            run_id=params.run_id,
+            min_nodes=params.min_nodes,
+            max_nodes=params.max_nodes,
+            local_addr=params.local_addr,
+            **params.config,
+        )
+        return make_handler(group, get_rendezvous_handler(inner), each_look)
+
+    rendezvous_handler_registry.register("distui", make)
+    config.rdzv_backend = "distui"
+    config.logs_specs = make_logs(group)
+
+
+def make_handler(group: Group, inner: Any, each_look: Callable[[], None]) -> Any:
+    """Wrap a RendezvousHandler with the group's restarts and its policy."""
+    from torch.distributed.elastic.rendezvous import RendezvousHandler
+
+    class Handler(RendezvousHandler):  # type: ignore[misc]  # torch is not looked at for types
+        use_agent_store = property(lambda self: inner.use_agent_store)
+
+        def get_backend(self) -> str:
+            return "distui"
+
+        def next_rendezvous(self) -> Any:
+            before_attempt(group)
+            return inner.next_rendezvous()
+
+        def num_nodes_waiting(self) -> int:
+            each_look()
+            waiting: int = inner.num_nodes_waiting()
+            return max(waiting, 1) if group.restart.is_set() else waiting
+
+        def is_closed(self) -> bool:
+            return bool(inner.is_closed())
+
+        def set_closed(self) -> None:
+            inner.set_closed()
+
+        def get_run_id(self) -> str:
+            return str(inner.get_run_id())
+
+        def shutdown(self) -> bool:
+            return bool(inner.shutdown())
+
+    return Handler()
+
+
+def before_attempt(group: Group) -> None:
+    """Why is there a next attempt? Asked for: at once. A failure: as the policy says, in its own time.
+
+    Raises GaveUp and Stopped.
+    """
+    group.settle()
+    group.cause = "launch" if group.attempt == 0 else "membership"
+    # A rank that was never seen has failed before anybody could look.
+    if group.attempt and not group.restart.is_set() and (group.failed.is_set() or group.unseen):
+        group.cause = "failure"
+        if not group.back_off():
+            raise GaveUp(
+                "gave up: the restart policy allows %d failures, this was number %d"
+                % (group.plan["restart"]["limit"], group.failures)
+            )
+    if group.stopping:
+        raise Stopped
+    if group.restart.is_set():
+        group.cause = "restart" if group.attempt else group.cause
+        group.restart.clear()
+
+
+def make_logs(group: Group) -> Any:
+    """A LogsSpecs whose files are never reused."""
+    from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
+
+    class Logs(LogsSpecs):  # type: ignore[misc]  # torch is not looked at for types
+        root_log_dir = property(lambda self: group.run_dir)
+
+        def reify(self, envs: dict[int, dict[str, str]]) -> Any:
+            return LogsDest(**start_attempt(group, envs))
+
+    return Logs()
+
+
+def start_attempt(group: Group, envs: dict[int, dict[str, str]]) -> dict[str, dict[int, str]]:
+    """Fill the environment of each local rank and say where its output goes. `envs`: local rank → variables."""
+    diff = group.take_env()
+    directory = group.next_attempt()
+    places = []
+    paths: dict[str, dict[int, str]] = {"stdouts": {}, "stderrs": {}, "error_files": {}}
+    for local, env in sorted(envs.items()):
+        rank = int(env.get("RANK", local))
+        stem = os.path.join(directory, "rank-%d" % rank)
+        paths["stdouts"][local] = stem + ".out"
+        paths["stderrs"][local] = stem + ".err"
+        paths["error_files"][local] = stem + ".error.json"
+        env.update(rank_env(group, local, stem))
+        places.append({"rank": rank, "local_rank": local, "node": 0, "gpu": gpu_of(local)})
+    world = int(envs[min(envs)].get("WORLD_SIZE", len(envs))) if envs else 0
+    group.report(
+        "AttemptStarted",
+        attempt=group.attempt,
+        cause=group.cause,
+        world_size=world,
+        ranks=places,
+        env_diff=diff,
+        failures=group.failures,
+    )
+    group.watch(places, spawned.children())
+    return {
+        **paths,
+        "tee_stdouts": group.echo(1, paths["stdouts"]),
+        "tee_stderrs": group.echo(2, paths["stderrs"]),
+    }
+
+
+def rank_env(group: Group, local: int, stem: str) -> dict[str, str]:
+    """Variables that only the start of an attempt can know."""
+    env = {
+        "TORCHELASTIC_ERROR_FILE": stem + ".error.json",
+        "NCCL_DEBUG_FILE": stem + ".nccl",
+        "DISTUI_RUNNER_PID": str(os.getpid()),
+        "DISTUI_ATTEMPT": str(group.attempt),
+        "DISTUI_RANK_FILES": stem,
+    }
+    if group.plan["hook"]:
+        env["DISTUI_HOOK"] = "%s.r%d" % (os.environ["DISTUI_SOCKETS"], local)
+        site = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
+        rest = os.environ.get("PYTHONPATH", "")
+        env["PYTHONPATH"] = site + (os.pathsep + rest if rest else "")
+    return env
+
+
+def gpu_of(local: int) -> str | None:
+    """The GPU that the launch environment gives to a local rank; None when the plan uses none."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if os.environ.get("DISTUI_BACKEND") != "nccl":
+        return None
+    if visible is None:
+        return str(local)
+    names = [name.strip() for name in visible.split(",") if name.strip()]
+    return names[local] if local < len(names) else None

@@ -1,0 +1,108 @@
+"""The processes that the launcher spawned: whose they are, and how they ended, without taking them from their owner."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import time
+
+
+def signal_name(exit_code: int | None) -> str | None:
+    """Name of the signal behind a negative exit code, else None."""
+    if exit_code is None or exit_code >= 0:
+        return None
+    try:
+        return signal.Signals(-exit_code).name
+    except ValueError:
+        return "signal %d" % -exit_code
+
+
+def kill_group(pid: int, number: int) -> None:
+    """Signal the process group that a rank leads; nothing when it is gone."""
+    try:
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def children() -> list[int]:
+    """Pids of this process's children, oldest first, zombies included."""
+    found: list[int] = []
+    try:
+        for task in os.listdir("/proc/self/task"):
+            with open("/proc/self/task/%s/children" % task) as file:
+                found.extend(int(pid) for pid in file.read().split())
+    except OSError:
+        found = _children_by_scan()
+    return sorted(found, key=lambda pid: (start_ticks(pid), pid))
+
+
+def _children_by_scan() -> list[int]:
+    """For kernels without CONFIG_PROC_CHILDREN: field 4 of /proc/<pid>/stat is the parent."""
+    me = str(os.getpid())
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and stat_of(int(name))[1:2] == [me]]
+
+
+def stat_of(pid: int) -> list[str]:
+    """The fields of /proc/<pid>/stat from the third (state) on; [] when the process is gone."""
+    try:
+        with open("/proc/%d/stat" % pid) as file:
+            return file.read().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def start_ticks(pid: int) -> int:
+    """Clock ticks between boot and the start of a process (field 22 of stat); 0 when it is gone."""
+    return int((stat_of(pid) or ["0"] * 20)[19])
+
+
+def is_zombie(pid: int) -> bool:
+    """Whether a process has ended and was not reaped: its environment can no longer be read."""
+    return stat_of(pid)[:1] == ["Z"]
+
+
+def environ_of(pid: int) -> dict[str, str]:
+    """Environment with which a process was started, as a dict of str; {} when it is gone or not ours."""
+    try:
+        with open("/proc/%d/environ" % pid, "rb") as file:
+            raw = file.read()
+    except OSError:
+        return {}
+    pairs = (entry.partition(b"=") for entry in raw.split(b"\0") if b"=" in entry)
+    return {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, _, value in pairs}
+
+
+def local_rank_of(pid: int) -> int | None:
+    """Local rank by environment; None while the process is still a copy of its parent."""
+    env = environ_of(pid)
+    local = env.get("LOCAL_RANK", "")
+    return int(local) if local.isdigit() and env.get("DISTUI_RUNNER_PID") == str(os.getpid()) else None
+
+
+def wait_peeking(pid: int) -> int | None:
+    """Block until a child ends; its exit code (negative: signal), left for its owner to reap.
+
+    None when the owner was quicker and its exit code cannot be found either.
+    """
+    try:
+        info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    except OSError:
+        return _reaped(pid)
+    if info is None:
+        return None
+    return info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
+
+
+def _reaped(pid: int, seconds: float = 0.5) -> int | None:
+    """The exit code that the process's owner, a Popen somewhere in this interpreter, has taken."""
+    deadline = time.monotonic() + seconds
+    while True:
+        for thing in gc.get_objects():
+            if type(thing) is subprocess.Popen and thing.pid == pid and thing.returncode is not None:
+                return int(thing.returncode)
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.01)
