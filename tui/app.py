@@ -65,13 +65,13 @@ class CockpitApp(App[None]):
         self._forced_readonly = readonly
         self._keys = keys if keys is not None else keymap_path()
         self._painted: object = None
+        for theme in THEMES:
+            self.register_theme(theme)
+        self.theme = NAMES[0]
 
     # --- life
 
     def on_mount(self) -> None:
-        for theme in THEMES:
-            self.register_theme(theme)
-        self.theme = NAMES[0]
         keymap, problems = load_keymap(self._keys)
         self.set_keymap(keymap)
         for problem in problems:
@@ -79,7 +79,7 @@ class CockpitApp(App[None]):
         if self.owns_terminal:
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGHUP):
-                loop.add_signal_handler(number, self.exit, None, 128 + number)
+                loop.add_signal_handler(number, self._signalled, number)
         self.set_class(self.view.ascii, "-ascii")
         self.set_interval(1 / TICKS_A_SECOND, self.tick)
         self._show_first()
@@ -90,6 +90,10 @@ class CockpitApp(App[None]):
             self.action_runs()
         else:
             self.open_run(run)
+
+    def _signalled(self, number: int) -> None:
+        terminal.end_if_hung_up(128 + number)
+        self.exit(return_code=128 + number)
 
     async def on_unmount(self) -> None:
         if self.follower is not None:
@@ -115,8 +119,8 @@ class CockpitApp(App[None]):
 
     def tick(self) -> None:
         """The only heartbeat of the screen: publish a frame when there is something new."""
-        if self.owns_terminal and terminal.hung_up(sys.__stdin__.fileno() if sys.__stdin__ else 0):
-            self.exit(return_code=128 + signal.SIGHUP)
+        if self.owns_terminal:
+            terminal.end_if_hung_up(128 + signal.SIGHUP)
         follower = self.follower
         if follower is None or self.view.paused:
             return

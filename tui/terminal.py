@@ -44,6 +44,16 @@ def hung_up(descriptor: int) -> bool:
         return True
 
 
+def end_if_hung_up(status: int) -> None:
+    """End this process at once where its terminal has gone.
+
+    There is no screen to restore, and an orderly end would write to it: Textual's writer dies on that and the
+    end waits for the writer. The viewer holds nothing that could be lost.
+    """
+    if sys.__stdin__ is not None and hung_up(sys.__stdin__.fileno()):
+        os._exit(status)
+
+
 def shell_argv(host: str, environ: Mapping[str, str] = os.environ) -> list[str]:
     """A shell on a node: the user's own here, ssh elsewhere."""
     if host in ("", "localhost", socket.gethostname()):

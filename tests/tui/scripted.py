@@ -78,7 +78,7 @@ class ScriptedLink:
 
     async def send(self, command: Command) -> CommandDone:
         self.commands.append(command)
-        return self.answers.get(type(command).__name__, CommandDone(command.id, True, "done"))
+        return self.answers.get(type(command).__name__, CommandDone("", True, "done"))
 
     async def read_log(self, file: str, offset: int, limit: int = 65536, grep: str = "") -> Window:
         self.reads.append((file, offset, grep))
@@ -242,7 +242,7 @@ def failed() -> list[tuple[float, Event]]:
     for rank in range(8):
         state = RankPhase.FAILED if rank == 3 else RankPhase.KILLED
         how = {"exit_code": 1} if rank == 3 else {"signal": "SIGTERM"}
-        events.append((130, RankChanged(1, rank, state, rank, 4711 + rank, **how)))  # type: ignore[arg-type]
+        events.append((130, RankChanged(1, rank, state, rank, 4711 + rank, **how)))
     text = "rank 3 failed and no restart is left"
     return [
         *events,

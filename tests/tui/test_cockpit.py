@@ -100,7 +100,9 @@ async def test_the_screen_moves_only_when_events_say_so(rig: Start) -> None:
         await it.press("r", "y")
         await it.until(lambda: it.link.commands)
         assert "RUNNING" in it.screen()
-        it.link.play(AttemptEnded(1, Outcome.RESTARTED), AttemptStarted(2, "restart", 8, play.places(8)), seq=90)
+        it.link.play(
+            AttemptEnded(1, Outcome.RESTARTED), AttemptStarted(2, "restart", 8, play.places(8)), seq=90
+        )
         await it.until(lambda: "RESTARTING" in it.screen() and "attempt 2" in it.screen())
 
 
@@ -144,7 +146,12 @@ async def test_the_nccl_dialog_asks_once_more_and_sends_what_it_showed(rig: Star
         await it.until(lambda: it.link.commands)
         (command,) = it.link.commands
         assert isinstance(command, SetNccl)
-        assert (command.level, command.ranks, command.seconds, command.restart) == ("INFO", (0,), 5.0, False)
+        assert (command.level, command.ranks, command.seconds, command.restart) == (
+            "INFO",
+            (0,),
+            5.0,
+            False,
+        )
 
 
 async def test_an_old_nccl_is_offered_an_honest_restart(rig: Start) -> None:
@@ -221,7 +228,9 @@ async def test_the_filter_runs_where_the_files_are(rig: Start) -> None:
         await it.until(lambda: "step 29" in it.screen())
         await it.press("slash", *"step 1[0-3]", "enter")
         log = run_screen(it.app).log_view
-        await it.until(lambda: [line.split()[1] for line in log.whole_text().splitlines()].count("step") == 4)
+        await it.until(
+            lambda: [line.split()[1] for line in log.whole_text().splitlines()].count("step") == 4
+        )
         assert any(grep == "step 1[0-3]" for _, _, grep in it.link.reads)
         await it.press("tab", "escape")
         await it.until(lambda: "step 29" in it.screen())
@@ -427,7 +436,9 @@ async def test_what_is_old_is_dimmed_and_comes_back(rig: Start) -> None:
         await it.until(lambda: "12s old" in it.screen())
         assert "97%" not in it.screen()
         assert "0%" not in it.screen()
-        it.link.play(*(event for _, event in play.running() if type(event).__name__.endswith("Tick")), time=it.now)
+        it.link.play(
+            *(event for _, event in play.running() if type(event).__name__.endswith("Tick")), time=it.now
+        )
         await it.until(lambda: "97%" in it.screen())
 
 
@@ -451,14 +462,13 @@ async def test_a_small_terminal_gets_one_line_and_keys_work(rig: Start) -> None:
     assert it.link.commands == []
 
 
-async def test_leaving_never_ends_the_run(rig: Start) -> None:
-    for key in ("q", "D"):
-        it = rig(play.running())
-        async with shown(it):
-            await it.until(lambda: "RUNNING" in it.screen())
-            await it.press(key)
-        assert it.link.commands == []
-        assert it.app.return_code == 0
+@pytest.mark.parametrize("key", ["q", "D"])
+async def test_leaving_never_ends_the_run(rig: Start, key: str) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press(key)
+    assert it.link.commands == []
+    assert it.app.return_code == 0
 
 
 async def test_ascii_means_ascii_everywhere(rig: Start) -> None:

@@ -50,11 +50,14 @@ from distui.tui.rows.report import end_rows, event_rows
 from distui.tui.rows.status import status_row
 
 
-def text_of(rows: Row | Sequence[Row]) -> str:
+def line_of(row: Row) -> str:
+    """A row as text."""
+    return "".join(text for text, _ in row)
+
+
+def text_of(rows: Sequence[Row]) -> str:
     """Rows as one text."""
-    if rows and isinstance(rows[0], tuple) and rows[0] and isinstance(rows[0][0], str):
-        return "".join(text for text, _ in rows)  # type: ignore[misc, has-type]
-    return "\n".join("".join(text for text, _ in row) for row in rows)  # type: ignore[misc, has-type]
+    return "\n".join(line_of(row) for row in rows)
 
 
 def frame_of(
@@ -98,7 +101,7 @@ def test_clip_never_exceeds_the_width_and_marks_what_is_lost() -> None:
     for width in range(1, 10):
         cut = clip(row, width)
         assert row_width(cut) <= width
-        assert ("…" in text_of(cut)) == (width < 8)
+        assert ("…" in line_of(cut)) == (width < 8)
 
 
 def test_hang_keeps_the_text_below_itself() -> None:
@@ -109,8 +112,8 @@ def test_hang_keeps_the_text_below_itself() -> None:
 
 def test_the_heat_map_names_every_rank_below_its_gpu() -> None:
     rows = heat_rows(frame_of(play.running()), 78)
-    assert "97%" in text_of(rows[0])
-    assert text_of(rows[1]).split() == [f"r{rank}" for rank in range(8)]
+    assert "97%" in line_of(rows[0])
+    assert line_of(rows[1]).split() == [f"r{rank}" for rank in range(8)]
     assert all(row_width(row) <= 78 for row in rows)
 
 
@@ -135,7 +138,7 @@ def test_values_that_are_too_old_are_never_shown() -> None:
     shown = text_of(heat_rows(frame, 78)) + text_of(table_rows(frame, 100)[0])
     assert "%" not in shown
     assert glyphs.MISSING in shown
-    assert "step 120" not in text_of(status_row(frame, 200))
+    assert "step 120" not in line_of(status_row(frame, 200))
 
 
 def test_a_clock_that_is_wrong_on_the_node_does_not_make_values_old() -> None:
@@ -147,7 +150,7 @@ def test_a_value_that_the_driver_does_not_serve_is_not_zero() -> None:
     frame = frame_of([*play.running(), (124.8, GpuTick((Gpu(0, "GPU-0", "H100"),), 1.0))])
     (cell,) = node_cells(frame, frame.state.nodes[0])
     assert cell.value is None
-    assert text_of(table_rows(frame, 120)[0][0]).count("n/a") >= 2
+    assert line_of(table_rows(frame, 120)[0][0]).count("n/a") >= 2
 
 
 def test_a_lost_gpu_is_broken_in_words_and_glyph() -> None:
@@ -219,19 +222,19 @@ def test_sorting_puts_the_worst_first_and_the_unknown_last() -> None:
 
 def test_the_exit_table_says_how_each_rank_ended() -> None:
     rows, _ = table_rows(frame_of(play.failed()), 78)
-    assert "SIGTERM" in text_of(rows[0])
-    assert "failed" in text_of(rows[3])
+    assert "SIGTERM" in line_of(rows[0])
+    assert "failed" in line_of(rows[3])
 
 
 @pytest.mark.parametrize("width", [30, 60, 80, 120, 200])
 def test_the_status_line_fits_and_keeps_the_phase(width: int) -> None:
     row = status_row(frame_of(play.running()), width)
     assert row_width(row) <= width
-    assert "RUNNING" in text_of(row)
+    assert "RUNNING" in line_of(row)
 
 
 def test_the_status_line_says_everything_where_there_is_room() -> None:
-    shown = text_of(status_row(frame_of(play.running()), 200))
+    shown = line_of(status_row(frame_of(play.running()), 200))
     for part in ("minigpt", "attempt 1", "1/1 node", "8 ranks", "util 76%", "516/640G", "step 120", "WARN"):
         assert part in shown
 
@@ -252,7 +255,7 @@ def test_a_lost_agent_is_the_first_line_with_its_countdown() -> None:
     frame = frame_of(play.running(), now=play.NOW + 5)
     status = LinkStatus(LinkPhase.LOST, play.NOW, play.NOW + 8, "the socket is gone")
     lost = Frame(frame.state, status, play.NOW + 5, play.NOW)
-    first = text_of(banner_rows(lost, 120, 3)[0])
+    first = line_of(banner_rows(lost, 120, 3)[0])
     assert "the socket is gone" in first
     assert "next try in 3 s" in first
     assert "the ranks go on" in first
@@ -263,15 +266,15 @@ def test_findings_stand_worst_first_with_their_remedy() -> None:
     grave = Finding("sock", "error", "no route to n002", remedy="pin one interface")
     frame = frame_of([*play.running(), (125, FindingRaised(mild)), (125, FindingRaised(grave))])
     rows = banner_rows(frame, 120, 6)
-    assert "no route to n002 (pin one interface)" in text_of(rows[0])
-    assert "rank 4" in text_of(rows[1])
+    assert "no route to n002 (pin one interface)" in line_of(rows[0])
+    assert "rank 4" in line_of(rows[1])
 
 
 def test_hidden_findings_are_counted() -> None:
     found = [(125.0, FindingRaised(Finding(f"id{at}", "warn", f"finding {at}"))) for at in range(5)]
     rows = banner_rows(frame_of([*play.running(), *found]), 120, 3)
     assert len(rows) == 3
-    assert "more" in text_of(rows[-1])
+    assert "more" in line_of(rows[-1])
 
 
 def test_the_end_report_names_the_first_cause_its_last_lines_and_the_victims() -> None:
@@ -349,7 +352,7 @@ def test_hits_are_styled_and_the_text_is_whole() -> None:
 
     row = log_row(LogLine("loss 2.5 loss 2.4", "r0", Level.NONE), False, re.compile("loss|x*"), 7)
     assert [cell for cell in row if cell[1] == "hit"] == [("loss", "hit"), ("loss", "hit")]
-    assert text_of(row).endswith("loss 2.5 loss 2.4")
+    assert line_of(row).endswith("loss 2.5 loss 2.4")
 
 
 def test_the_nccl_dialog_knows_when_a_restart_is_needed() -> None:
@@ -379,4 +382,4 @@ def test_live_is_not_offered_where_nccl_cannot() -> None:
     form = begin(frame_of(play.running(live=False)).state, frozenset())
     assert form.restart
     assert change(form, 2, 1).restart
-    assert "live" not in text_of(form_rows(form, 100)[2])
+    assert "live" not in line_of(form_rows(form, 100)[2])

@@ -66,7 +66,7 @@ class RunScreen(Screen[None]):
 
     def on_mount(self) -> None:
         self.app.frames.subscribe(self, self._arrange)
-        self.events.border_title = "findings, attempts, notices"
+        self.events.entitle("findings, attempts, notices")
         self.ranks.focus()
         self.call_after_refresh(self.app.publish)
 

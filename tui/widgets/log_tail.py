@@ -159,8 +159,14 @@ class LogTail:
         ((name, file),) = self._files.items()
         end = self._start[name]
         window = await self._read(name, max(0, end - WINDOW), WINDOW)
-        data = window.data[: max(0, end - window.offset)]
-        self._start[name] = window.offset if data else 0
+        begin, data, reached = window.offset, window.data, window.next
+        while begin < reached < end and not window.error:
+            window = await self._read(name, reached, end - reached)
+            if window.next <= reached:
+                break
+            data, reached = data + window.data[reached - window.offset :], window.next
+        data = data[: max(0, end - begin)]
+        self._start[name] = begin if data else 0
         label = label_of(file)
         front = [LogLine(text, label, level_of(text)) for text in clean_lines(data)]
         self.lines[:0] = front

@@ -17,7 +17,6 @@ from textual.signal import Signal
 from ...runners.logs.level import Level
 from ...runners.wire.link import LinkError
 from ..actions import bindings
-from ..rows import glyphs
 from ..rows.cells import Row
 from ..rows.frame import Frame
 from ..rows.log import CHOICES, LogLine, files_for, log_row
@@ -189,8 +188,7 @@ class LogView(Pane):
         problem = self._reason or (self._tail.problem if self._tail is not None else "")
         empty = "" if self.rows else "nothing written yet · "
         how = problem or empty + ("FOLLOW" if self.follow else "held, f follows")
-        title = f"log · {who}{stream}{pattern} · {how}"
-        self.border_title = _plain(glyphs.to_ascii(title) if self.ascii_only else title)
+        self.entitle(f"log · {who}{stream}{pattern} · {how}")
 
     # --- keys
 
@@ -270,8 +268,3 @@ def _common(old: list[LogLine], new: list[LogLine]) -> int:
     if count and old[count - 1] is new[count - 1] and old[0] is new[0]:
         return count
     return next((at for at in range(count) if old[at] is not new[at]), count)
-
-
-def _plain(text: str) -> str:
-    """Border titles are markup; a pattern such as [a-z] is not."""
-    return text.replace("[", r"\[")

@@ -84,9 +84,9 @@ class HeatMap(Pane):
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
         if frame.state.phase.ended:
-            self.border_title = "what happened"
+            self.entitle("what happened")
             return end_rows(frame, width)
-        self.border_title = heat_title(frame)
+        self.entitle(heat_title(frame))
         return heat_rows(frame, width)
 
 
@@ -127,7 +127,7 @@ class RankTable(Pane):
             self.cursor = self._order.index(current)
         title = "how the ranks ended" if frame.state.phase.ended else "ranks"
         marked = f" · {len(frame.view.marked)} marked" if frame.view.marked else ""
-        self.border_title = f"{title}{marked}"
+        self.entitle(f"{title}{marked}")
         return rows
 
     def build_head(self, frame: Frame, width: int) -> Row | None:

@@ -37,6 +37,7 @@ class RowsView(ScrollView):
         self.has_cursor = cursor
         self.cursor = 0
         self._left = 0
+        self._entitled = ""
         self._strips: dict[tuple[Row, bool, int, int, str], Strip] = {}
 
     # --- content
@@ -53,6 +54,13 @@ class RowsView(ScrollView):
         changed = [y for y, (was, now) in enumerate(zip(old, self.rows, strict=False)) if was != now]
         changed += range(min(len(old), len(self.rows)), max(len(old), len(self.rows)))
         self._refresh_rows(changed)
+
+    def entitle(self, title: str) -> None:
+        """Name the pane; nothing is painted when the name is the same."""
+        if title != self._entitled:
+            self._entitled = title
+            shown = glyphs.to_ascii(title) if self.ascii_only else title
+            self.border_title = shown.replace("[", r"\[")  # border titles are markup, patterns are not
 
     @property
     def _head_rows(self) -> int:

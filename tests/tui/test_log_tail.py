@@ -1,0 +1,146 @@
+"""Log lines by window: the newest, what comes, what was before, and floods."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from distui.runners.logs.files import LogFile, parse_file_id
+from distui.runners.logs.window import ask_window
+from distui.runners.wire.link import Window
+from distui.tui.widgets import log_tail
+from distui.tui.widgets.log_tail import LogTail
+
+OUT = "node-0/attempt-001/rank-0.out"
+ERR = "node-0/attempt-001/rank-1.err"
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def files(*names: str) -> list[LogFile]:
+    return [file for name in names if (file := parse_file_id(name)) is not None]
+
+
+def tail_of(run_dir: Path, *names: str, grep: str = "") -> LogTail:
+    async def read(file: str, offset: int, limit: int = 65536, grep: str = "") -> Window:
+        return await ask_window(run_dir, file, offset, limit, grep)
+
+    return LogTail(read, files(*names), grep)
+
+
+def write(run_dir: Path, name: str, data: bytes, mode: str = "wb") -> dict[str, int]:
+    path = run_dir / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open(mode) as file:
+        file.write(data)
+    return {name: path.stat().st_size}
+
+
+def texts(tail: LogTail) -> list[str]:
+    return [line.text for line in tail.lines]
+
+
+async def test_new_lines_come_once_and_in_order(tmp_path: Path) -> None:
+    write(tmp_path, OUT, b"one\ntwo\n")
+    tail = tail_of(tmp_path, OUT)
+    await tail.begin()
+    assert texts(tail) == ["one", "two"]
+    sizes = write(tmp_path, OUT, b"three\nfo", "ab")
+    assert await tail.pull(sizes) == 1
+    assert [line.text for line in tail.unfinished.values()] == ["fo"]
+    await tail.pull(write(tmp_path, OUT, b"ur\n", "ab"))
+    assert texts(tail) == ["one", "two", "three", "four"]
+    assert tail.unfinished == {}
+    assert await tail.pull(sizes | {OUT: 20}) == 0
+
+
+async def test_a_progress_bar_is_shown_before_its_line_ends(tmp_path: Path) -> None:
+    write(tmp_path, ERR, b"")
+    tail = tail_of(tmp_path, ERR)
+    await tail.begin()
+    await tail.pull(write(tmp_path, ERR, b" 10%|#\r 20%|##", "ab"))
+    assert [line.text for line in tail.unfinished.values()] == [" 20%|##"]
+
+
+async def test_files_that_do_not_exist_yet_are_waited_for(tmp_path: Path) -> None:
+    tail = tail_of(tmp_path, OUT, ERR)
+    await tail.begin()
+    assert tail.lines == []
+    assert tail.problem == ""
+    await tail.pull(write(tmp_path, OUT, b"begun\n"))
+    assert texts(tail) == ["begun"]
+
+
+async def test_rank_0_stdout_stands_last_at_the_beginning(tmp_path: Path) -> None:
+    write(tmp_path, OUT, b"step 1\n")
+    write(tmp_path, ERR, b"warning\n")
+    tail = tail_of(tmp_path, OUT, ERR)
+    await tail.begin()
+    assert [line.label for line in tail.lines] == ["r1 err", "r0"]
+
+
+async def test_one_file_can_be_read_back_to_its_first_line(tmp_path: Path) -> None:
+    count = 30_000
+    write(tmp_path, OUT, b"".join(b"line %06d\n" % number for number in range(count)))
+    tail = tail_of(tmp_path, OUT)
+    await tail.begin()
+    assert tail.lines[-1].text == f"line {count - 1:06d}"
+    while not tail.beginning:
+        first = tail.lines[0].text
+        came = await tail.earlier()
+        assert tail.lines[came].text == first
+    assert texts(tail) == [f"line {number:06d}" for number in range(count)]
+
+
+async def test_a_reader_far_behind_jumps_and_says_how_much_it_left_out(tmp_path: Path) -> None:
+    write(tmp_path, OUT, b"first\n")
+    tail = tail_of(tmp_path, OUT)
+    await tail.begin()
+    await tail.pull(write(tmp_path, OUT, (b"y" * 99 + b"\n") * 30_000, "ab"))
+    assert any("not shown" in text for text in texts(tail))
+    assert len(tail.lines) < 2000
+
+
+async def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_tail, "KEPT", 100)
+    write(tmp_path, OUT, b"")
+    tail = tail_of(tmp_path, OUT)
+    await tail.begin()
+    for part in range(5):
+        await tail.pull(write(tmp_path, OUT, b"".join(b"%d-%d\n" % (part, n) for n in range(50)), "ab"))
+    assert len(tail.lines) == 100
+    assert tail.dropped == 150
+    assert tail.lines[-1].text == "4-49"
+
+
+async def test_a_pattern_is_searched_through_the_whole_file(tmp_path: Path) -> None:
+    data = b"".join(b"line %06d\n" % number for number in range(40_000))
+    sizes = write(tmp_path, OUT, data)
+    tail = tail_of(tmp_path, OUT, grep="0000$")
+    await tail.begin()
+    await tail.pull(sizes)
+    while tail.behind:
+        await tail.pull(sizes)
+    assert texts(tail) == ["line 000000", "line 010000", "line 020000", "line 030000"]
+
+
+async def test_a_truncated_file_begins_anew(tmp_path: Path) -> None:
+    write(tmp_path, OUT, b"old one\nold two\n")
+    tail = tail_of(tmp_path, OUT)
+    await tail.begin()
+    sizes = write(tmp_path, OUT, b"new\n")
+    await tail.pull(sizes)
+    await tail.pull(sizes)
+    assert "new" in texts(tail)
+
+
+async def test_a_new_attempt_is_separated(tmp_path: Path) -> None:
+    write(tmp_path, OUT, b"one\n")
+    tail = tail_of(tmp_path, OUT)
+    await tail.begin()
+    later = OUT.replace("001", "002")
+    sizes = write(tmp_path, later, b"two\n")
+    tail.add(files(later), "── attempt 2 ──")
+    await tail.pull(sizes)
+    assert texts(tail) == ["one", "── attempt 2 ──", "two"]

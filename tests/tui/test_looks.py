@@ -1,0 +1,149 @@
+"""Snapshots of the screens: a change of looks is a change that somebody looked at.
+
+After a wanted change: `pytest tests/tui/test_looks.py --snapshot-update`, then look at the SVG files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+import scripted as play
+from conftest import Rig, Start
+from textual.pilot import Pilot
+
+from distui.runners.model import AttemptEnded, Event, Finding, FindingRaised, Outcome, RestartDelayed
+from distui.tui.follow import RunEntry
+
+Compare = Callable[..., bool]
+Script = Iterable[tuple[float, Event]]
+
+SMALL, MIDDLE, LARGE = (80, 24), (120, 40), (200, 60)
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def look(
+    snap: Compare,
+    it: Rig,
+    size: tuple[int, int],
+    wanted: str,
+    press: Iterable[str] = (),
+    then: str = "",
+    later: float = 0.0,
+) -> bool:
+    """The screen once it shows `wanted`, after `press` once it shows `then`, `later` seconds older."""
+
+    async def settle(pilot: Pilot[None]) -> None:
+        it.pilot = pilot
+        await it.until(lambda: wanted in it.screen())
+        it.now += later
+        for key in press:
+            await it.press(key)
+        await it.until(lambda: then in it.screen())
+        await pilot.pause()
+
+    return snap(it.app, terminal_size=size, run_before=settle)
+
+
+def troubled() -> list[tuple[float, Event]]:
+    """A failure that waits for its restart, and findings."""
+    finding = Finding(
+        "slow", "warn", "rank 4 waits least: it is the straggler", rank=4, remedy="look at GPU 4"
+    )
+    return [
+        *play.running(),
+        (125, FindingRaised(finding)),
+        (125, AttemptEnded(1, Outcome.FAILED, play.cause(), "rank 3 failed")),
+        (125, RestartDelayed(4.0, 1, 3)),
+    ]
+
+
+@pytest.mark.parametrize("size", [SMALL, MIDDLE, LARGE], ids=["80x24", "120x40", "200x60"])
+def test_overview(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
+    assert look(snap_compare, rig(play.running()), size, "step 29")
+
+
+def test_without_gpus(snap_compare: Compare, rig: Start) -> None:
+    assert look(snap_compare, rig(play.running(2, gpu=False), ranks=2), SMALL, "step 29")
+
+
+@pytest.mark.parametrize("size", [SMALL, MIDDLE], ids=["80x24", "120x40"])
+def test_restart_pending(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
+    assert look(snap_compare, rig(troubled()), size, "step 29", then="restart in")
+
+
+@pytest.mark.parametrize("size", [SMALL, MIDDLE], ids=["80x24", "120x40"])
+def test_failed(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
+    assert look(snap_compare, rig(play.failed()), size, "step 29")
+
+
+def test_finished(snap_compare: Compare, rig: Start) -> None:
+    assert look(snap_compare, rig(play.finished()), SMALL, "step 29")
+
+
+def test_stale(snap_compare: Compare, rig: Start) -> None:
+    assert look(snap_compare, rig(play.running()), SMALL, "step 29", later=12.0, then="12s old")
+
+
+def test_empty(snap_compare: Compare, rig: Start) -> None:
+    assert look(snap_compare, rig(run=None), SMALL, "No run yet.", then="q leave")
+
+
+def test_runs(snap_compare: Compare, rig: Start) -> None:
+    def entry(name: str, phase: str, age_s: float, live: bool, readonly: bool = False) -> RunEntry:
+        return RunEntry(
+            id=f"r-{name}", name=name, phase=phase, age_s=age_s, live=live, readonly=readonly, preset="ddp"
+        )
+
+    runs = [
+        entry("minigpt", "running", 125, True),
+        entry("train.py", "watched", 4000, True, True),
+        entry("gpt2", "failed", 90000, False),
+    ]
+    assert look(snap_compare, rig(runs=runs, run=None), SMALL, "✖ failed", then="q leave")
+
+
+@pytest.mark.parametrize("size", [SMALL, MIDDLE], ids=["80x24", "120x40"])
+def test_launch(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
+    press = ["ctrl+n", *"train.py"]
+    assert look(snap_compare, rig(play.running()), size, "step 29", press, then="torchrun")
+
+
+def test_confirm(snap_compare: Compare, rig: Start) -> None:
+    press = ["colon", *"restart env LR=1", "enter"]
+    assert look(snap_compare, rig(play.running()), SMALL, "step 29", press, then="Restart 8 ranks")
+
+
+@pytest.mark.parametrize("size", [SMALL, MIDDLE], ids=["80x24", "120x40"])
+def test_nccl_dialog(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
+    assert look(snap_compare, rig(play.running()), size, "step 29", ["d"], then="NCCL_DEBUG of every rank")
+
+
+def test_help(snap_compare: Compare, rig: Start) -> None:
+    assert look(snap_compare, rig(play.running()), SMALL, "step 29", ["?"], then="everywhere")
+
+
+def test_events(snap_compare: Compare, rig: Start) -> None:
+    assert look(snap_compare, rig(troubled()), SMALL, "step 29", ["5"], then="notices, newest first")
+
+
+def test_ascii(snap_compare: Compare, rig: Start) -> None:
+    assert look(snap_compare, rig(play.running(), ascii_only=True), SMALL, "step 29")
+
+
+def test_light(snap_compare: Compare, rig: Start) -> None:
+    assert look(snap_compare, rig(play.running()), SMALL, "step 29", ["t"])
+
+
+def test_the_terminals_own_colours(snap_compare: Compare, rig: Start) -> None:
+    assert look(snap_compare, rig(play.running()), SMALL, "step 29", ["t", "t"])
+
+
+def test_without_colour(snap_compare: Compare, rig: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert look(snap_compare, rig(play.running()), SMALL, "step 29")
+
+
+def test_too_small(snap_compare: Compare, rig: Start) -> None:
+    assert look(snap_compare, rig(play.running()), (50, 10), "enlarge")

@@ -1,0 +1,180 @@
+"""The cockpit as a process in a real terminal: how it starts, how it ends, what it costs."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import scripted as play
+
+from distui.tui import terminal
+
+STAGE = Path(__file__).with_name("stage.py")
+ENTER_SCREEN, LEAVE_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"
+
+pytestmark = pytest.mark.timeout(90)
+
+
+class Terminal:
+    """A child in a pty of its own, as its session's controlling terminal."""
+
+    def __init__(self, run_dir: Path, width: int = 120, height: int = 40) -> None:
+        self.began = time.monotonic()
+        self.pid, self.master = pty.fork()
+        if self.pid == 0:
+            os.environ.update(TERM="xterm-256color", COLORTERM="truecolor", TEXTUAL_ANIMATIONS="none")
+            os.execv(sys.executable, [sys.executable, str(STAGE), str(run_dir)])
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+        self.output = b""
+
+    def read_until(self, wanted: bytes, seconds: float = 20.0) -> float:
+        """Read until `wanted` has been written; returns the seconds that took."""
+        began = time.monotonic()
+        seen = len(self.output)
+        while wanted not in self.output[max(0, seen - len(wanted)) :]:
+            assert time.monotonic() - began < seconds, self.output[-2000:]
+            self.read(0.05)
+        return time.monotonic() - began
+
+    def read(self, seconds: float) -> int:
+        """Read what comes within this time; returns how many bytes that were."""
+        end, count = time.monotonic() + seconds, 0
+        while (left := end - time.monotonic()) > 0:
+            if select.select([self.master], [], [], left)[0]:
+                try:
+                    data = os.read(self.master, 1 << 16)
+                except OSError:
+                    return count
+                self.output += data
+                count += len(data)
+        return count
+
+    def wait(self, seconds: float = 10.0) -> int:
+        """Its exit status as the shell tells it."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            done, status = os.waitpid(self.pid, os.WNOHANG)
+            if done:
+                self.pid = 0
+                return os.waitstatus_to_exitcode(status)
+            self.read(0.05)
+        raise AssertionError(f"still running: {self.output[-500:]!r}")
+
+    def cpu_s(self) -> float:
+        """Processor time of the process so far, from the scheduler's own counters, in seconds."""
+        total = 0
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            total += int((task / "schedstat").read_text().split()[0])
+        return total / 1e9
+
+    def close(self) -> None:
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        if self.master >= 0:
+            os.close(self.master)
+
+
+@contextmanager
+def on_stage(tmp_path: Path) -> Iterator[Terminal]:
+    play.write_logs(tmp_path)
+    stage = Terminal(tmp_path)
+    try:
+        yield stage
+    finally:
+        stage.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_restores_the_terminal_and_is_the_exit_status(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with on_stage(tmp_path) as stage:
+        stage.read_until(b"RUNNING")
+        os.kill(stage.pid, number)
+        assert stage.wait() == 128 + number
+        assert stage.output.rfind(LEAVE_SCREEN) > stage.output.rfind(ENTER_SCREEN)
+
+
+def test_leaving_restores_the_terminal_and_says_that_the_run_goes_on(tmp_path: Path) -> None:
+    with on_stage(tmp_path) as stage:
+        stage.read_until(b"RUNNING")
+        os.write(stage.master, b"q")
+        assert stage.wait() == 0
+        after = stage.output.rpartition(LEAVE_SCREEN)[2]
+        assert b"minigpt goes on" in after
+
+
+def test_a_terminal_that_goes_away_ends_the_cockpit(tmp_path: Path) -> None:
+    with on_stage(tmp_path) as stage:
+        stage.read_until(b"RUNNING")
+        os.close(stage.master)
+        stage.master = -1
+        end = time.monotonic() + 10
+        while not os.waitpid(stage.pid, os.WNOHANG)[0]:
+            assert time.monotonic() < end, "it spins without a terminal"
+            time.sleep(0.02)
+        stage.pid = 0
+
+
+def test_without_a_terminal_it_refuses_in_one_sentence(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(STAGE), str(tmp_path)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout == b""
+    assert done.stderr.count(b"\n") == 1
+    assert b"no terminal" in done.stderr
+
+
+def test_the_viewer_never_loads_torch_or_numpy() -> None:
+    code = (
+        "import sys; import distui.tui.app, distui.tui.screens.run, distui.tui.screens.launch;"
+        "print([name for name in ('torch', 'numpy', 'sky', 'pynvml', 'psutil') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.long
+def test_the_price_of_eight_gpus_once_a_second(tmp_path: Path) -> None:
+    with on_stage(tmp_path) as stage:
+        stage.read_until(b"RUNNING")
+        stage.read(3.0)
+        before, began = stage.cpu_s(), time.monotonic()
+        sent = stage.read(15.0)
+        took = time.monotonic() - began
+        share = (stage.cpu_s() - before) / took * 100
+        print(f"{share:.2f} % of a core, {sent / took / 1000:.1f} kB/s")
+        assert share < 2.0
+
+
+def test_a_shell_is_local_here_and_ssh_elsewhere() -> None:
+    assert terminal.shell_argv("", {"SHELL": "/bin/zsh"}) == ["/bin/zsh"]
+    assert terminal.shell_argv("far.example", {}) == ["ssh", "-t", "far.example"]
+    assert terminal.pager_argv(Path("/x"), {}) == ["less", "+G", "/x"]
+    assert terminal.pager_argv(Path("/x"), {"PAGER": "most -w"}) == ["most", "-w", "/x"]
+
+
+def test_copied_lines_are_for_this_user_only(tmp_path: Path) -> None:
+    path = terminal.keep_copy("secret", {"XDG_STATE_HOME": str(tmp_path)})
+    assert path.stat().st_mode & 0o077 == 0
+    assert path.read_text() == "secret\n"

@@ -1,0 +1,61 @@
+"""Colours that people can tell apart and read."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from rich.color import Color
+
+from distui.tui import theme
+from distui.tui.rows.glyphs import BUCKETS
+
+GROUND = {theme.DARK: "#0f1419", theme.LIGHT: "#fafbfc"}
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance as WCAG 2 defines it."""
+    triplet = Color.parse(colour).get_truecolor()
+    parts = [part / 255 for part in triplet]
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast ratio as WCAG 2 defines it."""
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def hexed(colour: Color | None) -> str:
+    assert colour is not None
+    return colour.get_truecolor().hex
+
+
+def test_the_ramp_gets_lighter_step_by_step() -> None:
+    steps = [luminance(colour) for colour in theme.RAMP]
+    assert len(steps) == BUCKETS
+    assert all(low < high for low, high in pairwise(steps))
+
+
+@pytest.mark.parametrize("name", [theme.DARK, theme.LIGHT])
+def test_numbers_in_cells_can_be_read(name: str) -> None:
+    table = theme.styles(name)
+    for step in range(BUCKETS):
+        style = table[f"heat{step}"]
+        assert contrast(hexed(style.color), hexed(style.bgcolor)) >= 4.1, step
+
+
+@pytest.mark.parametrize("name", [theme.DARK, theme.LIGHT])
+def test_states_and_text_can_be_read_on_the_ground(name: str) -> None:
+    table = theme.styles(name)
+    for style in ("text", "head", "dim", "stale", "accent", "ok", "warn", "bad", "key"):
+        assert contrast(hexed(table[style].color), GROUND[name]) >= 4.5, style
+
+
+def test_every_theme_knows_every_name() -> None:
+    names = [set(theme.styles(name)) for name in theme.NAMES]
+    assert names[0] == names[1] == names[2]
+    assert {one.name for one in theme.THEMES} == set(theme.NAMES)
