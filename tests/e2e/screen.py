@@ -1,0 +1,98 @@
+"""A real pseudo-terminal with a program in it, read back through a terminal emulator (pyte)."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import termios
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pyte
+
+KEYS = {"enter": "\r", "escape": "\x1b", "tab": "\t", "down": "\x1b[B", "up": "\x1b[A", "ctrl+n": "\x0e"}
+
+
+class Screen:
+    """A child that owns a terminal of `width` × `height` cells."""
+
+    def __init__(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, width: int = 120, height: int = 40
+    ) -> None:
+        self._screen = pyte.Screen(width, height)
+        self._stream = pyte.ByteStream(self._screen)
+        self.pid, self._master = pty.fork()
+        if self.pid == 0:
+            os.chdir(cwd)
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+            os.execvpe(argv[0], list(argv), {**env, "TERM": "xterm-256color", "COLORTERM": "truecolor"})
+
+    @property
+    def lines(self) -> list[str]:
+        """What stands on the screen, a text a row."""
+        return [line.rstrip() for line in self._screen.display]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    def read(self, seconds: float) -> bool:
+        """Take what the child writes; False once it has hung up."""
+        if not select.select([self._master], [], [], seconds)[0]:
+            return True
+        try:
+            data = os.read(self._master, 65536)
+        except OSError:
+            return False
+        # pyte takes a private CSI with "<", ">" or "=" for text; nothing of it is shown by a terminal.
+        self._stream.feed(data)
+        return bool(data)
+
+    def until(self, wanted: str | Callable[[str], object], seconds: float = 30.0) -> str:
+        """Read until the screen shows `wanted` (a text, or what a function says); the screen then."""
+        deadline = time.monotonic() + seconds
+        found = (lambda text: wanted in text) if isinstance(wanted, str) else wanted
+        while not found(self.text):
+            alive = self.read(0.1)
+            if found(self.text):
+                break
+            assert alive, f"hung up before {wanted!r}:\n{self.text}"
+            assert time.monotonic() < deadline, f"no {wanted!r} after {seconds} s:\n{self.text}"
+        return self.text
+
+    def press(self, *keys: str) -> None:
+        """Type keys, each by its name or as it is."""
+        for key in keys:
+            os.write(self._master, KEYS.get(key, key).encode())
+
+    def ended(self, seconds: float = 20.0) -> int:
+        """Wait for the child's end, reading on; its exit status."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self.read(0.05)
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.pid = 0
+                while self.read(0.05) and select.select([self._master], [], [], 0)[0]:
+                    continue
+                return os.waitstatus_to_exitcode(status)
+        raise AssertionError(f"still there after {seconds} s:\n{self.text}")
+
+    def hang_up(self) -> None:
+        """Close the terminal, as when a window is closed or a session drops: the child gets SIGHUP."""
+        os.close(self._master)
+        self._master = -1
+
+    def close(self) -> None:
+        if self._master >= 0:
+            self.hang_up()
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)

@@ -1,0 +1,88 @@
+"""`make demo` in a real pseudo-terminal: what a newcomer sees, does, leaves and comes back to."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from .runs import DISTUI, Run, World, until
+from .screen import Screen
+
+ROOT = Path(__file__).parents[2]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+
+
+@contextmanager
+def terminal(world: World, *argv: str, width: int = 120, height: int = 40) -> Iterator[Screen]:
+    screen = Screen(argv, world.env, world.work, width, height)
+    try:
+        yield screen
+    finally:
+        screen.close()
+
+
+def demo_of(world: World) -> Run:
+    """The run that `make demo` started."""
+    one = world.distui("ls", "--json").fine().json()[0]
+    return Run(world, one["run"], one["name"], Path(one["path"]))
+
+
+def steps_shown(text: str) -> int:
+    """The step in the status line; 0 while there is none."""
+    found = re.search(r"\bstep (\d+)", text.splitlines()[0] if text else "")
+    return int(found[1]) if found else 0
+
+
+def test_make_demo_shows_restarts_leaves_and_comes_back(world: World) -> None:
+    make = (
+        "make",
+        "--no-print-directory",
+        "-C",
+        str(ROOT),
+        f"VENV={Path(sys.executable).parents[1]}",
+        "demo",
+    )
+    with terminal(world, *make) as screen:
+        screen.until("RUNNING", 60)
+        first = steps_shown(screen.until(lambda text: steps_shown(text) > 0, 60))
+        screen.until(lambda text: steps_shown(text) > first, 30)
+        screen.until(lambda text: re.search(r"r0 +step \d+ loss", text), 60)
+
+        screen.press("r")
+        asks = ("Restart 2 ranks", "SIGTERM", "y restart", "Enter cancel")
+        screen.until(lambda text: all(words in text for words in asks))
+        screen.press("enter")
+        screen.until(lambda text: "Enter cancel" not in text)
+        assert demo_of(world).status()["attempt"] == 1, "Enter cancels"
+        screen.press("r")
+        screen.until(lambda text: all(words in text for words in asks))
+        screen.press("y")
+        screen.until("attempt 2", 60)
+        screen.until(lambda text: "RUNNING" in text and steps_shown(text) > 0, 60)
+
+        screen.press("q")
+        assert screen.ended() == 0
+        assert "demo goes on" in screen.text, screen.text
+
+    run = demo_of(world)
+    before = run.status()
+    assert before["state"] == "running"
+    with terminal(world, DISTUI, "attach", "demo", width=80, height=24) as screen:
+        screen.until(lambda text: "attempt 2" in text and "RUNNING" in text)
+        screen.hang_up()
+    after = run.eventually(lambda status: status["ranks"][0]["step"] > before["ranks"][0]["step"])
+    assert (after["attempt"], after["state"]) == (2, "running"), "a terminal that closes changes nothing"
+    assert until(lambda: not [line for line in world.processes().values() if " attach " in line], 10)
+
+
+def test_demo_without_a_terminal_prints_the_same_as_text_until_the_end(world: World) -> None:
+    done = world.distui("demo", "--steps", "30", timeout=120).fine()
+    assert "step" in done.out
+    assert "succeeded" in done.out
+    assert "every rank ended with exit code 0" in done.out
+    assert "2 ranks" in done.out
