@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import time
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from ..model import (
 )
 from .hooks import HookError
 from .processes import send_signal, sweep
+from .runner import ask_once
 
 if TYPE_CHECKING:
     from .agent import Agent
@@ -91,7 +93,7 @@ class Commands:
         if agent.runner is None:
             raise Refused("the runner is being started anew: try again in a few seconds")
         before, began = agent.state.attempt, time.monotonic()
-        await agent.runner.ask("restart", **self._diff(env, unset))
+        await self._ask_launcher("restart", self._diff(env, unset))
         ready = await agent.until(
             lambda: (
                 agent.state.phase.ended
@@ -111,7 +113,24 @@ class Commands:
     async def set_for_next(self, env: dict[str, str]) -> None:
         """Change the environment of the next attempt without starting one."""
         if self._agent.runner is not None:
-            await self._agent.runner.ask("env", **self._diff(env, ()))
+            await self._ask_launcher("env", self._diff(env, ()))
+
+    async def _ask_launcher(self, op: str, fields: dict[str, dict[str, str | None]]) -> None:
+        """Ask whoever steers the ranks: a torchrun inside a managed command restarts them in place.
+
+        Without one, or when it is gone, it is the runner itself, which stops and starts. Raises Refused.
+        """
+        runner, nested = self._agent.runner, self._agent.state.runner_socket
+        assert runner is not None
+        answer = None
+        if nested and nested != runner.who.socket:
+            await runner.ask("env", **fields)  # for a start of the command itself
+            with contextlib.suppress(OSError):
+                answer = await ask_once(nested, op, **fields)
+        if answer is None:
+            answer = await runner.ask(op, **fields)
+        if not answer.get("ok"):
+            raise Refused(str(answer.get("text") or "the runner refused"))
 
     @staticmethod
     def _diff(env: dict[str, str], unset: tuple[str, ...]) -> dict[str, dict[str, str | None]]:

@@ -111,6 +111,23 @@ class Runner:
             return await future
 
 
+async def ask_once(path: str, op: str, **fields: Any) -> dict[str, Any]:
+    """Send one command to the runner at a socket. Raises OSError when there is none."""
+    reader, writer = await asyncio.open_unix_connection(path)
+    try:
+        writer.write(msgspec.json.encode({"op": op, "id": 1, **fields}) + b"\n")
+        async with asyncio.timeout(10):
+            line = b"\n"
+            while line == b"\n":  # a poke
+                line = await reader.readline()
+        if not line:
+            raise OSError("the runner has closed its socket")
+        answer: dict[str, Any] = msgspec.json.decode(line)
+        return answer
+    finally:
+        writer.close()
+
+
 class ReportTail:
     """Reads runner.jsonl from a byte offset on."""
 

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from types import FrameType
 from typing import Any
 
@@ -35,6 +36,7 @@ class Managed:
         self.problem = ""
         self._guest: socket.socket | None = None
         """The connection of the torchrun in the command that steers its own ranks."""
+        self._diff: dict[str, str | None] = {}
         self._taken = 0
         """Number of the newest attempt that such a one has taken over."""
         group.on_stop = group.on_restart = self.end_process
@@ -80,7 +82,7 @@ class Managed:
         group = self.group
         if group.stopping:
             return None
-        diff = group.take_env()
+        self._diff = group.take_env()
         directory = group.next_attempt()
         place = {"rank": 0, "local_rank": 0, "node": 0, "gpu": None}
         group.report(
@@ -89,7 +91,7 @@ class Managed:
             cause=group.cause,
             world_size=1,
             ranks=[place],
-            env_diff=diff,
+            env_diff=self._diff,
             failures=group.failures,
         )
         try:
@@ -101,6 +103,7 @@ class Managed:
         if group.stopping or group.restart.is_set():
             self.end_process()  # asked for while it was spawned
         ended.join()
+        self.see_off(process.pid)
         return process.wait()
 
     def spawn(self, stem: str) -> subprocess.Popen[bytes]:
@@ -121,6 +124,14 @@ class Managed:
         for pid in list(self.group.pids.values()):
             spawned.kill_group(pid, signal.SIGTERM)
 
+    def see_off(self, group_id: int) -> None:
+        """The command has ended; a torchrun that it left behind ends its ranks, in its time of grace."""
+        deadline = time.monotonic() + self.group.plan["grace_s"]
+        while self._guest is not None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if self._guest is not None:
+            spawned.kill_group(group_id, signal.SIGKILL)
+
     def welcome(self, peer: socket.socket) -> dict[str, Any]:
         """A torchrun in the command asks to report for its ranks: one at a time may."""
         group = self.group
@@ -128,7 +139,13 @@ class Managed:
             if self._guest is not None or not group.pids:
                 return {"ok": False}
             first, self._guest, self._taken = self._taken != group.attempt, peer, group.attempt
-        return {"ok": True, "first": first, "attempt": group.attempt}
+        return {
+            "ok": True,
+            "first": first,
+            "attempt": group.attempt,
+            "cause": group.cause,
+            "env_diff": self._diff,
+        }
 
     def left(self, peer: socket.socket) -> None:
         """It has ended: where the command goes on, a restart is by stop and start again."""

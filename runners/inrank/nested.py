@@ -30,11 +30,14 @@ def run(plan: dict[str, Any], run_dir: str, argv: list[str]) -> int:
     group.report = Report(os.path.join(run_dir, "runner.jsonl"), lambda: poke(connection))
     directory = attempt_dir(os.path.join(run_dir, "node-0"), said["attempt"])
     if said["first"]:
-        group.inherited = said["attempt"]
+        group.inherited, group.cause = said, said["cause"]
         clear_names(directory)
     group.echo = lambda descriptor, paths: {} if goes_to(directory, descriptor) else dict(paths)
     group.control.start()
-    return finish(group)
+    try:
+        return finish(group)
+    finally:
+        connection.close()
 
 
 def finish(group: Group) -> int:

@@ -86,7 +86,7 @@ def before_attempt(group: Group) -> None:
     Raises GaveUp and Stopped.
     """
     group.settle()
-    group.cause = "launch" if group.attempt == 0 else "membership"
+    group.cause = "membership" if group.attempt else group.cause
     # A rank that was never seen has failed before anybody could look.
     if group.attempt and not group.restart.is_set() and (group.failed.is_set() or group.unseen):
         group.cause = "failure"

@@ -37,8 +37,8 @@ class Group:
         self.run_dir = run_dir
         self.failures = failures
         self.attempt = 0
-        self.inherited = 0
-        """Number of an attempt that the managed command around us has begun: the next one is that one."""
+        self.inherited: dict[str, Any] = {}
+        """Number, cause and env_diff of an attempt that the managed command around us has begun: the next one."""
         self.cause = "launch"
         """Why there is this attempt: see AttemptStarted."""
         self.began = 0.0
@@ -140,19 +140,20 @@ class Group:
         with self.lock:
             diff, self.diff = self.diff, {}
             shown, self.shown = self.shown, {}
-        told = {name: shown.get(name) for name, value in diff.items() if os.environ.get(name) != value}
+        news = {name: shown.get(name) for name, value in diff.items() if os.environ.get(name) != value}
         for name, value in diff.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        return told
+        return {**self.inherited.get("env_diff", {}), **news}
 
     def next_attempt(self) -> str:
         """Begin the next attempt: its number is in `attempt`; a new directory for it, never used before."""
-        number, self.inherited = self.inherited, 0
         node = os.path.join(self.run_dir, "node-0")
-        if not number:
+        number = self.inherited.get("attempt")
+        self.inherited = {}
+        if number is None:
             number = self.attempt + 1
             while os.path.isdir(attempt_dir(node, number)):
                 number += 1
