@@ -75,7 +75,7 @@ def check_python(python: str) -> str:
 
 def _torch_version(python: str) -> str | None:
     """Version of the torch an interpreter would import, without importing it. Raises RunError."""
-    if os.path.samefile(python, sys.executable):
+    if python == os.path.abspath(sys.executable):  # a link to the same file may stand in another environment
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version("torch")
     code = "import importlib.metadata as m; print('torch', m.version('torch'))"
@@ -102,12 +102,19 @@ def place(record: registry.RunRecord, request: Request, port: int | None = None)
         ras_port=free_port(),
         gpus=gpus_here(),
         cores=len(os.sched_getaffinity(0)),
-        cwd=os.getcwd(),
+        cwd=_cwd(),
         python=request.python or default_python(),
         script_exists=exists,
         script_source=source,
         user_env=inherited(os.environ),
     )
+
+
+def _cwd() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise RunError("the directory you are in was removed: cd to one that exists") from None
 
 
 def _script(request: Request) -> tuple[bool, bytes | None]:
@@ -132,9 +139,10 @@ def start(plan: Plan, record: registry.RunRecord) -> registry.Entry:
     """Write the run down and start its agent, which starts the ranks. Raises RunError."""
     ensure_socket_dir()
     document = json.dumps(plan_to_json(plan, masked=True), indent=1).encode()
-    path = registry.create(record, document, plan.files)
-    entry = registry.Entry(path, record)
-    start_agent(entry, {name: value for name, value in plan.env.items() if is_secret(name)})
+    with registry.one_start_at_a_time():
+        path = registry.create(record, document, plan.files)
+        entry = registry.Entry(path, record)
+        start_agent(entry, {name: value for name, value in plan.env.items() if is_secret(name)})
     return entry
 
 
@@ -147,7 +155,8 @@ def start_agent(entry: registry.Entry, env: dict[str, str] | None = None) -> Non
     try:
         with (entry.path / "agent.log").open("ab") as log:
             subprocess.Popen(
-                [sys.executable, "-m", f"{__package__}.agent", "run", str(entry.path), str(write)],
+                # -P: what lies in the user's directory must not shadow the standard library
+                [sys.executable, "-P", "-m", f"{__package__}.agent", "run", str(entry.path), str(write)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, pass_fds=(write,),
                 env={**base, **(env or {})},
             )  # fmt: skip

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import platform
 import re
 import secrets
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from .errors import NoSuchRunError, RunError
 from .model import RunPhase
 from .state import RunState
 
+LOCK_FILE = "start.lock"
 RUN_FILE = "run.json"
 PLAN_FILE = "plan.json"
 AGENT_FILE = "agent.json"
@@ -72,6 +75,28 @@ def new_record(name: str) -> RunRecord:
     return RunRecord(f"{stamp}-{name}-{run8}", run8, name, time.time(), platform.node())
 
 
+@contextmanager
+def one_start_at_a_time() -> Iterator[None]:
+    """Held from the look at the names that are taken until the run is live. Raises RunError."""
+    directory = runs_dir()
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise _unwritable(directory, error) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _unwritable(path: Path, error: OSError) -> RunError:
+    return RunError(
+        f"cannot write {path} ({error.strerror}): free space or set XDG_STATE_HOME to a directory you can write"
+    )
+
+
 def create(record: RunRecord, plan: bytes, files: Mapping[str, str]) -> Path:
     """Make the run directory with its plan and the plan's files. Raises RunError."""
     for entry in entries():
@@ -90,9 +115,7 @@ def create(record: RunRecord, plan: bytes, files: Mapping[str, str]) -> Path:
         identity.write_atomically(path / PLAN_FILE, plan)
         identity.write_atomically(path / RUN_FILE, msgspec.json.encode(record))
     except OSError as error:
-        raise RunError(
-            f"cannot write {path} ({error.strerror}): free space or set XDG_STATE_HOME to a directory you can write"
-        ) from None
+        raise _unwritable(path, error) from None
     return path
 
 

@@ -8,6 +8,24 @@ from typing import Any
 Verbs = Any  # argparse has no public name for what add_subparsers returns
 
 
+def seconds(text: str) -> float:
+    """A duration of an option. Raises ArgumentTypeError."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < 1e9:  # also false for nan
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds: write 0 or more, as in 30 or 2.5")
+    return found
+
+
+def count(text: str) -> int:
+    """A number of things of an option. Raises ArgumentTypeError."""
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number: write 0 or more, as in 3")
+    return int(text)
+
+
 def add_verbs(verbs: Verbs) -> None:
     """Every verb, in the order in which a run meets them."""
     _launch(verbs, "launch", "start a run and open the cockpit on it", "launch:launch")
@@ -18,7 +36,7 @@ def add_verbs(verbs: Verbs) -> None:
     _presets(verbs)
     demo = verbs.add_parser("demo", help="train the shipped example on 2 ranks and open the cockpit on it")
     demo.add_argument("--preset", default="ddp", help="preset to train under (default: ddp)")
-    demo.add_argument("--steps", type=int, default=2000, help="optimizer steps (default: 2000)")
+    demo.add_argument("--steps", type=count, default=2000, help="optimizer steps (default: 2000)")
     demo.add_argument("--nproc-per-node", default="2", metavar="N", help="ranks (default: 2)")
     demo.add_argument("--detach", action="store_true", help="start it and return")
     demo.set_defaults(verb="launch:demo")
@@ -33,8 +51,8 @@ def _start_options(verb: argparse.ArgumentParser) -> None:
         "--nccl", action="append", default=[], metavar="K=V", help="NCCL variable, NCCL_ may be left out"
     )
     verb.add_argument("--no-hook", action="store_true", help="inject nothing into the ranks")
-    verb.add_argument("--grace", type=float, metavar="SECONDS", help="between SIGTERM and SIGKILL")
-    verb.add_argument("--restarts", type=int, metavar="N", help="failures after which the run is given up")
+    verb.add_argument("--grace", type=seconds, metavar="SECONDS", help="between SIGTERM and SIGKILL")
+    verb.add_argument("--restarts", type=count, metavar="N", help="failures after which the run is given up")
     verb.add_argument("--detach", action="store_true", help="start it and return")
     verb.add_argument("--dry-run", action="store_true", help="print the plan and do nothing")
     verb.add_argument("--json", action="store_true", help="one JSON object on stdout")
@@ -80,7 +98,7 @@ def _json(verb: argparse.ArgumentParser) -> None:
 
 def _ranks(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
-        "--rank", type=int, action="append", default=[], metavar="N", help="only this rank; repeatable"
+        "--rank", type=count, action="append", default=[], metavar="N", help="only this rank; repeatable"
     )
 
 
@@ -114,7 +132,7 @@ def _looking(verbs: Verbs) -> None:
     verb.add_argument(
         "--until", choices=("running", "healthy", "done"), default="done", help="(default: done)"
     )
-    verb.add_argument("--timeout", type=float, metavar="SECONDS", help="give up then, with exit code 1")
+    verb.add_argument("--timeout", type=seconds, metavar="SECONDS", help="give up then, with exit code 1")
     verb.set_defaults(verb="runs:wait")
     _logs(verbs)
 
@@ -123,14 +141,14 @@ def _logs(verbs: Verbs) -> None:
     verb = verbs.add_parser("logs", help="what the ranks wrote")
     _run(verb)
     _ranks(verb)
-    verb.add_argument("--node", type=int, metavar="N", help="only this node")
+    verb.add_argument("--node", type=count, metavar="N", help="only this node")
     verb.add_argument(
         "--stream", action="append", choices=("out", "err", "nccl", "log"), default=[],
         help="repeatable (default: out and err; log: of runner and agent)",
     )  # fmt: skip
     verb.add_argument("-f", "--follow", action="store_true", help="go on with what comes")
     verb.add_argument("--grep", default="", metavar="RE", help="only lines that match")
-    verb.add_argument("--attempt", type=int, metavar="N", help="(default: the newest)")
+    verb.add_argument("--attempt", type=count, metavar="N", help="(default: the newest)")
     verb.set_defaults(verb="logs:logs")
 
 
@@ -140,7 +158,7 @@ def _changing(verbs: Verbs) -> None:
     verb.add_argument("level", metavar="LEVEL", help="VERSION, WARN, INFO or TRACE")
     verb.add_argument("--subsys", default="", metavar="A,B", help="NCCL_DEBUG_SUBSYS, e.g. COLL,NET")
     verb.add_argument(
-        "--for", dest="seconds", type=float, metavar="SECONDS", help="then back to what it was"
+        "--for", dest="seconds", type=seconds, metavar="SECONDS", help="then back to what it was"
     )
     verb.add_argument("--restart", action="store_true", help="by a restart of the group instead of live")
     _ranks(verb)
@@ -170,7 +188,7 @@ def _changing(verbs: Verbs) -> None:
     verb.set_defaults(verb="control:dump")
     verb = verbs.add_parser("stop", help="end a run: SIGTERM, grace, SIGKILL, sweep")
     _run(verb)
-    verb.add_argument("--grace", type=float, metavar="SECONDS", help="(default: the preset's)")
+    verb.add_argument("--grace", type=seconds, metavar="SECONDS", help="(default: the preset's)")
     _sure(verb)
     verb.set_defaults(verb="control:stop")
 

@@ -6,6 +6,7 @@ import argparse
 import sys
 from importlib import import_module
 from importlib.metadata import version
+from typing import NoReturn
 
 from .arguments import add_verbs
 
@@ -14,9 +15,17 @@ RUN is a name, an id or a unique prefix of one; left out, it is the only live ru
 Exit codes: 0 done; 1 the run or the check failed; 2 wrong usage; 3 no such run; 4 cannot reach a node."""
 
 
+class Parser(argparse.ArgumentParser):
+    """argparse whose errors are one sentence; its verbs are of this class too."""
+
+    def error(self, message: str) -> NoReturn:
+        """Wrong usage ends with exit status 2."""
+        self.exit(2, f"distui: {message}; `{self.prog} --help` shows what there is\n")
+
+
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="distui",
         description="The cockpit for distributed PyTorch training. Without a verb: the list of runs, or the only one.",
         epilog=EPILOG,

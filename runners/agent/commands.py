@@ -29,6 +29,7 @@ from .runner import ask_once
 if TYPE_CHECKING:
     from .agent import Agent
 
+ENDED = "the run has ended: launch it again to change anything"
 RESTART_SECONDS = 300.0
 """How long a restart may take before its command is answered with what is known then."""
 
@@ -61,12 +62,12 @@ class Commands:
         self._agent.emit(FindingRaised(Finding(name, "warn", text, node=0)))
 
     async def execute(self, command: Action) -> CommandDone:
-        """Do it, journal that it was asked and what came of it, and answer."""
+        """Do it, journal that it was asked and what came of it, and answer. The end of a run is its last word."""
+        if self._agent.state.phase.ended:
+            return CommandDone(command.id, False, ENDED)
         self._agent.emit(CommandReceived(command.id, describe(command), VERBS[type(command)]))
         data: dict[str, str] = {}
         try:
-            if self._agent.state.phase.ended:
-                raise Refused("the run has ended: launch it again to change anything")
             if isinstance(command, Dump):
                 text, data = await self._dump(command)
             elif isinstance(command, Stop):

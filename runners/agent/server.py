@@ -39,6 +39,20 @@ Action = Restart | Stop | SetNccl | Signal | Dump
 Execute = Callable[[Action], Awaitable[CommandDone]]
 
 
+Newest = dict[tuple[type, int], Stamped]
+"""Telemetry by kind and node."""
+
+
+def keep_newest(newest: Newest, stamped: Stamped) -> None:
+    """The newest sample wins; of log sizes, which tell only what changed, every file's newest is kept."""
+    key = (type(stamped.event), stamped.node)
+    held = newest.get(key)
+    if held is not None and isinstance(held.event, LogGrew) and isinstance(stamped.event, LogGrew):
+        sizes = LogGrew(held.event.sizes | stamped.event.sizes)
+        stamped = Stamped(stamped.time, sizes, node=stamped.node)
+    newest[key] = stamped
+
+
 class Client:
     """One viewer: where it is in the journal, and the newest telemetry it has not seen."""
 
@@ -47,7 +61,7 @@ class Client:
         self._journal = journal
         self._next = 0
         """Index into the journal's lines."""
-        self._telemetry: dict[tuple[type, int], Stamped] = {}
+        self._telemetry: Newest = {}
         self._replies: list[bytes] = []
         self._wake = asyncio.Event()
         self.hello: Hello | None = None
@@ -63,13 +77,7 @@ class Client:
     def offer(self, stamped: Stamped) -> None:
         """Newest wins for telemetry; events stand in the journal already."""
         if isinstance(stamped.event, TELEMETRY):
-            key = (type(stamped.event), stamped.node)
-            held = self._telemetry.get(key)
-            if held is not None and isinstance(held.event, LogGrew) and isinstance(stamped.event, LogGrew):
-                stamped = Stamped(
-                    stamped.time, LogGrew(held.event.sizes | stamped.event.sizes), node=stamped.node
-                )
-            self._telemetry[key] = stamped
+            keep_newest(self._telemetry, stamped)
         self._wake.set()
 
     def reply(self, data: bytes) -> None:
@@ -94,12 +102,13 @@ class Client:
             lines = self._journal.lines[self._next : self._next + 512]
             self._next += len(lines)
             parts += [line for _, line in lines]
-            if not self._caught_up and self._next == len(self._journal.lines):
-                self._caught_up = True
-                parts.append(encode(Stamped(time.time(), CaughtUp(self._journal.seq))))
-            if self._caught_up and self.hello.telemetry:
+            level = self._next == len(self._journal.lines)
+            if (self._caught_up or level) and self.hello.telemetry:
                 parts += [encode(stamped) for stamped in self._telemetry.values()]
                 self._telemetry.clear()
+            if level and not self._caught_up:
+                self._caught_up = True
+                parts.append(encode(Stamped(time.time(), CaughtUp(self._journal.seq))))
         return b"".join(parts)
 
 
@@ -112,7 +121,7 @@ class Server:
         self._path, self._run, self._run_dir = path, run, run_dir
         self._journal, self._version, self._execute = journal, version, execute
         self._clients: set[Client] = set()
-        self._newest: dict[tuple[type, int], Stamped] = {}
+        self._newest: Newest = {}
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.idle = asyncio.Event()
@@ -139,7 +148,7 @@ class Server:
     def publish(self, stamped: Stamped) -> None:
         """An event that is in the journal, or telemetry."""
         if isinstance(stamped.event, TELEMETRY):
-            self._newest[(type(stamped.event), stamped.node)] = stamped
+            keep_newest(self._newest, stamped)
         for client in self._clients:
             client.offer(stamped)
 

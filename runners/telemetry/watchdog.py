@@ -48,7 +48,7 @@ class GpuSource:
         self._node = node
         self._limits = limits
         self._command = command or (
-            *(sys.executable, "-m", f"{__package__}.sampler"),
+            *(sys.executable, "-P", "-m", f"{__package__}.sampler"),
             *("--interval", str(self._interval)),
         )
         self._decode = msgspec.json.Decoder(Event).decode

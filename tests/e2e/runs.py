@@ -1,4 +1,4 @@
-"""A user of their own for one test: state, configuration and sockets apart; `distui` as a subprocess; nothing is left."""
+"""A user of their own for one test: directories and sockets apart, `distui` as a subprocess, and nothing is left."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ class World:
     def close(self) -> None:
         """Stop every run, end by pid whatever is left, and fail if anything was."""
         if self.runs.is_dir():
-            for record in sorted(self.runs.glob("*/run.json")):
-                self.distui("stop", json.loads(record.read_text())["run"], "--yes", "--grace", "2")
+            for path in sorted(self.runs.glob("*/journal.jsonl")):
+                self.distui("stop", path.parent.name, "--yes", "--grace", "2")
         left = self.left()
         for pid in left:
             with contextlib.suppress(ProcessLookupError):

@@ -10,7 +10,7 @@ from ...runners import registry
 from ...runners.errors import RunError
 from ...runners.logs.files import LogError, LogFile, parse_file_id
 from ...runners.logs.follow import Merge, choose
-from ...runners.model import LogGrew
+from ...runners.model import CaughtUp, LogGrew, RunEnded
 from ...runners.state import RunState
 from ...runners.wire.link import Link
 from ..connect import with_link
@@ -43,12 +43,10 @@ class Reading:
         """Read what there is, and with --follow what comes, until the run has ended."""
         async for stamped in self._link.events():
             self._state.apply(stamped)
-            if self._state.live and self._state.log_sizes and isinstance(stamped.event, LogGrew):
+            if self._state.live and isinstance(stamped.event, CaughtUp | LogGrew | RunEnded):
                 await self._read_new()
                 if not self._options.follow:
                     break
-            elif self._state.live and self._state.phase.ended:
-                await self._read_new()
         if self._merge is not None:
             _print(self._merge.flush())
         return 0

@@ -1,0 +1,75 @@
+"""What a user types wrong is answered with one sentence and the right exit code, before anything is started."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from ..runs import World
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["launch", "dpd", "--", "x.py"], 2, ["dpd", "ddp"]),
+        (["launch", "ddp", "--set", "stratgy.kind=ddp", "--", "x.py"], 2, ["stratgy", "strategy"]),
+        (
+            ["launch", "ddp", "--set", "launcher.grace_s=soon", "--", "x.py"],
+            2,
+            ["launcher.grace_s", "soon"],
+        ),
+        (["launch", "ddp", "--set", "grace", "--", "x.py"], 2, ["--set", "grace", "="]),
+        (["launch", "ddp", "--env", "NOVALUE", "--", "x.py"], 2, ["--env NOVALUE", "NAME=VALUE"]),
+        (["launch", "ddp", "--env", "=x", "--", "x.py"], 2, ["--env", "NAME=VALUE"]),
+        (["launch", "ddp", "--env", "RANK=1", "--", "x.py"], 2, ["RANK", "launcher"]),
+        (["launch", "ddp", "--nccl", "DEBUG=LOUD", "--", "x.py"], 2, ["NCCL_DEBUG", "LOUD", "INFO"]),
+        (["launch", "ddp", "--nccl", "DEBUGG=INFO", "--", "x.py"], 2, ["NCCL_DEBUGG", "NCCL_DEBUG"]),
+        (["launch", "ddp", "--port", "0", "--", "x.py"], 2, ["--port 0", "65535"]),
+        (["launch", "ddp", "--port", "70000", "--", "x.py"], 2, ["--port 70000", "65535"]),
+        (["launch", "ddp", "--", "missing.py"], 2, ["missing.py"]),
+        (["launch", "ddp", "-m", "--no-python", "--", "x.py"], 2, ["--module", "--no-python"]),
+        (["launch", "ddp"], 2, ["--"]),
+        (["launch", "ddp", "--on", "moon", "--", "x.py"], 2, ["--on moon"]),
+        (["launch", "ddp", "--name", "../up", "--", "x.py"], 2, ["../up"]),
+        (["launch", "ddp", "--nproc-per-node", "many", "--", "x.py"], 2, ["many"]),
+        (["launch", "ddp", "--nproc-per-node", "0", "--", "x.py"], 2, ["0"]),
+        (["launch", "ddp", "--nproc-per-node", "100000", "--", "x.py"], 2, ["100000"]),
+        (["launch", "ddp", "--grace", "-1", "--", "x.py"], 2, ["grace"]),
+        (["launch", "ddp", "--restarts", "-1", "--", "x.py"], 2, ["restart"]),
+        (["exec", "--grace", "-1", "--", "true"], 2, ["grace"]),
+        (["exec", "--restarts", "-1", "--", "true"], 2, ["restart"]),
+        (["exec", "--grace", "nan", "--", "true"], 2, ["grace", "nan"]),
+        (["exec"], 2, ["--"]),
+        (["lunch", "ddp"], 2, ["lunch", "launch"]),
+        (["launch"], 2, ["PRESET"]),
+        (["launch", "ddp", "--port", "many", "--", "x.py"], 2, ["--port", "many"]),
+        (["launch", "ddp", "--gpu", "--", "x.py"], 2, ["--gpu"]),
+        (["signal", "nothing", "USR1", "--rank", "-1"], 2, ["--rank", "-1"]),
+        (["wait", "nothing", "--timeout", "soon"], 2, ["--timeout", "soon"]),
+        (["dump", "nothing", "everything"], 2, ["everything", "stacks"]),
+        (["status", "nothing"], 3, ["nothing", "distui ls"]),
+        (["status"], 3, ["no run yet"]),
+        (["stop", "nothing", "--yes"], 3, ["nothing"]),
+        (["logs", "nothing"], 3, ["nothing"]),
+        (["restart", "nothing", "--yes"], 3, ["nothing"]),
+        (["attach", "nothing"], 3, ["nothing"]),
+        (["presets", "show", "dpd"], 2, ["dpd", "ddp"]),
+        (["ls", "--", "x"], 2, ["--"]),
+        (["watch", "999999999"], 3, ["999999999"]),
+    ],
+)
+def test_one_sentence(world: World, words: list[str], code: int, said: list[str]) -> None:
+    world.script("x.py", "print('hello')\n")
+    world.distui(*words).refused(code, *said)
+    assert not world.runs.exists() or not list(world.runs.iterdir())
+
+
+def test_a_port_that_is_held(world: World) -> None:
+    world.script("x.py", "print('hello')\n")
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        port = held.getsockname()[1]
+        world.distui("launch", "ddp", "--port", str(port), "--", "x.py").refused(2, str(port), "not free")
+    assert not world.runs.exists() or not list(world.runs.iterdir())

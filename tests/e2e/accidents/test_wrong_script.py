@@ -1,0 +1,70 @@
+"""A script or command that cannot run, and modules of the user's that share a name with the standard library's."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from ..runs import World
+
+
+@pytest.mark.torch
+def test_a_script_with_a_syntax_error(world: World) -> None:
+    script = world.script("broken.py", "import os\nthis is no python\n")
+    done = world.distui(
+        "launch", "ddp", "--nproc-per-node", "2", "--restarts", "0", "--json", "--", script
+    )
+    assert done.code == 1
+    assert "Traceback" not in done.err
+    status = done.json()
+    assert status["state"] == "failed"
+    cause = status["attempts"][0]["first_cause"]
+    assert any("SyntaxError" in line for line in cause["last_lines"]), cause
+    assert cause["exit_code"] == 1
+    assert f"rank {cause['rank']}" in status["text"]
+    said = world.distui("status", "broken").fine().out
+    assert "SyntaxError" in said
+    assert "SyntaxError" in world.distui("logs", "broken", "--stream", "err").fine().out
+
+
+def test_a_command_that_is_not_there(world: World) -> None:
+    done = world.distui("exec", "--", "no-such-command-here", "--flag")
+    assert done.code in (1, 2)
+    assert "Traceback" not in done.err
+    assert "no-such-command-here" in done.err + done.out
+
+
+def test_a_command_that_fails(world: World) -> None:
+    run = world.execute("import sys\nsys.stderr.write('out of luck\\n')\nsys.exit(3)\n")
+    assert run.wait() == 1
+    status = run.status()
+    assert (status["state"], status["exit_code"]) == ("failed", 3)
+    assert status["attempts"][0]["first_cause"]["last_lines"] == ["out of luck"]
+
+
+def test_the_users_modules_shadow_nothing_of_ours(world: World) -> None:
+    """A training directory with a select.py, a platform.py or a runner.py of its own is no reason to fail."""
+    for name in ("select", "platform", "signal", "queue", "socket", "msgspec", "psutil", "runner", "report"):
+        world.script(f"{name}.py", f"raise RuntimeError('the user own {name}.py was imported')\n")
+    world.script("distui.py", "raise RuntimeError('the user own distui.py was imported')\n")
+    run = world.run("exec", "--name", "shadow", "--", sys.executable, "-I", "-c", "print('fine')")
+    assert run.wait() == 0, run.describe()
+    assert "fine" in run.distui("logs").fine().out
+
+
+def test_the_directory_is_gone(world: World) -> None:
+    """The working directory was removed under the shell."""
+    lost = world.work / "lost"
+    lost.mkdir()
+    command = 'rmdir "$PWD" && exec "$0" exec -- true'
+    import subprocess
+
+    from ..runs import DISTUI
+
+    done = subprocess.run(
+        ["bash", "-c", command, DISTUI], cwd=lost, env=world.env, capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 2, done
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
