@@ -48,19 +48,22 @@ class Steps:
         if register is None:
             return False
 
-        def stepped(optimizer: Any, args: Any, kwargs: Any, now: Any = time.time) -> None:
-            # A sharded optimizer calls an inner one: count only whoever came first.
-            if self._optimizer() is optimizer:
-                self.count += 1
-                self.last = now()
-            elif self._optimizer() is None:
-                self._optimizer = weakref.ref(optimizer)
-                self.count += 1
-                self.first = self.last = now()
-
-        stepped._torchdynamo_disable = True  # type: ignore[attr-defined]  # a compiled step must not trace it
-        register(stepped)
+        register(self._stepped)
         return True
+
+    def _stepped(
+        self, optimizer: Any, args: Any, kwargs: Any, now: Callable[[], float] = time.time
+    ) -> None:
+        # A sharded optimizer calls an inner one: count only whoever came first.
+        if self._optimizer() is optimizer:
+            self.count += 1
+            self.last = now()
+        elif self._optimizer() is None:
+            self._optimizer = weakref.ref(optimizer)
+            self.count += 1
+            self.first = self.last = now()
+
+    _stepped._torchdynamo_disable = True  # type: ignore[attr-defined]  # a compiled step must not trace it
 
 
 class Hook:
