@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from textual.app import App, SuspendNotSupported, SystemCommand
 from textual.binding import Binding
+from textual.events import CursorPosition
 from textual.screen import Screen
 from textual.signal import Signal
 
@@ -23,6 +24,7 @@ from ..runners.wire.link import LinkError, Window
 from . import terminal
 from .actions import ACTIONS, MUTATING, bindings, key_text, keymap_path, load_keymap
 from .follow import Follower, LinkPhase, RunEntry, RunSource
+from .pacing import ASK, Pacer
 from .rows.command import CommandError, parse
 from .rows.confirm import confirmation
 from .rows.frame import Frame, View
@@ -61,6 +63,7 @@ class CockpitApp(App[None]):
         self.clock = clock
         self.owns_terminal = False
         """Whether signals and a hang-up of the terminal end the app."""
+        self.pacer = Pacer(self._ask_cursor)
         self._first = run_id
         self._forced_readonly = readonly
         self._keys = keys if keys is not None else keymap_path()
@@ -80,6 +83,7 @@ class CockpitApp(App[None]):
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGHUP):
                 loop.add_signal_handler(number, self._signalled, number)
+            self.pacer.active = True
         self.set_class(self.view.ascii, "-ascii")
         self.set_interval(1 / TICKS_A_SECOND, self.tick)
         self._show_first()
@@ -121,6 +125,7 @@ class CockpitApp(App[None]):
         """The only heartbeat of the screen: publish a frame when there is something new."""
         if self.owns_terminal:
             terminal.end_if_hung_up(128 + signal.SIGHUP)
+        self.pacer.pump()
         follower = self.follower
         if follower is None or self.view.paused:
             return
@@ -128,6 +133,18 @@ class CockpitApp(App[None]):
         if stamp != self._painted:
             self._painted = stamp
             self.publish()
+
+    def _ask_cursor(self) -> None:
+        """Ask once the batch has been written; the answer is `on_cursor_position`."""
+
+        def write() -> None:
+            if self._driver is not None:
+                self._driver.write(ASK)
+
+        self.call_after_refresh(write)
+
+    def on_cursor_position(self, event: CursorPosition) -> None:
+        self.pacer.answered()
 
     def publish(self) -> None:
         """Hand the state as it is now to every widget that subscribed."""

@@ -6,8 +6,10 @@ apart for colour-blind eyes; glyphs repeat everything that a colour says.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rich.style import Style
-from textual.theme import Theme
+from textual.theme import BUILTIN_THEMES, Theme
 
 DARK, LIGHT, ANSI = "distui-dark", "distui-light", "distui-ansi"
 
@@ -105,11 +107,6 @@ THEMES = (
         error="#b04300", success="#00639c", foreground="#1c2733", background="#fafbfc", surface="#f1f3f5",
         panel="#e4e8ec", variables={"footer-background": "#e4e8ec", "border": "#b7c0c9"},
     ),
-    Theme(
-        name=ANSI, dark=True, ansi=True, primary="ansi_blue", secondary="ansi_cyan", accent="ansi_cyan",
-        warning="ansi_yellow", error="ansi_red", success="ansi_blue", foreground="ansi_default",
-        background="ansi_default", surface="ansi_default", panel="ansi_default", boost="ansi_default",
-        variables={"border": "ansi_bright_black"},
-    ),
+    replace(BUILTIN_THEMES["ansi-dark"], name=ANSI),
 )  # fmt: skip
 """For Textual's own widgets: inputs, lists, frames."""

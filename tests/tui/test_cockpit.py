@@ -30,6 +30,7 @@ from distui.tui.screens.modal import ConfirmScreen, TextScreen
 from distui.tui.screens.nccl import NcclScreen
 from distui.tui.screens.run import RunScreen
 from distui.tui.screens.runs import RunsScreen
+from distui.tui.theme import ANSI, DARK, LIGHT
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -469,6 +470,18 @@ async def test_leaving_never_ends_the_run(rig: Start, key: str) -> None:
         await it.press(key)
     assert it.link.commands == []
     assert it.app.return_code == 0
+
+
+async def test_every_theme_paints_every_screen(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        for name in (LIGHT, ANSI, DARK):
+            await it.press("t")
+            await it.until(lambda name=name: it.app.theme == name)  # type: ignore[misc]
+            assert "4711" in it.screen()
+            for key in ("r", "d"):
+                await it.press(key, "escape")
+        assert isinstance(it.app.screen, RunScreen)
 
 
 async def test_ascii_means_ascii_everywhere(rig: Start) -> None:

@@ -43,7 +43,9 @@ def look(
         await it.until(lambda: then in it.screen())
         await pilot.pause()
 
-    return snap(it.app, terminal_size=size, run_before=settle)
+    same = snap(it.app, terminal_size=size, run_before=settle)
+    assert it.app._exception is None
+    return same
 
 
 def troubled() -> list[tuple[float, Event]]:

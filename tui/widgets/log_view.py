@@ -97,6 +97,10 @@ class LogView(Pane):
         while True:
             await self._wake.wait()
             self._wake.clear()
+            if self.pacer is not None and self.pacer.busy:  # a flood must not outrun the terminal
+                await asyncio.sleep(PAUSE_S)
+                self._wake.set()
+                continue
             try:
                 await self._pull()
                 self._reason = ""
@@ -159,6 +163,8 @@ class LogView(Pane):
         elif gone:
             self.cursor = max(0, self.cursor - gone)
         self.refresh()
+        if self.pacer is not None:
+            self.pacer.sent()
 
     def _lines_gone(self, lines: list[LogLine]) -> int:
         """How many lines were dropped at the front to make room."""

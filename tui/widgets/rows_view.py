@@ -14,6 +14,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from ..actions import bindings
+from ..pacing import Pacer
 from ..rows import glyphs
 from ..rows.cells import Row
 from ..theme import styles
@@ -72,9 +73,23 @@ class RowsView(ScrollView):
         return max(0, self.size.height - self._head_rows)
 
     def _refresh_rows(self, changed: Sequence[int]) -> None:
-        """Repaint these rows where they are on the screen; -1 is the head."""
+        """These rows changed, -1 is the head: paint those on the screen as soon as the terminal takes them."""
+        if not changed:
+            return
+        if self.pacer is None:
+            self.paint_rows(list(changed))
+        else:
+            self.pacer.add(self, list(changed))
+
+    @property
+    def pacer(self) -> Pacer | None:
+        """The app's, where it has one."""
+        return getattr(self.app, "pacer", None)
+
+    def paint_rows(self, rows: list[int]) -> None:
+        """Repaint these rows where they are on the screen now."""
         width, top = self.size.width, self.scroll_offset.y
-        visible = (0 if y < 0 else y - top + self._head_rows for y in changed)
+        visible = (0 if y < 0 else y - top + self._head_rows for y in rows)
         regions = [Region(0, y, width, 1) for y in visible if 0 <= y < self.size.height]
         if len(regions) > self.size.height // 2:
             self.refresh()
