@@ -8,9 +8,11 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tempfile
 import tomllib
 import venv
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -120,12 +122,18 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def clean(tmp_path: Path, own_directories: Path) -> dict[str, str]:
-    """An environment in which nothing points to this checkout."""
+def clean(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """An environment in which nothing points to this checkout, nor to the runs of whoever tests."""
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_"))
     }
-    return kept | {"HOME": str(tmp_path)}
+    with tempfile.TemporaryDirectory(prefix="dt-") as short:  # a unix socket's path holds 108 bytes
+        yield kept | {
+            "HOME": str(tmp_path),
+            "XDG_STATE_HOME": f"{short}/state",
+            "XDG_CONFIG_HOME": f"{short}/config",
+            "DISTUI_SOCKET_DIR": f"{short}/s",
+        }
 
 
 def test_nothing_generic_is_installed(installed: Path) -> None:

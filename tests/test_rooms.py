@@ -16,12 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("presets", "runners", "tui")
 MODULE_LINES = 320
 FUNCTION_LINES = 45
-LONGER = {
-    "runners/model.py": (540, "one schema in one place, and no logic"),
-    "runners/state.py": (335, "one fold, a method an event"),
-    "runners/agent/agent.py": (360, "the agent's life, from its first event to its last"),
-    "tui/app.py": (360, "what all screens share"),
-}
+LONGER = {"tui/app.py": (380, "what all screens share: life, commands, keys")}
 """Modules allowed to be longer: their own limit in lines, and why."""
 BORDERS = {"runners/agent/sampling.py", "tui/follow.py"}
 """Where everything may be caught: a sampler's bug must not end the agent, nor a link's the cockpit."""
