@@ -1,0 +1,96 @@
+"""`python -m tests.bench`: measure, print the table, and with --write keep it in docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+
+from . import document, machine
+from .figures import Row, markdown, skipped
+from .options import QUICK, Effort
+from .place import NotReached
+
+TOPICS = {
+    "launch": "launching",
+    "restart": "restarting",
+    "slowdown": "slowing",
+    "agent": "agents",
+    "cockpit": "cockpits",
+    "help": "helping",
+    "nccl": "switching",
+    "more": "more",
+}
+"""Topic → module with `rows(effort)`, in the order of the table."""
+
+
+def options(argv: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    add = parser.add_argument
+    add("topics", nargs="*", metavar="TOPIC", help=f"of {', '.join(TOPICS)} (default: all)")
+    add("--quick", action="store_true", help="few repetitions: shows that it works, no numbers to quote")
+    add("--write", action="store_true", help="also write docs/benchmarks.md")
+    add(
+        "--nvitop", action="store_true", help="compare with nvitop, installed into a throw-away environment"
+    )
+    for name in ("launches", "restarts", "pairs", "steps", "blocks", "toggles"):
+        add(f"--{name}", type=int, metavar="N", help=f"(default: {getattr(Effort(), name)})")
+    add(
+        "--watch-s", type=float, metavar="S", help=f"seconds CPU is counted (default: {Effort().watch_s:g})"
+    )
+    found = parser.parse_args(argv)
+    unknown = [topic for topic in found.topics if topic not in TOPICS]
+    if unknown:
+        parser.error(f"no topic {unknown[0]!r}: there are {', '.join(TOPICS)}")
+    return found
+
+
+def effort_of(found: argparse.Namespace) -> Effort:
+    """What the options ask for."""
+    base = QUICK if found.quick else Effort()
+    names = {field.name for field in dataclasses.fields(Effort)}
+    asked = {name: value for name, value in vars(found).items() if name in names and value}
+    return dataclasses.replace(base, **asked)
+
+
+def measure(topic: str, effort: Effort) -> list[Row]:
+    """The rows of a topic; one that cannot be measured here says why."""
+    rows: Callable[[Effort], list[Row]] = import_module(f".{TOPICS[topic]}", __package__).rows
+    began = time.monotonic()
+    try:
+        found = rows(effort)
+    except NotReached as error:
+        found = [skipped(topic, str(error), goal=0.0)]
+    sys.stderr.write(f"{topic}: {time.monotonic() - began:.0f} s\n")
+    for row in found:
+        sys.stderr.write(
+            f"  {row.what}: {row.ours} | {row.peer} | {row.shown} | {row.goal_text} {row.met}\n"
+        )
+    return found
+
+
+def main(argv: list[str]) -> int:
+    """0 when every goal was met, else 1."""
+    found = options(argv)
+    busy = machine.busy_percent()
+    rows = [
+        row
+        for topic in TOPICS
+        if topic in (found.topics or TOPICS)
+        for row in measure(topic, effort_of(found))
+    ]
+    sys.stdout.write(
+        f"{machine.describe()}\n{busy:.0f} % of the cores were busy before\n\n{markdown(rows)}"
+    )
+    if found.write:
+        command = " ".join(["python -m tests.bench", *argv])
+        document.write(rows, command, busy)
+    return 1 if any(row.met not in ("", "yes") for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,145 @@
+"""What the agent and its sampler use with eight GPUs and eight ranks, and the same of those who only watch GPUs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import machine
+from .figures import Row, Sample, limit_row
+from .options import Effort
+from .place import RANKS, NotReached, Place, a_place, wait_for
+from .terminal import Terminal
+
+CPU_GOAL, RSS_GOAL = 1.0, 60.0
+GPUS = 8
+SETTLE_S = 8.0
+"""After the start: imports, first samples, the ranks' own."""
+RIG = Path(__file__).parents[1] / "rigs" / "nvml"
+GIB = 1 << 30
+
+
+def fake_driver(place: Place) -> dict[str, str]:
+    """Variables that lead a sampler to eight busy GPUs. Raises NotReached without a compiler."""
+    made = subprocess.run(
+        [sys.executable, RIG / "build.py", place.root / "driver"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if made.returncode:
+        raise NotReached(f"the fake driver: {made.stderr.strip()}")
+    show_ranks(place, ())
+    return {
+        "DISTUI_NVML_LIBRARY": made.stdout.strip(),
+        "FAKE_NVML_SCENARIO": str(place.root / "scenario"),
+    }
+
+
+def show_ranks(place: Place, pids: Sequence[int]) -> None:
+    """Eight busy GPUs, each held by one of the processes."""
+    sys.path.insert(0, str(RIG))
+    import scenario
+
+    lines = [scenario.process(gpu, pid, 60 * GIB) for gpu, pid in enumerate(pids)]
+    scenario.write(place.root / "scenario", scenario.busy(GPUS) + "".join(lines))
+
+
+def start_light(place: Place, name: str) -> list[int]:
+    """Eight light ranks under the agent; their pids. The fake driver must be in the place's environment."""
+    words = [str(RANKS / "light.py")]
+    place.launch(name, words, ("--nproc-per-node", str(GPUS))).wait(60)
+
+    def look() -> list[int] | None:
+        pids = [rank["pid"] for rank in place.status(name)["ranks"] if (rank["step"] or 0) > 2]
+        return pids if len(pids) == GPUS else None
+
+    pids = wait_for("eight ranks that step", look, 120)
+    show_ranks(place, pids)
+    return pids
+
+
+def agent_and_sampler(agent: int) -> list[int]:
+    """The agent, and the sampler if there is one."""
+    found = [agent]
+    for child in machine.children(agent):
+        with open(f"/proc/{child}/cmdline", "rb") as file:
+            if b"telemetry.sampler" in file.read():
+                found.append(child)
+    return found
+
+
+def cpu_percents(pids: Sequence[int], seconds: float, parts: int = 6) -> list[list[float]]:
+    """CPU of each process in percent of a core, in `parts` pieces of the time."""
+    found: list[list[float]] = [[] for _ in pids]
+    for _ in range(parts):
+        before, began = [machine.cpu_s(pid) for pid in pids], time.monotonic()
+        time.sleep(seconds / parts)
+        took = time.monotonic() - began
+        for kept, pid, then in zip(found, pids, before, strict=True):
+            kept.append(100 * (machine.cpu_s(pid) - then) / took)
+    return found
+
+
+def together(each: list[list[float]]) -> Sample:
+    """The sum of all processes, piece by piece."""
+    return Sample(tuple(sum(piece) for piece in zip(*each, strict=True)), "% of a core")
+
+
+def split(each: list[list[float]], names: Sequence[str]) -> str:
+    """What each process has in the sum."""
+    means = [sum(one) / len(one) for one in each]
+    return ", ".join(f"{name} {mean:.2f} %" for name, mean in zip(names, means, strict=True))
+
+
+def rows(effort: Effort) -> list[Row]:
+    """Agent and sampler alone; then with a viewer that follows; then nvitop."""
+    with a_place() as place:
+        place.env.update(fake_driver(place))
+        start_light(place, "light")
+        time.sleep(SETTLE_S)
+        pids = agent_and_sampler(place.agent("light"))
+        if len(pids) < 2:
+            raise NotReached("the agent has no sampler")
+        alone = cpu_percents(pids, effort.watch_s)
+        held = [machine.memory(pid) for pid in pids]
+        follower = place.start([str(Path(sys.executable).parent / "distui"), "events", "-f", "light"])
+        time.sleep(1)
+        followed = cpu_percents(pids, effort.watch_s / 2)
+        follower.terminate()
+        follower.wait(10)
+        peer = nvitop(place, effort)
+    names = ("agent", "sampler")
+    both = held[0] + held[1]
+    rss = Sample((both.rss / machine.MIB,), "MiB", 1)
+    parts = tuple(f"{name}: {one}" for name, one in zip(names, held, strict=True))
+    return [
+        limit_row("agent + sampler, 8 GPUs, 8 ranks, 1 Hz: CPU", together(alone), CPU_GOAL, peer[0],
+                  (f"Of it: {split(alone, names)}.",)),
+        limit_row("the same with a viewer", together(followed), CPU_GOAL, "", (f"Of it: {split(followed, names)}.",)),
+        limit_row("agent + sampler: memory (RSS)", rss, RSS_GOAL, peer[1], (f"{'; '.join(parts)}; together {both}.",)),
+    ]  # fmt: skip
+
+
+def nvitop(place: Place, effort: Effort) -> tuple[str, str]:
+    """CPU and memory of `nvitop` at 1 Hz on the same fake GPUs; empty where it is not wanted."""
+    if not effort.nvitop:
+        return "", ""
+    folder = place.root / "nvitop"
+    for argv in (
+        [sys.executable, "-m", "venv", str(folder)],
+        [str(folder / "bin" / "pip"), "install", "--quiet", "nvitop"],
+    ):
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
+        if done.returncode:
+            return f"nvitop cannot be installed here: {(done.stderr.strip().splitlines() or [''])[-1]}", ""
+    env = {**place.env, "LD_LIBRARY_PATH": os.path.dirname(place.env["DISTUI_NVML_LIBRARY"])}
+    with Terminal([str(folder / "bin" / "nvitop"), "--interval", "1"], env, (40, 120)) as terminal:
+        time.sleep(3)
+        cpu = Sample(tuple(cpu_percents([terminal.pid], effort.watch_s / 2)[0]), "% of a core")
+        held = machine.memory(terminal.pid)
+    return f"nvitop: {cpu}", f"nvitop: {held.rss / machine.MIB:.1f} MiB"

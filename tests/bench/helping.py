@@ -1,0 +1,37 @@
+"""What the command line costs before it does anything."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from .figures import Row, Sample, limit_row
+from .options import Effort
+from .place import BIN
+
+GOAL = 150.0
+
+
+def cpu_ms(argv: list[str]) -> float:
+    """User and system time of a command in milliseconds."""
+    running = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, used = os.wait4(running.pid, 0)
+    running.returncode = os.waitstatus_to_exitcode(status)
+    return 1000 * (used.ru_utime + used.ru_stime)
+
+
+def rows(effort: Effort) -> list[Row]:
+    """In turns with a Python that does nothing and with torchrun's own help."""
+    commands = [
+        [str(BIN / "distui"), "--help"],
+        [sys.executable, "-c", "pass"],
+        [str(BIN / "torchrun"), "--help"],
+    ]
+    found: list[list[float]] = [[], [], []]
+    for _ in range(effort.helps):
+        for values, command in zip(found, commands, strict=True):
+            values.append(cpu_ms(command))
+    ours, python, other = (Sample(tuple(values), "ms", 0) for values in found)
+    peer = f"`python -c pass`: {python.median:.0f} ms; `torchrun --help`: {other.median:.0f} ms"
+    return [limit_row("`distui --help`: CPU", ours, GOAL, peer)]

@@ -1,0 +1,113 @@
+"""From asking for a restart, or from the loss of a rank, to the first step of the next attempt."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from . import machine
+from .figures import Row, Sample, ratio_row
+from .options import Effort
+from .place import NotReached, Place, a_place, stamped, torchrun, wait_for
+
+GOAL = 1.0
+NPROC = 2
+IDLE_S = "30"
+"""Each rank sleeps this long after a step, so that neither run disturbs the other's measurement."""
+
+
+def words(place: Place, folder: str) -> list[str]:
+    """The example with checkpoints of its own."""
+    return stamped(
+        "--steps", "1000000", "--checkpoint-every", "0", "--step-delay", IDLE_S,
+        "--checkpoint-dir", str(place.root / folder),
+    )  # fmt: skip
+
+
+def rank_pids(launcher: int) -> list[int]:
+    """Processes under a launcher that know their rank."""
+    found = []
+    for pid in machine.tree(launcher)[1:]:
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                env = file.read()
+        except OSError:
+            continue
+        if b"\0LOCAL_RANK=" in env:
+            found.append(pid)
+    return found
+
+
+class Pair:
+    """One run under distui and one under torchrun, both idle between measurements."""
+
+    def __init__(self, place: Place) -> None:
+        self.place, self.seen = place, set[str]()
+        options = ("--nproc-per-node", str(NPROC))
+        env = place.same_env(words(place, "a"), options)
+        place.launch("restarted", words(place, "a"), options).wait(60)
+        place.new_stamps(self.seen, NPROC)
+        self.bare = place.start(
+            torchrun(
+                NPROC, words(place, "b"), "--max-restarts", "100", "--rdzv-backend", "c10d",
+                "--rdzv-endpoint", "127.0.0.1:0",
+            ),
+            **env,
+        )  # fmt: skip
+        place.new_stamps(self.seen, NPROC)
+
+    def restart(self) -> float:
+        """Seconds from the start of `distui restart` to the first step of every rank."""
+        began = time.monotonic()
+        asking = self.place.start(["distui", "restart", "restarted", "--yes"])
+        took = self.place.new_stamps(self.seen, NPROC) - began
+        if asking.wait(60):
+            raise NotReached("distui restart failed")
+        return took
+
+    def lose(self) -> float:
+        """Seconds from SIGKILL of rank 1 to the first step of every rank of torchrun's next attempt."""
+        victim = max(wait_for("two ranks", self._ranks))
+        began = time.monotonic()
+        os.kill(victim, signal.SIGKILL)
+        return self.place.new_stamps(self.seen, NPROC) - began
+
+    def _ranks(self) -> list[int] | None:
+        found = rank_pids(self.bare.pid)
+        return found if len(found) == NPROC else None
+
+
+def rows(effort: Effort) -> list[Row]:
+    """In turns. A restart that does not come back is counted, and ends the measurement."""
+    ours: list[float] = []
+    theirs: list[float] = []
+    back = ""
+    with a_place() as place:
+        pair = Pair(place)
+        try:
+            for _ in range(effort.restarts):
+                ours.append(pair.restart())
+                theirs.append(pair.lose())
+        except NotReached as error:
+            back = f"; {error}"
+        attempt = place.status("restarted")["attempt"]
+    came = Row(
+        "restarts in place that came back", f"{len(ours)} of {effort.restarts}{back}",
+        value=float(effort.restarts - len(ours)), shown=f"{effort.restarts - len(ours)} lost", goal=0.0,
+        goal_text="0 lost", notes=(f"The run was at attempt {attempt} afterwards.",),
+    )  # fmt: skip
+    if not theirs:
+        return [came]
+    note = (
+        "distui: from the start of `distui restart --yes`. Without it: from SIGKILL of one rank under "
+        "`torchrun --max-restarts 100` with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1. Both resume from a checkpoint."
+    )
+    timed = ratio_row(
+        "restart in place to first step",
+        Sample(tuple(ours), "s"),
+        Sample(tuple(theirs), "s"),
+        GOAL,
+        (note,),
+    )
+    return [timed, came]
