@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from textual.app import App, SuspendNotSupported, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import Binding
 from textual.events import CursorPosition
 from textual.screen import Screen
 from textual.signal import Signal
 
-from ..runners.model import Command, CommandDone, Restart, Stop
 from ..runners.wire.link import LinkError, Window
 from . import terminal
 from .actions import ACTIONS, MUTATING, bindings, key_text, keymap_path, load_keymap
-from .follow import Follower, LinkPhase, RunEntry, RunSource
+from .commanding import CommandingApp
+from .follow import Follower, RunEntry, RunSource
 from .pacing import ASK, Pacer
-from .rows.command import CommandError, parse
-from .rows.confirm import confirmation
 from .rows.frame import Frame, View
 from .theme import NAMES, THEMES
 
@@ -34,11 +30,7 @@ TICKS_A_SECOND = 4
 """How often the screen looks whether there is something new. Telemetry comes once a second."""
 
 
-def _new_id() -> str:
-    return uuid.uuid4().hex[:8]
-
-
-class CockpitApp(App[None]):
+class CockpitApp(CommandingApp):
     """Owns the follower of the run on the screen, and how the user looks at it; widgets own their paint."""
 
     CSS_PATH = "app.tcss"
@@ -176,79 +168,6 @@ class CockpitApp(App[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return self.allowed(action)
 
-    # --- commands
-
-    def ask(self, command: Command) -> None:
-        """Ask before a command that changes the run; send the others at once."""
-        from .screens.modal import ConfirmScreen
-
-        if self.follower is None:
-            return
-        question = confirmation(self.follower.state, command)
-        if question is None:
-            self.run_worker(self._send(command), group="send")
-            return
-        if self.view.readonly:
-            self.notify("read-only: this cannot change the run", severity="error")
-            return
-        screen = ConfirmScreen(question.title, question.lines, question.verb, self.view.ascii)
-        self.push_screen(screen, lambda yes: self._answered(yes, command))
-
-    def _answered(self, yes: bool | None, command: Command) -> None:
-        if yes:
-            self.run_worker(self._send(command), group="send")
-
-    async def _send(self, command: Command) -> None:
-        if self.follower is None:
-            return
-        try:
-            done = await self.follower.send(command)
-        except LinkError as error:
-            self.notify(str(error), severity="error", markup=False)
-            return
-        self.notify(done.text, severity="information" if done.ok else "error", markup=False)
-        if done.data:
-            self._show_dump(done)
-
-    def _show_dump(self, done: CommandDone) -> None:
-        from .rows.report import dump_rows
-        from .screens.modal import TextScreen
-
-        self.push_screen(TextScreen(done.text, dump_rows(done.data), self.view.ascii))
-
-    def restart(self) -> None:
-        """Restart the worker group; while the agent is lost, reconnect instead."""
-        if self.follower is not None and self.follower.status.phase is LinkPhase.LOST:
-            self.follower.reconnect_now()
-        else:
-            self.ask(Restart(id=_new_id()))
-
-    def stop(self) -> None:
-        """End the run."""
-        self.ask(Stop(id=_new_id()))
-
-    def ask_nccl(self) -> None:
-        """The NCCL_DEBUG dialog."""
-        from .screens.nccl import NcclScreen
-
-        if self.follower is not None:
-            dialog = NcclScreen(self.follower.state, self.view.marked, _new_id(), self.view.ascii)
-            self.push_screen(dialog, lambda command: self.ask(command) if command is not None else None)
-
-    def run_line(self, line: str | None) -> None:
-        """What was typed after `:`."""
-        if not line:
-            return
-        try:
-            asked = parse(line, _new_id, self.view.marked)
-        except CommandError as error:
-            self.notify(str(error), severity="error", markup=False)
-            return
-        if asked.command is not None:
-            self.ask(asked.command)
-        elif asked.action:
-            self.run_worker(self.run_action(asked.action, self.screen if "pane" in asked.action else self))
-
     async def read_log(self, file: str, offset: int, limit: int = 65536, grep: str = "") -> Window:
         """A window of the current run's log. Raises LinkError."""
         if self.follower is None:
@@ -302,46 +221,6 @@ class CockpitApp(App[None]):
             self.run_worker(self.run_action(action, target))  # type: ignore[arg-type]
 
         return run
-
-    # --- outside the screen
-
-    def keep(self, text: str) -> None:
-        """Copy to the terminal's clipboard, and to a file for terminals that do not let us."""
-        if not text:
-            self.notify("no line to copy")
-            return
-        self.copy_to_clipboard(text)
-        try:
-            path = terminal.keep_copy(text)
-        except OSError as error:
-            self.notify(f"copied to the clipboard only: {error}", severity="warning", markup=False)
-            return
-        self.notify(f"{text.count(chr(10)) + 1} lines copied, also to {path}", markup=False)
-
-    def page(self, text: str) -> None:
-        """The user's pager on this text."""
-        path = terminal.spill(text)
-        self._outside(terminal.pager_argv(path))
-        path.unlink(missing_ok=True)
-
-    def shell(self, rank: int | None) -> None:
-        """A shell on the node of a rank."""
-        if self.follower is None:
-            return
-        state = self.follower.state
-        place = state.ranks[rank].place.node if rank in state.ranks else 0
-        self._outside(terminal.shell_argv(state.nodes[place].host if place in state.nodes else ""))
-
-    def _outside(self, argv: list[str]) -> None:
-        try:
-            with self.suspend():
-                subprocess.run(argv, check=False)
-        except SuspendNotSupported:
-            self.notify("this terminal cannot be lent to another program", severity="warning")
-        except OSError as error:
-            self.notify(
-                f"{argv[0]} did not start: {error.strerror or error}", severity="error", markup=False
-            )
 
 
 def _only(runs: list[RunEntry]) -> str | None:

@@ -15,21 +15,23 @@ EMPTY: tuple[Row, ...] = (
 """What to do when there is nothing to show."""
 
 
-def head_row(width: int) -> Row:
+def head_row() -> Row:
     """The names of the columns."""
     return (
-        (fit(f" {fit('run', 20)} {fit('state', 12)} {fit('age', 5, right=True)}  preset", width), "dim"),
+        (
+            f" {fit('run', 20)} {fit('state', 12)} {fit('age', 5, right=True)}  {fit('id', 24)}  preset",
+            "dim",
+        ),
     )
 
 
 def run_row(entry: RunEntry) -> Row:
     """One run."""
     glyph, style = glyphs.run_phase(entry.phase)
-    note = "read-only  " if entry.readonly and entry.live else ""
+    note = "  (read-only)" if entry.readonly and entry.live else ""
     return (
         (f" {fit(entry.name or entry.id, 20)} ", "head" if entry.live else "text"),
         (fit(f"{glyph} {entry.phase}", 12), style),
-        (f" {fit(age(entry.age_s), 5, right=True)}  ", "text"),
-        (fit(entry.preset or "-", 10), "text"),
-        (f"  {note}{entry.id}", "dim"),
+        (f" {fit(age(entry.age_s), 5, right=True)}  {fit(entry.id, 24)}", "dim"),
+        (f"  {entry.preset or '-'}{note}", "text"),
     )

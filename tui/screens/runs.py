@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -43,7 +44,7 @@ class RunList(RowsView):
         self._runs = runs
         self.has_cursor = bool(runs)
         if runs:
-            self.set_rows([run_row(run) for run in runs], head_row(self.size.width - 1))
+            self.set_rows([run_row(run) for run in runs], head_row())
             ids = [run.id for run in runs]
             self.cursor = ids.index(current) if current in ids else self.cursor
         else:
@@ -69,10 +70,10 @@ class RunsScreen(Screen[None]):
         yield KeyFooter(id="footer")
 
     def on_mount(self) -> None:
-        self.call_after_refresh(self._refresh)
+        self.list.show(self._runs())
         self.set_interval(REFRESH_S, self._refresh)
         self.list.focus()
 
-    def _refresh(self) -> None:
+    async def _refresh(self) -> None:
         if self.is_active:
-            self.list.show(self._runs())
+            self.list.show(await asyncio.to_thread(self._runs))

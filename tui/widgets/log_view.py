@@ -79,9 +79,9 @@ class LogView(Pane):
             self.repaint()
         state = frame.state
         if self._tail is not None and state.attempt != self._attempt:
-            self._attempt = state.attempt
             files = files_for(state, self.selection.rank, self.selection.stream)
-            self._tail.add(files, f"── attempt {state.attempt} ──")
+            self._tail.add(files, f"── attempt {state.attempt} ──" if self._attempt else "")
+            self._attempt = state.attempt
             self._wake.set()
         if self._sizes != state.log_sizes or self._tail is None:
             self._sizes = dict(state.log_sizes)
