@@ -1,0 +1,237 @@
+"""The hook in a real Python process, started by the real sitecustomize."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .inrank_rig import INRANK, Asking, eventually, rank
+
+WAITS = "import sys; print('begun', flush=True); sys.stdin.read()"
+
+
+def interpreters() -> list[str]:
+    """This Python, and an older and a newer one where they are installed and start."""
+    found = [sys.executable]
+    for name in filter(shutil.which, ("python3.9", "python3.13")):
+        command = [name, "-c", "import sys; print(sys.executable)"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        found += [done.stdout.strip()] if done.returncode == 0 else []
+    return found
+
+
+@pytest.fixture
+def place(own_directories: Path) -> Path:
+    """A directory with a short path, for sockets."""
+    path = own_directories / "rank"
+    path.mkdir()
+    return path
+
+
+@pytest.mark.parametrize("python", interpreters(), ids=lambda path: Path(path).name)
+def test_it_answers_what_the_agent_asks(place: Path, python: str) -> None:
+    with rank(place, WAITS, python=python) as started:
+        asking = Asking(started.socket)
+        hello = asking.hear()
+        assert (hello["pid"], hello["rank"], hello["armed"]) == (started.process.pid, "0", False)
+        nccl = {"loaded": False, "live": None, "version": None, "debug": "WARN", "backend": None}
+        assert hello["nccl"] == nccl
+        steps = asking.ask("steps")
+        assert (steps["count"], steps["last"], steps["faulthandler"]) == (0, 0.0, True)
+        assert "script.py" in asking.ask("stacks")["text"]
+        assert "max_rss_bytes" in asking.ask("memory")["text"]
+        assert "flight recorder" in asking.ask("flight")["error"]
+        assert asking.ask("dance")["error"] == "unknown request 'dance'"
+        assert "PATH" in asking.ask("nccl", env={"PATH": "x"})["error"]
+        assert asking.ask("nccl", env={"NCCL_DEBUG": "INFO"})["debug"] == "INFO"
+        asking.close()
+        assert started.ends() == 0
+        assert started.read("err") == ""
+        assert started.read("out") == "begun\n"
+
+
+def test_without_nccl_a_limited_level_goes_back_to_what_was(place: Path) -> None:
+    with rank(place, WAITS, NCCL_DEBUG="VERSION") as started:
+        asking = Asking(started.socket)
+        asking.ask("nccl", env={"NCCL_DEBUG": "INFO"}, lasting=False)
+        asking.ask("nccl", env={"NCCL_DEBUG": "TRACE"}, lasting=False)
+        assert asking.ask("back")["debug"] == "VERSION"
+        asking.ask("nccl", env={"NCCL_DEBUG": "WARN"})
+        asking.ask("nccl", env={"NCCL_DEBUG": "INFO"}, lasting=False)
+        assert asking.ask("back")["debug"] == "WARN"
+        asking.close()
+
+
+def test_the_users_own_sitecustomize_runs_under_its_name(place: Path) -> None:
+    (place / "theirs").mkdir()
+    (place / "theirs" / "sitecustomize.py").write_text("MINE = 'of the user'\n")
+    script = "import sitecustomize\nprint(sitecustomize.MINE, flush=True)\n" + WAITS
+    with rank(place, script, PYTHONPATH=f"{INRANK / 'site'}:{place / 'theirs'}") as started:
+        assert Asking(started.socket).hear()["pid"] == started.process.pid
+        assert started.ends() == 0
+        assert started.read("out") == "of the user\nbegun\n"
+
+
+def test_a_sitecustomize_that_fails_is_said_as_ever_and_takes_nothing_away(place: Path) -> None:
+    (place / "theirs").mkdir()
+    (place / "theirs" / "sitecustomize.py").write_text("1 / 0\n")
+    with rank(place, WAITS, PYTHONPATH=f"{INRANK / 'site'}:{place / 'theirs'}") as started:
+        assert Asking(started.socket).hear()["pid"] == started.process.pid
+        assert started.ends() == 0
+        said = started.read("err")
+        assert "Error in sitecustomize" in said
+        assert "ZeroDivisionError" in said
+
+
+def test_a_rank_that_shuts_its_environment_out_runs_without_a_hook(place: Path) -> None:
+    with rank(place, WAITS, "-I") as started:
+        eventually(lambda: started.read("out"))
+        assert not started.socket.exists()
+        assert started.ends() == 0
+        assert started.read("err") == ""
+
+
+def test_a_hook_that_cannot_be_does_the_rank_no_harm(place: Path) -> None:
+    with rank(place, WAITS, DISTUI_HOOK="/no/such/folder/r0", DISTUI_RANK_FILES="/no/such/rank") as started:
+        assert started.ends() == 0
+        assert (started.read("out"), started.read("err")) == ("begun\n", "")
+
+
+def test_processes_that_the_rank_starts_have_no_part_in_it(place: Path) -> None:
+    script = """
+import os, subprocess, sys, time
+reader, writer = os.pipe()
+sys.stdin.readline()
+if os.fork() == 0:  # as a DataLoader's worker; outlives the rank
+    os.write(writer, b"forked"); time.sleep(60); os._exit(0)
+os.read(reader, 6)
+subprocess.run([sys.executable, "-c", "import sys; print(sys.modules.get('distui_inrank.hook'))"], check=True)
+print("begun", flush=True)
+sys.stdin.readline()
+os._exit(3)
+"""
+    with rank(place, script) as started:
+        asking = Asking(started.socket)
+        assert asking.hear()["pid"] == started.process.pid
+        assert started.process.stdin is not None
+        started.process.stdin.write(b"fork\n")
+        started.process.stdin.flush()
+        eventually(lambda: "begun" in started.read("out"))
+        assert started.read("out") == "None\nbegun\n"
+        other = Asking(started.socket)
+        assert other.hear()["pid"] == started.process.pid
+        started.process.stdin.write(b"die\n")
+        started.process.stdin.flush()
+        assert started.process.wait(10) == 3
+        # The worker lives on, and holds no end of these connections: the agent hears the end at once.
+        assert (asking.hear(), other.hear()) == ({}, {})
+        asking.close()
+        other.close()
+
+
+def test_an_uncaught_exception_is_noted_with_its_time(place: Path) -> None:
+    with rank(place, "import sys; sys.stdin.read(); raise ValueError('loss is nan')") as started:
+        assert started.ends() == 1
+        noted = started.read("exc")
+        assert '"type": "ValueError"' in noted
+        assert '"text": "loss is nan"' in noted
+        assert "Traceback" in started.read("err")
+
+
+def test_an_exception_in_a_fork_is_not_the_ranks(place: Path) -> None:
+    script = "import os, sys\nif os.fork() == 0: raise ValueError('of the child')\nos.wait()\n" + WAITS
+    with rank(place, script) as started:
+        assert started.ends() == 0
+        assert "of the child" in started.read("err")
+        assert not Path(f"{started.stem}.exc").exists()
+
+
+def test_stacks_come_by_signal_while_the_interpreter_is_held(place: Path) -> None:
+    script = """
+import ctypes, sys
+def held_in_c():
+    ctypes.PyDLL(None).sleep(60)  # keeps the lock of the interpreter
+sys.stdin.readline()
+print("held", flush=True)
+held_in_c()
+"""
+    with rank(place, script) as started:
+        asking = Asking(started.socket, seconds=0.5)
+        assert asking.hear()["faulthandler"]
+        assert started.process.stdin is not None
+        started.process.stdin.write(b"go\n")
+        started.process.stdin.flush()
+        eventually(lambda: "held" in started.read("out"))
+        eventually(lambda: Path(f"/proc/{started.process.pid}/wchan").read_text().find("nanosleep") >= 0)
+        with pytest.raises(TimeoutError):
+            asking.ask("stacks")
+        started.process.send_signal(signal.SIGUSR2)
+        eventually(lambda: "held_in_c" in started.read("stacks"))
+
+
+def test_a_script_that_takes_the_signal_is_known_to_have_it(place: Path) -> None:
+    script = "import signal; signal.signal(signal.SIGUSR2, lambda *_: print('mine', flush=True))\n" + WAITS
+    with rank(place, script) as started:
+        eventually(lambda: started.read("out"))
+        asking = Asking(started.socket)
+        assert asking.ask("steps")["faulthandler"] is False
+        asking.close()
+
+
+@pytest.mark.parametrize("flag", ["-u", "-B"])
+def test_prints_beyond_a_limit_of_size_are_dropped_and_the_rank_goes_on(place: Path, flag: str) -> None:
+    script = """
+import resource, sys
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+for number in range(200): print("x" * 100)
+sys.stdout.flush()
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+print("still here", flush=True)
+"""
+    with rank(place, script, flag) as started:
+        assert started.ends() == 0
+        assert started.read("err") == ""
+        assert started.read("out").endswith("still here\n")
+        assert len(started.read("out")) < 1100
+
+
+def test_a_script_may_put_its_own_stdout_in_place(place: Path) -> None:
+    script = (
+        "import io, sys\nsys.stdout = io.StringIO(); print('kept'); sys.stdout = sys.__stdout__\n" + WAITS
+    )
+    with rank(place, script) as started:
+        assert started.ends() == 0
+        assert started.read("out") == "begun\n"
+
+
+@pytest.mark.torch
+def test_optimizer_steps_are_counted_once_each(place: Path) -> None:
+    script = """
+import sys, torch
+weight = torch.nn.Parameter(torch.ones(1))
+first, other = (torch.optim.SGD([weight], lr=0.1) for _ in range(2))
+sys.stdin.readline()
+for _ in range(5): first.step(); other.step()
+print("stepped", flush=True)
+sys.stdin.read()
+"""
+    with rank(place, script) as started:
+        asking = Asking(started.socket)
+        assert not asking.hear()["armed"]
+        pushed = asking.hear()
+        assert (pushed["push"], pushed["nccl"]["loaded"]) == ("armed", False)
+        assert started.process.stdin is not None
+        started.process.stdin.write(b"go\n")
+        started.process.stdin.flush()
+        eventually(lambda: "stepped" in started.read("out"))
+        steps = asking.ask("steps")
+        assert steps["count"] == 5
+        assert 0 < steps["first"] <= steps["last"]
+        asking.close()
+        assert started.ends() == 0

@@ -1,0 +1,111 @@
+"""The runner's report on a disk that is full."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from distui.runners.inrank.report import RESERVE_BYTES, Report
+
+LIMITED = """
+import json, resource, sys
+sys.path.insert(0, sys.argv[1])
+from inrank.report import Report
+
+pokes = []
+report = Report(sys.argv[2], lambda: pokes.append(1))
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+for number in range(60):
+    if number == 5:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    if number == 50:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    report("Numbered", number=number)
+assert len(pokes) == 60
+assert report.close(), "not everything was written"
+"""
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 512 KiB; skipped where this user may not mount one."""
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(directory)],
+        capture_output=True,
+        check=False,
+    )
+    if made.returncode:
+        pytest.skip("this user may not mount a file system")
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+def fill(directory: Path) -> Path:
+    """Take all room that is left."""
+    path = directory / "filler"
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            return path
+
+
+def numbers(path: Path) -> list[int]:
+    return [json.loads(line)["event"]["number"] for line in path.read_text().splitlines()]
+
+
+def test_what_could_not_be_written_comes_later_and_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "runner.jsonl"
+    command = [sys.executable, "-c", LIMITED, str(Path(__file__).parents[3] / "runners"), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    assert numbers(path) == list(range(60))
+    assert os.listdir(tmp_path) == ["runner.jsonl"], "the reserve is given back"
+
+
+def test_the_end_of_the_run_is_written_on_a_full_disk(small_disk: Path) -> None:
+    report = Report(str(small_disk / "runner.jsonl"), lambda: None)
+    report("Numbered", number=1)
+    fill(small_disk)
+    report("Numbered", number=2, text="x" * 5000)
+    assert numbers(small_disk / "runner.jsonl") == [1, 2]
+
+
+def test_without_any_room_nothing_fails_and_nothing_is_lost(small_disk: Path) -> None:
+    report = Report(str(small_disk / "runner.jsonl"), lambda: None)
+    fill(small_disk)
+    for number in range(3):
+        report("Numbered", number=number, text="x" * RESERVE_BYTES)
+    assert not report.close(seconds=0.0)
+    (small_disk / "filler").unlink()
+    assert report.close()
+    assert numbers(small_disk / "runner.jsonl") == [0, 1, 2]
+
+
+def test_prints_go_on_when_the_disk_is_full(small_disk: Path) -> None:
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from inrank import quiet; quiet.survive_full_disk()\n"
+        "for number in range(20): print('x' * 4096)\n"
+        "sys.stdin.read(); print('there is room again', flush=True)"
+    )
+    fill(small_disk)
+    with (small_disk / "out").open("w") as out:
+        for flags in (["-u"], []):
+            command = [sys.executable, *flags, "-c", script, str(Path(__file__).parents[3] / "runners")]
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.PIPE, text=True
+            )
+            said = process.communicate("go on", timeout=30)[1]
+            assert (process.returncode, said) == (0, "")
+    assert (small_disk / "out").stat().st_size < 2 * 20 * 4096

@@ -1,0 +1,153 @@
+"""How the runner learns of ranks that it did not start itself and may not reap."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distui.runners.inrank import spawned
+from distui.runners.inrank.runner import Group
+
+
+class Told:
+    """The events of a group."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self._changed = threading.Condition()
+
+    def __call__(self, event_type: str, /, **fields: Any) -> None:
+        with self._changed:
+            self.events.append({**fields, "type": event_type})
+            self._changed.notify_all()
+
+    def until(self, count: int) -> list[dict[str, Any]]:
+        """The first `count` events."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.events) >= count, 20), self.events
+            return self.events[:count]
+
+
+@pytest.fixture
+def group(own_directories: Path, monkeypatch: pytest.MonkeyPatch) -> Group:
+    """A group as the runner has it, its events kept in memory."""
+    monkeypatch.setenv("DISTUI_SOCKETS", str(own_directories / "g"))
+    plan = {"grace_s": 5.0, "restart": {"limit": 0}, "hook": True, "launcher": "torchrun"}
+    made = Group(plan, str(own_directories))
+    made.report = Told()  # type: ignore[assignment]
+    return made
+
+
+def told(group: Group, count: int) -> list[dict[str, Any]]:
+    assert isinstance(group.report, Told)
+    return group.report.until(count)
+
+
+def places(count: int) -> list[dict[str, Any]]:
+    return [{"rank": n, "local_rank": n, "node": 0, "gpu": None} for n in range(count)]
+
+
+def test_an_end_is_seen_and_left_to_be_reaped() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
+    assert spawned.wait_peeking(process.pid) == 7
+    assert os.waitpid(process.pid, 0)[1] >> 8 == 7
+    process.returncode = 7
+
+
+def test_an_end_by_a_signal_is_negative() -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    process.kill()
+    assert spawned.wait_peeking(process.pid) == -9
+    assert process.wait(10) == -9
+
+
+def test_an_exit_code_that_its_owner_took_first_is_still_found() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
+    process.wait(10)
+    assert spawned.wait_peeking(process.pid) == 7
+
+
+def test_of_a_process_that_nobody_owns_nothing_is_known() -> None:
+    pid = os.posix_spawnp("true", ["true"], dict(os.environ))
+    os.waitpid(pid, 0)
+    assert spawned.wait_peeking(pid) is None
+
+
+def test_ranks_that_end_before_anybody_can_look_are_told_in_order(group: Group) -> None:
+    group.next_attempt()
+    group.watch(places(2), spawned.children())
+    ranks = [subprocess.Popen(["sh", "-c", f"exit {code}"]) for code in (3, 4)]
+    told(group, 4)
+    ended = {
+        e["local_rank"]: (e["state"], e["exit_code"]) for e in told(group, 4) if e["state"] != "running"
+    }
+    assert ended == {0: ("failed", 3), 1: ("failed", 4)}
+    assert group.failed.is_set()
+    assert not group.unseen
+    assert [rank.wait(10) for rank in ranks] == [3, 4]
+
+
+def test_ranks_are_known_by_their_environment(group: Group) -> None:
+    group.next_attempt()
+    group.watch(places(2), spawned.children())
+    env = {**os.environ, "DISTUI_RUNNER_PID": str(os.getpid())}
+    started = {
+        local: subprocess.Popen(["sleep", "60"], env={**env, "LOCAL_RANK": str(local)}) for local in (1, 0)
+    }
+    found = {event["local_rank"]: event["pid"] for event in told(group, 2)}
+    assert found == {local: process.pid for local, process in started.items()}
+    for process in started.values():
+        process.kill()
+        process.wait(10)
+    assert {e["state"] for e in told(group, 4)[2:]} <= {"killed", "stopped"}
+
+
+def test_an_attempt_never_gets_a_directory_twice(group: Group, own_directories: Path) -> None:
+    (own_directories / "node-0" / "attempt-001").mkdir(parents=True)
+    assert group.next_attempt().endswith("attempt-002")
+    assert group.next_attempt().endswith("attempt-003")
+
+
+def test_only_what_really_changes_is_told_as_a_change(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAME", "1")
+    monkeypatch.delenv("MY_TOKEN", raising=False)
+    nobody = socket.socket()
+    wanted = {"SAME": "1", "MY_TOKEN": "s3cret", "GONE": None}
+    group.answer({"op": "env", "env": wanted, "shown": {**wanted, "MY_TOKEN": "***"}}, nobody)
+    nobody.close()
+    assert group.take_env() == {"MY_TOKEN": "***"}
+    assert os.environ["MY_TOKEN"] == "s3cret"
+    monkeypatch.delenv("MY_TOKEN")
+    assert group.take_env() == {}
+
+
+def test_a_restart_is_refused_while_the_run_is_stopped(group: Group) -> None:
+    nobody = socket.socket()
+    group.on_stop = lambda: None
+    assert group.answer({"op": "stop"}, nobody) == {"ok": True, "attempt": 0}
+    answer = group.answer({"op": "restart"}, nobody)
+    nobody.close()
+    assert answer == {"ok": False, "text": "the run is being stopped"}
+
+
+def test_a_back_off_ends_at_once_when_a_restart_is_asked_for(group: Group) -> None:
+    group.plan["restart"] = {"limit": 3, "backoff_s": 600, "backoff_max_s": 600, "reset_after_s": 600}
+    group.next_attempt()
+    waiting = threading.Thread(target=group.back_off, daemon=True)
+    waiting.start()
+    told(group, 1)
+    nobody = socket.socket()
+    group.answer({"op": "restart"}, nobody)
+    nobody.close()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert group.restart.is_set()
