@@ -472,6 +472,28 @@ async def test_leaving_never_ends_the_run(rig: Start, key: str) -> None:
     assert it.app.return_code == 0
 
 
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_a_click_selects_and_a_double_click_opens(rig: Start, size: tuple[int, int]) -> None:
+    async with shown(rig(play.running()), *size) as it:
+        await it.until(lambda: "step 29" in it.screen())
+        screen = run_screen(it.app)
+        row = next(y for y, line in enumerate(it.screen().splitlines()) if " 4713 " in line)
+        await it.pilot.click(offset=(10, row))
+        assert screen.ranks.current == 2
+        await it.pilot.click(offset=(10, row), times=2)
+        await it.until(lambda: screen.log_view.selection.rank == 2)
+
+
+async def test_sorting_skips_columns_that_this_run_does_not_have(rig: Start) -> None:
+    async with shown(rig(play.running(2, gpu=False), ranks=2)) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        seen = []
+        for _ in range(6):
+            await it.press("s")
+            seen.append(it.app.view.sort)
+        assert seen == ["state", "CPU", "RSS", "step", "s/step", "rank"]
+
+
 async def test_every_theme_paints_every_screen(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         await it.until(lambda: "RUNNING" in it.screen())

@@ -49,6 +49,7 @@ class Frame:
 
     @property
     def lost(self) -> bool:
+        """Whether the agent cannot be reached now."""
         return self.link.phase is LinkPhase.LOST
 
     def node_now(self, node: int) -> float:

@@ -128,9 +128,6 @@ ENDED: tuple[Column, ...] = (
     _STEP,
 )
 
-SORTS = tuple(column.name for column in LIVE if column.key is not None)
-"""Columns that can be sorted by, in the order of the key."""
-
 _NO_GPU = frozenset({"GPU", "util", "mem"})
 _TWO_SPACES = 1
 
@@ -145,6 +142,13 @@ def columns(frame: Frame, width: int) -> list[Column]:
     while sum(column.width + _TWO_SPACES for column in chosen) + 1 > width and len(chosen) > 2:
         chosen.remove(max(chosen, key=lambda column: column.order))
     return chosen
+
+
+def next_sort(frame: Frame) -> str:
+    """The column to sort by after the present one, of those that this run has."""
+    names = [column.name for column in columns(frame, 1000) if column.key is not None]
+    at = names.index(frame.view.sort) if frame.view.sort in names else -1
+    return names[(at + 1) % len(names)]
 
 
 def lines(frame: Frame) -> list[Line]:

@@ -20,7 +20,7 @@ from ..rows.banner import banner_rows
 from ..rows.frame import METRICS, Frame
 from ..rows.heat import heat_rows
 from ..rows.layout import Layout, plan_layout
-from ..rows.ranks import SORTS
+from ..rows.ranks import next_sort
 from ..rows.report import end_rows
 from ..widgets.footer import KeyFooter
 from ..widgets.log_view import LogView
@@ -145,8 +145,8 @@ class RunScreen(Screen[None]):
         self.app.look(metric=METRICS[(at + 1) % len(METRICS)])
 
     def action_sort(self) -> None:
-        at = SORTS.index(self.app.view.sort)
-        self.app.look(sort=SORTS[(at + 1) % len(SORTS)])
+        if self.ranks.frame is not None:
+            self.app.look(sort=next_sort(self.ranks.frame))
 
     def action_reverse(self) -> None:
         self.app.look(reverse=not self.app.view.reverse)

@@ -198,7 +198,13 @@ class LogView(Pane):
 
     # --- keys
 
+    def on_mouse_scroll_up(self) -> None:
+        """The wheel looks back: stop following, as the keys do."""
+        if self.follow:
+            self.set_follow(False)
+
     def cursor_moved(self) -> None:
+        """Going up holds the log still; both ends ask for more lines."""
         at_end = self.cursor >= len(self.rows) - 1
         if not at_end:
             self.set_follow(False)

@@ -197,8 +197,11 @@ class RowsView(ScrollView):
 
     def on_click(self, event: Click) -> None:
         """Select the row; a double click opens it."""
-        index = event.y - self._head_rows + self.scroll_offset.y
-        if self.has_cursor and 0 <= index < len(self.rows):
+        inside = event.get_content_offset(self)
+        if inside is None or not self.has_cursor or inside.y < self._head_rows:
+            return
+        index = inside.y - self._head_rows + self.scroll_offset.y
+        if index < len(self.rows):
             self.move_to(index)
             if event.chain > 1 and hasattr(self, "action_zoom"):
                 self.action_zoom()
