@@ -102,7 +102,7 @@ def test_a_source_distribution_can_be_tested(sdist: Path) -> None:
         "CHANGELOG.md",
         "Makefile",
         "docs/index.md",
-        "tests/conftest.py",
+        "tests/test_packaging.py",
     }
     assert not (sdist / ".editable").exists()
 

@@ -1,0 +1,116 @@
+"""Cells of a terminal → one SVG file, without a font or anything else from elsewhere. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from itertools import groupby
+from typing import NamedTuple
+
+from pyte.screens import Char
+
+WIDTH, HEIGHT, SIZE = 8.4, 18, 14
+"""Of a cell and of the letters, in SVG units."""
+PAPER, INK = "#0d1117", "#c9d1d9"
+FONTS = "ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace"
+NAMED = {
+    "black": "#484f58", "red": "#ff7b72", "green": "#3fb950", "brown": "#d29922", "blue": "#58a6ff",
+    "magenta": "#bc8cff", "cyan": "#39c5cf", "white": "#c9d1d9",
+}  # fmt: skip
+LOWER = "▁▂▃▄▅▆▇█"
+"""Filled from below, by eighths: drawn, because few fonts join them."""
+LEFT = "▏▎▍▌▋▊▉"
+"""Filled from the left, by eighths."""
+
+
+class Look(NamedTuple):
+    """How a run of cells looks."""
+
+    ink: str
+    paper: str
+    bold: bool
+    italic: bool
+    underlined: bool
+
+
+def colour(name: str, default: str) -> str:
+    """pyte's name of a colour, or its six hex digits, as SVG wants it."""
+    if name == "default":
+        return default
+    if len(name) == 6 and all(digit in "0123456789abcdefABCDEF" for digit in name):
+        return f"#{name.lower()}"
+    return NAMED.get(name.removeprefix("bright"), default)
+
+
+def look(cell: Char) -> Look:
+    ink, paper = colour(cell.fg, INK), colour(cell.bg, PAPER)
+    if cell.reverse:
+        ink, paper = paper, ink
+    return Look(ink, paper, cell.bold, cell.italics, cell.underscore)
+
+
+def draw(cells: Sequence[Sequence[Char]], title: str) -> str:
+    """The whole picture; `title` is what a reader without eyes gets."""
+    columns, lines = len(cells[0]), len(cells)
+    width, height = columns * WIDTH + 16, lines * HEIGHT + 16
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height}" role="img">',
+        f"<title>{escape(title)}</title>",
+        f'<rect width="{width:g}" height="{height}" rx="6" fill="{PAPER}"/>',
+        f'<g transform="translate(8 8)" font-family="{FONTS}" font-size="{SIZE}" xml:space="preserve">',
+    ]
+    for row, line in enumerate(cells):
+        parts += _line(line, row * HEIGHT)
+    return "\n".join([*parts, "</g>", "</svg>", ""])
+
+
+def _line(line: Sequence[Char], top: int) -> Iterator[str]:
+    runs = [
+        (key, [column for column, _ in group])
+        for key, group in groupby(enumerate(line), lambda i: look(i[1]))
+    ]
+    for shown, columns in runs:
+        if shown.paper != PAPER:
+            yield _box(columns[0] * WIDTH, top, len(columns) * WIDTH, HEIGHT, shown.paper)
+    for shown, columns in runs:
+        yield from _run([(column, line[column].data) for column in columns], shown, top)
+
+
+def _run(cells: list[tuple[int, str]], shown: Look, top: int) -> Iterator[str]:
+    """One look: blocks as boxes, the rest as text of a fixed length."""
+    for blocks, group in groupby(cells, lambda cell: cell[1] in LOWER + LEFT and cell[1] != ""):
+        part = list(group)
+        if blocks:
+            for same, twins in groupby(part, lambda cell: cell[1]):
+                columns = [column for column, _ in twins]
+                yield _block(same, columns[0], len(columns), shown.ink, top)
+        else:
+            yield from _text(part, shown, top)
+
+
+def _text(cells: list[tuple[int, str]], shown: Look, top: int) -> Iterator[str]:
+    text = "".join(letters for _, letters in cells)
+    lead = len(text) - len(text.lstrip(" "))
+    said = text.strip(" ")
+    if not said:
+        return
+    style = (
+        f' fill="{shown.ink}"' + ' font-weight="bold"' * shown.bold + ' font-style="italic"' * shown.italic
+    )
+    style += ' text-decoration="underline"' * shown.underlined
+    x, length = (cells[0][0] + lead) * WIDTH, len(said) * WIDTH
+    yield f'<text x="{x:g}" y="{top + 13}" textLength="{length:g}"{style}>{escape(said, quote=False)}</text>'
+
+
+def _block(letter: str, column: int, count: int, ink: str, top: int) -> str:
+    """Full and lower blocks join their neighbours; left ones stand alone."""
+    if letter in LOWER:
+        height = HEIGHT * (LOWER.index(letter) + 1) / 8
+        return _box(column * WIDTH, top + HEIGHT - height, count * WIDTH, height, ink)
+    share = WIDTH * (LEFT.index(letter) + 1) / 8
+    boxes = (_box((column + number) * WIDTH, top, share, HEIGHT, ink) for number in range(count))
+    return "".join(boxes)
+
+
+def _box(x: float, y: float, width: float, height: float, fill: str) -> str:
+    return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{fill}"/>'
