@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import glob
 import importlib.metadata
@@ -147,7 +148,10 @@ def start(plan: Plan, record: registry.RunRecord) -> registry.Entry:
 
 
 def start_agent(entry: registry.Entry, env: dict[str, str] | None = None) -> None:
-    """Start an agent in a session of its own and wait until it answers. Raises RunError."""
+    """Start an agent in a session of its own and wait until it answers, or is not needed. Raises RunError.
+
+    Where another one holds the run already, `agent()` of the entry names it as soon as it answers.
+    """
     read, write = os.pipe()
     base = {
         name: value for name, value in os.environ.items() if name not in ("DISTUI_RUN_ID", "DISTUI_ATTEMPT")
@@ -167,7 +171,7 @@ def start_agent(entry: registry.Entry, env: dict[str, str] | None = None) -> Non
     said = _first_line(read)
     if said.startswith("error:"):
         raise RunError(said.removeprefix("error:").strip())
-    if said != "ready":
+    if said not in ("ready", "taken"):
         raise RunError(f"the agent of {entry.record.name} did not come up: see {entry.path / 'agent.log'}")
 
 
@@ -197,6 +201,20 @@ async def open_link(entry: registry.Entry) -> Link:
         raise LinkError(str(error)) from None
 
 
+async def _new_agent(entry: registry.Entry) -> identity.Identity | None:
+    """The agent that serves a run from now on, ours or one that was quicker; None when the run has ended."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        await asyncio.to_thread(start_agent, entry)
+        who = entry.agent()
+        if who is not None or entry.state().phase.ended:
+            return who
+        await asyncio.sleep(0.1)
+    raise UnreachableError(
+        f"another agent holds {entry.record.name} and does not answer: see {entry.path / 'agent.log'}"
+    )
+
+
 async def _open_link(entry: registry.Entry) -> Link:
     who = entry.agent()
     if who is not None and identity.elsewhere(who):
@@ -208,8 +226,7 @@ async def _open_link(entry: registry.Entry) -> Link:
             raise UnreachableError(
                 f"{entry.record.name} was started on {entry.record.host}: ssh there and run distui"
             )
-        start_agent(entry)
-        who = entry.agent()
+        who = await _new_agent(entry)
     if who is None:
         return DiskLink(entry.path)
     try:

@@ -54,7 +54,8 @@ def run(run_dir: Path, ready: Ready) -> int:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RunError("this run has an agent already") from None
+            ready("taken")  # somebody else's agent is coming up, or goes: see local.start_agent
+            return 0
         ensure_socket_dir()
         plan = load(entry)
         asyncio.run(_serve(entry, plan, ready))

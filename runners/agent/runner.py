@@ -87,7 +87,8 @@ class Runner:
             except OSError:
                 await asyncio.sleep(0.02)  # not bound yet: it binds before anything else
                 continue
-            self.poked.set()
+            # The answer says that pokes reach us from now on: what was reported before it is read then.
+            self._writer.write(b'{"op":"ping","id":0}\n')
             while line := await reader.readline():
                 self.poked.set()
                 if line.strip():

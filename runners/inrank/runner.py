@@ -39,7 +39,7 @@ class Group:
         self.attempt = 0
         self.inherited: dict[str, Any] = {}
         """Number, cause and env_diff of an attempt that the managed command around us has begun: the next one."""
-        self.cause = "launch"
+        self.cause = "failure" if failures else "launch"
         """Why there is this attempt: see AttemptStarted."""
         self.began = 0.0
         self.ending = False

@@ -27,10 +27,8 @@ LEAVE_S = 8.0
 class Done:
     """What one verb said and how it ended."""
 
-    def __init__(self, done: subprocess.CompletedProcess[bytes]) -> None:
-        self.code = done.returncode
-        self.out = done.stdout.decode("utf-8", "replace")
-        self.err = done.stderr.decode("utf-8", "replace")
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
 
     def json(self) -> Any:
         """stdout as one JSON value."""
@@ -102,7 +100,7 @@ class World:
             process.kill()
             process.communicate()
             raise
-        return Done(subprocess.CompletedProcess(words, process.returncode, out, err))
+        return Done(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
 
     def script(self, name: str, text: str) -> str:
         """A file in the working directory; its name there."""

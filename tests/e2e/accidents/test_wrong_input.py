@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 
 import pytest
+from distui.tui.cli import main
 
-from ..runs import World
+from ..runs import Done, World
 
 
 @pytest.mark.parametrize(
@@ -59,9 +60,25 @@ from ..runs import World
         (["watch", "999999999"], 3, ["999999999"]),
     ],
 )
-def test_one_sentence(world: World, words: list[str], code: int, said: list[str]) -> None:
+def test_one_sentence(
+    world: World,
+    words: list[str],
+    code: int,
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The command line's own function, in this process: a new interpreter would add nothing but its start."""
+    for name, value in world.env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(world.work)
     world.script("x.py", "print('hello')\n")
-    world.distui(*words).refused(code, *said)
+    try:
+        status = main(words)
+    except SystemExit as end:  # argparse's own way out
+        status = int(end.code or 0)
+    told = capsys.readouterr()
+    Done(status, told.out, told.err).refused(code, *said)
     assert not world.runs.exists() or not list(world.runs.iterdir())
 
 

@@ -1,0 +1,70 @@
+"""The runner is killed: its ranks have no rendezvous any more, so they are ended, and the policy decides."""
+
+from __future__ import annotations
+
+import pytest
+
+from ..runs import World, alive, gone, kill
+
+COUNT = "import time\nfor n in range(100000):\n    print(n, flush=True)\n    time.sleep(0.05)\n"
+
+
+def test_within_the_limit(world: World) -> None:
+    run = world.execute(COUNT, "--restarts", "2", "--grace", "1")
+    assert run.wait("running") == 0
+    (pid,), runner = run.pids(), run.runner_pid()
+    kill(runner)
+    assert gone(pid), "an orphan is ended"
+    status = run.eventually(lambda now: now["state"] == "running" and now["attempt"] == 2)
+    assert run.runner_pid() != runner
+    first, second = status["attempts"]
+    assert first["ended"] is not None
+    assert second["cause"] == "failure"
+    (lost,) = run.of("RunnerLost")
+    assert lost["pid"] == runner
+    assert str(runner) in lost["text"]
+    assert run.of("RestartDelayed")[0]["failures"] == 1
+    assert (run.path / "node-0" / "attempt-001").is_dir()
+    assert (run.path / "node-0" / "attempt-002").is_dir()
+
+
+def test_over_the_limit(world: World) -> None:
+    run = world.execute(COUNT, "--grace", "1")  # a command is restarted only if asked
+    assert run.wait("running") == 0
+    (pid,), runner = run.pids(), run.runner_pid()
+    kill(runner)
+    assert run.wait() == 1
+    assert not alive(pid)
+    status = run.status()
+    assert status["state"] == "failed"
+    assert str(runner) in status["text"]
+    assert "allowed" in status["text"]
+    assert not run.marked()
+
+
+def test_runner_and_agent_together(world: World) -> None:
+    """As the out-of-memory killer may do it: the next look finds the orphans and ends them."""
+    run = world.execute(COUNT, "--restarts", "1", "--grace", "1")
+    assert run.wait("running") == 0
+    (pid,) = run.pids()
+    kill(run.agent_pid())
+    kill(run.runner_pid())
+    assert alive(pid)
+    run.eventually(lambda now: now["state"] == "running" and now["attempt"] == 2)
+    assert not alive(pid)
+    told = run.events()
+    assert [one["seq"] for one in told] == list(range(1, len(told) + 1))
+
+
+@pytest.mark.torch
+def test_under_torchrun(world: World) -> None:
+    run = world.ddp("--grace", "2", "--restarts", "1", "--set", "restart.backoff_s=0.1").healthy()
+    pids = run.pids()
+    kill(run.runner_pid())
+    assert all(gone(pid) for pid in pids)
+    run.eventually(lambda now: now["attempt"] == 2, 30)
+    run.healthy()
+    kill(run.runner_pid())
+    assert run.wait() == 1
+    assert run.status()["state"] == "failed"
+    assert not run.marked()
