@@ -77,7 +77,7 @@ class Terminal:
         """Read until the screen holds all of `shown` (regular expressions) and rests. Raises NotShown."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            rests = not self._read(0.4)
+            rests = not self._read(0.2)
             if rests and all(re.search(one, self.text) for one in shown):
                 return self
         raise NotShown(f"{shown} not on this screen:\n{self.text}")
