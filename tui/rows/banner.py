@@ -16,7 +16,8 @@ _GRAVITY = {"error": 0, "warn": 1, "info": 2}
 
 def banner_rows(frame: Frame, width: int, most: int) -> list[Row]:
     """At most `most` rows, at least one."""
-    found = [*_link(frame), *_failure(frame), *_gpu_problems(frame), *_findings(frame), *_newest(frame)]
+    found = [*_link(frame), *_failure(frame), *_gpu_problems(frame), *_findings(frame)]
+    found = found or _newest(frame)
     if len(found) > most > 1 and len(frame.state.findings) > 1:
         hidden = len(found) - most + 1
         found = [*found[: most - 1], ((f"  … {hidden} more: 5 shows all", "dim"),)]

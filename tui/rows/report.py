@@ -51,11 +51,11 @@ def cause_rows(cause: FirstCause, width: int) -> list[Row]:
     rows += wrap(cause_text(cause), width - 1, first="   ")
     if cause.oom:
         rows += wrap(f"killed for memory: {cause.oom}", width - 1, "warn", first="   ")
-    if cause.victims:
-        rows += wrap(f"ended after it: ranks {numbers(cause.victims)}", width - 1, "dim", first="   ")
     if cause.last_lines:
         rows.append(((f" last lines of rank {cause.rank}'s stderr", "dim"),))
     rows += [((" │ ", "bad"), (clean_text(line), "text")) for line in cause.last_lines]
+    if cause.victims:
+        rows += wrap(f"ended after it: ranks {numbers(cause.victims)}", width - 1, "dim", first="   ")
     return rows
 
 
