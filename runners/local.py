@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import glob
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -76,9 +75,11 @@ def check_python(python: str) -> str:
 
 def _torch_version(python: str) -> str | None:
     """Version of the torch an interpreter would import, without importing it. Raises RunError."""
-    if python == os.path.abspath(sys.executable):  # a link to the same file may stand in another environment
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            return importlib.metadata.version("torch")
+    if _same_environment(python, sys.executable):
+        from importlib import metadata  # slow to import, and most verbs do not ask
+
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version("torch")
     code = "import importlib.metadata as m; print('torch', m.version('torch'))"
     try:
         done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=30, check=False)
@@ -91,6 +92,12 @@ def _torch_version(python: str) -> str | None:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise RunError(f"{python} is no working Python ({last}): give another interpreter with --python")
     return words[1] if len(words) == 2 and words[0] == "torch" else None
+
+
+def _same_environment(python: str, other: str) -> bool:
+    """Whether two paths of one folder are one interpreter: `python` and `python3` of an environment."""
+    here, there = os.path.abspath(python), os.path.abspath(other)
+    return os.path.dirname(here) == os.path.dirname(there) and os.path.samefile(here, there)
 
 
 def place(record: registry.RunRecord, request: Request, port: int | None = None) -> Place:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from importlib import import_module
-from importlib.metadata import version
 from typing import NoReturn
 
 from .arguments import add_verbs
@@ -23,6 +22,16 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"distui: {message}; `{self.prog} --help` shows what there is\n")
 
 
+class ShowVersion(argparse.Action):
+    """`--version`. Reading a package's metadata takes as long as everything else a verb imports."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib.metadata import version
+
+        sys.stdout.write(f"distui {version('distui')}\n")
+        parser.exit()
+
+
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
     top = Parser(
@@ -31,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--version", action="version", version=f"distui {version('distui')}")
+    top.add_argument("--version", action=ShowVersion, nargs=0, help="print the version and leave")
     top.add_argument("--readonly", action="store_true", help="look only: nothing that changes a run")
     top.add_argument("--ascii", action="store_true", help="no glyphs outside ASCII")
     top.set_defaults(verb="cockpit:open_cockpit", rest=None)

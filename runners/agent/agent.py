@@ -6,7 +6,6 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 
 from ...presets.plan import Plan
@@ -47,7 +46,6 @@ class Agent:
     def __init__(self, entry: Entry, plan: Plan) -> None:
         self.entry, self.plan = entry, plan
         self.run_dir = entry.path
-        self.version = version("distui")
         self.stem = stem(entry.record.run8)
         self.state = RunState()
         self.journal = Journal(entry.path)
@@ -55,7 +53,7 @@ class Agent:
         self._jobs: set[asyncio.Task[object]] = set()
         self.commands = Commands(self)
         self.server = Server(
-            self._socket, entry.record.run, entry.path, self.journal, self.version, self.commands.execute
+            self._socket, entry.record.run, entry.path, self.journal, self.commands.execute
         )
         self.supervision = Supervision(self)
         self.hooks = Hooks(entry.path, self.stem, self.emit)
@@ -127,10 +125,13 @@ class Agent:
                 )
             )
         adopted = self.supervision.begin(resumed)
-        await self.server.start()
+        from importlib.metadata import version  # slow to import: the runner comes first
+
+        known = version("distui")
+        await self.server.start(known)
         identity.write(self.run_dir / AGENT_FILE, identity.identify(socket=str(self._socket)))
         ready()
-        self.emit(AgentStarted(os.getpid(), self.version, adopted))
+        self.emit(AgentStarted(os.getpid(), known, adopted))
         self.supervision.resume_ranks()
         self.commands.resume()
         sampling = asyncio.create_task(self.sampling.run())

@@ -115,11 +115,9 @@ class Client:
 class Server:
     """Listens on `path`; `execute` runs a command to its answer."""
 
-    def __init__(
-        self, path: Path, run: str, run_dir: Path, journal: Journal, version: str, execute: Execute
-    ) -> None:
+    def __init__(self, path: Path, run: str, run_dir: Path, journal: Journal, execute: Execute) -> None:
         self._path, self._run, self._run_dir = path, run, run_dir
-        self._journal, self._version, self._execute = journal, version, execute
+        self._journal, self._execute, self._version = journal, execute, ""
         self._clients: set[Client] = set()
         self._newest: Newest = {}
         self._server: asyncio.Server | None = None
@@ -127,8 +125,9 @@ class Server:
         self.idle = asyncio.Event()
         self.idle.set()
 
-    async def start(self) -> None:
-        """Bind, for this user only. Raises RunError or OSError."""
+    async def start(self, version: str) -> None:
+        """Bind, for this user only; viewers are told `version`. Raises RunError or OSError."""
+        self._version = version
         remove_stale(self._path)
         old = os.umask(0o177)
         try:
