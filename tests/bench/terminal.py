@@ -26,6 +26,8 @@ class Terminal:
         self._argv, self._env, self._size = argv, dict(env), size
         self.screen: Any = pyte.Screen(size[1], size[0])
         self._stream: Any = pyte.ByteStream(self.screen)
+        # As a real terminal does: the cockpit asks where the cursor is, to learn that a frame has arrived.
+        self.screen.write_process_input = lambda text: os.write(self._fd, text.encode())
         self.received = 0
         self.ended = False
 
