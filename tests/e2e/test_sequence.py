@@ -95,7 +95,7 @@ def adopt(run: Run) -> None:
     out = run.path / "node-0/attempt-003/rank-0.out"
     size = out.stat().st_size
     assert until(lambda: out.stat().st_size > size, 20), "training must go on without an agent"
-    after = run.eventually(lambda status: stepping(status))
+    after = run.eventually(stepping)
     assert run.agent_pid() != agent
     assert [rank["pid"] for rank in after["ranks"]] == pids
     assert (after["attempt"], after["state"]) == (3, "running")

@@ -13,6 +13,7 @@ from ...presets.plan import Plan, Request
 from ...presets.render import plan_to_json, render
 from ...runners import registry
 from ...runners.errors import RunError
+from ...runners.model import RunPhase
 from ..starting import Prepared, nccl_pairs, pairs, prepare, prepare_command
 
 
@@ -111,4 +112,13 @@ def begin(prepared: Prepared, options: argparse.Namespace) -> int:
         return asyncio.run(stay(entry, prepared.plan, as_json=options.json))
     from .cockpit import show
 
-    return show(entry.record.run, readonly=options.readonly, ascii_only=options.ascii)
+    return show(entry.record.run, readonly=options.readonly, ascii_only=options.ascii) or outcome(entry)
+
+
+def outcome(entry: registry.Entry) -> int:
+    """The training's own outcome, said on a line, where it has one already; else 0."""
+    state = entry.state()
+    if not state.phase.ended:
+        return 0
+    sys.stdout.write(f"{state.name} {state.phase}: {state.end_text}\n")
+    return 0 if state.phase is RunPhase.SUCCEEDED else 1
