@@ -14,14 +14,13 @@ from types import FrameType
 from typing import Any
 
 from . import spawned
-from .runner import SIGNALS, Group
+from .group import Group, heed
 
 
 def run(group: Group) -> int:
     """Run the plan's command until it succeeds, is stopped, or the policy gives up; its exit code."""
     managed = Managed(group)
-    for number in SIGNALS:
-        signal.signal(number, managed.heed)
+    heed(managed.heed)
     group.started()
     phase, code, text = managed.run()
     group.end(phase, code, text)

@@ -12,8 +12,8 @@ import sys
 from types import FrameType
 from typing import Any
 
+from .group import SIGNALS, Group, Stopped, heed
 from .plugin import GaveUp, plug_in
-from .runner import SIGNALS, Group, Stopped
 
 Ending = tuple[str, int, str]
 """Phase, exit code and a sentence: how the run ended."""
@@ -31,8 +31,8 @@ def run(group: Group) -> int:
 
 def attempt_all(group: Group) -> Ending:
     """One attempt after another until the ranks succeed, are stopped, or the policy gives up."""
-    heed_signals(group)
     try:
+        heed_signals(group)
         return _launch(group)
     except Stopped:
         return _stopped(group)
@@ -45,8 +45,7 @@ def heed_signals(group: Group) -> None:
         _note_stop(group, number)
         raise Stopped
 
-    for number in SIGNALS:
-        signal.signal(number, stop)
+    heed(stop)
 
 
 def heed_torch_signals(group: Group) -> None:

@@ -11,9 +11,9 @@ import sys
 from typing import Any
 
 from .elastic import attempt_all
+from .group import SIGNALS, Group, attempt_dir
 from .policy import UNLIMITED
 from .report import Report
-from .runner import SIGNALS, Group, attempt_dir
 
 
 def run(plan: dict[str, Any], run_dir: str, argv: list[str]) -> int:
@@ -27,7 +27,7 @@ def run(plan: dict[str, Any], run_dir: str, argv: list[str]) -> int:
     connection, said = host
     own = dict(plan, launcher="torchrun", argv=argv, standalone=True, restart=UNLIMITED)
     group = Group(own, run_dir, suffix=".sub")
-    group.report = Report(os.path.join(run_dir, "runner.jsonl"), lambda: poke(connection))
+    group.report = Report(os.path.join(run_dir, "runner.jsonl"), lambda: poke(connection), ".sub")
     directory = attempt_dir(os.path.join(run_dir, "node-0"), said["attempt"])
     if said["first"]:
         group.inherited, group.cause = said, said["cause"]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import spawned
-from .runner import Group, Stopped
+from .group import Group, Stopped
 
 
 class GaveUp(Exception):

@@ -20,14 +20,17 @@ RESERVE_BYTES = 1 << 16
 
 
 class Report:
-    """Appends events (see runners/model.py, type Stamped) and pokes whoever listens."""
+    """Appends events (see runners/model.py, type Stamped) and pokes whoever listens.
 
-    def __init__(self, path: str, poke: Callable[[], None]) -> None:
+    `name` tells apart those that write to one file at the same time.
+    """
+
+    def __init__(self, path: str, poke: Callable[[], None], name: str = "") -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._lock = threading.Lock()
         self._late: list[bytes] = []
         self._poke = poke
-        self._reserve = "%s.reserve-%d" % (path, os.getpid())
+        self._reserve = path + ".reserve" + name
         with contextlib.suppress(OSError), open(self._reserve, "wb") as file:
             file.write(bytes(RESERVE_BYTES))
 

@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -206,10 +207,16 @@ class Asking:
         self._socket.close()
 
 
+def hello_of(path: Path) -> dict[str, Any]:
+    """The first line of a hook."""
+    asking = Asking(path)
+    said = asking.hear()
+    asking.close()
+    return said
+
+
 def eventually(wanted: Callable[[], object], seconds: float = 20.0) -> None:
     """Ask again until it is true: for what other processes do and nothing tells. Fails after `seconds`."""
-    import time
-
     deadline = time.monotonic() + seconds
     while not wanted():
         assert time.monotonic() < deadline, f"not within {seconds:g} s"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .inrank_rig import INRANK, Asking, eventually, rank
+from .inrank_rig import INRANK, Asking, eventually, hello_of, rank
 
 WAITS = "import sys; print('begun', flush=True); sys.stdin.read()"
 
@@ -72,7 +72,7 @@ def test_the_users_own_sitecustomize_runs_under_its_name(place: Path) -> None:
     (place / "theirs" / "sitecustomize.py").write_text("MINE = 'of the user'\n")
     script = "import sitecustomize\nprint(sitecustomize.MINE, flush=True)\n" + WAITS
     with rank(place, script, PYTHONPATH=f"{INRANK / 'site'}:{place / 'theirs'}") as started:
-        assert Asking(started.socket).hear()["pid"] == started.process.pid
+        assert hello_of(started.socket)["pid"] == started.process.pid
         assert started.ends() == 0
         assert started.read("out") == "of the user\nbegun\n"
 
@@ -81,7 +81,7 @@ def test_a_sitecustomize_that_fails_is_said_as_ever_and_takes_nothing_away(place
     (place / "theirs").mkdir()
     (place / "theirs" / "sitecustomize.py").write_text("1 / 0\n")
     with rank(place, WAITS, PYTHONPATH=f"{INRANK / 'site'}:{place / 'theirs'}") as started:
-        assert Asking(started.socket).hear()["pid"] == started.process.pid
+        assert hello_of(started.socket)["pid"] == started.process.pid
         assert started.ends() == 0
         said = started.read("err")
         assert "Error in sitecustomize" in said
@@ -172,6 +172,7 @@ held_in_c()
             asking.ask("stacks")
         started.process.send_signal(signal.SIGUSR2)
         eventually(lambda: "held_in_c" in started.read("stacks"))
+        asking.close()
 
 
 def test_a_script_that_takes_the_signal_is_known_to_have_it(place: Path) -> None:

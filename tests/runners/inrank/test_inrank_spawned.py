@@ -7,13 +7,14 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from distui.runners.inrank import spawned
-from distui.runners.inrank.runner import Group
+from distui.runners.inrank.group import Group
 
 
 class Told:
@@ -36,13 +37,14 @@ class Told:
 
 
 @pytest.fixture
-def group(own_directories: Path, monkeypatch: pytest.MonkeyPatch) -> Group:
+def group(own_directories: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Group]:
     """A group as the runner has it, its events kept in memory."""
     monkeypatch.setenv("DISTUI_SOCKETS", str(own_directories / "g"))
     plan = {"grace_s": 5.0, "restart": {"limit": 0}, "hook": True, "launcher": "torchrun"}
     made = Group(plan, str(own_directories))
     made.report = Told()  # type: ignore[assignment]
-    return made
+    yield made
+    made.control._server.close()
 
 
 def told(group: Group, count: int) -> list[dict[str, Any]]:

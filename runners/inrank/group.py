@@ -1,0 +1,268 @@
+"""The group of ranks as its runner sees it: what is asked of it, its attempts, and who of it lives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import Any
+
+from . import spawned
+from .control import Control
+from .policy import after_failure, how_it_ended
+from .report import Report
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""What ends a run from outside, in order."""
+
+FIND_SECONDS = 60.0
+"""How long a rank may take from the spawn to its own environment."""
+
+
+class Stopped(Exception):
+    """The run is to end before or between two attempts."""
+
+
+class Group:
+    """State that the control thread sets and the launcher's loop obeys."""
+
+    def __init__(self, plan: dict[str, Any], run_dir: str, failures: int = 0, suffix: str = ".run") -> None:
+        self.plan = plan
+        self.run_dir = run_dir
+        self.failures = failures
+        self.attempt = 0
+        self.inherited: dict[str, Any] = {}
+        """Number, cause and env_diff of an attempt that the managed command around us has begun: the next one."""
+        self.cause = "failure" if failures else "launch"
+        """Why there is this attempt: see AttemptStarted."""
+        self.began = 0.0
+        self.ending = False
+        """The current attempt is being ended on purpose."""
+        self.stopping = False
+        self.stopped_by = ""
+        """Name of the signal, where a signal and not a command ended the run."""
+        self.restart = threading.Event()
+        self.wake = threading.Event()
+        """A stop or a restart was asked for: no use in waiting any longer."""
+        self.diff: dict[str, str | None] = {}
+        """Environment changes for the next attempt: name → value, or None to unset."""
+        self.shown: dict[str, str | None] = {}
+        """The same with secret values hidden: what may be written down."""
+        self.pids: dict[int, int] = {}
+        """Live ranks of the current attempt: local rank → pid."""
+        self.unseen: set[int] = set()
+        """Local ranks of the current attempt that were never seen alive or dead."""
+        self.failed = threading.Event()
+        self.lock = threading.Lock()
+        self.on_stop: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGTERM)
+        self.on_restart: Callable[[], None] = lambda: None
+        self.on_guest: Callable[[socket.socket], dict[str, Any]] = lambda peer: {"ok": False}
+        self.on_left: Callable[[socket.socket], None] = lambda peer: None
+        self.muted: Callable[[], bool] = lambda: False
+        """Whether somebody else tells about the ranks of this attempt."""
+        self.echo: Callable[[int, dict[int, str]], dict[int, str]] = lambda descriptor, paths: {}
+        """Which of the ranks' files are to appear on our own stdout (1) or stderr (2), too."""
+        self.socket = os.environ["DISTUI_SOCKETS"] + suffix
+        self.control = Control(self.socket, self.answer, self._left)
+        self.report = Report(os.path.join(run_dir, "runner.jsonl"), self.control.poke, suffix)
+
+    # --- commands --------------------------------------------------------------------------------------------
+
+    def answer(self, request: dict[str, Any], peer: socket.socket) -> dict[str, Any] | None:
+        """Commands: {"op": "restart"|"env"|"stop"|"ping"|"poke"|"guest", "env": {name: value|null}}."""
+        op = request.get("op")
+        if op == "poke":
+            self.control.poke()
+            return None
+        if op == "guest":
+            return self.on_guest(peer)
+        if op in ("restart", "env"):
+            self._note_env(request)
+        if op == "restart":
+            if self.stopping:
+                return {"ok": False, "text": "the run is being stopped"}
+            self._restart()
+        elif op == "stop":
+            self.stop(request.get("grace_s"))
+        elif op not in ("env", "ping"):
+            return {"ok": False, "text": "unknown command %r" % op}
+        return {"ok": True, "attempt": self.attempt}
+
+    def _left(self, peer: socket.socket) -> None:
+        self.on_left(peer)
+
+    def _note_env(self, request: dict[str, Any]) -> None:
+        changes = request.get("env") or {}
+        with self.lock:
+            self.diff.update(changes)
+            self.shown.update(request.get("shown") or changes)
+
+    def _restart(self) -> None:
+        self.ending = bool(self.pids)
+        self.restart.set()
+        self.wake.set()
+        self.on_restart()
+        self._kill_after_grace(self.plan["grace_s"])
+
+    def stop(self, grace_s: float | None = None) -> None:
+        """End the run: TERM, and KILL after `grace_s` (None: as planned)."""
+        self.stopping = self.ending = True
+        self.wake.set()
+        self._kill_after_grace(self.plan["grace_s"] if grace_s is None else grace_s)
+        self.on_stop()
+
+    def _kill_after_grace(self, grace_s: float) -> None:
+        """torch waits a fixed 30 s for a rank that does not heed SIGTERM; the grace may be shorter."""
+        pids = dict(self.pids)
+
+        def kill() -> None:
+            for local, pid in pids.items():
+                if self.pids.get(local) == pid:
+                    spawned.kill_group(pid, signal.SIGKILL)
+
+        timer = threading.Timer(grace_s, kill)
+        timer.daemon = True
+        timer.start()
+
+    # --- attempts --------------------------------------------------------------------------------------------
+
+    def take_env(self) -> dict[str, str | None]:
+        """Apply the pending environment changes to this process, which every rank's environment is copied from.
+
+        What changed is returned, secret values hidden.
+        """
+        with self.lock:
+            diff, self.diff = self.diff, {}
+            shown, self.shown = self.shown, {}
+        news = {name: shown.get(name) for name, value in diff.items() if os.environ.get(name) != value}
+        for name, value in diff.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        return {**self.inherited.get("env_diff", {}), **news}
+
+    def next_attempt(self) -> str:
+        """Begin the next attempt: its number is in `attempt`; a new directory for it, never used before."""
+        node = os.path.join(self.run_dir, "node-0")
+        number = self.inherited.get("attempt")
+        self.inherited = {}
+        if number is None:
+            number = self.attempt + 1
+            while os.path.isdir(attempt_dir(node, number)):
+                number += 1
+            os.makedirs(attempt_dir(node, number), mode=0o700)
+        self._begin(number)
+        return attempt_dir(node, number)
+
+    def _begin(self, number: int) -> None:
+        self.attempt, self.began, self.ending = number, time.time(), False
+        self.failed.clear()
+        self.unseen = set()
+        if not (self.stopping or self.restart.is_set()):
+            self.wake.clear()
+
+    def back_off(self) -> bool:
+        """After a failure: wait as the policy says; False when it allows no further attempt."""
+        policy = self.plan["restart"]
+        verdict = after_failure(policy, self.failures, time.time() - self.began)
+        self.failures = verdict.failures
+        if verdict.restart and verdict.wait_s:
+            self.report(
+                "RestartDelayed", wait_s=verdict.wait_s, failures=verdict.failures, limit=policy["limit"]
+            )
+            if not (self.restart.is_set() or self.stopping):
+                self.wake.wait(verdict.wait_s)
+        return verdict.restart
+
+    def watch(self, places: list[dict[str, Any]], before: Iterable[int]) -> None:
+        """Find the pids of the ranks about to be spawned, and report each one's start and end.
+
+        `before`: the children there were until now.
+        """
+        self.unseen = {place["local_rank"] for place in places}
+        arguments = (self.attempt, places, list(before))
+        threading.Thread(target=self._find, args=arguments, name="distui-find", daemon=True).start()
+
+    def _find(self, attempt: int, places: list[dict[str, Any]], before: list[int]) -> None:
+        by_local = {place["local_rank"]: place for place in places}
+        order, missing, new = sorted(by_local), set(by_local), []
+        deadline = time.monotonic() + FIND_SECONDS
+        while missing and time.monotonic() < deadline and attempt == self.attempt:
+            new += [pid for pid in spawned.children() if pid not in new and pid not in before]
+            for position, pid in enumerate(new):
+                local = spawned.local_rank_of(pid)
+                if local is None and position < len(order) and spawned.is_zombie(pid):
+                    local = order[position]  # too short a life to be asked: the launcher spawns in order
+                if local in missing:
+                    missing.discard(local)
+                    self.follow(by_local[local], pid)
+            time.sleep(0.01)
+
+    def follow(self, place: dict[str, Any], pid: int) -> threading.Thread:
+        """Report that a rank runs, and when it has ended how; the thread that does the latter."""
+        attempt, local = self.attempt, place["local_rank"]
+        self.pids[local] = pid
+        self.unseen.discard(local)
+        about = {"attempt": attempt, "rank": place["rank"], "local_rank": local, "pid": pid}
+        self.report("RankChanged", state="running", **about)
+
+        def wait() -> None:
+            code = spawned.wait_peeking(pid)
+            now = time.time()
+            with self.lock:
+                asked = self.ending or self.stopping or self.restart.is_set()
+                state = how_it_ended(code, asked, self.failed.is_set())
+                if state in ("failed", "killed", "lost"):
+                    self.failed.set()
+                if not self.muted():
+                    name = spawned.signal_name(code)
+                    self.report("RankChanged", state=state, exit_code=code, signal=name, at=now, **about)
+                if self.pids.get(local) == pid:
+                    del self.pids[local]
+
+        thread = threading.Thread(target=wait, name="distui-wait-%d" % pid, daemon=True)
+        thread.start()
+        return thread
+
+    def settle(self, seconds: float = 2.0) -> None:
+        """Wait until the end of every rank was reported."""
+        deadline = time.monotonic() + seconds
+        while self.pids and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def end(self, phase: str, exit_code: int | None, text: str) -> None:
+        """Report how the run ended."""
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # the end is being written down already
+        self.settle()
+        self.report("RunEnded", phase=phase, exit_code=exit_code, text=text)
+        self.report.close()
+
+    def started(self, torch_version: str | None = None) -> None:
+        """Report this runner."""
+        self.report(
+            "RunnerStarted",
+            pid=os.getpid(),
+            kind=self.plan["launcher"],
+            python=sys.executable,
+            socket=self.socket,
+            torch=torch_version,
+        )
+
+
+def heed(handler: Callable[[int, FrameType | None], None]) -> None:
+    """Let `handler` act on the signals that end a run, also on those that came while nobody could."""
+    for number in SIGNALS:
+        signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+def attempt_dir(node: str, number: int) -> str:
+    """Directory of an attempt on a node (see runners.logs.files)."""
+    return os.path.join(node, "attempt-%03d" % number)

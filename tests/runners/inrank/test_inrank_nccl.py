@@ -1,0 +1,225 @@
+"""The NCCL switch through the real agent: live, per rank, for a time, for an old library and without NCCL."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib.util
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from distui.presets.nccl import DEFAULT_SUBSYS
+from distui.runners.agent.nccl import standing
+from distui.runners.model import NcclChanged
+from distui.runners.state import Attempt
+
+from .inrank_rig import PLAIN_DDP, driven, launch
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "rigs" / "nccl"))
+from build_nccl import build_nccl, compiler
+
+RIGS = Path(__file__).parents[2] / "rigs" / "nccl"
+CALLS = RIGS / "calls_nccl.py"
+REAL = RIGS / "real_nccl.py"
+LIVE_S = 1.0
+"""Most seconds from the request to the first line of the new level; 0.2 are meant, the rest is for busy machines."""
+
+needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the fake NCCL")
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+
+
+@pytest.fixture(scope="module")
+def library() -> Callable[[bool], str]:
+    """The path of the fake NCCL, old or new, built once."""
+
+    @functools.cache
+    def built(old: bool) -> str:
+        return str(build_nccl(tempfile.mkdtemp(prefix="fake-nccl-"), old))
+
+    return built
+
+
+@needs_compiler
+async def test_a_level_is_raised_on_running_ranks_and_goes_back_by_itself(
+    library: Callable[[bool], str],
+) -> None:
+    async with driven(launch(CALLS, library(False))) as run:
+        await run.hooked()
+        began = time.monotonic()
+        done = await run.nccl("info", "coll", seconds=2.0)
+        assert (done.ok, done.text) == (True, "NCCL_DEBUG=INFO COLL live on ranks 0, 1 for 2 s")
+        for rank in (0, 1):
+            assert "NCCL INFO AllReduce" in await run.wrote(f"rank-{rank}.1.nccl", "AllReduce")
+        took = time.monotonic() - began
+        print(f"from the request to the first line of both ranks: {took * 1000:.0f} ms")
+        assert took < LIVE_S
+        assert [(r.nccl_live, r.nccl_version) for r in run.state.ranks.values()] == [(True, "2.28.9")] * 2
+
+        await run.until(lambda s: s.nccl and s.nccl.text == "NCCL_DEBUG is back at WARN")
+        assert {rank.nccl_debug for rank in run.state.ranks.values()} == {"WARN"}
+        (told,) = [e.event for e in run.events if isinstance(e.event, NcclChanged) and e.event.until]
+        (back,) = [e for e in run.events if isinstance(e.event, NcclChanged) and not e.event.until]
+        assert told.until == pytest.approx(back.time, abs=1.5)
+        kept = run.log("rank-0.1.nccl")
+        assert kept.count("AllReduce") > 10
+
+        # One rank alone, twice: each time a new file, and nothing that was written is touched.
+        assert (await run.nccl("INFO", "COLL", ranks=(1,))).text.endswith("live on rank 1")
+        await run.wrote("rank-1.3.nccl", "AllReduce")
+        assert (await run.nccl("INFO", "ALL", ranks=(1,))).ok
+        await run.wrote("rank-1.4.nccl", "AllReduce")
+        assert run.log("rank-0.1.nccl") == kept
+        assert run.log("rank-0.3.nccl") == ""
+        assert [run.state.ranks[rank].nccl_debug for rank in (0, 1)] == ["WARN", "INFO"]
+        assert run.state.attempt == 1
+
+        # Limited on all: rank 1 goes back to the INFO that it had, rank 0 to WARN; neither lasts beyond a restart.
+        assert (await run.nccl("TRACE", "ALL", seconds=0.2)).ok
+        await run.until(lambda s: s.nccl and s.nccl.level == "WARN" and s.nccl.until is None)
+        await run.wrote("rank-1.6.nccl", "AllReduce")
+        assert run.log("rank-0.4.nccl") == ""
+        assert (await run.restart()).ok
+        await run.hooked()
+        assert run.state.attempts[-1].env_diff == {}
+        assert {rank.nccl_debug for rank in run.state.ranks.values()} == {"WARN"}
+
+
+@needs_compiler
+async def test_a_level_without_a_limit_lasts_beyond_a_restart(library: Callable[[bool], str]) -> None:
+    async with driven(launch(CALLS, library(False))) as run:
+        await run.hooked()
+        assert (await run.nccl("INFO", "COLL")).ok
+        assert (await run.restart()).ok
+        assert run.state.attempts[-1].env_diff == {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "COLL"}
+        await run.wrote("rank-0.nccl", "AllReduce", attempt=2)
+
+
+@needs_compiler
+async def test_an_old_library_says_so_and_a_restart_does_it(library: Callable[[bool], str]) -> None:
+    async with driven(launch(CALLS, library(True))) as run:
+        await run.hooked()
+        done = await run.nccl("INFO", "COLL", seconds=5.0)
+        assert (done.ok, done.text) == (
+            False,
+            "NCCL 2.21.5 cannot change NCCL_DEBUG live (2.24 or newer can): add --restart to restart now",
+        )
+        assert run.state.nccl is None
+        assert [rank.nccl_live for rank in run.state.ranks.values()] == [False, False]
+        done = await run.nccl("INFO", "COLL", restart=True)
+        assert done.ok
+        assert done.text.startswith("restarted: attempt 2, 2 ranks running")
+        assert run.state.attempts[-1].env_diff == {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "COLL"}
+        for rank in (0, 1):
+            await run.wrote(f"rank-{rank}.nccl", "AllReduce", attempt=2)
+
+
+@needs_compiler
+async def test_a_restart_for_a_time_goes_back_on_the_running_ranks(library: Callable[[bool], str]) -> None:
+    async with driven(launch(CALLS, library(False))) as run:
+        await run.hooked()
+        assert (await run.nccl("INFO", "COLL", seconds=4.0, restart=True)).ok
+        await run.wrote("rank-0.nccl", "AllReduce", attempt=2)
+        await run.until(lambda s: s.nccl and s.nccl.text == "NCCL_DEBUG is back at WARN")
+        assert (await run.restart()).ok
+        assert run.state.attempts[-1].env_diff == {
+            "NCCL_DEBUG": "WARN",
+            "NCCL_DEBUG_SUBSYS": DEFAULT_SUBSYS,
+        }
+
+
+async def test_without_nccl_the_logging_of_c10d_is_raised_instead() -> None:
+    async with driven(launch(PLAIN_DDP)) as run:
+        await run.stepping()
+        done = await run.nccl("INFO", "COLL")
+        assert done.ok
+        assert done.text == (
+            "NCCL is not in use (gloo): NCCL_DEBUG=INFO is set for the next start; "
+            "live: TORCH_DISTRIBUTED_DEBUG=INFO, c10d logging INFO"
+        )
+        done = await run.nccl("INFO", "COLL", seconds=0.2)
+        assert done.text.endswith("live: TORCH_DISTRIBUTED_DEBUG=INFO, c10d logging INFO for 0.2 s")
+        await run.until(lambda s: s.nccl and s.nccl.until is None and "back" in s.nccl.text)
+        assert [rank.phase for rank in run.state.ranks.values()] == ["running", "running"]
+        assert "deprecated" not in run.log("rank-0.err"), "no rank warns of the flight recorder's old name"
+        assert {rank.nccl_live for rank in run.state.ranks.values()} == {None}
+
+
+@needs_compiler
+async def test_what_nccl_does_not_know_is_refused_in_one_sentence(library: Callable[[bool], str]) -> None:
+    async with driven(launch(CALLS, library(False), nproc_per_node=1)) as run:
+        await run.hooked(1)
+        for done, words in (
+            (await run.nccl("LOUD"), "'LOUD' is not a level of NCCL_DEBUG"),
+            (await run.nccl("INFO", "CPU"), "CPU"),
+            (await run.nccl("INFO", ranks=(7,)), "there is no running rank 7"),
+        ):
+            assert not done.ok
+            assert words in done.text
+        assert run.log("rank-0.1.nccl") == ""
+
+
+async def test_a_rank_without_a_hook_is_told_apart() -> None:
+    async with driven(launch(PLAIN_DDP, hook=False, nproc_per_node=1)) as run:
+        await run.until(lambda s: str(s.phase) == "running")
+        done = await run.nccl("INFO")
+        assert not done.ok
+        assert done.text == (
+            "rank 0 has no hook (started with --no-hook or python -I, or no Python); "
+            "--restart sets the level through the environment instead"
+        )
+
+
+def test_what_stands_is_the_plan_and_then_each_attempts_changes() -> None:
+    diffs: list[dict[str, str | None]] = [
+        {},
+        {"NCCL_DEBUG": "TRACE", "OTHER": "1"},
+        {"NCCL_DEBUG": None, "NCCL_DEBUG_SUBSYS": "NET"},
+    ]
+    attempts = [Attempt(number, 0.0, "restart", 2, diff, ()) for number, diff in enumerate(diffs)]
+    assert standing({"NCCL_DEBUG": "INFO"}, attempts[:1]) == {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_SUBSYS": DEFAULT_SUBSYS,
+    }
+    assert standing({"NCCL_DEBUG": "INFO"}, attempts[:2])["NCCL_DEBUG"] == "TRACE"
+    assert standing({}, attempts) == {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "NET"}
+
+
+def real_library() -> str | None:
+    """libnccl of the nvidia-nccl-cu12 wheel."""
+    try:
+        found = importlib.util.find_spec("nvidia.nccl")
+    except ModuleNotFoundError:
+        return None
+    places = list(found.submodule_search_locations or []) if found else []
+    paths = [Path(place) / "lib" / "libnccl.so.2" for place in places]
+    return next((str(path) for path in paths if path.exists()), None)
+
+
+@pytest.mark.long
+async def test_the_real_library_follows_on_a_running_rank() -> None:
+    path = real_library()
+    if path is None:
+        pytest.skip("nvidia-nccl-cu12 is not installed: dependency group nccl")
+    async with driven(launch(REAL, path, nproc_per_node=1, nccl={"NCCL_DEBUG": "VERSION"})) as run:
+        await run.hooked(1)
+        # At VERSION a failure is silent, and NCCL opens no file.
+        await asyncio.sleep(1.0)
+        assert run.log("rank-0.nccl") == ""
+        assert "NCCL WARN" not in run.log("rank-0.out") + run.log("rank-0.err")
+        done = await run.nccl("WARN", seconds=2.0)
+        assert done.ok, done.text
+        assert "live on rank 0" in done.text
+        await run.wrote("rank-0.1.nccl", "NCCL WARN", seconds=10.0)
+        assert run.state.ranks[0].nccl_live
+        await run.until(lambda s: s.nccl and s.nccl.text == "NCCL_DEBUG is back at VERSION")
+        await asyncio.sleep(0.5)
+        size = len(run.log("rank-0.1.nccl"))
+        await asyncio.sleep(1.0)
+        assert len(run.log("rank-0.1.nccl")) == size, "silent again"
+        assert (await run.nccl("INFO", "ALL")).ok
+        await run.wrote("rank-0.3.nccl", "NCCL INFO", seconds=10.0)
