@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 PYTEST = $(BIN)/python -m pytest -q
 
-.PHONY: help install demo test test-long test-all check bench pictures clean
+.PHONY: help install demo test test-long test-all check lint types imports bench pictures clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -32,12 +32,18 @@ test-long: install ## the long matrices alone
 
 test-all: test test-long ## the tests and the long matrices
 
-check: install   ## lint, format, types, imports
-	$(BIN)/ruff check .
+check: lint types imports ## lint, format, types, imports
+
+lint: install
 	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: install
 	$(BIN)/mypy -p distui.presets -p distui.runners -p distui.tui
-	$(BIN)/mypy tests --exclude 'tests/.+/conftest\.py$$'
 	@for one in $$(find tests -mindepth 2 -name conftest.py); do $(BIN)/mypy "$$one" || exit 1; done # one name each
+	$(BIN)/mypy tests --exclude 'tests/.+/conftest\.py$$'
+
+imports: install
 	$(BIN)/lint-imports
 
 bench: install   ## the table of docs/benchmarks.md, side by side with bare torchrun; BENCH=--quick for a taste

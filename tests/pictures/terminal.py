@@ -11,8 +11,9 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyte
 from pyte.screens import Char
@@ -27,24 +28,15 @@ class NotShown(Exception):
     """The screen never showed what was waited for; the text holds the screen."""
 
 
-class Answering(pyte.Screen):
-    """Answers where its cursor is, as a terminal does: the cockpit paces its frames by that."""
-
-    def __init__(self, columns: int, lines: int, answer: Callable[[str], None]) -> None:
-        self._answer = answer
-        super().__init__(columns, lines)
-
-    def write_process_input(self, data: str) -> None:
-        self._answer(data)
-
-
 class Terminal:
     """`command` in a terminal of `columns` × `lines`; a context manager that ends it."""
 
     def __init__(
         self, command: Sequence[str], cwd: Path, env: Mapping[str, str], columns: int, lines: int
     ) -> None:
-        self._screen = Answering(columns, lines, self.press)
+        self._screen: Any = pyte.Screen(columns, lines)
+        # As terminals do: the cockpit asks where the cursor is, to learn that its frame has arrived.
+        self._screen.write_process_input = self.press
         self._stream = pyte.Stream(self._screen)
         self._command, self._cwd, self._env = command, cwd, env
         self._size = struct.pack("HHHH", lines, columns, 0, 0)
