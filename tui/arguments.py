@@ -15,7 +15,9 @@ def seconds(text: str) -> float:
     except ValueError:
         found = -1.0
     if not 0 <= found < 1e9:  # also false for nan
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds: write 0 or more, as in 30 or 2.5")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number of seconds: write 0 or more, as in 30 or 2.5"
+        )
     return found
 
 
@@ -52,7 +54,9 @@ def _start_options(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--no-hook", action="store_true", help="inject nothing into the ranks")
     verb.add_argument("--grace", type=seconds, metavar="SECONDS", help="between SIGTERM and SIGKILL")
-    verb.add_argument("--restarts", type=count, metavar="N", help="failures after which the run is given up")
+    verb.add_argument(
+        "--restarts", type=count, metavar="N", help="failures after which the run is given up"
+    )
     verb.add_argument("--detach", action="store_true", help="start it and return")
     verb.add_argument("--dry-run", action="store_true", help="print the plan and do nothing")
     verb.add_argument("--json", action="store_true", help="one JSON object on stdout")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from ..runners.logs.clean import clean_text
 from ..runners.model import FirstCause, Host
 from ..runners.state import Attempt, Node, Rank, RunState
 
@@ -92,7 +93,7 @@ def describe(state: RunState, now: float | None = None) -> str:
     )
     if state.end_text:
         lines += ["", state.end_text]
-    return "\n".join(lines)
+    return "\n".join(clean_text(line) for line in lines)
 
 
 def _node(node: Node) -> str:

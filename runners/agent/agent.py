@@ -11,6 +11,7 @@ from pathlib import Path
 from ...presets.plan import Plan
 from .. import identity
 from ..journal import Journal
+from ..logs.clean import clean_text
 from ..model import TELEMETRY, AgentStarted, Event, PlanSummary, RunCreated, RunPhase, Stamped
 from ..registry import AGENT_FILE, Entry
 from ..state import RunState
@@ -29,7 +30,7 @@ def summarise(plan: Plan) -> PlanSummary:
         preset=plan.preset,
         strategy=plan.strategy,
         launcher=plan.launcher,
-        command=" ".join(plan.command),
+        command=clean_text(" ".join(plan.command)),
         nnodes=plan.nnodes,
         nproc_per_node=plan.nproc_per_node,
         backend=plan.backend,

@@ -8,6 +8,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+from ...presets.environ import refusal
 from ...presets.secrets import mask
 from ..model import (
     CommandDone,
@@ -91,6 +92,9 @@ class Commands:
     async def restart(self, env: dict[str, str], unset: tuple[str, ...] = ()) -> str:
         """Restart the group in place and wait until every rank runs. Raises Refused."""
         agent = self._agent
+        refused = refusal({**env, **dict.fromkeys(unset, "")})
+        if refused:
+            raise Refused(refused)
         if agent.runner is None:
             raise Refused("the runner is being started anew: try again in a few seconds")
         before, began = agent.state.attempt, time.monotonic()

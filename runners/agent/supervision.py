@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from ..inrank.policy import after_failure
+from ..logs.clean import clean_text
 from ..model import (
     AttemptEnded,
     AttemptStarted,
@@ -168,7 +169,7 @@ class Supervision:
         if phase is RunPhase.FAILED and cause is not None and cause.text not in text:
             text = f"{cause.text}; {text}"
         self._agent.sampling.grown()
-        self._agent.emit(RunEnded(phase, code, text), source=source, at=at)
+        self._agent.emit(RunEnded(phase, code, clean_text(text)), source=source, at=at)
 
     async def _runner_lost(self) -> None:
         """The runner died without a word: its ranks have no rendezvous any more, so they are ended."""

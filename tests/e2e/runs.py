@@ -131,15 +131,18 @@ class World:
 
     def close(self) -> None:
         """Stop every run, end by pid whatever is left, and fail if anything was."""
-        if self.runs.is_dir():
-            for path in sorted(self.runs.glob("*/journal.jsonl")):
-                self.distui("stop", path.parent.name, "--yes", "--grace", "2")
+        self.stop_all()
         left = self.left()
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.root, ignore_errors=True)
         assert not left, f"left behind: {left}"
+
+    def stop_all(self) -> None:
+        """`distui stop` for every run there is; one that has ended answers that it has."""
+        for path in sorted(self.runs.glob("*/journal.jsonl")):
+            self.distui("stop", path.parent.name, "--yes", "--grace", "2")
 
     def left(self, seconds: float = LEAVE_S) -> dict[int, str]:
         """Processes of this user that are still there after `seconds`."""

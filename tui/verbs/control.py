@@ -8,6 +8,7 @@ import sys
 
 import msgspec
 
+from ...presets.environ import refusal
 from ...presets.secrets import mask
 from ...runners import registry
 from ...runners.errors import RunError
@@ -30,6 +31,9 @@ def nccl(options: argparse.Namespace) -> int:
 def restart(options: argparse.Namespace) -> int:
     """Restart the group in place, after asking."""
     env = pairs(options.env, "--env")
+    refused = refusal({**env, **dict.fromkeys(options.unset, "")})
+    if refused:
+        raise RunError(refused)
     if not _sure(options, "restart", [f"{name}={mask(name, value)}" for name, value in env.items()]
                  + [f"-{name}" for name in options.unset]):  # fmt: skip
         return 1

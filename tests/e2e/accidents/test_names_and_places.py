@@ -45,9 +45,7 @@ def test_a_name_that_a_live_run_has(world: World) -> None:
 
 def test_many_starts_of_one_name_at_once(world: World) -> None:
     """Whoever comes second is refused, however close the second comes."""
-    starts = [
-        world.start("exec", "--name", "race", "--detach", "--", "sleep", "600") for _ in range(4)
-    ]
+    starts = [world.start("exec", "--name", "race", "--detach", "--", "sleep", "600") for _ in range(4)]
     codes = sorted(start.wait(60) for start in starts)
     for start in starts:
         assert start.stderr is not None

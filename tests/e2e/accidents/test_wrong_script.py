@@ -12,9 +12,7 @@ from ..runs import World
 @pytest.mark.torch
 def test_a_script_with_a_syntax_error(world: World) -> None:
     script = world.script("broken.py", "import os\nthis is no python\n")
-    done = world.distui(
-        "launch", "ddp", "--nproc-per-node", "2", "--restarts", "0", "--json", "--", script
-    )
+    done = world.distui("launch", "ddp", "--nproc-per-node", "2", "--restarts", "0", "--json", "--", script)
     assert done.code == 1
     assert "Traceback" not in done.err
     status = done.json()
@@ -45,7 +43,17 @@ def test_a_command_that_fails(world: World) -> None:
 
 def test_the_users_modules_shadow_nothing_of_ours(world: World) -> None:
     """A training directory with a select.py, a platform.py or a runner.py of its own is no reason to fail."""
-    for name in ("select", "platform", "signal", "queue", "socket", "msgspec", "psutil", "runner", "report"):
+    for name in (
+        "select",
+        "platform",
+        "signal",
+        "queue",
+        "socket",
+        "msgspec",
+        "psutil",
+        "runner",
+        "report",
+    ):
         world.script(f"{name}.py", f"raise RuntimeError('the user own {name}.py was imported')\n")
     world.script("distui.py", "raise RuntimeError('the user own distui.py was imported')\n")
     run = world.run("exec", "--name", "shadow", "--", sys.executable, "-I", "-c", "print('fine')")

@@ -1,0 +1,166 @@
+"""Whatever connects to the agent's socket: it stays up, stays small, and goes on serving everybody else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+
+from ..runs import Run, World, alive, rss_bytes, until
+
+MORE = 24 << 20
+"""Bytes that an agent may grow by while it is attacked."""
+
+STEADY = "import time\nfor n in range(1000000):\n    print(n, flush=True)\n    time.sleep(0.02)\n"
+
+
+@pytest.fixture
+def served(world: World) -> Run:
+    run = world.execute(STEADY)
+    assert run.wait("running") == 0
+    return run
+
+
+def connect(run: Run) -> socket.socket:
+    peer = socket.socket(socket.AF_UNIX)
+    peer.settimeout(20)
+    peer.connect(str(next(run.world.sockets.glob("*.sock"))))
+    return peer
+
+
+def shown_the_door(peer: socket.socket) -> bool:
+    """Read until the agent closes the connection; False when it does not within 20 s."""
+    with contextlib.suppress(ConnectionError):
+        while peer.recv(1 << 16):
+            continue
+    return True
+
+
+def sent(peer: socket.socket, data: bytes) -> None:
+    """Send as far as the other side takes it."""
+    with contextlib.suppress(ConnectionError):
+        peer.sendall(data)
+
+
+def test_garbage(served: Run) -> None:
+    """Random bytes, endless lines, valid JSON that is no command, numbers that are too large."""
+    agent = served.agent_pid()
+    before = rss_bytes(agent)
+    dice = random.Random(7)
+    attacks = [dice.randbytes(4096) + b"\n" for _ in range(20)]
+    attacks += [
+        b"x" * (10 << 20) + b"\n",
+        b"[" * 200_000 + b"\n",
+        b'{"type":"Hello","after":' + b"9" * 5000 + b"}\n",
+        b'{"type":"Hello","after":"zero"}\n',
+        b'{"type":"Nothing"}\n',
+        b"null\n",
+        b"[]\n",
+        b'{"type":"Restart"}\n',
+        b'{"type":"Signal","id":"a","signal":["KILL"]}\n',
+        b"\xff\xfe\n",
+        b"\0" * 1000 + b"\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ]
+    for attack in attacks:
+        with connect(served) as peer:
+            sent(peer, attack)
+            assert shown_the_door(peer), attack[:40]
+    assert alive(agent)
+    assert rss_bytes(agent) < before + MORE
+    assert served.status()["state"] == "running"
+    assert "Traceback" not in served.file("agent.log").decode(), served.file("agent.log").decode()[-2000:]
+
+
+def test_half_frames_and_hang_ups(served: Run) -> None:
+    """Connections that say half a line, nothing at all, or leave at once with a reset."""
+    agent, open_before = served.agent_pid(), len(os.listdir(f"/proc/{served.agent_pid()}/fd"))
+    held = [connect(served) for _ in range(40)]
+    for number, peer in enumerate(held):
+        if number % 3 == 0:
+            sent(peer, b'{"type":"Hello","af')
+        elif number % 3 == 1:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert served.status()["state"] == "running"
+    for peer in held:
+        peer.close()
+    assert until(lambda: len(os.listdir(f"/proc/{agent}/fd")) <= open_before + 2, 10), "descriptors leak"
+    assert served.status()["agent_pid"] == agent
+
+
+def test_a_reader_that_never_reads(served: Run) -> None:
+    """It asks for everything and reads nothing: what it is owed must not pile up in the agent."""
+    agent = served.agent_pid()
+    log = served.path / "node-0/attempt-001/rank-0.out"
+    with (served.path / "node-0/attempt-001/rank-5.out").open("wb") as big:
+        big.truncate(64 << 20)
+    assert until(lambda: log.stat().st_size > 1000, 20)
+    before = rss_bytes(agent)
+    peers = [connect(served) for _ in range(3)]
+    for peer in peers:
+        peer.settimeout(0.5)
+        with contextlib.suppress(OSError):
+            peer.sendall(b'{"type":"Hello"}\n')
+            for number in range(3000):
+                ask = {"type": "ReadLog", "id": str(number), "file": "node-0/attempt-001/rank-5.out",
+                       "offset": number << 10, "limit": 1 << 20}  # fmt: skip
+                peer.sendall(json.dumps(ask).encode() + b"\n")
+    worst = 0
+    for _ in range(5):
+        assert served.status()["state"] == "running", "everybody else is served meanwhile"
+        worst = max(worst, rss_bytes(agent))
+    assert worst < before + MORE, f"{(worst - before) >> 20} MiB more"
+    for peer in peers:
+        peer.close()
+    assert served.status()["agent_pid"] == agent
+
+
+def test_many_commands_at_once(served: Run) -> None:
+    """A client that asks for a thousand things without waiting gets its answers or is shown the door."""
+    agent = served.agent_pid()
+    before = rss_bytes(agent)
+    with connect(served) as peer:
+        sent(peer, b"".join(
+            json.dumps({"type": "Signal", "id": f"s{n}", "signal": "CONT", "ranks": [99]}).encode() + b"\n"
+            for n in range(1000)
+        ))  # fmt: skip
+        told = b""
+        while told.count(b'"CommandDone"') < 1000 and (data := peer.recv(1 << 16)):
+            told += data
+    assert told.count(b'"CommandDone"') == 1000
+    assert rss_bytes(agent) < before + MORE
+    told_events = served.events()
+    assert [one["seq"] for one in told_events] == list(range(1, len(told_events) + 1))
+
+
+def test_another_user(served: Run) -> None:
+    """Even where the socket's mode lets somebody in, the agent asks the kernel who it is."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    path = next(served.world.sockets.glob("*.sock"))
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    for opened in (path, path.parent, served.world.root):
+        Path(opened).chmod(0o777)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgid(65534)
+            os.setuid(65534)
+            with connect(served) as peer:
+                os.write(write, b"got %d bytes" % len(peer.recv(1000)))
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    with os.fdopen(read, "rb") as said:
+        assert said.read() == b"got 0 bytes"
+    path.parent.chmod(0o700)
+    assert served.status()["state"] == "running"

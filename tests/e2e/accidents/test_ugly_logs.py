@@ -1,0 +1,175 @@
+"""What ranks write may be anything: it neither fills the agent's memory nor reaches the terminal as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from distui.runners.wire.client import SocketLink
+
+from ..runs import World, rss_bytes, until
+
+UGLY = r"""
+import sys
+write = sys.stdout.buffer.write
+write(b"bad utf-8: \xff\xfe\xc3\x28 end\n")
+write(b"\x1b]0;stolen title\x07after the title\n")
+write(b"\x1b]52;c;c2VjcmV0\x07after the clipboard\n")
+write(b"\x1b[2J\x1b[H\x1b[31mred\x1b[0m text\n")
+write(b"[bold red]markup[/] stays\n")
+write(b"nul\x00bell\x07back\x08space\n")
+write(b"10%\r50%\r100% done\n")
+write("right\u202eto left\n".encode())
+write(b"\x9b31m8-bit csi \x90dcs\x9c over\n")
+write(b"\xe2\x80\xa8line separator\n")
+sys.stdout.flush()
+"""
+
+
+def test_logs_are_cleaned_always(world: World) -> None:
+    """Into a terminal, a pipe or a file alike: what stands in a log is data, never a command to a terminal."""
+    run = world.execute(UGLY)
+    assert run.wait() == 0
+    said = run.distui("logs").fine().out
+    assert not [letter for letter in said if letter != "\n" and not letter.isprintable()], repr(said)
+    for kept in (
+        "after the title",
+        "after the clipboard",
+        "red text",
+        "[bold red]markup[/] stays",
+        "100% done",
+        "nul\u2400bell",
+        "bad utf-8:",
+        "line separator",
+    ):
+        assert kept in said, (kept, said)
+    for lost in ("stolen", "c2VjcmV0", "\x1b", "\x07", "\u202e"):
+        assert lost not in said
+    assert b"\x1b]52" in run.file("node-0/attempt-001/rank-0.out"), "the file keeps what was written"
+
+
+def test_names_are_cleaned_too(world: World) -> None:
+    """A command line may hold an escape sequence; `status` and `ls` print it as text."""
+    run = world.run("exec", "--name", "esc", "--", "sh", "-c", "printf '\x1b]0;x\x07'; exit 1")
+    run.wait()
+    for said in (run.distui("status"), world.distui("ls"), run.distui("events")):
+        assert "\x1b" not in said.out
+
+
+def test_one_line_of_100_megabytes(world: World) -> None:
+    """No newline in it: the agent's memory stays as it is, and a window holds no more than was asked for."""
+    run = world.execute(
+        "import sys, time\n"
+        "for n in range(100):\n    sys.stdout.write('x' * (1 << 20))\n"
+        "sys.stdout.flush()\nprint()\nprint('the end', flush=True)\ntime.sleep(600)\n"
+    )
+    name = "node-0/attempt-001/rank-0.out"
+    assert run.wait("running") == 0
+    agent = run.agent_pid()
+    before = rss_bytes(agent)
+    assert until(lambda: (run.path / name).stat().st_size > 100 << 20, 60)
+    done = run.distui("logs", "--rank", "0").fine()
+    assert done.out.endswith("the end\n")
+    assert len(done.out) < 1 << 20, "a line is cut, and says how long it is"
+    sizes = asyncio.run(windows(next(world.sockets.glob("*.sock")), name))
+    assert max(sizes) <= 1 << 20
+    assert run.agent_pid() == agent
+    assert rss_bytes(agent) < before + (24 << 20)
+    done = run.distui("logs", "--grep", "^the end$").fine()
+    assert done.out == "[rank 0 out] the end\n"
+
+
+async def windows(path: Path, name: str) -> list[int]:
+    """Sizes of some windows into a file, asked for as large as can be."""
+    link = await SocketLink.connect(path)
+    try:
+        asked = [await link.read_log(name, at, 1 << 40) for at in (0, 1, 5 << 20, -1, -(1 << 30))]
+        return [len(window.data) for window in asked]
+    finally:
+        await link.close()
+
+
+def test_no_file_id_leads_out(world: World) -> None:
+    """Whatever a client asks for, it stays below the run directory, and follows no link."""
+    run = world.execute("import time\nprint('x', flush=True)\ntime.sleep(600)\n")
+    assert run.wait("running") == 0
+    (run.path / "node-0/attempt-001/rank-7.out").symlink_to("/etc/passwd")
+    (run.path / "node-0/attempt-001/rank-8.out").mkdir()
+
+    async def ask() -> None:
+        link = await SocketLink.connect(next(world.sockets.glob("*.sock")))
+        try:
+            for name in (
+                "../../etc/passwd",
+                "/etc/passwd",
+                "node-0/attempt-001/../../../../../../etc/passwd",
+                "node-0/attempt-001/rank-0.out/../../../plan.json",
+                "",
+                ".",
+                "\0",
+                "node-0/attempt-001/rank-7.out",
+                "node-0/attempt-001/rank-8.out",
+                "node-0/attempt-001/rank-9.out",
+                "node-0/attempt-001/rank-0.out\n",
+            ):
+                window = await link.read_log(name, 0)
+                assert window.data == b"", name
+                assert window.error, name
+                assert "Traceback" not in window.error
+            assert (await link.read_log("node-0/attempt-001/rank-0.out", 0)).data == b"x\n"
+        finally:
+            await link.close()
+
+    asyncio.run(ask())
+    assert run.status()["state"] == "running"
+
+
+@pytest.mark.parametrize("pattern", ["(", "[", "*a", "(?P<x", "a" * 5000 + "("])
+def test_a_bad_pattern(world: World, pattern: str) -> None:
+    run = world.execute("print('x')\n")
+    assert run.wait() == 0
+    run.distui("logs", "--grep", pattern).refused(2, "--grep", "regular expression")
+
+
+def test_a_flood_of_lines(world: World) -> None:
+    """A rank that prints as fast as it can, with `logs -f` behind it: the agent neither grows nor stops."""
+    run = world.execute(
+        "import time\nfor n in range(30000):\n    print('y' * 999, flush=True)\ntime.sleep(600)\n"
+    )
+    assert run.wait("running") == 0
+    agent, before = run.agent_pid(), rss_bytes(run.agent_pid())
+    follow = world.start("logs", run.id, "-f")
+    out = run.path / "node-0/attempt-001/rank-0.out"
+    assert until(lambda: out.stat().st_size > 20 << 20, 30)
+    assert run.status()["agent_pid"] == agent
+    assert rss_bytes(agent) < before + (32 << 20)
+    follow.kill()
+    follow.communicate()
+    assert run.status()["state"] == "running"
+
+
+def test_output_into_a_closed_pipe(world: World) -> None:
+    """`distui logs | head -1`: no traceback."""
+    run = world.execute("for n in range(200000):\n    print('line', n)\n")
+    assert run.wait() == 0
+    with world.start("logs", run.id) as reading:
+        assert reading.stdout is not None
+        assert reading.stderr is not None
+        assert reading.stdout.readline() == b"[rank 0 out] line 0\n"
+        reading.stdout.close()
+        assert reading.wait(30) != 0
+        assert b"Traceback" not in reading.stderr.read()
+
+
+def test_json_stays_json(world: World) -> None:
+    """Every byte a rank writes to stderr as it fails comes back as valid JSON."""
+    text = "import sys\nsys.stderr.buffer.write(bytes(range(256)) * 4 + b'\\n\\xed\\xa0\\x80 last\\n')\nsys.exit(1)\n"
+    run = world.execute(text)
+    assert run.wait() == 1
+    lines = json.loads(run.distui("status", "--json").fine().out)["attempts"][0]["first_cause"][
+        "last_lines"
+    ]
+    assert any("last" in line for line in lines)
+    assert all(letter.isprintable() for line in lines for letter in line), lines
