@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
 import signal
 import subprocess
 import sys
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,12 @@ COUNT = "import time\nfor n in range(100000):\n    print(n, flush=True)\n    tim
 def printed(run: Run) -> int:
     """Lines of the job so far, read from its file: no agent is asked."""
     return len(run.file("node-0/attempt-001/rank-0.out").splitlines())
+
+
+def goes_on(run: Run) -> bool:
+    """Whether the job prints further lines."""
+    before = printed(run)
+    return until(lambda: printed(run) > before, 10)
 
 
 def whole(told: list[dict[str, Any]]) -> None:
@@ -34,8 +42,7 @@ def test_agent_killed(world: World) -> None:
     seen, agents = run.events(), [first]
     for _ in range(2):
         kill(agents[-1])
-        lines = printed(run)
-        assert until(lambda: printed(run) > lines, 10), "the job goes on without an agent"
+        assert goes_on(run), "the job goes on without an agent"
         status = run.status()
         assert (status["state"], status["attempt"]) == ("running", 1)
         assert run.pids() == pids
@@ -126,7 +133,7 @@ def test_the_terminal_is_closed(world: World) -> None:
     shell = subprocess.Popen(
         ["bash", "-ic", f"{DISTUI} exec --name tty -- {sys.executable} {script}; true"],
         stdin=slave, stdout=slave, stderr=slave, env={**world.env, "TERM": "xterm-256color"},
-        cwd=world.work, start_new_session=True, preexec_fn=_controlling,
+        cwd=world.work, start_new_session=True, preexec_fn=_controlling,  # noqa: PLW1509 (one thread)
     )  # fmt: skip
     os.close(slave)
     assert until(lambda: list(world.runs.glob("*/runner.json")), 30)
@@ -138,17 +145,13 @@ def test_the_terminal_is_closed(world: World) -> None:
     assert shell.wait(20) is not None
     viewers = [pid for pid, line in world.processes().items() if "exec --name tty" in line]
     assert all(gone(pid, 10) for pid in viewers), "the cockpit goes with its terminal"
-    lines = printed(run)
-    assert until(lambda: printed(run) > lines, 10)
+    assert goes_on(run)
     assert run.pids() == pids
     assert run.status()["state"] == "running"
 
 
 def _controlling() -> None:
     """Make stdin the controlling terminal of this new session, as a login does."""
-    import fcntl
-    import termios
-
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 

@@ -32,11 +32,15 @@ def test_secrets_stay_where_they_belong(world: World) -> None:
     run = world.run(*options, "--", sys.executable, script, env=env)
     assert run.wait("running") == 0
     run.eventually(lambda now: run.file("node-0/attempt-001/rank-0.out"))
-    assert run.file("node-0/attempt-001/rank-0.out").decode().strip() == digest(SECRET, TOKEN, "", "visible")
+    assert run.file("node-0/attempt-001/rank-0.out").decode().strip() == digest(
+        SECRET, TOKEN, "", "visible"
+    )
 
     run.distui("restart", "--yes", "--env", f"LATER_KEY={LATER}").fine()
     run.eventually(lambda now: run.file("node-0/attempt-002/rank-0.out"))
-    assert run.file("node-0/attempt-002/rank-0.out").decode().strip() == digest(SECRET, TOKEN, LATER, "visible")
+    assert run.file("node-0/attempt-002/rank-0.out").decode().strip() == digest(
+        SECRET, TOKEN, LATER, "visible"
+    )
 
     status = run.distui("status", "--json").fine().out
     said = [planned.out, shown.out, status, run.distui("status").out, run.distui("events").out]
@@ -45,7 +49,11 @@ def test_secrets_stay_where_they_belong(world: World) -> None:
     said += [run.distui("status", "--json").fine().out, run.distui("events", "--json").fine().out]
     for secret in (SECRET, TOKEN, LATER):
         assert not [text for text in said if secret in text]
-        held = [path for path in world.root.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+        held = [
+            path
+            for path in world.root.rglob("*")
+            if path.is_file() and secret.encode() in path.read_bytes()
+        ]
         assert not held
     assert "***" in planned.out + status
 
@@ -56,7 +64,16 @@ def test_a_runner_started_anew_still_knows_them(world: World) -> None:
 
     script = world.script("reveal.py", REVEALS)
     run = world.run(
-        "exec", "--env", f"MY_SECRET={SECRET}", "--restarts", "2", "--grace", "1", "--", sys.executable, script
+        "exec",
+        "--env",
+        f"MY_SECRET={SECRET}",
+        "--restarts",
+        "2",
+        "--grace",
+        "1",
+        "--",
+        sys.executable,
+        script,
     )
     assert run.wait("running") == 0
     kill(run.runner_pid())

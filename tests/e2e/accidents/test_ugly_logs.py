@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from distui.runners.wire.client import SocketLink
 
 from ..runs import World, rss_bytes, until
