@@ -36,6 +36,8 @@ from ..wire.sockets import peer_uid, remove_stale
 
 CAPS = ("restart", "stop", "nccl", "signal", "dump", "log")
 Action = Restart | Stop | SetNccl | Signal | Dump
+MOST_ASKED = 64
+"""Requests of one viewer that are worked on at once; the next is read when one of them is answered."""
 Execute = Callable[[Action], Awaitable[CommandDone]]
 
 
@@ -64,6 +66,12 @@ class Client:
         self._telemetry: Newest = {}
         self._replies: list[bytes] = []
         self._wake = asyncio.Event()
+        self._read = asyncio.Event()
+        """Set while the viewer has taken every reply."""
+        self.slots = asyncio.Semaphore(MOST_ASKED)
+        self.turn = asyncio.Lock()
+        """Windows are read one after another: only one at a time is held for a viewer that does not read."""
+        self.windows: set[asyncio.Task[None]] = set()
         self.hello: Hello | None = None
         self._caught_up = False
 
@@ -82,7 +90,12 @@ class Client:
 
     def reply(self, data: bytes) -> None:
         self._replies.append(data)
+        self._read.clear()
         self._wake.set()
+
+    async def taken(self) -> None:
+        """Wait until the viewer has read every reply but what the socket itself holds."""
+        await self._read.wait()
 
     async def write(self) -> None:
         """Write whatever is due, as fast as the viewer reads; ends when history was all it wanted."""
@@ -92,6 +105,7 @@ class Client:
             while batch := self._batch():
                 self.writer.write(batch)
                 await self.writer.drain()
+            self._read.set()
             if self._caught_up and self.hello is not None and not self.hello.follow:
                 self.writer.close()
                 return
@@ -165,35 +179,51 @@ class Server:
             client.offer(stamped)
         self._clients.add(client)
         self.idle.clear()
-        writing = asyncio.create_task(client.write())
         client.reply(
             MAGIC + encode(AgentHello(PROTOCOL, self._version, self._run, self._journal.seq, CAPS))
         )
+        both = {asyncio.create_task(client.write()), asyncio.create_task(self._listen(client, reader))}
         try:
-            while line := await read_line(reader):
-                self._take(client, line)
-        except (OSError, FrameError):
-            pass  # whoever speaks no frames is shown the door
+            done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if any(isinstance(task.exception(), FrameError) for task in done):
+                writer.transport.abort()  # whoever speaks no frames is shown the door
         finally:
-            writing.cancel()
+            for task in both | client.windows:
+                task.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
             writer.close()
             self._clients.discard(client)
             if not self._clients:
                 self.idle.set()
 
+    async def _listen(self, client: Client, reader: asyncio.StreamReader) -> None:
+        """Take requests until the viewer leaves. Raises FrameError and OSError."""
+        while line := await read_line(reader):
+            await client.slots.acquire()
+            self._take(client, line)
+
     def _take(self, client: Client, line: bytes) -> None:
         command = decode_command(line)
         if isinstance(command, Hello):
             client.begin(command)
+            client.slots.release()
             return
-        task = asyncio.create_task(self._answer(client, command))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        asked = (
+            self._show(client, command) if isinstance(command, ReadLog) else self._answer(client, command)
+        )
+        tasks = client.windows if isinstance(command, ReadLog) else self._tasks
+        task = asyncio.create_task(asked)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        task.add_done_callback(lambda _: client.slots.release())
 
-    async def _answer(self, client: Client, command: Action | ReadLog) -> None:
-        if isinstance(command, ReadLog):
-            client.reply(await self._window(command))
-            return
+    async def _show(self, client: Client, ask: ReadLog) -> None:
+        async with client.turn:
+            client.reply(await self._window(ask))
+            await client.taken()
+
+    async def _answer(self, client: Client, command: Action) -> None:
+        """Commands go on when their viewer has left."""
         if client.hello is not None and client.hello.readonly:
             done = CommandDone(command.id, False, "this connection is read-only")
         else:
