@@ -43,14 +43,18 @@ class Row:
     goal: float | None = None
     goal_text: str = ""
     notes: tuple[str, ...] = field(default=())
+    interval: tuple[float, float] | None = None
+    """Confidence interval of `value`."""
 
     @property
     def met(self) -> str:
-        """yes or no; empty where there is no goal or no number."""
+        """yes or no; not sure where the goal is inside the interval; empty where there is no goal."""
         if self.goal is None:
             return ""
         if self.value is None:
             return "not measured"
+        if self.interval is not None and self.interval[0] <= self.goal < self.interval[1]:
+            return "not sure: too noisy"
         return "yes" if self.value <= self.goal else "**no**"
 
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import signal
 import time
+from pathlib import Path
+
+from distui.runners.model import Restart
+from distui.runners.wire.client import SocketLink, new_id
+from distui.runners.wire.link import LinkError
 
 from . import machine
 from .figures import Row, Sample, ratio_row
@@ -66,6 +73,12 @@ class Pair:
             raise NotReached("distui restart failed")
         return took
 
+    def restart_through_link(self) -> float:
+        """The same from the key in the cockpit, whose link is open already."""
+        socket = Path(json.loads((self.place.run_dir("restarted") / "agent.json").read_text())["socket"])
+        began = asyncio.run(send_restart(socket))
+        return self.place.new_stamps(self.seen, NPROC) - began
+
     def lose(self) -> float:
         """Seconds from SIGKILL of rank 1 to the first step of every rank of torchrun's next attempt."""
         victim = max(wait_for("two ranks", self._ranks))
@@ -78,36 +91,51 @@ class Pair:
         return found if len(found) == NPROC else None
 
 
+async def send_restart(socket: Path) -> float:
+    """Send it on an open link; the monotonic time just before."""
+    try:
+        link = await SocketLink.connect(socket)
+        began = time.monotonic()
+        done = await link.send(Restart(new_id()))
+        await link.close()
+    except LinkError as error:
+        raise NotReached(str(error)) from None
+    if not done.ok:
+        raise NotReached(done.text)
+    return began
+
+
 def rows(effort: Effort) -> list[Row]:
     """In turns. A restart that does not come back is counted, and ends the measurement."""
     ours: list[float] = []
+    linked: list[float] = []
     theirs: list[float] = []
-    back = ""
+    problem = ""
     with a_place() as place:
         pair = Pair(place)
         try:
             for _ in range(effort.restarts):
                 ours.append(pair.restart())
                 theirs.append(pair.lose())
+                linked.append(pair.restart_through_link())
         except NotReached as error:
-            back = f"; {error}"
-        attempt = place.status("restarted")["attempt"]
-    came = Row(
-        "restarts in place that came back", f"{len(ours)} of {effort.restarts}{back}",
-        value=float(effort.restarts - len(ours)), shown=f"{effort.restarts - len(ours)} lost", goal=0.0,
-        goal_text="0 lost", notes=(f"The run was at attempt {attempt} afterwards.",),
+            problem = f"; {error}"
+    came, asked = len(ours) + len(linked), 2 * effort.restarts
+    back = Row(
+        "restarts in place that came back", f"{came} of {asked}{problem}",
+        value=float(asked - came), shown=f"{asked - came} lost", goal=0.0, goal_text="0 lost",
     )  # fmt: skip
-    if not theirs:
-        return [came]
+    return [*compared(ours, linked, theirs), back] if theirs and linked else [back]
+
+
+def compared(ours: list[float], linked: list[float], theirs: list[float]) -> list[Row]:
+    """Both ways to ask, each against torchrun's own way back."""
     note = (
-        "distui: from the start of `distui restart --yes`. Without it: from SIGKILL of one rank under "
-        "`torchrun --max-restarts 100` with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1. Both resume from a checkpoint."
+        "Without distui: from SIGKILL of one rank under `torchrun --max-restarts 100` with "
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1. Both resume from a checkpoint that was written at the end."
     )
-    timed = ratio_row(
-        "restart in place to first step",
-        Sample(tuple(ours), "s"),
-        Sample(tuple(theirs), "s"),
-        GOAL,
-        (note,),
-    )
-    return [timed, came]
+    peer = Sample(tuple(theirs), "s")
+    return [
+        ratio_row("`distui restart --yes` from its start to first step", Sample(tuple(ours), "s"), peer, GOAL, (note,)),
+        ratio_row("restart from the cockpit's link to first step", Sample(tuple(linked), "s"), peer, GOAL, (note,)),
+    ]  # fmt: skip

@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from .agents import agent_and_sampler
+from .agents import agent_and_sampler, fake_driver
 from .figures import Row, Sample, interval, quartiles
 from .options import Effort
 from .place import NotReached, Place, a_place, stamped, torchrun, wait_for
@@ -29,6 +29,13 @@ def words(place: Place, steps: int) -> list[str]:
         "--steps", str(steps), "--checkpoint-every", "0", "--resume", "never",
         "--checkpoint-dir", str(place.root / "checkpoints"),
     )  # fmt: skip
+
+
+def pin(place: Place, nproc: int) -> None:
+    """One thread a rank; a single rank keeps to one core, so that the other is spare."""
+    place.env["OMP_NUM_THREADS"] = "1"
+    if nproc == 1:
+        place.env["BENCH_CORE"] = str(max(os.sched_getaffinity(0)))
 
 
 def step_times(place: Place, seconds: float) -> list[float]:
@@ -71,8 +78,8 @@ def whole_runs(effort: Effort, nproc: int) -> Row:
     ours: list[float] = []
     theirs: list[float] = []
     with a_place({"BENCH_STEPS": "1"}) as place:
-        if nproc == 1:
-            place.env["BENCH_CORE"] = str(max(os.sched_getaffinity(0)))
+        place.env.update(fake_driver(place))
+        pin(place, nproc)
         env = place.same_env(words(place, effort.steps), ("--nproc-per-node", str(nproc)))
         for number in range(effort.pairs):
             for mine in (True, False) if number % 2 else (False, True):
@@ -92,7 +99,7 @@ def slowdown_row(what: str, ours: list[float], theirs: list[float], *, goal: boo
     return Row(
         what, str(Sample(tuple(ours), "ms")), str(Sample(tuple(theirs), "ms")), middle,
         f"{middle:+.2f} % (95 %: {low:+.2f} to {high:+.2f})", GOAL if goal else None,
-        f"≤ {GOAL} %" if goal else "", (note,) if note else (),
+        f"≤ {GOAL} %" if goal else "", (note,) if note else (), (low, high),
     )  # fmt: skip
 
 
@@ -125,8 +132,8 @@ def within(times: Sequence[float], span: tuple[float, float]) -> float:
 def one_run(effort: Effort, nproc: int) -> Row:
     """The same processes, with agent and sampler alternately running and stopped."""
     with a_place({"BENCH_STEPS": "1"}) as place:
-        if nproc == 1:
-            place.env["BENCH_CORE"] = str(max(os.sched_getaffinity(0)))
+        place.env.update(fake_driver(place))
+        pin(place, nproc)
         options = ("--nproc-per-node", str(nproc))
         place.launch("blocks", words(place, 100_000_000), options).wait(60)
         place.new_stamps(set(), nproc)

@@ -27,7 +27,10 @@ PAUSE_S = 0.4
 def start(place: Place) -> Path:
     """Two ranks that call the fake NCCL every 10 ms; the directory of their files. Raises NotReached."""
     made = subprocess.run(
-        [sys.executable, RIG / "build_nccl.py", place.root / "nccl"], capture_output=True, text=True, check=False
+        [sys.executable, RIG / "build_nccl.py", place.root / "nccl"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if made.returncode:
         raise NotReached(f"the fake NCCL: {made.stderr.strip()}")
