@@ -1,0 +1,65 @@
+"""Who failed first."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from distui.runners.agent.ledger import Ended, Raised, close_attempt, first_cause, gather
+from distui.runners.model import Outcome, RankChanged, RankPhase
+
+
+def change(rank: int, at: float, code: int = 1, signal: str | None = None) -> RankChanged:
+    state = RankPhase.KILLED if signal else RankPhase.FAILED
+    return RankChanged(1, rank, state, rank, 100 + rank, code, signal, at)
+
+
+def test_the_exception_is_older_than_the_exit_it_leads_to() -> None:
+    """The culprit takes its time to go; its victim sees the closed socket and is gone first."""
+    culprit = Ended(change(1, 10.5), Raised(10.0, "ValueError", "bad data"), ())
+    victim = Ended(
+        change(0, 10.2), Raised(10.1, "RuntimeError", "Connection closed by peer [127.0.0.1]"), ()
+    )
+    found = first_cause([victim, culprit])
+    assert found is not None
+    assert (found.rank, found.victims) == (1, (0,))
+    assert found.text == "rank 1 raised ValueError: bad data (exit code 1)"
+
+
+def test_a_rank_that_only_says_that_another_is_gone_is_no_cause() -> None:
+    killed = Ended(change(3, 10.3, -9, "SIGKILL"), None, ())
+    earlier = Ended(change(0, 10.0), Raised(10.0, "RuntimeError", "[gloo] Connection reset by peer"), ())
+    found = first_cause([earlier, killed])
+    assert found is not None
+    assert (found.rank, found.signal, found.exit_code) == (3, "SIGKILL", None)
+
+
+def test_the_kernel_has_the_word_on_memory() -> None:
+    found = first_cause(
+        [Ended(change(2, 1.0, -9, "SIGKILL"), None, (), oom="kernel log: Killed process 102")]
+    )
+    assert found is not None
+    assert found.text.startswith("rank 2 was killed for memory by the kernel")
+
+
+def test_what_a_failed_rank_left_behind_is_read(tmp_path: Path) -> None:
+    home = tmp_path / "node-0/attempt-001"
+    home.mkdir(parents=True)
+    (home / "rank-1.err").write_bytes(b"Traceback\n  File\n\n\x1b[31mValueError: x\x1b[0m\n")
+    (home / "rank-1.exc").write_text(json.dumps({"time": 5.0, "type": "ValueError", "text": "x"}))
+    ended = gather(tmp_path, change(1, 6.0), None)
+    assert ended.when == 5.0
+    assert ended.last_lines == ("Traceback", "  File", "ValueError: x")
+
+
+def test_the_ledger_says_how_an_attempt_ended() -> None:
+    def one(*changes: RankChanged, asked: Outcome | None = None) -> Outcome:
+        by_rank = {each.rank: each for each in changes}
+        return close_attempt(1, by_rank, asked=asked, gathered=lambda each: Ended(each, None, ())).outcome
+
+    good = RankChanged(1, 0, RankPhase.SUCCEEDED, 0, 1, 0)
+    stopped = RankChanged(1, 1, RankPhase.STOPPED, 1, 2, -15, "SIGTERM")
+    assert one(good) is Outcome.SUCCEEDED
+    assert one(good, change(1, 1.0)) is Outcome.FAILED
+    assert one(stopped, asked=Outcome.RESTARTED) is Outcome.RESTARTED
+    assert one(stopped) is Outcome.LOST

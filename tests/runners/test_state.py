@@ -1,0 +1,176 @@
+"""The one fold: from events to what is true."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distui.runners.model import (
+    AttemptEnded,
+    AttemptStarted,
+    CaughtUp,
+    CommandReceived,
+    Event,
+    Finding,
+    FindingCleared,
+    FindingRaised,
+    Gpu,
+    GpuTick,
+    HookChanged,
+    LogGrew,
+    NcclChanged,
+    Outcome,
+    PlanSummary,
+    RankChanged,
+    RankPhase,
+    RankPlace,
+    RankSample,
+    RankTick,
+    RestartDelayed,
+    RunCreated,
+    RunEnded,
+    RunPhase,
+    Stamped,
+)
+from distui.runners.state import RunState
+from distui.runners.status import status
+
+PLACES = (RankPlace(0, 0), RankPlace(1, 1))
+PLAN = PlanSummary(preset="ddp", strategy="ddp", launcher="torchrun", command="train.py", nproc_per_node=2)
+
+
+def fold(*events: Event) -> RunState:
+    return RunState().apply_all(Stamped(float(n), event, n) for n, event in enumerate(events, 1))
+
+
+def began(attempt: int = 1, cause: str = "launch") -> tuple[Event, ...]:
+    start = AttemptStarted(attempt, cause, 2, PLACES)
+    up = [RankChanged(attempt, rank, RankPhase.RUNNING, rank, 100 * attempt + rank) for rank in (0, 1)]
+    return (start, *up)
+
+
+def test_a_group_runs_only_when_every_rank_has_a_process() -> None:
+    created = RunCreated("r", "n", "h", PLAN)
+    assert fold(created).phase is RunPhase.STARTING
+    assert fold(created, *began()[:2]).phase is RunPhase.STARTING
+    state = fold(created, *began())
+    assert state.phase is RunPhase.RUNNING
+    assert [rank.pid for rank in state.ranks.values()] == [100, 101]
+    assert (state.name, state.host, state.attempt) == ("n", "h", 1)
+
+
+def test_a_restart_is_a_new_attempt_and_old_news_changes_nothing() -> None:
+    ended = AttemptEnded(1, Outcome.RESTARTED)
+    state = fold(*began(), ended, *began(2, "restart")[:1])
+    assert state.phase is RunPhase.RESTARTING
+    assert state.attempts[0].outcome is Outcome.RESTARTED
+    late = RankChanged(1, 0, RankPhase.STOPPED, 0, 100, -15, "SIGTERM")
+    state = fold(*began(), ended, *began(2, "restart"), late)
+    assert state.phase is RunPhase.RUNNING
+    assert state.ranks[0].phase is RankPhase.RUNNING
+
+
+def test_a_stop_stays_a_stop_whatever_the_ranks_do_on_the_way() -> None:
+    asked = CommandReceived("c", "stop asked for", "stop")
+    state = fold(*began(), asked, AttemptEnded(1, Outcome.FAILED))
+    assert state.phase is RunPhase.STOPPING
+    state.apply(Stamped(9.0, RunEnded(RunPhase.STOPPED, 1, "stopped"), 9))
+    assert (state.phase, state.ended, state.exit_code) == (RunPhase.STOPPED, 9.0, 1)
+
+
+def test_an_attempt_that_a_launcher_inside_takes_over_stays_one_attempt() -> None:
+    state = fold(
+        *began(), AttemptStarted(1, "launch", 4, (RankPlace(0, 0), RankPlace(1, 1), RankPlace(2, 2)))
+    )
+    assert len(state.attempts) == 1
+    assert state.attempts[0].world_size == 4
+    assert len(state.ranks) == 3
+
+
+def test_failures_are_those_of_the_policy() -> None:
+    state = fold(*began(), RestartDelayed(2.0, 1, 3))
+    assert (state.failures, state.delay) == (1, RestartDelayed(2.0, 1, 3))
+    state.apply(Stamped(9.0, AttemptStarted(2, "failure", 2, PLACES, failures=1)))
+    assert (state.failures, state.delay) == (1, None)
+
+
+def test_a_finding_is_known_by_id_rank_and_node() -> None:
+    one, other = Finding("f", "warn", "a", rank=0), Finding("f", "warn", "b", rank=1)
+    state = fold(FindingRaised(one), FindingRaised(other), FindingCleared("f", rank=0))
+    assert list(state.findings.values()) == [other]
+
+
+def test_a_live_level_is_on_the_ranks_it_names() -> None:
+    text = "NCCL_DEBUG=INFO"
+    state = fold(*began(), NcclChanged("INFO", "COLL", (1,), True, text))
+    assert [rank.nccl_debug for rank in state.ranks.values()] == [None, "INFO"]
+    state = fold(*began(), NcclChanged("INFO", "COLL", (0, 1), False, text))
+    assert [rank.nccl_debug for rank in state.ranks.values()] == [None, None], "not live: not yet"
+
+
+def test_values_of_a_driver_that_does_not_answer_keep_their_age() -> None:
+    gpu = Gpu(0, "GPU-0", "H100", util=50.0)
+    state = RunState()
+    state.apply(Stamped(10.0, GpuTick((gpu,), 1.0)))
+    state.apply(Stamped(20.0, GpuTick((gpu,), 0.0, problem="a driver call has not returned for 9 s")))
+    node = state.nodes[0]
+    assert (node.gpu_sampled, node.heard) == (10.0, 20.0)
+    assert node.gpu_problem is not None
+
+
+def test_a_hook_that_went_is_no_hook() -> None:
+    up = HookChanged(1, 0, "armed", 100, "WARN", True, "2.27.5")
+    state = fold(*began(), up)
+    assert (state.ranks[0].hook, state.ranks[0].nccl_live) == ("armed", True)
+    state.apply(Stamped(9.0, HookChanged(1, 0, "gone", 100)))
+    assert (state.ranks[0].hook, state.ranks[0].nccl_version) == (None, "2.27.5")
+
+
+def test_telemetry_has_a_version_of_its_own() -> None:
+    state = fold(*began())
+    version = state.version
+    state.apply(Stamped(9.0, RankTick((RankSample(0, 100, step=7), RankSample(5, 1)))))
+    state.apply(Stamped(9.0, LogGrew({"node-0/attempt-001/rank-0.out": 5})))
+    assert (state.version, state.telemetry_version) == (version, 2)
+    assert state.ranks[0].sample is not None
+    assert state.ranks[0].sample.step == 7
+    assert 5 not in state.ranks, "a sample of an unknown rank makes no rank"
+
+
+def test_caught_up_is_live() -> None:
+    assert not fold(*began()).live
+    assert fold(*began(), CaughtUp(3)).live
+
+
+def test_status_knows_unknown_from_zero() -> None:
+    state = fold(RunCreated("r", "n", "h", PLAN), *began())
+    rank = status(state, 10.0)["ranks"][0]
+    assert rank["step"] is None
+    assert rank["cpu_percent"] is None
+    assert status(state, 10.0)["plan"]["nnodes"] == 1, "defaults that the wire leaves out are shown"
+    assert status(state, 10.0)["nodes"][0]["age_s"] == 6.0
+
+
+EVENTS = st.one_of(
+    st.sampled_from([*began(), *began(2, "failure"), RunEnded(RunPhase.FAILED, 1, "x"), CaughtUp(1)]),
+    st.builds(AttemptEnded, st.integers(0, 3), st.sampled_from(Outcome)),
+    st.builds(
+        RankChanged, st.integers(0, 3), st.integers(0, 3), st.sampled_from(RankPhase), st.integers(0, 3)
+    ),
+    st.builds(RestartDelayed, st.floats(0, 9), st.integers(0, 9), st.integers(0, 9)),
+)
+
+
+@given(st.lists(EVENTS, max_size=30))
+def test_any_order_of_events_folds_and_travels(events: list[Event]) -> None:
+    """Whatever comes, in whatever order: no exception, and a replay of its JSON gives the same state."""
+    stamped = [Stamped(float(n), event, n) for n, event in enumerate(events, 1)]
+    again = [msgspec.json.decode(msgspec.json.encode(one), type=Stamped) for one in stamped]
+    assert RunState().apply_all(stamped) == RunState().apply_all(again)
+
+
+@pytest.mark.parametrize("phase", RunPhase)
+def test_every_phase_says_whether_it_is_the_end(phase: RunPhase) -> None:
+    assert phase.ended == (phase in ("succeeded", "failed", "stopped", "lost"))
