@@ -197,13 +197,13 @@ def _first_line(descriptor: int) -> str:
     return data.decode(errors="replace").strip()
 
 
-async def open_link(entry: registry.Entry) -> Link:
+async def open_link(entry: registry.Entry, readonly: bool = False) -> Link:
     """A link to a run: to its agent, to a new one if it has none, to its files if it has ended.
 
     Raises LinkError.
     """
     try:
-        return await _open_link(entry)
+        return await _open_link(entry, readonly)
     except RunError as error:
         raise LinkError(str(error)) from None
 
@@ -222,7 +222,7 @@ async def _new_agent(entry: registry.Entry) -> identity.Identity | None:
     )
 
 
-async def _open_link(entry: registry.Entry) -> Link:
+async def _open_link(entry: registry.Entry, readonly: bool) -> Link:
     who = entry.agent()
     if who is not None and identity.elsewhere(who):
         raise UnreachableError(f"{entry.record.name} runs on {who.host}: ssh there and run distui")
@@ -237,7 +237,7 @@ async def _open_link(entry: registry.Entry) -> Link:
     if who is None:
         return DiskLink(entry.path)
     try:
-        return await SocketLink.connect(Path(who.socket))
+        return await SocketLink.connect(Path(who.socket), readonly)
     except LinkError:
         if entry.state().phase.ended:
             return DiskLink(entry.path)

@@ -36,7 +36,8 @@ def job_name(job: Job) -> str:
 class LocalSource:
     """Satisfies tui.follow.RunSource."""
 
-    def __init__(self) -> None:
+    def __init__(self, readonly: bool = False) -> None:
+        self._readonly = readonly
         self._ended: dict[str, RunEntry] = {}
         """Runs that have ended do not change any more: their journals are read once."""
 
@@ -72,7 +73,7 @@ class LocalSource:
         try:
             if run_id.startswith(WATCH):
                 return WatchLink(find_job(scan(), int(run_id.removeprefix(WATCH))))
-            return await open_link(registry.resolve(run_id))
+            return await open_link(registry.resolve(run_id), self._readonly)
         except RunError as error:
             raise LinkError(str(error)) from None
 

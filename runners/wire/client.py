@@ -36,7 +36,9 @@ class SocketLink:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         on_close: Callable[[], None] | None = None,
+        readonly: bool = False,
     ) -> None:
+        self._readonly = readonly
         self._reader, self._writer, self._on_close = reader, writer, on_close
         self._answers: dict[str, asyncio.Future[CommandDone]] = {}
         self._windows: dict[str, asyncio.Future[Window]] = {}
@@ -46,13 +48,13 @@ class SocketLink:
         self.hello: AgentHello | None = None
 
     @classmethod
-    async def connect(cls, path: Path) -> SocketLink:
-        """Connect to an agent's socket. Raises LinkError."""
+    async def connect(cls, path: Path, readonly: bool = False) -> SocketLink:
+        """Connect to an agent's socket; `readonly`: the agent is to refuse commands. Raises LinkError."""
         try:
             reader, writer = await asyncio.open_unix_connection(str(path), limit=MAX_LINE)
         except OSError as error:
             raise LinkError(f"no agent answers on {path} ({error.strerror})") from None
-        link = cls(reader, writer)
+        link = cls(reader, writer, readonly=readonly)
         await link.greet()
         return link
 
@@ -75,13 +77,13 @@ class SocketLink:
 
     @property
     def readonly(self) -> bool:
-        return self.hello is not None and self.hello.readonly
+        return self._readonly or (self.hello is not None and self.hello.readonly)
 
     async def events(
         self, after: int = 0, telemetry: bool = True, follow: bool = True
     ) -> AsyncIterator[Stamped]:
         """See Link.events. Raises LinkError when the connection breaks before the agent said goodbye."""
-        await self._write(Hello(after=after, telemetry=telemetry, follow=follow))
+        await self._write(Hello(after=after, telemetry=telemetry, follow=follow, readonly=self._readonly))
         self._start()
         ended = live = False
         while not (ended and live):
@@ -98,6 +100,8 @@ class SocketLink:
         """See Link.send."""
         if isinstance(command, Hello | ReadLog):
             raise TypeError(f"{type(command).__name__} is not sent this way")
+        if self.readonly:
+            return CommandDone(command.id, False, "this connection is read-only")
         future: asyncio.Future[CommandDone] = asyncio.get_running_loop().create_future()
         self._answers[command.id] = future
         self._start()

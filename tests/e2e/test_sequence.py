@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -10,6 +11,10 @@ from typing import Any
 
 import pytest
 
+from distui.runners.model import Hello, Stop
+from distui.runners.wire.client import SocketLink
+from distui.runners.wire.frames import encode
+
 from .runs import EXAMPLES, Run, World, alive, kill, until
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
@@ -17,16 +22,10 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 def training(world: World, script: str) -> Run:
     """The shipped example under its preset, or a script that never heard of distui."""
-    if script == "chargpt":
-        path, args = (
-            EXAMPLES / "chargpt.py",
-            ("--checkpoint-dir", str(world.work / "saved"), "--checkpoint-every", "5"),
-        )
-    else:
-        path, args = EXAMPLES / "plain_ddp.py", ("--steps", "0")
+    saving = ("--checkpoint-dir", str(world.work / "saved"), "--checkpoint-every", "5", "--steps", "100000")
+    path, args = {"chargpt": ("chargpt.py", saving), "plain": ("plain_ddp.py", ("--steps", "0"))}[script]
     options = ("--nproc-per-node", "2", "--set", "restart.backoff_s=0.2", "--grace", "20")
-    steps = ("--steps", "100000") if script == "chargpt" else ()
-    return world.run("launch", "ddp", *options, "--", str(path), *args, *steps, "--step-delay", "0.02")
+    return world.run("launch", "ddp", *options, "--", str(EXAMPLES / path), *args, "--step-delay", "0.02")
 
 
 @pytest.mark.parametrize("script", ["chargpt", "plain"])
@@ -168,3 +167,22 @@ def test_foreground_launch_returns_the_outcome_as_text(world: World) -> None:
     assert failed.code == 1
     assert "rank 0 raised ValueError: no such luck" in failed.out
     assert "Traceback" in failed.out, "the last lines of its stderr are in the report"
+
+
+async def test_readonly_is_a_lock_in_the_agent_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A viewer that asked to look only cannot change the run, whatever it sends."""
+    run = world.execute("import time; time.sleep(600)")
+    assert run.wait("running") == 0
+    for name in ("XDG_STATE_HOME", "DISTUI_SOCKET_DIR"):
+        monkeypatch.setenv(name, world.env[name])
+    link = await SocketLink.connect(Path(json.loads(run.file("agent.json"))["socket"]), readonly=True)
+    seen = [stamped async for stamped in link.events(follow=False)]
+    assert seen
+    await link.close()
+    reader, writer = await asyncio.open_unix_connection(json.loads(run.file("agent.json"))["socket"])
+    writer.write(encode(Hello(readonly=True, telemetry=False)) + encode(Stop("s1")))
+    while b"read-only" not in (line := await asyncio.wait_for(reader.readline(), 20)):
+        assert line, "the agent hung up"
+    writer.close()
+    assert run.status()["state"] == "running"
+    assert not run.of("CommandReceived")

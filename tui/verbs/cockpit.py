@@ -35,4 +35,4 @@ def show(run: str | None, readonly: bool, ascii_only: bool) -> int:
     from ..app import run_cockpit
     from ..source import LocalSource
 
-    return run_cockpit(LocalSource(), run, readonly, ascii_only)
+    return run_cockpit(LocalSource(readonly), run, readonly, ascii_only)
