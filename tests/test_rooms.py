@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("presets", "runners", "tui")
 MODULE_LINES = 320
 FUNCTION_LINES = 45
-LONGER = {"tui/app.py": (380, "what all screens share: life, commands, keys")}
+LONGER: dict[str, tuple[int, str]] = {}
 """Modules allowed to be longer: their own limit in lines, and why."""
 BORDERS = {"runners/agent/sampling.py", "tui/follow.py"}
 """Where everything may be caught: a sampler's bug must not end the agent, nor a link's the cockpit."""
