@@ -15,7 +15,7 @@ from ..logs.clean import clean_text
 from ..model import TELEMETRY, AgentStarted, Event, PlanSummary, RunCreated, RunPhase, Stamped
 from ..registry import AGENT_FILE, Entry
 from ..state import RunState
-from ..wire.sockets import stem
+from ..wire.sockets import stem, sweep_sockets
 from .commands import Commands
 from .hooks import Hooks
 from .runner import Runner
@@ -140,6 +140,7 @@ class Agent:
         await self.sampling.stop(sampling)
         await self._linger()
         await self.server.close()
+        sweep_sockets(self.entry.record.run8)
         self.journal.close()
 
     async def _linger(self) -> None:

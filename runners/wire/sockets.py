@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
@@ -60,3 +61,11 @@ def remove_stale(path: Path) -> None:
     if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.getuid():
         raise RunError(f"{path} is in the way and is no socket of yours: remove it")
     path.unlink()
+
+
+def sweep_sockets(run8: str) -> None:
+    """Take away what a run that has ended left: launchers and ranks do not tidy up when they are killed."""
+    for path in socket_dir().glob(f"{run8}.*"):
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(path.lstat().st_mode):
+                path.unlink()

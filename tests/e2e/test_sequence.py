@@ -149,6 +149,7 @@ def test_single_process_to_its_end_and_what_remains(world: World) -> None:
     status = run.eventually(lambda status: status["state"] == "succeeded")
     assert status["ranks"][0]["exit_code"] == 0
     assert until(lambda: not alive(run.agent_pid()), 20), "an agent with nothing to do leaves"
+    assert list(world.sockets.iterdir()) == [], "and takes the sockets of the run with it"
     assert "hello 2.0" in run.distui("logs").fine().out
     listed = json.loads(world.distui("ls", "--json").fine().out)
     assert [(one["name"], one["state"]) for one in listed] == [("short", "succeeded")]
