@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -89,11 +90,20 @@ class Runner:
                 continue
             # The answer says that pokes reach us from now on: what was reported before it is read then.
             self._writer.write(b'{"op":"ping","id":0}\n')
-            while line := await reader.readline():
-                self.poked.set()
-                if line.strip():
-                    self._answered(msgspec.json.decode(line))
+            with contextlib.suppress(OSError):
+                while line := await reader.readline():
+                    self.poked.set()
+                    if line.strip():
+                        self._answered(msgspec.json.decode(line))
             self._writer = None
+            self._unanswered()
+
+    def _unanswered(self) -> None:
+        """The runner left, perhaps because of what it was asked: nobody waits for its answer any longer."""
+        for future in self._answers.values():
+            if not future.done():
+                future.set_exception(OSError("the runner is gone"))
+        self._answers.clear()
 
     def _answered(self, answer: dict[str, Any]) -> None:
         future = self._answers.pop(answer.get("id", 0), None)

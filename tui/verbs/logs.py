@@ -1,4 +1,8 @@
-"""logs: what the ranks wrote, one or all, now or on and on."""
+"""logs: what the ranks wrote, one or all, now or on and on.
+
+Lines are cleaned (logs/clean.py) wherever they go, also into a pipe or a file: what a rank wrote is never a command to
+a terminal, not even to the one where a saved copy is read later. The files themselves hold the bytes as written.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,133 @@
+"""Two things asked at once, or one at the worst moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from ..runs import World, alive, until
+
+UP = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
+
+
+@pytest.mark.torch
+def test_two_restarts_at_once(world: World) -> None:
+    """One after the other, each with its own environment in the ledger; nobody is left over."""
+    run = world.ddp("--grace", "2").healthy()
+    first = run.pids()
+    asked = [world.start("restart", run.id, "--yes", "--env", f"WHO={who}") for who in ("anna", "bert")]
+    for one in asked:
+        out, err = one.communicate(timeout=120)
+        assert one.returncode == 0, err
+        assert b"restarted" in out
+    status = run.status()
+    assert (status["state"], status["attempt"]) == ("running", 3)
+    assert [attempt["cause"] for attempt in status["attempts"]] == ["launch", "restart", "restart"]
+    assert {attempt["env_diff"].get("WHO") for attempt in status["attempts"][1:]} == {"anna", "bert"}
+    assert not any(alive(pid) for pid in first)
+    assert all(alive(pid) for pid in run.pids())
+    run.healthy()
+
+
+@pytest.mark.torch
+def test_stop_while_torch_is_imported(world: World) -> None:
+    """Before any rank is there: stopped, at once and without a traceback."""
+    run = world.ddp()
+    began = time.monotonic()
+    run.stop("--grace", "5").fine()
+    assert time.monotonic() - began < 30
+    status = run.status()
+    assert status["state"] == "stopped"
+    assert not run.marked()
+    assert "Traceback" not in run.file("runner.log").decode()
+    assert "Traceback" not in run.file("agent.log").decode()
+    assert run.wait() == 1
+
+
+def test_restart_during_the_back_off(world: World) -> None:
+    """Who asks for a restart does not wait for the policy's pause."""
+    script = world.script("once.py", "import os, sys, time\n"
+        "print('up', flush=True)\n"
+        "sys.exit(9) if os.environ['DISTUI_ATTEMPT'] == '1' else time.sleep(600)\n")  # fmt: skip
+    run = world.run("launch", "ddp", "--nproc-per-node", "1", "--restarts", "3", "--set", "restart.backoff_s=600",
+                    "--set", "restart.backoff_max_s=600", "--", script)  # fmt: skip
+    run.eventually(lambda now: now["attempts"] and now["attempts"][0]["outcome"] == "failed", 60)
+    began = time.monotonic()
+    run.distui("restart", "--yes").fine()
+    assert time.monotonic() - began < 60
+    status = run.status()
+    assert (status["state"], status["attempt"]) == ("running", 2)
+    assert status["attempts"][1]["cause"] == "restart"
+
+
+def test_stop_during_the_back_off(world: World) -> None:
+    run = world.execute("import sys\nsys.exit(9)\n", "--restarts", "9")
+    until(lambda: run.of("RestartDelayed"), 20)
+    run.stop().fine()
+    assert run.status()["state"] == "stopped"
+    assert not run.marked()
+
+
+def test_stop_twice_at_once(world: World) -> None:
+    """Both are told that it has stopped, or that it had."""
+    run = world.execute(UP)
+    assert run.wait("running") == 0
+    asked = [world.start("stop", run.id, "--yes") for _ in range(3)]
+    codes = []
+    for one in asked:
+        _, err = one.communicate(timeout=60)
+        assert b"Traceback" not in err
+        codes.append(one.returncode)
+        assert one.returncode == 0 or b"has ended" in err, err
+    assert 0 in codes
+    assert run.status()["state"] == "stopped"
+    assert len(run.of("RunEnded")) == 1
+
+
+def test_stop_and_restart_at_once(world: World) -> None:
+    """Whatever comes first, the run ends and says so to both."""
+    run = world.execute(UP, "--grace", "2")
+    assert run.wait("running") == 0
+    restart, stop = world.start("restart", run.id, "--yes"), world.start("stop", run.id, "--yes")
+    for one in (restart, stop):
+        _, err = one.communicate(timeout=60)
+        assert b"Traceback" not in err, err
+    assert stop.returncode == 0
+    assert run.status()["state"] == "stopped"
+    assert not run.marked()
+
+
+def test_the_agent_dies_while_it_stops_the_run(world: World) -> None:
+    """What was begun is finished by the next agent."""
+    run = world.execute("import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('up', flush=True)\n"
+                        "time.sleep(600)\n", "--grace", "3")  # fmt: skip
+    assert run.wait("running") == 0
+    assert until(lambda: run.file("node-0/attempt-001/rank-0.out"), 20)
+    stop = world.start("stop", run.id, "--yes")
+    assert until(lambda: b"stop asked for" in run.file("journal.jsonl"), 20)
+    os.kill(run.agent_pid(), signal.SIGKILL)
+    _, err = stop.communicate(timeout=30)
+    assert stop.returncode == 4
+    assert b"Traceback" not in err
+    run.eventually(lambda now: now["state"] == "stopped", 30)
+    assert not run.marked()
+
+
+def test_refused_variables_change_nothing(world: World) -> None:
+    run = world.execute(UP)
+    assert run.wait("running") == 0
+    pids = run.pids()
+    for words in (
+        ["--env", "RANK=3"],
+        ["--env", "DISTUI_RUN_ID=x"],
+        ["--env", "novalue"],
+        ["--unset", "WORLD_SIZE"],
+    ):
+        run.distui("restart", "--yes", *words).refused(2, words[1].partition("=")[0])
+    run.distui("restart").refused(2, "--yes")
+    run.distui("stop").refused(2, "--yes")
+    assert run.pids() == pids
+    assert run.status()["attempt"] == 1

@@ -1,0 +1,207 @@
+"""Ranks that die, will not die, hide, or hang."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ..runs import World, alive, gone, until
+
+STUBBORN = (
+    "import signal, time\n"
+    "signal.signal(signal.SIGTERM, lambda *_: print('not me', flush=True))\n"
+    "print('up', flush=True)\n"
+    "while True:\n    time.sleep(0.1)\n"
+)
+
+DAEMON = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        for n in range(3):
+            os.close(n)
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+print('up', flush=True)
+time.sleep(600)
+"""
+
+STUCK = """
+import ctypes, os, sys, time
+import torch.distributed as dist
+dist.init_process_group("gloo")
+print("up", flush=True)
+def stuck_in_c():
+    libc, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
+    libc.pthread_mutex_lock(mutex)
+    libc.pthread_mutex_lock(mutex)  # waits for itself, keeps the GIL, and no signal ends it
+if dist.get_rank() == 1:
+    stuck_in_c()
+time.sleep(600)
+"""
+
+
+@pytest.mark.torch
+def test_killed_beyond_the_limit(world: World) -> None:
+    """Restarted while the policy allows, then given up with a report that names the rank and the signal."""
+    run = world.ddp("--restarts", "1", "--set", "restart.backoff_s=0.1").healthy()
+    os.kill(run.pids()[1], signal.SIGKILL)
+    run.eventually(lambda now: now["attempt"] == 2 and now["state"] == "running", 40)
+    run.healthy()
+    os.kill(run.pids()[0], signal.SIGKILL)
+    assert run.wait() == 1
+    status = run.status()
+    assert status["state"] == "failed"
+    first, second = status["attempts"]
+    assert (first["outcome"], second["outcome"], second["cause"]) == ("failed", "failed", "failure")
+    assert (first["first_cause"]["rank"], first["first_cause"]["signal"]) == (1, "SIGKILL")
+    assert (second["first_cause"]["rank"], second["first_cause"]["signal"]) == (0, "SIGKILL")
+    assert "rank 0" in status["text"]
+    assert "SIGKILL" in run.distui("status").fine().out
+    assert not run.marked()
+
+
+def test_one_that_ignores_sigterm(world: World) -> None:
+    """Grace, then SIGKILL."""
+    run = world.execute(STUBBORN)
+    assert run.wait("running") == 0
+    assert until(lambda: run.file("node-0/attempt-001/rank-0.out"), 20)
+    (pid,) = run.pids()
+    began = time.monotonic()
+    run.stop("--grace", "2").fine()
+    assert 2 <= time.monotonic() - began < 20
+    assert not alive(pid)
+    assert b"not me" in run.file("node-0/attempt-001/rank-0.out"), "it was asked first"
+    assert run.status()["state"] == "stopped"
+    assert not run.marked()
+
+
+def test_a_daemonised_grandchild(world: World) -> None:
+    """It has left its session, its parent and its descriptors; the marker in its environment remains."""
+    run = world.execute(DAEMON)
+    assert run.wait("running") == 0
+    assert until(lambda: run.file("node-0/attempt-001/rank-0.out"), 20)
+    hidden = [
+        pid
+        for pid in run.marked()
+        if os.getsid(pid) not in (os.getsid(run.pids()[0]), os.getsid(run.runner_pid()))
+    ]
+    assert hidden
+    run.stop("--grace", "2").fine()
+    assert not any(alive(pid) for pid in hidden)
+    assert not run.marked()
+
+
+def test_a_grandchild_outlives_its_job(world: World) -> None:
+    """The same where nobody stops the run: its end is the end of all of it."""
+    run = world.execute(
+        DAEMON.replace("time.sleep(600)\n", "time.sleep(600)\n", 1).rsplit("time.sleep", 1)[0]
+    )
+    assert run.wait() == 0
+    assert not run.marked()
+
+
+@pytest.mark.torch
+def test_stacks_of_a_rank_stuck_in_c(world: World) -> None:
+    """Its Python cannot run, so its hook is silent: the signal's handler in C answers."""
+    script = world.script("stuck.py", STUCK)
+    run = world.run("launch", "ddp", "--nproc-per-node", "2", "--grace", "2", "--", script)
+    assert run.wait("running") == 0
+    assert until(lambda: all(run.file(f"node-0/attempt-001/rank-{rank}.out") for rank in (0, 1)), 40)
+    said = run.distui("dump", "stacks").fine().out
+    assert "--- rank 0" in said
+    stuck = said[said.index("--- rank 1") :]
+    assert "stuck_in_c" in stuck, said
+    assert "stuck.py" in stuck
+    assert "stuck_in_c" in run.distui("dump", "stacks", "--rank", "1", "--json").fine().json()["data"]["1"]
+    assert all(alive(pid) for pid in run.pids())
+    run.distui("dump", "stacks", "--rank", "7").refused(1, "no running rank 7")
+    run.stop("--grace", "2").fine()
+    assert not run.marked()
+
+
+def test_signals(world: World) -> None:
+    text = (
+        "import signal, time\nsignal.signal(signal.SIGUSR1, lambda *_: print('heard', flush=True))\n"
+        "print('up', flush=True)\nwhile True:\n    time.sleep(0.1)\n"
+    )
+    run = world.execute(text)
+    assert run.wait("running") == 0
+    out = "node-0/attempt-001/rank-0.out"
+    assert until(lambda: run.file(out), 20)
+    run.distui("signal", "USR1").fine()
+    assert until(lambda: b"heard" in run.file(out), 10)
+    run.distui("signal", "SIGNONSENSE").refused(1, "SIGNONSENSE")
+    run.distui("signal", "USR1", "--rank", "3").refused(1, "rank 3")
+    run.distui("dump", "memory").refused(1, "no hook")
+    os.kill(run.pids()[0], signal.SIGKILL)
+    assert run.wait() == 1
+    assert run.status()["attempts"][0]["first_cause"]["signal"] == "SIGKILL"
+    run.distui("signal", "USR1").refused(1, "has ended")
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Path]:
+    """A memory cgroup of 48 MiB, to put a process into."""
+    line = next(
+        (line for line in Path("/proc/self/cgroup").read_text().splitlines() if ":memory:" in line), ""
+    )
+    base = Path("/sys/fs/cgroup/memory") / line.partition(":memory:")[2].lstrip("/")
+    unified = Path("/sys/fs/cgroup")
+    legacy = bool(line)
+    group = (base if legacy else unified) / f"distui-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        limit = group / ("memory.limit_in_bytes" if legacy else "memory.max")
+        limit.write_text(str(48 << 20))
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        pytest.skip(f"no memory cgroup can be made here: {error}")
+    try:
+        yield group
+    finally:
+        assert until(lambda: not (group / "cgroup.procs").read_text(), 20)
+        group.rmdir()
+
+
+def test_killed_for_memory(world: World, cgroup: Path) -> None:
+    """The report says that the kernel did it, and where the kernel says so."""
+    text = (
+        f"import pathlib\npathlib.Path({str(cgroup / 'cgroup.procs')!r}).write_text('0')\n"
+        "hoard = []\nwhile True:\n    hoard.append(bytearray(b'x' * (1 << 20)))\n"
+    )
+    run = world.execute(text)
+    assert run.wait() == 1
+    cause = run.status()["attempts"][0]["first_cause"]
+    assert cause["signal"] == "SIGKILL"
+    if not os.access("/dev/kmsg", os.R_OK):
+        pytest.skip("the kernel's log cannot be read here")
+    assert cause["oom"], cause
+    assert str(cause["pid"]) in cause["oom"]
+    assert "memory" in run.status()["text"]
+
+
+def test_the_interpreter_is_gone_at_a_restart(world: World) -> None:
+    """What could be started once may be missing later: the run fails with a sentence."""
+    tool = world.work / "tool"
+    tool.write_text("#!/bin/sh\necho up\nsleep 600\n")
+    tool.chmod(0o755)
+    run = world.run("exec", "--name", "tool", "--", str(tool))
+    assert run.wait("running") == 0
+    tool.unlink()
+    done = run.distui("restart", "--yes")
+    done.refused(1, str(tool), "No such file")
+    status = run.status()
+    assert status["state"] == "failed"
+    assert str(tool) in status["text"]
+    assert not run.marked()
+    assert gone(run.agent_pid())
