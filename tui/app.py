@@ -27,7 +27,10 @@ from .rows.frame import Frame, View
 from .theme import NAMES, THEMES
 
 TICKS_A_SECOND = 4
-"""How often the screen looks whether there is something new. Telemetry comes once a second."""
+"""How often the screen looks whether something has happened."""
+
+TELEMETRY_S = 0.9
+"""Samples come at several moments of each second; they are painted together, once in four ticks."""
 
 
 class CockpitApp(CommandingApp):
@@ -60,6 +63,8 @@ class CockpitApp(CommandingApp):
         self._forced_readonly = readonly
         self._keys = keys if keys is not None else keymap_path()
         self._painted: object = None
+        self._sampled: object = None
+        self._sampled_at = 0.0
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = NAMES[0]
@@ -121,9 +126,10 @@ class CockpitApp(CommandingApp):
         follower = self.follower
         if follower is None or self.view.paused:
             return
-        stamp = (follower.stamp, int(self.clock()))
-        if stamp != self._painted:
-            self._painted = stamp
+        sampled, now = (follower.state.telemetry_version, int(self.clock())), time.monotonic()
+        late = sampled != self._sampled and now - self._sampled_at >= TELEMETRY_S
+        if late or follower.stamp != self._painted:
+            self._painted, self._sampled, self._sampled_at = follower.stamp, sampled, now
             self.publish()
 
     def _ask_cursor(self) -> None:

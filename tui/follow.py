@@ -148,9 +148,9 @@ class Follower:
         self._hurry = asyncio.Event()
 
     @property
-    def stamp(self) -> tuple[int, int, int, LinkStatus]:
-        """Changes whenever there is something new to show."""
-        return (id(self.state), self.state.version, self.state.telemetry_version, self.status)
+    def stamp(self) -> tuple[int, int, LinkStatus]:
+        """Changes whenever something has happened; samples are counted by `state.telemetry_version`."""
+        return (id(self.state), self.state.version, self.status)
 
     async def run(self) -> None:
         """Follow until the run has ended; cancel to stop earlier."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -13,6 +14,7 @@ from textual.events import Resize
 from textual.geometry import Size
 from textual.message import Message
 from textual.signal import Signal
+from textual.widget import Widget
 
 from ...runners.logs.level import Level
 from ...runners.wire.link import LinkError
@@ -23,8 +25,8 @@ from ..rows.log import CHOICES, LogLine, files_for, log_row
 from .log_tail import LogTail, Reader
 from .panes import Pane
 
-PAUSE_S = 0.25
-"""Between two pulls: four paints a second are enough for eyes, and a flood costs no more."""
+PAUSE_S = 0.5
+"""Between two pulls, unless a key asks: two paints a second are enough for eyes, and a flood costs no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class LogView(Pane):
         self._tail: LogTail | None = None
         self._attempt = 0
         self._wake = asyncio.Event()
+        """Set by what does not wait: keys, a new size, a new attempt."""
+        self._behind = False
         self._marks: set[int] = set()
         self._lines: list[LogLine] = []
         self._sizes: dict[str, int] = {}
@@ -83,8 +87,7 @@ class LogView(Pane):
             self._tail.add(files, f"── attempt {state.attempt} ──" if self._attempt else "")
             self._attempt = state.attempt
             self._wake.set()
-        if self._sizes != state.log_sizes or self._tail is None:
-            self._sizes = dict(state.log_sizes)
+        if self._tail is None:
             self._wake.set()
         self._name_it()
 
@@ -95,19 +98,31 @@ class LogView(Pane):
 
     async def _keep_pulling(self) -> None:
         while True:
-            await self._wake.wait()
-            self._wake.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PAUSE_S):
+                    await self._wake.wait()
             if self.pacer is not None and self.pacer.busy:  # a flood must not outrun the terminal
-                await asyncio.sleep(PAUSE_S)
-                self._wake.set()
+                await asyncio.sleep(PAUSE_S / 2)
                 continue
+            if not self._news():
+                continue
+            self._wake.clear()
             try:
                 await self._pull()
                 self._reason = ""
             except LinkError as error:
                 self._reason = str(error)
             self._name_it()
-            await asyncio.sleep(PAUSE_S)
+
+    def _news(self) -> bool:
+        """Whether there is something to pull. Frames come once a second, files grow in between."""
+        frame = self.frame
+        if frame is None or (frame.view.paused and not self._wake.is_set()):
+            return False
+        if self._sizes == frame.state.log_sizes:
+            return self._behind or self._wake.is_set()
+        self._sizes = dict(frame.state.log_sizes)
+        return True
 
     async def _pull(self) -> None:
         frame = self.frame
@@ -123,8 +138,7 @@ class LogView(Pane):
             await self._load_earlier(tail)
         elif self.follow or self.cursor >= len(self.rows) - self.shown:
             await tail.pull(self._sizes)
-            if tail.behind:
-                self._wake.set()
+            self._behind = tail.behind
         if tail is self._tail:
             self._lay_out(tail)
 
@@ -156,15 +170,26 @@ class LogView(Pane):
         self._lines = lines
         fresh = [self._row(index, line) for index, line in enumerate(lines[same:], same)]
         self.rows[same:] = fresh
-        self.virtual_size = Size(0, len(self.rows))
+        changed = {self.cursor, *range(same, len(self.rows))}
+        self._grown()
         if self.follow:
             self.cursor = max(0, len(self.rows) - 1)
             self._scroll_row(len(self.rows))
         elif gone:
             self.cursor = max(0, self.cursor - gone)
-        self.refresh()
+        self.paint_rows(sorted(changed | {self.cursor}))
         if self.pacer is not None:
             self.pacer.sent()
+
+    def _grown(self) -> None:
+        """Tell Textual how many rows there are. A layout would paint the whole pane, and is needed only
+        where the scrollbar comes or goes."""
+        size = Size(0, len(self.rows))
+        if self.show_vertical_scrollbar and size.height > self.size.height:
+            self.set_reactive(Widget.virtual_size, size)
+            self.vertical_scrollbar.window_virtual_size = size.height
+        else:
+            self.virtual_size = size
 
     def _lines_gone(self, lines: list[LogLine]) -> int:
         """How many lines were dropped at the front to make room."""
