@@ -55,6 +55,8 @@ class LogTail:
         self._files: dict[str, LogFile] = {}
         self._sizes: dict[str, int] = {}
         self._start: dict[str, int] = {}
+        self._looked: set[str] = set()
+        """Files read once; from then on only their growth, which is told, makes them worth reading."""
         self._new = list(files)
 
     @property
@@ -95,6 +97,7 @@ class LogTail:
         order = sorted(zip(files, windows, strict=True), key=lambda pair: _first_read_last(pair[0]))
         for file, window in order:
             self._follow(file, max(window.offset, 0) if not window.error else 0)
+            self._looked.add(file.id)
             if window.error:
                 self._note(window)
             else:
@@ -106,7 +109,8 @@ class LogTail:
         for file in list(self._files.values()):
             for _ in range(WINDOWS_A_PULL):
                 at = self._merges[file.id].wants(file.id)
-                if file.id in sizes and sizes[file.id] == at and at == self._sizes[file.id]:
+                known = self._sizes[file.id] if file.id in self._looked else None
+                if at == self._sizes[file.id] == sizes.get(file.id, known):
                     break
                 if not await self._advance(file, at):
                     break
@@ -120,6 +124,7 @@ class LogTail:
 
     async def _advance(self, file: LogFile, at: int) -> bool:
         window = await self._read(file.id, at, WINDOW, self._grep)
+        self._looked.add(file.id)
         if window.error:
             self._note(window)
             return False
