@@ -88,8 +88,15 @@ class Supervision:
                 async for offset, stamped in reports(self.runner, tail):
                     self._hear(offset, stamped)
             await self._finish()
-            if not self._agent.state.phase.ended:
+            if self._waits_for_runner():
+                self._start_runner()
+            elif not self._agent.state.phase.ended:
                 await self._runner_lost()
+
+    def _waits_for_runner(self) -> bool:
+        """Whether an earlier agent had counted this failure already, and died while it waited."""
+        state = self._agent.state
+        return self.runner is None and state.delay is not None and not self._agent.stopping()
 
     async def _finish(self) -> None:
         """The runner said that the run has ended: what it left behind is ended too, and then it has."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ..runs import World, alive, gone, kill
+from ..runs import World, alive, gone, kill, until
 
 COUNT = "import time\nfor n in range(100000):\n    print(n, flush=True)\n    time.sleep(0.05)\n"
 
@@ -68,3 +68,15 @@ def test_under_torchrun(world: World) -> None:
     assert run.wait() == 1
     assert run.status()["state"] == "failed"
     assert not run.marked()
+
+
+def test_the_agent_dies_while_it_waits_to_replace_the_runner(world: World) -> None:
+    """One accident is one failure, whoever comes to count it."""
+    run = world.execute(COUNT, "--restarts", "1", "--grace", "1")
+    assert run.wait("running") == 0
+    kill(run.runner_pid())
+    assert until(lambda: run.file("journal.jsonl").count(b'"RestartDelayed"'), 20)
+    kill(run.agent_pid())
+    status = run.eventually(lambda now: now["state"] == "running" and now["attempt"] == 2)
+    assert [one["failures"] for one in run.of("RestartDelayed")] == [1]
+    assert status["attempts"][1]["cause"] == "failure"

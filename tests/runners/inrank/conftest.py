@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import select
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -20,4 +23,18 @@ def own_directories(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS"):
         monkeypatch.delenv(name, raising=False)
     yield base
+    for path in base.glob("state/distui/runs/*/agent.json"):
+        _wait_for(int(json.loads(path.read_text())["pid"]))
     shutil.rmtree(base, ignore_errors=True)
+
+
+def _wait_for(agent: int) -> None:
+    """An agent leaves a moment after its run has ended; until then it writes."""
+    try:
+        descriptor = os.pidfd_open(agent)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([descriptor], [], [], 20)[0], f"agent {agent} does not leave"
+    finally:
+        os.close(descriptor)
