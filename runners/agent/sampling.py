@@ -28,6 +28,7 @@ from ..telemetry.host import HostSampler
 from ..telemetry.metrics import MetricsStore
 from ..telemetry.ranks import RankSampler
 from ..telemetry.watchdog import GpuSource
+from .pace import Paces
 from .placing import Placing
 
 if TYPE_CHECKING:
@@ -52,8 +53,7 @@ class Sampling:
         self._gpus = GpuSource(INTERVAL_S, self._gpu_event, node=0)
         self._placing = Placing()
         self._newest: tuple[Gpu, ...] = ()
-        self._steps: dict[int, tuple[int, float]] = {}
-        self._step_s: dict[int, float] = {}
+        self._paces = Paces()
         self._misplaced: dict[health.Key, Finding] = {}
         self._raised: set[str] = set()
 
@@ -128,17 +128,9 @@ class Sampling:
                 "the disk of the run directory is full: log lines are lost, the run goes on",
             )
 
-    def _with_steps(self, sample: RankSample, steps: tuple[int, float] | None) -> RankSample:
-        """Add what the hook counted; the pace is that of the steps since the last sample that saw one."""
-        if steps is None:
-            return sample
-        rank, before = sample.rank, self._steps.get(sample.rank)
-        self._steps[rank] = steps
-        if before is None or steps[0] < before[0]:
-            self._step_s.pop(rank, None)
-        elif steps[0] > before[0] and before[1] > 0:
-            self._step_s[rank] = (steps[1] - before[1]) / (steps[0] - before[0])
-        return structs.replace(sample, step=steps[0], step_s=self._step_s.get(rank))
+    def _with_steps(self, sample: RankSample, counted: tuple[int, float] | None) -> RankSample:
+        step, step_s = self._paces.add(sample.rank, sample.pid, counted)
+        return structs.replace(sample, step=step, step_s=step_s)
 
     # --- findings of the sampler's own -----------------------------------------------------------------------
 

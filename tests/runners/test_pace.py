@@ -1,0 +1,35 @@
+"""Steps and pace: what is known, and what is not."""
+
+from __future__ import annotations
+
+from distui.runners.agent.pace import Paces
+
+
+def test_the_pace_is_that_of_the_steps_between_two_samples() -> None:
+    paces = Paces()
+    assert paces.add(0, 1, (10, 100.0)) == (10, None)
+    assert paces.add(0, 1, (14, 102.0)) == (14, 0.5)
+    assert paces.add(0, 1, (14, 102.0)) == (14, 0.5), "no step since: the last pace stands"
+    assert paces.add(1, 2, (3, 102.0)) == (3, None)
+
+
+def test_before_the_first_step_there_is_no_pace() -> None:
+    paces = Paces()
+    paces.add(0, 1, (0, 0.0))
+    assert paces.add(0, 1, (5, 105.0)) == (5, None)
+
+
+def test_a_hook_that_does_not_answer_leaves_the_count_and_no_pace() -> None:
+    paces = Paces()
+    assert paces.add(0, 1, None) == (None, None)
+    paces.add(0, 1, (10, 100.0))
+    paces.add(0, 1, (20, 101.0))
+    assert paces.add(0, 1, None) == (20, None)
+    assert paces.add(0, 1, (30, 103.0)) == (30, 0.2)
+
+
+def test_another_process_is_another_count() -> None:
+    paces = Paces()
+    paces.add(0, 1, (10, 100.0))
+    assert paces.add(0, 2, None) == (None, None)
+    assert paces.add(0, 2, (1, 200.0)) == (1, None)
