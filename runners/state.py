@@ -243,7 +243,8 @@ def _host_tick(state: RunState, at: Stamped, event: HostTick) -> None:
 def _rank_tick(state: RunState, at: Stamped, event: RankTick) -> None:
     for sample in event.ranks:
         rank = state.ranks.get(sample.rank)
-        if rank is not None:
+        # The newest sample may be of the attempt before: another process, whose numbers say nothing of this one.
+        if rank is not None and sample.pid in (None, rank.pid):
             rank.sample, rank.sampled = sample, at.time
 
 

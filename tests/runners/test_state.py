@@ -139,6 +139,13 @@ def test_telemetry_has_a_version_of_its_own() -> None:
     assert 5 not in state.ranks, "a sample of an unknown rank makes no rank"
 
 
+def test_a_sample_of_the_attempt_before_is_not_this_ones() -> None:
+    state = fold(*began(), AttemptEnded(1, Outcome.RESTARTED), *began(2, "restart"))
+    state.apply(Stamped(9.0, RankTick((RankSample(0, 100, step=900), RankSample(1, 201, step=3)))))
+    assert state.ranks[0].sample is None
+    assert state.ranks[1].sample is not None
+
+
 def test_caught_up_is_live() -> None:
     assert not fold(*began()).live
     assert fold(*began(), CaughtUp(3)).live
