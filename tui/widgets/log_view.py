@@ -92,8 +92,7 @@ class LogView(Pane):
         self._name_it()
 
     def on_resize(self, event: Resize) -> None:
-        if self.follow:
-            self.call_after_refresh(self._scroll_row, len(self.rows))
+        self.call_after_refresh(self._hold_end)
         self._wake.set()
 
     async def _keep_pulling(self) -> None:
@@ -180,6 +179,11 @@ class LogView(Pane):
         self.paint_rows(sorted(changed | {self.cursor}))
         if self.pacer is not None:
             self.pacer.sent()
+
+    def _hold_end(self) -> None:
+        """A pane of another size has another last row at its bottom."""
+        if self.follow and self.scroll_offset.y < self.max_scroll_y:
+            self._scroll_row(len(self.rows))
 
     def _grown(self) -> None:
         """Tell Textual how many rows there are. A layout would paint the whole pane, and is needed only
