@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -16,8 +16,43 @@ from textual.strip import Strip
 from ..actions import bindings
 from ..pacing import Pacer
 from ..rows import glyphs
-from ..rows.cells import Row
+from ..rows.cells import Row, row_width
 from ..theme import styles
+
+
+def merged(segments: Iterable[Segment]) -> list[Segment]:
+    """The same picture in fewer pieces: each piece costs some forty bytes of colours on its way to the terminal.
+
+    Neighbours of one style become one, and blanks join them, because the colour of a blank is not seen.
+    """
+    found: list[Segment] = []
+    for segment in segments:
+        if not segment.text:
+            continue
+        if found and (joined := _joined(found[-1], segment)) is not None:
+            found[-1] = joined
+        else:
+            found.append(segment)
+    return found
+
+
+def _joined(left: Segment, right: Segment) -> Segment | None:
+    if left.style != right.style:
+        if not (_ink_only(left.style) and _ink_only(right.style)):
+            return None
+        if not left.text.strip(" "):
+            return Segment(left.text + right.text, right.style)
+        if right.text.strip(" "):
+            return None
+    return Segment(left.text + right.text, left.style)
+
+
+def _ink_only(style: Style | None) -> bool:
+    """Whether a style leaves a blank as it is."""
+    if style is None:
+        return True
+    marks = style.underline or style.underline2 or style.reverse or style.strike or style.overline
+    return style.bgcolor is None and not marks
 
 
 class RowsView(ScrollView):
@@ -39,6 +74,8 @@ class RowsView(ScrollView):
         self.cursor = 0
         self._left = 0
         self._entitled = ""
+        self._width = 0
+        self._base: Style | None = None
         self._strips: dict[tuple[Row, bool, int, int, str], Strip] = {}
 
     # --- content
@@ -99,6 +136,7 @@ class RowsView(ScrollView):
     def repaint(self) -> None:
         """Everything, because colours or glyphs changed."""
         self._strips.clear()
+        self._base = None
         self.refresh()
 
     # --- painting
@@ -111,11 +149,11 @@ class RowsView(ScrollView):
             y -= 1
         index = y + self.scroll_offset.y
         if not 0 <= index < len(self.rows):
-            return Strip.blank(self.size.width, self.rich_style)
+            return Strip.blank(self._width, self._ground)
         return self._strip(self.rows[index], self.has_cursor and self.has_focus and index == self.cursor)
 
     def _strip(self, row: Row, current: bool) -> Strip:
-        width = self.size.width
+        width = self._width
         key = (row, current, width, self._left, self.app.theme)
         strip = self._strips.get(key)
         if strip is None:
@@ -130,15 +168,31 @@ class RowsView(ScrollView):
         cells = [(glyphs.CURSOR if current else " ", "accent"), *row] if self.has_cursor else list(row)
         if self.ascii_only:
             cells = [(glyphs.to_ascii(text), style) for text, style in cells]
-        strip = Strip([Segment(text, table.get(style, plain)) for text, style in cells])
-        if self._left and current is not None:
-            strip = strip.crop(self._left)
-        base = self.rich_style + Style(bold=True) if current else self.rich_style
-        return strip.adjust_cell_length(width, base).apply_style(base)
+        segments = [Segment(text, table.get(style, plain)) for text, style in cells]
+        base = self._ground + Style(bold=True) if current else self._ground
+        over = row_width(tuple(cells)) - width
+        if self._left or over > 0:
+            segments = list(Strip(segments).crop(self._left).adjust_cell_length(width, plain))
+        else:
+            segments.append(Segment(" " * -over, plain))
+        return Strip([Segment(text, base + style) for text, style, _ in merged(segments)], width)
+
+    @property
+    def _ground(self) -> Style:
+        """What rows stand on; Textual looks through all ancestors for it."""
+        if self._base is None:
+            self._base = self.rich_style
+        return self._base
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Every line is as wide as the others: ask for the width once."""
+        self._width = self.size.width
+        return super().render_lines(crop)
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
         self._strips.clear()
+        self._base = None
 
     def on_focus(self) -> None:
         self._refresh_rows([self.cursor])
