@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
@@ -40,7 +41,8 @@ class Terminal:
         self._stream = pyte.Stream(self._screen)
         self._command, self._cwd, self._env = command, cwd, env
         self._size = struct.pack("HHHH", lines, columns, 0, 0)
-        self._held = b""
+        self._held = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def __enter__(self) -> Terminal:
         self._master, slave = pty.openpty()
@@ -97,22 +99,12 @@ class Terminal:
         return True
 
     def _feed(self, data: bytes) -> None:
-        """A sequence may be cut between two reads: what may still grow is held back."""
-        data = self._held + data
-        cut = data.rfind(b"\x1b")
-        whole = data if cut < 0 or len(data) - cut > 64 else data[:cut]
-        while whole and len(data) == len(whole) and whole[-1] & 0xC0 == 0x80 and not _decodes(whole):
-            whole = whole[:-1]
-        self._held = data[len(whole) :]
-        self._stream.feed(_UNKNOWN.sub("", whole.decode("utf-8", "replace")))
+        """A character or a sequence may be cut between two reads: what may still grow is held back."""
+        text = self._held + self._decoder.decode(data)
+        cut = text.rfind("\x1b")
+        whole = text if cut < 0 or len(text) - cut > 64 else text[:cut]
+        self._held = text[len(whole) :]
+        self._stream.feed(_UNKNOWN.sub("", whole))
         if self._held and not select.select([self._master], [], [], 0.05)[0]:
-            rest, self._held = self._held, b""
-            self._stream.feed(_UNKNOWN.sub("", rest.decode("utf-8", "replace")))
-
-
-def _decodes(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+            rest, self._held = self._held, ""
+            self._stream.feed(_UNKNOWN.sub("", rest))
