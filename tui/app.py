@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import sys
 import time
@@ -28,6 +29,12 @@ from .theme import NAMES, THEMES
 
 TICKS_A_SECOND = 4
 """How often the screen looks whether something has happened."""
+
+GARBAGE_AFTER_S = 2.0
+"""When a start is over."""
+
+FIRST_LOOK_S, FIRST_LOOKS = 0.02, 50
+"""How often, and how many times, it looks while a run is being opened."""
 
 TELEMETRY_S = 0.9
 """Samples come at several moments of each second; they are painted together, once in four ticks."""
@@ -83,7 +90,13 @@ class CockpitApp(CommandingApp):
             self.pacer.active = True
         self.set_class(self.view.ascii, "-ascii")
         self.set_interval(1 / TICKS_A_SECOND, self.tick)
+        self.set_timer(GARBAGE_AFTER_S, self._collect_from_now)
         self._show_first()
+
+    def _collect_from_now(self) -> None:
+        """Whatever the start has made stays: the collector need not look at it again and again."""
+        gc.freeze()
+        gc.enable()
 
     def _show_first(self) -> None:
         run = self._first if self._first is not None else _only(self.source.runs())
@@ -112,6 +125,13 @@ class CockpitApp(CommandingApp):
         self._painted = None
         self.run_worker(self.follower.run(), group="follow", exclusive=True)
         self._show(RunScreen(self))
+        self._look_soon(FIRST_LOOKS)
+
+    def _look_soon(self, times: int) -> None:
+        """Until the run's history is there, the first picture does not wait for the next tick."""
+        self.tick()
+        if times and self.follower is not None and not self.follower.state.live:
+            self.set_timer(FIRST_LOOK_S, lambda: self._look_soon(times - 1))
 
     def _show(self, screen: Screen[None]) -> None:
         while len(self.screen_stack) > 1:

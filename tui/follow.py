@@ -148,9 +148,9 @@ class Follower:
         self._hurry = asyncio.Event()
 
     @property
-    def stamp(self) -> tuple[int, int, LinkStatus]:
+    def stamp(self) -> tuple[int, int, bool, LinkStatus]:
         """Changes whenever something has happened; samples are counted by `state.telemetry_version`."""
-        return (id(self.state), self.state.version, self.status)
+        return (id(self.state), self.state.version, self.state.live, self.status)
 
     async def run(self) -> None:
         """Follow until the run has ended; cancel to stop earlier."""

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import shlex
 import time
+from typing import TYPE_CHECKING
 
-from ..presets.load import library
 from ..presets.model import PresetError
-from ..presets.plan import Request
-from ..presets.render import render
-from ..presets.show import entries as preset_entries
 from ..runners import registry
 from ..runners.errors import RunError
 from ..runners.local import open_link
-from ..runners.watch.discover import Job, find_job, scan
-from ..runners.watch.launcher import name_of
-from ..runners.watch.link import WatchLink
 from ..runners.wire.link import Link, LinkError
 from .follow import LaunchError, LaunchForm, PresetEntry, Preview, RunEntry
-from .starting import Prepared, nccl_pairs, pairs, prepare
+
+# What discovers jobs and what plans launches is imported where it is used: the first picture of a run needs neither.
+if TYPE_CHECKING:
+    from ..runners.watch.discover import Job
+    from .starting import Prepared
 
 WATCH = "watch:"
 
@@ -30,6 +28,8 @@ def first_pid(job: Job) -> int:
 
 def job_name(job: Job) -> str:
     """What it runs."""
+    from ..runners.watch.launcher import name_of
+
     return name_of(min(job.ranks.values(), key=lambda found: found.rank).argv)
 
 
@@ -43,6 +43,8 @@ class LocalSource:
 
     def runs(self) -> list[RunEntry]:
         """Every run of this user here, newest first, then the jobs that can be watched."""
+        from ..runners.watch.discover import scan
+
         now = time.time()
         known = [self._entry(entry, now) for entry in registry.entries()]
         found = [
@@ -72,6 +74,9 @@ class LocalSource:
         """See RunSource.open."""
         try:
             if run_id.startswith(WATCH):
+                from ..runners.watch.discover import find_job, scan
+                from ..runners.watch.link import WatchLink
+
                 return WatchLink(find_job(scan(), int(run_id.removeprefix(WATCH))))
             return await open_link(registry.resolve(run_id), self._readonly)
         except RunError as error:
@@ -79,7 +84,10 @@ class LocalSource:
 
     def presets(self) -> list[PresetEntry]:
         """See RunSource.presets."""
-        loaded, _ = preset_entries(library())
+        from ..presets.load import library
+        from ..presets.show import entries
+
+        loaded, _ = entries(library())
         return [
             PresetEntry(name=one.preset.name, title=one.preset.title, summary=one.preset.summary)
             for one in loaded
@@ -87,6 +95,8 @@ class LocalSource:
 
     def plan(self, form: LaunchForm) -> Preview:
         """See RunSource.plan."""
+        from ..presets.render import render
+
         try:
             return Preview(text=render(self._prepare(form).plan))
         except (RunError, PresetError, ValueError) as error:
@@ -101,6 +111,9 @@ class LocalSource:
 
     @staticmethod
     def _prepare(form: LaunchForm) -> Prepared:
+        from ..presets.plan import Request
+        from .starting import nccl_pairs, pairs, prepare
+
         if not form.script.strip():
             raise RunError("no script yet: the path of the training script")
         nproc = form.nproc.strip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 
 from ...runners import registry
@@ -32,6 +33,7 @@ def show(run: str | None, readonly: bool, ascii_only: bool) -> int:
     """Run the cockpit and return its exit status."""
     if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
         raise RunError("the cockpit needs a terminal: `distui status` and `distui logs` print text")
+    gc.disable()  # nothing of what a start makes is garbage; the app turns it on again
     from ..app import run_cockpit
     from ..source import LocalSource
 

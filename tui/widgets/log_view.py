@@ -189,11 +189,12 @@ class LogView(Pane):
         """Tell Textual how many rows there are. A layout would paint the whole pane, and is needed only
         where the scrollbar comes or goes."""
         size = Size(0, len(self.rows))
-        if self.show_vertical_scrollbar and size.height > self.size.height:
-            self.set_reactive(Widget.virtual_size, size)
-            self.vertical_scrollbar.window_virtual_size = size.height
-        else:
+        if self.show_vertical_scrollbar != (size.height > self.size.height):
             self.virtual_size = size
+            return
+        self.set_reactive(Widget.virtual_size, size)
+        if self.show_vertical_scrollbar:
+            self.vertical_scrollbar.window_virtual_size = size.height
 
     def _lines_gone(self, lines: list[LogLine]) -> int:
         """How many lines were dropped at the front to make room."""
