@@ -52,6 +52,20 @@ def busy_percent(seconds: float = 1.0) -> float:
     return 100.0 * (1 - (idle_after - idle) / max(1, after - total))
 
 
+def pace_ms() -> float:
+    """CPU milliseconds of a million additions in Python: how fast this machine is at the moment."""
+    began = time.process_time()
+    total = 0
+    for number in range(1_000_000):
+        total += number
+    return 1000 * (time.process_time() - began)
+
+
+def state() -> str:
+    """How quiet and how fast the machine is now; what is shared is neither at times."""
+    return f"{busy_percent():.0f} % of the cores busy, a million additions in {pace_ms():.0f} ms"
+
+
 def cpu_s(pid: int) -> float:
     """CPU seconds of all threads a process has now, from the scheduler's nanoseconds."""
     total = 0
