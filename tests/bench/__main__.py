@@ -76,19 +76,18 @@ def measure(topic: str, effort: Effort) -> list[Row]:
 def main(argv: list[str]) -> int:
     """1 when a goal was missed or could not be measured, else 0."""
     found = options(argv)
-    busy = machine.busy_percent()
+    before = machine.state()
     rows = [
         row
         for topic in TOPICS
         if topic in (found.topics or TOPICS)
         for row in measure(topic, effort_of(found))
     ]
-    sys.stdout.write(
-        f"{machine.describe()}\n{busy:.0f} % of the cores were busy before\n\n{markdown(rows)}"
-    )
+    state = f"before: {before}; after: {machine.state()}"
+    sys.stdout.write(f"{machine.describe()}\n{state}\n\n{markdown(rows)}")
     if found.write:
         command = " ".join(["python -m tests.bench", *argv])
-        document.write(rows, command, busy)
+        document.write(rows, command, state)
     return 1 if any(row.met in ("**no**", "not measured") for row in rows) else 0
 
 

@@ -13,13 +13,11 @@ PATH = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
-def write(rows: Sequence[Row], command: str, busy: float) -> None:
+def write(rows: Sequence[Row], command: str, state: str) -> None:
     """Replace what stands between the marks."""
     text = PATH.read_text()
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     day = time.strftime("%Y-%m-%d")
-    about = (
-        f"{day}, `{command}`, on {machine.describe()}; before it began {busy:.0f} % of the cores were busy."
-    )
+    about = f"{day}, `{command}`, on {machine.describe()}. State of the machine {state}."
     PATH.write_text(f"{before}{BEGIN}\n{about}\n\n{markdown(rows)}{END}{after}")

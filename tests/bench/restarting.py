@@ -23,6 +23,9 @@ NPROC = 2
 IDLE_S = "30"
 """Each rank sleeps this long after a step, so that neither run disturbs the other's measurement."""
 
+SETTLE_S = 2.0
+"""After the first step of an attempt, before the next measurement."""
+
 
 def words(place: Place, folder: str) -> list[str]:
     """The example with checkpoints of its own."""
@@ -66,6 +69,7 @@ class Pair:
 
     def restart(self) -> float:
         """Seconds from the start of `distui restart` to the first step of every rank."""
+        time.sleep(SETTLE_S)
         began = time.monotonic()
         asking = self.place.start(["distui", "restart", "restarted", "--yes"])
         took = self.place.new_stamps(self.seen, NPROC) - began
@@ -75,12 +79,14 @@ class Pair:
 
     def restart_through_link(self) -> float:
         """The same from the key in the cockpit, whose link is open already."""
+        time.sleep(SETTLE_S)
         socket = Path(json.loads((self.place.run_dir("restarted") / "agent.json").read_text())["socket"])
         began = asyncio.run(send_restart(socket))
         return self.place.new_stamps(self.seen, NPROC) - began
 
     def lose(self) -> float:
         """Seconds from SIGKILL of rank 1 to the first step of every rank of torchrun's next attempt."""
+        time.sleep(SETTLE_S)
         victim = max(wait_for("two ranks", self._ranks))
         began = time.monotonic()
         os.kill(victim, signal.SIGKILL)
