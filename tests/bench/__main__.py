@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -76,6 +77,7 @@ def measure(topic: str, effort: Effort) -> list[Row]:
 def main(argv: list[str]) -> int:
     """1 when a goal was missed or could not be measured, else 0."""
     found = options(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that every place is left clean
     before = machine.state()
     rows = [
         row

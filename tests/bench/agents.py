@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import machine
+from .counting import cpu_percents, together, watched
 from .figures import Row, Sample, limit_row
 from .options import Effort
 from .place import RANKS, NotReached, Place, a_place, wait_for
@@ -73,23 +74,6 @@ def agent_and_sampler(agent: int) -> list[int]:
     return found
 
 
-def cpu_percents(pids: Sequence[int], seconds: float, parts: int = 6) -> list[list[float]]:
-    """CPU of each process in percent of a core, in `parts` pieces of the time."""
-    found: list[list[float]] = [[] for _ in pids]
-    for _ in range(parts):
-        before, began = [machine.cpu_s(pid) for pid in pids], time.monotonic()
-        time.sleep(seconds / parts)
-        took = time.monotonic() - began
-        for kept, pid, then in zip(found, pids, before, strict=True):
-            kept.append(100 * (machine.cpu_s(pid) - then) / took)
-    return found
-
-
-def together(each: list[list[float]]) -> Sample:
-    """The sum of all processes, piece by piece."""
-    return Sample(tuple(sum(piece) for piece in zip(*each, strict=True)), "% of a core")
-
-
 def split(each: list[list[float]], names: Sequence[str]) -> str:
     """What each process has in the sum."""
     means = [sum(one) / len(one) for one in each]
@@ -139,7 +123,6 @@ def nvitop(place: Place, effort: Effort) -> tuple[str, str]:
             return f"nvitop cannot be installed here: {(done.stderr.strip().splitlines() or [''])[-1]}", ""
     env = {**place.env, "LD_LIBRARY_PATH": os.path.dirname(place.env["DISTUI_NVML_LIBRARY"])}
     with Terminal([str(folder / "bin" / "nvitop"), "--interval", "1"], env, (40, 120)) as terminal:
-        time.sleep(3)
-        cpu = Sample(tuple(cpu_percents([terminal.pid], effort.watch_s / 2)[0]), "% of a core")
-        held = machine.memory(terminal.pid)
-    return f"nvitop: {cpu}", f"nvitop: {held.rss / machine.MIB:.1f} MiB"
+        terminal.rest(5)
+        cost = watched(terminal, effort.watch_s / 2)
+    return f"nvitop: {cost.cpu}", f"nvitop: {cost.memory.rss / machine.MIB:.1f} MiB"

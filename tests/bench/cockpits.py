@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import threading
 import time
-from dataclasses import dataclass
 
-from . import machine
-from .agents import SETTLE_S, cpu_percents, fake_driver, show_ranks, start_light, together
+from .agents import SETTLE_S, fake_driver, show_ranks, start_light
+from .counting import Cost, watched
 from .figures import Row, Sample, limit_row
 from .options import Effort
 from .place import BIN, Place, a_place
@@ -19,16 +17,6 @@ SIZE = (40, 120)
 LARGE = (60, 200)
 TITLES = ("GPU utilisation", "GPU memory", "power, share", "temperature", "time of a step")
 """What the heat map is headed with, metric after metric: the key `m` goes round."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What a viewer used while it was only looked at."""
-
-    cpu: Sample
-    memory: machine.Memory
-    rate: float
-    """Bytes to the terminal a second."""
 
 
 def painted(text: str) -> bool:
@@ -51,23 +39,6 @@ def key_times(terminal: Terminal, count: int) -> list[float]:
         pressed = terminal.press("m")
         found.append(1000 * (terminal.until(title, lambda text, t=title: t in text) - pressed))  # type: ignore[misc]
     return found
-
-
-def watched(terminal: Terminal, seconds: float) -> Cost:
-    """Let it be looked at, and count."""
-    before, began = terminal.received, time.monotonic()
-    done = threading.Event()
-    found: list[list[list[float]]] = []
-
-    def count() -> None:
-        found.append(cpu_percents([terminal.pid], seconds))
-        done.set()
-
-    threading.Thread(target=count, daemon=True).start()
-    while not done.is_set():
-        terminal.rest(0.2)
-    rate = (terminal.received - before) / (time.monotonic() - began)
-    return Cost(together(found[0]), machine.memory(terminal.pid), rate)
 
 
 def htop(place: Place, seconds: float) -> str:

@@ -15,9 +15,9 @@ class Effort:
     """Pairs of whole training runs, with distui and without."""
     steps: int = 1000
     """Optimizer steps of each such run."""
-    blocks: int = 24
+    blocks: int = 60
     """Pairs of blocks inside one run, with the agent running and stopped."""
-    block_s: float = 5.0
+    block_s: float = 2.0
     watch_s: float = 60.0
     """How long CPU is counted."""
     paints: int = 9
