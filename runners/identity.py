@@ -9,6 +9,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from .telemetry.proc import read_stat
+
 
 class Identity(Struct, frozen=True):
     """A process, recognisable later and from another host that shares the file system."""
@@ -24,11 +26,8 @@ class Identity(Struct, frozen=True):
 
 def start_ticks(pid: int) -> int | None:
     """Start time of a process in clock ticks after boot; None when there is none, or it is a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (OSError, ValueError):
-        return None
-    return None if fields[0] in ("Z", "X") else int(fields[19])
+    stat = read_stat(pid)
+    return None if stat is None or stat.state in ("Z", "X") else stat.started
 
 
 def boot_id() -> str:

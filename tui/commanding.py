@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
-
 from ..runners.model import Command, CommandDone, Restart, Stop
+from ..runners.wire.client import new_id
 from ..runners.wire.link import LinkError
 from . import terminal
 from .follow import Follower, LinkPhase
@@ -12,10 +11,6 @@ from .lending import LendingApp
 from .rows.command import CommandError, parse
 from .rows.confirm import confirmation
 from .rows.frame import View
-
-
-def _new_id() -> str:
-    return uuid.uuid4().hex[:8]
 
 
 class CommandingApp(LendingApp):
@@ -67,18 +62,18 @@ class CommandingApp(LendingApp):
         if self.follower is not None and self.follower.status.phase is LinkPhase.LOST:
             self.follower.reconnect_now()
         else:
-            self.ask(Restart(id=_new_id()))
+            self.ask(Restart(id=new_id()))
 
     def stop(self) -> None:
         """End the run."""
-        self.ask(Stop(id=_new_id()))
+        self.ask(Stop(id=new_id()))
 
     def ask_nccl(self) -> None:
         """The NCCL_DEBUG dialog."""
         from .screens.nccl import NcclScreen
 
         if self.follower is not None:
-            dialog = NcclScreen(self.follower.state, self.view.marked, _new_id(), self.view.ascii)
+            dialog = NcclScreen(self.follower.state, self.view.marked, new_id(), self.view.ascii)
             self.push_screen(dialog, lambda command: self.ask(command) if command is not None else None)
 
     def run_line(self, line: str | None) -> None:
@@ -86,7 +81,7 @@ class CommandingApp(LendingApp):
         if not line:
             return
         try:
-            asked = parse(line, _new_id, self.view.marked)
+            asked = parse(line, new_id, self.view.marked)
         except CommandError as error:
             self.notify(str(error), severity="error", markup=False)
             return

@@ -8,6 +8,8 @@ import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from ..telemetry.proc import read_stat
+
 MARKER = "DISTUI_RUN_ID"
 
 
@@ -40,10 +42,8 @@ def marked(run: str, keep: Iterable[int] = ()) -> dict[int, dict[str, str]]:
 
 def state_of(pid: int) -> str | None:
     """One letter of /proc/<pid>/stat ("R", "S", "D", "Z", …); None when there is no such process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return None
+    stat = read_stat(pid)
+    return None if stat is None else stat.state
 
 
 def send_signal(pid: int, number: int) -> bool:
