@@ -4,8 +4,10 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 PYTEST = $(BIN)/python -m pytest -q
+# Most tests wait for processes: two at a time are done in half the time. Each has a home and sockets of its own.
+JOBS ?= 2
 
-.PHONY: help install demo test test-long test-all check lint types imports bench pictures clean
+.PHONY: help install demo test test-long test-cluster test-all check lint types imports bench pictures clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -24,13 +26,17 @@ demo: install    ## train the shipped example on 2 ranks and look at it
 	$(BIN)/python tests/rigs/nvml/demo.py
 
 test: install    ## the tests (under 15 minutes on 2 cores)
-	$(PYTEST) -m 'not long'
+	$(PYTEST) -m 'not long' -n $(JOBS) --dist loadfile
 
 test-long: install ## the long matrices alone
 	$(BIN)/python -m pip install --quiet --group nccl --no-deps
 	$(PYTEST) -m long || [ $$? -eq 5 ] # 5: there are none
 
-test-all: test test-long ## the tests and the long matrices
+test-cluster: install ## on a Slurm cluster in network namespaces, through SkyPilot (root on Debian or Ubuntu)
+	$(BIN)/python -m tests.rigs.slurm prepare
+	$(PYTEST) tests/cluster
+
+test-all: test test-long test-cluster ## the tests, the long matrices, the cluster
 
 check: lint types imports ## lint, format, types, imports
 

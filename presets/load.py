@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from . import schema
-from .model import STRATEGY_OPTIONS, Loaded, PresetError, StrategyKind
+from .errors import PresetError
+from .model import STRATEGY_OPTIONS, Loaded, StrategyKind
 
 __all__ = ["Definition", "Library", "Loaded", "PresetError", "check_name", "library", "load", "user_dir"]
 

@@ -19,14 +19,6 @@ STRATEGY_OPTIONS: Mapping[str, tuple[str, ...]] = {
 """Which options of Strategy act in which kind; zero1 is DDP with a partitioned optimizer."""
 
 
-class PresetError(Exception):
-    """A preset cannot be read or found; the text is one sentence that says where and what to do."""
-
-
-class PlanError(Exception):
-    """No plan can be made; the text is one sentence that says what was wrong and what to do."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Strategy:
     """How the model is spread over the ranks."""
@@ -82,6 +74,8 @@ class Topology:
 
     nnodes: int = 1
     """Nodes."""
+    nnodes_min: int | None = None
+    """An elastic run goes on with as few nodes. None: `nnodes`, always."""
     nproc_per_node: int | Literal["gpu", "cpu", "auto"] = "auto"
     """Ranks on each node: a number, "gpu" one a GPU, "cpu" one a core, "auto" gpu where there are GPUs,
     else cpu."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from . import environ, nccl, obeys, topology
+from .errors import PlanError
 from .launchers import torchrun
-from .model import Loaded, PlanError, Preset, RestartPolicy
+from .model import Loaded, Preset, RestartPolicy, Topology
 
 __all__ = ["Place", "Plan", "PlanError", "Request", "command_plan", "make_plan"]
 
@@ -39,6 +40,11 @@ class Plan:
     files: Mapping[str, str] = field(default_factory=dict)
     """Files written before the start: path relative to the run directory → text."""
     nnodes: int = 1
+    nnodes_min: int | None = None
+    """An elastic run goes on with as few nodes; None: `nnodes`, always."""
+    node: int = 0
+    """Number of the node this plan is for, from 0; a plan for several nodes is made into one for each by
+    `spread.for_node`."""
     nproc_per_node: int | None = None
     backend: str | None = None
     """"nccl" or "gloo"; None for a command."""
@@ -69,7 +75,8 @@ class Request:
     """Name of the run; None: that of the script."""
     python: str | None = None
     """Interpreter; None: `Place.python`."""
-    nnodes: int | None = None
+    nnodes: int | str | None = None
+    """A number, or "MIN:MAX" for an elastic run."""
     nproc_per_node: int | str | None = None
     """A number, "gpu", "cpu" or "auto"."""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -87,7 +94,7 @@ class Place:
     run_dir: str
     """Absolute."""
     port: int
-    """A free port for the rendezvous."""
+    """A port for the rendezvous that is free on the head."""
     ras_port: int
     """A free port for NCCL's RAS."""
     gpus: int
@@ -98,7 +105,9 @@ class Place:
     python: str
     """Interpreter of the training environment."""
     host: str = "127.0.0.1"
-    """Address of the rendezvous."""
+    """Address of the rendezvous, where there is one node."""
+    nodes: int | None = 1
+    """Nodes that there are; None: as many as asked for."""
     script_exists: bool = True
     """False when the caller looked for the script and did not find it."""
     script_source: str | bytes | None = None
@@ -113,7 +122,7 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
     preset = _adapted(loaded.preset, request)
     wished = {**preset.env, **preset.nccl.env, **request.env, **request.nccl}
     gpus = environ.visible_gpus(place.gpus, {**place.user_env, **wished})
-    ranks = topology.ranks(preset, gpus, place.cores)
+    ranks = topology.ranks(preset, gpus, place.cores, place.nodes)
     env, notes = _rank_env(preset, request, place, wished, ranks)
     look = obeys.look(script, None if request.no_python else place.script_source)
     return Plan(
@@ -129,13 +138,14 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
         command=(*("-m",) * request.module, script, *request.args),
         env=env,
         nnodes=preset.topology.nnodes,
+        nnodes_min=preset.topology.nnodes_min,
         nproc_per_node=ranks.nproc,
         backend=ranks.backend,
         obeys=look.how,
         restart=preset.restart,
         grace_s=preset.launcher.grace_s,
         hook=preset.hook,
-        notes=(*ranks.notes, *notes, look.why),
+        notes=(*ranks.notes, *notes, *_node_notes(preset.topology, place.port), look.why),
     )
 
 
@@ -156,12 +166,28 @@ def _rank_env(
     return env, notes
 
 
+def _node_notes(shape: Topology, port: int) -> tuple[str, ...]:
+    """What several nodes have in common."""
+    if shape.nnodes == 1:
+        return ()
+    notes = [
+        f"The nodes meet on port {port} of the first one, where it must be free and open to the others."
+    ]
+    if shape.nnodes_min is not None:
+        notes.append(
+            f"Elastic: the ranks start again with the nodes that are left, down to {shape.nnodes_min}."
+        )
+    return tuple(notes)
+
+
 def command_plan(command: tuple[str, ...], request: Request, place: Place) -> Plan:
     """The plan of any program, supervised as it is, restarted only if asked. Raises PlanError."""
     if not command or not command[0]:
         raise PlanError("No command was given: write it after --, as in `distui exec -- bash train.sh`.")
     wished = {**request.env, **request.nccl}
     _check_env(request, wished)
+    fewest, nnodes = topology.parse_nnodes(request.nnodes or 1)
+    topology.check_nodes(Preset(name="", topology=Topology(nnodes=nnodes, nnodes_min=fewest)), place.nodes)
     env = environ.layered(environ.common(place.run, place.ras_port), place.user_env, wished)
     return Plan(
         run=place.run,
@@ -175,6 +201,8 @@ def command_plan(command: tuple[str, ...], request: Request, place: Place) -> Pl
         argv=command,
         command=command,
         env=env,
+        nnodes=nnodes,
+        nnodes_min=fewest,
         restart=RestartPolicy(limit=request.restart_limit or 0),
         grace_s=30.0 if request.grace_s is None else request.grace_s,
         hook=request.hook is not False,
@@ -204,7 +232,8 @@ def _adapted(preset: Preset, request: Request) -> Preset:
     """The preset with the request's wishes in it."""
     shape, launcher, restart = preset.topology, preset.launcher, preset.restart
     if request.nnodes is not None:
-        shape = replace(shape, nnodes=request.nnodes)
+        fewest, nnodes = topology.parse_nnodes(request.nnodes)
+        shape = replace(shape, nnodes=nnodes, nnodes_min=fewest)
     if request.nproc_per_node is not None:
         shape = replace(shape, nproc_per_node=topology.parse_nproc(request.nproc_per_node))
     if request.grace_s is not None:
@@ -223,6 +252,7 @@ def _launch(preset: Preset, request: Request, place: Place, nproc: int, script: 
         )
     return torchrun.Launch(
         nnodes=preset.topology.nnodes,
+        nnodes_min=preset.topology.nnodes_min,
         nproc_per_node=nproc,
         run=place.run,
         host=place.host,

@@ -7,8 +7,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from .errors import PlanError
 from .launchers import torchrun
-from .model import PlanError, RestartPolicy
+from .model import RestartPolicy
 from .plan import Plan
 from .secrets import mask, mask_env
 
@@ -16,7 +17,7 @@ from .secrets import mask, mask_env
 def command_line(plan: Plan) -> str:
     """The plan's argv as a line for a POSIX shell."""
     if plan.launcher == "torchrun":
-        return shlex.join((plan.python, "-m", torchrun.MODULE, *plan.argv))
+        return shlex.join((plan.python or "python", "-m", torchrun.MODULE, *plan.argv))
     return shlex.join(plan.argv)
 
 
@@ -43,9 +44,22 @@ def _head(plan: Plan) -> list[str]:
         )
         lines.append(f"obeys        {plan.obeys or 'nothing: the preset sets only flags and environment'}")
     if plan.nproc_per_node is not None:
-        world = plan.nnodes * plan.nproc_per_node
-        lines.append(f"ranks        {world} = nnodes {plan.nnodes} × nproc_per_node {plan.nproc_per_node}")
+        lines.append(f"ranks        {_ranks(plan.nnodes, plan.nnodes_min, plan.nproc_per_node)}")
+    if plan.nnodes > 1:
+        lines.append(
+            f"on each node {torchrun.HEAD} is the first node's address, {torchrun.LOCAL} its own, "
+            f"{torchrun.IS_HEAD} 1 on the first and 0 on the others"
+            if plan.launcher == "torchrun"
+            else f"nodes        {plan.nnodes}, each runs the command; DISTUI_NODE and DISTUI_HEAD say where"
+        )
     return [*lines, f"directory    {plan.cwd}", f"records in   {plan.run_dir}"]
+
+
+def _ranks(nnodes: int, fewest: int | None, nproc: int) -> str:
+    """ "16 = nnodes 2 × nproc_per_node 8"; of an elastic run the least, too."""
+    if fewest is None:
+        return f"{nnodes * nproc} = nnodes {nnodes} × nproc_per_node {nproc}"
+    return f"{fewest * nproc} to {nnodes * nproc} = nnodes {fewest} to {nnodes} × nproc_per_node {nproc}"
 
 
 def _policy(policy: RestartPolicy) -> str:

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from . import nccl
-from .model import STRATEGY_OPTIONS, Nccl, Preset, PresetError, Strategy
+from .errors import PresetError
+from .model import STRATEGY_OPTIONS, Nccl, Preset, Strategy
 
 FREE = ("nccl", "env")
 """Tables that take any variable's name: what stands in them becomes text."""
@@ -21,6 +22,7 @@ LEAST: Mapping[str, float] = {
     "launcher.grace_s": 0,
     "launcher.monitor_interval_s": 0.01,
     "topology.nnodes": 1,
+    "topology.nnodes_min": 1,
     "topology.nproc_per_node": 1,
     "restart.limit": 0,
     "restart.backoff_s": 0,

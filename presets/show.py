@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import schema
+from .errors import PresetError
 from .load import Library, load
-from .model import STRATEGY_OPTIONS, Loaded, PresetError
+from .model import STRATEGY_OPTIONS, Loaded
 from .secrets import mask
 
 DEFAULT = "default"

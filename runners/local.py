@@ -14,11 +14,10 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..presets.environ import inherited
-from ..presets.plan import Place, Plan, Request
-from ..presets.render import plan_to_json
 from ..presets.secrets import is_secret
 from . import identity, registry
 from .errors import RunError, UnreachableError
@@ -26,6 +25,9 @@ from .wire.client import SocketLink
 from .wire.disk import DiskLink
 from .wire.link import Link, LinkError
 from .wire.sockets import ensure_socket_dir
+
+if TYPE_CHECKING:  # a viewer only reaches runs, and is on the screen the sooner
+    from ..presets.plan import Place, Plan, Request
 
 MOST_SOURCE = 4 << 20
 """Bytes of a script that are looked at."""
@@ -102,6 +104,9 @@ def _same_environment(python: str, other: str) -> bool:
 
 def place(record: registry.RunRecord, request: Request, port: int | None = None) -> Place:
     """What a launch on this machine finds."""
+    from ..presets.environ import inherited
+    from ..presets.plan import Place
+
     exists, source = _script(request)
     return Place(
         run=record.run,
@@ -136,29 +141,49 @@ def _script(request: Request) -> tuple[bool, bytes | None]:
         path = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
         if not path.exists():
             return True, None  # installed in the training environment, perhaps
+    source = read_source(path)
+    return source is not None or path.is_file(), source
+
+
+def read_source(path: Path) -> bytes | None:
+    """What is looked at of a script; None when it cannot be read."""
     try:
         with path.open("rb") as file:
-            return True, file.read(MOST_SOURCE)
+            return file.read(MOST_SOURCE)
     except OSError:
-        return path.is_file(), None
+        return None
 
 
-def start(plan: Plan, record: registry.RunRecord) -> registry.Entry:
-    """Write the run down and start its agent, which starts the ranks. Raises RunError."""
+def start(
+    plan: Plan,
+    record: registry.RunRecord,
+    files: Mapping[str, str] | None = None,
+    hidden: Mapping[str, str] | None = None,
+) -> registry.Entry:
+    """Write the run down and start its agent, which starts the ranks, or its hub, which launches nodes.
+
+    `files`: further ones in the run directory; `hidden`: secrets that are not in the plan. Raises RunError.
+    """
+    from ..presets.render import plan_to_json
+
     ensure_socket_dir()
     document = json.dumps(plan_to_json(plan, masked=True), indent=1).encode()
+    secrets = {name: value for name, value in plan.env.items() if is_secret(name)}
     with registry.one_start_at_a_time():
-        path = registry.create(record, document, plan.files)
+        path = registry.create(record, document, {**plan.files, **(files or {})})
         entry = registry.Entry(path, record)
-        start_agent(entry, {name: value for name, value in plan.env.items() if is_secret(name)})
+        start_agent(entry, {**secrets, **(hidden or {})})
     return entry
 
 
 def start_agent(entry: registry.Entry, env: dict[str, str] | None = None) -> None:
-    """Start an agent in a session of its own and wait until it answers, or is not needed. Raises RunError.
+    """Start an agent, or a hub, in a session of its own and wait until it answers, or is not needed.
+
+    Raises RunError.
 
     Where another one holds the run already, `agent()` of the entry names it as soon as it answers.
     """
+    module = f"{__package__}.{'hub' if entry.record.kind == 'hub' else 'agent'}"
     read, write = os.pipe()
     base = {
         name: value for name, value in os.environ.items() if name not in ("DISTUI_RUN_ID", "DISTUI_ATTEMPT")
@@ -167,7 +192,7 @@ def start_agent(entry: registry.Entry, env: dict[str, str] | None = None) -> Non
         with (entry.path / "agent.log").open("ab") as log:
             subprocess.Popen(
                 # -P: what lies in the user's directory must not shadow the standard library
-                [sys.executable, "-P", "-m", f"{__package__}.agent", "run", str(entry.path), str(write)],
+                [sys.executable, "-P", "-m", module, "run", str(entry.path), str(write)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, pass_fds=(write,),
                 env={**base, **(env or {})},
             )  # fmt: skip
@@ -198,12 +223,16 @@ def _first_line(descriptor: int) -> str:
 
 
 async def open_link(entry: registry.Entry, readonly: bool = False) -> Link:
-    """A link to a run: to its agent, to a new one if it has none, to its files if it has ended.
+    """A link to a run: to its agent or hub, to a new one if it has none, to its files if it has ended.
 
-    Raises LinkError.
+    A part of a run on several nodes leads to that run, through a hub that is made now. Raises LinkError.
     """
     try:
-        return await _open_link(entry, readonly)
+        if entry.record.kind == "node":
+            from .hub.spot import keep
+
+            entry = keep(entry)
+        return await open_agent(entry, readonly)
     except RunError as error:
         raise LinkError(str(error)) from None
 
@@ -222,23 +251,24 @@ async def _new_agent(entry: registry.Entry) -> identity.Identity | None:
     )
 
 
-async def _open_link(entry: registry.Entry, readonly: bool) -> Link:
+async def open_agent(entry: registry.Entry, readonly: bool = False) -> Link:
+    """A link to exactly what serves this run directory. Raises RunError and LinkError."""
     who = entry.agent()
     if who is not None and identity.elsewhere(who):
         raise UnreachableError(f"{entry.record.name} runs on {who.host}: ssh there and run distui")
     if who is None:
         if entry.state().phase.ended:
-            return DiskLink(entry.path)
+            return DiskLink(entry.path, entry.record.kind == "hub")
         if entry.record.host != os.uname().nodename:
             raise UnreachableError(
                 f"{entry.record.name} was started on {entry.record.host}: ssh there and run distui"
             )
         who = await _new_agent(entry)
     if who is None:
-        return DiskLink(entry.path)
+        return DiskLink(entry.path, entry.record.kind == "hub")
     try:
         return await SocketLink.connect(Path(who.socket), readonly)
     except LinkError:
         if entry.state().phase.ended:
-            return DiskLink(entry.path)
+            return DiskLink(entry.path, entry.record.kind == "hub")
         raise

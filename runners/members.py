@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .model import FirstCause, Gpu, Host, Outcome, RankPhase, RankPlace, RankSample
+from .model import (
+    FirstCause,
+    Gpu,
+    Host,
+    LinkState,
+    Outcome,
+    RankPhase,
+    RankPlace,
+    RankSample,
+    RunPhase,
+    Stage,
+)
 
 
 @dataclass(slots=True)
@@ -38,6 +49,27 @@ class Node:
     metrics: Host | None = None
     heard: float = 0.0
     """Time of the newest event or sample from this node."""
+    source: int = 0
+    """Newest seq of the node's own journal that was folded in."""
+    link: LinkState | None = None
+    """How the hub stands to this node; None where no hub is between."""
+    link_since: float = 0.0
+    link_text: str = ""
+    retry_at: float | None = None
+    phase: RunPhase | None = None
+    """How the node's part of the run ended; None while it goes on."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """One stage of a launch, on one node or (HUB) on all; times are unix seconds."""
+
+    stage: Stage
+    node: int
+    began: float
+    ended: float | None = None
+    failed: bool = False
+    text: str = ""
 
 
 @dataclass(slots=True)

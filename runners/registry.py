@@ -37,6 +37,13 @@ class RunRecord(Struct, frozen=True):
     name: str
     created: float
     host: str
+    kind: str = "local"
+    """"local": an agent here runs all its ranks; "node": one node's part of a run on several nodes; "hub": a run on
+    several nodes, as a hub here keeps it."""
+    node: int = 0
+    nnodes: int = 1
+    whole: str = ""
+    """Of a part: the id of the run it belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +106,9 @@ def _unwritable(path: Path, error: OSError) -> RunError:
 
 def create(record: RunRecord, plan: bytes, files: Mapping[str, str]) -> Path:
     """Make the run directory with its plan and the plan's files. Raises RunError."""
-    for entry in entries():
+    for entry in (
+        entries() if record.kind != "node" else ()
+    ):  # parts of a run have its name, also on one host
         if entry.record.name == record.name and not ended(entry):
             raise RunError(
                 f"a run named {record.name!r} is live ({entry.record.run}): "
@@ -111,7 +120,7 @@ def create(record: RunRecord, plan: bytes, files: Mapping[str, str]) -> Path:
         for name, text in files.items():
             target = path / name
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            target.write_text(text)
+            identity.write_atomically(target, text.encode())
         identity.write_atomically(path / PLAN_FILE, plan)
         identity.write_atomically(path / RUN_FILE, msgspec.json.encode(record))
     except OSError as error:
@@ -120,8 +129,35 @@ def create(record: RunRecord, plan: bytes, files: Mapping[str, str]) -> Path:
 
 
 def entries() -> list[Entry]:
-    """All runs, newest first; directories that are no run are passed over."""
-    return sorted(_entries(), key=lambda entry: entry.record.created, reverse=True)
+    """All runs, newest first; directories that are no run are passed over.
+
+    The parts of a run on several nodes are left out where a hub keeps the run; else one of them stands for it.
+    """
+    return wholes(sorted(_entries(), key=lambda entry: entry.record.created, reverse=True))
+
+
+def wholes(found: list[Entry]) -> list[Entry]:
+    """Without the parts that do not stand for their run. Pure."""
+    kept = {entry.record.run for entry in found if entry.record.kind == "hub"}
+    stands: dict[str, Entry] = {}
+    for entry in found:
+        whole = entry.record.whole
+        if entry.record.kind == "node" and whole not in kept:
+            stands[whole] = min(stands.get(whole, entry), entry, key=_nearness)
+    return [
+        entry for entry in found if entry.record.kind != "node" or stands.get(entry.record.whole) is entry
+    ]
+
+
+def _nearness(entry: Entry) -> tuple[bool, int]:
+    """Of the parts in a shared home, this machine's come first, and the head's before others."""
+    return entry.record.host != platform.node(), entry.record.node
+
+
+def parts(whole: str) -> list[Entry]:
+    """The parts of a run on several nodes that have directories here, by node."""
+    found = [entry for entry in _entries() if entry.record.kind == "node" and entry.record.whole == whole]
+    return sorted(found, key=lambda entry: entry.record.node)
 
 
 def _entries() -> Iterator[Entry]:
@@ -152,6 +188,8 @@ def phase(entry: Entry) -> RunPhase:
     said = entry.state().phase
     if said.ended or entry.agent() is not None:
         return said
+    if entry.record.kind == "hub":
+        return said  # its nodes go on without it: the next viewer starts a hub
     runner = identity.read(entry.path / RUNNER_FILE)
     if runner is not None and (identity.elsewhere(runner) or identity.alive(runner)):
         return said  # it goes on without an agent: the next viewer starts one
@@ -170,7 +208,13 @@ def resolve(text: str | None) -> Entry:
     known = entries()
     if text is None:
         return _the_only(known)
-    exact = [entry for entry in known if text in (entry.record.name, entry.record.run, entry.record.run8)]
+    exact = [
+        entry
+        for entry in known
+        if text in (entry.record.name, entry.record.run, entry.record.run8, entry.record.whole)
+    ]
+    if len(exact) == 1:
+        return exact[0]
     if exact:
         return next((entry for entry in exact if not ended(entry)), exact[0])
     near = [

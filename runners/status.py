@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from .state import Attempt, Node, Rank, RunState
+from .model import HUB
+from .state import Attempt, Node, Progress, Rank, RunState
 
 
 def status(state: RunState, now: float | None = None) -> dict[str, Any]:
@@ -30,6 +31,8 @@ def status(state: RunState, now: float | None = None) -> dict[str, Any]:
         "ranks": [_rank(number, rank) for number, rank in sorted(state.ranks.items())],
         "findings": [_finding(finding) for finding in state.findings.values()],
         "attempts": [_attempt(attempt) for attempt in state.attempts],
+        "cluster": None if state.cluster is None else _whole(state.cluster),
+        "stages": [_stage(progress) for progress in state.stages.values()],
         "agent_pid": state.agent_pid,
         "runner_pid": state.runner_pid,
     }
@@ -47,8 +50,10 @@ def _node(node: Node, now: float) -> dict[str, Any]:
     return {
         "node": node.node,
         "host": node.host,
-        "state": "up" if node.heard else "unknown",
+        "state": str(node.link) if node.link else "up" if node.heard else "unknown",
         "age_s": round(max(0.0, now - node.heard), 3) if node.heard else None,
+        "problem": node.link_text or None,
+        "outcome": None if node.phase is None else str(node.phase),
         "gpus": [_whole(gpu) for gpu in node.gpus],
         "gpu_problem": node.gpu_problem,
         "host_metrics": None if node.metrics is None else _whole(node.metrics),
@@ -58,6 +63,18 @@ def _node(node: Node, now: float) -> dict[str, Any]:
 def _whole(struct: msgspec.Struct) -> dict[str, Any]:
     """All fields, also those that have their default."""
     return {name: msgspec.to_builtins(getattr(struct, name)) for name in struct.__struct_fields__}
+
+
+def _stage(progress: Progress) -> dict[str, Any]:
+    state = "failed" if progress.failed else "begun" if progress.ended is None else "done"
+    return {
+        "stage": str(progress.stage),
+        "node": None if progress.node == HUB else progress.node,
+        "state": state,
+        "began": progress.began,
+        "ended": progress.ended,
+        "text": progress.text,
+    }
 
 
 def _rank(number: int, rank: Rank) -> dict[str, Any]:

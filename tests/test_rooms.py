@@ -18,8 +18,9 @@ MODULE_LINES = 320
 FUNCTION_LINES = 45
 LONGER: dict[str, tuple[int, str]] = {}
 """Modules allowed to be longer: their own limit in lines, and why."""
-BORDERS = {"runners/agent/sampling.py", "tui/follow.py"}
-"""Where everything may be caught: a sampler's bug must not end the agent, nor a link's the cockpit."""
+BORDERS = {"runners/agent/sampling.py", "runners/sky/serve.py"}
+"""Where everything may be caught: a sampler's bug must not end the agent; and what SkyPilot raises, of whatever kind, is
+an answer."""
 
 
 @functools.cache
@@ -94,7 +95,7 @@ def test_heavy_packages_have_one_home() -> None:
     assert all(path.startswith(("runners/inrank/", "presets/examples/")) for path in torch), torch
     assert importers("pynvml") == ["runners/telemetry/nvml.py"]
     assert all(path.startswith("tui/") for path in importers("textual"))
-    assert importers("sky") == []
+    assert set(importers("sky")) == {f"runners/sky/{name}.py" for name in ("about", "clusters", "managed")}
     assert all(path.startswith(("runners/inrank/", "presets/examples/")) for path in importers("numpy"))
 
 

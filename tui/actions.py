@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +38,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("detach", "D", "leave", "leave; the run goes on", "app"),
     Action("help", "question_mark,f1", "help", "this help", "app", "help"),
     Action("palette", "ctrl+p", "command_palette", "command palette", "app"),
-    Action("command", "colon", "command", "command line: restart env K=V, nccl INFO, stop", "run"),
+    Action("command", "colon", "command", "command line: restart env K=V, nccl INFO, stop, down", "run"),
     Action("launch", "ctrl+n,4", "launch", "new run", "app", "new run", mutates=True),
     Action("runs", "6", "runs", "list of runs", "app"),
     Action("theme", "t", "theme", "next theme: dark, light, the terminal's own colours", "app"),
@@ -55,7 +54,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("nccl", "d", "nccl", "NCCL_DEBUG: level, subsystems, for how long", "run", "NCCL", mutates=True),
     Action("filter", "slash", "filter", "filter the log by a regular expression", "run", "filter"),
     Action("log.follow", "f", "follow", "follow the log's end; scrolling up stops it", "run", "follow"),
-    Action("log.stream", "v", "stream", "stream: all, out, err, nccl", "run", "stream"),
+    Action("log.stream", "v", "stream", "stream: all, out, err, nccl; of several nodes launch and service", "run",
+           "stream"),
     Action("log.next", "n", "hit(1)", "next hit", "run"),
     Action("log.previous", "N", "hit(-1)", "previous hit", "run"),
     Action("log.error", "e", "error", "next error or warning in the log", "run", "error"),
@@ -65,7 +65,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("sort.reverse", "S", "reverse", "reverse the order", "run"),
     Action("metric", "m", "metric", "heat map: util, mem, power, temp, step time", "run", "metric"),
     Action("pause", "p", "pause", "hold the screen still; the run goes on", "run"),
-    Action("shell", "exclamation_mark", "shell", "shell on the node", "run"),
+    Action("shell", "exclamation_mark", "shell", "shell on the rank's node", "run"),
     Action("mark", "space", "mark", "mark the rank or the line", "list"),
     Action("zoom", "enter", "zoom", "the rank's own log; in a list: open", "list"),
     Action("move.up", "up,k", "cursor(-1)", "up", "move"),
@@ -131,11 +131,15 @@ def keymap_path(environ: Mapping[str, str] = os.environ) -> Path:
 def load_keymap(path: Path) -> tuple[dict[str, str], list[str]]:
     """The user's keys by action id, and what is wrong in the file, a sentence each."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return {}, []
     except (OSError, UnicodeDecodeError) as error:
         return {}, [f"{path} cannot be read ({error}): the default keys are used"]
+    import tomllib  # most users have no such file
+
+    try:
+        table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         return {}, [f"{path} is not TOML ({error}): the default keys are used"]
     known = {action.id for action in ACTIONS}

@@ -18,26 +18,21 @@ from textual.events import CursorPosition
 from textual.screen import Screen
 from textual.signal import Signal
 
+from ..runners.model import CaughtUp, Event, GpuTick, HostTick, LogGrew, RankTick
 from ..runners.wire.link import LinkError, Window
 from . import terminal
 from .actions import ACTIONS, MUTATING, bindings, key_text, keymap_path, load_keymap
+from .beat import Beat
+from .brush import Brush
 from .commanding import CommandingApp
-from .follow import Follower, RunEntry, RunSource
+from .follow import Follower, LinkPhase, RunEntry, RunSource
 from .pacing import ASK, Pacer
 from .rows.frame import Frame, View
+from .rows.launching import launching
 from .theme import NAMES, THEMES
-
-TICKS_A_SECOND = 4
-"""How often the screen looks whether something has happened."""
 
 GARBAGE_AFTER_S = 2.0
 """When a start is over."""
-
-FIRST_LOOK_S, FIRST_LOOKS = 0.02, 50
-"""How often, and how many times, it looks while a run is being opened."""
-
-TELEMETRY_S = 0.9
-"""Samples come at several moments of each second; they are painted together, once in four ticks."""
 
 
 class CockpitApp(CommandingApp):
@@ -60,18 +55,26 @@ class CockpitApp(CommandingApp):
         super().__init__()
         self.source = source
         self.follower: Follower | None = None
+        self.run_id = ""
         self.frames: Signal[Frame] = Signal(self, "frames")
         self.view = View(ascii=ascii_only, readonly=readonly)
         self.clock = clock
         self.owns_terminal = False
         """Whether signals and a hang-up of the terminal end the app."""
-        self.pacer = Pacer(self._ask_cursor)
+        self.brush = Brush(self)
+        self.pacer = Pacer(self._ask_cursor, flush=self.brush.flush)
+        self._asking = False
+        """Whether the pacer's question is still to be written."""
+        self.beat = Beat(lambda: self.call_next(self.tick))
+        self.grown: Signal[None] = Signal(self, "grown")
+        """A log file has grown."""
         self._first = run_id
         self._forced_readonly = readonly
         self._keys = keys if keys is not None else keymap_path()
         self._painted: object = None
         self._sampled: object = None
-        self._sampled_at = 0.0
+        self._can: object = None
+        """Which keys worked at the last paint."""
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = NAMES[0]
@@ -89,7 +92,7 @@ class CockpitApp(CommandingApp):
                 loop.add_signal_handler(number, self._signalled, number)
             self.pacer.active = True
         self.set_class(self.view.ascii, "-ascii")
-        self.set_interval(1 / TICKS_A_SECOND, self.tick)
+        self.beat.beaten()
         self.set_timer(GARBAGE_AFTER_S, self._collect_from_now)
         self._show_first()
 
@@ -110,6 +113,7 @@ class CockpitApp(CommandingApp):
         self.exit(return_code=128 + number)
 
     async def on_unmount(self) -> None:
+        self.beat.stop()
         if self.follower is not None:
             await self.follower.close()
 
@@ -117,21 +121,27 @@ class CockpitApp(CommandingApp):
         """Follow this run, and no other."""
         from .screens.run import RunScreen
 
-        source, old = self.source, self.follower
+        source, old, self.run_id = self.source, self.follower, run
         if old is not None:
             self.run_worker(old.close())
-        self.follower = Follower(lambda: source.open(run), clock=self.clock)
+        self.follower = Follower(lambda: source.open(run), clock=self.clock, told=self._told)
         self.view = View(ascii=self.view.ascii, readonly=self._forced_readonly)
         self._painted = None
         self.run_worker(self.follower.run(), group="follow", exclusive=True)
         self._show(RunScreen(self))
-        self._look_soon(FIRST_LOOKS)
-
-    def _look_soon(self, times: int) -> None:
-        """Until the run's history is there, the first picture does not wait for the next tick."""
         self.tick()
-        if times and self.follower is not None and not self.follower.state.live:
-            self.set_timer(FIRST_LOOK_S, lambda: self._look_soon(times - 1))
+
+    def _told(self, event: Event | None) -> None:
+        """The follower has news: when are they painted?"""
+        if isinstance(event, CaughtUp):
+            self.beat.at_once()
+        elif isinstance(event, GpuTick | HostTick | RankTick):
+            self.beat.stir(sample=True)
+        elif isinstance(event, LogGrew):
+            self.grown.publish(None)
+            self.beat.stir(sample=True)
+        else:
+            self.beat.stir(sample=False)
 
     def _show(self, screen: Screen[None]) -> None:
         while len(self.screen_stack) > 1:
@@ -142,24 +152,36 @@ class CockpitApp(CommandingApp):
         """The only heartbeat of the screen: publish a frame when there is something new."""
         if self.owns_terminal:
             terminal.end_if_hung_up(128 + signal.SIGHUP)
-        self.pacer.pump()
+        self.beat.beaten()
+        self._write_question()  # a screen that another one covers calls nobody after its refresh
         follower = self.follower
         if follower is None or self.view.paused:
+            self.pacer.pump()
             return
-        sampled, now = (follower.state.telemetry_version, int(self.clock())), time.monotonic()
-        late = sampled != self._sampled and now - self._sampled_at >= TELEMETRY_S
-        if late or follower.stamp != self._painted:
-            self._painted, self._sampled, self._sampled_at = follower.stamp, sampled, now
+        sampled = (follower.state.telemetry_version, int(self.clock()))
+        if sampled != self._sampled or follower.stamp != self._painted:
+            self._painted, self._sampled = follower.stamp, sampled
             self.publish()
+        else:
+            self.pacer.pump()
 
     def _ask_cursor(self) -> None:
         """Ask once the batch has been written; the answer is `on_cursor_position`."""
+        if self.brush.wet:
+            self.brush.flush(ASK)
+        else:
+            self._asking = True
+            self.call_after_refresh(self._write_question)
 
-        def write() -> None:
-            if self._driver is not None:
-                self._driver.write(ASK)
+    def _write_question(self) -> None:
+        if self._asking:
+            self._asking = False
+            self.write(ASK)
 
-        self.call_after_refresh(write)
+    def write(self, text: str) -> None:
+        """To the terminal, after what was written before."""
+        if self._driver is not None:
+            self._driver.write(text)
 
     def on_cursor_position(self, event: CursorPosition) -> None:
         self.pacer.answered()
@@ -172,8 +194,14 @@ class CockpitApp(CommandingApp):
         readonly = self._forced_readonly or follower.readonly
         if readonly != self.view.readonly:
             self.view = replace(self.view, readonly=readonly)
+        can = (self.allowed("restart"), self.allowed("stop"))
+        if can != self._can:
+            self._can = can
             self.refresh_bindings()
-        self.frames.publish(Frame(follower.state, follower.status, self.clock(), follower.heard, self.view))
+        with self.pacer.together():
+            self.frames.publish(
+                Frame(follower.state, follower.status, self.clock(), follower.heard, self.view)
+            )
 
     def look(self, **changes: object) -> None:
         """Change how the user looks at the run."""
@@ -188,8 +216,11 @@ class CockpitApp(CommandingApp):
             return True
         if self.view.readonly if action != "launch" else self._forced_readonly:
             return False
-        ended = self.follower is not None and self.follower.state.phase.ended
-        return not (ended and action != "launch")
+        if self.follower is None or action == "launch":
+            return True
+        state, lost = self.follower.state, self.follower.status.phase is LinkPhase.LOST
+        early = launching(state) and not lost and action in ("restart", "nccl")
+        return not (state.phase.ended or early)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return self.allowed(action)
@@ -242,6 +273,9 @@ class CockpitApp(CommandingApp):
                         action.text, f"key {key_text(action.key)}", self._runner(action.action, target)
                     )
 
+        for text, line, do in self.cluster_commands():
+            yield SystemCommand(text, line, do)
+
     def _runner(self, action: str, target: object) -> Callable[[], None]:
         def run() -> None:
             self.run_worker(self.run_action(action, target))  # type: ignore[arg-type]
@@ -264,8 +298,11 @@ def run_cockpit(source: RunSource, run_id: str | None, readonly: bool = False, a
     if problem := terminal.complaint():
         print(f"distui: {problem}", file=sys.stderr)
         return 2
+    from .driver import CalmDriver
+
     app = CockpitApp(source, run_id, readonly=readonly, ascii_only=ascii)
     app.owns_terminal = True
+    app.driver_class = CalmDriver
     app.run()
     follower = app.follower
     if (

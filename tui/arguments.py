@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from .cloud_arguments import cloud_options, cluster_verbs
+from .host_arguments import elsewhere, host_options
+
 Verbs = Any  # argparse has no public name for what add_subparsers returns
 
 
@@ -35,6 +38,7 @@ def add_verbs(verbs: Verbs) -> None:
     _exec(verbs)
     _looking(verbs)
     _changing(verbs)
+    cluster_verbs(verbs, _run)
     _presets(verbs)
     demo = verbs.add_parser("demo", help="train the shipped example on 2 ranks and open the cockpit on it")
     demo.add_argument("--preset", default="ddp", help="preset to train under (default: ddp)")
@@ -66,10 +70,12 @@ def _launch(verbs: Verbs, name: str, summary: str, function: str) -> None:
     verb = verbs.add_parser(
         name, help=summary, usage=f"distui {name} PRESET [options] -- SCRIPT [ARGS…]", description=summary
     )
-    verb.add_argument("preset", metavar="PRESET", help="`distui presets` lists them")
-    verb.add_argument("--nnodes", type=int, metavar="N", help="nodes (this machine: 1)")
+    verb.add_argument("preset", nargs="?", metavar="PRESET", help="`distui presets` lists them")
+    verb.add_argument("--nnodes", "--num-nodes", metavar="N|MIN:MAX", help="nodes (this machine: 1)")
     verb.add_argument("--nproc-per-node", metavar="N|gpu|cpu|auto", help="ranks on each node")
-    verb.add_argument("--on", default="local", metavar="PLACE", help="where: local")
+    verb.add_argument(
+        "--on", default="local", metavar="PLACE", help="where: local, sky, or one of SkyPilot's places"
+    )
     verb.add_argument(
         "--set", action="append", default=[], metavar="FIELD=VALUE", help="change a preset's field"
     )
@@ -80,6 +86,8 @@ def _launch(verbs: Verbs, name: str, summary: str, function: str) -> None:
         "--no-python", action="store_true", help="SCRIPT is a program that is executed itself"
     )
     _start_options(verb)
+    host_options(verb)
+    cloud_options(verb)
     verb.set_defaults(verb=function, takes_rest=True)
 
 
@@ -112,6 +120,7 @@ def _looking(verbs: Verbs) -> None:
     _json(verb)
     verb.set_defaults(verb="watch:watch")
     verb = verbs.add_parser("ls", help="the runs there are")
+    elsewhere(verb, many=True)
     _json(verb)
     verb.set_defaults(verb="runs:ls")
     for name, summary in (
@@ -121,6 +130,8 @@ def _looking(verbs: Verbs) -> None:
         verb = verbs.add_parser(name, help=summary)
         _run(verb)
         verb.add_argument("--readonly", action="store_true", default=argparse.SUPPRESS, help="look only")
+        if name == "attach":
+            elsewhere(verb)
         verb.set_defaults(verb=f"cockpit:{name}")
     verb = verbs.add_parser("status", help="everything that is true of a run now")
     _run(verb)
@@ -175,6 +186,11 @@ def _changing(verbs: Verbs) -> None:
     )
     verb.add_argument(
         "--unset", action="append", default=[], metavar="K", help="remove a variable; repeatable"
+    )
+    verb.add_argument(
+        "--reachable",
+        action="store_true",
+        help="go on without nodes that do not answer, where the run is elastic",
     )
     _sure(verb)
     verb.set_defaults(verb="control:restart")

@@ -66,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
     if rest is not None and not getattr(options, "takes_rest", False):
         return fail(f"{' '.join(words[:1]) or 'distui'} takes nothing behind --", 2)
     module, _, function = options.verb.partition(":")
-    from ..presets.model import PresetError
+    from ..presets.errors import PresetError
     from ..runners.errors import RunError
 
     try:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from ..runners.model import Command, CommandDone, Restart, Stop
+from collections.abc import Callable
+from contextlib import suppress
+
+from ..runners.model import Command, CommandDone, Down, Restart, SetAutostop, Stop
 from ..runners.wire.client import new_id
 from ..runners.wire.link import LinkError
 from . import terminal
-from .follow import Follower, LinkPhase
+from .follow import Follower, LaunchError, LinkPhase, RunSource
 from .lending import LendingApp
-from .rows.command import CommandError, parse
-from .rows.confirm import confirmation
+from .rows.confirm import Confirmation, confirmation, no_cluster
 from .rows.frame import View
 
 
@@ -17,39 +19,112 @@ class CommandingApp(LendingApp):
     """Asks, sends, and says what came back; the screen moves only when events say so."""
 
     follower: Follower | None
+    source: RunSource
+    run_id: str
+    """Of the run on the screen."""
     view: View
+    clock: Callable[[], float]
 
     def ask(self, command: Command) -> None:
         """Ask before a command that changes the run; send the others at once."""
-        from .screens.modal import ConfirmScreen
-
         if self.follower is None:
             return
-        question = confirmation(self.follower.state, command)
+        if isinstance(command, Down | SetAutostop):
+            self._ask_of_cluster(command, self.follower)
+            return
+        question = confirmation(self.follower.state, command, self.clock())
         if question is None:
             self.run_worker(self._send(command), group="send")
             return
         if self.view.readonly:
             self.notify("read-only: this cannot change the run", severity="error")
             return
-        screen = ConfirmScreen(question.title, question.lines, question.verb, self.view.ascii)
-        self.push_screen(screen, lambda yes: self._answered(yes, command))
+        self._confirm(question)
 
-    def _answered(self, yes: bool | None, command: Command) -> None:
-        if yes:
-            self.run_worker(self._send(command), group="send")
+    def _confirm(self, question: Confirmation) -> None:
+        from .screens.modal import ConfirmScreen
+
+        screen = ConfirmScreen(
+            question.title, question.lines, question.verb, self.view.ascii, question.other_verb
+        )
+        self.push_screen(screen, lambda answer: self._answered(answer, question))
+
+    def _answered(self, answer: str | None, question: Confirmation) -> None:
+        chosen = question.other if answer == "a" else question.command
+        if answer and chosen is not None:
+            self.run_worker(self._send(chosen), group="send")
+
+    def _ask_of_cluster(self, command: Down | SetAutostop, follower: Follower) -> None:
+        """Also of a run that has ended: its cluster is still paid for."""
+        from .screens.modal import TypedScreen
+
+        question = confirmation(follower.state, command, self.clock())
+        problem = no_cluster(follower.state)
+        if problem or question is None:
+            self.notify(problem, severity="error", markup=False)
+        elif not self.allowed("launch"):
+            self.notify("read-only: this cannot change the run", severity="error")
+        elif isinstance(command, SetAutostop):
+            self._confirm(question)
+        else:
+            screen = TypedScreen(
+                question.title, question.lines, question.typed, question.verb, self.view.ascii
+            )
+            self.push_screen(screen, lambda typed: self._typed(typed, question.typed))
+
+    def _typed(self, typed: str | None, name: str) -> None:
+        if not typed:
+            return
+        if typed != name:
+            text = f"{typed!r} is not the name of the cluster ({name}): nothing was done"
+            self.notify(text, severity="error", markup=False)
+            return
+        self.run_worker(self._send(Down(new_id(), name)), group="send")
+
+    def allowed(self, action: str) -> bool | None:
+        """Whether an action may be taken now."""
+        raise NotImplementedError
+
+    def cluster_commands(self) -> list[tuple[str, str, Callable[[], None]]]:
+        """What the palette offers for a cluster: words, the line that does the same, what does it."""
+        if self.follower is None or no_cluster(self.follower.state) or not self.allowed("launch"):
+            return []
+        return [
+            ("take the cluster down", ":down", lambda: self.run_line("down")),
+            (
+                "cluster: down after 30 min without a job",
+                ":autostop 30",
+                lambda: self.run_line("autostop 30"),
+            ),
+            ("cluster: never down by itself", ":autostop off", lambda: self.run_line("autostop off")),
+        ]
 
     async def _send(self, command: Command) -> None:
-        if self.follower is None:
+        follower = self.follower
+        if follower is None:
             return
         try:
-            done = await self.follower.send(command)
+            if isinstance(command, Down | SetAutostop) and follower.state.phase.ended:
+                done = await self._afterwards(follower, command)
+            else:
+                done = await follower.send(command)
         except LinkError as error:
             self.notify(str(error), severity="error", markup=False)
             return
         self.notify(done.text, severity="information" if done.ok else "error", markup=False)
         if done.data:
             self._show_dump(done)
+
+    async def _afterwards(self, follower: Follower, command: Down | SetAutostop) -> CommandDone:
+        """The run has ended: through its hub where that is still there. Raises LinkError."""
+        done: CommandDone | None = None
+        if not follower.readonly:
+            with suppress(LinkError):
+                done = await follower.send(command)
+        if done is None:
+            done = await self.source.afterwards(self.run_id, command)
+        self.run_worker(follower.run(), group="follow", exclusive=True)  # reads what was written
+        return done
 
     def _show_dump(self, done: CommandDone) -> None:
         from .rows.report import dump_rows
@@ -80,6 +155,8 @@ class CommandingApp(LendingApp):
         """What was typed after `:`."""
         if not line:
             return
+        from .rows.command import CommandError, parse
+
         try:
             asked = parse(line, new_id, self.view.marked)
         except CommandError as error:
@@ -95,5 +172,16 @@ class CommandingApp(LendingApp):
         if self.follower is None:
             return
         state = self.follower.state
-        place = state.ranks[rank].place.node if rank in state.ranks else 0
-        self.lend(terminal.shell_argv(state.nodes[place].host if place in state.nodes else ""))
+        place = state.ranks[rank].place.node if rank in state.ranks else min(state.nodes, default=0)
+        try:
+            found = self.source.shell(self.run_id, place) if state.merged else None
+        except LaunchError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        if found is None:
+            self.lend(terminal.shell_argv(state.nodes[place].host if place in state.nodes else ""))
+            return
+        if found.text:
+            self.notify(found.text, markup=False)
+        if found.argv:
+            self.lend(list(found.argv))

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from ..runners import registry
 from ..runners.errors import UnreachableError
 from ..runners.local import open_link
-from ..runners.model import Command, CommandDone, HostTick, RankTick
+from ..runners.model import HUB, HostTick, LinkState, RankTick, Stage
 from ..runners.state import RunState
 from ..runners.wire.link import Link, LinkError
 
 T = TypeVar("T")
 TELEMETRY_SECONDS = 0.5
+LINKS_SECONDS = 10.0
+"""How long a hub that was just started may take to reach its nodes; what they say is the state now."""
 
 
 async def with_link(name: str | None, use: Callable[[registry.Entry, Link], Awaitable[T]]) -> T:
@@ -34,35 +37,39 @@ async def snapshot(link: Link) -> RunState:
     """The state now: the whole history, and one sample of telemetry where one comes soon."""
     state = RunState()
     wanted: set[type] = {HostTick, RankTick}
+    settled = asyncio.Event()
 
     async def read() -> None:
         async for stamped in link.events():
             state.apply(stamped)
             wanted.discard(type(stamped.event))
-            if state.live and (not wanted or state.phase.ended):
-                return
+            if state.live and not _reaching(state):
+                settled.set()
+                if not wanted or state.phase.ended:
+                    return
 
     reading = asyncio.create_task(read())
-    while not reading.done():
-        timeout = TELEMETRY_SECONDS if state.live else None
-        done, _ = await asyncio.wait({reading}, timeout=timeout or 0.05)
-        if not done and timeout:
-            reading.cancel()
-            break
-    if reading.done() and not reading.cancelled():
+    waiting = asyncio.create_task(_patience(state, settled))
+    await asyncio.wait({reading, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if reading.done():
         reading.result()
+    reading.cancel()
     return state
 
 
-async def tell(link: Link, command: Command) -> CommandDone:
-    """Send a command while the events keep flowing, so that its answer is heard."""
+async def _patience(state: RunState, settled: asyncio.Event) -> None:
+    """Until what has come is good enough."""
+    while not state.live:
+        await asyncio.sleep(0.05)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(settled.wait(), LINKS_SECONDS)
+    await asyncio.sleep(TELEMETRY_SECONDS)
 
-    async def drain() -> None:
-        async for _ in link.events():
-            continue
 
-    draining = asyncio.create_task(drain())
-    try:
-        return await link.send(command)
-    finally:
-        draining.cancel()
+def _reaching(state: RunState) -> bool:
+    """Whether a hub reaches for nodes that it was told of by their attempts, which a launch is not."""
+    started = state.stages.get((Stage.START, HUB))
+    launching = bool(state.stages) and (started is None or started.ended is None)
+    connecting = any(node.link is LinkState.CONNECTING for node in state.nodes.values())
+    return state.merged and not launching and not state.phase.ended and connecting

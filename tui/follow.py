@@ -12,11 +12,15 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from ..runners.model import Command, CommandDone
+from ..runners.model import Command, CommandDone, Down, Event, SetAutostop
 from ..runners.state import RunState
 from ..runners.wire.link import Link, LinkError, Window
+
+if TYPE_CHECKING:  # the first picture of a run needs neither
+    from ..runners.hub.candidates import Candidate
+    from .shells import Shell
 
 BACKOFF_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Seconds before each further try to reach the agent; the last one repeats."""
@@ -64,6 +68,12 @@ class LaunchForm:
     """K=V words, quoted as in a shell."""
     nccl: str = ""
     """NCCL_DEBUG level; "" for what the preset says."""
+    place: str = ""
+    """"" or "local" (this machine), "sky" or one of SkyPilot's places, or "hosts A,B,…"."""
+    nodes: str = ""
+    gpus: str = ""
+    """Of each node that SkyPilot brings: "H100:8"."""
+    cpus: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +84,8 @@ class Preview:
     """The generated plan, verbatim what `--dry-run` prints; "" when there is none."""
     problems: tuple[str, ...] = ()
     """Why it cannot start, a sentence each; () when it can."""
+    asks: str = ""
+    """What has to be asked of others before the plan is whole; "" where it is."""
 
 
 class LaunchError(Exception):
@@ -95,12 +107,27 @@ class RunSource(Protocol):
         """The presets that can be launched."""
         ...
 
-    def plan(self, form: LaunchForm) -> Preview:
-        """What launching this form would do. Changes nothing; called in a thread; never raises."""
+    def plan(self, form: LaunchForm, ask: bool = False) -> Preview:
+        """What launching this form would do. Changes nothing; called in a thread; never raises.
+
+        `ask`: hosts that the user named are asked what they are; else that is left open.
+        """
+        ...
+
+    async def candidates(self, form: LaunchForm) -> list[Candidate]:
+        """The nodes that SkyPilot would take for this form. Raises LaunchError."""
         ...
 
     async def launch(self, form: LaunchForm) -> str:
         """Start it and return the run's id. Raises LaunchError."""
+        ...
+
+    def shell(self, run_id: str, node: int) -> Shell | None:
+        """A shell on a node of a run on several; None for other runs. Raises LaunchError."""
+        ...
+
+    async def afterwards(self, run_id: str, command: Down | SetAutostop) -> CommandDone:
+        """What is still to be done with the cluster of a run that has ended. Raises LinkError."""
         ...
 
 
@@ -135,7 +162,9 @@ class Follower:
         *,
         clock: Callable[[], float] = time.time,
         backoff: tuple[float, ...] = BACKOFF_S,
+        told: Callable[[Event | None], None] = lambda event: None,
     ) -> None:
+        """`told` is called after each event, and with None when the connection has changed."""
         self.state = RunState()
         self.status = LinkStatus(LinkPhase.CONNECTING, clock())
         self.readonly = False
@@ -143,6 +172,7 @@ class Follower:
         """When the last event arrived, by this machine's clock; 0.0 before the first."""
         self._open_link = open_link
         self._clock = clock
+        self._told = told
         self._backoff = backoff
         self._link: Link | None = None
         self._hurry = asyncio.Event()
@@ -179,6 +209,7 @@ class Follower:
                 self._set(LinkPhase.FOLLOWING)
             self.state.apply(stamped)
             self.heard = self._clock()
+            self._told(stamped.event)
             count += 1
             if count % YIELD_EVERY == 0:
                 await asyncio.sleep(0)
@@ -186,6 +217,7 @@ class Follower:
     async def _wait(self, delay: float, problem: str) -> None:
         self._hurry.clear()
         self.status = LinkStatus(LinkPhase.LOST, self._clock(), self._clock() + delay, problem)
+        self._told(None)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._hurry.wait(), delay)
 
@@ -218,3 +250,4 @@ class Follower:
 
     def _set(self, phase: LinkPhase, text: str = "") -> None:
         self.status = LinkStatus(phase, self._clock(), None, text)
+        self._told(None)

@@ -7,7 +7,8 @@ is asked where its cursor is (`ESC[6n`); its answer says that all before it has 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 ASK = "\x1b[6n"
@@ -32,7 +33,13 @@ class Paintable(Protocol):
 class Pacer:
     """Holds the rows that are to be painted, and lets them go in batches."""
 
-    def __init__(self, ask: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        ask: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+        flush: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`ask` writes what was painted and then the question; `flush` writes what was painted."""
         self.active = False
         """False paints at once: no terminal of our own, or one that does not answer."""
         self.budget = FIRST
@@ -40,6 +47,9 @@ class Pacer:
         """Seconds that the last batch took to arrive."""
         self._ask = ask
         self._clock = clock
+        self._flush = flush
+        self._depth = 0
+        self._painted = False
         self._asked: float | None = None
         self._dirty: dict[Paintable, set[int]] = {}
 
@@ -51,14 +61,40 @@ class Pacer:
         self._dirty.setdefault(widget, set()).update(rows)
         self.pump()
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is painted inside leaves as one batch."""
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            self.pump()
+
+    @property
+    def held(self) -> bool:
+        """Whether more of the same batch is to come."""
+        return self._depth > 0
+
     def pump(self) -> None:
         """Let the next batch go, unless one is still on its way."""
-        if self._asked is not None:
-            if self._clock() - self._asked < PATIENCE_S:
-                return
+        if self.held:
+            return
+        if self._asked is not None and self._clock() - self._asked >= PATIENCE_S:
             self.active, self._asked = False, None
-        left = self.budget if self.active else MOST * 100
-        painted = False
+        if self._asked is None:
+            self._depth += 1
+            try:
+                self._paint_some(self.budget if self.active else MOST * 100)
+            finally:
+                self._depth -= 1
+        if self._painted:
+            self._painted = False
+            self.sent()
+        self._flush()
+
+    def _paint_some(self, left: int) -> None:
+        """At most `left` of the rows that are to be painted."""
         while self._dirty and left > 0:
             widget, rows = next(iter(self._dirty.items()))
             batch = sorted(rows)[:left]
@@ -67,9 +103,7 @@ class Pacer:
                 del self._dirty[widget]
             widget.paint_rows(batch)
             left -= len(batch)
-            painted = True
-        if painted:
-            self.sent()
+            self._painted = True
 
     @property
     def busy(self) -> bool:
@@ -78,7 +112,9 @@ class Pacer:
 
     def sent(self) -> None:
         """Something was painted: ask when it has arrived."""
-        if self.active and self._asked is None:
+        if self.held:
+            self._painted = True
+        elif self.active and self._asked is None:
             self._asked = self._clock()
             self._ask()
 

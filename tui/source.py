@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import shlex
+import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from ..presets.model import PresetError
+from ..presets.errors import PresetError
 from ..runners import registry
 from ..runners.errors import RunError
 from ..runners.local import open_link
+from ..runners.model import CommandDone, Down, SetAutostop
 from ..runners.wire.link import Link, LinkError
 from .follow import LaunchError, LaunchForm, PresetEntry, Preview, RunEntry
 
 # What discovers jobs and what plans launches is imported where it is used: the first picture of a run needs neither.
 if TYPE_CHECKING:
+    from ..runners.hub.candidates import Candidate
     from ..runners.watch.discover import Job
-    from .starting import Prepared
+    from .shells import Shell
 
 WATCH = "watch:"
 
@@ -93,37 +95,53 @@ class LocalSource:
             for one in loaded
         ]
 
-    def plan(self, form: LaunchForm) -> Preview:
+    def plan(self, form: LaunchForm, ask: bool = False) -> Preview:
         """See RunSource.plan."""
-        from ..presets.render import render
+        from . import placing
 
         try:
-            return Preview(text=render(self._prepare(form).plan))
+            open_ = "" if ask else placing.asks(form)
+            return Preview(text=open_, asks=open_) if open_ else Preview(text=placing.prepare(form).text())
         except (RunError, PresetError, ValueError) as error:
             return Preview(text="", problems=(str(error),))
 
-    async def launch(self, form: LaunchForm) -> str:
-        """See RunSource.launch."""
+    async def candidates(self, form: LaunchForm) -> list[Candidate]:
+        """See RunSource.candidates."""
+        from . import placing
+
         try:
-            return self._prepare(form).start().record.run
-        except (RunError, PresetError, ValueError) as error:
+            return await placing.candidates(form)
+        except (RunError, PresetError) as error:
             raise LaunchError(str(error)) from None
 
-    @staticmethod
-    def _prepare(form: LaunchForm) -> Prepared:
-        from ..presets.plan import Request
-        from .starting import nccl_pairs, pairs, prepare
+    async def launch(self, form: LaunchForm) -> str:
+        """See RunSource.launch."""
+        from . import placing
 
-        if not form.script.strip():
-            raise RunError("no script yet: the path of the training script")
-        nproc = form.nproc.strip()
-        nccl = [f"DEBUG={form.nccl.strip()}"] if form.nccl.strip() else []
-        request = Request(
-            script=form.script.strip(),
-            args=tuple(shlex.split(form.args)),
-            name=form.name.strip() or None,
-            nproc_per_node=int(nproc) if nproc.isdecimal() else nproc or None,
-            env=pairs(shlex.split(form.env), "environment"),
-            nccl=nccl_pairs(nccl),
-        )
-        return prepare(form.preset, (), request)
+        try:
+            started = await asyncio.to_thread(lambda: placing.prepare(form).start())
+        except (RunError, PresetError, ValueError) as error:
+            raise LaunchError(str(error)) from None
+        return started.record.run
+
+    def shell(self, run_id: str, node: int) -> Shell | None:
+        """See RunSource.shell."""
+        from .shells import shell_on
+
+        if run_id.startswith(WATCH):
+            return None
+        try:
+            entry = registry.resolve(run_id)
+            return shell_on(entry.path, node) if entry.record.kind == "hub" else None
+        except RunError as error:
+            raise LaunchError(str(error)) from None
+
+    async def afterwards(self, run_id: str, command: Down | SetAutostop) -> CommandDone:
+        """See RunSource.afterwards."""
+        from ..runners.hub import after
+
+        try:
+            ok, text = await after.do(registry.resolve(run_id), command)
+        except (RunError, OSError) as error:
+            raise LinkError(str(error)) from None
+        return CommandDone(command.id, ok, text)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from ..presets.errors import PlanError
 from ..presets.load import load
-from ..presets.model import Loaded, PlanError
+from ..presets.model import Loaded
 from ..presets.nccl import check
 from ..presets.plan import Plan, Request, command_plan, make_plan
+from ..presets.render import plan_to_json, render
 from ..runners import local, registry
 from ..runners.errors import RunError
 
@@ -23,6 +26,14 @@ class Prepared:
     def start(self) -> registry.Entry:
         """Start it. Raises RunError."""
         return local.start(self.plan, self.record)
+
+    def text(self) -> str:
+        """What `--dry-run` prints."""
+        return render(self.plan)
+
+    def json(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        return plan_to_json(self.plan, masked=True)
 
 
 def pairs(words: Sequence[str], option: str, prefix: str = "") -> dict[str, str]:
@@ -59,7 +70,7 @@ def prepare(
 
 
 def _prepare(loaded: Loaded, request: Request, port: int | None, check_torch: bool) -> Prepared:
-    record = registry.new_record(request.name or _name(request.script))
+    record = registry.new_record(request.name or run_name(request.script))
     found = local.place(record, request, port)
     try:
         plan = make_plan(loaded, request, found)
@@ -74,7 +85,7 @@ def _prepare(loaded: Loaded, request: Request, port: int | None, check_torch: bo
 
 def prepare_command(command: tuple[str, ...], request: Request) -> Prepared:
     """Plan a run of any command. Raises RunError."""
-    record = registry.new_record(request.name or _name(command[0] if command else None))
+    record = registry.new_record(request.name or run_name(command[0] if command else None))
     try:
         return Prepared(command_plan(command, request, local.place(record, request)), record)
     except PlanError as error:
@@ -96,7 +107,7 @@ def _check_port(port: int) -> None:
             ) from None
 
 
-def _name(script: str | None) -> str:
+def run_name(script: str | None) -> str:
     """A run's name from its script: the stem, with what no name may hold replaced."""
     stem = (script or "run").rsplit("/", 1)[-1].removesuffix(".py")
     kept = "".join(

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 
 from ..runners.logs.clean import clean_text
-from ..runners.model import FirstCause, Host
-from ..runners.state import Attempt, Node, Rank, RunState
+from ..runners.model import HUB, Cluster, FirstCause, Host, LinkState
+from ..runners.state import Attempt, Node, Progress, Rank, RunState
 
 NA = "n/a"
 
@@ -74,6 +74,7 @@ def describe(state: RunState, now: float | None = None) -> str:
         preset = f"preset {plan.preset}, " if plan.preset else ""
         backend = f", backend {plan.backend}" if plan.backend else ""
         lines.append(f"{preset}{plan.launcher}: {plan.command}{backend}")
+    lines += cluster(state, now)
     for node in state.nodes.values():
         lines.append(_node(node))
     if state.ranks:
@@ -96,8 +97,54 @@ def describe(state: RunState, now: float | None = None) -> str:
     return "\n".join(clean_text(line) for line in lines)
 
 
+def cluster(state: RunState, now: float | None = None) -> list[str]:
+    """Where a launched run lives, what it has cost, and how far its launch is; [] for a run on this machine."""
+    lines = []
+    known = state.cluster
+    if known is not None:
+        parts = [known.name and f"cluster {known.name}", known.infra, known.resources, known.state]
+        parts.append(f"job {known.job}" if known.job is not None else "")
+        parts.append(recovered(known))
+        parts.append(cost(known, now))
+        parts.append(f"autostop after {known.autostop_min} min" if known.autostop_min is not None else "")
+        parts.append("taken down" if known.down else "")
+        lines.append("  ".join(part for part in parts if part))
+    if not state.ranks:
+        lines += [_stage(state, progress, now) for progress in state.stages.values()]
+    return lines
+
+
+def recovered(known: Cluster) -> str:
+    """How often SkyPilot recovered a managed job; "" for never."""
+    times = "1 time" if known.recoveries == 1 else f"{known.recoveries} times"
+    return f"recovered {times}" if known.recoveries else ""
+
+
+def cost(known: Cluster, now: float | None = None) -> str:
+    """Price an hour, and so far; "" where SkyPilot names no price."""
+    if known.price_per_hour is None:
+        return ""
+    price = f"${known.price_per_hour:.2f}/h"
+    if known.since is None:
+        return price
+    until = known.until or (time.time() if now is None else now)
+    return f"{price}, ${known.price_per_hour * max(0.0, until - known.since) / 3600:.2f} so far"
+
+
+def _stage(state: RunState, progress: Progress, now: float | None) -> str:
+    until = progress.ended if progress.ended is not None else (time.time() if now is None else now)
+    how = "failed" if progress.failed else "under way" if progress.ended is None else "done"
+    known = state.nodes.get(progress.node)
+    name = known.host if known is not None and known.host else f"node {progress.node}"
+    where = "" if progress.node == HUB else f" on {name}"
+    told = f": {progress.text}" if progress.text else ""
+    return f"{progress.stage}{where} {how} ({span(until - progress.began)}){told}"
+
+
 def _node(node: Node) -> str:
     parts = [f"node {node.node}", node.host]
+    if node.link is not None and node.link is not LinkState.UP:
+        parts.append(f"link {node.link}: {node.link_text}" if node.link_text else f"link {node.link}")
     metrics: Host | None = node.metrics
     if metrics is not None:
         cpu = NA if metrics.cpu_percent is None else f"{metrics.cpu_percent:.0f} %"
@@ -110,9 +157,9 @@ def _node(node: Node) -> str:
 
 def ranks(state: RunState) -> list[str]:
     """A line a rank."""
-    head = ("rank", "local", "state", "pid", "gpu", "cpu", "rss", "step", "ms/step", "NCCL_DEBUG")
+    head = ("rank", "node", "local", "state", "pid", "gpu", "cpu", "rss", "step", "ms/step", "NCCL_DEBUG")
     rows = [head, *(_rank(number, rank) for number, rank in sorted(state.ranks.items()))]
-    return table(rows, frozenset({0, 1, 3, 4, 5, 6, 7, 8}))
+    return table(rows, frozenset({0, 1, 2, 4, 5, 6, 7, 8, 9}))
 
 
 def _rank(number: int, rank: Rank) -> tuple[str, ...]:
@@ -120,6 +167,7 @@ def _rank(number: int, rank: Rank) -> tuple[str, ...]:
     ended = rank.signal or (None if rank.exit_code is None else f"exit {rank.exit_code}")
     return (
         str(number),
+        str(rank.place.node),
         str(rank.place.local_rank),
         f"{rank.phase} ({ended})" if ended else str(rank.phase),
         str(rank.pid or NA),

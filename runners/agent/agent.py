@@ -1,73 +1,89 @@
-"""The agent itself: keeps the journal, tells viewers, and holds its parts together."""
+"""The agent itself: tells what happens on its node, and holds its parts together."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from ...presets.plan import Plan
 from .. import identity
-from ..journal import Journal
-from ..logs.clean import clean_text
-from ..model import TELEMETRY, AgentStarted, Event, PlanSummary, RunCreated, RunPhase, Stamped
+from ..chronicle import Chronicle, summarise
+from ..logs.window import ask_window
+from ..model import AgentStarted, Event, FindingRaised, RunCreated, RunPhase
 from ..registry import AGENT_FILE, Entry
-from ..state import RunState
 from ..wire.sockets import stem, sweep_sockets
 from .commands import Commands
 from .hooks import Hooks
+from .relay import Relay
 from .runner import Runner
 from .sampling import Sampling
+from .sealing import read_key
 from .server import Server
 from .supervision import Supervision
-
-
-def summarise(plan: Plan) -> PlanSummary:
-    """The part of a plan that every screen needs."""
-    return PlanSummary(
-        preset=plan.preset,
-        strategy=plan.strategy,
-        launcher=plan.launcher,
-        command=clean_text(" ".join(plan.command)),
-        nnodes=plan.nnodes,
-        nproc_per_node=plan.nproc_per_node,
-        backend=plan.backend,
-        obeys=plan.obeys,
-        restart_limit=plan.restart.limit,
-        grace_s=plan.grace_s,
-        notes=plan.notes,
-    )
 
 
 class Agent:
     """One run on one node."""
 
     def __init__(self, entry: Entry, plan: Plan) -> None:
-        self.entry, self.plan = entry, plan
+        self.entry, self.plan, self.node = entry, plan, entry.record.node
         self.run_dir = entry.path
         self.stem = stem(entry.record.run8)
-        self.state = RunState()
-        self.journal = Journal(entry.path)
-        self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        self.chronicle = Chronicle(entry.path)
+        self.state, self.journal, self.until = (
+            self.chronicle.state,
+            self.chronicle.journal,
+            self.chronicle.until,
+        )
         self._jobs: set[asyncio.Task[object]] = set()
         self.commands = Commands(self)
         self.server = Server(
-            self._socket, entry.record.run, entry.path, self.journal, self.commands.execute
+            self._socket,
+            entry.record,
+            self.journal,
+            self.commands.execute,
+            partial(ask_window, entry.path),
+            lambda: self.sampling.attend(),  # noqa: PLW0108 (made below)
         )
+        self.chronicle.publish = self.server.publish
         self.supervision = Supervision(self)
-        self.hooks = Hooks(entry.path, self.stem, self.emit)
+        self.hooks = Hooks(entry.path, self.stem, self.emit, self.node)
         self.sampling = Sampling(self)
+        self.relay = self._make_relay()
 
     @property
     def _socket(self) -> Path:
         return Path(self.stem + ".sock")
 
+    def _make_relay(self) -> Relay | None:
+        """The way to the other nodes; None where there are none, or no key to tell them by."""
+        key = read_key(self.run_dir)
+        if key is None or self.plan.nnodes < 2:
+            return None
+        relay = Relay(
+            key,
+            self.node,
+            self.plan.nnodes,
+            self._socket,
+            lambda finding: self.emit(FindingRaised(finding)),
+        )
+        self.server.pass_on = relay.pass_on
+        return relay
+
     @property
     def runner(self) -> Runner | None:
         """The living runner; None while there is none."""
         return self.supervision.runner
+
+    def _runner_socket(self) -> str | None:
+        return self.runner.who.socket if self.runner is not None else None
+
+    def relaying(self) -> bool:
+        """Whether somebody looks at another node through this one's runner, or at this one through another's."""
+        return self.relay is not None and self.relay.busy
 
     def stopping(self) -> bool:
         """Whether a stop was asked for and has not come to its end."""
@@ -76,33 +92,8 @@ class Agent:
     # --- telling ---------------------------------------------------------------------------------------------
 
     def emit(self, event: Event, *, source: int = 0, at: float | None = None) -> None:
-        """Journal an event (telemetry excepted), fold it, tell the viewers, wake who waits for it."""
-        durable = not isinstance(event, TELEMETRY)
-        seq = max(self.journal.seq, self.state.seq) + 1 if durable else 0
-        stamped = Stamped(time.time() if at is None else at, event, seq, source=source)
-        if durable:
-            self.journal.append(stamped)
-        self.state.apply(stamped)
-        self.server.publish(stamped)
-        for wanted, future in self._waiting:
-            if not future.done() and wanted():
-                future.set_result(None)
-
-    async def until(self, wanted: Callable[[], bool], seconds: float) -> bool:
-        """Wait for something to become true of the state; False after `seconds`."""
-        if wanted():
-            return True
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        item = (wanted, future)
-        self._waiting.append(item)
-        try:
-            async with asyncio.timeout(seconds):
-                await future
-            return True
-        except TimeoutError:
-            return False
-        finally:
-            self._waiting.remove(item)
+        """See Chronicle.emit."""
+        self.chronicle.emit(event, node=self.node, source=source, at=at)
 
     def spawn(self, job: asyncio.Task[object]) -> None:
         """Keep a task alive until it is done."""
@@ -113,9 +104,10 @@ class Agent:
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Serve the run until it has ended and nobody looks any more; `ready` once the socket answers."""
-        for stamped in self.journal.replay():
-            self.state.apply(stamped)
-        resumed = self.state.seq > 0
+        again = (
+            os.environ.pop("DISTUI_AGAIN", "") != ""
+        )  # a job that was started again goes on with its part
+        resumed = self.chronicle.replay() and not (again and self.state.phase.ended)
         if not resumed:
             self.emit(
                 RunCreated(
@@ -136,10 +128,13 @@ class Agent:
         self.supervision.resume_ranks()
         self.commands.resume()
         sampling = asyncio.create_task(self.sampling.run())
+        if self.relay is not None:
+            self.spawn(asyncio.create_task(self.relay.run(self._runner_socket)))
         await self.supervision.run()
         await self.sampling.stop(sampling)
         await self._linger()
         await self.server.close()
+        await self.supervision.dismiss()
         sweep_sockets(self.entry.record.run8)
         self.journal.close()
 

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING
 from ...presets.environ import refusal
 from ...presets.secrets import mask
 from ..model import (
+    Action,
     CommandDone,
     CommandReceived,
+    Down,
     Dump,
     Finding,
     FindingRaised,
     RankPhase,
     Restart,
     RunPhase,
+    SetAutostop,
     SetNccl,
     Signal,
     Stop,
@@ -31,11 +34,16 @@ if TYPE_CHECKING:
     from .agent import Agent
 
 ENDED = "the run has ended: launch it again to change anything"
+NO_CLUSTER = "this run has no cluster of SkyPilot's: there is nothing to take down"
+RUNNER_SECONDS = 20.0
+"""How long a restart waits for a runner that is being started anew, before it is refused."""
 RESTART_SECONDS = 300.0
 """How long a restart may take before its command is answered with what is known then."""
 
-VERBS = {Restart: "restart", Stop: "stop", SetNccl: "nccl", Signal: "signal", Dump: "dump"}
-Action = Restart | Stop | SetNccl | Signal | Dump
+VERBS = {
+    Restart: "restart", Stop: "stop", SetNccl: "nccl", Signal: "signal", Dump: "dump", Down: "down",
+    SetAutostop: "autostop",
+}  # fmt: skip
 
 
 class Refused(Exception):
@@ -60,7 +68,7 @@ class Commands:
 
     def warn(self, name: str, text: str) -> None:
         """A finding of the agent's own."""
-        self._agent.emit(FindingRaised(Finding(name, "warn", text, node=0)))
+        self._agent.emit(FindingRaised(Finding(name, "warn", text, node=self._agent.node)))
 
     async def execute(self, command: Action) -> CommandDone:
         """Do it, journal that it was asked and what came of it, and answer. The end of a run is its last word."""
@@ -75,6 +83,8 @@ class Commands:
                 text = await self._stop(command)
             elif isinstance(command, Signal):
                 text = self._signal(command)
+            elif isinstance(command, Down | SetAutostop):
+                raise Refused(NO_CLUSTER)
             else:
                 async with self._turn:
                     text = await self._change(command)
@@ -95,8 +105,13 @@ class Commands:
         refused = refusal({**env, **dict.fromkeys(unset, "")})
         if refused:
             raise Refused(refused)
-        if agent.runner is None:
+        if not await agent.until(
+            lambda: (agent.runner is not None and agent.runner.listening) or agent.state.phase.ended,
+            RUNNER_SECONDS,
+        ):
             raise Refused("the runner is being started anew: try again in a few seconds")
+        if agent.runner is None:
+            raise Refused(ENDED)
         before, began = agent.state.attempt, time.monotonic()
         await self._ask_launcher("restart", self._diff(env, unset))
         ready = await agent.until(
@@ -159,7 +174,8 @@ class Commands:
             if runner is not None:
                 send_signal(runner.who.pid, signal.SIGKILL)
             await agent.until(lambda: agent.state.phase.ended, 10.0)
-        left = await sweep(agent.entry.record.run, grace_s=1.0)
+        keep = [runner.who.pid] if runner is not None and agent.relaying() else []
+        left = await sweep(agent.entry.record.run, keep=keep, grace_s=1.0)
         if left:
             raise Refused(f"stopped, but these processes would not end: {', '.join(left)}")
         return "stopped: no process of the run is left"
@@ -235,4 +251,12 @@ def describe(command: Action) -> str:
         return f"NCCL_DEBUG={command.level} {command.subsys}".rstrip() + " asked for"
     if isinstance(command, Signal):
         return f"{command.signal} asked for"
+    if isinstance(command, Down):
+        return f"taking down {command.cluster} asked for"
+    if isinstance(command, SetAutostop):
+        return (
+            f"autostop after {command.minutes} min asked for"
+            if command.minutes
+            else "no autostop asked for"
+        )
     return f"dump of {command.what} asked for"

@@ -11,11 +11,33 @@ from typing import Any
 
 import msgspec
 
+from ..logs.files import attempt_dir
 from ..model import HookChanged, RankChanged
 from .processes import send_signal
 
 LINE_LIMIT = 64 << 20
 """Bytes of one answer: a flight recorder of 2,000 entries is a few MB."""
+ROUND_S = 0.05
+"""How long a sample waits for the counts of steps. Who answers later is counted with the next sample."""
+ASK_STEPS = b'{"op":"steps","id":0}\n'
+"""The request of every second; `Hook.ask` numbers its own from 1."""
+
+
+class _Numbered(msgspec.Struct):
+    id: int = -1
+
+
+class _Counted(msgspec.Struct):
+    """What is wanted of the answer to ASK_STEPS."""
+
+    count: int = 0
+    last: float = 0.0
+    """Unix time of the newest step; 0 before the first."""
+    faulthandler: bool | None = None
+    error: str | None = None
+
+
+_numbered, _counted = msgspec.json.Decoder(_Numbered), msgspec.json.Decoder(_Counted)
 
 
 class HookError(Exception):
@@ -25,14 +47,23 @@ class HookError(Exception):
 class Hook:
     """The hook of one rank's process."""
 
-    def __init__(self, path: Path, change: RankChanged, changed: Callable[[HookChanged], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        change: RankChanged,
+        changed: Callable[[HookChanged], None],
+        counted: Callable[[], None] = lambda: None,
+    ) -> None:
         self.rank, self.attempt, self.pid = change.rank, change.attempt, change.pid
         self.stacks_file: Path | None = None
-        self._path, self._changed = path, changed
+        self._path, self._changed, self._has_counted = path, changed, counted
         self._writer: asyncio.StreamWriter | None = None
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._asked = 0
         self.hello: dict[str, Any] = {}
+        self.counts = False
+        """Whether it was asked for its steps and has not answered yet."""
+        self._steps: tuple[int, float] | None = None
 
     @property
     def up(self) -> bool:
@@ -64,6 +95,8 @@ class Hook:
         self.hello, self._writer = hello, writer
         self._tell("armed" if hello.get("armed") else "up")
         while line := await reader.readline():
+            if self.counts and self._took_steps(line):
+                continue
             message = msgspec.json.decode(line)
             if message.get("push") == "armed":
                 self.hello |= {"armed": True, "nccl": message.get("nccl")}
@@ -72,7 +105,20 @@ class Hook:
             if future is not None and not future.done():
                 future.set_result(message)
 
+    def _took_steps(self, line: bytes) -> bool:
+        """Whether the line answers ASK_STEPS. Raises msgspec.MsgspecError."""
+        if len(line) > 4096 or _numbered.decode(line).id != 0:
+            return False
+        answer = _counted.decode(line)
+        self.counts = False
+        if answer.error is None:
+            self._steps = answer.count, answer.last
+            self.hello["faulthandler"] = answer.faulthandler
+        self._has_counted()
+        return True
+
     def _fail(self) -> None:
+        self.counts, self._steps = False, None
         for future in self._answers.values():
             if not future.done():
                 future.set_exception(HookError(f"rank {self.rank} is gone"))
@@ -122,11 +168,16 @@ class Hook:
             self._tell("armed" if self.hello.get("armed") else "up")
         return answer
 
-    async def steps(self) -> dict[str, Any]:
-        """What the hook counts. Raises HookError."""
-        answer = await self.ask("steps", 0.5)
-        self.hello["faulthandler"] = answer.get("faulthandler")
-        return answer
+    def ask_steps(self) -> None:
+        """Ask for what it counts, unless it still owes an answer."""
+        if self._writer is not None and self.hello.get("armed") and not self.counts:
+            self.counts = True
+            self._writer.write(ASK_STEPS)
+
+    def take_steps(self) -> tuple[int, float] | None:
+        """Steps and unix time of the newest, if it has answered since the last call."""
+        steps, self._steps = self._steps, None
+        return steps
 
     async def stacks(self) -> str:
         """Python stacks; through faulthandler's signal when the hook's thread cannot run. Raises HookError."""
@@ -155,17 +206,20 @@ class Hook:
 class Hooks:
     """The hooks of the current attempt."""
 
-    def __init__(self, run_dir: Path, socket_stem: str, changed: Callable[[HookChanged], None]) -> None:
-        self._run_dir, self._stem, self._changed = run_dir, socket_stem, changed
+    def __init__(
+        self, run_dir: Path, socket_stem: str, changed: Callable[[HookChanged], None], node: int = 0
+    ) -> None:
+        self._run_dir, self._stem, self._changed, self._node = run_dir, socket_stem, changed, node
         self.by_rank: dict[int, Hook] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._all_counted = asyncio.Event()
 
     def follow(self, change: RankChanged) -> None:
         """A rank's process began: connect to its hook."""
         self.forget(change.rank)
-        hook = Hook(Path(f"{self._stem}.r{change.local_rank}"), change, self._changed)
+        hook = Hook(Path(f"{self._stem}.r{change.local_rank}"), change, self._changed, self._counted)
         hook.stacks_file = (
-            self._run_dir / "node-0" / f"attempt-{change.attempt:03d}" / f"rank-{change.rank}.stacks"
+            self._run_dir / attempt_dir(self._node, change.attempt) / f"rank-{change.rank}.stacks"
         )
         self.by_rank[change.rank] = hook
         self._tasks[change.rank] = asyncio.create_task(hook.run())
@@ -186,12 +240,23 @@ class Hooks:
             raise HookError(f"there is no running rank {missing[0]}")
         return [self.by_rank[rank] for rank in sorted(ranks or self.by_rank)]
 
+    def _counted(self) -> None:
+        if not any(hook.counts for hook in self.by_rank.values()):
+            self._all_counted.set()
+
+    def ask_steps(self) -> None:
+        """Ask every rank that counts; `steps` collects the answers."""
+        self._all_counted.clear()
+        for hook in self.by_rank.values():
+            hook.ask_steps()
+        self._counted()
+
     async def steps(self) -> dict[int, tuple[int, float]]:
-        """Optimizer steps so far and unix time of the last one, of every rank that counts."""
-        armed = [hook for hook in self.by_rank.values() if hook.up and hook.hello.get("armed")]
-        answers = await asyncio.gather(*(hook.steps() for hook in armed), return_exceptions=True)
+        """Optimizer steps so far and unix time of the last one, of every rank that has answered by now or soon does."""
+        if not self._all_counted.is_set():
+            late = asyncio.get_running_loop().call_later(ROUND_S, self._all_counted.set)
+            await self._all_counted.wait()
+            late.cancel()
         return {
-            hook.rank: (answer["count"], answer["last"])
-            for hook, answer in zip(armed, answers, strict=True)
-            if isinstance(answer, dict)
+            rank: steps for rank, hook in self.by_rank.items() if (steps := hook.take_steps()) is not None
         }

@@ -40,6 +40,7 @@ class Ended:
     raised: Raised | None
     last_lines: tuple[str, ...]
     oom: str | None = None
+    node: int = 0
 
     @property
     def symptom(self) -> bool:
@@ -59,7 +60,7 @@ class Ended:
 def gather(run_dir: Path, change: RankChanged, oom: str | None, node: int = 0) -> Ended:
     """Read what a failed rank left behind."""
     error_log = file_id(node, change.attempt, change.rank, "err")
-    return Ended(change, _raised(run_dir / error_log), last_lines(run_dir, error_log), oom)
+    return Ended(change, _raised(run_dir / error_log), last_lines(run_dir, error_log), oom, node)
 
 
 def _raised(error_log: Path) -> Raised | None:
@@ -89,7 +90,7 @@ def first_cause(ended: list[Ended]) -> FirstCause | None:
     return FirstCause(
         rank=change.rank,
         local_rank=change.local_rank,
-        node=0,
+        node=first.node,
         pid=change.pid,
         exit_code=change.exit_code if change.signal is None else None,
         signal=change.signal,
@@ -97,6 +98,8 @@ def first_cause(ended: list[Ended]) -> FirstCause | None:
         text=describe(first),
         last_lines=first.last_lines,
         victims=victims,
+        at=first.when or None,
+        symptom=first.symptom,
     )
 
 

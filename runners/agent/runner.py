@@ -7,7 +7,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,11 @@ def environment(plan: Plan, socket_stem: str, base: Mapping[str, str]) -> dict[s
     env = {name: value for name, value in base.items() if not name.startswith("DISTUI_")}
     env |= {name: value for name, value in plan.env.items() if value != HIDDEN}
     env["DISTUI_SOCKETS"] = socket_stem
+    users = base.get("DISTUI_USER_PYTHONPATH")
+    if users is not None:  # ours is the library of a bundle: see node.part.own_environment
+        env["PYTHONPATH"] = plan.env.get("PYTHONPATH", users)
+        if not env["PYTHONPATH"]:
+            del env["PYTHONPATH"]
     return env
 
 
@@ -98,6 +103,11 @@ class Runner:
             self._writer = None
             self._unanswered()
 
+    @property
+    def listening(self) -> bool:
+        """Whether it can be asked now."""
+        return self._writer is not None
+
     def _unanswered(self) -> None:
         """The runner left, perhaps because of what it was asked: nobody waits for its answer any longer."""
         for future in self._answers.values():
@@ -164,7 +174,7 @@ class ReportTail:
         return found
 
 
-async def reports(runner: Runner, tail: ReportTail) -> AsyncIterator[tuple[int, Stamped]]:
+async def reports(runner: Runner, tail: ReportTail) -> AsyncGenerator[tuple[int, Stamped], None]:
     """Everything a runner reports, until it has ended and all of it was read."""
     listening = asyncio.create_task(runner.listen())
     ended = asyncio.create_task(runner.ended())

@@ -13,32 +13,34 @@ from pathlib import Path
 import msgspec
 
 from ..journal import Journal
-from ..logs.window import ask_window
 from ..model import (
+    HUB,
     PROTOCOL,
     TELEMETRY,
+    Action,
     AgentHello,
     CaughtUp,
     CommandDone,
-    Dump,
     Hello,
     LogGrew,
     LogWindow,
     ReadLog,
-    Restart,
-    SetNccl,
-    Signal,
     Stamped,
-    Stop,
+    Via,
 )
-from ..wire.frames import MAGIC, MAX_LINE, FrameError, decode_command, encode, read_line
+from ..registry import RunRecord
+from ..wire.frames import MAGIC, MAX_LINE, VIA_ID, FrameError, decode_command, encode, read_line
+from ..wire.link import Window
 from ..wire.sockets import peer_uid, remove_stale
 
 CAPS = ("restart", "stop", "nccl", "signal", "dump", "log")
-Action = Restart | Stop | SetNccl | Signal | Dump
 MOST_ASKED = 64
 """Requests of one viewer that are worked on at once; the next is read when one of them is answered."""
 Execute = Callable[[Action], Awaitable[CommandDone]]
+PassOn = Callable[[int, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[str]]
+"""Carry a viewer's bytes to another node and back until the end; a sentence where that went wrong, else ""."""
+ReadWindow = Callable[[str, int, int, str], Awaitable[Window]]
+"""File, offset, limit and pattern of a window that is asked for."""
 
 
 Newest = dict[tuple[type, int], Stamped]
@@ -55,10 +57,15 @@ def keep_newest(newest: Newest, stamped: Stamped) -> None:
     newest[key] = stamped
 
 
+async def _no_way(node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
+    """Where there is no relay."""
+    return f"nothing can be relayed to node {node} from here: the run has one node, or it was given no relay key"
+
+
 class Client:
     """One viewer: where it is in the journal, and the newest telemetry it has not seen."""
 
-    def __init__(self, writer: asyncio.StreamWriter, journal: Journal) -> None:
+    def __init__(self, writer: asyncio.StreamWriter, journal: Journal, windows: int) -> None:
         self.writer = writer
         self._journal = journal
         self._next = 0
@@ -69,8 +76,8 @@ class Client:
         self._read = asyncio.Event()
         """Set while the viewer has taken every reply."""
         self.slots = asyncio.Semaphore(MOST_ASKED)
-        self.turn = asyncio.Lock()
-        """Windows are read one after another: only one at a time is held for a viewer that does not read."""
+        self.turn = asyncio.Semaphore(windows)
+        """Windows are read by turns: no more than these are held for a viewer that does not read."""
         self.windows: set[asyncio.Task[None]] = set()
         self.hello: Hello | None = None
         self._caught_up = False
@@ -127,15 +134,29 @@ class Client:
 
 
 class Server:
-    """Listens on `path`; `execute` runs a command to its answer."""
+    """Listens on `path`; `execute` runs a command to its answer, `window` reads a piece of a log.
 
-    def __init__(self, path: Path, run: str, run_dir: Path, journal: Journal, execute: Execute) -> None:
-        self._path, self._run, self._run_dir = path, run, run_dir
-        self._journal, self._execute, self._version = journal, execute, ""
+    `joined` hears of each viewer that comes; `windows`: how many one viewer gets read at once.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        record: RunRecord,
+        journal: Journal,
+        execute: Execute,
+        window: ReadWindow,
+        joined: Callable[[], None] = lambda: None,
+        windows: int = 1,
+    ) -> None:
+        self._joined, self._windows = joined, windows
+        self._path, self._record, self._journal = path, record, journal
+        self._execute, self._read_window, self._version = execute, window, ""
         self._clients: set[Client] = set()
         self._newest: Newest = {}
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self.pass_on: PassOn = _no_way
         self.idle = asyncio.Event()
         self.idle.set()
 
@@ -174,14 +195,13 @@ class Server:
         if peer_uid(peer) not in (os.getuid(), 0):
             writer.close()
             return
-        client = Client(writer, self._journal)
+        client = Client(writer, self._journal, self._windows)
         for stamped in self._newest.values():
             client.offer(stamped)
         self._clients.add(client)
         self.idle.clear()
-        client.reply(
-            MAGIC + encode(AgentHello(PROTOCOL, self._version, self._run, self._journal.seq, CAPS))
-        )
+        self._joined()
+        client.reply(MAGIC + encode(self._hello()))
         both = {asyncio.create_task(client.write()), asyncio.create_task(self._listen(client, reader))}
         try:
             done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -196,14 +216,35 @@ class Server:
             if not self._clients:
                 self.idle.set()
 
+    def _hello(self) -> AgentHello:
+        record = self._record
+        node = HUB if record.kind == "hub" else record.node
+        seq = self._journal.seq
+        return AgentHello(PROTOCOL, self._version, record.run, seq, CAPS, node=node, now=time.time())
+
     async def _listen(self, client: Client, reader: asyncio.StreamReader) -> None:
         """Take requests until the viewer leaves. Raises FrameError and OSError."""
+        fresh = True
         while line := await read_line(reader):
+            command = decode_command(line)
+            if isinstance(command, Via):
+                if not fresh:
+                    raise FrameError("Via is a first line, or none")
+                await self._hand_over(client, command.node, reader)
+                return
+            fresh = False
             await client.slots.acquire()
-            self._take(client, line)
+            self._take(client, command)
 
-    def _take(self, client: Client, line: bytes) -> None:
-        command = decode_command(line)
+    async def _hand_over(self, client: Client, node: int, reader: asyncio.StreamReader) -> None:
+        """From now on this viewer is one of another node's agent; the last line may say why not."""
+        await client.taken()
+        why = await self.pass_on(node, reader, client.writer)
+        if why:
+            client.reply(encode(Stamped(time.time(), CommandDone(VIA_ID, False, why))))
+            await client.taken()
+
+    def _take(self, client: Client, command: Hello | ReadLog | Action) -> None:
         if isinstance(command, Hello):
             client.begin(command)
             client.slots.release()
@@ -231,7 +272,7 @@ class Server:
         client.reply(encode(Stamped(time.time(), done)))
 
     async def _window(self, ask: ReadLog) -> bytes:
-        window = await ask_window(self._run_dir, ask.file, ask.offset, ask.limit, ask.grep)
+        window = await self._read_window(ask.file, ask.offset, ask.limit, ask.grep)
         header = LogWindow(
             ask.id, window.file, window.offset, window.next, window.size, len(window.data), window.error
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import time
 from typing import TYPE_CHECKING
@@ -85,8 +86,11 @@ class Supervision:
                 for offset, stamped in tail.read():
                     self._hear(offset, stamped)
             else:
-                async for offset, stamped in reports(self.runner, tail):
-                    self._hear(offset, stamped)
+                async with contextlib.aclosing(reports(self.runner, tail)) as told:
+                    async for offset, stamped in told:
+                        self._hear(offset, stamped)
+                        if self._last_word is not None and self._agent.relaying():
+                            break  # whoever looks through the relay hears it while the runner carries that
             await self._finish()
             if self._waits_for_runner():
                 self._start_runner()
@@ -103,13 +107,18 @@ class Supervision:
         said, self._last_word = self._last_word, None
         if said is None:
             return
-        left = await sweep(self._agent.entry.record.run, grace_s=2.0)
+        keep = [self.runner.who.pid] if self.runner is not None else []
+        left = await sweep(self._agent.entry.record.run, keep=keep, grace_s=2.0)
         if left:
             self._agent.commands.warn("unkillable", f"these processes would not end: {', '.join(left)}")
         offset, stamped = said
         assert isinstance(stamped.event, RunEnded)
         event = stamped.event
         self._end(event.phase, event.exit_code, event.text, source=offset, at=stamped.time)
+
+    async def dismiss(self) -> None:
+        """A runner that stayed for the relay after its last word goes, too."""
+        await sweep(self._agent.entry.record.run, grace_s=2.0)
 
     # --- hearing the runner ----------------------------------------------------------------------------------
 
@@ -159,7 +168,7 @@ class Supervision:
                 self._changes,
                 asked=asked,
                 gathered=lambda change: ledger.gather(
-                    self._agent.run_dir, change, self._oom.get(change.rank)
+                    self._agent.run_dir, change, self._oom.get(change.rank), self._agent.node
                 ),
             )
         )

@@ -6,6 +6,7 @@ A torchrun inside it that steers its own ranks (see nested.py) reports for itsel
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -83,18 +84,19 @@ class Managed:
             return None
         self._diff = group.take_env()
         directory = group.next_attempt()
-        place = {"rank": 0, "local_rank": 0, "node": 0, "gpu": None}
+        # On several nodes each runs the command: it is known by the number of its node.
+        place = {"rank": group.node, "local_rank": 0, "node": group.node, "gpu": None}
         group.report(
             "AttemptStarted",
             attempt=group.attempt,
             cause=group.cause,
-            world_size=1,
+            world_size=group.plan.get("nnodes", 1),
             ranks=[place],
             env_diff=self._diff,
             failures=group.failures,
         )
         try:
-            process = self.spawn(os.path.join(directory, "rank-0"))
+            process = self.spawn(os.path.join(directory, "rank-%d" % group.node))
         except OSError as error:
             self.problem = "cannot start %s: %s" % (group.plan["argv"][0], error.strerror)
             return None
@@ -167,6 +169,8 @@ def command_env(group: Group, stem: str) -> dict[str, str]:
     env["DISTUI_RUN_DIR"] = group.run_dir
     env["NCCL_DEBUG_FILE"] = stem + ".%p.nccl"
     if group.plan["hook"]:
-        here = os.path.dirname(os.path.abspath(__file__))
-        env["PATH"] = os.path.join(here, "shim") + os.pathsep + env.get("PATH", os.defpath)
+        shim = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shim")
+        env["PATH"] = shim + os.pathsep + env.get("PATH", os.defpath)
+        # Tasks that activate an environment put its torchrun first on PATH; bash asks its functions before that.
+        env["BASH_FUNC_torchrun%%"] = '() { %s "$@"; }' % shlex.quote(os.path.join(shim, "torchrun"))
     return env

@@ -13,9 +13,11 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, BinaryIO
 
 Answer = Callable[[dict[str, Any], socket.socket], "dict[str, Any] | None"]
+Taker = Callable[[socket.socket, BinaryIO], None]
+"""Has a connection to itself from the request on that named it, until it returns."""
 
 
 def same_user(connection: socket.socket) -> bool:
@@ -72,6 +74,8 @@ class Control:
         self._peers: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._server = listen(path)
+        self.takers: dict[str, Taker] = {}
+        """By op."""
 
     def start(self) -> None:
         """Accept from now on; connections that came earlier have waited."""
@@ -85,10 +89,9 @@ class Control:
     def poke(self) -> None:
         """Send an empty line to every connection; one that does not read misses it."""
         with self._lock:
-            peers = list(self._peers)
-        for peer in peers:
-            with contextlib.suppress(OSError):
-                peer.send(b"\n", socket.MSG_DONTWAIT)
+            for peer in self._peers:
+                with contextlib.suppress(OSError):
+                    peer.send(b"\n", socket.MSG_DONTWAIT)
 
     def _serve(self, peer: socket.socket) -> None:
         with self._lock:
@@ -97,6 +100,8 @@ class Control:
             with peer, peer.makefile("rb") as lines:
                 for line in lines:
                     request = request_in(line)
+                    if request.get("op") in self.takers:
+                        return self._hand_over(request["op"], peer, lines)
                     reply = self._answer(request, peer)
                     if reply is not None:
                         peer.sendall(json.dumps(dict(reply, id=request.get("id"))).encode() + b"\n")
@@ -106,3 +111,8 @@ class Control:
             with self._lock:
                 self._peers.discard(peer)
             self._left(peer)
+
+    def _hand_over(self, op: str, peer: socket.socket, lines: BinaryIO) -> None:
+        with self._lock:
+            self._peers.discard(peer)
+        self.takers[op](peer, lines)

@@ -13,7 +13,9 @@ from types import FrameType
 from typing import Any
 
 from .group import SIGNALS, Group, Stopped, heed
+from .meeting import meet
 from .plugin import GaveUp, plug_in
+from .quiet import errors_alone
 
 Ending = tuple[str, int, str]
 """Phase, exit code and a sentence: how the run ended."""
@@ -77,7 +79,8 @@ def _stopped(group: Group) -> Ending:
 
 def _launch(group: Group) -> Ending:
     try:
-        import torch
+        with errors_alone():
+            import torch
         from torch.distributed.elastic.multiprocessing.api import SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.elastic.rendezvous import RendezvousError
@@ -116,13 +119,14 @@ def prepare(group: Group, version: tuple[int, int]) -> tuple[Any, Any, list[str]
     try:
         with contextlib.redirect_stderr(said):
             args = torchrun.parse_args(list(group.plan["argv"]))
-        stand_alone(group, args)
+        if group.plan.get("standalone"):
+            meet(args, group.plan)
         config, command, command_args = torchrun.config_from_args(args)
     except SystemExit:
         raise ValueError("torchrun refused the arguments: %s" % last_line(said.getvalue())) from None
     except (ValueError, AssertionError) as error:
         raise ValueError("torchrun refused the arguments: %s" % error) from None
-    problem = port_problem(config.rdzv_endpoint)
+    problem = None if group.node else port_problem(config.rdzv_endpoint)  # only the head listens there
     if problem:
         raise ValueError(problem)
     plug_in(group, config, lambda: heed_torch_signals(group))
@@ -140,14 +144,6 @@ def drop_old_name(version: tuple[int, int]) -> None:
     old = os.environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE")
     if version >= (2, 9) and old == os.environ.get("TORCH_FR_BUFFER_SIZE"):
         os.environ.pop("TORCH_NCCL_TRACE_BUFFER_SIZE", None)
-
-
-def stand_alone(group: Group, args: Any) -> None:
-    """A torchrun inside a managed command gets a rendezvous that can restart, as `--standalone` chooses it."""
-    if group.plan.get("standalone"):
-        args.rdzv_backend, args.rdzv_endpoint = "c10d", "localhost:0"
-        args.rdzv_id = "%s-%d" % (os.environ.get("DISTUI_RUN_ID", "run"), os.getpid())
-        args.local_addr = args.local_addr or "127.0.0.1"
 
 
 def port_problem(endpoint: str) -> str | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
-from . import spawned
+from . import leaving, spawned
 from .control import Control
 from .policy import after_failure, how_it_ended
 from .report import Report
@@ -35,7 +35,10 @@ class Group:
         self.plan = plan
         self.run_dir = run_dir
         self.failures = failures
+        self.node = int(plan.get("node", 0))
         self.attempt = 0
+        self.agreed = 0
+        """What the nodes agreed on for the next attempt, at least; 0 where there is one node."""
         self.inherited: dict[str, Any] = {}
         """Number, cause and env_diff of an attempt that the managed command around us has begun: the next one."""
         self.cause = "failure" if failures else "launch"
@@ -106,6 +109,7 @@ class Group:
         self.ending = bool(self.pids)
         self.restart.set()
         self.wake.set()
+        leaving.announce("%s.r%d" % (os.environ["DISTUI_SOCKETS"], local) for local in list(self.pids))
         self.on_restart()
         self._kill_after_grace(self.plan["grace_s"])
 
@@ -149,16 +153,23 @@ class Group:
 
     def next_attempt(self) -> str:
         """Begin the next attempt: its number is in `attempt`; a new directory for it, never used before."""
-        node = os.path.join(self.run_dir, "node-0")
         number = self.inherited.get("attempt")
         self.inherited = {}
         if number is None:
-            number = self.attempt + 1
-            while os.path.isdir(attempt_dir(node, number)):
-                number += 1
-            os.makedirs(attempt_dir(node, number), mode=0o700)
+            number = max(self.agreed, self.next_number())
+            os.makedirs(self._directory(number), mode=0o700)
         self._begin(number)
-        return attempt_dir(node, number)
+        return self._directory(number)
+
+    def next_number(self) -> int:
+        """The number that the next attempt would have if it were for this node alone: one never used here."""
+        number = self.attempt + 1
+        while os.path.isdir(self._directory(number)):
+            number += 1
+        return number
+
+    def _directory(self, number: int) -> str:
+        return attempt_dir(os.path.join(self.run_dir, "node-%d" % self.node), number)
 
     def _begin(self, number: int) -> None:
         self.attempt, self.began, self.ending = number, time.time(), False

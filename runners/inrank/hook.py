@@ -20,7 +20,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from . import debug, quiet
+from . import debug, leaving, quiet
 from .control import accept_forever, listen, request_in
 
 MISTAKES = (OSError, RuntimeError, AttributeError, ImportError, ValueError, LookupError, TypeError)
@@ -73,6 +73,7 @@ class Hook:
         self.steps = Steps()
         self.levels = debug.Levels()
         self.armed = False
+        self._leaving = leaving.Leaving()
         self._server = listen(path)
         self._peers: dict[socket.socket, threading.Lock] = {}
         self._answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
@@ -84,6 +85,7 @@ class Hook:
             "stacks": lambda request: {"text": stacks()},
             "flight": lambda request: {"text": debug.flight()},
             "memory": lambda request: {"text": debug.memory()},
+            "leave": lambda request: self._leaving.soon(),
         }
         os.register_at_fork(after_in_child=self._leave_to_parent)
 

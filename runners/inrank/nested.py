@@ -12,6 +12,7 @@ from typing import Any
 
 from .elastic import attempt_all
 from .group import SIGNALS, Group, attempt_dir
+from .meeting import several_nodes
 from .policy import UNLIMITED
 from .report import Report
 
@@ -20,18 +21,19 @@ def run(plan: dict[str, Any], run_dir: str, argv: list[str]) -> int:
     """torchrun with `argv`; its exit code. Plain torchrun where the runner around us has a guest already."""
     from torch.distributed.run import parse_args
 
-    several_nodes = str(parse_args(argv).nnodes).split(":")[-1] != "1"
-    host = None if several_nodes else enter()
+    foreign = several_nodes(parse_args(argv).nnodes, plan) is None  # the others are not of this run
+    host = None if foreign else enter()
     if host is None:
         os.execv(sys.executable, [sys.executable, "-m", "torch.distributed.run", *argv])
     connection, said = host
     own = dict(plan, launcher="torchrun", argv=argv, standalone=True, restart=UNLIMITED)
     group = Group(own, run_dir, suffix=".sub")
     group.report = Report(os.path.join(run_dir, "runner.jsonl"), lambda: poke(connection), ".sub")
-    directory = attempt_dir(os.path.join(run_dir, "node-0"), said["attempt"])
+    node = int(plan.get("node", 0))
+    directory = attempt_dir(os.path.join(run_dir, "node-%d" % node), said["attempt"])
     if said["first"]:
         group.inherited, group.cause = said, said["cause"]
-        clear_names(directory)
+        clear_names(directory, "rank-%d." % node)
     group.echo = lambda descriptor, paths: {} if goes_to(directory, descriptor) else dict(paths)
     group.control.start()
     try:
@@ -73,13 +75,11 @@ def poke(connection: socket.socket) -> None:
         connection.send(b'{"op": "poke"}\n', socket.MSG_DONTWAIT)
 
 
-def clear_names(directory: str) -> None:
+def clear_names(directory: str, stem: str) -> None:
     """What the command has written so far is its own, no rank's; it goes on writing there."""
     for stream in ("out", "err"):
         with contextlib.suppress(FileNotFoundError):
-            os.replace(
-                os.path.join(directory, "rank-0." + stream), os.path.join(directory, "command." + stream)
-            )
+            os.replace(os.path.join(directory, stem + stream), os.path.join(directory, "command." + stream))
 
 
 def goes_to(directory: str, descriptor: int) -> bool:

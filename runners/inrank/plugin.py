@@ -11,8 +11,10 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from . import spawned
+from . import relay, spawned
+from .agreement import Round
 from .group import Group, Stopped
+from .looking import look_often
 
 
 class GaveUp(Exception):
@@ -39,7 +41,10 @@ def plug_in(group: Group, config: Any, each_look: Callable[[], None]) -> None:
             local_addr=params.local_addr,
             **params.config,
         )
-        return make_handler(group, get_rendezvous_handler(inner), each_look)
+        look_often(int(params.max_nodes))
+        handler = get_rendezvous_handler(inner)
+        relay.start(inner, group.plan, group.control, handler)
+        return make_handler(group, handler, each_look)
 
     rendezvous_handler_registry.register("distui", make)
     config.rdzv_backend = "distui"
@@ -50,6 +55,8 @@ def make_handler(group: Group, inner: Any, each_look: Callable[[], None]) -> Any
     """Wrap a RendezvousHandler with the group's restarts and its policy."""
     from torch.distributed.elastic.rendezvous import RendezvousHandler
 
+    met = Round()
+
     class Handler(RendezvousHandler):  # type: ignore[misc]  # torch is not looked at for types
         use_agent_store = property(lambda self: inner.use_agent_store)
 
@@ -57,13 +64,19 @@ def make_handler(group: Group, inner: Any, each_look: Callable[[], None]) -> Any
             return "distui"
 
         def next_rendezvous(self) -> Any:
-            before_attempt(group)
-            return inner.next_rendezvous()
+            before_attempt(group, met)
+            info = inner.next_rendezvous()
+            group.agreed = met.begin(info, group.next_number())
+            return info
 
         def num_nodes_waiting(self) -> int:
             each_look()
             waiting: int = inner.num_nodes_waiting()
-            return max(waiting, 1) if group.restart.is_set() else waiting
+            group.ending = group.ending or waiting > 0  # torch ends the ranks for those who wait
+            if not group.restart.is_set():
+                return waiting
+            met.tell_restart()
+            return max(waiting, 1)
 
         def is_closed(self) -> bool:
             return bool(inner.is_closed())
@@ -80,7 +93,7 @@ def make_handler(group: Group, inner: Any, each_look: Callable[[], None]) -> Any
     return Handler()
 
 
-def before_attempt(group: Group) -> None:
+def before_attempt(group: Group, met: Round) -> None:
     """Why is there a next attempt? Asked for: at once. A failure: as the policy says, in its own time.
 
     Raises GaveUp and Stopped.
@@ -88,7 +101,8 @@ def before_attempt(group: Group) -> None:
     group.settle()
     group.cause = "membership" if group.attempt else group.cause
     # A rank that was never seen has failed before anybody could look.
-    if group.attempt and not group.restart.is_set() and (group.failed.is_set() or group.unseen):
+    failed = group.failed.is_set() or bool(group.unseen)
+    if group.attempt and not group.restart.is_set() and failed and not met.was_told():
         group.cause = "failure"
         if not group.back_off():
             raise GaveUp(
@@ -128,7 +142,7 @@ def start_attempt(group: Group, envs: dict[int, dict[str, str]]) -> dict[str, di
         paths["stderrs"][local] = stem + ".err"
         paths["error_files"][local] = stem + ".error.json"
         env.update(rank_env(group, local, stem))
-        places.append({"rank": rank, "local_rank": local, "node": 0, "gpu": gpu_of(local)})
+        places.append({"rank": rank, "local_rank": local, "node": group.node, "gpu": gpu_of(local)})
     world = int(envs[min(envs)].get("WORLD_SIZE", len(envs))) if envs else 0
     group.report(
         "AttemptStarted",

@@ -1,12 +1,14 @@
-"""A full disk must not end a training: its log lines are dropped instead."""
+"""What the runner's own output does without: lines that a full disk has no room for, and C++ stack traces."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
 import stat
 import sys
+from collections.abc import Iterator
 from typing import Any, TextIO, cast
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -24,6 +26,24 @@ class LosingFile(io.FileIO):
             if error.errno in FULL:
                 return memoryview(data).nbytes
             raise
+
+
+@contextlib.contextmanager
+def errors_alone() -> Iterator[None]:
+    """Import torch inside: its C++ then prints errors, and no stack for each connection that closes.
+
+    The store prints one whenever a node leaves; what it means arrives as an exception, too. Not for the ranks: the
+    variable is gone when they are started. A user's own choice stays.
+    """
+    name = "TORCH_CPP_LOG_LEVEL"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "ERROR"
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
 
 
 def survive_full_disk() -> None:

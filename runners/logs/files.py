@@ -2,7 +2,8 @@
 
 A file id is the path relative to the run directory: `node-0/attempt-001/rank-3.err`, the live toggles of
 NCCL's own log `rank-3.1.nccl`, `rank-3.2.nccl`, a managed command's `command.out`, and `runner.log` and
-`agent.log`.
+`agent.log`. In a run on several nodes those of a node are `node-2/agent.log`, and `agent.log` and `launch.log` are
+the hub's.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _IN_ATTEMPT = re.compile(
     r"node-(?P<node>\d+)/attempt-(?P<attempt>\d{3,})/"
     r"(?:rank-(?P<rank>\d+)(?:\.(?P<part>\d+)(?=\.nccl))?\.(?P<stream>out|err|nccl)|command\.(?P<of_command>out|err))"
 )
-_OF_SERVICE = re.compile(r"(?:node-(?P<node>\d+)/)?(?P<service>runner|agent)\.log")
+_OF_SERVICE = re.compile(r"(?:node-(?P<node>\d+)/)?(?P<service>runner|agent|launch)\.log")
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -37,12 +38,12 @@ class LogFile:
     id: str
     """Path relative to the run directory."""
     source: str
-    """Who writes it: "rank", "command", "runner" or "agent"."""
+    """Who writes it: "rank", "command", "runner", "agent" or "launch"."""
     stream: str
     """"out", "err", "nccl"; "log" for runner and agent."""
     node: int = 0
     attempt: int | None = None
-    """From 1; None for runner and agent, which outlive attempts."""
+    """From 1; None for runner, agent and launch, which outlive attempts."""
     rank: int | None = None
     part: int = 0
     """How many live toggles of NCCL_DEBUG came before it; 0 for every other stream."""
@@ -96,6 +97,19 @@ def parse_file_id(text: str) -> LogFile | None:
     )
 
 
+def whole_id(file: str, node: int) -> str:
+    """Id in the part of a run that is on one node → id in the run: `agent.log` of node 2 is `node-2/agent.log`."""
+    return f"node-{node}/{file}" if "/" not in file else file
+
+
+def part_of(file: str) -> tuple[int, str] | None:
+    """Id in a run on several nodes → node and id in its part; None for a log of the hub, or none at all."""
+    known = parse_file_id(file)
+    if known is None or "/" not in file:
+        return None
+    return known.node, file.rpartition("/")[2] if known.stream == "log" else file
+
+
 def list_files(run_dir: str | Path) -> list[LogFile]:
     """Every log file that exists, sorted by attempt, node and rank; [] when the run directory is gone."""
     root = Path(run_dir)
@@ -106,6 +120,11 @@ def list_files(run_dir: str | Path) -> list[LogFile]:
             names += [f"{node.name}/{attempt.name}/{path.name}" for path in _entries(attempt)]
     found = (parse_file_id(name) for name in names)
     return sorted((file for file in found if file), key=lambda file: file.order)
+
+
+def file_sizes(run_dir: str | Path) -> dict[str, int]:
+    """Bytes of every log file that exists, by file id."""
+    return {file.id: (Path(run_dir) / file.id).stat().st_size for file in list_files(run_dir)}
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -90,6 +90,10 @@ class Merge:
             lines.append(f"{source.prefix}(the file was truncated and begins anew)")
             source.next, source.carry = 0, b""
             return lines
+        if window.offset > source.next >= 0:  # of a node that is gone, only pieces may be there
+            pieces, source.carry = [source.carry] if source.carry else [], b""
+            lines += self._show(source, pieces)
+            lines.append(f"{source.prefix}({window.offset - source.next:,} bytes were not kept)")
         known = max(source.next - window.offset, 0) if source.next >= 0 else 0
         pieces = (source.carry + window.data[known:]).split(b"\n")
         source.carry, source.next = pieces.pop(), window.next

@@ -27,6 +27,8 @@ class Restart(Struct, frozen=True, tag=True):
     id: str
     env: dict[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
+    reachable: bool = False
+    """Go on where nodes do not answer; else such nodes are named and nothing is restarted."""
 
 
 class Stop(Struct, frozen=True, tag=True):
@@ -59,6 +61,28 @@ class Dump(Struct, frozen=True, tag=True):
     ranks: tuple[int, ...] = ()
 
 
+class Down(Struct, frozen=True, tag=True):
+    """Take the cluster down, with everything on it. Only a hub can."""
+
+    id: str
+    cluster: str
+    """Its name, typed by whoever asks: another name is refused."""
+
+
+class SetAutostop(Struct, frozen=True, tag=True):
+    """Have SkyPilot take the cluster down when it was idle for so long. Only a hub can."""
+
+    id: str
+    minutes: int | None
+    """None: never."""
+
+
+class Via(Struct, frozen=True, tag=True):
+    """A hub's first line to the agent of the head: all that follows is for the agent of another node."""
+
+    node: int
+
+
 class ReadLog(Struct, frozen=True, tag=True):
     """Ask for one window of a log file; answered by a LogWindow header and that many raw bytes."""
 
@@ -72,7 +96,10 @@ class ReadLog(Struct, frozen=True, tag=True):
     """Only lines that match this regular expression."""
 
 
-Command = Hello | Restart | Stop | SetNccl | Signal | Dump | ReadLog
+Action = Restart | Stop | SetNccl | Signal | Dump | Down | SetAutostop
+"""What is answered by a CommandDone of the same id."""
+
+Command = Hello | Via | Action | ReadLog
 
 
 class LogWindow(Struct, frozen=True, tag=True):
@@ -100,6 +127,10 @@ class AgentHello(Struct, frozen=True, tag=True):
     """Newest journal seq."""
     caps: tuple[str, ...] = ()
     readonly: bool = False
+    node: int = 0
+    """Number of the node it serves; HUB for a hub."""
+    now: float = 0.0
+    """Unix time there: what a hub corrects clocks with; 0.0 from an agent that does not say."""
 
 
 Reply = AgentHello | LogWindow

@@ -5,16 +5,19 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from .values import (
+    Cluster,
     Finding,
     FirstCause,
     Gpu,
     Host,
+    LinkState,
     Outcome,
     PlanSummary,
     RankPhase,
     RankPlace,
     RankSample,
     RunPhase,
+    Stage,
 )
 
 
@@ -25,6 +28,8 @@ class RunCreated(Struct, frozen=True, tag=True):
     name: str
     host: str
     plan: PlanSummary
+    merged: bool = False
+    """True in the journal of a hub: what several nodes tell is one run, and only the hub says how that ended."""
 
 
 class AgentStarted(Struct, frozen=True, tag=True):
@@ -148,6 +153,32 @@ class RunEnded(Struct, frozen=True, tag=True):
     text: str
 
 
+class LinkChanged(Struct, frozen=True, tag=True):
+    """A hub's link to the node of this line came up, broke, or is no longer needed."""
+
+    state: LinkState
+    host: str = ""
+    text: str = ""
+    """Why, in a sentence; for LOST what to do."""
+    retry_at: float | None = None
+    """Unix time of the next try."""
+
+
+class StageChanged(Struct, frozen=True, tag=True):
+    """A launch went on: a stage began, ended, or failed, on the node of this line or (HUB) on all."""
+
+    stage: Stage
+    state: str
+    """"begun", "done" or "failed"."""
+    text: str = ""
+
+
+class ClusterChanged(Struct, frozen=True, tag=True):
+    """What is known of the cluster now."""
+
+    cluster: Cluster
+
+
 class GpuTick(Struct, frozen=True, tag=True):
     """Telemetry; never journaled, newest wins."""
 
@@ -194,6 +225,9 @@ Event = (
     | FindingRaised
     | FindingCleared
     | RunEnded
+    | LinkChanged
+    | StageChanged
+    | ClusterChanged
     | GpuTick
     | HostTick
     | RankTick
@@ -214,5 +248,7 @@ class Stamped(Struct, frozen=True, omit_defaults=True):
     seq: int = 0
     """Line number in the journal, from 1; 0 for telemetry."""
     node: int = 0
+    """Number of the node that saw it, from 0; HUB for what concerns the run as a whole."""
     source: int = 0
-    """Bytes of runner.jsonl consumed up to and including this event; 0 when it does not come from there."""
+    """Where it was read: in an agent's journal the bytes of runner.jsonl consumed up to and including it, in a
+    hub's journal its seq in the journal of its node; 0 when it was first said here."""

@@ -36,6 +36,30 @@ class RankPhase(enum.StrEnum):
     LOST = "lost"  # gone, and nobody saw how
 
 
+HUB = -1
+"""The node number of what concerns the run as a whole; a hub says it, no node."""
+
+
+class LinkState(enum.StrEnum):
+    """How a hub stands to one node."""
+
+    CONNECTING = "connecting"
+    UP = "up"
+    LOST = "lost"
+    """Not reachable; the next try is under way or has its time."""
+    ENDED = "ended"
+    """The node's part has ended, and everything was read."""
+
+
+class Stage(enum.StrEnum):
+    """What happens before the ranks of a launched cluster start, in this order."""
+
+    PROVISION = "provision"
+    SYNC = "sync"
+    SETUP = "setup"
+    START = "start"
+
+
 class Outcome(enum.StrEnum):
     """How an attempt ended."""
 
@@ -165,6 +189,10 @@ class FirstCause(Struct, frozen=True, omit_defaults=True):
     """The last lines of its stderr."""
     victims: tuple[int, ...] = ()
     """Ranks that ended after it in the same attempt."""
+    at: float | None = None
+    """Unix time at which it failed, by its node's clock; in a hub's journal by the hub's."""
+    symptom: bool = False
+    """True when what it says is only that somebody else was gone."""
 
 
 class Finding(Struct, frozen=True, omit_defaults=True):
@@ -181,6 +209,35 @@ class Finding(Struct, frozen=True, omit_defaults=True):
     evidence: tuple[str, ...] = ()
 
 
+class Cluster(Struct, frozen=True, omit_defaults=True):
+    """Where a launched run lives, and what that costs."""
+
+    name: str = ""
+    """SkyPilot's cluster name; "" for hosts that nobody provisioned."""
+    infra: str = ""
+    """As SkyPilot writes it: "slurm/lab/gpu", "aws/us-east-1"; "hosts" for hosts that the user named."""
+    resources: str = ""
+    """Of one node, in SkyPilot's words."""
+    price_per_hour: float | None = None
+    """US dollars an hour for all nodes; None when SkyPilot names no price."""
+    job: int | None = None
+    """SkyPilot's number of the job on the cluster."""
+    managed: bool = False
+    """A managed job: SkyPilot recovers it, and gives no ssh to its nodes."""
+    recoveries: int = 0
+    """How often SkyPilot has recovered the managed job on other nodes."""
+    state: str = ""
+    """SkyPilot's word for the cluster or the managed job."""
+    autostop_min: int | None = None
+    """Minutes without a job after which SkyPilot takes the cluster down; None: never."""
+    since: float | None = None
+    """Unix time from which it is paid for."""
+    until: float | None = None
+    """Unix time at which it was taken down; None while it is paid for."""
+    down: bool = False
+    """Taken down: nothing of it is left."""
+
+
 class PlanSummary(Struct, frozen=True, omit_defaults=True):
     """The part of a plan that every screen needs; the whole stands in plan.json."""
 
@@ -191,6 +248,8 @@ class PlanSummary(Struct, frozen=True, omit_defaults=True):
     command: str
     """The user's script or command with its arguments, as one line."""
     nnodes: int = 1
+    nnodes_min: int | None = None
+    """Elastic runs go on with as few nodes as this; None: with all or not at all."""
     nproc_per_node: int | None = None
     backend: str | None = None
     """"nccl" or "gloo"; None where distui does not know."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from .proc import KeptFile, number_after
+
 UNLIMITED = 1 << 60
 """Version 1 says "no limit" by a number near 2^63; no machine has this many bytes."""
 
@@ -12,12 +14,14 @@ class Cgroup:
     """Reads the cgroup that the process was in when this was made."""
 
     def __init__(self, root: Path = Path("/")) -> None:
-        self._limits, self._events = _files(root)
+        limits, events = _files(root)
+        self._limits = [KeptFile(str(path)) for path in limits]
+        self._events = None if events is None else KeptFile(str(events))
 
     def read(self) -> tuple[int | None, int | None]:
         """Bytes that the tightest limit above allows, and OOM kills so far; None where not told."""
-        limits = [limit for path in self._limits if (limit := _limit(path)) is not None]
-        return min(limits, default=None), None if self._events is None else _oom_kills(self._events)
+        limits = [limit for file in self._limits if (limit := _limit(file.read())) is not None]
+        return min(limits, default=None), None if self._events is None else _oom_kills(self._events.read())
 
 
 def _files(root: Path) -> tuple[list[Path], Path | None]:
@@ -50,23 +54,12 @@ def _chain(mount: Path, path: str, limit: str, events: str) -> tuple[list[Path],
     return [level / limit for level in levels if (level / limit).exists()], counted
 
 
-def _limit(path: Path) -> int | None:
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
+def _limit(data: bytes | None) -> int | None:
+    text = (data or b"").strip()
     if not text.isdigit():  # "max"
         return None
     return int(text) if int(text) < UNLIMITED else None
 
 
-def _oom_kills(path: Path) -> int | None:
-    try:
-        lines = path.read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        key, _, value = line.partition(" ")
-        if key == "oom_kill" and value.isdigit():
-            return int(value)
-    return None
+def _oom_kills(data: bytes | None) -> int | None:
+    return None if data is None else number_after(b"\n" + data, b"\noom_kill ")

@@ -12,6 +12,7 @@ import psutil
 from ..model import Host
 from .cgroup import Cgroup
 from .counters import Counter
+from .proc import KeptFile
 
 DISK_S = 10.0
 """Seconds between two looks at the file systems: a network file system may answer slowly."""
@@ -36,8 +37,9 @@ class HostSampler:
         self._clock = clock
         self._cgroup = Cgroup(self._root)
         self._rates: dict[str, Counter] = {}
-        self._nics: frozenset[str] = frozenset()
-        self._ports: tuple[Path, ...] = ()
+        self._nics: tuple[bytes, ...] = ()
+        self._ports: tuple[str, ...] = ()
+        self._files: dict[str, KeptFile] = {}
         self._looked = self._disks_at = float("-inf")
         self._disks: dict[str, int] = {}
         self._cores = os.cpu_count()
@@ -64,7 +66,7 @@ class HostSampler:
             net_tx_bps=sent,
             ib_rx_bps=ib_received,
             ib_tx_bps=ib_sent,
-            cpu_stall_percent=_pressure(self._root),
+            cpu_stall_percent=_pressure(self._kept("proc/pressure/cpu").read()),
             cgroup_mem_max=limit,
             cgroup_oom_kills=kills,
             **self._file_systems(now),
@@ -73,17 +75,24 @@ class HostSampler:
     def _rate(self, key: str, value: int | None, now: float) -> float | None:
         return self._rates.setdefault(key, Counter()).rate(value, now)
 
+    def _kept(self, name: str) -> KeptFile:
+        """A file below the root, by its name there."""
+        file = self._files.get(name)
+        if file is None:
+            file = self._files[name] = KeptFile(f"{self._root}/{name}", 8192)
+        return file
+
     def _network(self, now: float) -> tuple[float | None, float | None]:
         """Bytes received and sent a second over the node's own interfaces, without loopback."""
-        try:
-            lines = (self._root / "proc/net/dev").read_text().splitlines()[2:]
-        except (FileNotFoundError, PermissionError):
+        data = self._kept("proc/net/dev").read_all()
+        if data is None:
             return None, None
         received = sent = 0
-        for line in lines:
-            name, _, numbers = line.partition(":")
-            if name.strip() in self._nics:
-                fields = numbers.split()
+        for name in self._nics:
+            at = data.find(b" " + name + b":")
+            at = at if at >= 0 else data.find(b"\n" + name + b":")
+            if at >= 0:
+                fields = data[at + len(name) + 2 : data.find(b"\n", at + 1)].split(None, 9)
                 received, sent = received + int(fields[0]), sent + int(fields[8])
         return self._rate("net rx", received, now), self._rate("net tx", sent, now)
 
@@ -92,10 +101,18 @@ class HostSampler:
         if not self._ports:
             return None, None
         received, sent = (
-            [self._rate(f"{port} {name}", _number(port / name), now) for port in self._ports]
+            [self._rate(f"{port}/{name}", self._number(f"{port}/{name}"), now) for port in self._ports]
             for name in ("port_rcv_data", "port_xmit_data")
         )
         return _sum(received), _sum(sent)
+
+    def _number(self, name: str) -> int | None:
+        data = self._kept(name).read()  # sysfs answers EINVAL or EIO for a port that went away
+        return int(data) if data and data.strip().isdigit() else None
+
+    def doubt_disks(self) -> None:
+        """What is known of the disks is old: look at them with the next sample."""
+        self._disks_at = float("-inf")
 
     def _file_systems(self, now: float) -> dict[str, int]:
         if now - self._disks_at >= DISK_S:
@@ -128,7 +145,7 @@ def _sum(rates: list[float | None]) -> float | None:
     return IB_UNIT * sum(known) if len(known) == len(rates) else None
 
 
-def _nics(root: Path) -> frozenset[str]:
+def _nics(root: Path) -> tuple[bytes, ...]:
     """Interfaces with a device behind them; where there is none (a container), all but loopback.
 
     Bridges, bonds and veth pairs would count the same bytes twice.
@@ -137,22 +154,15 @@ def _nics(root: Path) -> frozenset[str]:
     try:
         names = [name for name in os.listdir(base) if name != "lo"]
     except (FileNotFoundError, PermissionError):
-        return frozenset()
+        return ()
     real = [name for name in names if (base / name / "device").exists()]
-    return frozenset(real or names)
+    return tuple(os.fsencode(name) for name in real or names)
 
 
-def _ports(root: Path) -> tuple[Path, ...]:
-    """The counter directories of all InfiniBand ports that count bytes."""
+def _ports(root: Path) -> tuple[str, ...]:
+    """The counter directories of all InfiniBand ports that count bytes, below `root`."""
     found = (root / "sys/class/infiniband").glob("*/ports/*/counters")
-    return tuple(sorted(path for path in found if (path / "port_rcv_data").exists()))
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):  # sysfs answers EINVAL or EIO for a port that went away
-        return None
+    return tuple(sorted(str(path.relative_to(root)) for path in found if (path / "port_rcv_data").exists()))
 
 
 def _load1() -> float | None:
@@ -162,14 +172,10 @@ def _load1() -> float | None:
         return None
 
 
-def _pressure(root: Path) -> float | None:
-    """`some avg10` of /proc/pressure/cpu, percent; None where the kernel keeps no pressure (PSI)."""
-    try:
-        line = (root / "proc/pressure/cpu").read_text().split("\n", 1)[0]
-    except OSError:  # EOPNOTSUPP where PSI is compiled in but off
-        return None
-    for word in line.split():
-        if word.startswith("avg10="):
+def _pressure(data: bytes | None) -> float | None:
+    """`some avg10` of /proc/pressure/cpu, percent; None where the kernel keeps no pressure (PSI) or has it off."""
+    for word in (data or b"").partition(b"\n")[0].split():
+        if word.startswith(b"avg10="):
             return float(word[6:])
     return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -28,14 +28,66 @@ class Stat(NamedTuple):
     rss_bytes: int
 
 
+class KeptFile:
+    """A file of /proc or /sys that is read again and again: opened once, each read shows it anew.
+
+    A file below /proc/<pid> stays that of the process it was opened for, whoever gets the pid later.
+    """
+
+    def __init__(self, path: str, size: int = 4096) -> None:
+        self._path = path
+        self._size = size
+        """Most bytes of one read."""
+        self._fd = -1
+
+    def read(self) -> bytes | None:
+        """What a file of one record holds; None when it is gone or not ours to read."""
+        try:
+            if self._fd < 0:
+                self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            return os.pread(self._fd, self._size, 0)
+        except OSError:
+            self.close()
+            return None
+
+    def read_all(self) -> bytes | None:
+        """The same of a file of many records, of which the kernel hands out a page at a time."""
+        data = self.read()
+        try:
+            while data and (more := os.pread(self._fd, self._size, len(data))):
+                data += more
+        except OSError:
+            self.close()
+            return None
+        return data
+
+    def close(self) -> None:
+        """Let it go; the next read opens it again."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    __del__ = close
+
+
+def read_once(path: str) -> bytes | None:
+    """At most 4 KiB of a file of /proc; None when it is gone or not ours to read. A third of what `open` costs."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return os.read(handle, 4096)
+    except OSError:
+        return None
+    finally:
+        os.close(handle)
+
+
 def read_stat(pid: int, proc: str = "/proc") -> Stat | None:
     """The process now, or None when there is none with this pid."""
-    try:
-        with open(f"{proc}/{pid}/stat", "rb") as file:
-            line = file.read()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return None
-    return parse_stat(line)
+    line = read_once(f"{proc}/{pid}/stat")
+    return None if line is None else parse_stat(line)
 
 
 def parse_stat(line: bytes) -> Stat | None:
@@ -59,14 +111,26 @@ def parse_stat(line: bytes) -> Stat | None:
 
 def read_io(pid: int, proc: str = "/proc") -> tuple[int, int] | None:
     """Bytes read from and written to storage so far; None when gone or not ours to read."""
-    try:
-        with open(f"{proc}/{pid}/io", "rb") as file:
-            pairs = dict(line.split(b": ", 1) for line in file.read().splitlines())
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
+    return parse_io(read_once(f"{proc}/{pid}/io"))
+
+
+def parse_io(data: bytes | None) -> tuple[int, int] | None:
+    """`read_bytes` and `write_bytes` of proc_pid_io(5); None when they are not there."""
+    if data is None:
         return None
-    if b"read_bytes" not in pairs or b"write_bytes" not in pairs:
+    # "cancelled_write_bytes" stands at the beginning of a line, too, but not with "\nw".
+    read, written = number_after(data, b"\nread_bytes:"), number_after(data, b"\nwrite_bytes:")
+    return None if read is None or written is None else (read, written)
+
+
+def number_after(data: bytes, label: bytes) -> int | None:
+    """The number between `label` and the next blank or line end; None when there is none."""
+    at = data.find(label)
+    if at < 0:
         return None
-    return int(pairs[b"read_bytes"]), int(pairs[b"write_bytes"])
+    at += len(label)
+    words = data[at : at + 32].split(None, 1)
+    return int(words[0]) if words and words[0].isdigit() else None
 
 
 def read_nspids(pid: int, proc: str = "/proc") -> tuple[int, ...]:
@@ -90,14 +154,24 @@ def all_stats(proc: str = "/proc") -> Iterator[Stat]:
 
 def descendants(parents: Mapping[int, int], root: int) -> tuple[int, ...]:
     """All pids below `root` in a map from pid to parent pid, nearest first."""
-    below: dict[int, list[int]] = {}
+    return below(children(parents), root)
+
+
+def children(parents: Mapping[int, int]) -> dict[int, list[int]]:
+    """The map from pid to parent pid, turned round."""
+    found: dict[int, list[int]] = {}
     for pid, ppid in parents.items():
-        below.setdefault(ppid, []).append(pid)
+        found.setdefault(ppid, []).append(pid)
+    return found
+
+
+def below(children: Mapping[int, Sequence[int]], root: int) -> tuple[int, ...]:
+    """All pids below `root` in a map from pid to its children, nearest first."""
     found: list[int] = []
     seen = {root}
     level = [root]
     while level:
-        level = [pid for parent in level for pid in below.get(parent, ()) if pid not in seen]
+        level = [pid for parent in level for pid in children.get(parent, ()) if pid not in seen]
         seen.update(level)
         found += level
     return tuple(found)

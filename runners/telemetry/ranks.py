@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from ..model import RankSample
-from .proc import Stat, all_stats, descendants, read_io, read_stat
+from .kin import Kin
+from .proc import KeptFile, Stat, parse_io, parse_stat, read_io, read_stat
 
 CHILDREN_S = 5.0
 """Seconds between two passes over /proc for the ranks' children."""
@@ -27,7 +28,9 @@ _UNKNOWN = _Used(None, None, None)
 class _Tracked:
     """One rank's process, known by pid and start time, and the children found below it."""
 
-    def __init__(self, stat: Stat) -> None:
+    def __init__(self, stat: Stat, proc: str) -> None:
+        self._stat = KeptFile(f"{proc}/{stat.pid}/stat", 1024)
+        self._io = KeptFile(f"{proc}/{stat.pid}/io", 1024)
         self.pid = stat.pid
         self.started = stat.started
         self.gone = False
@@ -35,6 +38,16 @@ class _Tracked:
         """pid → start time."""
         self.used: dict[int, _Used] = {}
         self.time = 0.0
+
+    def read(self) -> Stat | None:
+        """The process now; None when it has ended, or the pid is another's."""
+        line = self._stat.read()
+        stat = None if line is None else parse_stat(line)
+        return stat if stat is not None and stat.started == self.started and stat.state != "Z" else None
+
+    def spent(self, stat: Stat) -> _Used:
+        """What it used so far."""
+        return _Used(stat.cpu_s, *(parse_io(self._io.read()) or (None, None)))
 
 
 class RankSampler:
@@ -47,6 +60,7 @@ class RankSampler:
     def __init__(self, proc: str = "/proc", clock: Callable[[], float] = time.monotonic) -> None:
         self._proc = proc
         self._clock = clock
+        self._kin = Kin(proc)
         self._tracked: dict[int, _Tracked] = {}
         self._scanned = float("-inf")
 
@@ -78,24 +92,23 @@ class RankSampler:
             return
         self._tracked.pop(rank, None)
         if (stat := read_stat(pid, self._proc)) is not None:
-            self._tracked[rank] = _Tracked(stat)
+            self._tracked[rank] = _Tracked(stat, self._proc)
             self._scanned = float("-inf")
 
     def _scan(self) -> None:
-        stats = {stat.pid: stat for stat in all_stats(self._proc)}
-        parents = {pid: stat.ppid for pid, stat in stats.items()}
+        self._kin.look()
+        below = self._kin.below([tracked.pid for tracked in self._tracked.values()])
         for tracked in self._tracked.values():
-            below = descendants(parents, tracked.pid)
-            tracked.children = {pid: stats[pid].started for pid in below}
+            tracked.children = below[tracked.pid]
 
     def _one(self, rank: int, pid: int, now: float) -> RankSample:
         tracked = self._tracked.get(rank)
-        own = None if tracked is None or tracked.gone else read_stat(pid, self._proc)
-        if tracked is None or own is None or own.started != tracked.started or own.state == "Z":
+        own = None if tracked is None or tracked.gone else tracked.read()
+        if tracked is None or own is None:
             if tracked is not None:
                 tracked.gone = True
             return RankSample(rank=rank, pid=pid)
-        used = {pid: self._used(own)} | self._children(tracked)
+        used = {pid: tracked.spent(own)} | self._children(tracked)
         before, seconds = tracked.used, now - tracked.time
         tracked.used, tracked.time = used, now
         rates = _rates(before, used, seconds) if pid in before and seconds > 0 else _UNKNOWN
@@ -118,11 +131,8 @@ class RankSampler:
             if stat is None or stat.started != started:
                 del tracked.children[pid]
             else:
-                used[pid] = self._used(stat)
+                used[pid] = _Used(stat.cpu_s, *(read_io(pid, self._proc) or (None, None)))
         return used
-
-    def _used(self, stat: Stat) -> _Used:
-        return _Used(stat.cpu_s, *(read_io(stat.pid, self._proc) or (None, None)))
 
 
 def _rates(before: Mapping[int, _Used], after: Mapping[int, _Used], seconds: float) -> _Used:

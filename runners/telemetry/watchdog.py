@@ -60,6 +60,13 @@ class GpuSource:
         self._said: str | None = None
         now = time.monotonic()
         self._watch = Watch(State.WAITING, now, now)
+        self._ended = asyncio.Event()
+        """Set when a child ended or was given up: sampling is no longer all there is to see."""
+
+    @property
+    def sampling(self) -> bool:
+        """Whether samples come now."""
+        return self._watch.state is State.SAMPLING
 
     @property
     def pid(self) -> int | None:
@@ -89,8 +96,8 @@ class GpuSource:
 
     async def _run(self) -> None:
         while self._watch.state is not State.ABSENT:
-            before, pause = time.monotonic(), min(self._interval, 1.0)
-            await asyncio.sleep(pause)
+            before, pause = time.monotonic(), self._pause()
+            await self._sleep(pause)
             if time.monotonic() - before > pause + LATE_S:
                 continue  # the agent itself stood still: the sampler's lines wait to be read
             self._killed = [child for child in self._killed if child.returncode is None]
@@ -104,6 +111,22 @@ class GpuSource:
             problem = describe(self._watch, now, self._limits)
             if problem is not None:
                 self._on_event(GpuTick(gpus=self._gpus, took_ms=0.0, problem=problem))
+
+    def _pause(self) -> float:
+        """Seconds until there may be something to do."""
+        calm = min(self._interval, 1.0)
+        if not self.sampling:
+            return calm
+        # While samples come nothing needs a look until shortly before the newest of now would be too old.
+        due = self._watch.heard + max(self._limits.stale_s, 3 * self._interval)
+        return max(calm, due - calm - time.monotonic())
+
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep, or until the child has ended."""
+        self._ended.clear()
+        alarm = asyncio.get_running_loop().call_later(seconds, self._ended.set)
+        await self._ended.wait()
+        alarm.cancel()
 
     async def _spawn(self) -> None:
         self._watch = replace(self._watch, state=State.STARTING, since=time.monotonic())
@@ -134,6 +157,7 @@ class GpuSource:
         healthy = watch.state is State.SAMPLING and now - watch.since >= self._limits.healthy_s
         hung_anew = problem is None and watch.problem is not None
         self._child = None
+        self._ended.set()
         self._watch = replace(
             watch,
             state=State.WAITING,
@@ -186,6 +210,7 @@ class GpuSource:
         if child.returncode == NO_DRIVER:
             self._child = None
             self._watch = replace(self._watch, state=State.ABSENT)
+            self._ended.set()
             return
         words = tail.decode(errors="replace").strip().rsplit("\n", 1)[-1]
         ended = f"the GPU sampler ended with {_status(child.returncode)}" + (f": {words}" if words else "")

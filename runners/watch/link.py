@@ -26,6 +26,7 @@ from ..model import (
     LogGrew,
     RankTick,
     Stamped,
+    Via,
 )
 from ..telemetry.host import HostSampler
 from ..telemetry.watchdog import GpuSource
@@ -94,7 +95,9 @@ class WatchLink:
 
     async def send(self, command: Command) -> CommandDone:
         """Refuses."""
-        return CommandDone(id="" if isinstance(command, Hello) else command.id, ok=False, text=REFUSAL)
+        return CommandDone(
+            id="" if isinstance(command, Hello | Via) else command.id, ok=False, text=REFUSAL
+        )
 
     async def read_log(self, file: str, offset: int, limit: int = 65536, grep: str = "") -> Window:
         """One window of an output file; file ids are those of `LogGrew`."""

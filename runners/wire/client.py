@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from ..model import (
+    HUB,
     PROTOCOL,
     AgentHello,
     CaughtUp,
@@ -16,11 +17,25 @@ from ..model import (
     Hello,
     LogWindow,
     ReadLog,
+    RunCreated,
     RunEnded,
     Stamped,
+    Via,
 )
-from .frames import MAX_LINE, FrameError, decode_from_agent, encode, read_line, skip_to_magic
+from .frames import (
+    MAX_LINE,
+    VIA_ID,
+    FrameError,
+    NotRelayed,
+    decode_from_agent,
+    encode,
+    read_line,
+    skip_to_magic,
+)
 from .link import LinkError, Window
+
+RELAY_SECONDS = 20.0
+"""How long another node's agent may take to answer through a relay."""
 
 
 def new_id() -> str:
@@ -48,24 +63,43 @@ class SocketLink:
         self.hello: AgentHello | None = None
 
     @classmethod
-    async def connect(cls, path: Path, readonly: bool = False) -> SocketLink:
-        """Connect to an agent's socket; `readonly`: the agent is to refuse commands. Raises LinkError."""
+    async def connect(cls, path: Path, readonly: bool = False, via: int | None = None) -> SocketLink:
+        """Connect to an agent's socket. Raises LinkError.
+
+        `readonly`: the agent is to refuse commands. `via`: number of a node that the agent is to relay to.
+        """
         try:
             reader, writer = await asyncio.open_unix_connection(str(path), limit=MAX_LINE)
         except OSError as error:
             raise LinkError(f"no agent answers on {path} ({error.strerror})") from None
         link = cls(reader, writer, readonly=readonly)
-        await link.greet()
+        try:
+            await link.greet()
+            if via is not None:
+                await link._relay(via)
+        except (LinkError, asyncio.CancelledError):
+            await link.close()
+            raise
         return link
 
-    async def greet(self) -> None:
+    async def _relay(self, node: int) -> None:
+        """Have the agent that was greeted pass everything on to another one, and greet that."""
+        await self._write(Via(node))
+        while self.hello is None or self.hello.node != node:
+            await self.greet(RELAY_SECONDS)
+
+    async def greet(self, seconds: float = 10.0) -> None:
         """Read the agent's hello and check the protocol. Raises LinkError."""
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(seconds):
                 await skip_to_magic(self._reader)
                 hello = decode_from_agent(await read_line(self._reader))
+        except NotRelayed as error:
+            raise LinkError(str(error)) from None
         except (FrameError, TimeoutError, OSError) as error:
-            raise LinkError(f"the agent does not answer as one: {error}") from None
+            raise LinkError(
+                f"the agent does not answer as one: {str(error) or 'it says nothing'}"
+            ) from None
         if not isinstance(hello, AgentHello):
             raise LinkError("the agent did not say hello")
         if hello.proto[0] > PROTOCOL[1] or hello.proto[1] < PROTOCOL[0]:
@@ -92,13 +126,20 @@ class SocketLink:
                 if ended or (live and not follow):
                     return
                 raise LinkError(self._broken)
-            ended = ended or isinstance(stamped.event, RunEnded)
+            if self._of_the_run(stamped):
+                ended = not isinstance(stamped.event, RunCreated) and (
+                    ended or isinstance(stamped.event, RunEnded)
+                )
             live = live or isinstance(stamped.event, CaughtUp)
             yield stamped
 
+    def _of_the_run(self, stamped: Stamped) -> bool:
+        """Whether an event says it of all that this link is to; a hub passes on what each node says of its part."""
+        return self.hello is None or self.hello.node != HUB or stamped.node == HUB
+
     async def send(self, command: Command) -> CommandDone:
         """See Link.send."""
-        if isinstance(command, Hello | ReadLog):
+        if isinstance(command, Hello | Via | ReadLog):
             raise TypeError(f"{type(command).__name__} is not sent this way")
         if self.readonly:
             return CommandDone(command.id, False, "this connection is read-only")
@@ -152,6 +193,8 @@ class SocketLink:
 
     def _take_event(self, stamped: Stamped) -> None:
         if isinstance(stamped.event, CommandDone):
+            if stamped.event.id == VIA_ID:
+                self._fail(stamped.event.text)
             future = self._answers.pop(stamped.event.id, None)
             if future is not None and not future.done():
                 future.set_result(stamped.event)

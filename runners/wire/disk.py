@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from .. import journal
-from ..logs.files import list_files
+from ..logs.files import file_sizes
+from ..logs.pieces import all_sizes, ask_anywhere
 from ..logs.window import ask_window
-from ..model import CaughtUp, Command, CommandDone, Hello, LogGrew, ReadLog, Stamped
+from ..model import CaughtUp, Command, CommandDone, Hello, LogGrew, ReadLog, Stamped, Via
 from .link import Window
 
 
@@ -18,8 +19,10 @@ class DiskLink:
 
     readonly = True
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, merged: bool = False) -> None:
+        """`merged`: the run was on several nodes, and this is the directory of its hub."""
         self._run_dir = run_dir
+        self._ask, self._sizes = (ask_anywhere, all_sizes) if merged else (ask_window, file_sizes)
 
     async def events(self, after: int = 0) -> AsyncIterator[Stamped]:
         """See Link.events: the history, and then the end."""
@@ -28,18 +31,17 @@ class DiskLink:
             seq = stamped.seq
             yield stamped
         now = time.time()
-        sizes = {file.id: (self._run_dir / file.id).stat().st_size for file in list_files(self._run_dir)}
-        yield Stamped(now, LogGrew(sizes))
+        yield Stamped(now, LogGrew(self._sizes(self._run_dir)))
         yield Stamped(now, CaughtUp(seq))
 
     async def send(self, command: Command) -> CommandDone:
         """Nothing can be changed any more."""
-        assert not isinstance(command, Hello | ReadLog)
+        assert not isinstance(command, Hello | Via | ReadLog)
         return CommandDone(command.id, False, "the run has ended: launch it again to change anything")
 
     async def read_log(self, file: str, offset: int, limit: int = 65536, grep: str = "") -> Window:
         """See Link.read_log."""
-        return await ask_window(self._run_dir, file, offset, limit, grep)
+        return await self._ask(self._run_dir, file, offset, limit, grep)
 
     async def close(self) -> None:
         return

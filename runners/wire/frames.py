@@ -9,12 +9,14 @@ import asyncio
 
 import msgspec
 
-from ..model import AgentHello, Command, LogWindow, Stamped
+from ..model import AgentHello, Command, CommandDone, LogWindow, Stamped
 
 MAGIC = b"DISTUI/1\n"
 MAX_LINE = 4 << 20
 """Bytes; a longer line is a broken or hostile peer."""
 MAX_BANNER = 64 << 10
+VIA_ID = "via"
+"""Id of the CommandDone by which an agent says why it cannot, or can no longer, relay."""
 
 Incoming = AgentHello | LogWindow
 _commands: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
@@ -24,6 +26,10 @@ _events = msgspec.json.Decoder(Stamped)
 
 class FrameError(Exception):
     """The peer sent what no frame is; the text says where."""
+
+
+class NotRelayed(FrameError):
+    """The agent that was asked to relay does not; the text is its reason, whole."""
 
 
 def encode(frame: msgspec.Struct) -> bytes:
@@ -62,12 +68,24 @@ async def read_line(reader: asyncio.StreamReader) -> bytes:
 
 
 async def skip_to_magic(reader: asyncio.StreamReader) -> None:
-    """Read past whatever a login shell printed. Raises FrameError."""
+    """Read past whatever a login shell printed. Raises FrameError, and NotRelayed for an agent's refusal."""
     skipped = 0
     while True:
         line = await read_line(reader)
         if line == MAGIC:
             return
+        _heed_refusal(line)
         skipped += len(line)
         if not line or skipped > MAX_BANNER:
             raise FrameError("the other end is no distui agent")
+
+
+def _heed_refusal(line: bytes) -> None:
+    """Raises NotRelayed."""
+    if line.startswith(b"{") and VIA_ID.encode() in line:
+        try:
+            event = _events.decode(line).event
+        except msgspec.MsgspecError:
+            return
+        if isinstance(event, CommandDone) and event.id == VIA_ID:
+            raise NotRelayed(event.text)

@@ -23,6 +23,10 @@ TOPICS = {
     "cockpit": "cockpits",
     "help": "helping",
     "nccl": "switching",
+    "relay": "relaying",
+    "ssh": "sshing",
+    "slow": "delaying",
+    "cluster": "clustering",
     "more": "more",
 }
 """Topic → module with `rows(effort)`, in the order of the table."""
@@ -38,7 +42,7 @@ def options(argv: list[str]) -> argparse.Namespace:
     add(
         "--nvitop", action="store_true", help="compare with nvitop, installed into a throw-away environment"
     )
-    for name in ("launches", "restarts", "pairs", "steps", "blocks", "toggles"):
+    for name in ("launches", "restarts", "pairs", "steps", "blocks", "toggles", "nodes", "trips"):
         add(f"--{name}", type=int, metavar="N", help=f"(default: {getattr(Effort(), name)})")
     add(
         "--watch-s", type=float, metavar="S", help=f"seconds CPU is counted (default: {Effort().watch_s:g})"

@@ -24,12 +24,16 @@ class Effort:
     keys: int = 60
     toggles: int = 20
     helps: int = 15
+    nodes: int = 128
+    """Simulated nodes behind ssh."""
+    trips: int = 20
+    """Commands and their answers over a slow link, in each state of it."""
     nvitop: bool = False
     """Install nvitop into a throw-away environment and measure it too."""
 
 
 QUICK = Effort(
     launches=3, restarts=3, pairs=2, steps=200, blocks=4, block_s=2.0, watch_s=10.0, paints=3, keys=12,
-    toggles=4, helps=5,
+    toggles=4, helps=5, nodes=16, trips=10,
 )  # fmt: skip
 """Enough to see that everything works; no numbers to quote."""

@@ -81,7 +81,7 @@ def test_sigterm_to_all_saves_and_ends_with_0(tmp_path: Path, strategy: str) -> 
             rank.terminate()
         outputs = [rank.communicate()[0] for rank in ranks]
         assert [rank.returncode for rank in ranks] == [0, 0], outputs
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 25  # less than the launcher's grace, also on a busy machine
         assert len(saved(tmp_path)) == 1
 
 
@@ -92,7 +92,7 @@ def test_sigterm_where_the_other_rank_is_gone(tmp_path: Path) -> None:
         ranks[0].terminate()
         output = ranks[0].communicate()[0]
         assert ranks[0].returncode == 0, output
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 25  # less than the launcher's grace, also on a busy machine
         assert len(saved(tmp_path)) == 1
 
 
@@ -103,7 +103,7 @@ def test_sigterm_where_the_other_rank_is_stuck(tmp_path: Path) -> None:
         ranks[0].terminate()
         output = ranks[0].communicate()[0]
         assert ranks[0].returncode == 0, output
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 25  # less than the launcher's grace, also on a busy machine
 
 
 def test_sigterm_to_one_rank_is_no_success_of_the_other(tmp_path: Path) -> None:

@@ -3,107 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Protocol
 
+from .rack import Rack
+from .stage import DISTUI, LAB, ROOT, STEPS, Launching, Stage
 from .svg import draw
 from .terminal import NotShown, Terminal
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "rigs" / "nvml"))
-import build
-import scenario
-
-ROOT = Path(__file__).resolve().parents[2]
 TARGET = ROOT / "docs" / "pictures"
-DISTUI = str(Path(sys.executable).with_name("distui"))
-GIB = 1 << 30
-STEPS = 20
-"""Trained before the first picture, so that there is something to see."""
 
 
-class Stage:
-    """A user of their own in a directory whose name may be seen: /tmp/lab."""
+class Shown(Protocol):
+    """Where a cockpit can be opened on a run."""
 
-    def __init__(self, gpus: int) -> None:
-        self.root = Path("/tmp/lab")
-        self.root.mkdir(mode=0o700)
-        (self.root / "venv").symlink_to(sys.prefix)
-        shutil.copy(ROOT / "presets" / "examples" / "chargpt.py", self.root / "train.py")
-        self.scenario, self.gpus = self.root / "scenario.txt", gpus
-        kept = ("PATH", "LANG", "LC_ALL", "TMPDIR", "USER")
-        self.env = {name: os.environ[name] for name in kept if name in os.environ} | {
-            "HOME": str(self.root), "XDG_STATE_HOME": str(self.root / "state"),
-            "XDG_CONFIG_HOME": str(self.root / "config"), "DISTUI_SOCKET_DIR": str(self.root / "s"),
-            "VIRTUAL_ENV": str(self.root / "venv"), "TERM": "xterm-256color", "COLORTERM": "truecolor",
-            "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1",
-        }  # fmt: skip
-        if gpus:
-            self.play()
-            self.env["DISTUI_NVML_LIBRARY"] = str(build.build(self.root / "driver"))
-            self.env["FAKE_NVML_SCENARIO"] = str(self.scenario)
-
-    def play(self, pids: tuple[int, ...] = ()) -> None:
-        """What the simulated driver tells: busy GPUs, one of them hot, and a rank on each."""
-        lines = "".join(scenario.process(gpu, pid, 63 * GIB) for gpu, pid in enumerate(pids))
-        scenario.write(self.scenario, scenario.busy(self.gpus) + scenario.throttled(self.gpus - 3) + lines)
-
-    def distui(self, *words: str) -> str:
-        """Stdout of a verb that succeeds."""
-        command = [DISTUI, *words]
-        return subprocess.run(
-            command, cwd=self.root, env=self.env, check=True, text=True, stdout=subprocess.PIPE, timeout=180
-        ).stdout
-
-    def status(self, run: str) -> Any:
-        return json.loads(self.distui("status", run, "--json"))
-
-    def train(self, name: str, ranks: int, *options: str) -> None:
-        """Start a training, and wait until it trains."""
-        script = (
-            "train.py",
-            "--steps",
-            "100000",
-            "--step-delay",
-            "0.3",
-            "--checkpoint-every",
-            "20",
-            "--log-every",
-            "5",
-        )
-        words = ("--name", name, "--nproc-per-node", str(ranks), "--detach", *options, "--", *script)
-        self.distui("launch", "ddp", *words)
-        self.distui("wait", name, "--until", "healthy", "--timeout", "150")
-        while min(rank["step"] or 0 for rank in self.status(name)["ranks"]) < STEPS:
-            time.sleep(1.0)
-        if self.gpus:
-            self.play(tuple(rank["pid"] for rank in self.status(name)["ranks"]))
-
-    def kill(self, run: str, rank: int) -> None:
-        """What an out-of-memory killer does to a rank."""
-        pid = next(one["pid"] for one in self.status(run)["ranks"] if one["rank"] == rank)
-        os.kill(pid, signal.SIGKILL)
-
-    @contextlib.contextmanager
-    def cockpit(self, run: str, columns: int, lines: int) -> Iterator[Terminal]:
-        """The cockpit on a run."""
-        with Terminal([DISTUI, "attach", run], self.root, self.env, columns, lines) as terminal:
-            yield terminal
-
-    def close(self) -> None:
-        """Stop what runs and take everything away."""
-        for run in json.loads(self.distui("ls", "--json")):
-            if run["state"] in ("starting", "running", "restarting"):
-                self.distui("stop", run["run"], "--yes", "--grace", "2")
-        shutil.rmtree(self.root)
+    def cockpit(self, run: str, columns: int, lines: int) -> Terminal: ...
 
 
 @dataclass(frozen=True)
@@ -139,7 +57,13 @@ FAILED = Shot(
 )
 
 
-def take(stage: Stage, run: str, shot: Shot) -> None:
+NODES = Shot(
+    "nodes", "A run on three nodes, one of which does not answer", (120, 40), ("lost", "FOLLOW"), (), "lost"
+)
+LAUNCHING = Shot("launching", "A launch through SkyPilot", (120, 40), ("numpy-2",), (), "provision")
+
+
+def take(stage: Shown, run: str, shot: Shot) -> None:
     """Open the cockpit, press the keys, draw what it shows."""
     with stage.cockpit(run, *shot.size) as terminal:
         terminal.until(shot.first)
@@ -182,6 +106,27 @@ def without_gpus(wanted: Callable[[str], bool]) -> None:
             take(stage, "gpt-small", FAILED)
 
 
+def on_nodes(wanted: Callable[[str], bool]) -> None:
+    """Six ranks on three hosts; the link to one of them is lost."""
+    if wanted(NODES.name):
+        with contextlib.closing(Rack(LAB)) as rack:
+            rack.train("gpt-small", STEPS)
+            with rack.cockpit("gpt-small", *NODES.size) as terminal:  # what is read of logs is kept
+                terminal.until("gpu-3 r4", "gpu-3 r5")
+            rack.unplug("gpu-3")
+            take(rack, "gpt-small", NODES)
+            rack.write_config()
+            rack.distui("stop", "gpt-small", "--yes")
+
+
+def while_launching(wanted: Callable[[str], bool]) -> None:
+    """Two nodes of a cloud that nobody pays for: a script says what SkyPilot would."""
+    if wanted(LAUNCHING.name):
+        with contextlib.closing(Launching()) as stage:
+            stage.launch("gpt-small")
+            take(stage, "gpt-small", LAUNCHING)
+
+
 def main(names: list[str]) -> int:
     """Make the pictures of these names, or all; 1 with a sentence when one cannot be made."""
 
@@ -191,6 +136,8 @@ def main(names: list[str]) -> int:
     try:
         with_gpus(wanted)
         without_gpus(wanted)
+        on_nodes(wanted)
+        while_launching(wanted)
     except (NotShown, FileExistsError, RuntimeError, subprocess.SubprocessError) as error:
         print(f"pictures: {error}", file=sys.stderr)
         return 1

@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distui.presets.errors import PlanError
 from distui.presets.launchers import torchrun
-from distui.presets.model import Loaded, PlanError, Preset, RestartPolicy
+from distui.presets.model import Loaded, Preset, RestartPolicy
 from distui.presets.plan import Place, Plan, Request, command_plan, make_plan
 from distui.presets.render import command_line, plan_from_json, plan_to_json, render
 from distui.presets.secrets import is_secret, mask, mask_env

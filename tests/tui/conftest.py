@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import scripted as play
+import several
 from textual.pilot import Pilot
 
 from distui.runners.model import Event
@@ -85,10 +86,16 @@ def rig(tmp_path: Path) -> Start:
         ascii_only: bool = False,
         ranks: int = 8,
         lines: int = 30,
+        nodes: Iterable[several.Told] | None = None,
     ) -> Rig:
         folder = tmp_path / "run"
-        play.write_logs(folder, ranks, lines)
-        link = None if events is None else play.ScriptedLink(folder, play.stamped(events), link_readonly)
+        if nodes is None:
+            play.write_logs(folder, ranks, lines)
+        else:
+            several.write_logs(folder)
+        script = [] if events is None else play.stamped(events)
+        told = several.stamped(nodes) if nodes is not None else script
+        link = None if events is None and nodes is None else play.ScriptedLink(folder, told, link_readonly)
         made = Rig(folder, play.ScriptedSource(link, runs))
         made.app = CockpitApp(
             made.source,

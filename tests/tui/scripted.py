@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
+from distui.runners.hub.candidates import Candidate
 from distui.runners.logs.files import file_id
 from distui.runners.logs.window import ask_window
 from distui.runners.model import (
@@ -15,6 +16,7 @@ from distui.runners.model import (
     CaughtUp,
     Command,
     CommandDone,
+    Down,
     Event,
     FirstCause,
     Gpu,
@@ -34,10 +36,12 @@ from distui.runners.model import (
     RunEnded,
     RunnerStarted,
     RunPhase,
+    SetAutostop,
     Stamped,
 )
 from distui.runners.wire.link import LinkError, Window
 from distui.tui.follow import LaunchError, LaunchForm, PresetEntry, Preview, RunEntry
+from distui.tui.shells import Shell
 
 BEGAN = 1_700_000_000.0
 NOW = BEGAN + 125.0
@@ -73,6 +77,9 @@ class ScriptedLink:
         for event in events:
             self._more.put_nowait(Stamped(time=time, event=event, seq=seq))
 
+    def play_line(self, line: Stamped) -> None:
+        self._more.put_nowait(line)
+
     def break_with(self, text: str) -> None:
         self._more.put_nowait(LinkError(text))
 
@@ -98,6 +105,11 @@ class ScriptedSource:
         self.opened: list[str] = []
         self.refuse = ""
         self.unreachable = ""
+        self.offered: list[Candidate] | str = []
+        """Candidates, or why there are none."""
+        self.wanted: list[LaunchForm] = []
+        self.shells: list[tuple[str, int]] = []
+        self.late: list[Down | SetAutostop] = []
 
     def runs(self) -> list[RunEntry]:
         return self.listed
@@ -119,9 +131,11 @@ class ScriptedSource:
             )
         ]
 
-    def plan(self, form: LaunchForm) -> Preview:
+    def plan(self, form: LaunchForm, ask: bool = False) -> Preview:
         if not form.script:
             return Preview(text="", problems=("no script: type the path of the training script",))
+        if form.place.startswith("hosts") and not ask:
+            return Preview(text="hosts: not asked yet", asks="the hosts")
         env = "".join(f"\n  {pair}" for pair in form.env.split())
         text = (
             f"# preset {form.preset}\ntorchrun \\\n  --nproc-per-node {form.nproc or 'auto'} \\\n"
@@ -134,6 +148,20 @@ class ScriptedSource:
             raise LaunchError(self.refuse)
         self.launched.append(form)
         return "r-new"
+
+    async def candidates(self, form: LaunchForm) -> list[Candidate]:
+        self.wanted.append(form)
+        if isinstance(self.offered, str):
+            raise LaunchError(self.offered)
+        return self.offered
+
+    def shell(self, run_id: str, node: int) -> Shell | None:
+        self.shells.append((run_id, node))
+        return Shell((), "c2 is reached through the agent of the head node, which carries no shell: ssh c2")
+
+    async def afterwards(self, run_id: str, command: Down | SetAutostop) -> CommandDone:
+        self.late.append(command)
+        return CommandDone(command.id, True, "done afterwards")
 
 
 def stamped(events: Iterable[tuple[float, Event]]) -> list[Stamped]:

@@ -88,3 +88,18 @@ def test_a_terminal_that_never_answers_is_not_waited_for() -> None:
     assert not bench.pacer.active
     bench.pacer.add(canvas, [3])
     assert canvas.painted[-1] == [3]
+
+
+def test_what_is_painted_together_is_one_batch_and_one_question() -> None:
+    bench, one, two = Bench(), Canvas(), Canvas()
+    with bench.pacer.together():
+        bench.pacer.add(one, [1])
+        with bench.pacer.together():
+            bench.pacer.add(two, [2])
+        bench.pacer.add(one, [3])
+        bench.pacer.sent()
+        assert one.painted == two.painted == []
+        assert bench.asked == 0
+    assert one.painted == [[1, 3]]
+    assert two.painted == [[2]]
+    assert bench.asked == 1

@@ -184,7 +184,7 @@ def test_many_nodes_become_tiles_within_the_width() -> None:
     rows = heat_rows(Frame(state, status, play.NOW, play.NOW), 78)
     assert len(rows) == 8
     assert all(row_width(row) <= 78 for row in rows)
-    assert "node15" in text_of(rows)
+    assert "node 15" in text_of(rows)
 
 
 def test_glyph_ramp_rises_with_the_value_also_in_ascii() -> None:

@@ -129,6 +129,19 @@ def test_a_terminal_that_goes_away_ends_the_cockpit(tmp_path: Path) -> None:
         stage.pid = 0
 
 
+def test_an_escape_alone_is_a_key_and_keys_work_after_it(tmp_path: Path) -> None:
+    with on_stage(tmp_path) as stage:
+        stage.read_until(b"RUNNING")
+        os.write(stage.master, b"/")
+        stage.read_until(b"regular expression")
+        os.write(stage.master, b"\x1b")
+        stage.read(0.5)
+        began = time.monotonic()
+        os.write(stage.master, b"q")
+        assert stage.wait() == 0
+        assert time.monotonic() - began < 3.0
+
+
 def test_without_a_terminal_it_refuses_in_one_sentence(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(STAGE), str(tmp_path)],

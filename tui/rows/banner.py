@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from ...runners.model import FirstCause
+from ...runners.model import FirstCause, LinkState
 from ..follow import LinkPhase
 from . import glyphs
 from .cells import Row, age, clip, numbers
-from .frame import STALE_S, Frame
+from .frame import Frame
+from .nodes import listed, names, silent
 
 SLOW_CONNECT_S = 5.0
 """After this long, connecting is worth a line of its own."""
@@ -16,7 +17,7 @@ _GRAVITY = {"error": 0, "warn": 1, "info": 2}
 
 def banner_rows(frame: Frame, width: int, most: int) -> list[Row]:
     """At most `most` rows, at least one."""
-    found = [*_link(frame), *_failure(frame), *_gpu_problems(frame), *_findings(frame)]
+    found = [*_link(frame), *_nodes(frame), *_failure(frame), *_gpu_problems(frame), *_findings(frame)]
     found = found or _newest(frame)
     if len(found) > most > 1 and len(frame.state.findings) > 1:
         hidden = len(found) - most + 1
@@ -35,10 +36,27 @@ def _link(frame: Frame) -> list[Row]:
         waited = frame.now - status.since
         why = f": {status.text}" if status.text and waited > SLOW_CONNECT_S else ""
         return [((f" {glyphs.STALE}", "warn"), (f" connecting to the agent, {waited:.0f} s{why}", "text"))]
-    if frame.silence > STALE_S and not frame.state.phase.ended:
+    if frame.quiet:
         text = f" nothing heard from the agent for {age(frame.silence)}: what is shown is old"
         return [((f" {glyphs.STALE}", "stale"), (text, "text"))]
     return []
+
+
+def _nodes(frame: Frame) -> list[Row]:
+    """Which nodes are lost, and why; for how long is told where the node is."""
+    state = frame.state
+    lost = [node for node in silent(state) if state.nodes[node].link is LinkState.LOST]
+    if not lost or state.phase.ended:
+        return []
+    named, why = names(state), state.nodes[lost[0]].link_text
+    who, verb = listed([named[one] for one in lost]), "does" if len(lost) == 1 else "do"
+    if why.startswith(f"{who} "):  # ssh knows it by the same name
+        text = why
+    elif "not answer" in why:
+        text = f"{who}: {why}"
+    else:
+        text = f"{who} {verb} not answer{': ' + why if why else ''}"
+    return [((f" {glyphs.BAD}", "bad"), (f" {text}", "text"))]
 
 
 def cause_text(cause: FirstCause) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...presets.nccl import NcclError, parse_level, parse_subsys
-from ...runners.model import Command, Dump, Restart, SetNccl, Signal, Stop
+from ...runners.model import Command, Down, Dump, Restart, SetAutostop, SetNccl, Signal, Stop
 
 
 class CommandError(Exception):
@@ -143,10 +143,31 @@ def _dump(words: list[str], new: str, marked: tuple[int, ...]) -> Command:
     return Dump(id=new, what=words[0], ranks=ranks)
 
 
+def _down(words: list[str], new: str, _: tuple[int, ...]) -> Command:
+    if words:
+        raise CommandError("down takes nothing after it: it asks for the cluster's name")
+    return Down(id=new, cluster="")
+
+
+def _autostop(words: list[str], new: str, _: tuple[int, ...]) -> Command:
+    if words == ["off"]:
+        return SetAutostop(id=new, minutes=None)
+    if (
+        len(words) != 1
+        or not words[0].isascii()
+        or not words[0].isdecimal()
+        or not 0 < int(words[0]) < 10**6
+    ):
+        raise CommandError("autostop needs minutes without a job: type autostop 30, or autostop off")
+    return SetAutostop(id=new, minutes=int(words[0]))
+
+
 _PARSERS: dict[str, Callable[[list[str], str, tuple[int, ...]], Command]] = {
     "restart": _restart,
     "stop": _stop,
     "nccl": _nccl,
     "signal": _signal,
     "dump": _dump,
+    "down": _down,
+    "autostop": _autostop,
 }

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from ...presets.secrets import mask
-from ...runners.model import Command, Restart, SetNccl, Signal, Stop
+from ...runners.model import Command, Down, Restart, SetAutostop, SetNccl, Signal, Stop
 from ...runners.state import RunState
+from . import glyphs
+from .billing import billed, price, remains
 from .cells import Row, fit, numbers, plural
+from .launching import given_up, launching
+from .nodes import listed, names, silent, without
 
 DEFAULT_GRACE_S = 30.0
 """Seconds between SIGTERM and SIGKILL where the plan does not say."""
@@ -21,8 +27,13 @@ class Confirmation:
     title: str
     lines: tuple[Row, ...]
     verb: str
-    """What `y` does, one or two words."""
+    """What `y` does, a few words."""
     command: Command
+    other_verb: str = ""
+    """What `a` does; "" where there is no second way."""
+    other: Command | None = None
+    typed: str = ""
+    """What has to be typed instead of `y`; "" where nothing has."""
 
 
 def _alive(state: RunState) -> list[int]:
@@ -31,9 +42,19 @@ def _alive(state: RunState) -> list[int]:
 
 def _nodes(state: RunState, ranks: Iterable[int]) -> str:
     wanted = sorted({state.ranks[rank].place.node for rank in ranks if rank in state.ranks})
-    names = [state.nodes[node].host or f"node {node}" for node in wanted if node in state.nodes]
-    shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-    return f"{plural(len(names), 'node')} ({shown})" if names else "every node"
+    known = names(state)
+    found = [known[node] for node in wanted if node in known]
+    return f"{plural(len(found), 'node')} ({listed(found)})" if found else "every node"
+
+
+def _silent(state: RunState) -> list[Row]:
+    """Which nodes do not answer, and why."""
+    missing, known = silent(state), names(state)
+    if not missing:
+        return []
+    why = state.nodes[missing[0]].link_text
+    text = f"{listed([known[node] for node in missing])}{': ' + why if why else ''}"
+    return [_line("no answer", f"{glyphs.BAD} {text}", "bad")]
 
 
 def _line(label: str, text: str, style: str = "text") -> Row:
@@ -75,27 +96,98 @@ def diff_rows(state: RunState, env: Mapping[str, str], unset: Iterable[str]) -> 
 
 def restart(state: RunState, command: Restart) -> Confirmation:
     """Restart of the worker group: always all ranks, because torch allows no less."""
-    ranks = _alive(state)
+    ranks, missing = _alive(state), silent(state)
     lines = (
         _who(state, ranks),
+        *_silent(state),
+        *_going_on(state, missing),
         _line("", "the worker group restarts as a whole: torch cannot restart one rank alone", "dim"),
         _ladder(state),
         _CHECKPOINT,
         *diff_rows(state, command.env, command.unset),
     )
-    return Confirmation(f"Restart {plural(len(ranks), 'rank')} of {state.name}?", lines, "restart", command)
+    title = f"Restart {plural(len(ranks), 'rank')} of {state.name}?"
+    if not missing or command.reachable or len(missing) == len(state.nodes):
+        return Confirmation(title, lines, "restart", command)
+    other = msgspec.structs.replace(command, reachable=True)
+    verb = f"go on without {without(state, missing)}"
+    return Confirmation(title, lines, "only if all answer", command, verb, other)
 
 
-def stop(state: RunState, command: Stop) -> Confirmation:
+def _going_on(state: RunState, missing: list[int]) -> list[Row]:
+    """What becomes of a restart that leaves nodes out."""
+    if not missing or state.plan is None:
+        return []
+    left, least, who = len(state.nodes) - len(missing), state.plan.nnodes_min, without(state, missing)
+    if least is not None and left >= least:
+        return [
+            _line("going on", f"without {who}: elastic, with {plural(left, 'node')} (at least {least})")
+        ]
+    wanted = plural(state.plan.nnodes if least is None else least, "node")
+    return [_line("going on", f"without {who} the ranks wait until there are {wanted}", "warn")]
+
+
+def stop(state: RunState, command: Stop, now: float | None = None) -> Confirmation:
     """The end of the run."""
+    if launching(state):
+        line = _line("launch", given_up(state, now))
+        return Confirmation(f"Give up the launch of {state.name}?", (line,), "give it up", command)
     ranks = _alive(state)
-    lines = (
-        _who(state, ranks),
+    lines: list[Row] = [_who(state, ranks), *_silent(state)]
+    if silent(state):
+        lines.append(_line("", "what runs there goes on until it can be told", "warn"))
+    lines += [
         _ladder(state, command.grace_s),
         _CHECKPOINT,
         _line("afterwards", "the run is over; its logs and its ledger stay"),
-    )
-    return Confirmation(f"Stop {state.name}?", lines, "stop", command)
+    ]
+    left = remains(state, now)
+    if left:
+        lines.append(_line("cluster", left.removeprefix("cluster "), "warn"))
+    return Confirmation(f"Stop {state.name}?", tuple(lines), "stop", command)
+
+
+def down(state: RunState, command: Down, now: float | None = None) -> Confirmation:
+    """The end of the cluster. Its name has to be typed."""
+    known = billed(state)
+    name, live = "" if known is None else known.name, not state.phase.ended
+    lines: list[Row] = []
+    if known is not None:
+        where = "  ".join(part for part in (known.infra, known.resources, known.state) if part)
+        lines += [_line("cluster", f"{name}  {where}"), _line("cost", price(known, now))]
+    if live:
+        lines.append(_line("run", f"{state.name} is on it: its ranks are stopped first", "warn"))
+        lines += [_who(state, _alive(state))] if state.ranks else []
+    lines.append(_line("lost", "all on its disks: checkpoints, logs, data that was not copied", "warn"))
+    return Confirmation(f"Take cluster {name} down?", tuple(lines), "take it down", command, typed=name)
+
+
+def autostop(state: RunState, command: SetAutostop, now: float | None = None) -> Confirmation:
+    """When the cluster goes by itself."""
+    known = billed(state)
+    name = "" if known is None else known.name
+    lines = [] if known is None else [_line("cluster", name), _line("cost", price(known, now))]
+    if command.minutes is None:
+        lines.append(_line("afterwards", "it stays, and is billed, until :down", "warn"))
+        return Confirmation(f"Never take {name} down by itself?", tuple(lines), "set it", command)
+    minutes = plural(command.minutes, "minute")
+    lines += [
+        _line("afterwards", f"SkyPilot takes it down after {minutes} without a job"),
+        _line("lost", "then all on its disks: checkpoints, logs, data that was not copied", "warn"),
+    ]
+    return Confirmation(f"Take {name} down after {minutes} without a job?", tuple(lines), "set it", command)
+
+
+def no_cluster(state: RunState) -> str:
+    """Why there is no cluster to take down, in a sentence; "" where there is one."""
+    known = state.cluster
+    if billed(state) is not None:
+        return ""
+    if known is not None and known.down:
+        return f"cluster {known.name} is down already"
+    if known is not None and known.managed:
+        return "SkyPilot takes the cluster of a managed job down itself: x ends the job"
+    return "this run has no cluster of SkyPilot's: there is nothing to take down"
 
 
 def signal(state: RunState, command: Signal) -> Confirmation:
@@ -114,7 +206,8 @@ def nccl(state: RunState, command: SetNccl) -> Confirmation:
     if command.subsys:
         lines.append(_line("subsystems", command.subsys))
     if command.restart:
-        lines += [_line("how", "restart of the worker group", "warn"), _ladder(state), _CHECKPOINT]
+        lines += [_line("how", "restart of the worker group", "warn"), *_silent(state)]
+        lines += [_ladder(state), _CHECKPOINT]
     else:
         lines.append(_line("how", "live: the ranks go on"))
     if command.seconds is not None:
@@ -122,14 +215,18 @@ def nccl(state: RunState, command: SetNccl) -> Confirmation:
     return Confirmation(f"Set NCCL_DEBUG={command.level}?", tuple(lines), "set it", command)
 
 
-def confirmation(state: RunState, command: Command) -> Confirmation | None:
-    """The question for a command; None for commands that change nothing."""
+def confirmation(state: RunState, command: Command, now: float | None = None) -> Confirmation | None:
+    """The question for a command; None for commands that change nothing. `now`: unix time, for costs."""
     if isinstance(command, Restart):
         return restart(state, command)
     if isinstance(command, Stop):
-        return stop(state, command)
+        return stop(state, command, now)
     if isinstance(command, Signal):
         return signal(state, command)
     if isinstance(command, SetNccl):
         return nccl(state, command)
+    if isinstance(command, Down):
+        return down(state, command, now)
+    if isinstance(command, SetAutostop):
+        return autostop(state, command, now)
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ...runners.model import Gpu
+from ...runners.model import Gpu, LinkState
 from ...runners.state import Node, Rank, RunState
 from ..follow import LinkPhase, LinkStatus
 
@@ -48,12 +48,24 @@ class Frame:
         return max(0.0, self.now - self.heard) if self.heard else 0.0
 
     @property
+    def quiet(self) -> bool:
+        """Whether nothing is heard although somebody samples: a hub says nothing of its own each second."""
+        nodes = self.state.nodes.values()
+        sampled = not self.state.merged or any(node.link is LinkState.UP for node in nodes)
+        return sampled and self.silence > STALE_S and not self.state.phase.ended
+
+    @property
     def lost(self) -> bool:
         """Whether the agent cannot be reached now."""
         return self.link.phase is LinkPhase.LOST
 
     def node_now(self, node: int) -> float:
-        """The node's own clock, as far as it can be known without trusting that both clocks agree."""
+        """The node's own clock, as far as it can be known without trusting that both clocks agree.
+
+        A hub runs where its viewer does, and has put the times of all nodes on its own clock.
+        """
+        if self.state.merged:
+            return self.now
         known = self.state.nodes.get(node)
         return (known.heard if known else self.now) + self.silence
 
@@ -64,7 +76,12 @@ class Frame:
     def fresh(self, node: int, sampled: float) -> bool:
         """Whether a sample may be shown as true now."""
         old = self.age(node, sampled)
-        return old is not None and (old <= STALE_S or self.state.phase.ended)
+        return old is not None and (self.state.phase.ended or (old <= STALE_S and self.answers(node)))
+
+    def answers(self, node: int) -> bool:
+        """Whether a node is heard, as far as the hub's link to it says."""
+        known = self.state.nodes.get(node)
+        return known is None or known.link not in (LinkState.CONNECTING, LinkState.LOST)
 
     def gpus(self, node: Node) -> tuple[Gpu, ...]:
         """The node's GPUs if their values are fresh, else ()."""
@@ -86,4 +103,5 @@ def gpu_of(rank: Rank, node: Node | None) -> Gpu | None:
 
 def ranks_on(state: RunState, node: int) -> list[Rank]:
     """The ranks of one node, by rank."""
-    return [rank for _, rank in sorted(state.ranks.items()) if rank.place.node == node]
+    mine = [rank for rank in state.ranks.values() if rank.place.node == node]
+    return sorted(mine, key=lambda rank: rank.place.rank)

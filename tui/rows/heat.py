@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...runners.model import Gpu, RankSample
-from ...runners.state import Node, Rank
+from ...runners.state import Node, Rank, RunState
 from . import glyphs
-from .cells import NA, Cell, Row, age, amount, fit, numbers, percent, seconds
+from .cells import NA, Cell, Row, age, amount, clip, fit, numbers, percent, seconds
 from .frame import Frame, gpu_of, ranks_on
+from .nodes import fit_name, link_state, names
 
 CELL = 7
 """Columns of a wide cell with its gap."""
@@ -48,31 +49,45 @@ def heat_title(frame: Frame) -> str:
 
 def heat_rows(frame: Frame, width: int) -> list[Row]:
     """The map in `width` columns."""
-    nodes = [
-        node
-        for _, node in sorted(frame.state.nodes.items())
-        if node.gpus or ranks_on(frame.state, node.node)
-    ]
+    nodes = shown_nodes(frame.state)
     if not nodes:
         return [((" no rank has started yet", "dim"),)]
     if len(nodes) > WIDE_NODES:
         return _tiles(frame, nodes, width)
     rows: list[Row] = []
+    named = names(frame.state)
     for node in nodes:
-        rows += _wide(frame, node, width)
+        rows += _wide(frame, node, named[node.node], width)
     return rows
 
 
-def _wide(frame: Frame, node: Node, width: int) -> list[Row]:
+def shown_nodes(state: RunState) -> list[Node]:
+    """The nodes of the map: those with something to show, and those that a hub stands to."""
+    return [
+        node
+        for number, node in sorted(state.nodes.items())
+        if node.gpus or node.link is not None or ranks_on(state, number)
+    ]
+
+
+def _wide(frame: Frame, node: Node, name: str, width: int) -> list[Row]:
     cells = node_cells(frame, node)
     label = 10
     across = max(1, (width - label) // CELL)
+    link = link_state(frame, node)
+    named = _label(frame, node, name, label)
     rows: list[Row] = []
+    if not cells:
+        words, style = ("no rank yet", "dim") if link is None else (link[2], link[1])
+        return [clip((*named, (words, style)), width)]
     for start in range(0, len(cells), across):
         part = cells[start : start + across]
-        head = _label(frame, node, label) if start == 0 else ((" " * label, "text"),)
+        head = named if start == 0 else ((" " * label, "text"),)
         below = fit(_note(frame, node), label) if start == 0 else " " * label
-        rows.append((*head, *(cell for heat in part for cell in _wide_cell(frame, heat))))
+        if link is not None and start == 0:  # where the values would be, why there are none
+            rows.append(clip((*head, (link[2], link[1])), width))
+        else:
+            rows.append((*head, *(cell for heat in part for cell in _wide_cell(frame, heat))))
         rows.append(((below, "stale"), *((fit(f" {heat.below}", CELL), "dim") for heat in part)))
     return rows
 
@@ -90,12 +105,15 @@ def _wide_cell(frame: Frame, heat: Heat) -> tuple[Cell, ...]:
     return (glyph, style), (number, style.replace("bar", "heat")), (" ", "text")
 
 
-def _label(frame: Frame, node: Node, width: int) -> Row:
+def _label(frame: Frame, node: Node, name: str, width: int) -> Row:
     glyph, style = _health(frame, node)
-    return ((f"{glyph} ", style), (fit(node.host or f"node {node.node}", width - 3) + " ", "text"))
+    return ((f"{glyph} ", style), (fit_name(name, width - 3) + " ", "text"))
 
 
 def _health(frame: Frame, node: Node) -> tuple[str, str]:
+    link = link_state(frame, node)
+    if link is not None:
+        return link[0], link[1]
     states = [rank.phase for rank in ranks_on(frame.state, node.node)]
     worst = next((glyphs.RANK[state] for state in states if glyphs.RANK[state][1] == "bad"), None)
     if worst or any(gpu.lost for gpu in node.gpus):
@@ -107,6 +125,8 @@ def _health(frame: Frame, node: Node) -> tuple[str, str]:
 
 def _note(frame: Frame, node: Node) -> str:
     """Below the name: how old the values are, or that there is no GPU."""
+    if not frame.answers(node.node):
+        return ""  # the link's age is told already
     if node.gpus:
         old = frame.age(node.node, node.gpu_sampled)
         return "" if frame.fresh(node.node, node.gpu_sampled) else f"  {age(old)} old"
@@ -190,24 +210,31 @@ def _step(frame: Frame, rank: Rank | None) -> tuple[float | None, str]:
 def _tiles(frame: Frame, nodes: list[Node], width: int) -> list[Row]:
     """Tiles column by column, so that neighbours stay neighbours."""
     cells = [node_cells(frame, node) for node in nodes]
+    named = names(frame.state)
     name = 9
-    tile = 3 + name + 2 * max(len(part) for part in cells) + 2
+    tile = 3 + name + 2 * max(1, *(len(part) for part in cells)) + 2
     across = max(1, width // tile)
     down = -(-len(nodes) // across)
     rows: list[Row] = []
     for y in range(down):
         row: list[Cell] = []
         for index in range(y, len(nodes), down):
-            row += _tile(frame, nodes[index], cells[index], name, tile)
+            node = nodes[index]
+            row += _tile(frame, node, cells[index], fit_name(named[node.node], name), tile)
         rows.append(tuple(row))
     return rows
 
 
-def _tile(frame: Frame, node: Node, cells: list[Heat], name: int, tile: int) -> list[Cell]:
+def _tile(frame: Frame, node: Node, cells: list[Heat], name: str, tile: int) -> list[Cell]:
     glyph, style = _health(frame, node)
-    out: list[Cell] = [(f" {glyph}", style), (fit(node.host or f"node{node.node}", name) + " ", "text")]
+    out: list[Cell] = [(f" {glyph}", style), (f"{name} ", "text")]
+    room = tile - 3 - len(name)
+    link = link_state(frame, node)
+    words = "" if link is None else link[2].partition(",")[0]
+    if link is not None and len(words) < room:
+        return [*out, (fit(words, room), link[1])]
     for heat in cells:
         mark, look = (glyphs.BAD, "bad") if heat.broken else glyphs.heat(heat.value, frame.view.ascii)
         out += [(mark, look), (" ", "text")]
-    out.append((" " * (tile - 3 - name - 2 * len(cells)), "text"))
+    out.append((" " * (room - 2 * len(cells)), "text"))
     return out

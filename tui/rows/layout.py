@@ -33,12 +33,24 @@ class Layout:
     """The pane that takes the rest: "log", "table" or "events"."""
 
 
+def side_width(width: int) -> int:
+    """Columns of the log where it stands beside the rest."""
+    return min(SIDE, width * 9 // 20) if width >= WIDE else 0
+
+
 def plan_layout(
-    width: int, height: int, pane: str, heat_rows: int, ranks: int, banner: int, ended: bool = False
+    width: int,
+    height: int,
+    pane: str,
+    heat_rows: int,
+    ranks: int,
+    banner: int,
+    ended: bool = False,
+    launching: bool = False,
 ) -> Layout:
     """What each pane gets; `heat_rows` and `ranks` are the rows that map and table would like.
 
-    After the end the map's place holds the report, which may take more.
+    After the end the map's place holds the report, and before the first rank the launch: both may take more.
     """
     if width < SMALLEST[0] or height < SMALLEST[1]:
         return Layout(small=True)
@@ -52,12 +64,15 @@ def plan_layout(
     room = height - 2 - shown  # the status line and the footer
     if width >= WIDE:
         heat = min(heat_rows + extra, room // 2)
-        table = min(ranks + 1 + extra, room - heat)
+        table = 0 if launching else min(ranks + 1 + extra, room - heat)
         events = room - heat - table
-        side = min(SIDE, width * 9 // 20)
         if events < 2 + extra:
             table, events = table + events, 0
-        return Layout(framed=framed, beside=side, banner=shown, heat=heat, table=table, events=events)
+        return Layout(
+            framed=framed, beside=side_width(width), banner=shown, heat=heat, table=table, events=events
+        )
+    if launching:
+        return Layout(framed=framed, banner=shown, heat=min(heat_rows + extra, max(3, room * 2 // 3)))
     heat = min(heat_rows + extra, max(3, room // 2 if ended else room // 3))
     least_log = max(5, room // 4 if ended else room // 3)
     table = max(min(ranks + 1 + extra, room - heat - least_log), 0)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...runners.logs.files import STREAMS, LogFile, command_id, file_id, parse_file_id
@@ -11,9 +12,15 @@ from ...runners.logs.level import Level
 from ...runners.state import RunState
 from . import glyphs
 from .cells import Cell, Row, fit
+from .nodes import fit_name
 
-CHOICES = ("all", *STREAMS)
-"""What the stream key goes through."""
+SERVICES = ("launch", "service")
+"""Of a run on several nodes: what SkyPilot said, and what runners, agents and the hub said."""
+
+LAUNCH_LOG = "launch.log"
+
+_SELECTORS = {0xFE0E: None, 0xFE0F: None}
+"""Of a glyph's looks: terminals do not agree how wide they make it."""
 
 _LEVEL = {Level.WARN: (glyphs.WARN, "warn"), Level.ERROR: (glyphs.BAD, "bad")}
 _FOREIGN = re.compile(r".*rank-(?P<rank>\d+)[^/]*\.(?P<stream>out|err|nccl)")
@@ -28,10 +35,47 @@ class LogLine(NamedTuple):
     level: Level
 
 
-def label_of(file: LogFile) -> str:
-    """`r3 err`, `r3` for stdout, `command`, `runner`."""
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What the pane shows."""
+
+    rank: int | None = None
+    stream: str = "all"
+    pattern: str = ""
+    only_hits: bool = True
+    """Whether lines without a hit are left out."""
+
+
+def choices(state: RunState) -> tuple[str, ...]:
+    """What the stream key goes through."""
+    launch = ("launch",) if LAUNCH_LOG in state.log_sizes else ()
+    return ("all", *STREAMS, *launch, *(("service",) if state.merged else ()))
+
+
+def chosen_title(chosen: Selection, launching: bool = False) -> str:
+    """Whose lines, of which stream, with which pattern."""
+    who = "all ranks" if chosen.rank is None else f"rank {chosen.rank}"
+    stream = "" if chosen.stream == "all" else f" · {chosen.stream}"
+    if chosen.stream in SERVICES or (launching and chosen.rank is None and not stream):
+        who, stream = {"service": "agents and runners"}.get(chosen.stream, LAUNCH_LOG), ""
+    pattern = f" · /{chosen.pattern}/" if chosen.pattern else ""
+    if pattern and not chosen.only_hits:
+        pattern += " in context"
+    return who + stream + pattern
+
+
+def label_of(file: LogFile, nodes: Mapping[int, str] | None = None) -> str:
+    """`r3 err`, `r3` for stdout, `command`, `runner`; with the node in front where there are `nodes`."""
     who = f"r{file.rank}" if file.rank is not None else file.source
-    return who if file.stream in ("out", "log") else f"{who} {file.stream}"
+    text = who if file.stream in ("out", "log") else f"{who} {file.stream}"
+    if "/" not in file.id or nodes is None or len(nodes) < 2 or file.node not in nodes:
+        return text
+    return f"{fit_name(nodes[file.node], node_width(nodes))} {text}"
+
+
+def node_width(nodes: Mapping[int, str]) -> int:
+    """Columns of a node's name in front of a line."""
+    return min(8, max(map(len, nodes.values()), default=0))
 
 
 def named(name: str) -> LogFile | None:
@@ -51,14 +95,26 @@ def files_for(state: RunState, rank: int | None, stream: str) -> list[LogFile]:
     seen = [file for name in state.log_sizes if (file := named(name)) is not None]
     foreign = [file for file in seen if file.attempt is None and file.source == "rank"]
     found = foreign or [*_expected(state), *(file for file in seen if file.attempt == state.attempt)]
+    if stream in SERVICES or (state.merged and rank is None and not state.attempt):
+        return _services(state, "launch" if stream == "all" else stream)
     if rank is None and stream == "all" and not foreign:
-        found.append(LogFile("runner.log", "runner", "log"))
+        own = LogFile("runner.log", "runner", "log")
+        found += _services(state, "runner") if state.merged else [own]
     chosen = {
         file.id: file
         for file in found
         if (rank is None or file.rank == rank) and (stream == "all" or file.stream == stream)
     }
     return sorted(chosen.values(), key=lambda file: file.order)
+
+
+def _services(state: RunState, which: str) -> list[LogFile]:
+    """Of a run on several nodes: launch.log, or the logs of runners, or those of the agents and the hub as well."""
+    if which == "launch":
+        return [file for file in (parse_file_id(LAUNCH_LOG),) if file is not None]
+    seen = [file for name in state.log_sizes if (file := parse_file_id(name)) is not None]
+    wanted = ("runner",) if which == "runner" else ("runner", "agent")
+    return sorted((file for file in seen if file.source in wanted), key=lambda file: file.order)
 
 
 def _expected(state: RunState) -> list[LogFile]:
@@ -80,9 +136,10 @@ def log_row(line: LogLine, marked: bool, pattern: re.Pattern[str] | None, label_
     cells: list[Cell] = [(glyphs.MARK if marked else glyph, "accent" if marked else style)]
     if label_width:
         cells.append((fit(line.label, label_width) + " ", "dim"))
+    text = line.text if line.text.isascii() else line.text.translate(_SELECTORS)
     body = "text" if line.label else "dim"
     text_style = {Level.WARN: "warn", Level.ERROR: "bad"}.get(line.level, body)
-    return (*cells, *_with_hits(line.text, text_style, pattern))
+    return (*cells, *_with_hits(text, text_style, pattern))
 
 
 def _with_hits(text: str, style: str, pattern: re.Pattern[str] | None) -> Sequence[Cell]:
@@ -96,3 +153,11 @@ def _with_hits(text: str, style: str, pattern: re.Pattern[str] | None) -> Sequen
         cells += [(text[at : found.start()], style), (found.group(), "hit")]
         at = found.end()
     return [cell for cell in (*cells, (text[at:], style)) if cell[0]] or [("", style)]
+
+
+def common(old: list[LogLine], new: list[LogLine]) -> int:
+    """How many lines at the front are the very same."""
+    count = min(len(old), len(new))
+    if count and old[count - 1] is new[count - 1] and old[0] is new[0]:
+        return count
+    return next((at for at in range(count) if old[at] is not new[at]), count)

@@ -13,6 +13,7 @@ from ...runners.state import Node, Rank
 from . import glyphs
 from .cells import NA, Cell, Row, amount, fit, pair, percent, seconds
 from .frame import Frame, gpu_of
+from .nodes import fit_name, names
 
 Sortable = float | str | None
 
@@ -27,6 +28,8 @@ class Line:
     util: float | None
     mem: tuple[int | None, int | None]
     gpu: int | None
+    where: str
+    """Name of its node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +72,7 @@ _RANK = Column("rank", 4, 0, lambda line: str(line.rank.place.rank), lambda line
 _STATE = Column("state", 11, 1, _state, _worst, right=False)
 _PID = Column("pid", 7, 9, lambda line: _or_na(line.rank.pid))
 _LOCAL = Column("local", 5, 13, lambda line: str(line.rank.place.local_rank))
-_NODE = Column(
-    "node",
-    8,
-    12,
-    lambda line: (line.node.host if line.node else "") or str(line.rank.place.node),
-    right=False,
-)
+_NODE = Column("node", 8, 12, lambda line: fit_name(line.where, 8), right=False)
 _STEP = Column(
     "step",
     7,
@@ -139,8 +136,10 @@ def columns(frame: Frame, width: int) -> list[Column]:
     if frame.state.plan is not None and frame.state.plan.backend == "gloo":
         left_out.add("NCCL")
     chosen = [column for column in wanted if column.name not in left_out]
+    several = len(frame.state.nodes) > 1
     while sum(column.width + _TWO_SPACES for column in chosen) + 1 > width and len(chosen) > 2:
-        chosen.remove(max(chosen, key=lambda column: column.order))
+        spare = [column for column in chosen if not (several and column is _NODE)]
+        chosen.remove(max(spare, key=lambda column: column.order))
     return chosen
 
 
@@ -153,7 +152,8 @@ def next_sort(frame: Frame) -> str:
 
 def lines(frame: Frame) -> list[Line]:
     """Every rank, sorted as the view says; unknown values come last."""
-    found = [_line(frame, rank) for _, rank in sorted(frame.state.ranks.items())]
+    named = names(frame.state)
+    found = [_line(frame, rank, named) for _, rank in sorted(frame.state.ranks.items())]
     column = next((one for one in LIVE if one.name == frame.view.sort and one.key is not None), _RANK)
     key = column.key
     if key is None:
@@ -164,7 +164,7 @@ def lines(frame: Frame) -> list[Line]:
     return [line for _, line in known] + unknown
 
 
-def _line(frame: Frame, rank: Rank) -> Line:
+def _line(frame: Frame, rank: Rank, named: dict[int, str]) -> Line:
     node = frame.state.nodes.get(rank.place.node)
     gpu = gpu_of(rank, node)
     fresh = node is not None and frame.fresh(node.node, node.gpu_sampled)
@@ -176,6 +176,7 @@ def _line(frame: Frame, rank: Rank) -> Line:
         util=shown.util if shown else None,
         mem=(shown.mem_used, shown.mem_total) if shown else (None, None),
         gpu=gpu.index if gpu else None,
+        where=named.get(rank.place.node, str(rank.place.node)),
     )
 
 

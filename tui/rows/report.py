@@ -10,6 +10,7 @@ from ...runners.model import FirstCause, Outcome, RunPhase
 from ...runners.state import Attempt, RunState
 from . import glyphs
 from .banner import cause_text
+from .billing import remains
 from .cells import Row, duration, fit, numbers, plural, wall, wrap
 from .frame import Frame
 
@@ -32,6 +33,9 @@ def end_rows(frame: Frame, width: int) -> list[Row]:
     rows: list[Row] = [((head + code, style),)]
     if state.end_text:
         rows += wrap(state.end_text, width - 1, first="   ")
+    left = remains(state, frame.now)
+    if left:
+        rows += wrap(left, width - 1, "warn", first="   ")
     cause = _last_cause(state)
     if cause is not None and state.phase is not RunPhase.SUCCEEDED:
         rows += cause_rows(cause, width)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ...runners.model import RunPhase
+from ...runners.model import LinkState, RunPhase
+from ..text import cost, recovered
 from . import glyphs
 from .cells import Row, age, duration, join, pair, percent, plural, row_width, seconds
-from .frame import STALE_S, Frame
+from .frame import Frame
 
 
 def status_row(frame: Frame, width: int) -> Row:
@@ -32,6 +33,9 @@ def _parts(frame: Frame) -> list[tuple[int, Row]]:
         (2, _link(frame)),
         (6, _attempt(frame)),
         (5, _nodes(frame)),
+        (3, _cluster(frame)),
+        (6, _cost(frame)),
+        (9, _autostop(frame)),
         (7, ((plural(len(state.ranks), "rank"), "text"),) if state.ranks else ()),
         *_load(frame),
         *_steps(frame),
@@ -50,8 +54,38 @@ def _nodes(frame: Frame) -> Row:
     total = state.plan.nnodes if state.plan else len(state.nodes)
     if not state.nodes or state.phase.ended:
         return ()
-    heard = sum(frame.fresh(node.node, node.heard) for node in state.nodes.values())
+    if state.merged:
+        good = (LinkState.UP, LinkState.ENDED)
+        heard = sum(node.link in good for node in state.nodes.values())
+    else:
+        heard = sum(frame.fresh(node.node, node.heard) for node in state.nodes.values())
     return ((f"{heard}/{total} node" + ("" if total == 1 else "s"), "text" if heard >= total else "warn"),)
+
+
+def _cluster(frame: Frame) -> Row:
+    """SkyPilot's word for a cluster that is not simply up, and what a managed job does not show."""
+    known = frame.state.cluster
+    if known is None:
+        return ()
+    if known.managed:
+        told = [f"managed job {known.state}".rstrip(), recovered(known), "logs only"]
+        return ((", ".join(part for part in told if part), "warn"),)
+    if known.down:
+        return (("cluster down", "dim"),)
+    return ((f"cluster {known.state}", "warn"),) if known.state not in ("", "UP") else ()
+
+
+def _cost(frame: Frame) -> Row:
+    known = frame.state.cluster
+    text = "" if known is None else cost(known, frame.now).removesuffix(" so far")
+    return ((text, "text"),) if text else ()
+
+
+def _autostop(frame: Frame) -> Row:
+    known = frame.state.cluster
+    if known is None or known.autostop_min is None or known.down:
+        return ()
+    return ((f"autostop {known.autostop_min} min", "dim"),)
 
 
 def _load(frame: Frame) -> list[tuple[int, Row]]:
@@ -113,7 +147,7 @@ def _link(frame: Frame) -> Row:
         return (("PAUSED", "warn"),)
     if not frame.state.live and not frame.state.phase.ended:
         return ((f"{glyphs.STALE} connecting", "warn"),)
-    if frame.silence > STALE_S and not frame.state.phase.ended:
+    if frame.quiet:
         return ((f"{glyphs.STALE} {age(frame.silence)} old", "stale"),)
     return (("read-only", "dim"),) if frame.view.readonly else ()
 

@@ -15,11 +15,14 @@ from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
 from ..follow import LaunchError, LaunchForm, Preview
+from ..placing import SKY, kind_of
 from ..rows.launch import plan_rows
+from ..widgets.candidates import Candidates
 from ..widgets.rows_view import RowsView
 from .modal import ConfirmScreen
 
 if TYPE_CHECKING:
+    from ...runners.hub.candidates import Candidate
     from ..app import CockpitApp
 
 TYPING_S = 0.15
@@ -32,8 +35,12 @@ FIELDS = (
     ("name", "name", "of the run; made from the script"),
     ("env", "environment", "K=V K2=V2"),
     ("nccl", "NCCL_DEBUG", "WARN"),
+    ("place", "place", "local; sky, aws, slurm/lab, …; hosts A,B"),
 )
 """Field of LaunchForm, label, placeholder."""
+
+NARROW = (("nodes", "nodes", "1"), ("gpus", "GPUs", "H100:8"), ("cpus", "CPUs", "8+"))
+"""The same, side by side: what the nodes are."""
 
 
 class LaunchScreen(Screen[None]):
@@ -48,11 +55,12 @@ class LaunchScreen(Screen[None]):
     def __init__(self) -> None:
         super().__init__()
         self.plan_view = RowsView(id="plan")
+        self.candidates = Candidates(self._ask)
         self.preview: Preview | None = None
         self._names: list[str] = []
 
     def compose(self) -> ComposeResult:
-        self.plan_view.ascii_only = self.app.view.ascii
+        self.plan_view.ascii_only = self.candidates.ascii_only = self.app.view.ascii
         yield Static(" distui · new run", id="title", markup=False)
         with Horizontal(id="launch"):
             yield OptionList(id="presets", compact=True)
@@ -61,12 +69,20 @@ class LaunchScreen(Screen[None]):
                     with Horizontal(classes="row"):
                         yield Label(label, classes="field")
                         yield Input(placeholder=hint, compact=True, id=f"form-{name}")
+                with Horizontal(classes="row"):
+                    for name, label, hint in NARROW:
+                        yield Label(label, classes="field" if name == "nodes" else "narrow")
+                        yield Input(placeholder=hint, compact=True, id=f"form-{name}")
                 yield Static("", id="summary-text", markup=False)
         with Vertical(id="plan-box"):
+            yield self.candidates
             yield self.plan_view
         yield Static(
             " Enter start (asks first)   tab next field   esc back", id="launch-keys", markup=False
         )
+
+    async def _ask(self, form: LaunchForm) -> list[Candidate]:
+        return await self.app.source.candidates(form)
 
     def on_mount(self) -> None:
         presets = self.app.source.presets()
@@ -76,6 +92,7 @@ class LaunchScreen(Screen[None]):
         listed.border_title = "preset"
         self.query_one("#form").border_title = "run"
         self.plan_view.border_title = "plan"
+        self.candidates.border_title = "nodes that SkyPilot would take · Enter takes their place"
         if presets:
             listed.highlighted = 0
         self.query_one("#form-script", Input).focus()
@@ -86,14 +103,28 @@ class LaunchScreen(Screen[None]):
         """What is typed now."""
         listed = self.query_one("#presets", OptionList)
         at = listed.highlighted or 0
-        typed = {name: self.query_one(f"#form-{name}", Input).value.strip() for name, _, _ in FIELDS}
+        names = [name for name, _, _ in (*FIELDS, *NARROW)]
+        typed = {name: self.query_one(f"#form-{name}", Input).value.strip() for name in names}
         return LaunchForm(preset=self._names[at] if self._names else "", **typed)
 
     @on(Input.Changed)
     @on(OptionList.OptionHighlighted)
     def _renew(self) -> None:
+        form = self.form
         self.preview = None
-        self.run_worker(self._make_plan(self.form), group="plan", exclusive=True)
+        self.run_worker(self._make_plan(form), group="plan", exclusive=True)
+        through_sky = kind_of(form.place) == SKY
+        self.candidates.display = through_sky
+        if through_sky:
+            self.candidates.look(form)
+        else:
+            self.candidates.leave()
+
+    @on(Candidates.Taken)
+    def _taken(self, event: Candidates.Taken) -> None:
+        place = self.query_one("#form-place", Input)
+        place.value = event.infra
+        place.focus()
 
     async def _make_plan(self, form: LaunchForm) -> None:
         chosen = next((one for one in self.app.source.presets() if one.name == form.preset), None)
@@ -101,6 +132,13 @@ class LaunchScreen(Screen[None]):
         await asyncio.sleep(TYPING_S)
         self.preview = await asyncio.to_thread(self.app.source.plan, form)
         self.plan_view.set_rows(plan_rows(self.preview))
+
+    async def _ask_hosts(self, form: LaunchForm) -> None:
+        """The whole plan, and then the question."""
+        self.notify("asking the hosts …")
+        self.preview = await asyncio.to_thread(self.app.source.plan, form, True)
+        self.plan_view.set_rows(plan_rows(self.preview))
+        self.action_start()
 
     @on(Input.Submitted)
     def _submitted(self) -> None:
@@ -117,6 +155,8 @@ class LaunchScreen(Screen[None]):
             self.notify("the plan is still being made: once more, please")
         elif preview.problems:
             self.notify(preview.problems[0], severity="error", markup=False)
+        elif preview.asks:
+            self.run_worker(self._ask_hosts(self.form), group="plan", exclusive=True)
         else:
             form = self.form
             question = ConfirmScreen(
@@ -127,7 +167,7 @@ class LaunchScreen(Screen[None]):
             )
             self.app.push_screen(question, lambda yes: self._answered(yes, form))
 
-    def _answered(self, yes: bool | None, form: LaunchForm) -> None:
+    def _answered(self, yes: str | None, form: LaunchForm) -> None:
         if yes:
             self.run_worker(self._launch(form), group="launch", exclusive=True)
 

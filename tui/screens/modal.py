@@ -7,7 +7,7 @@ from typing import ClassVar, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Vertical
+from textual.containers import Horizontal, Vertical
 from textual.events import Resize
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
@@ -49,25 +49,67 @@ class RowsModal(ModalScreen[Answer]):
         self.query_one("#box").styles.width = width
 
 
-class ConfirmScreen(RowsModal[bool]):
-    """Asks before a run is changed: Enter cancels, `y` does it."""
+class ConfirmScreen(RowsModal[str]):
+    """Asks before a run is changed: Enter cancels (""), "y" does it, "a" does it another way where there is one."""
 
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
-        Binding("y", "answer(True)", "do it", id="confirm.yes"),
-        Binding("enter,escape,n,q", "answer(False)", "cancel", id="confirm.no"),
+        Binding("y", "answer('y')", "do it", id="confirm.yes"),
+        Binding("a", "answer('a')", "do it the other way", id="confirm.other"),
+        Binding("enter,escape,n,q", "answer('')", "cancel", id="confirm.no"),
     ]
 
-    def __init__(self, title: str, rows: Sequence[Row], verb: str, ascii_only: bool = False) -> None:
+    def __init__(
+        self, title: str, rows: Sequence[Row], verb: str, ascii_only: bool = False, other: str = ""
+    ) -> None:
+        self._other = other
+        gap = "   " if other else "     "
+        second: Row = (("a", "key"), (f" {other}{gap}", "text")) if other else ()
         keys: Row = (
             ("y", "key"),
-            (f" {verb}     ", "text"),
+            (f" {verb}{gap}", "text"),
+            *second,
             ("Enter", "key"),
-            (" cancel (default)", "text"),
+            (" cancel" if other else " cancel (default)", "text"),
         )
         super().__init__(title, rows, keys, ascii_only)
 
-    def action_answer(self, yes: bool) -> None:
-        self.dismiss(yes)
+    def action_answer(self, answer: str) -> None:
+        if answer != "a" or self._other:
+            self.dismiss(answer)
+
+
+class TypedScreen(RowsModal[str]):
+    """Asks before something that cannot be undone: its name has to be typed. Returns what was typed; "" cancels."""
+
+    BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
+        Binding("escape", "cancel", "cancel", id="typed.cancel")
+    ]
+
+    def __init__(
+        self, title: str, rows: Sequence[Row], name: str, verb: str, ascii_only: bool = False
+    ) -> None:
+        keys: Row = (("Enter", "key"), (f" {verb}     ", "text"), ("esc", "key"), (" cancel", "text"))
+        super().__init__(title, rows, keys, ascii_only)
+        self._name = name
+
+    def compose(self) -> ComposeResult:
+        with _Box(id="box"):
+            yield Static(self._question, id="modal-title", markup=False)
+            yield self.view
+            with Horizontal(id="typed"):
+                yield Label(f"type {self._name}:", id="typed-label", markup=False)
+                yield Input(compact=True, id="typed-input")
+            yield self._key_row
+
+    def on_mount(self) -> None:
+        self.view.can_focus = False
+        self.query_one(Input).focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self.dismiss(event.value.strip())
+
+    def action_cancel(self) -> None:
+        self.dismiss("")
 
 
 class TextScreen(RowsModal[None]):

@@ -18,8 +18,9 @@ from ...runners.logs.follow import compile_grep
 from ..actions import bindings
 from ..rows.banner import banner_rows
 from ..rows.frame import METRICS, Frame
-from ..rows.heat import heat_rows
-from ..rows.layout import Layout, plan_layout
+from ..rows.heat import heat_rows, shown_nodes
+from ..rows.launching import launch_rows, launching
+from ..rows.layout import Layout, plan_layout, side_width
 from ..rows.ranks import next_sort
 from ..rows.report import end_rows
 from ..widgets.footer import KeyFooter
@@ -47,10 +48,13 @@ class RunScreen(Screen[None]):
         self.heat = HeatMap(frames, id="heat")
         self.ranks = RankTable(frames, id="ranks")
         self.events = Events(frames, id="events")
-        self.log_view = LogView(frames, app.read_log, id="log")
+        self.log_view = LogView(frames, app.read_log, app.grown, id="log")
         self.summary = Summary(frames, id="summary")
         self.foot = KeyFooter(id="footer")
         self._shared: Layout | None = None
+        self._shape: object = None
+        """What the height of the map depends on, as it was when it was counted."""
+        self._map_rows = 0
 
     def compose(self) -> ComposeResult:
         yield self.status
@@ -65,7 +69,7 @@ class RunScreen(Screen[None]):
         yield self.foot
 
     def on_mount(self) -> None:
-        self.app.frames.subscribe(self, self._arrange)
+        self.app.frames.subscribe(self, self._arrange, immediate=True)
         self.events.entitle("findings, attempts, notices")
         self.ranks.focus()
         self.call_after_refresh(self.app.publish)
@@ -80,18 +84,36 @@ class RunScreen(Screen[None]):
         width, height = self.size
         if not width:
             return
-        inner = width - 3
         ended = frame.state.phase.ended
-        wanted = end_rows(frame, inner) if ended else heat_rows(frame, inner)
         banner = len(banner_rows(frame, width, _MOST_BANNER))
         shared = plan_layout(
-            width, height, frame.view.pane, len(wanted), len(frame.state.ranks), banner, ended
+            width,
+            height,
+            frame.view.pane,
+            self._wanted(frame, width - side_width(width) - 3),
+            len(frame.state.ranks),
+            banner,
+            ended,
+            launching(frame.state),
         )
         if shared != self._shared:
             self._shared = shared
             with self.app.batch_update():
                 self._apply(shared)
             self.call_after_refresh(self.app.publish)
+
+    def _wanted(self, frame: Frame, inner: int) -> int:
+        """How many rows the map would like: samples do not change that."""
+        state = frame.state
+        if launching(state):
+            return len(launch_rows(frame, inner))
+        if state.phase.ended:
+            return len(end_rows(frame, inner))
+        gpus = tuple(len(node.gpus) for node in state.nodes.values())
+        shape = (inner, state.attempt, len(state.ranks), gpus, len(shown_nodes(state)))
+        if shape != self._shape:
+            self._shape, self._map_rows = shape, len(heat_rows(frame, inner))
+        return self._map_rows
 
     def _apply(self, shared: Layout) -> None:
         self.set_class(shared.framed, "-framed")
@@ -216,7 +238,8 @@ class RunScreen(Screen[None]):
 
     def action_command(self) -> None:
         prompt = PromptScreen(
-            ":", hint="restart env K=V · nccl INFO COLL for 30 · stop · dump stacks · quit"
+            ":",
+            hint="restart env K=V · nccl INFO COLL for 30 · stop · dump stacks · autostop 30 · down · quit",
         )
         self.app.push_screen(prompt, self.app.run_line)
 

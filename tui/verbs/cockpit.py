@@ -18,6 +18,10 @@ def open_cockpit(options: argparse.Namespace) -> int:
 
 def attach(options: argparse.Namespace) -> int:
     """Open one run."""
+    if options.host is not None:
+        from .elsewhere import attach as attach_elsewhere
+
+        return attach_elsewhere(options)
     return show(registry.resolve(options.run).record.run, options.readonly, options.ascii)
 
 

@@ -16,7 +16,7 @@ from ...runners.model import Command, CommandDone, Dump, Restart, SetNccl, Signa
 from ...runners.state import RunState
 from ...runners.wire.client import new_id
 from ...runners.wire.link import Link
-from ..connect import snapshot, tell, with_link
+from ..connect import snapshot, with_link
 from ..starting import pairs
 
 
@@ -37,7 +37,7 @@ def restart(options: argparse.Namespace) -> int:
     if not _sure(options, "restart", [f"{name}={mask(name, value)}" for name, value in env.items()]
                  + [f"-{name}" for name in options.unset]):  # fmt: skip
         return 1
-    return _do(options, Restart(new_id(), env, tuple(options.unset)))
+    return _do(options, Restart(new_id(), env, tuple(options.unset), options.reachable))
 
 
 def stop(options: argparse.Namespace) -> int:
@@ -57,7 +57,7 @@ def dump(options: argparse.Namespace) -> int:
 
 def _do(options: argparse.Namespace, command: Command) -> int:
     async def use(entry: registry.Entry, link: Link) -> CommandDone:
-        return await tell(link, command)
+        return await link.send(command)  # no history is asked for: the answer is all that comes
 
     done = asyncio.run(with_link(options.run, use))
     if options.json:

@@ -8,30 +8,36 @@ import json
 import sys
 import time
 from importlib import resources
+from typing import TYPE_CHECKING
 
-from ...presets.plan import Plan, Request
-from ...presets.render import plan_to_json, render
+from ...presets.plan import Request
 from ...runners import registry
 from ...runners.errors import RunError
 from ...runners.model import RunPhase
+from ..cloud_arguments import asked
+from ..host_arguments import asked as hosts_asked
 from ..starting import Prepared, nccl_pairs, pairs, prepare, prepare_command
+
+if TYPE_CHECKING:
+    from ..hosting import Ordered as OnHosts
+    from ..ordering import Ordered
 
 
 def launch(options: argparse.Namespace) -> int:
     """Start a script under a preset, then the cockpit, or text where there is no terminal."""
     prepared = _prepare(options)
-    return _show(prepared.plan, options) if options.dry_run else begin(prepared, options)
+    return show(prepared, options) if options.dry_run else begin(prepared, options)
 
 
 def plan(options: argparse.Namespace) -> int:
     """The same as `launch --dry-run`."""
-    return _show(_prepare(options).plan, options)
+    return show(_prepare(options), options)
 
 
 def execute(options: argparse.Namespace) -> int:
     """`distui exec`: any command, supervised as it is."""
-    prepared = prepare_command(tuple(options.rest or ()), _request(options, {}))
-    return _show(prepared.plan, options) if options.dry_run else begin(prepared, options)
+    prepared = prepare_command(tuple(options.rest or ()), request_of(options, {}))
+    return show(prepared, options) if options.dry_run else begin(prepared, options)
 
 
 def demo(options: argparse.Namespace) -> int:
@@ -59,13 +65,34 @@ def _free_name(base: str) -> str:
     )
 
 
-def _prepare(options: argparse.Namespace) -> Prepared:
-    if options.on != "local":
-        raise RunError(f"--on {options.on}: this version launches on this machine only; leave --on out")
+def _prepare(options: argparse.Namespace) -> Prepared | Ordered | OnHosts:
+    if hosts_asked(options):
+        from .on_hosts import prepare_launch as prepare_on_hosts
+
+        return prepare_on_hosts(options)
+    words = asked(options)
+    if options.on == "local" and words and options.task is None:
+        raise RunError(f"{words[0]} is for nodes through SkyPilot: add --on sky, or --on INFRA")
+    if options.on != "local" or options.task is not None:
+        from .cluster import prepare_launch  # what only these need
+
+        return prepare_launch(options)
+    return prepare(preset_of(options), options.set, request_of(options, script_of(options)), options.port)
+
+
+def preset_of(options: argparse.Namespace) -> str:
+    """The preset's name. Raises RunError."""
+    if options.preset is None:
+        raise RunError("no PRESET: `distui launch ddp -- train.py`; `distui presets` lists them")
+    return str(options.preset)
+
+
+def script_of(options: argparse.Namespace) -> dict[str, object]:
+    """What is to run, as fields of a Request. Raises RunError."""
     words = options.rest or []
     if not words:
         raise RunError("no script: write it behind --, as in `distui launch ddp -- train.py --lr 1e-3`")
-    about = {
+    return {
         "script": words[0],
         "args": tuple(words[1:]),
         "module": options.module,
@@ -74,10 +101,10 @@ def _prepare(options: argparse.Namespace) -> Prepared:
         "nnodes": options.nnodes,
         "nproc_per_node": _count(options.nproc_per_node),
     }
-    return prepare(options.preset, options.set, _request(options, about), options.port)
 
 
-def _request(options: argparse.Namespace, about: dict[str, object]) -> Request:
+def request_of(options: argparse.Namespace, about: dict[str, object]) -> Request:
+    """The options that every start has, and `about`. Raises RunError."""
     return Request(
         name=options.name,
         env=pairs(options.env, "--env"),
@@ -93,12 +120,13 @@ def _count(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.isdecimal() else text
 
 
-def _show(plan: Plan, options: argparse.Namespace) -> int:
-    sys.stdout.write(json.dumps(plan_to_json(plan, masked=True)) + "\n" if options.json else render(plan))
+def show(prepared: Prepared | Ordered | OnHosts, options: argparse.Namespace) -> int:
+    """Print what would be done."""
+    sys.stdout.write(json.dumps(prepared.json()) + "\n" if options.json else prepared.text())
     return 0
 
 
-def begin(prepared: Prepared, options: argparse.Namespace) -> int:
+def begin(prepared: Prepared | Ordered | OnHosts, options: argparse.Namespace) -> int:
     """Start it, and stay with it as far as the user wants and the terminal can."""
     entry = prepared.start()
     about = {"run": entry.record.run, "name": entry.record.name, "path": str(entry.path)}
@@ -110,9 +138,9 @@ def begin(prepared: Prepared, options: argparse.Namespace) -> int:
         from .stay import stay
 
         return asyncio.run(stay(entry, prepared.plan, as_json=options.json))
-    from .cockpit import show
+    from .cockpit import show as cockpit
 
-    return show(entry.record.run, readonly=options.readonly, ascii_only=options.ascii) or outcome(entry)
+    return cockpit(entry.record.run, readonly=options.readonly, ascii_only=options.ascii) or outcome(entry)
 
 
 def outcome(entry: registry.Entry) -> int:

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import sys
+from pathlib import Path
 
 from ...runners import registry
 from ...runners.errors import RunError
+from ...runners.hub import order
+from ...runners.hub.telling import LOG_FILE
 from ...runners.logs.files import LogError, LogFile, parse_file_id
 from ...runners.logs.follow import Merge, choose
 from ...runners.model import CaughtUp, LogGrew, RunEnded
@@ -20,12 +24,16 @@ from ...runners.wire.link import Link
 from ..connect import with_link
 
 LIMIT = 1 << 20
+POLL_SECONDS = 0.5
 
 
 def logs(options: argparse.Namespace) -> int:
     """Print the logs of the newest attempt, or the one asked for."""
 
     async def use(entry: registry.Entry, link: Link) -> int:
+        launched = order.read(entry.path)
+        if launched is not None and launched.managed:
+            return await _managed(entry.path / LOG_FILE, link, options.follow)
         return await Reading(link, options).run()
 
     try:
@@ -78,6 +86,30 @@ class Reading:
             _print(merge.feed(window))
             if merge.wants(file) <= at:
                 return
+
+
+async def _managed(path: Path, link: Link, follow: bool) -> int:
+    """What SkyPilot passes on of a managed job, to whose nodes no ssh leads; the hub keeps it, cleaned."""
+    ended = asyncio.create_task(_until_ended(link))
+    try:
+        with contextlib.suppress(FileNotFoundError), path.open(encoding="utf-8") as file:
+            while True:
+                last = ended.done() or not follow
+                sys.stdout.write(file.read())
+                sys.stdout.flush()
+                if last:
+                    break
+                await asyncio.wait({ended}, timeout=POLL_SECONDS)
+    finally:
+        ended.cancel()
+        await asyncio.gather(ended, return_exceptions=True)
+    return 0
+
+
+async def _until_ended(link: Link) -> None:
+    async for stamped in link.events():
+        if isinstance(stamped.event, RunEnded):
+            return
 
 
 def _print(lines: list[str]) -> None:

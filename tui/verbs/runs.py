@@ -22,6 +22,10 @@ from ..text import describe, span, table
 
 def ls(options: argparse.Namespace) -> int:
     """The runs there are, newest first."""
+    if options.host:
+        from .elsewhere import ls as ls_elsewhere
+
+        return ls_elsewhere(options)
     found = [(entry, entry.state(), registry.phase(entry)) for entry in registry.entries()]
     if options.json:
         sys.stdout.write(json.dumps([_brief(*one) for one in found]) + "\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from ...runners.logs.clean import clean_line, clean_lines
@@ -41,7 +41,13 @@ class LogTail:
     `grep` is applied where the file is: only matching lines travel.
     """
 
-    def __init__(self, read: Reader, files: Sequence[LogFile], grep: str = "") -> None:
+    def __init__(
+        self,
+        read: Reader,
+        files: Sequence[LogFile],
+        grep: str = "",
+        label: Callable[[LogFile], str] = label_of,
+    ) -> None:
         self.lines: list[LogLine] = []
         self.unfinished: dict[str, LogLine] = {}
         """By file id: what stands after the last newline, such as a progress bar."""
@@ -51,6 +57,7 @@ class LogTail:
         """Why a file could not be read, one sentence; a file that does not exist yet is no problem."""
         self._read = read
         self._grep = grep
+        self._label = label
         self._merges: dict[str, Merge] = {}
         self._files: dict[str, LogFile] = {}
         self._sizes: dict[str, int] = {}
@@ -130,14 +137,14 @@ class LogTail:
             return False
         if not self._grep and window.size - at > BEHIND:
             skipped = window.size - WINDOW - at
-            self.lines.append(LogLine(f"… {amount(skipped)} not shown", label_of(file), Level.NONE))
+            self.lines.append(LogLine(f"… {amount(skipped)} not shown", self._label(file), Level.NONE))
             self._follow(file, window.size - WINDOW)
             return True
         self._take(file, window, KEPT)
         return window.next < window.size
 
     def _take(self, file: LogFile, window: Window, keep: int) -> None:
-        label = label_of(file)
+        label = self._label(file)
         fresh = self._merges[file.id].feed(window)
         self._sizes[file.id] = window.size
         self.lines += [LogLine(text, label, level_of(text)) for text in fresh[-keep:]]
@@ -172,7 +179,7 @@ class LogTail:
             data, reached = data + window.data[reached - window.offset :], window.next
         data = data[: max(0, end - begin)]
         self._start[name] = begin if data else 0
-        label = label_of(file)
+        label = self._label(file)
         front = [LogLine(text, label, level_of(text)) for text in clean_lines(data)]
         self.lines[:0] = front
         return len(front)

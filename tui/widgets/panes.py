@@ -15,6 +15,7 @@ from ..rows.banner import banner_rows
 from ..rows.cells import Row
 from ..rows.frame import Frame
 from ..rows.heat import heat_rows, heat_title
+from ..rows.launching import launch_rows, launch_title, launching
 from ..rows.ranks import head_row, table_rows
 from ..rows.report import end_rows, event_rows
 from ..rows.status import one_line, status_row
@@ -30,7 +31,7 @@ class Pane(RowsView):
         self.frame: Frame | None = None
 
     def on_mount(self) -> None:
-        self._frames.subscribe(self, self.show)
+        self._frames.subscribe(self, self.show, immediate=True)
 
     def on_resize(self, event: Resize) -> None:
         if self.frame is not None:
@@ -80,10 +81,14 @@ class Banner(Pane):
 
 
 class HeatMap(Pane):
-    """Nodes by GPUs; after the end of the run, what happened."""
+    """Nodes by GPUs; before the first rank, the launch; after the end of the run, what happened."""
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        if frame.state.phase.ended:
+        state = frame.state
+        if launching(state):
+            self.entitle(launch_title(state))
+            return launch_rows(frame, width)
+        if state.phase.ended:
             self.entitle("what happened")
             return end_rows(frame, width)
         self.entitle(heat_title(frame))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
+from functools import cache
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -14,6 +15,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from ..actions import bindings
+from ..brush import Brush
 from ..pacing import Pacer
 from ..rows import glyphs
 from ..rows.cells import Row, row_width
@@ -37,7 +39,7 @@ def merged(segments: Iterable[Segment]) -> list[Segment]:
 
 
 def _joined(left: Segment, right: Segment) -> Segment | None:
-    if left.style != right.style:
+    if left.style is not right.style and left.style != right.style:
         if not (_ink_only(left.style) and _ink_only(right.style)):
             return None
         if not left.text.strip(" "):
@@ -47,12 +49,25 @@ def _joined(left: Segment, right: Segment) -> Segment | None:
     return Segment(left.text + right.text, left.style)
 
 
+@cache
 def _ink_only(style: Style | None) -> bool:
     """Whether a style leaves a blank as it is."""
     if style is None:
         return True
     marks = style.underline or style.underline2 or style.reverse or style.strike or style.overline
     return style.bgcolor is None and not marks
+
+
+def thumb(height: int, virtual: int, position: float) -> tuple[int, int]:
+    """First and last cell that the thumb of a scrollbar of this height fills.
+
+    `textual.scrollbar.ScrollBarRender.render_bar` draws eighths of it: nobody sees them move while a log grows.
+    """
+    if virtual <= height or not height:
+        return 0, 0
+    size = max(1.0, height * height / virtual)
+    start = (height - size) * position / (virtual - height)
+    return round(start), round(start + size)
 
 
 class RowsView(ScrollView):
@@ -74,6 +89,8 @@ class RowsView(ScrollView):
         self.cursor = 0
         self._left = 0
         self._entitled = ""
+        self.retitled = False
+        """Whether Textual has yet to paint another title: its rows then come with it, in one picture."""
         self._width = 0
         self._base: Style | None = None
         self._strips: dict[tuple[Row, bool, int, int, str], Strip] = {}
@@ -97,6 +114,7 @@ class RowsView(ScrollView):
         """Name the pane; nothing is painted when the name is the same."""
         if title != self._entitled:
             self._entitled = title
+            self.retitled = True
             shown = glyphs.to_ascii(title) if self.ascii_only else title
             self.border_title = shown.replace("[", r"\[")  # border titles are markup, patterns are not
 
@@ -125,13 +143,45 @@ class RowsView(ScrollView):
 
     def paint_rows(self, rows: list[int]) -> None:
         """Repaint these rows where they are on the screen now."""
-        width, top = self.size.width, self.scroll_offset.y
-        visible = (0 if y < 0 else y - top + self._head_rows for y in rows)
-        regions = [Region(0, y, width, 1) for y in visible if 0 <= y < self.size.height]
-        if len(regions) > self.size.height // 2:
+        top, height = self.scroll_offset.y - self._head_rows, self.size.height
+        lines = {y for row in rows if 0 <= (y := 0 if row < 0 else row - top) < height}
+        brush: Brush | None = getattr(self.app, "brush", None)
+        if lines and (brush is None or not brush.take(self, lines)):
+            self.leave_to_textual(lines)
+
+    def leave_to_textual(self, lines: Set[int]) -> None:
+        """Let Textual repaint these lines, counted from the top of the pane."""
+        if len(lines) > self.size.height // 2:
             self.refresh()
-        elif regions:
-            self.refresh(*regions)
+        else:
+            self.refresh(*(Region(0, y, self.size.width, 1) for y in lines))
+
+    def drawn(self, lines: Sequence[int]) -> list[Strip]:
+        """These lines as they go to the terminal, without the frame; what Textual kept of them is forgotten."""
+        self._width = self.size.width
+        top = self.content_offset.y
+        self._styles_cache.set_dirty(*(Region(0, top + y, 1, 1) for y in lines))
+        strips = [self.render_line(y) for y in lines]
+        for filter in self.get_line_filters():
+            ground = self.background_colors[1]
+            strips = [strip.apply_filter(filter, ground) for strip in strips]
+        return strips
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """As Textual does it, but only the rows are painted again."""
+        if self.show_vertical_scrollbar:
+            self.slide(self.virtual_size.height, new_value)
+        if round(old_value) != round(new_value):
+            top = self.scroll_offset.y
+            self.paint_rows(list(range(top, top + self.shown)))
+
+    def slide(self, virtual: int, position: float) -> None:
+        """Move the thumb of the scrollbar where that can be seen."""
+        bar = self.vertical_scrollbar
+        height = self.size.height
+        if thumb(height, virtual, position) != thumb(height, bar.window_virtual_size, bar.position):
+            bar.window_virtual_size = virtual
+            bar.position = position
 
     def repaint(self) -> None:
         """Everything, because colours or glyphs changed."""
@@ -187,6 +237,7 @@ class RowsView(ScrollView):
     def render_lines(self, crop: Region) -> list[Strip]:
         """Every line is as wide as the others: ask for the width once."""
         self._width = self.size.width
+        self.retitled = False
         return super().render_lines(crop)
 
     def notify_style_update(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -97,8 +98,10 @@ async def test_a_failure_is_restarted_as_often_as_asked_for() -> None:
 
 @pytest.mark.torch
 async def test_a_torchrun_in_a_command_restarts_in_place(with_torchrun: None) -> None:
+    # As tasks do that activate an environment of their own.
+    activated = f"PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"
     async with driven(
-        execute("bash", "-c", f"echo before; {TORCHRUN}; echo after $?; exec sleep 600")
+        execute("bash", "-c", f"echo before; export {activated}; {TORCHRUN}; echo after $?; exec sleep 600")
     ) as run:
         await run.until(lambda s: str(s.phase) == "running")
         shell = run.state.ranks[0].pid

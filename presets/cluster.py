@@ -1,0 +1,139 @@
+"""Which node of how many this is, as whatever started the job says in its environment. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .errors import PlanError
+
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?$")
+_ITEM = re.compile(r"[^,\[]*(?:\[[^\]]*\][^,\[]*)*")
+MOST_NODES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One node's place among the nodes of a job."""
+
+    node: int
+    """From 0; the head is 0."""
+    addresses: tuple[str, ...]
+    """Of every node, by number; the others reach it there."""
+    gpus: int | None
+    """GPUs that were given to the job on each node; None when nobody says."""
+    told_by: str
+    """"SkyPilot", "Slurm", "the environment" or "the launch"."""
+
+
+def seat(env: Mapping[str, str], nnodes: int, nnodes_min: int | None = None) -> Seat:
+    """This node's seat: SkyPilot's word first (its steps under Slurm are numbered from 0 each), then Slurm's,
+    then NODE_RANK and NODE_IPS.
+
+    Variables: docs of SkyPilot ("Distributed jobs"), srun(1), and torchrun's own names. Raises PlanError when
+    they do not say, contradict each other, or are not the plan's `nnodes`.
+    """
+    if "SKYPILOT_NODE_RANK" in env:
+        found = _skypilot(env)
+    elif "SLURM_NODEID" in env:
+        found = _slurm(env)
+    elif "NODE_RANK" in env:
+        found = _plain(env)
+    elif nnodes == 1:
+        found = Seat(0, ("127.0.0.1",), None, "the launch")
+    else:
+        raise PlanError(
+            "Nothing says which node this is: SKYPILOT_NODE_RANK, SLURM_NODEID and NODE_RANK are all unset."
+        )
+    return check(found, nnodes, nnodes_min)
+
+
+def given(node: int, addresses: Sequence[str], nnodes: int, nnodes_min: int | None = None) -> Seat:
+    """The seat that the launch itself gave. Raises PlanError."""
+    return check(Seat(node, tuple(addresses), None, "the launch"), nnodes, nnodes_min)
+
+
+def check(found: Seat, nnodes: int, nnodes_min: int | None) -> Seat:
+    """`found`, if the plan fits it. Raises PlanError."""
+    count, least = len(found.addresses), nnodes if nnodes_min is None else nnodes_min
+    if not 0 <= found.node < count:
+        raise PlanError(f"{found.told_by} says that this is node {found.node} of {count}: that cannot be.")
+    if not least <= count <= nnodes:
+        asked = nnodes if least == nnodes else f"{least} to {nnodes}"
+        raise PlanError(
+            f"{found.told_by} gives {count} nodes, and the plan is for {asked}: launch it with --nnodes {count}."
+        )
+    return found
+
+
+def _skypilot(env: Mapping[str, str]) -> Seat:
+    addresses = tuple(env.get("SKYPILOT_NODE_IPS", "").split())
+    count = _number(env, "SKYPILOT_NUM_NODES")
+    if count is not None and count != len(addresses):
+        raise PlanError(
+            f"SKYPILOT_NUM_NODES is {count}, and SKYPILOT_NODE_IPS names {len(addresses)} nodes: they disagree."
+        )
+    node = _number(env, "SKYPILOT_NODE_RANK")
+    return Seat(node or 0, addresses, _number(env, "SKYPILOT_NUM_GPUS_PER_NODE"), "SkyPilot")
+
+
+def _slurm(env: Mapping[str, str]) -> Seat:
+    names = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST", "")
+    addresses = tuple(expand(names))
+    count = _number(env, "SLURM_STEP_NUM_NODES")
+    if count is None:
+        count = _number(env, "SLURM_NNODES")
+    if count is not None and count != len(addresses):
+        raise PlanError(
+            f"Slurm says {count} nodes, and its list {names!r} has {len(addresses)}: they disagree."
+        )
+    return Seat(_number(env, "SLURM_NODEID") or 0, addresses, _number(env, "SLURM_GPUS_ON_NODE"), "Slurm")
+
+
+def _plain(env: Mapping[str, str]) -> Seat:
+    addresses = tuple(env.get("NODE_IPS", "").replace(",", " ").split())
+    count = _number(env, "NNODES")
+    if count is not None and count != len(addresses):
+        raise PlanError(f"NNODES is {count}, and NODE_IPS names {len(addresses)} nodes: they disagree.")
+    return Seat(_number(env, "NODE_RANK") or 0, addresses, None, "the environment")
+
+
+def _number(env: Mapping[str, str], name: str) -> int | None:
+    """The number in a variable, None without one. Raises PlanError for anything else."""
+    text = env.get(name, "").strip()
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise PlanError(f"{name} is {text!r}, and must be a number.")
+    return int(text)
+
+
+def expand(names: str) -> list[str]:
+    """The names in one of Slurm's host lists: "gpu[01-03,7],login" → gpu01 gpu02 gpu03 gpu7 login.
+
+    Raises PlanError for what is no such list.
+    """
+    if names.count("[") != names.count("]"):
+        raise PlanError(f"{names!r} is no list of hosts as Slurm writes them.")
+    found: list[str] = []
+    for item in filter(None, _ITEM.findall(names)):
+        found += _expand_one(item, names)
+    return found
+
+
+def _expand_one(item: str, names: str) -> list[str]:
+    before, bracket, rest = item.partition("[")
+    if not bracket:
+        return [before]
+    inside, _, after = rest.partition("]")
+    numbers: list[str] = []
+    for part in inside.split(","):
+        match = _RANGE.match(part)
+        if match is None:
+            raise PlanError(f"{names!r} is no list of hosts as Slurm writes them.")
+        first, last = match[1], match[2] or match[1]
+        if int(last) - int(first) > MOST_NODES:
+            raise PlanError(f"{names!r} names more than {MOST_NODES} hosts.")
+        numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+    return [before + number + tail for number in numbers for tail in _expand_one(after, names)]

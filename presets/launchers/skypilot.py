@@ -1,0 +1,314 @@
+"""Plan and wishes for resources → a SkyPilot task; and a user's own task with our agent around its `run:`.
+
+Keys: SkyPilot's task YAML, release 0.14 (docs.skypilot.co, "Task YAML"; checked by its own schema in the tests).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import PlanError
+from ..secrets import MASK, is_secret
+
+TASK_SCRIPT = "task.sh"
+"""In a part's run directory: the `run:` of the user's own task, as it was written."""
+MOST_AUTOSTOP = 60 * 24 * 365
+
+CLOUDS = (
+    *(
+        "aws",
+        "azure",
+        "cudo",
+        "fluidstack",
+        "gcp",
+        "hyperbolic",
+        "ibm",
+        "k8s",
+        "kubernetes",
+        "lambda",
+        "mithril",
+    ),
+    *(
+        "nebius",
+        "oci",
+        "paperspace",
+        "primeintellect",
+        "runpod",
+        "scp",
+        "seeweb",
+        "shadeform",
+        "slurm",
+        "ssh",
+        "vast",
+    ),
+    *("vsphere", "yotta"),
+)
+"""With what an infra of release 0.14 begins (`sky.clouds`)."""
+
+_COUNT = re.compile(r"\d+(?:\.\d+)?(?:\+|x)?")
+_ACCELERATOR = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*(?::\d+)?")
+_INFRA = re.compile(r"[A-Za-z0-9*][A-Za-z0-9_.@:*-]*(?:/[A-Za-z0-9_.@:*-]+){0,3}")
+_CLUSTER = re.compile(r"[a-zA-Z]([-_.a-zA-Z0-9]*[a-zA-Z0-9])?")
+_ALTERNATIVES = {
+    "infra": "infra",
+    "gpus": "accelerators",
+    "cpus": "cpus",
+    "memory": "memory",
+    "spot": "use_spot",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resources:
+    """What each node should be, and what is brought there. None: SkyPilot's own choice."""
+
+    infra: str | None = None
+    """"slurm/lab/gpu", "aws/us-east-1", "k8s"; None: wherever it is cheapest."""
+    gpus: str | None = None
+    """"H100:8": accelerators of each node."""
+    cpus: str | None = None
+    """"4" or "4+" of each node."""
+    memory: str | None = None
+    """GiB of each node: "32", "32+", or "4x" the CPUs."""
+    spot: bool = False
+    """Nodes that the cloud may take back at any time."""
+    region: str | None = None
+    image: str | None = None
+    """An image of the cloud, or "docker:NAME"."""
+    network_tier: str | None = None
+    """"best" asks for the fastest network there is between the nodes; "standard"."""
+    any_of: tuple[Mapping[str, str], ...] = ()
+    """Alternatives, each with some of infra, gpus, cpus, memory, spot; SkyPilot takes the cheapest that is free."""
+    workdir: str | None = None
+    """A directory here that becomes the working directory on each node."""
+    setup: str | None = None
+    """Shell commands that prepare each node, once."""
+    mounts: Mapping[str, str] = field(default_factory=dict)
+    """Path on the nodes → path here, or s3://…, gs://…."""
+    autostop_min: int | None = None
+    """Minutes without a job after which the cluster is taken down; None: it stays, and is paid for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cargo:
+    """What distui brings to each node."""
+
+    run: str
+    """Id of the whole run."""
+    bundle: str
+    """The bundle's directory here; its name is kept there."""
+    document: str
+    """The job document's path here."""
+    key: str
+    """Path here of the file with the relay's key. A file, because SkyPilot hands secrets to a Slurm cluster's nodes in
+    the arguments of `srun`, where everybody on the node can read them (release 0.14)."""
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """Variables that travel as SkyPilot's secrets."""
+
+    @property
+    def folder(self) -> str:
+        """Of the bundle, on the nodes."""
+        return f"~/.distui/{self.bundle.rstrip('/').rsplit('/', 1)[-1]}"
+
+    @property
+    def command(self) -> str:
+        """What the nodes execute."""
+        return f"exec sh {self.folder}/node.sh job {self.run}\n"
+
+    @property
+    def mounts(self) -> dict[str, str]:
+        job = f"~/.distui/jobs/{self.run}"
+        return {self.folder: self.bundle, f"{job}.json": self.document, f"{job}.key": self.key}
+
+
+def check(wish: Resources) -> Resources:
+    """The wishes themselves. Raises PlanError with a sentence for what SkyPilot could not read."""
+    if wish.infra is not None and not _INFRA.fullmatch(wish.infra):
+        raise PlanError(f"--on {wish.infra}: write CLOUD, CLOUD/REGION or slurm/CLUSTER/PARTITION.")
+    cloud = (wish.infra or "*").partition("/")[0].lower()
+    if cloud not in ("*", *CLOUDS):
+        raise PlanError(
+            f"--on {wish.infra}: there is no {cloud}; it is local, sky, or one of {', '.join(CLOUDS)}."
+        )
+    for name, text in (("--cpus", wish.cpus), ("--memory", wish.memory)):
+        if text is not None and not _COUNT.fullmatch(text):
+            raise PlanError(f"{name} {text}: write a number, or 4+ for at least 4.")
+    if wish.gpus is not None:
+        gpus(wish.gpus)
+    if wish.network_tier not in (None, "best", "standard"):
+        raise PlanError(f"--network-tier {wish.network_tier}: it is best or standard.")
+    if wish.autostop_min is not None and not 0 < wish.autostop_min <= MOST_AUTOSTOP:
+        raise PlanError(f"--autostop {wish.autostop_min}: give minutes, from 1 on.")
+    if wish.region is not None and wish.infra is not None and "/" in wish.infra:
+        raise PlanError(
+            f"--region {wish.region}: {wish.infra} names a place already; leave one of the two out."
+        )
+    for one in wish.any_of:
+        unknown = sorted(set(one) - set(_ALTERNATIVES))
+        if unknown:
+            known = ", ".join(_ALTERNATIVES)
+            raise PlanError(f"--any-of {unknown[0]}=…: an alternative has only {known}.")
+    for there in wish.mounts:
+        if not there.startswith(("/", "~/")):
+            raise PlanError(f"--mount {there}=…: the path on the nodes begins with / or ~/.")
+    return wish
+
+
+def gpus(text: str) -> tuple[str, int]:
+    """Name and number of a node's accelerators: "H100:8" → ("H100", 8). Raises PlanError."""
+    name, _, count = text.partition(":")
+    if not _ACCELERATOR.fullmatch(text) or count == "0":
+        raise PlanError(f"--gpus {text}: write NAME:COUNT, the count of one node, as in H100:8.")
+    return name, int(count or 1)
+
+
+def check_cluster(name: str) -> str:
+    """A name that SkyPilot takes. Raises PlanError."""
+    if not _CLUSTER.fullmatch(name) or len(name) > 60:
+        raise PlanError(
+            f"--cluster {name}: a letter, then letters, digits, '.', '_' and '-', not ending in one of these."
+        )
+    return name
+
+
+def cluster_name(name: str, run8: str) -> str:
+    """The name of a run's own cluster: lower case, because some clouds take no other."""
+    kept = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:20].strip("-")
+    return f"{kept if kept[:1].isalpha() else f'run-{kept}'.rstrip('-')}-{run8}"
+
+
+def task(name: str, nnodes: int, wish: Resources, cargo: Cargo, env: Mapping[str, str]) -> dict[str, Any]:
+    """The whole task of a run under a preset. `env` is for `setup`: the ranks get theirs with the plan.
+
+    Raises PlanError.
+    """
+    check(wish)
+    made: dict[str, Any] = {"name": name, "num_nodes": nnodes, "resources": resources(wish)}
+    if wish.workdir is not None:
+        made["workdir"] = wish.workdir
+    made["file_mounts"] = {**wish.mounts, **cargo.mounts}
+    plain = {key: value for key, value in env.items() if not is_secret(key)}
+    if plain:
+        made["envs"] = plain
+    if cargo.secrets:
+        made["secrets"] = dict(cargo.secrets)
+    if wish.setup:
+        made["setup"] = wish.setup
+    made["run"] = cargo.command
+    return made
+
+
+def resources(wish: Resources) -> dict[str, Any]:
+    """The `resources:` of a task."""
+    infra = wish.infra if wish.region is None else f"{wish.infra or '*'}/{wish.region}"
+    pairs = {
+        "infra": infra,
+        "accelerators": wish.gpus,
+        "cpus": wish.cpus,
+        "memory": wish.memory,
+        "use_spot": wish.spot or None,
+        "image_id": wish.image,
+        "network_tier": wish.network_tier,
+        "any_of": [_alternative(one) for one in wish.any_of] or None,
+        "autostop": None
+        if wish.autostop_min is None
+        else {"idle_minutes": wish.autostop_min, "down": True},
+    }
+    return {name: value for name, value in pairs.items() if value is not None}
+
+
+def _alternative(one: Mapping[str, str]) -> dict[str, Any]:
+    made: dict[str, Any] = {_ALTERNATIVES[name]: value for name, value in one.items()}
+    if "use_spot" in made:
+        made["use_spot"] = str(made["use_spot"]).lower() in ("true", "yes", "1")
+    return made
+
+
+def own_task(documents: Sequence[Any], where: str) -> dict[str, Any]:
+    """The one task in a file that a user wrote. Raises PlanError."""
+    if len(documents) != 1 or not isinstance(documents[0], Mapping):
+        found = "no task" if not documents else "several documents" if len(documents) > 1 else "no mapping"
+        raise PlanError(f"{where} holds {found}: one SkyPilot task is what can be launched.")
+    config = dict(documents[0])
+    for key in ("service", "pool"):
+        if key in config:
+            raise PlanError(f"{where} has {key}: which is no training; `sky` itself launches it.")
+    if not isinstance(config.get("run"), str) or not config["run"].strip():
+        raise PlanError(f"{where} has no run: there is nothing that distui could watch.")
+    if isinstance(config.get("secrets"), list):  # names of secrets that SkyPilot keeps, without values
+        config["secrets"] = dict.fromkeys(config["secrets"])
+    for key in ("resources", "file_mounts", "envs", "secrets"):
+        if config.get(key) is not None and not isinstance(config[key], Mapping):
+            raise PlanError(f"{where}: {key} is no mapping, and distui has to add to it.")
+    return config
+
+
+def wrap(
+    config: Mapping[str, Any], wish: Resources, nnodes: int | None, cargo: Cargo, env: Mapping[str, str]
+) -> dict[str, Any]:
+    """A user's own task, key by key, with what was said on the command line, and our agent around its `run:`.
+
+    The text of `run:` goes into the plan as TASK_SCRIPT, unedited. Raises PlanError.
+    """
+    check(wish)
+    made = dict(config)
+    if nnodes is not None:
+        made["num_nodes"] = nnodes
+    wished = resources(wish)
+    if wished:
+        made["resources"] = {**(made.get("resources") or {}), **wished}
+    if wish.workdir is not None:
+        made["workdir"] = wish.workdir
+    if wish.setup:
+        made["setup"] = wish.setup
+    made["file_mounts"] = {**(made.get("file_mounts") or {}), **wish.mounts, **cargo.mounts}
+    if env:
+        plain = {key: value for key, value in env.items() if not is_secret(key)}
+        made["envs"] = {**(made.get("envs") or {}), **plain}
+    if cargo.secrets:
+        made["secrets"] = {**(made.get("secrets") or {}), **cargo.secrets}
+    made["run"] = cargo.command
+    return made
+
+
+def own_command() -> tuple[str, ...]:
+    """The command of a plan that executes TASK_SCRIPT as SkyPilot would: by bash, where the job began."""
+    return ("bash", "-c", f'exec bash "$DISTUI_RUN_DIR/{TASK_SCRIPT}"')
+
+
+def masked(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A task as it may be shown and kept: secrets, and variables that are named like one, without their values."""
+    made = dict(config)
+    secrets = made.get("secrets")
+    if isinstance(secrets, Mapping):
+        made["secrets"] = {name: None if value is None else MASK for name, value in secrets.items()}
+    envs = made.get("envs")
+    if isinstance(envs, Mapping):
+        made["envs"] = {name: MASK if value and is_secret(name) else value for name, value in envs.items()}
+    return made
+
+
+def hidden(config: Mapping[str, Any]) -> dict[str, str]:
+    """What `masked` hides: name → value."""
+    found = {name: str(value) for name, value in (config.get("secrets") or {}).items() if value is not None}
+    named = {
+        name: str(value) for name, value in (config.get("envs") or {}).items() if value and is_secret(name)
+    }
+    return {**found, **named}
+
+
+def revealed(config: Mapping[str, Any], values: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """A masked task with its values again, and the names whose value nobody has."""
+    made, missing = dict(config), []
+    for key in ("secrets", "envs"):
+        section = made.get(key)
+        if not isinstance(section, Mapping):
+            continue
+        made[key] = {
+            name: values.get(name, MASK) if value == MASK else value for name, value in section.items()
+        }
+        missing += [name for name, value in section.items() if value == MASK and name not in values]
+    return made, missing

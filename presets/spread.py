@@ -1,0 +1,56 @@
+"""A plan for several nodes, made into one for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from .errors import PlanError
+from .launchers import torchrun
+from .plan import Plan
+
+PORTS = range(20000, 30000)
+"""Where the rendezvous port of a run on several nodes is chosen: below what kernels give out (32768 on Linux)."""
+
+
+def rendezvous_port(run8: str) -> int:
+    """A port by the run's eight hex digits: nobody can look on the head, before there is one, which are free."""
+    return PORTS[int(run8, 16) % len(PORTS)]
+
+
+def part_id(run: str, node: int) -> str:
+    """Id of the part of a run that is on node `node`."""
+    return f"{run}.n{node}"
+
+
+def part_run8(run8: str, node: int) -> str:
+    """The stem of that part's socket names: known without asking the node."""
+    return f"{run8}n{node}"
+
+
+def for_node(plan: Plan, node: int, addresses: Sequence[str], run_dir: str, cwd: str, python: str) -> Plan:
+    """The plan of node number `node`, whose address is `addresses[node]`; `addresses[0]` is the head's.
+
+    The part is a run of its own (its id, its marker in the ranks' environment), the rendezvous is the whole
+    run's. Raises PlanError when there is no such node.
+    """
+    if not 0 <= node < min(plan.nnodes, len(addresses)):
+        raise PlanError(
+            f"There is no node {node}: the plan is for {plan.nnodes}, and {len(addresses)} addresses are given."
+        )
+    head, local = addresses[0], addresses[node]
+    argv = plan.argv
+    if plan.launcher == "torchrun" and plan.nnodes > 1:
+        argv = torchrun.placed(argv, head, local, node == 0)
+    run = part_id(plan.run, node)
+    seat = {"DISTUI_NODE": str(node), "DISTUI_NNODES": str(plan.nnodes), "DISTUI_HEAD": head}
+    return replace(
+        plan,
+        run=run,
+        run_dir=run_dir,
+        cwd=cwd,
+        python=python,
+        node=node,
+        argv=argv,
+        env={**plan.env, "DISTUI_RUN_ID": run, **seat},
+    )

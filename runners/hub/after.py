@@ -1,0 +1,60 @@
+"""What can still be done with the cluster of a run that has ended, when there is no hub any more."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from .. import registry
+from ..journal import Journal
+from ..model import HUB, Cluster, ClusterChanged, Down, SetAutostop, Stamped
+from . import order
+from .cloud import Sky
+from .seam import CloudError
+
+
+async def do(entry: registry.Entry, command: Down | SetAutostop) -> tuple[bool, str]:
+    """Do it and write it down; whether it worked, and a sentence."""
+    found = order.read(entry.path)
+    if found is None:
+        return False, f"{entry.record.name} has no cluster"
+    before = entry.state().cluster or Cluster(name=found.cluster)
+    sky = Sky(found.python)
+    try:
+        match command:
+            case Down(cluster=name):
+                if name != found.cluster:
+                    return (
+                        False,
+                        f"the cluster of this run is {found.cluster}, not {name!r}: nothing was done",
+                    )
+                await sky.call("down", cluster=name)
+                after, text = (
+                    msgspec.structs.replace(before, state="", down=True),
+                    f"cluster {name} is down",
+                )
+            case SetAutostop(minutes=minutes):
+                await sky.call("autostop", cluster=found.cluster, minutes=minutes)
+                after = msgspec.structs.replace(before, autostop_min=minutes)
+                text = f"cluster {found.cluster} {stays(minutes)}"
+    except CloudError as error:
+        return False, str(error)
+    finally:
+        await sky.close()
+    _write(entry, after)
+    return True, text
+
+
+def stays(minutes: int | None) -> str:
+    """How long a cluster stays, as the rest of a sentence."""
+    if minutes is None:
+        return "stays until it is taken down"
+    return f"goes down after {minutes} {'minute' if minutes == 1 else 'minutes'} without a job"
+
+
+def _write(entry: registry.Entry, cluster: Cluster) -> None:
+    journal = Journal(entry.path)
+    last = max((stamped.seq for stamped in journal.replay()), default=0)
+    journal.append(Stamped(time.time(), ClusterChanged(cluster), last + 1, HUB))
+    journal.close()

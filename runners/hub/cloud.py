@@ -1,0 +1,233 @@
+"""Asking SkyPilot: a child process in the Python that has it, questions and answers as JSON lines.
+
+A child, because importing SkyPilot takes 1 to 4 seconds and 150 MB, pins other packages than ours, and prints
+where it likes. One lives as long as its `Sky`; one that died is started again by the next question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...presets.launchers.skypilot import Resources, resources
+from .candidates import Candidate, parse
+from .causes import plain
+from .seam import CloudError
+
+PYTHON = "DISTUI_SKY_PYTHON"
+"""The user's word for which interpreter has SkyPilot."""
+START = Path(__file__).resolve().parent.parent / "sky" / "start.py"
+MOST_LINE = 16 << 20
+"""Bytes of an answer; lists of accelerators are long."""
+CLOSE_SECONDS = 3.0
+
+Said = Callable[[str], None]
+
+
+class SkyError(CloudError):
+    """SkyPilot refused or failed: the text is a sentence in plain words, `kind` SkyPilot's own name of the error."""
+
+    def __init__(self, text: str, kind: str = "", detail: str = "") -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.detail = detail
+        """What SkyPilot said, whole."""
+
+
+class SkyGoneError(SkyError):
+    """The child ended while it was asked."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, "gone")
+
+
+def interpreter(env: Mapping[str, str] | None = None) -> str:
+    """The Python that has SkyPilot: the one named, the one behind `sky` on PATH, or this one."""
+    env = os.environ if env is None else env
+    if env.get(PYTHON):
+        return env[PYTHON]
+    command = shutil.which("sky", path=env.get("PATH"))
+    return (command and _behind(Path(command))) or sys.executable
+
+
+def _behind(script: Path) -> str | None:
+    """The interpreter of a Python program, from its first lines."""
+    try:
+        with script.open("rb") as file:
+            head = file.read(1024).decode(errors="replace").splitlines()
+    except OSError:
+        return None
+    first = head[0].removeprefix("#!").strip() if head and head[0].startswith("#!") else ""
+    if (
+        first.endswith("/sh") and len(head) > 1
+    ):  # too long for a first line: installers write it into the second
+        found = re.match(r"'''exec' \"?([^\" ]+)", head[1])
+        first = found[1] if found else ""
+    path = first.split(" ")[0]
+    return path if "python" in os.path.basename(path) and os.access(path, os.X_OK) else None
+
+
+class Sky:
+    """One child and the questions it was asked. Used from one event loop."""
+
+    def __init__(self, python: str = "", log: int | None = None) -> None:
+        """`python`: the interpreter where it is known; `log`: a file descriptor for what SkyPilot prints beside
+        its answers, None: nowhere."""
+        self._python, self._log = python, log
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, _Question] = {}
+
+    async def start(self) -> None:
+        """Have a child that runs a SkyPilot we can use. Raises SkyError with what to do."""
+        async with self._starting:
+            if self._process is not None and self._process.returncode is None:
+                return
+            python = self._python if os.access(self._python, os.X_OK) else interpreter()
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    python, str(START), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.DEVNULL if self._log is None else self._log,
+                    limit=MOST_LINE, start_new_session=True,
+                )  # fmt: skip
+            except OSError as error:
+                raise SkyError(
+                    f"{python} cannot be executed ({error.strerror}): name SkyPilot's in {PYTHON}"
+                ) from None
+            self._reader = asyncio.create_task(self._read(self._process))
+            about = await self._ask("version", {}, None, None)
+            _check(about, python)
+
+    async def call(
+        self,
+        verb: str,
+        said: Said | None = None,
+        began: Said | None = None,
+        **args: Any,
+    ) -> Any:
+        """The answer of a verb of `runners/sky`. Raises SkyError; SkyGoneError when the child died meanwhile.
+
+        `said` gets SkyPilot's text as it comes, `began` the id of the request at the API server. When the
+        caller is cancelled, so is that request.
+        """
+        await self.start()
+        return await self._ask(verb, args, said, began)
+
+    async def close(self) -> None:
+        """End the child; what the API server works at goes on."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            await asyncio.wait_for(process.wait(), CLOSE_SECONDS)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+        if self._reader is not None:
+            await self._reader
+
+    async def _ask(self, verb: str, args: dict[str, Any], said: Said | None, began: Said | None) -> Any:
+        number = next(self._numbers)
+        question = self._waiting[number] = _Question(
+            asyncio.get_running_loop().create_future(), said, began
+        )
+        try:
+            await self._send({"id": number, "verb": verb, "args": args})
+            return await question.answer
+        except asyncio.CancelledError:
+            with contextlib.suppress(SkyGoneError):
+                await self._send({"cancel": number})
+            raise
+        finally:
+            self._waiting.pop(number, None)
+
+    async def _send(self, what: dict[str, Any]) -> None:
+        process = self._process
+        if process is None or process.stdin is None or process.returncode is not None:
+            raise SkyGoneError("the process that asks SkyPilot has ended: ask again")
+        try:
+            process.stdin.write(json.dumps(what).encode() + b"\n")
+            await process.stdin.drain()
+        except (ConnectionError, RuntimeError):
+            raise SkyGoneError("the process that asks SkyPilot has ended: ask again") from None
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        while line := await process.stdout.readline():
+            told = json.loads(line)
+            question = self._waiting.get(told.get("id"))
+            if question is not None:
+                question.hear(told)
+        await process.wait()
+        for question in list(self._waiting.values()):
+            question.lose(process.returncode)
+
+
+class _Question:
+    """Somebody waits for an answer."""
+
+    def __init__(self, answer: asyncio.Future[Any], said: Said | None, began: Said | None) -> None:
+        self.answer = answer
+        self._said, self._began = said, began
+
+    def hear(self, told: dict[str, Any]) -> None:
+        """One line of the child about this question."""
+        if "said" in told:
+            if self._said is not None:
+                self._said(told["said"])
+        elif "request" in told:
+            if self._began is not None:
+                self._began(told["request"])
+        elif self.answer.done():
+            return
+        elif "error" in told:
+            error = told["error"]
+            detail = "\n".join(part for part in (error["text"], error["tried"]) if part)
+            self.answer.set_exception(SkyError(plain(error["kind"], detail), error["kind"], detail))
+        else:
+            self.answer.set_result(told.get("data"))
+
+    def lose(self, code: int | None) -> None:
+        """The child ended."""
+        if not self.answer.done():
+            text = f"the process that asks SkyPilot ended with exit status {code}: ask again"
+            self.answer.set_exception(SkyGoneError(text))
+
+
+def _check(about: dict[str, Any], python: str) -> None:
+    """Raises SkyError unless that is a SkyPilot which this version was written for."""
+    if about["version"] is None:
+        raise SkyError(
+            f"{python} has no SkyPilot: pip install 'distui[sky]', put `sky` on PATH, or name its Python in {PYTHON}",
+            "absent",
+        )
+    if not about["supported"]:
+        raise SkyError(
+            f"SkyPilot {about['version'] or 'of an unknown version'} in {python} is not supported: install 0.14, "
+            "for example with pip install 'distui[sky]'",
+            "unsupported",
+        )
+
+
+async def candidates_for(wish: Resources, nnodes: int) -> list[Candidate]:
+    """Which nodes SkyPilot would take, as it orders them. Raises SkyError where there are none."""
+    sky = Sky()
+    try:
+        task = {"num_nodes": nnodes, "resources": resources(wish), "run": "true"}
+        return parse((await sky.call("candidates", config=task))["text"])
+    finally:
+        await sky.close()

@@ -1,0 +1,202 @@
+"""A cluster of SkyPilot's while a run is on it: what it is, what it costs, how it is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ..model import Cluster, ClusterChanged, LinkState, RunEnded, RunPhase
+from . import order
+from .after import stays
+from .cloud import Sky, SkyError
+from .order import Order
+from .seam import CloudError, Hub
+
+POLL_SECONDS = 10.0
+"""Between two questions while a node does not answer."""
+CANCEL_SECONDS = 30.0
+SLOW_SECONDS = 300.0
+"""Between two while all do: autostop and price change seldom, and asking costs a process of 150 MB."""
+
+JOBS_END: Mapping[str, str] = {
+    "SUCCEEDED": "job {job} on {cluster} ended before its nodes were reached: see launch.log",
+    "FAILED": "job {job} on {cluster} failed before its nodes were reached: launch.log has its last words",
+    "FAILED_SETUP": "setup failed on {cluster}: launch.log has its output",
+    "FAILED_DRIVER": "SkyPilot could not start job {job} on {cluster}: see launch.log and `sky logs {cluster} {job}`",
+    "CANCELLED": "job {job} on {cluster} was cancelled through SkyPilot",
+}
+"""SkyPilot's last words for a job, as a sentence for a launch that waits for it."""
+
+
+def described(
+    about: Mapping[str, Any],
+    cost: Mapping[str, float] | None = None,
+    name: str = "",
+    job: int | None = None,
+) -> Cluster:
+    """The cluster in what `describe` and `cost` of runners/sky answered."""
+    price = None
+    if cost is not None and cost["seconds"] > 0:
+        price = cost["total"] / cost["seconds"] * 3600.0
+    return Cluster(
+        name=name,
+        infra=about.get("infra", ""),
+        resources=about.get("resources", ""),
+        price_per_hour=price,
+        job=job,
+        state=about.get("state", ""),
+        autostop_min=about.get("autostop_min"),
+        since=about.get("since"),
+    )
+
+
+def may_cost(cluster: str, state: str, run: str) -> str:
+    """What is left and how to be rid of it, as a sentence without its end."""
+    if state == "STOPPED":
+        return f"cluster {cluster} is stopped, its disks may be billed: `distui down {run}`"
+    if state == "UP":
+        return f"cluster {cluster} is up and is billed: `distui down {run}`"
+    return f"cluster {cluster} is there in part and may be billed: `distui down {run}`"
+
+
+def misfit(about: Mapping[str, Any], name: str, nodes: int) -> str | None:
+    """Why an existing cluster cannot be used, as a sentence; None when it can."""
+    if not about["ours"]:
+        return f"cluster {name} is {about['user']}'s: choose another name with --cluster"
+    if about["managed"]:
+        return f"cluster {name} is a controller of SkyPilot's: choose another name with --cluster"
+    if about["nodes"] and int(about["nodes"]) != nodes:
+        there = int(about["nodes"])
+        return f"cluster {name} has {there} nodes, and this run wants {nodes}: --nnodes {there}, or another --cluster"
+    return None
+
+
+class SkyCloud:
+    """Satisfies seam.Cloud for a cluster that SkyPilot launched."""
+
+    def __init__(self, hub: Hub, ordered: Order, sky: Sky) -> None:
+        self._hub, self._order, self._sky = hub, ordered, sky
+        self._cancelled = False
+        self._going = False
+        """Whether the cluster is being taken down from here."""
+
+    @property
+    def _name(self) -> str:
+        return self._order.cluster
+
+    @property
+    def _job(self) -> int | None:
+        return order.progress(self._hub.run_dir).job
+
+    async def watch(self) -> None:
+        """Ask SkyPilot when a node is lost, and now and then; for ever. A stopped job is cancelled there, too."""
+        asked = time.monotonic()
+        try:
+            while True:
+                await asyncio.sleep(0.5)
+                if self._stopped() and not self._going:
+                    await self._cancel_quietly()
+                    return
+                every = POLL_SECONDS if self._worried() else SLOW_SECONDS
+                if self._job is not None and not self._going and time.monotonic() - asked > every:
+                    with contextlib.suppress(SkyError):
+                        await self._look()
+                    asked = time.monotonic()
+                    if not self._worried():
+                        await self._sky.close()
+        finally:
+            if self._stopped() and not self._cancelled:
+                await self._cancel_quietly()
+            await self._sky.close()
+
+    def _stopped(self) -> bool:
+        """Whether the ranks of every node have ended because the user wants it."""
+        state = self._hub.state
+        asked = state.phase in (RunPhase.STOPPING, RunPhase.STOPPED)
+        return asked and bool(state.nodes) and all(node.phase is not None for node in state.nodes.values())
+
+    async def _cancel_quietly(self) -> None:
+        """So that SkyPilot lists the job as cancelled, and not as one that failed."""
+        self._cancelled = True
+        with contextlib.suppress(SkyError, TimeoutError):
+            async with asyncio.timeout(CANCEL_SECONDS):
+                await self.cancel()
+
+    def _worried(self) -> bool:
+        return any(node.link is LinkState.LOST for node in self._hub.state.nodes.values())
+
+    async def _look(self) -> None:
+        """What SkyPilot says now: of the cluster, and of the job, where its nodes do not answer."""
+        about = await self._sky.call("describe", cluster=self._name, refresh=self._worried())
+        before = self._hub.state.cluster or Cluster(name=self._name)
+        if about is None:
+            now = msgspec.structs.replace(before, state="", down=True)
+        else:
+            now = described(about, await self._sky.call("cost", cluster=self._name), self._name, self._job)
+        if now != before:
+            self._hub.emit(ClusterChanged(now))
+        if self._worried() and not self._hub.state.phase.ended:
+            await self._ended_elsewhere(gone=about is None)
+
+    async def _ended_elsewhere(self, gone: bool) -> None:
+        """The run is over where SkyPilot says so and no node is there to say it."""
+        if gone:
+            text = (
+                f"cluster {self._name} is gone, SkyPilot knows it no more: "
+                f"`distui relaunch {self._hub.record.name}` brings up another"
+            )
+            self._hub.emit(RunEnded(RunPhase.LOST, None, text))
+            return
+        state = await self._sky.call("job_state", cluster=self._name, job=self._job)
+        if state == "CANCELLED":
+            text = f"job {self._job} on {self._name} was cancelled through SkyPilot"
+            self._hub.emit(RunEnded(RunPhase.STOPPED, None, text))
+        elif state in JOBS_END:
+            text = f"job {self._job} on {self._name} has ended ({state}), and its nodes do not answer"
+            self._hub.emit(RunEnded(RunPhase.LOST, None, text))
+
+    async def cancel(self) -> str:
+        """See seam.Cloud."""
+        if self._job is None:
+            return "no job was submitted yet"
+        await self._sky.call("cancel", cluster=self._name, job=self._job)
+        return f"job {self._job} on {self._name} is cancelled"
+
+    def check_down(self, cluster: str) -> None:
+        """See seam.Cloud."""
+        if cluster != self._name:
+            raise CloudError(f"the cluster of this run is {self._name}, not {cluster!r}: nothing was done")
+
+    async def down(self, cluster: str) -> str:
+        """See seam.Cloud."""
+        self.check_down(cluster)
+        self._going = True
+        try:
+            await self._once("down", cluster=self._name)
+        finally:
+            self._going = False
+        before = self._hub.state.cluster or Cluster(name=self._name)
+        self._hub.emit(
+            ClusterChanged(msgspec.structs.replace(before, state="", autostop_min=None, down=True))
+        )
+        return f"cluster {self._name} is down"
+
+    async def set_autostop(self, minutes: int | None) -> str:
+        """See seam.Cloud."""
+        await self._once("autostop", cluster=self._name, minutes=minutes)
+        before = self._hub.state.cluster or Cluster(name=self._name)
+        self._hub.emit(ClusterChanged(msgspec.structs.replace(before, autostop_min=minutes)))
+        return f"cluster {self._name} {stays(minutes)}"
+
+    async def _once(self, verb: str, **args: Any) -> None:
+        """Ask through a child of its own: `watch` ends the other one when it has no more use for it."""
+        sky = Sky(self._order.python)
+        try:
+            await sky.call(verb, **args)
+        finally:
+            await sky.close()

@@ -1,0 +1,250 @@
+"""A launch, as the hub does it: PROVISION → SYNC → SETUP → START, each cancellable, each with a cause if it fails.
+
+SkyPilot's API server does the work. This asks for it, tells how far it is, and goes on with it after any of the
+three (this process, the process that asks SkyPilot, the API server) was ended and started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from ..errors import RunError
+from ..model import ClusterChanged, LinkState, Stage, StageChanged
+from . import managed, on_hosts, order, reaching
+from .candidates import elsewhere, parse
+from .cloud import Sky, SkyError
+from .clusters import JOBS_END, SkyCloud, described, may_cost
+from .order import Order
+from .routes import Route
+from .seam import Cloud, CloudError, Hub
+from .submitting import AGAIN_SECONDS, Submission, lost
+from .telling import Telling
+
+LIMITS: dict[Stage, float] = {
+    Stage.PROVISION: 3600.0,
+    Stage.SYNC: 3600.0,
+    Stage.SETUP: 3600.0,
+}
+"""Seconds that a stage may take; none for PROVISION where the user asked to retry until it is up, nor for START: a job
+that runs is followed, also one whose nodes cannot be reached yet."""
+POLL_SECONDS = 3.0
+ASK_SECONDS = 5.0
+
+T = TypeVar("T")
+
+
+class Stopped(Exception):
+    """The user wants the run to end."""
+
+
+async def launch(hub: Hub) -> None:
+    """See seam: bring up what launch.json orders, or go on with it."""
+    hosts = on_hosts.read(hub.run_dir)
+    if hosts is not None:
+        await on_hosts.Hosts(hub, hosts).launch()
+        return
+    found = order.read(hub.run_dir)
+    if found is None:
+        hub.fail("launch.json is not readable: launch anew")
+        return
+    sky = Sky(found.python)
+    try:
+        await (managed.Managed(hub, found, sky) if found.managed else Launch(hub, found, sky)).run()
+    finally:
+        await sky.close()
+
+
+def cloud_of(hub: Hub) -> Cloud | None:
+    """See seam."""
+    hosts = on_hosts.read(hub.run_dir)
+    if hosts is not None:
+        return on_hosts.Hosts(hub, hosts)
+    found = order.read(hub.run_dir)
+    if found is None:
+        return None
+    return (
+        managed.ManagedCloud(hub, Sky(found.python))
+        if found.managed
+        else SkyCloud(hub, found, Sky(found.python))
+    )
+
+
+class Launch:
+    """One run's launch on a cluster."""
+
+    def __init__(self, hub: Hub, ordered: Order, sky: Sky) -> None:
+        self._hub, self._order, self._sky = hub, ordered, sky
+        self._telling = Telling(hub)
+        self._submission = Submission(hub, ordered, sky, self._telling)
+
+    async def run(self) -> None:
+        """All stages, or the sentence why not. Raises nothing that a launch can meet."""
+        try:
+            await self._sky.start()
+            job = await self._within(self._submission.job())
+            tail, finding = asyncio.create_task(self._tail(job)), asyncio.create_task(self._routes())
+            try:
+                await self._within(self._running(job, tail))
+                self._telling.reached(Stage.START)
+                self._hub.set_routes(await self._within(self._reached(job, finding)))
+                await self._within(self._linked(job))
+            finally:
+                await _ended(tail)
+                await _ended(finding)
+            self._hub.emit(StageChanged(Stage.START, "done"))
+        except Stopped:
+            self._telling.failed(f"stopped{await self._given_up()}{await self._remains()}")
+        except (CloudError, RunError) as error:
+            text = f"{error}{await self._elsewhere(error)}"
+            remains = await self._remains()
+            self._telling.failed(f"{text}{remains}")
+            self._hub.fail(f"the launch failed: {text}{remains}")
+
+    async def _running(self, job: int, tail: asyncio.Task[None]) -> None:
+        """Until the job's processes run on the nodes, as its text says or SkyPilot. Raises CloudError when it ended."""
+        started = asyncio.create_task(self._telling.started.wait())
+        asking = asyncio.create_task(self._running_by_state(job, tail))
+        try:
+            await asyncio.wait({started, asking}, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                asking.result()
+        finally:
+            await _ended(started)
+            await _ended(asking)
+
+    async def _running_by_state(self, job: int, tail: asyncio.Task[None]) -> None:
+        while (state := await self._state(job)) != "RUNNING":
+            if state is not None and state in JOBS_END:
+                await asyncio.wait({tail}, timeout=5.0)  # its last words
+                raise self._ended(job, state)
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _ended(self, job: int, state: str) -> CloudError:
+        return CloudError(JOBS_END[state].format(job=job, cluster=self._order.cluster))
+
+    async def _routes(self) -> list[Route]:
+        """Ask until every node says who it is: also while it is still set up. Raises CloudError."""
+        while True:
+            found = await self._sky.call("reach", cluster=self._order.cluster)
+            cluster = self._hub.state.cluster
+            hosts = found["hosts"] if cluster is not None and cluster.infra.startswith("slurm") else []
+            try:
+                return await reaching.routes(
+                    found["aliases"], hosts, self._order.bundle, self._hub.record.run8
+                )
+            except reaching.UnreachedError as error:
+                self._telling.hear(f"distui: {error}; trying again\n")
+                self._telling.problem(str(error))
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _reached(self, job: int, finding: asyncio.Task[list[Route]]) -> list[Route]:
+        """The way to every node. Raises CloudError, also when the job ends first."""
+        while not finding.done():
+            await asyncio.wait({finding}, timeout=ASK_SECONDS)
+            state = None if finding.done() else await self._state(job)
+            if state is not None and state in JOBS_END:
+                raise self._ended(job, state)
+        return finding.result()
+
+    async def _linked(self, job: int) -> None:
+        """Until every node's link is up, or its part has ended. Raises CloudError when the job ends first."""
+        asked = time.monotonic()
+        while not self._all_up():
+            await asyncio.sleep(0.1)
+            if time.monotonic() - asked > ASK_SECONDS:
+                asked = time.monotonic()
+                state = await self._state(job)
+                if state is not None and state in JOBS_END and not self._all_up():
+                    raise self._ended(job, state)
+
+    def _all_up(self) -> bool:
+        nodes = self._hub.state.nodes
+        good = (LinkState.UP, LinkState.ENDED)
+        return all(node in nodes and nodes[node].link in good for node in range(self._hub.record.nnodes))
+
+    async def _state(self, job: int) -> str | None:
+        """SkyPilot's word for the job; None while nobody can say."""
+        try:
+            found = await self._sky.call("job_state", cluster=self._order.cluster, job=job)
+        except SkyError as error:
+            if lost(error):
+                return None
+            raise
+        return None if found is None else str(found)
+
+    async def _tail(self, job: int) -> None:
+        """The job's own output into launch.log, as long as nobody reads the nodes themselves."""
+        with contextlib.suppress(SkyError):
+            await self._sky.call("tail", self._telling.hear, cluster=self._order.cluster, job=job)
+
+    async def _given_up(self) -> str:
+        """Nothing of the run goes on where no node can be asked to stop; a part of a sentence."""
+        if self._submission.number is None or self._hub.state.nodes:
+            return ""
+        try:
+            await self._sky.call("cancel", cluster=self._order.cluster, job=self._submission.number)
+        except SkyError as error:
+            return f"; job {self._submission.number} could not be cancelled ({error})"
+        return f"; job {self._submission.number} is cancelled"
+
+    async def _elsewhere(self, error: Exception) -> str:
+        """Who else has such nodes, where the place that the user named has none; a part of a sentence."""
+        wanted = dict(self._order.task.get("resources") or {})
+        tried = str(wanted.pop("infra", ""))
+        if not tried or not isinstance(error, SkyError) or error.kind != "ResourcesUnavailableError":
+            return ""
+        config = {"num_nodes": self._order.task.get("num_nodes", 1), "resources": wanted, "run": "true"}
+        try:
+            found = await self._sky.call("candidates", config=config)
+        except SkyError:
+            return ""
+        return elsewhere(parse(found["text"]), tried)
+
+    async def _remains(self) -> str:
+        """What is left of a launch that failed, as the rest of a sentence."""
+        try:
+            about = await self._sky.call("describe", cluster=self._order.cluster)
+        except SkyError:
+            return (
+                f"; whether cluster {self._order.cluster} exists could not be asked: `sky status` shows it"
+            )
+        if about is None:
+            return ""
+        self._hub.emit(
+            ClusterChanged(described(about, None, name=self._order.cluster, job=self._submission.number))
+        )
+        return f"; {may_cost(self._order.cluster, about['state'], self._hub.record.name)}"
+
+    async def _within(self, work: Coroutine[Any, Any, T]) -> T:
+        """The work, unless the user stops the run or its stage takes too long. Raises Stopped and CloudError."""
+        task = asyncio.create_task(work)
+        stop = asyncio.create_task(self._hub.stop_asked.wait())
+        try:
+            while not task.done():
+                await asyncio.wait({task, stop}, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+                if task.done():
+                    break
+                if stop.done():
+                    raise Stopped
+                self._in_time()
+            return task.result()
+        finally:
+            await _ended(task)
+            await _ended(stop)
+
+    def _in_time(self) -> None:
+        stage, seconds = self._telling.at, self._telling.seconds
+        if stage not in LIMITS or (stage is Stage.PROVISION and self._order.retry_until_up):
+            return
+        if seconds > LIMITS[stage]:
+            raise CloudError(f"{stage} took longer than {LIMITS[stage] / 60:.0f} minutes: see launch.log")
+
+
+async def _ended(task: asyncio.Task[Any]) -> None:
+    """Cancel a task and wait until it is gone, whatever it came to."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

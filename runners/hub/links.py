@@ -1,0 +1,250 @@
+"""One task a node: connects, hears its agent, and tries again until the node's part has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ...presets.spread import part_id
+from .. import registry
+from ..errors import RunError
+from ..local import open_agent
+from ..model import CaughtUp, Finding, FindingCleared, FindingRaised, LinkChanged, LinkState
+from ..wire.client import SocketLink
+from ..wire.link import Link, LinkError
+from ..wire.sockets import stem
+from ..wire.ssh import SshLink
+from .merge import SKEW_S, merge, shift_of
+from .routes import Route
+from .windows import UNDER_WAY, keep_tails
+
+if TYPE_CHECKING:
+    from .hub import Hub
+
+BACKOFF_S = (1.0, 2.0, 4.0, 8.0, 15.0)
+"""Seconds before each further try; the last one repeats."""
+AGENT_S = 10
+"""How long a bridge of a launch waits for the agent; whole seconds."""
+LAUNCHING_S = 2.0
+"""The longest wait while nodes still come up."""
+AT_ONCE = 8
+"""Links that are being opened at the same time: sshd drops more (MaxStartups)."""
+STEADY_S = 0.5
+"""A link that held so long is tried again soon when it breaks."""
+YIELD_EVERY = 256
+RENDEZVOUS_S = 15.0
+"""keep_alive_interval × keep_alive_max_attempt of torch's c10d rendezvous (dynamic_rendezvous.py, 2.13)."""
+ENDED_TRIES = 3
+"""Tries to reach the agent of a part that has ended: it may have left, and nothing but logs is missing."""
+
+
+async def open_route(route: Route, run: str) -> Link:
+    """A link to the agent of one node. Raises LinkError."""
+    if route.kind == "ssh":
+        link: Link = await SshLink.open(route.target, route.options, route.remote)
+    elif route.kind == "via":
+        link = await SocketLink.connect(Path(route.target), via=route.node)
+    else:
+        link = await _open_here(route, run)
+    hello = link.hello if isinstance(link, SocketLink) else None
+    if hello is not None and (hello.run, hello.node) != (part_id(run, route.node), route.node):
+        await link.close()
+        raise LinkError(
+            f"{route.host}: what answers there serves {hello.run}, not node {route.node} of {run}"
+        )
+    return link
+
+
+async def _open_here(route: Route, run: str) -> Link:
+    """A part on this machine: its agent, a new one if that died, or its files if the part has ended."""
+    part = registry.at(registry.runs_dir() / part_id(run, route.node))
+    if part is not None and f"{stem(part.record.run8)}.sock" == route.target:
+        return await open_agent(part)
+    return await SocketLink.connect(Path(route.target))
+
+
+class NodeLink:
+    """The link to one node."""
+
+    def __init__(self, hub: Hub, route: Route, gate: asyncio.Semaphore) -> None:
+        self.route = route
+        self.link: Link | None = None
+        self.reading = asyncio.Semaphore(UNDER_WAY)
+        """Held by each log window that is on its way."""
+        self._hub, self._gate = hub, gate
+        self._shift = 0.0
+        self._hurry = asyncio.Event()
+        self._tries = 0
+        """In vain, one after another."""
+        self._told: tuple[LinkState, str] | None = None
+        self._skewed = False
+        self._since = math.inf
+        """When the link that is up came up, by the monotonic clock."""
+        self.task = asyncio.create_task(self._run())
+
+    @property
+    def node(self) -> int:
+        return self.route.node
+
+    def hurry(self) -> None:
+        """Do not wait for the back-off to pass, and begin it anew."""
+        self._tries = 0
+        self._hurry.set()
+
+    async def close(self) -> None:
+        self.task.cancel()
+        await asyncio.wait({self.task})
+        await self._drop()
+
+    async def _run(self) -> None:
+        """Follow until the part has ended and all that is wanted of it was read."""
+        self._tell(LinkState.CONNECTING)
+        while True:
+            self._since = math.inf
+            try:
+                await self._follow()
+                if self._ended():
+                    await self._finish()
+                    return
+                problem = "its agent closed the connection"
+            except (LinkError, RunError, OSError) as error:
+                said = str(error).removeprefix(f"{self.route.target}: ")  # the event says of whom
+                problem = said or type(error).__name__
+            steady = time.monotonic() - self._since >= STEADY_S
+            self._tries = 1 if steady else self._tries + 1
+            if self._ended() and self._tries >= ENDED_TRIES:
+                await self._finish()
+                return
+            await self._drop()
+            await self._wait(problem)
+
+    def _ended(self) -> bool:
+        return self._hub.ended(self.node)
+
+    async def _follow(self) -> None:
+        async with self._gate:
+            self.link = link = await open_route(self._route(), self._hub.record.run)
+        hello = link.hello if isinstance(link, SocketLink) else None
+        if hello is not None:
+            self._compare_clocks(hello.now)
+        self._tell(LinkState.UP)
+        self._since = time.monotonic()
+        self._hub.connected(self.node)
+        after, count = self._hub.source(self.node), 0
+        if hello is not None and hello.seq < after:
+            after = 0  # another journal than the one that was read: the node begins anew
+        async for stamped in link.events(after):
+            told = merge(stamped, self.node, self._shift, self.route.host)
+            if told is not None:
+                self._hub.emit(told.event, node=self.node, source=told.source, at=told.time)
+            if isinstance(stamped.event, CaughtUp) and self._ended():
+                return  # the end itself was heard before
+            count += 1
+            if count % YIELD_EVERY == 0:
+                await asyncio.sleep(0)
+
+    def _coming(self) -> bool:
+        """Whether the node's agent may be about to start for the first time."""
+        return self._hub.launching and not self._hub.source(self.node)
+
+    def _route(self) -> Route:
+        """Of a launch the bridge waits on the node: another login would take longer than the agent's start."""
+        if self._coming() and self.route.kind == "ssh":
+            return msgspec.structs.replace(self.route, remote=(*self.route.remote, str(AGENT_S)))
+        return self.route
+
+    def _compare_clocks(self, told: float) -> None:
+        now = time.time()
+        self._shift = shift_of(told, now)
+        skewed = abs(self._shift) >= SKEW_S
+        if skewed and not self._skewed:
+            way = "behind" if self._shift > 0 else "ahead"
+            text = f"the clock of {self.route.host} is {abs(self._shift):.1f} s {way}"
+            remedy = "its times are shown by this machine's clock; let NTP (chrony) keep both"
+            if abs(self._shift) > RENDEZVOUS_S:
+                remedy += (
+                    f". Where nodes differ by {RENDEZVOUS_S:.0f} s, torch's rendezvous takes one for dead"
+                )
+            finding = Finding("clock-skew", "warn", text, node=self.node, remedy=remedy)
+            self._hub.emit(FindingRaised(finding), node=self.node)
+        elif self._skewed and not skewed:
+            self._hub.emit(FindingCleared("clock-skew", node=self.node), node=self.node)
+        self._skewed = skewed
+
+    async def _finish(self) -> None:
+        """The part has ended: the ends of its logs are read while its agent still waits for us."""
+        if self.link is not None:
+            with contextlib.suppress(LinkError, OSError, TimeoutError):
+                await keep_tails(self._hub, self.node, self.link)
+        await self._drop()
+        self._tell(LinkState.ENDED)
+
+    async def _drop(self) -> None:
+        link, self.link = self.link, None
+        if link is not None:
+            with contextlib.suppress(LinkError, OSError):
+                await link.close()
+
+    async def _wait(self, problem: str) -> None:
+        delay = BACKOFF_S[min(max(self._tries, 1), len(BACKOFF_S)) - 1]
+        coming = self._coming()
+        if coming:
+            delay = min(delay, LAUNCHING_S)
+        state = LinkState.CONNECTING if coming else LinkState.LOST
+        self._hurry.clear()
+        if self._told != (state, problem) or self._tries < len(BACKOFF_S):
+            self._tell(state, problem, time.time() + delay)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._hurry.wait(), delay)
+
+    def _tell(self, state: LinkState, text: str = "", retry_at: float | None = None) -> None:
+        self._told = (state, text)
+        self._hub.emit(LinkChanged(state, self.route.host, text, retry_at), node=self.node)
+
+
+class Links:
+    """The links to all nodes."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._gate = asyncio.Semaphore(AT_ONCE)
+        self.by_node: dict[int, NodeLink] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def use(self, routes: list[Route]) -> None:
+        """Connect by these routes; one that has not changed is tried at once, if it waits."""
+        for route in routes:
+            known = self.by_node.get(route.node)
+            if known is not None and known.route == route:
+                known.hurry()
+                continue
+            if known is not None:
+                task = asyncio.create_task(known.close())
+                self._closing.add(task)
+                task.add_done_callback(self._closing.discard)
+            # A part that came to its end before is followed again where it is somewhere else now: it was recovered.
+            if known is not None or not self._hub.read_to_the_end(route.node):
+                self.by_node[route.node] = NodeLink(self._hub, route, self._gate)
+
+    def up(self, node: int) -> Link | None:
+        """The link to a node that answers."""
+        known = self.by_node.get(node)
+        shown = self._hub.state.nodes.get(node)
+        if known is None or shown is None or shown.link is not LinkState.UP:
+            return None
+        return known.link
+
+    def hurry(self) -> None:
+        """Try all that are waited for now."""
+        for link in self.by_node.values():
+            link.hurry()
+
+    async def close(self) -> None:
+        """Let go of every node."""
+        await asyncio.gather(*(link.close() for link in self.by_node.values()))

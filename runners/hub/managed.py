@@ -1,0 +1,174 @@
+"""A managed job: SkyPilot brings it up and recovers it, here it is only looked at, because no ssh leads to its nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from ..errors import RunError
+from ..logs.clean import clean_lines
+from ..model import Cluster, ClusterChanged, RunEnded, RunPhase, Stage, StageChanged
+from . import order
+from .cloud import Sky, SkyError
+from .order import Order, Progress
+from .seam import CANCEL_SECONDS, CloudError, Hub
+from .telling import LOG_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+POLL_SECONDS = 10.0
+"""Between two questions where the job stands."""
+HURRY_SECONDS = 1.0
+"""The same for a job that is being cancelled."""
+LAST_WORDS_SECONDS = 15.0
+"""How long the end of a job's text is waited for once the job has ended."""
+NOT_OURS = "SkyPilot takes the cluster of a managed job down itself: `distui stop` ends the job"
+ENDS: Mapping[str, RunPhase] = {
+    "SUCCEEDED": RunPhase.SUCCEEDED,
+    "CANCELLED": RunPhase.STOPPED,
+    "FAILED": RunPhase.FAILED,
+    "FAILED_SETUP": RunPhase.FAILED,
+    "FAILED_PRECHECKS": RunPhase.FAILED,
+    "FAILED_NO_RESOURCE": RunPhase.FAILED,
+    "FAILED_CONTROLLER": RunPhase.FAILED,
+}
+
+
+class Managed:
+    """One managed job, from its submission to its end."""
+
+    def __init__(self, hub: Hub, ordered: Order, sky: Sky) -> None:
+        self._hub, self._order, self._sky = hub, ordered, sky
+        self._done = order.progress(hub.run_dir)
+        self._poll_s, self._look = POLL_SECONDS, asyncio.Event()
+        self._heard = False
+        """Whether the job has printed anything."""
+
+    async def run(self) -> None:
+        """Submit it if that was not done, then follow it. Raises nothing that a launch can meet."""
+        following = asyncio.create_task(self._follow())
+        stop = asyncio.create_task(self._hub.stop_asked.wait())
+        try:
+            await asyncio.wait({following, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if following.done():
+                following.result()
+            elif self._done.job is not None:
+                await self._cancel(self._done.job, following)
+        except (CloudError, RunError) as error:
+            self._hub.emit(StageChanged(Stage.PROVISION, "failed", str(error)))
+            self._hub.fail(f"the managed job failed: {error}")
+        finally:
+            for task in (following, stop):
+                task.cancel()
+            await asyncio.gather(following, stop, return_exceptions=True)
+
+    async def _cancel(self, job: int, following: asyncio.Task[None]) -> None:
+        """Have SkyPilot cancel it, and hear from it that this was done."""
+        await self._sky.call("managed_cancel", job=job)
+        self._poll_s = HURRY_SECONDS
+        self._look.set()
+        await asyncio.wait({following}, timeout=CANCEL_SECONDS)
+
+    async def _follow(self) -> None:
+        job = self._done.job if self._done.job is not None else await self._submit()
+        tail = asyncio.create_task(self._tail(job))
+        try:
+            while True:
+                one = next(iter(await self._sky.call("managed_jobs", job=job)), None)
+                if one is not None:
+                    self._tell(one)
+                    if one["state"] in ENDS:
+                        await asyncio.wait({tail}, timeout=LAST_WORDS_SECONDS)
+                        return self._end(one)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._poll_s):
+                        await self._look.wait()
+                self._look.clear()
+        finally:
+            tail.cancel()
+            await asyncio.gather(tail, return_exceptions=True)
+
+    async def _submit(self) -> int:
+        self._hub.emit(StageChanged(Stage.PROVISION, "begun", "submitting a managed job"))
+        task = order.task(self._order)
+        found = await self._sky.call("managed_launch", self._log, config=task, name=self._order.cluster)
+        if found["job"] is None:
+            raise CloudError("SkyPilot submitted no job: see launch.log")
+        self._done = Progress(job=int(found["job"]))
+        order.keep(self._hub.run_dir, self._done)
+        return int(found["job"])
+
+    def _tell(self, one: dict[str, Any]) -> None:
+        """Where it stands, when that changed."""
+        now = Cluster(
+            name=self._order.cluster,
+            job=one["job"],
+            managed=True,
+            state=one["state"],
+            recoveries=one["recoveries"] or 0,
+        )
+        if now != self._hub.state.cluster:
+            self._hub.emit(ClusterChanged(now))
+            stages = self._hub.state.stages
+            if one["state"] == "RUNNING" and not any(key[0] is Stage.START for key in stages):
+                self._hub.emit(StageChanged(Stage.PROVISION, "done"))
+                self._hub.emit(StageChanged(Stage.START, "begun", "SkyPilot runs the managed job"))
+                self._hub.emit(StageChanged(Stage.START, "done"))
+
+    def _end(self, one: dict[str, Any]) -> None:
+        phase = ENDS[one["state"]]
+        why = f": {one['why']}" if one["why"] else ""
+        text = f"managed job {one['job']} ended as {one['state']}{why}"
+        self._hub.emit(RunEnded(phase, 0 if phase is RunPhase.SUCCEEDED else 1, text))
+
+    async def _tail(self, job: int) -> None:
+        """All that it prints; SkyPilot gives up on a job that takes its time to begin."""
+        while not self._heard:
+            with contextlib.suppress(SkyError):
+                await self._sky.call("managed_tail", self._hear, job=job)
+            if not self._heard:
+                await asyncio.sleep(POLL_SECONDS)
+
+    def _hear(self, text: str) -> None:
+        self._heard = True
+        self._log(text)
+
+    def _log(self, text: str) -> None:
+        with (self._hub.run_dir / LOG_FILE).open("a", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in clean_lines(text.encode("utf-8", "replace")))
+
+
+class ManagedCloud:
+    """Satisfies seam.Cloud for a managed job, which `Managed` follows."""
+
+    def __init__(self, hub: Hub, sky: Sky) -> None:
+        self._hub, self._sky = hub, sky
+
+    async def watch(self) -> None:
+        """Nothing but the job itself is looked at."""
+        await asyncio.Event().wait()
+
+    async def cancel(self) -> str:
+        """See seam.Cloud."""
+        job = order.progress(self._hub.run_dir).job
+        if job is None:
+            return "no job was submitted yet"
+        try:
+            await self._sky.call("managed_cancel", job=job)
+        finally:
+            await self._sky.close()
+        return f"managed job {job} is cancelled"
+
+    def check_down(self, cluster: str) -> None:
+        """See seam.Cloud. Raises CloudError."""
+        raise CloudError(NOT_OURS)
+
+    async def down(self, cluster: str) -> str:
+        """See seam.Cloud. Raises CloudError."""
+        raise CloudError(NOT_OURS)
+
+    async def set_autostop(self, minutes: int | None) -> str:
+        """See seam.Cloud."""
+        raise CloudError("the cluster of a managed job goes down with the job: there is no autostop to set")

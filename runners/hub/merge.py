@@ -1,0 +1,75 @@
+"""An event as one node's agent tells it → as it stands in the journal of all nodes. Pure."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from ..logs.files import whole_id
+from ..model import (
+    AttemptEnded,
+    AttemptStarted,
+    CaughtUp,
+    CommandDone,
+    CommandReceived,
+    Event,
+    FindingCleared,
+    FindingRaised,
+    LogGrew,
+    NcclChanged,
+    RankChanged,
+    RunCreated,
+    Stamped,
+)
+
+SMALLEST_SHIFT_S = 0.5
+"""Clocks that differ by less are taken for the same one: what travels takes time, too, and nodes keep theirs by NTP."""
+SKEW_S = 2.0
+"""Clocks that differ by more are worth a finding."""
+
+
+def sub_id(command: str, node: int) -> str:
+    """Id under which a node is asked for its part of a command."""
+    return f"{command}.{node}"
+
+
+def shift_of(told: float, now: float) -> float:
+    """Seconds to add to a node's times, from the time it told and ours when that arrived; 0.0 where it told none."""
+    difference = now - told
+    return difference if told and abs(difference) >= SMALLEST_SHIFT_S else 0.0
+
+
+def merge(stamped: Stamped, node: int, shift: float, host: str = "") -> Stamped | None:
+    """The event with its node, our clock's time, and its seq as `source`; None for what only that link needs.
+
+    `host`: what the node is called here, by which ssh finds it.
+    """
+    event = stamped.event
+    if isinstance(event, CaughtUp):
+        return None
+    if isinstance(event, CommandReceived | CommandDone) and event.id.endswith(f".{node}"):
+        return None  # the hub itself asked, and says in one line what came of it
+    if isinstance(event, RunCreated) and host:
+        event = structs.replace(event, host=host)
+    return Stamped(stamped.time + shift, _placed(event, node, shift), 0, node, stamped.seq)
+
+
+def _placed(event: Event, node: int, shift: float) -> Event:
+    """The fields of an event that name a node, a file or a time."""
+    if isinstance(event, AttemptStarted):
+        return structs.replace(
+            event, ranks=tuple(structs.replace(place, node=node) for place in event.ranks)
+        )
+    if isinstance(event, FindingRaised):
+        return FindingRaised(structs.replace(event.finding, node=node))
+    if isinstance(event, FindingCleared):
+        return structs.replace(event, node=node)
+    if isinstance(event, LogGrew):
+        return LogGrew({whole_id(file, node): size for file, size in event.sizes.items()})
+    if isinstance(event, AttemptEnded) and event.first_cause is not None:
+        at = None if event.first_cause.at is None else event.first_cause.at + shift
+        return structs.replace(event, first_cause=structs.replace(event.first_cause, node=node, at=at))
+    if isinstance(event, RankChanged) and event.at is not None:
+        return structs.replace(event, at=event.at + shift)
+    if isinstance(event, NcclChanged) and event.until is not None:
+        return structs.replace(event, until=event.until + shift)
+    return event

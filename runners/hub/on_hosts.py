@@ -1,0 +1,250 @@
+"""A launch on hosts that the user named: bundle, code and job document by ssh, then a job process on each.
+
+Nothing of it is asked of anybody else, so a hub that died in mid-launch does it all again: what is there already is
+left as it is, and a part that runs is not started twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from ...presets.secrets import MASK
+from ..agent.sealing import KEY_FILE
+from ..errors import RunError
+from ..hosts.calls import HostError, Way, call, each
+from ..hosts.copying import pack, send_bundle, send_work
+from ..model import Cluster, ClusterChanged, LinkChanged, LinkState, Stage, StageChanged, Stop
+from ..node import bundle as bundles
+from ..node.document import HUB_FILE, Document, Start
+from ..node.part import RELAY_KEY
+from ..wire.client import new_id
+from ..wire.link import LinkError
+from ..wire.ssh import SshLink
+from .routes import Route, check
+from .seam import LAUNCH_FILE, CloudError, Hub
+
+KIND = "hosts"
+START_SECONDS = 90.0
+LINK_SECONDS = 60.0
+REVIVE_SECONDS = 30.0
+NOT_OURS = "nobody provisioned these hosts: distui neither takes them down nor pays for them"
+
+
+class Order(Struct, frozen=True, omit_defaults=True):
+    """launch.json of such a run."""
+
+    kind: str
+    hosts: tuple[str, ...]
+    """Destinations for ssh, by node."""
+    names: tuple[str, ...]
+    """How the screen names them."""
+    addresses: tuple[str, ...]
+    """By which the nodes reach each other."""
+    options: tuple[str, ...] = ()
+    """Further options for ssh."""
+    workdir: str = ""
+    """Directory here that is copied to every host; "": the code is there."""
+    work: str = ""
+    """Where it goes, below ~/.distui there."""
+
+
+def read(run_dir: Path) -> Order | None:
+    """The order of a run; None where it has none that this module fulfils."""
+    try:
+        found = msgspec.json.decode((run_dir / LAUNCH_FILE).read_bytes(), type=Order)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return found if found.kind == KIND else None
+
+
+class Hosts:
+    """The hosts of one run. As a seam.Cloud it can only say that it is none."""
+
+    def __init__(self, hub: Hub, order: Order) -> None:
+        self._hub, self._order = hub, order
+        self._nodes = range(len(order.hosts))
+        self._bundle = Path()
+
+    def _way(self, node: int) -> Way:
+        return Way(self._order.hosts[node], self._order.options)
+
+    # --- launching -------------------------------------------------------------------------------------------
+
+    async def launch(self) -> None:
+        """All stages; what fails on any host is told of all of them."""
+        self._hub.emit(ClusterChanged(Cluster(infra=KIND, resources=f"{len(self._order.hosts)} hosts")))
+        self._introduce()
+        try:
+            await self._stage(Stage.SYNC, self._sync())
+            await self._stage(Stage.START, self._start_all())
+        except HostError as error:
+            await self._end_begun()
+            self._hub.fail(f"the launch failed: {error}")
+            return
+        self._hub.emit(StageChanged(Stage.START, "done"))
+
+    def _introduce(self) -> None:
+        """Who the nodes are is known before anything of them is."""
+        for node, name in enumerate(self._order.names):
+            if node not in self._hub.state.nodes:
+                self._hub.emit(LinkChanged(LinkState.CONNECTING, name), node=node)
+
+    async def _stage(self, stage: Stage, doing: Coroutine[object, object, None]) -> None:
+        """One stage; given up when the run is stopped. Raises HostError."""
+        self._hub.emit(StageChanged(stage, "begun", f"{len(self._order.hosts)} hosts"))
+        work = asyncio.create_task(doing)
+        stop = asyncio.create_task(self._hub.stop_asked.wait())
+        try:
+            await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise HostError("stopped")
+            work.result()
+        except HostError as error:
+            self._hub.emit(StageChanged(stage, "failed", str(error)))
+            raise
+        finally:
+            stop.cancel()
+            work.cancel()
+            await asyncio.gather(work, stop, return_exceptions=True)
+        if stage is not Stage.START:
+            self._hub.emit(StageChanged(stage, "done"))
+
+    async def _sync(self) -> None:
+        data, code = await self._pack_bundle(), b""
+        if self._order.workdir:
+            code = await pack(Path(self._order.workdir), Path(self._order.work).name, only_code=True)
+        self._raise_all(await each(self._nodes, lambda node: self._sync_one(node, data, code)))
+
+    async def _pack_bundle(self) -> bytes:
+        try:
+            self._bundle = await asyncio.to_thread(bundles.build)
+        except RunError as error:
+            raise HostError(str(error)) from None
+        return await pack(self._bundle, self._bundle.name, only_code=False)
+
+    async def _sync_one(self, node: int, data: bytes, code: bytes) -> None:
+        self._hub.emit(StageChanged(Stage.SYNC, "begun"), node=node)
+        await send_bundle(self._way(node), self._bundle, data)
+        if code:
+            await send_work(self._way(node), self._order.work, code)
+        self._hub.emit(StageChanged(Stage.SYNC, "done"), node=node)
+
+    async def _start_all(self) -> None:
+        self._raise_all(await each(self._nodes, self._start))
+        self._hub.set_routes([self._route(node) for node in self._nodes])
+        await self._linked(list(self._nodes), LINK_SECONDS)
+
+    async def _start(self, node: int) -> None:
+        """The job process of a node, with what must not stand in a file on its stdin. Raises HostError."""
+        given = Start(self._document(), self._secrets())
+        words = ("sh", f"~/.distui/{self._bundle.name}/node.sh", "start", self._hub.record.run, str(node))
+        await call(self._way(node), words, msgspec.json.encode(given), START_SECONDS)
+
+    def _document(self) -> Document:
+        return msgspec.json.decode((self._hub.run_dir / HUB_FILE).read_bytes(), type=Document)
+
+    def _secrets(self) -> dict[str, str]:
+        """Raises HostError."""
+        try:
+            key = (self._hub.run_dir / KEY_FILE).read_text()
+        except OSError as error:
+            raise HostError(f"cannot read {error.filename}: {error.strerror}") from None
+        names = [name for name, value in self._hub.plan.env.items() if value == MASK]
+        return {RELAY_KEY: key, **{name: os.environ[name] for name in names if name in os.environ}}
+
+    def _route(self, node: int) -> Route:
+        remote = (
+            "sh",
+            f"~/.distui/{self._bundle.name}/node.sh",
+            "attach",
+            self._hub.record.run8,
+            str(node),
+        )
+        order = self._order
+        return check(Route(node, order.names[node], "ssh", order.hosts[node], order.options, remote))
+
+    async def _linked(self, nodes: Sequence[int], seconds: float) -> None:
+        """Until these nodes' links are up, or their parts have ended. Raises HostError after `seconds`."""
+        good = (LinkState.UP, LinkState.ENDED)
+
+        def missing() -> list[int]:
+            known = self._hub.state.nodes
+            return [node for node in nodes if node not in known or known[node].link not in good]
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while missing():
+                    await asyncio.sleep(0.05)
+        if missing():
+            names = ", ".join(self._order.hosts[node] for node in missing())
+            raise HostError(f"{names} started, and its agent does not answer: see agent.log there")
+
+    def _raise_all(self, answers: Sequence[object]) -> None:
+        """Raises one HostError that names every host that failed."""
+        errors = [str(answer) for answer in answers if isinstance(answer, HostError)]
+        if errors:
+            raise HostError("; ".join(errors))
+
+    async def _end_begun(self) -> None:
+        """Of a launch that failed nothing goes on."""
+        if self._bundle.name:
+            await each(self._nodes, self._end)
+
+    async def _end(self, node: int) -> None:
+        route = self._route(node)
+        try:
+            link = await SshLink.open(route.target, route.options, route.remote)
+        except LinkError:
+            return  # never started
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await asyncio.gather(link.send(Stop(new_id(), 2.0)))
+        except (LinkError, TimeoutError):
+            self._hub.emit(StageChanged(Stage.START, "failed", "its part may still run"), node=node)
+        finally:
+            await link.close()
+
+    # --- afterwards ------------------------------------------------------------------------------------------
+
+    async def revive(self, nodes: Sequence[int]) -> None:
+        """Start the parts of these nodes again, where their hosts are back; whoever is not stays silent."""
+        data = await self._pack_bundle()
+
+        async def again(node: int) -> None:
+            await send_bundle(self._way(node), self._bundle, data)
+            await self._start(node)
+
+        answers = await each(nodes, again)
+        back = [
+            node for node, answer in zip(nodes, answers, strict=True) if not isinstance(answer, HostError)
+        ]
+        if back:
+            with contextlib.suppress(HostError):
+                await self._linked(back, REVIVE_SECONDS)
+
+    async def watch(self) -> None:
+        """Nothing changes by itself."""
+        await asyncio.Event().wait()
+
+    async def cancel(self) -> str:
+        """See seam.Cloud. Raises CloudError."""
+        raise CloudError("the hosts that do not answer are told to stop as soon as they do")
+
+    def check_down(self, cluster: str) -> None:
+        """See seam.Cloud. Raises CloudError."""
+        raise CloudError(NOT_OURS)
+
+    async def down(self, cluster: str) -> str:
+        """See seam.Cloud. Raises CloudError."""
+        raise CloudError(NOT_OURS)
+
+    async def set_autostop(self, minutes: int | None) -> str:
+        """See seam.Cloud. Raises CloudError."""
+        raise CloudError(NOT_OURS)

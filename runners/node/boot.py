@@ -1,0 +1,159 @@
+"""The start of distui's own processes on a node, from a bundle: unpacks it once, and executes what was asked for.
+
+Standard library only, as it runs before anything is unpacked; and `fits` is answered by whatever Python there is.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+VERBS = ("job", "start", "probe", "distui")
+USAGE = "usage: node.sh job RUN | start RUN NODE | attach RUN8 NODE | probe | distui …\n"
+
+
+def supported() -> bool:
+    """Whether this interpreter can run distui's own processes."""
+    plain = not sys.abiflags and sys.implementation.name == "cpython"  # "t": wheels of another ABI
+    return (3, 11) <= sys.version_info < (4,) and plain
+
+
+def tags() -> tuple[str, str]:
+    """The machine and the ABI tag that a compiled wheel must have: ("x86_64", "cp311")."""
+    return os.uname().machine, f"cp{sys.version_info[0]}{sys.version_info[1]}"
+
+
+def fits(wheel: str) -> bool:
+    """Whether a wheel can be imported here (names of wheels: PEP 427; tags: PEP 425)."""
+    machine, mine = tags()
+    pythons, abi, platform = wheel[: -len(".whl")].split("-")[-3:]
+    if platform != "any" and not platform.endswith("_" + machine):
+        return False
+    if abi == "none":
+        return "py3" in pythons.split(".")
+    if abi == "abi3":
+        return int(pythons[3:] or 0) <= sys.version_info[1]
+    return pythons == abi == mine
+
+
+def homes() -> list[str]:
+    """Where a bundle may be unpacked, the best first: a cache of this user's alone."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return [os.path.join(cache, "distui"), f"/tmp/distui-{os.getuid()}"]
+
+
+def library(here: str, shelf: str = "wheels") -> str:
+    """Folder with what fits on a shelf of the bundle `here`, unpacked when it is not there yet. Raises OSError.
+
+    Beside the "wheels" is distui itself; the "screens" are what only somebody who sits here needs.
+    """
+    kind = "lib" if shelf == "wheels" else shelf
+    name = "-".join((kind, os.path.basename(here).rpartition("-")[2], tags()[1], tags()[0]))
+    problem = OSError(2, "no place to unpack", here)
+    for home in homes():
+        lib = os.path.join(home, name)
+        try:
+            os.makedirs(home, mode=0o700, exist_ok=True)
+            if os.stat(home).st_uid != os.getuid():
+                raise OSError(13, "belongs to another user", home)
+            if not os.path.isdir(lib):
+                unpack(here, shelf, lib)
+            return lib
+        except OSError as error:
+            problem = error
+    raise problem
+
+
+def unpack(here: str, shelf: str, lib: str) -> None:
+    """Whole or not at all; several nodes may do it at once where they share a home. Raises OSError."""
+    import shutil
+    import tempfile
+    import zipfile
+
+    fresh = tempfile.mkdtemp(prefix=".lib-", dir=os.path.dirname(lib))
+    wheels = os.path.join(here, shelf)
+    archives = [os.path.join(wheels, name) for name in sorted(os.listdir(wheels)) if fits(name)]
+    if shelf == "wheels":
+        archives.append(os.path.join(here, "distui.zip"))
+    try:
+        for archive in archives:
+            with zipfile.ZipFile(archive) as file:
+                file.extractall(fresh)
+                for entry in file.infolist():
+                    if entry.external_attr >> 16 & 0o100:  # which extractall forgets
+                        os.chmod(os.path.join(fresh, entry.filename), 0o755)
+        os.rename(fresh, lib)
+    except OSError:
+        if not os.path.isdir(lib):  # else another one was quicker
+            raise
+    except zipfile.BadZipFile as error:
+        raise OSError(22, f"{error}: copy the bundle again", archive) from None
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def has_wheels(here: str) -> bool:
+    """Whether the bundle has what needs compiling for this interpreter."""
+    names = os.listdir(os.path.join(here, "wheels"))
+    return all(
+        any(name.startswith(one) and fits(name) for name in names) for one in ("msgspec-", "psutil-")
+    )
+
+
+def remember() -> None:
+    """Note this interpreter for the next time, as a bridge has no time to look for one."""
+    path = os.path.join(homes()[0], "python-" + os.uname().nodename)
+    try:
+        with open(f"{path}.{os.getpid()}", "w") as file:
+            file.write(sys.executable + "\n")
+        os.replace(f"{path}.{os.getpid()}", path)
+    except OSError:
+        pass  # it is looked for again
+
+
+def main(argv: list[str]) -> int:
+    """`fits`: print this interpreter's path, if it will do; else execute what was asked for."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    if argv[:1] == ["fits"]:
+        if not supported() or not has_wheels(here):
+            return 1
+        print(sys.executable)
+        return 0
+    if not argv or argv[0] not in VERBS:
+        sys.stderr.write(USAGE)
+        return 2
+    try:
+        if argv[0] == "distui":
+            execute([library(here), library(here, "screens")], ["distui.tui", *argv[1:]])
+        offer(here)
+        execute([library(here)], ["distui.runners.node", *argv])
+    except OSError as error:
+        sys.stderr.write(f"distui: {error.filename or here} on {os.uname().nodename}: {error.strerror}\n")
+    return 2
+
+
+def offer(here: str) -> None:
+    """Put the command `~/.distui/distui` there, for whoever logs in on this node."""
+    path = os.path.join(os.path.dirname(here), "distui")
+    quoted = "'" + here.replace("'", "'\\''") + "'"
+    try:
+        with open(f"{path}.{os.getpid()}", "w") as file:
+            file.write(f'#!/bin/sh\nexec sh {quoted}/node.sh distui "$@"\n')
+        os.chmod(f"{path}.{os.getpid()}", 0o755)
+        os.replace(f"{path}.{os.getpid()}", path)
+    except OSError:
+        pass  # the run does not need it
+
+
+def execute(libraries: list[str], words: list[str]) -> None:
+    """Become distui's own process, which finds its library by PYTHONPATH, and so do its children. Raises OSError."""
+    remember()
+    env = dict(os.environ)
+    env["DISTUI_USER_PYTHONPATH"] = env.get("PYTHONPATH", "")
+    env["PYTHONPATH"] = os.pathsep.join(libraries)
+    env.pop("PYTHONHOME", None)
+    os.execve(sys.executable, [sys.executable, "-P", "-m", *words], env)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

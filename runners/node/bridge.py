@@ -1,0 +1,115 @@
+"""`bridge.py RUN8 NODE [SECONDS]`: joins stdio with the socket of that node's agent.
+
+Standard library only, any Python 3. It is what ssh executes: nothing but these bytes may go to stdout, and it must be
+there at once.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+import sys
+import threading
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CHUNK = 1 << 16
+GRACE_S = 2.0
+"""How long the agent may go on talking to whoever has hung up."""
+LOOK_S = 0.05
+NO_AGENT = 4
+"""Exit code: the same that every verb gives for a node that cannot be reached."""
+
+
+def connect(path: str) -> socket.socket:
+    """A connection to an agent of this user. Raises OSError."""
+    folder = os.lstat(os.path.dirname(path))
+    if not stat.S_ISDIR(folder.st_mode) or folder.st_uid != os.getuid() or folder.st_mode & 0o022:
+        raise OSError(13, "its directory is not yours alone")
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    one.connect(path)
+    peer = struct.unpack("3i", one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    if peer[1] not in (os.getuid(), 0):
+        raise OSError(13, "another user listens there")
+    return one
+
+
+def connect_within(path: str, seconds: float) -> socket.socket:
+    """The same as soon as an agent listens there, which a job that starts just now has yet to do. Raises OSError."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return connect(path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(LOOK_S)
+
+
+def copy(take: Callable[[int], bytes], give: Callable[[bytes], None], *done: threading.Event) -> None:
+    """Until `take` has nothing more, or `give` takes nothing more; then set `done`."""
+    try:
+        while True:
+            data = take(CHUNK)
+            if not data:
+                break
+            give(data)
+    except OSError:
+        pass  # the other end has left, which is an end like any other
+    finally:
+        for event in done:
+            event.set()
+
+
+def hang_up(agent: socket.socket) -> None:
+    """Nothing more comes from here; what the agent has still to say is heard."""
+    try:
+        agent.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass  # it was quicker
+
+
+def read(size: int) -> bytes:
+    """At most `size` bytes of stdin."""
+    return os.read(0, size)
+
+
+def write_all(data: bytes) -> None:
+    """All of `data` to stdout. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(1, view) :]
+
+
+def main(argv: list[str]) -> int:
+    """Exit code 0 when the agent ended, or GRACE_S after stdin did; 4 with a sentence when there is no agent."""
+    wait = argv[2] if len(argv) > 2 else "0"
+    if len(argv) not in (2, 3) or not (argv[0] + argv[1]).isalnum() or not wait.isdigit():
+        sys.stderr.write("usage: node.sh attach RUN8 NODE [SECONDS]\n")
+        return 2
+    folder = os.environ.get("DISTUI_SOCKET_DIR") or f"/tmp/distui-{os.getuid()}"
+    path = os.path.join(folder, f"{argv[0]}n{argv[1]}.sock")
+    try:
+        agent = connect_within(path, float(wait))
+    except OSError as error:
+        why = error.strerror or error
+        sys.stderr.write(f"distui: no agent answers on {path} of {os.uname().nodename} ({why})\n")
+        return NO_AGENT
+    asked, answered = threading.Event(), threading.Event()
+    threading.Thread(target=copy, args=(read, agent.sendall, asked), daemon=True).start()
+    threading.Thread(target=copy, args=(agent.recv, write_all, answered, asked), daemon=True).start()
+    asked.wait()
+    hang_up(agent)
+    answered.wait(GRACE_S)
+    return 0
+
+
+if __name__ == "__main__":
+    CODE = main(sys.argv[1:])
+    sys.stderr.flush()
+    os._exit(CODE)  # a thread may be in a read that nothing ends

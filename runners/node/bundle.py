@@ -1,0 +1,224 @@
+"""The bundle: a directory that brings distui to a node which has neither distui nor a package index.
+
+    bundle-<hash>/   node.sh  boot.py  bridge.py  distui.zip  wheels/  screens/
+
+`distui.zip` holds this installation's own files (a checkout's or a wheel's), `wheels/` what they need that is
+compiled: for CPython 3.11 to 3.14 on x86_64 and aarch64, as `pip download` finds it. Without an index it is this
+environment's own installed packages, good for the same Python and machine. `screens/` is what the cockpit needs
+beside that, for whoever logs in on a node: pure Python, packed as it is installed here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from pathlib import Path
+
+from ..errors import RunError
+
+ROOMS = ("presets", "runners", "tui")
+TOP = ("node.sh", "boot.py", "bridge.py")
+NEEDED = ("msgspec", "psutil", "nvidia-ml-py")
+SCREENS = (
+    *("textual", "rich", "markdown-it-py", "mdurl", "mdit-py-plugins", "linkify-it-py", "uc-micro-py"),
+    *("pygments", "platformdirs", "typing-extensions"),
+)
+"""Textual and what it needs, as far as it is installed."""
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+MACHINES = ("x86_64", "aarch64")
+PLATFORMS = ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
+DOWNLOAD_SECONDS = 60.0
+RETRY_SECONDS = 6 * 3600.0
+"""After so long an index that did not have everything is asked again."""
+DONE = "complete"
+TRIED = "tried"
+
+
+def cache_dir() -> Path:
+    """Where bundles are kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "distui" / "bundles"
+
+
+def build(cache: Path | None = None) -> Path:
+    """The directory of a bundle of exactly this distui, made when there is none yet. Raises RunError."""
+    home = cache or cache_dir()
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files = dict(_files())
+        shelves = {"wheels": _wheels(home), "screens": _screens(home)}
+        made = home / f"bundle-{_hash(files, [wheel for shelf in shelves.values() for wheel in shelf])}"
+        if not made.is_dir():
+            _make(made, files, shelves)
+    except OSError as error:
+        raise RunError(
+            f"the bundle for the nodes cannot be written to {home} ({error.strerror}): "
+            "free space or set XDG_CACHE_HOME to a directory you can write"
+        ) from None
+    return made
+
+
+def _files() -> Iterator[tuple[str, bytes]]:
+    """This installation's files by their path in `distui.zip`, and the words by which Python knows its version."""
+    runners = Path(__file__).resolve().parent.parent
+    for room in ROOMS:
+        root = runners.parent / room
+        for path in sorted(root.rglob("*")):
+            if "__pycache__" not in path.parts and path.is_file():
+                yield f"distui/{room}/{path.relative_to(root).as_posix()}", path.read_bytes()
+    version = metadata.version("distui")
+    about = f"Metadata-Version: 2.1\nName: distui\nVersion: {version}\n"
+    yield f"distui-{version}.dist-info/METADATA", about.encode()
+
+
+def _hash(files: dict[str, bytes], wheels: list[Path]) -> str:
+    found = hashlib.sha256()
+    for name, data in files.items():
+        found.update(f"{name}\0{len(data)}\0".encode() + data)
+    for wheel in wheels:
+        found.update(wheel.name.encode() + b"\0")
+    return found.hexdigest()[:12]
+
+
+def _make(made: Path, files: dict[str, bytes], shelves: dict[str, list[Path]]) -> None:
+    """Whole or not at all. Raises OSError."""
+    fresh = Path(tempfile.mkdtemp(prefix=".bundle-", dir=made.parent))
+    try:
+        for shelf, wheels in shelves.items():
+            (fresh / shelf).mkdir()
+            for wheel in wheels:
+                _link(wheel, fresh / shelf / wheel.name)
+        for name in TOP:
+            (fresh / name).write_bytes(files[f"distui/runners/node/{name}"])
+        (fresh / "node.sh").chmod(0o755)
+        with zipfile.ZipFile(fresh / "distui.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, data in files.items():
+                entry = zipfile.ZipInfo(name)
+                entry.external_attr = (0o755 if data.startswith(b"#!") else 0o644) << 16
+                archive.writestr(entry, data, zipfile.ZIP_DEFLATED)
+        fresh.chmod(0o755)
+        fresh.rename(made)
+    except OSError:
+        if not made.is_dir():  # else somebody else was quicker
+            raise
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+# --- wheels ------------------------------------------------------------------------------------------------------
+
+
+def requirements() -> list[str]:
+    """What distui needs on a node, with the versions that it asks for."""
+    wanted = {_normal(name) for name in NEEDED}
+    asked = [line.partition(";")[0].strip() for line in metadata.requires("distui") or []]
+    return sorted(line for line in asked if _normal(re.split(r"[<>=!~ \[]", line)[0]) in wanted)
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _wheels(home: Path) -> list[Path]:
+    """Wheels for every Python and machine that there are some for. Raises OSError and RunError."""
+    asked = requirements()
+    key = hashlib.sha256("\n".join([*asked, *PYTHONS, *MACHINES]).encode()).hexdigest()[:12]
+    shelf = home / f"wheels-{key}"
+    shelf.mkdir(exist_ok=True)
+    tried = shelf / TRIED
+    if not (shelf / DONE).exists() and not (
+        tried.exists() and time.time() - tried.stat().st_mtime < RETRY_SECONDS
+    ):
+        if _download(asked, shelf):
+            (shelf / DONE).touch()
+        else:
+            for name in NEEDED:
+                _pack_installed(name, shelf)
+        tried.touch()
+    return sorted(shelf.glob("*.whl"))
+
+
+def _screens(home: Path) -> list[Path]:
+    """Wheels of SCREENS as they are installed here, packed once each. Raises OSError and RunError."""
+    shelf = home / "screens"
+    shelf.mkdir(exist_ok=True)
+    found = []
+    for name in SCREENS:
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+        target = shelf / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+        if not target.exists():
+            _pack_installed(name, shelf)
+        found.append(target)
+    return sorted(found)
+
+
+def _download(asked: list[str], shelf: Path) -> bool:
+    """Get them from the package index; False when some are missing afterwards."""
+    first, *jobs = [(python, machine) for python in PYTHONS for machine in MACHINES]
+    if not _download_one(asked, shelf, *first):
+        return False  # no index, most likely: it is not asked seven times more
+    with ThreadPoolExecutor(4) as pool:
+        return all(list(pool.map(lambda job: _download_one(asked, shelf, *job), jobs)))
+
+
+def _download_one(asked: list[str], shelf: Path, python: str, machine: str) -> bool:
+    words = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-input",
+    ]
+    words += ["--only-binary=:all:", "--no-deps", "--implementation", "cp", "--python-version", python]
+    words += [word for platform in PLATFORMS for word in ("--platform", f"{platform}_{machine}")]
+    with tempfile.TemporaryDirectory(prefix=".get-", dir=shelf) as folder:
+        try:
+            done = subprocess.run(
+                [*words, "--dest", folder, *asked],
+                stdin=subprocess.DEVNULL, capture_output=True, timeout=DOWNLOAD_SECONDS, check=False,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+        for wheel in Path(folder).glob("*.whl"):
+            wheel.replace(shelf / wheel.name)
+    return done.returncode == 0
+
+
+def _pack_installed(name: str, shelf: Path) -> None:
+    """This environment's own copy of a package as a wheel for its Python and machine. Raises OSError and RunError."""
+    try:
+        found = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        raise RunError(f"{name} is not installed beside distui: install distui again") from None
+    files = [file for file in found.files or [] if ".." not in file.parts and file.suffix != ".pyc"]
+    pure = not any(file.suffix == ".so" for file in files)
+    python = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    tags = "py3-none-any" if pure else f"{python}-{python}-linux_{os.uname().machine}"
+    target = shelf / f"{name.replace('-', '_')}-{found.version}-{tags}.whl"
+    temporary = target.with_suffix(f".{os.getpid()}.tmp")
+    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in files:
+            archive.write(Path(str(found.locate_file(file))), str(file))
+    temporary.replace(target)

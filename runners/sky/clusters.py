@@ -1,0 +1,168 @@
+"""Clusters and their jobs, through SkyPilot's SDK."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+from .serve import Call, Lines
+
+
+def launch(
+    call: Call, config: dict[str, Any], cluster: str, fast: bool = False, retry_until_up: bool = False
+) -> dict[str, Any]:
+    """Bring the cluster up (or reuse it) and submit the task. {"job": number, …`describe`}."""
+    import sky
+    from sky.client import sdk
+
+    task = sky.Task.from_yaml_config(config)
+    request = sdk.launch(task, cluster_name=cluster, fast=fast, retry_until_up=retry_until_up)
+    call.began(request)
+    return follow(call, request, cluster)
+
+
+def follow(call: Call, request: str, cluster: str) -> dict[str, Any]:
+    """Wait for a launch that the API server works at, its text told on the way."""
+    import sky
+
+    call.request = str(request)
+    job, _ = sky.stream_and_get(request, output_stream=Lines(call))
+    return {"job": job, **(describe(call, cluster) or {})}
+
+
+def give_up(request: str) -> None:
+    """Have the API server stop working at a request."""
+    import sky
+    from sky.client import sdk
+
+    sky.get(sdk.api_cancel([request], silent=True))
+
+
+def describe(call: Call, cluster: str, refresh: bool = False) -> dict[str, Any] | None:
+    """What SkyPilot knows of a cluster; None when there is none of that name. `refresh`: ask the cloud, too."""
+    import sky
+    from sky.utils import common_utils
+
+    mode = sky.StatusRefreshMode.FORCE if refresh else sky.StatusRefreshMode.NONE
+    records = sky.get(sky.status([cluster], refresh=mode, all_users=True))
+    if not records:
+        return None
+    record = records[0]
+    handle = record["handle"]
+    launched = getattr(handle, "launched_resources", None)
+    minutes = record["autostop"]
+    return {
+        "state": record["status"].value,
+        "nodes": record.get("nodes") or getattr(handle, "launched_nodes", None),
+        "hosts": [name for name in str(record.get("node_names") or "").split(",") if name],
+        "resources": str(record.get("resources_str") or ""),
+        "infra": str(launched.infra.to_str() or "") if launched is not None else "",
+        "since": record["launched_at"],
+        "autostop_min": minutes if isinstance(minutes, int) and minutes >= 0 else None,
+        "down": bool(record["to_down"]),
+        "ours": record["user_hash"] == common_utils.get_user_hash(),
+        "user": record["user_name"],
+        "event": str(record.get("last_event") or ""),
+        "managed": bool(record.get("is_managed")),
+    }
+
+
+def cost(call: Call, cluster: str) -> dict[str, float] | None:
+    """What the cluster has cost and for how long, by SkyPilot's own report; None where it names no price."""
+    import sky
+
+    for report in sky.get(sky.cost_report(days=None)) or ():
+        if report["name"] == cluster and report.get("total_cost") and report.get("duration"):
+            return {"total": float(report["total_cost"]), "seconds": float(report["duration"])}
+    return None
+
+
+def reach(call: Call, cluster: str) -> dict[str, Any]:
+    """Write ~/.ssh/config right and name the alias of every node.
+
+    What the SDK's launch leaves there lacks, on Slurm, the way through the API server: then the alias of a node
+    is the login host. Only SkyPilot's own command line writes the whole, and this is its function.
+    """
+    import sky
+    from sky.client.cli import command
+
+    write = getattr(command, "_get_cluster_records_and_set_ssh_config", None)
+    if write is not None:
+        write(clusters=[cluster])
+    else:
+        beside = shutil.which("sky", path=os.path.dirname(sys.executable)) or "sky"
+        subprocess.run([beside, "status", cluster], stdin=subprocess.DEVNULL, check=True, timeout=120)
+    record = sky.get(sky.status([cluster], all_users=True))[0]
+    nodes = len(record["handle"].cached_external_ips)
+    aliases = [cluster if node == 0 else f"{cluster}-worker{node}" for node in range(nodes)]
+    names = [name for name in str(record.get("node_names") or "").split(",") if name]
+    return {"aliases": aliases, "hosts": names}
+
+
+def jobs(call: Call, cluster: str) -> list[dict[str, Any]]:
+    """The cluster's queue, newest first."""
+    import sky
+
+    return [
+        {
+            "job": record["job_id"],
+            "name": record["job_name"],
+            "state": record["status"].value,
+            "began": record["start_at"],
+            "ended": record["end_at"],
+        }
+        for record in sky.get(sky.queue(cluster))
+    ]
+
+
+def job_state(call: Call, cluster: str, job: int) -> str | None:
+    """SkyPilot's word for where a job stands; None when it knows no such job."""
+    import sky
+
+    states = sky.get(sky.job_status(cluster, [job]))
+    state = next((one for number, one in states.items() if number is not None and int(number) == job), None)
+    return None if state is None else str(state.value)
+
+
+def tail(call: Call, cluster: str, job: int | None = None) -> int:
+    """What a job of the cluster prints, told until it ends or the call is cancelled."""
+    import sky
+
+    call.pass_on(sky.tail_logs(cluster, job, follow=True, preload_content=False))
+    return 0
+
+
+def provision_log(call: Call, cluster: str, lines: int = 50) -> int:
+    """The end of the log of the cluster's provisioning, told."""
+    from sky.client import sdk
+
+    return int(sdk.tail_provision_logs(cluster, follow=False, tail=lines, output_stream=Lines(call)))
+
+
+def cancel(call: Call, cluster: str, job: int) -> bool:
+    """Cancel a job; ranks that still live get SIGTERM from SkyPilot."""
+    import sky
+
+    sky.get(sky.cancel(cluster, job_ids=[job]))
+    return True
+
+
+def autostop(call: Call, cluster: str, minutes: int | None) -> bool:
+    """Take the cluster down after so many minutes without a job; None: never."""
+    import sky
+
+    sky.get(sky.autostop(cluster, -1 if minutes is None else minutes, down=minutes is not None))
+    return True
+
+
+def down(call: Call, cluster: str) -> bool:
+    """Take the cluster down, with everything on it."""
+    import sky
+
+    request = sky.down(cluster)
+    call.began(request)
+    sky.stream_and_get(request, output_stream=Lines(call))
+    return True

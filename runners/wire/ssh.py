@@ -1,0 +1,152 @@
+"""A link through the system's ssh, with the user's own configuration: frames over the bridge's stdin and stdout."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Sequence
+
+from ..model import Stamped
+from .client import SocketLink
+from .frames import MAX_LINE
+from .link import LinkError
+
+OPTIONS = (
+    "-T",
+    "-oBatchMode=yes",
+    "-oServerAliveInterval=5",
+    "-oServerAliveCountMax=3",
+    "-oConnectTimeout=10",
+    "-oClearAllForwardings=yes",
+    "-oRemoteCommand=none",
+    "-oControlMaster=no",  # a master would live and die with this one node's link; one that is there already serves
+    "-oCompression=yes",
+    "-enone",
+)
+"""Whatever the user's configuration says of terminals, forwardings and commands: this is a pipe."""
+GREET_SECONDS = 40.0
+"""Connecting, logging in, and finding a Python there, at the slowest."""
+KEPT_LINES = 12
+LEAVE_SECONDS = 2.0
+
+_KNOWN = (
+    (r"Permission denied|Too many authentication failures|no mutual signature",
+     "{host} does not accept your key: `ssh {host}` has to work without a password"),
+    (r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED|host key is known for",
+     "the host key of {host} is not the known one: run `ssh {host}` once by hand and check it"),
+    (r"Could not resolve hostname|Name or service not known|nodename nor servname",
+     "{host} is no host that is known here: check its name, or add it to ~/.ssh/config"),
+    (r"Connection refused", "{host} refuses ssh connections: is its sshd up, and the port right?"),
+    (r"timed out|Timeout, server|No route to host|Network is unreachable",
+     "{host} does not answer: is it up, and the network between?"),
+    (r"Session open refused|open failed|administratively prohibited|mux_client",
+     "{host} opens no further session on that connection (MaxSessions of its sshd): close others, or raise it"),
+    (r"Connect call failed",  # said by SkyPilot's websocket_proxy.py
+     "the way to {host} leads through SkyPilot's API server, which does not answer: `sky api start`"),
+    (r"kex_exchange_identification|Connection (reset|closed) by|banner exchange|MaxStartups",
+     "{host} ended the connection before the login: too many at once, or a firewall"),
+    (r"Broken pipe|client_loop", "the connection to {host} broke"),
+    (r"Bad owner or permissions|Bad configuration option|terminating, \d+ bad",
+     "your ssh does not accept its own configuration: `ssh {host}` shows why"),
+)  # fmt: skip
+
+
+def argv(destination: str, options: Sequence[str], remote: Sequence[str]) -> list[str]:
+    """The ssh command of a link; of two values of an option the first counts, so that `options` win over ours.
+
+    Nothing after `--` can be an option.
+    """
+    return ["ssh", *options, *OPTIONS, "--", destination, *remote]
+
+
+def explain(said: Sequence[str], code: int | None, host: str) -> str:
+    """What ssh or the bridge said on stderr, in a sentence; "" when they said nothing that is known to matter."""
+    for line in reversed(said):
+        if line.startswith("distui: "):
+            return f"{host}: {line.removeprefix('distui: ')}"
+    text = "\n".join(said)
+    for pattern, sentence in _KNOWN:
+        if re.search(pattern, text):
+            return sentence.format(host=host)
+    if code in (126, 127):
+        return f"{host} has no distui where it should be: launch the run again, or copy it there"
+    if code == 255 and said:
+        return f"ssh to {host}: {said[-1]}"
+    return ""
+
+
+class SshLink(SocketLink):
+    """As any link; what ssh said stands in its errors."""
+
+    def __init__(self, process: asyncio.subprocess.Process, host: str) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        super().__init__(process.stdout, process.stdin)
+        self._process, self._host = process, host
+        self._said: list[str] = []
+        self._hearing = asyncio.create_task(self._hear())
+
+    @classmethod
+    async def open(cls, destination: str, options: Sequence[str], remote: Sequence[str]) -> SshLink:
+        """Log in and greet the agent there. Raises LinkError with a sentence that says why not."""
+        pipe = asyncio.subprocess.PIPE
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv(destination, options, remote),
+                stdin=pipe, stdout=pipe, stderr=pipe, limit=MAX_LINE, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise LinkError(f"ssh cannot be executed here ({error.strerror}): install OpenSSH") from None
+        link = cls(process, destination)
+        try:
+            await link.greet(GREET_SECONDS)
+        except LinkError as error:
+            raise LinkError(await link.why(str(error))) from None
+        except asyncio.CancelledError:
+            await link.close()
+            raise
+        return link
+
+    async def events(
+        self, after: int = 0, telemetry: bool = True, follow: bool = True
+    ) -> AsyncIterator[Stamped]:
+        """See SocketLink.events."""
+        try:
+            async for stamped in super().events(after, telemetry, follow):
+                yield stamped
+        except LinkError as error:
+            raise LinkError(await self.why(str(error))) from None
+
+    async def why(self, otherwise: str) -> str:
+        """Close, and say why the link broke: what ssh said, or `otherwise`."""
+        try:
+            async with asyncio.timeout(LEAVE_SECONDS):  # it ends by itself, and then has said everything
+                await self._process.wait()
+                await self._hearing
+        except TimeoutError:
+            pass
+        code = self._process.returncode
+        await self.close()
+        return explain(self._said, code, self._host) or f"{self._host}: {otherwise}"
+
+    async def close(self) -> None:
+        """End ssh; what it runs on the node ends with its stdin."""
+        await super().close()
+        if self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+        self._hearing.cancel()
+
+    async def _hear(self) -> None:
+        """Keep the last lines of stderr; a banner may be long."""
+        assert self._process.stderr is not None
+        rest = b""
+        while data := await self._process.stderr.read(4096):
+            *lines, rest = (rest + data)[-65536:].split(b"\n")
+            self._keep(lines)
+        self._keep([rest])
+
+    def _keep(self, lines: list[bytes]) -> None:
+        texts = (line.decode("utf-8", "replace").strip() for line in lines)
+        self._said += [text for text in texts if text]
+        del self._said[:-KEPT_LINES]

@@ -1,0 +1,156 @@
+"""The nodes of a run, all in one process: `ssh_nodes.py RUN NODES WRITERS`.
+
+Each is an agent's chronicle and server on a socket of its own, telling once a second what an agent with eight GPUs and
+eight ranks tells; the nodes' seconds are spread. Of all ranks the first WRITERS write a line a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+from distui.presets.spread import part_id
+from distui.runners import registry
+from distui.runners.agent.server import Server
+from distui.runners.chronicle import Chronicle
+from distui.runners.logs.window import ask_window
+from distui.runners.model import (
+    Action,
+    AgentStarted,
+    AttemptStarted,
+    CommandDone,
+    Gpu,
+    GpuTick,
+    HookChanged,
+    Host,
+    HostTick,
+    LogGrew,
+    PlanSummary,
+    RankChanged,
+    RankPhase,
+    RankPlace,
+    RankSample,
+    RankTick,
+    RunCreated,
+    RunnerStarted,
+)
+from distui.runners.wire.sockets import stem
+
+EACH = 8
+"""GPUs and ranks of a node."""
+GIB = 1 << 30
+FIRST_PID = 100_000
+
+
+class Node:
+    """One simulated node."""
+
+    def __init__(self, entry: registry.Entry, nodes: int, writers: int) -> None:
+        self._entry, self._nodes, self._number = entry, nodes, entry.record.node
+        self._writers = [rank for rank in self._ranks() if rank < writers]
+        self._chronicle = Chronicle(entry.path)
+        self._server = Server(
+            Path(stem(entry.record.run8) + ".sock"), entry.record, self._chronicle.journal, refuse,
+            partial(ask_window, entry.path),
+        )  # fmt: skip
+        self._chronicle.publish = self._server.publish
+        self._emit = partial(self._chronicle.emit, node=self._number)
+        self._step = 0
+
+    def _ranks(self) -> range:
+        return range(self._number * EACH, (self._number + 1) * EACH)
+
+    def _pid(self, rank: int) -> int:
+        return FIRST_PID + rank
+
+    async def start(self) -> None:
+        """A run that trains, and its socket."""
+        record = self._entry.record
+        plan = PlanSummary("ddp", "ddp", "torchrun", "train.py", self._nodes, None, EACH, "nccl")
+        self._emit(RunCreated(record.run, record.name, record.host, plan))
+        self._emit(AgentStarted(os.getpid(), "0", False))
+        self._emit(RunnerStarted(FIRST_PID - 1, "torchrun", "", "/usr/bin/python", "2.13.0"))
+        places = tuple(RankPlace(rank, rank % EACH, 0, str(rank % EACH)) for rank in self._ranks())
+        self._emit(AttemptStarted(1, "launch", self._nodes * EACH, places))
+        for rank in self._ranks():
+            self._emit(RankChanged(1, rank, RankPhase.RUNNING, rank % EACH, self._pid(rank)))
+        for rank in self._ranks():
+            for state in ("up", "armed"):
+                self._emit(HookChanged(1, rank, state, self._pid(rank), "WARN", True, "2.27.3"))
+        (self._entry.path / f"node-{self._number}/attempt-001").mkdir(parents=True)
+        await self._server.start("0")
+
+    async def run(self) -> None:
+        """Tell, in this node's part of each second, for ever."""
+        while True:
+            due = self._number / self._nodes
+            await asyncio.sleep((due - time.time()) % 1.0 or 1.0)
+            self._step += 4
+            self._emit(GpuTick(tuple(self._gpu(index) for index in range(EACH)), 2.1, "570.86.15"))
+            self._emit(RankTick(tuple(self._sample(rank) for rank in self._ranks())))
+            self._emit(HostTick(self._host()))
+            if self._writers:
+                self._emit(LogGrew({file: self._write(file, rank) for rank in self._writers
+                                    if (file := f"node-{self._number}/attempt-001/rank-{rank}.out")}))  # fmt: skip
+
+    def _write(self, file: str, rank: int) -> int:
+        """A line more; the size in bytes of the file."""
+        with (self._entry.path / file).open("ab") as log:
+            log.write(b"step %d rank %d loss 2.31 3456 tok/s\n" % (self._step, rank))
+            return log.tell()
+
+    def _varied(self, salt: int, span: int) -> int:
+        """A number that changes with every sample."""
+        return (self._step * 7 + self._number * 13 + salt * 5) % span
+
+    def _gpu(self, index: int) -> Gpu:
+        varied = self._varied(index, 10)
+        return Gpu(
+            index, f"GPU-{self._number:08x}-{index:04x}-0000-0000-000000000000", "NVIDIA H100 80GB HBM3",
+            util=90.0 + varied, mem_used=60 * GIB + (varied << 20), mem_total=80 * GIB, power_w=600.5 + varied,
+            power_limit_w=700.0, temp_c=60 + varied, mem_temp_c=70 + varied, sm_mhz=1900 + varied, mem_mhz=2619,
+            max_sm_mhz=1980, throttle=(), pcie_tx_bps=1e9 + varied, pcie_rx_bps=1e9 - varied,
+            nvlink_tx_bps=2e11 + varied, nvlink_rx_bps=2e11 - varied, energy_j=1e6 + self._step, ecc_uncorrected=0,
+            remap_pending=False, remap_failed=False, pcie_replays=0, pcie_gen=5, pcie_width=16, mig=False,
+            pids=(self._pid(self._number * EACH + index),), pid_mem=(60 * GIB,),
+        )  # fmt: skip
+
+    def _sample(self, rank: int) -> RankSample:
+        varied = self._varied(rank, 10)
+        return RankSample(
+            rank, self._pid(rank), 99.0 + varied / 10, 8 * GIB + (varied << 20), 120, 4, 1e6 + varied, 0.0,
+            rank % EACH, "nvml", 60 * GIB, self._step, 0.25 + varied / 1000,
+        )  # fmt: skip
+
+    def _host(self) -> Host:
+        varied = self._varied(0, 10)
+        return Host(
+            cpu_percent=20.0 + varied, cores=192, load1=30.0 + varied, mem_used=500 * GIB + varied, mem_total=2000 * GIB,
+            swap_used=0, shm_used=GIB, shm_total=1000 * GIB, disk_free=900 * GIB - varied, disk_total=1000 * GIB,
+            net_rx_bps=1e6 + varied, net_tx_bps=1e6 - varied, ib_rx_bps=1e10 + varied, ib_tx_bps=1e10 - varied,
+            cpu_stall_percent=0.1, cgroup_oom_kills=0,
+        )  # fmt: skip
+
+
+async def refuse(command: Action) -> CommandDone:
+    """There is nobody to do it."""
+    return CommandDone(command.id, False, "this node is simulated")
+
+
+async def main(run: str, count: int, writers: int) -> None:
+    """Serve until killed."""
+    nodes = []
+    for number in range(count):
+        entry = registry.at(registry.runs_dir() / part_id(run, number))
+        assert entry is not None
+        nodes.append(Node(entry, count, writers))
+        await nodes[-1].start()
+    await asyncio.gather(*(node.run() for node in nodes))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

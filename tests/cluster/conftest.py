@@ -1,0 +1,102 @@
+"""A rig for the tests of this folder, which are collected only when the folder is named: `make test-cluster`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "rigs"))
+
+from slurm.cluster import Cluster  # type: ignore[import-not-found, unused-ignore] # noqa: E402
+from slurm.settings import Places, Trouble  # type: ignore[import-not-found, unused-ignore] # noqa: E402
+
+sys.path.insert(0, str(HERE))
+from desk import LIVE, Desk, Status, stepping  # type: ignore[import-not-found, unused-ignore] # noqa: E402
+
+ORDER = ("rig", "hosts", "launch", "run", "head", "accidents", "leaving", "managed")
+"""Files in this order: those that share a run, and what ends its cluster last."""
+KEEP = "DISTUI_RIG_DIR" in os.environ and "DISTUI_RIG_KEEP" in os.environ
+"""For who writes these tests: the cluster and the run that they share stay for the next time."""
+
+
+def pytest_ignore_collect(config: pytest.Config) -> bool | None:
+    """These tests make network namespaces as root and take minutes: nobody gets them unasked."""
+    named = [(config.invocation_params.dir / word.partition("::")[0]).resolve() for word in config.args]
+    return None if any(path == HERE or HERE in path.parents for path in named) else True
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """See ORDER."""
+    names = [f"test_{name}" for name in ORDER]
+    items.sort(key=lambda item: names.index(item.path.stem) if item.path.stem in names else -1)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Two nodes and SkyPilot's API server. A rig that is up in DISTUI_RIG_DIR is used, and left up."""
+    named = "DISTUI_RIG_DIR" in os.environ
+    with tempfile.TemporaryDirectory(prefix="distui-rig-") as folder:
+        cluster = Cluster() if named else Cluster(Places(folder=Path(folder, "rig")))
+        found = cluster.is_up()
+        try:
+            if not found:
+                cluster.up()
+            cluster.start_api()
+            yield cluster
+        except Trouble as trouble:
+            pytest.fail(str(trouble), pytrace=False)
+        finally:
+            if not found:
+                cluster.down()
+
+
+@pytest.fixture
+def whole(cluster: Cluster) -> Iterator[Cluster]:
+    """The rig for a test that breaks something; afterwards all nodes are on, plugged in and idle again."""
+    try:
+        yield cluster
+    finally:
+        for host in cluster.nodes:
+            cluster.boot(host)
+            cluster.plug(host)
+        cluster.wait(lambda: cluster.idle() == len(cluster.nodes), "all nodes idle again", 60)
+
+
+@pytest.fixture(scope="session")
+def desk(cluster: Cluster) -> Iterator[Desk]:
+    """Where distui is typed; what was launched from there is gone in the end."""
+    found = Desk(cluster, "many")
+    try:
+        yield found
+    finally:
+        if not KEEP:
+            cleared(found)
+
+
+def cleared(desk: Desk) -> None:
+    """End whatever a desk's tests left."""
+    for run in live(desk):
+        desk.distui("stop", run["run"], "--yes")
+    desk.cluster.client(["sky", "down", "-y", desk.name], 90)
+
+
+def live(desk: Desk) -> list[Status]:
+    """Runs on a desk's cluster that have not ended."""
+    rows = [row for row in json.loads(desk.ok("ls", "--json")) if row["state"] in LIVE]
+    return [row for row in rows if desk.name in (desk.run_dir(row["run"]) / "launch.json").read_text()]
+
+
+@pytest.fixture(scope="session")
+def training(desk: Desk) -> str:
+    """One run that several files share: they leave it running, whatever they do to it."""
+    known = [row["run"] for row in live(desk) if row["name"] == "train"]
+    run = str(known[0] if known else desk.launch("fsdp2", "train", "--restarts", "20"))
+    desk.until(run, stepping, 300)
+    return run

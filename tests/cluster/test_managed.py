@@ -1,0 +1,45 @@
+"""A managed job: SkyPilot brings it up on a cluster of its own and takes that down; no ssh leads there."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from desk import Desk, told
+from slurm.cluster import Cluster
+from slurm.settings import Places, Shape
+
+pytestmark = pytest.mark.timeout(420)
+
+
+@pytest.fixture(scope="module")
+def keeper() -> Iterator[Desk]:
+    """A rig of its own: the controllers of managed jobs cost 1.5 GB that no other test needs."""
+    with tempfile.TemporaryDirectory(prefix="distui-rig-") as folder:
+        cluster = Cluster(Places(folder=Path(folder, "rig")))
+        try:
+            cluster.up(Shape(jobs=True))
+            cluster.start_api()
+            yield Desk(cluster, "kept")
+        finally:
+            cluster.down()
+
+
+def test_a_managed_job_runs_is_read_and_is_cancelled(keeper: Desk) -> None:
+    words = keeper.words("ddp", "--managed", "--name", "kept", "--detach")[1:]
+    at = words.index("--cluster")
+    keeper.ok(*words[:at], *words[at + 2 :])
+    found = keeper.until("kept", lambda found: found["state"] == "running", 240)
+    cluster = found["cluster"]
+    assert (cluster["managed"], cluster["state"], cluster["job"]) == (True, "RUNNING", 1), told(found)
+    keeper.cluster.wait(
+        lambda: "[rank 1] line 3" in keeper.ok("logs", "kept"), "what the ranks write", 90, every=1.0
+    )
+    assert "managed job" in keeper.refused("down", "kept", "--yes", cluster["name"])
+    keeper.ok("stop", "kept", "--yes")
+    found = keeper.status("kept")
+    assert (found["state"], found["cluster"]["state"]) == ("stopped", "CANCELLED")
+    assert found["text"] == "managed job 1 ended as CANCELLED"
+    assert "CANCELLED" in keeper.sky("jobs", "queue")

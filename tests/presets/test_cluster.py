@@ -1,0 +1,98 @@
+"""Which node this is: SkyPilot's variables, Slurm's, plain ones, and what cannot be."""
+
+from __future__ import annotations
+
+import pytest
+
+from distui.presets.cluster import Seat, expand, given, seat
+from distui.presets.errors import PlanError
+
+SKY = {
+    "SKYPILOT_NODE_RANK": "1",
+    "SKYPILOT_NODE_IPS": "10.77.0.11\n10.77.0.12",
+    "SKYPILOT_NUM_NODES": "2",
+    "SKYPILOT_NUM_GPUS_PER_NODE": "8",
+}
+SLURM = {
+    "SLURM_NODEID": "2",
+    "SLURM_NNODES": "4",
+    "SLURM_JOB_NODELIST": "gpu[07-09],login",
+    "SLURM_GPUS_ON_NODE": "4",
+}
+
+
+def test_skypilot() -> None:
+    assert seat(SKY, 2) == Seat(1, ("10.77.0.11", "10.77.0.12"), 8, "SkyPilot")
+
+
+def test_skypilots_word_counts_more_than_that_of_the_slurm_below() -> None:
+    """SkyPilot starts a step of its own on each node: Slurm calls each of them number 0 of 1."""
+    step = {"SLURM_NODEID": "0", "SLURM_NNODES": "1", "SLURM_JOB_NODELIST": "c2"}
+    assert seat({**step, **SKY}, 2).node == 1
+
+
+def test_slurm() -> None:
+    assert seat(SLURM, 4) == Seat(2, ("gpu07", "gpu08", "gpu09", "login"), 4, "Slurm")
+
+
+def test_plain_variables() -> None:
+    found = seat({"NODE_RANK": "1", "NODE_IPS": "10.0.0.1,10.0.0.2", "NNODES": "2"}, 2)
+    assert found == Seat(1, ("10.0.0.1", "10.0.0.2"), None, "the environment")
+
+
+def test_one_node_needs_nobody_to_say_so() -> None:
+    assert seat({}, 1) == Seat(0, ("127.0.0.1",), None, "the launch")
+
+
+def test_what_the_launch_gave() -> None:
+    assert given(1, ["a", "b"], 2) == Seat(1, ("a", "b"), None, "the launch")
+
+
+def test_an_elastic_plan_takes_fewer() -> None:
+    assert len(seat(SKY, 4, 1).addresses) == 2
+
+
+@pytest.mark.parametrize(
+    ("env", "nnodes", "words"),
+    [
+        ({}, 2, "Nothing says which node this is"),
+        (SKY, 3, "SkyPilot gives 2 nodes, and the plan is for 3: launch it with --nnodes 2."),
+        (SKY, 1, "the plan is for 1"),
+        ({**SKY, "SKYPILOT_NUM_NODES": "3"}, 3, "SKYPILOT_NUM_NODES is 3, and SKYPILOT_NODE_IPS names 2"),
+        ({**SKY, "SKYPILOT_NODE_RANK": "2"}, 2, "this is node 2 of 2: that cannot be"),
+        ({**SKY, "SKYPILOT_NODE_RANK": "one"}, 2, "SKYPILOT_NODE_RANK is 'one', and must be a number"),
+        ({**SKY, "SKYPILOT_NODE_RANK": "-1"}, 2, "must be a number"),
+        ({"SKYPILOT_NODE_RANK": "0"}, 2, "node 0 of 0"),
+        ({**SLURM, "SLURM_NNODES": "3"}, 4, "Slurm says 3 nodes, and its list"),
+        ({**SLURM, "SLURM_JOB_NODELIST": "gpu[x-"}, 4, "is no list of hosts as Slurm writes them"),
+        ({"NODE_RANK": "0", "NODE_IPS": "a b", "NNODES": "3"}, 3, "NNODES is 3, and NODE_IPS names 2"),
+        ({"NODE_RANK": "0"}, 2, "node 0 of 0"),
+    ],
+)
+def test_what_cannot_be(env: dict[str, str], nnodes: int, words: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        seat(env, nnodes)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("names", "hosts"),
+    [
+        ("", []),
+        ("c1", ["c1"]),
+        ("c1,c2", ["c1", "c2"]),
+        ("c[1-3]", ["c1", "c2", "c3"]),
+        ("gpu[008-010,2]-x", ["gpu008-x", "gpu009-x", "gpu010-x", "gpu2-x"]),
+        ("a[1-2]b[3-4]", ["a1b3", "a1b4", "a2b3", "a2b4"]),
+        ("a[1,3],login", ["a1", "a3", "login"]),
+    ],
+)
+def test_slurms_lists_of_hosts(names: str, hosts: list[str]) -> None:
+    assert expand(names) == hosts
+
+
+def test_a_list_of_a_million_hosts_is_refused() -> None:
+    with pytest.raises(PlanError, match="more than"):
+        expand("c[1-1000000]")

@@ -1,0 +1,316 @@
+"""SkyPilot tasks as text: what distui writes, and what it leaves as the user wrote it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distui.presets.errors import PlanError
+from distui.presets.launchers import skypilot
+from distui.presets.launchers.skypilot import Cargo, Resources
+from distui.presets.yamltext import dump
+
+CARGO = Cargo(
+    run="20260101-000000-train-0123abcd",
+    bundle="/c/bundle-77",
+    document="/r/job.json",
+    key="/r/relay.key",
+    secrets={"HF_TOKEN": "hf_x", "WANDB_API_KEY": "00ff"},
+)
+
+STATIC = """\
+# SkyPilot's documentation, "Distributed jobs": static rendezvous
+num_nodes: 2
+resources:
+  accelerators: A100:8
+run: |
+  MASTER_ADDR=$(echo "$SKYPILOT_NODE_IPS" | head -n1)
+  torchrun --nnodes=$SKYPILOT_NUM_NODES --nproc_per_node=$SKYPILOT_NUM_GPUS_PER_NODE \\
+    --master_addr=$MASTER_ADDR --master_port=8008 --node_rank=${SKYPILOT_NODE_RANK} train.py
+"""
+C10D = """\
+# the same page: c10d rendezvous
+num_nodes: 2
+resources:
+  accelerators: {H100: 8}
+run: |
+  MASTER_ADDR=$(echo "$SKYPILOT_NODE_IPS" | head -n1)
+  torchrun --nnodes=$SKYPILOT_NUM_NODES --nproc_per_node=$SKYPILOT_NUM_GPUS_PER_NODE \\
+    --rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:29500 --rdzv_id=$SKYPILOT_TASK_ID train.py
+"""
+
+
+def sky_python() -> str:
+    """An interpreter with SkyPilot: the one named, or the test cluster's."""
+    cache = os.environ.get("DISTUI_RIG_CACHE") or Path.home() / ".cache/distui-rig"
+    found = os.environ.get("DISTUI_SKY_PYTHON") or str(Path(cache, "venv/bin/python"))
+    if not Path(found).exists():
+        pytest.skip("no SkyPilot here: DISTUI_SKY_PYTHON names a Python that has it")
+    return found
+
+
+def read_back(text: str) -> Any:
+    """What SkyPilot's own YAML parser makes of a text."""
+    code = "import json, sys, yaml; print(json.dumps(yaml.safe_load(sys.stdin.read())))"
+    done = subprocess.run(
+        [sky_python(), "-c", code], input=text, capture_output=True, text=True, timeout=60, check=True
+    )
+    return json.loads(done.stdout)
+
+
+def test_a_whole_task() -> None:
+    wish = Resources(
+        infra="aws/us-east-1",
+        gpus="H100:8",
+        cpus="96+",
+        memory="500+",
+        spot=True,
+        image="docker:nvcr.io/nvidia/pytorch:25.01-py3",
+        network_tier="best",
+        workdir="/code",
+        setup="pip install -r requirements.txt",
+        mounts={"/data": "s3://bucket"},
+        autostop_min=30,
+    )
+    made = skypilot.task("train-0123abcd", 4, wish, CARGO, {"LR": "1e-3", "API_KEY": "k"})
+    assert made == {
+        "name": "train-0123abcd",
+        "num_nodes": 4,
+        "resources": {
+            "infra": "aws/us-east-1",
+            "accelerators": "H100:8",
+            "cpus": "96+",
+            "memory": "500+",
+            "use_spot": True,
+            "image_id": "docker:nvcr.io/nvidia/pytorch:25.01-py3",
+            "network_tier": "best",
+            "autostop": {"idle_minutes": 30, "down": True},
+        },
+        "workdir": "/code",
+        "file_mounts": {
+            "/data": "s3://bucket",
+            "~/.distui/bundle-77": "/c/bundle-77",
+            "~/.distui/jobs/20260101-000000-train-0123abcd.json": "/r/job.json",
+            "~/.distui/jobs/20260101-000000-train-0123abcd.key": "/r/relay.key",
+        },
+        "envs": {"LR": "1e-3"},
+        "secrets": {"HF_TOKEN": "hf_x", "WANDB_API_KEY": "00ff"},
+        "setup": "pip install -r requirements.txt",
+        "run": "exec sh ~/.distui/bundle-77/node.sh job 20260101-000000-train-0123abcd\n",
+    }
+
+
+def test_what_nobody_asked_for_is_left_to_skypilot() -> None:
+    made = skypilot.task("t", 1, Resources(), Cargo(run="r", bundle="/b", document="/d", key="/k"), {})
+    assert made["resources"] == {}
+    assert set(made) == {"name", "num_nodes", "resources", "file_mounts", "run"}
+
+
+def test_a_region_without_a_cloud_and_alternatives() -> None:
+    wish = Resources(
+        region="eu-west", any_of=({"infra": "aws", "gpus": "A100:8"}, {"infra": "gcp", "spot": "true"})
+    )
+    assert skypilot.resources(wish) == {
+        "infra": "*/eu-west",
+        "any_of": [{"infra": "aws", "accelerators": "A100:8"}, {"infra": "gcp", "use_spot": True}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("wish", "sentence"),
+    [
+        (Resources(gpus="H100:8:2"), "--gpus H100:8:2: write NAME:COUNT"),
+        (Resources(gpus="8"), "--gpus 8: write NAME:COUNT"),
+        (Resources(gpus="H100:0"), "--gpus H100:0"),
+        (Resources(cpus="many"), "--cpus many: write a number, or 4+"),
+        (Resources(memory="-1"), "--memory -1"),
+        (Resources(infra="aws us-east-1"), "--on aws us-east-1: write CLOUD"),
+        (Resources(infra="moon/base"), "--on moon/base: there is no moon; it is local, sky, or one of aws"),
+        (Resources(infra="aws/us-east-1", region="us-west-2"), "names a place already"),
+        (Resources(network_tier="fast"), "it is best or standard"),
+        (Resources(autostop_min=0), "--autostop 0"),
+        (Resources(any_of=({"gpu": "H100"},)), "an alternative has only infra, gpus, cpus, memory, spot"),
+        (Resources(mounts={"data": "s3://b"}), "begins with / or ~/"),
+    ],
+)
+def test_a_bad_wish_gets_one_sentence(wish: Resources, sentence: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        skypilot.check(wish)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", [STATIC, C10D])
+def test_a_users_own_task_keeps_every_key(text: str) -> None:
+    before = skypilot.own_task([read_back(text)], "train.yaml")
+    made = skypilot.wrap(before, Resources(), None, CARGO, {})
+    assert made["run"] == CARGO.command
+    assert made["num_nodes"] == 2
+    assert made["resources"] == before["resources"]
+    assert {key: value for key, value in made.items() if key in before and key != "run"} == {
+        key: value for key, value in before.items() if key != "run"
+    }
+    assert "$SKYPILOT_NODE_IPS" in before["run"], "the text that becomes TASK_SCRIPT is not touched"
+
+
+def test_options_win_over_a_users_own_task() -> None:
+    before: dict[str, Any] = {
+        "name": "mine",
+        "num_nodes": 2,
+        "resources": {"accelerators": "A100:8", "disk_size": 512},
+        "file_mounts": {"/data": "s3://b"},
+        "envs": {"A": "1", "B": "2"},
+        "run": "true",
+        "config": {"x": 1},
+    }
+    made = skypilot.wrap(
+        before, Resources(gpus="H100:8", cpus="16+"), 4, CARGO, {"B": "3", "MY_TOKEN": "t"}
+    )
+    assert made["num_nodes"] == 4
+    assert made["resources"] == {"accelerators": "H100:8", "disk_size": 512, "cpus": "16+"}
+    assert made["file_mounts"]["/data"] == "s3://b"
+    assert made["envs"] == {"A": "1", "B": "3"}
+    assert made["config"] == {"x": 1}
+    assert before["num_nodes"] == 2, "the user's own value is another one"
+
+
+@pytest.mark.parametrize(
+    ("documents", "sentence"),
+    [
+        ([], "holds no task"),
+        ([{"run": "a"}, {"run": "b"}], "holds several documents"),
+        (["text"], "holds no mapping"),
+        ([{"name": "x"}], "has no run"),
+        ([{"run": "a", "service": {}}], "has service"),
+        ([{"run": "a", "envs": ["A=1"]}], "envs is no mapping"),
+    ],
+)
+def test_a_file_that_is_no_task(documents: list[Any], sentence: str) -> None:
+    with pytest.raises(PlanError, match=sentence):
+        skypilot.own_task(documents, "train.yaml")
+
+
+def test_secrets_are_hidden_and_come_back() -> None:
+    made = skypilot.task("t", 1, Resources(), CARGO, {})
+    made["envs"] = {"GITHUB_TOKEN": "g", "LR": "1"}
+    made["secrets"]["kept-by-skypilot"] = None
+    shown = skypilot.masked(made)
+    assert "hf_x" not in json.dumps(shown)
+    assert "00ff" not in json.dumps(shown)
+    assert shown["envs"] == {"GITHUB_TOKEN": "***", "LR": "1"}
+    back, missing = skypilot.revealed(shown, skypilot.hidden(made))
+    assert (back, missing) == (made, [])
+    assert sorted(skypilot.revealed(shown, {})[1]) == ["GITHUB_TOKEN", "HF_TOKEN", "WANDB_API_KEY"]
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        ("train", "train-0123abcd"),
+        ("GPT_2.big", "gpt-2-big-0123abcd"),
+        ("7b", "run-7b-0123abcd"),
+        ("___", "run-0123abcd"),
+        ("a-very-long-name-of-a-training-run", "a-very-long-name-of-0123abcd"),
+    ],
+)
+def test_names_of_clusters(name: str, made: str) -> None:
+    assert skypilot.cluster_name(name, "0123abcd") == made
+    assert skypilot.check_cluster(made) == made
+
+
+VALUES: list[Any] = [
+    {"run": "a\nb\n", "setup": "one line", "x": "a\n\nb", "y": "trailing\n\n", "z": "  indented\n  block"},
+    {
+        "yes": "no",
+        "n": "null",
+        "t": "true",
+        "1": "1",
+        "f": "1e3",
+        "d": "12:30",
+        "e": "",
+        "v": "1.0",
+        "s": "~",
+    },
+    {
+        "tab": "a\tb",
+        "quote": 'a"b',
+        "hash": "a # b",
+        "colon": "a: b",
+        "end": "a:",
+        "dash": "- a",
+        "bang": "!x",
+    },
+    {
+        "none": None,
+        "yes": True,
+        "count": 3,
+        "rate": 0.5,
+        "empty": {},
+        "list": [],
+        "nul": "\x01",
+        "ü": "größe ✓",
+    },
+    {"list": ["a", {"b": 1, "c": ["d", "e"]}, ["f", ["g"]], "h\ni\n", {"only": {"deep": "x\ny"}}]},
+    {
+        "~/.distui/x": "/a/b",
+        "s3": "s3://bucket/a",
+        "at": "user@host",
+        "percent": "%x",
+        "brace": "{head}",
+        "star": "*",
+    },
+    {
+        "infra": "*/eu",
+        "cpus": "4+",
+        "date": "2026-01-01",
+        "octal": "0755",
+        "under": "1_000",
+        "inf": ".inf",
+        "=": "=",
+    },
+]
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_yaml_is_read_back_as_it_was(value: Any) -> None:
+    text = dump(value)
+    assert text.endswith("\n")
+    assert read_back(text) == value
+
+
+def test_skypilots_own_schema_takes_the_task(tmp_path: Path) -> None:
+    wish = Resources(
+        infra="slurm/lab/gpu", gpus="H100:8", cpus="4+", memory="16+", network_tier="best", autostop_min=5,
+        any_of=({"gpus": "A100:8"}, {"gpus": "H100:8", "infra": "slurm/lab"}),
+        workdir=str(tmp_path), setup="true",
+    )  # fmt: skip
+    bundle, document, key = tmp_path / "bundle-1", tmp_path / "job.json", tmp_path / "relay.key"
+    bundle.mkdir()
+    document.write_text("{}")
+    key.write_text("00ff")
+    cargo = Cargo(run="r", bundle=str(bundle), document=str(document), key=str(key), secrets={"A_KEY": "x"})
+    text = dump(skypilot.task("t-0123abcd", 2, wish, cargo, {"A": "1"}))
+    code = """
+import sys, yaml
+from sky.utils import common_utils, schemas
+config = yaml.safe_load(sys.stdin.read())
+common_utils.validate_schema(config, schemas.get_task_schema(), "task: ")
+common_utils.validate_schema(config["resources"], schemas.get_resources_schema(), "resources: ")
+print("fits")
+"""
+    env = {**os.environ, "HOME": str(tmp_path), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"}
+    done = subprocess.run(
+        [sky_python(), "-c", code],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=env,
+        check=False,
+    )
+    assert done.stdout.strip().endswith("fits"), done.stderr[-2000:]

@@ -1,0 +1,112 @@
+"""Runs that another machine keeps, through a real sshd: its list, and its cockpit in this terminal."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from e2e.screen import Screen
+
+from .sshd import SSHD
+from .two_hosts import BIN, TwoHosts, two_hosts, until
+
+pytestmark = pytest.mark.skipif(SSHD is None, reason="no sshd here: apt-get install openssh-server")
+TICKS = 'while :; do echo "tick of $DISTUI_RUN_ID"; sleep 0.2; done'
+
+
+@pytest.fixture
+def hosts() -> Iterator[TwoHosts]:
+    """alpha keeps a run that nobody here knows of."""
+    with two_hosts() as made:
+        there(made, "exec", "--name", "far", "--detach", "--grace", "2", "--", "/bin/sh", str(script(made)))
+        yield made
+
+
+def script(hosts: TwoHosts) -> Path:
+    path = hosts.root / "ticks.sh"
+    path.write_text(TICKS)
+    return path
+
+
+def there(hosts: TwoHosts, *words: str) -> str:
+    """What distui says on alpha, after the banner of the login."""
+    command = ["ssh", "-F", str(hosts.config), "alpha", "distui", *words]
+    done = subprocess.run(
+        command, env=hosts.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.removeprefix("welcome to 127.0.0.1\n")
+
+
+class Answering(Screen):
+    """Says where its cursor is, as terminals do: the cockpit waits for that before it paints on."""
+
+    def __init__(self, argv: list[str], hosts: TwoHosts) -> None:
+        super().__init__(argv, hosts.env, hosts.code, 100, 30)
+        self._screen.write_process_input = self.press
+
+
+@contextmanager
+def attached(hosts: TwoHosts, *words: str) -> Iterator[Screen]:
+    """`distui attach --host alpha` with more words, in a terminal."""
+    argv = [
+        str(BIN / "distui"),
+        *words[:-1],
+        "attach",
+        "--ssh-config",
+        str(hosts.config),
+        "--host",
+        "alpha",
+    ]
+    screen = Answering([*argv, words[-1]], hosts)
+    try:
+        yield screen
+    finally:
+        screen.close()
+
+
+def listed(hosts: TwoHosts) -> list[tuple[str, str, str]]:
+    done = hosts.distui("ls", "--json", "--ssh-config", str(hosts.config), "--host", "alpha")
+    assert (done.returncode, done.stderr) == (0, "")
+    return [(run["on"], run["name"], run["state"]) for run in json.loads(done.stdout)]
+
+
+def test_the_cockpit_of_another_machine_shows_and_steers_its_run(hosts: TwoHosts) -> None:
+    assert json.loads(hosts.distui("ls", "--json").stdout) == []
+    assert listed(hosts) == [("alpha", "far", "running")]
+    with attached(hosts, "far") as screen:
+        text = screen.until(lambda text: "far" in text and "RUNNING" in text and "tick of" in text)
+        assert "r0" in text
+        screen.press("x")
+        screen.until("Stop far?")
+        screen.press("y")
+        screen.until("STOPPED", 8.0)  # less than the cockpit waits for a terminal that does not answer
+        screen.press("q")
+        assert screen.ended() == 0
+    assert listed(hosts) == [("alpha", "far", "stopped")]
+    assert until(lambda: not hosts.processes("alpha"), 15)
+
+
+def test_leaving_it_leaves_the_run(hosts: TwoHosts) -> None:
+    with attached(hosts, "--readonly", "far") as screen:
+        screen.until(lambda text: "RUNNING" in text and "tick of" in text)
+        screen.press("x")
+        screen.until("read-only")
+        screen.hang_up()
+    assert until(lambda: not [one for one in hosts.processes("alpha").values() if "attach" in one], 15)
+    assert listed(hosts) == [("alpha", "far", "running")]
+
+
+def test_a_run_that_is_not_there_is_a_sentence(hosts: TwoHosts) -> None:
+    with attached(hosts, "near") as screen:
+        assert screen.ended() == 3
+        assert "near" in screen.text
+        assert "Traceback" not in screen.text

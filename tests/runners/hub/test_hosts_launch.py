@@ -1,0 +1,105 @@
+"""`distui launch --hosts` through a real sshd: copied, started, restarted, lost, found again, stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from .sshd import SSHD
+from .two_hosts import TwoHosts, two_hosts, until
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(SSHD is None, reason="no sshd here: apt-get install openssh-server"),
+]
+ENDLESS = ("--", "train.py", "--steps", "0", "--step-delay", "0.02")
+
+
+@pytest.fixture
+def hosts() -> Iterator[TwoHosts]:
+    with two_hosts() as made:
+        yield made
+
+
+def test_a_run_on_two_hosts_from_launch_to_stop(hosts: TwoHosts) -> None:
+    begun = hosts.launch("--workdir", ".", "--nproc-per-node", "1", "--env", "MY_TOKEN=hunter2", *ENDLESS)
+    assert begun.returncode == 0, begun.stderr
+    waited = hosts.distui("wait", "train", "--until", "running", "--timeout", "100")
+    assert waited.returncode == 0, waited.stderr + hosts.distui("events", "train").stdout + hosts.hub_said()
+    status = hosts.status("train")
+    assert [node["node"] for node in status["nodes"]] == [0, 1]
+    assert [(rank["rank"], rank["node"], rank["state"]) for rank in status["ranks"]] == [
+        (0, 0, "running"),
+        (1, 1, "running"),
+    ]
+    for name in ("alpha", "beta"):
+        (work,) = (hosts.home[name] / ".distui" / "work").iterdir()
+        assert (work / "train.py").read_bytes() == (hosts.code / "train.py").read_bytes()
+        written = [
+            path
+            for path in hosts.home[name].rglob("*")
+            if path.is_file() and b"hunter2" in path.read_bytes()
+        ]
+        assert written == []
+        (key,) = hosts.home[name].glob("state/distui/runs/*/relay.key")
+        assert key.stat().st_mode & 0o777 == 0o600
+    elsewhere = ("--ssh-config", str(hosts.config), "--host", "alpha", "--host", "beta", "--host", "gamma")
+    listed = hosts.distui("ls", "--json", *elsewhere)
+    assert [(run["on"], run["name"], run["state"]) for run in json.loads(listed.stdout)] == [
+        ("alpha", "train", "running"),
+        ("beta", "train", "running"),
+    ]
+    assert (listed.returncode, listed.stderr.count("gamma refuses")) == (4, 1)
+    again = hosts.distui("restart", "train", "--yes")
+    assert again.returncode == 0, again.stderr
+    done = hosts.distui("stop", "train", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert until(lambda: not (hosts.processes("alpha") or hosts.processes("beta")), 15)
+
+
+def test_a_lost_host_is_started_again_when_asked(hosts: TwoHosts) -> None:
+    begun = hosts.launch("--workdir", ".", "--nnodes", "1:2", "--nproc-per-node", "1", *ENDLESS)
+    assert begun.returncode == 0, begun.stderr
+    assert hosts.distui("wait", "train", "--until", "healthy", "--timeout", "100").returncode == 0
+    hosts.kill_host("beta")
+    assert until(lambda: len(hosts.status("train")["ranks"]) == 1, 90), hosts.distui(
+        "status", "train"
+    ).stdout
+    back = hosts.distui("restart", "train", "--yes")
+    assert back.returncode == 0, back.stderr + hosts.hub_said()
+    assert until(lambda: len(hosts.status("train")["ranks"]) == 2, 60), hosts.distui(
+        "status", "train"
+    ).stdout
+    assert hosts.distui("stop", "train", "--yes").returncode == 0
+
+
+def test_every_host_that_cannot_be_used_is_named_and_nothing_starts(hosts: TwoHosts) -> None:
+    options = ("--ssh-config", str(hosts.config), "--hosts", "alpha,gamma,beta,nowhere.invalid")
+    done = hosts.distui("launch", "ddp", *options, "--", "train.py")
+    assert done.returncode == 4
+    assert done.stderr.splitlines() == [
+        "distui: 2 of 4 hosts cannot be used, and nothing was started:",
+        "  gamma refuses ssh connections: is its sshd up, and the port right?",
+        "  nowhere.invalid is no host that is known here: check its name, or add it to ~/.ssh/config",
+    ]
+    assert not (hosts.root / "v" / "state").exists()
+    there = hosts.distui(
+        "launch", "ddp", *options[:2], "--hosts", "alpha,beta", "--python", "/bin/false", "--", "gone.py"
+    )
+    assert there.stderr.splitlines()[1:] == [
+        f"  alpha has no gone.py in {hosts.code}: copy it there, or give --workdir DIR",
+        f"  beta has no gone.py in {hosts.code}: copy it there, or give --workdir DIR",
+    ]
+
+
+def test_a_dry_run_shows_the_hosts_and_starts_nothing(hosts: TwoHosts) -> None:
+    done = hosts.launch("--dry-run", "--json", "--nproc-per-node", "1", "--", "train.py")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert [host["address"] for host in said["hosts"]] == ["127.0.0.1", "127.0.0.2"]
+    assert said["plan"]["nnodes"] == 2
+    assert not list(hosts.home["alpha"].iterdir()) or [
+        path.name for path in hosts.home["alpha"].iterdir()
+    ] == ["s"]

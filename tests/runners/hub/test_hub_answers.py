@@ -1,0 +1,159 @@
+"""Whom a command goes to, what many answers say as one, and how a run on several nodes ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from distui.runners.hub.answers import Answer, ranks_in, route, together
+from distui.runners.hub.ending import GIVE_UP_S, Part, Whole, ending
+from distui.runners.model import CommandDone, FirstCause, LinkState, RunEnded, RunPhase
+
+NODES = {0: 0, 1: 0, 2: 1, 3: 1}
+
+
+def said(node: int, text: str, ok: bool = True) -> Answer:
+    return Answer(node, f"node {node} (h{node})", CommandDone("c", ok, text), text)
+
+
+def test_a_command_goes_where_its_ranks_are() -> None:
+    assert route((), NODES) == {0: (), 1: ()}
+    assert route((3, 0, 2), NODES) == {1: (3, 2), 0: (0,)}
+    assert route((7,), NODES) == "there is no running rank 7"
+
+
+def test_what_all_say_of_their_ranks_is_said_once() -> None:
+    told = [said(0, "NCCL_DEBUG=INFO live on ranks 0, 1"), said(1, "NCCL_DEBUG=INFO live on ranks 2, 3")]
+    assert together(told) == "NCCL_DEBUG=INFO live on ranks 0 to 3"
+    assert together([said(0, "SIGUSR1 sent to rank 0"), said(1, "SIGUSR1 sent to rank 2")]) == (
+        "SIGUSR1 sent to ranks 0, 2"
+    )
+
+
+def test_what_one_says_alone_is_said_with_its_name() -> None:
+    told = [said(0, "stacks of ranks 0, 1"), said(1, "no rank is running", ok=False)]
+    assert together(told) == "node 0 (h0): stacks of ranks 0, 1; node 1 (h1): no rank is running"
+    assert together([said(0, "set for the next start"), said(1, "set for the next start")]) == (
+        "set for the next start"
+    )
+
+
+def test_a_node_that_did_not_answer_is_named_once() -> None:
+    silent = Answer(1, "node 1 (h1)", None, "node 1 (h1) does not answer")
+    assert together([said(0, "stacks of rank 0"), silent]) == (
+        "node 0 (h0): stacks of rank 0; node 1 (h1) does not answer"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [
+        ("live on rank 3", [3]),
+        ("ranks 0 to 3 and rank 9", [0, 1, 2, 3, 9]),
+        ("ranks 1, 4", [1, 4]),
+        ("none", []),
+    ],
+)
+def test_ranks_are_found_in_a_text(text: str, ranks: list[int]) -> None:
+    assert ranks_in(text) == ranks
+
+
+RUN = Whole("train")
+GOOD, BAD = RunEnded(RunPhase.SUCCEEDED, 0, "fine"), RunEnded(RunPhase.FAILED, 3, "rank 3 broke")
+
+
+def part(node: int, ended: RunEnded | None = None, silent_s: float | None = None) -> Part:
+    link = LinkState.ENDED if ended else LinkState.UP if silent_s is None else LinkState.LOST
+    return Part(node, f"h{node}", ended, True, link, silent_s or 0.0)
+
+
+def end(*parts: Part, whole: Whole = RUN) -> tuple[RunPhase, int | None, str] | None:
+    told = ending(whole, list(parts))
+    return None if told is None else (told.phase, told.exit_code, told.text)
+
+
+def test_a_run_goes_on_while_a_node_does() -> None:
+    assert end(part(0), part(1)) is None
+    assert end(part(0, GOOD), part(1)) is None
+    assert end(part(0, BAD), part(1)) is None
+
+
+def test_all_have_to_succeed() -> None:
+    assert end(part(0, GOOD), part(1, GOOD)) == (RunPhase.SUCCEEDED, 0, "every rank ended with exit code 0")
+    assert end(part(0, GOOD), part(1, BAD)) == (RunPhase.FAILED, 3, "node 1 (h1): rank 3 broke")
+
+
+def test_an_end_waits_until_the_logs_were_read() -> None:
+    unread = Part(1, "h1", GOOD, False, LinkState.UP)
+    assert end(part(0, GOOD), unread) is None
+
+
+def test_the_first_cause_says_why_and_where() -> None:
+    whole = Whole("train", cause=FirstCause(3, 1, 1, text="rank 3 raised ValueError"))
+    killed = RunEnded(RunPhase.FAILED, 1, "peer gone")
+    phase, code, text = end(part(0, killed), part(1, BAD), whole=whole) or (None, None, "")
+    assert (phase, code) == (RunPhase.FAILED, 3)
+    assert text == "node 1 (h1): rank 3 raised ValueError; rank 3 broke"
+
+
+def test_a_lost_node_alone_ends_nothing() -> None:
+    assert end(part(0), part(1, silent_s=9e9)) is None
+    assert end(part(0, silent_s=9e9), part(1, silent_s=9e9)) is None
+
+
+def test_a_lost_node_is_waited_for_when_the_others_have_failed() -> None:
+    assert end(part(0, BAD), part(1, silent_s=GIVE_UP_S - 1)) is None
+    phase, _, text = end(part(0, BAD), part(1, silent_s=GIVE_UP_S)) or (None, None, "")
+    assert phase is RunPhase.FAILED
+    assert "node 1 (h1) did not answer" in text
+
+
+def test_a_lost_head_offers_a_relaunch() -> None:
+    _, _, text = end(part(0, silent_s=GIVE_UP_S), part(1, BAD)) or (None, None, "")
+    assert text.startswith("node 0 (h0), where the rendezvous was, is lost, and the others failed")
+    assert "`distui relaunch train`" in text
+
+
+def test_whoever_ends_the_others_of_a_lost_node_has_not_stopped_the_run() -> None:
+    """As Slurm does, by SIGTERM."""
+    stopped = RunEnded(RunPhase.STOPPED, 1, "stopped")
+    phase, _, text = end(part(0, stopped), part(1, silent_s=GIVE_UP_S)) or (None, None, "")
+    assert phase is RunPhase.FAILED
+    assert text == (
+        "node 1 (h1) is lost, and the others were ended by what started them: "
+        "`distui relaunch train` starts the run anew"
+    )
+    assert end(part(0, stopped), part(1, stopped)) == (
+        RunPhase.STOPPED, 1, "stopped on the nodes, not from here"
+    )  # fmt: skip
+
+
+def test_how_a_silent_node_ended_nobody_saw() -> None:
+    phase, code, text = end(part(0, GOOD), part(1, silent_s=GIVE_UP_S)) or (None, None, "")
+    assert (phase, code) == (RunPhase.LOST, None)
+    assert "node 1 (h1)" in text
+
+
+def test_an_elastic_run_does_without_those_that_left() -> None:
+    elastic = Whole("train", nnodes_min=1)
+    assert (end(part(0, GOOD), part(1, BAD), whole=elastic) or ("",))[0] is RunPhase.SUCCEEDED
+    assert (end(part(0, GOOD), part(1, silent_s=GIVE_UP_S), whole=elastic) or ("",))[
+        0
+    ] is RunPhase.SUCCEEDED
+    assert (end(part(0, BAD), part(1, BAD), whole=elastic) or ("",))[0] is RunPhase.FAILED
+
+
+def test_a_stop_names_whom_it_did_not_reach() -> None:
+    stopping = Whole("train", stopping=True)
+    stopped = RunEnded(RunPhase.STOPPED, 1, "stopped")
+    assert end(part(0, stopped), part(1), whole=stopping) is None
+    assert end(part(0, stopped), part(1, silent_s=5.0), whole=stopping) is None
+    assert end(part(0, silent_s=60.0), part(1, silent_s=60.0), whole=stopping) is None, "nobody heard of it"
+    phase, _, text = end(part(0, stopped), part(1, silent_s=20.0), whole=stopping) or (None, None, "")
+    assert phase is RunPhase.STOPPED
+    assert "node 1 (h1) did not answer" in text
+
+
+def test_a_cluster_that_is_down_has_no_run() -> None:
+    down = Whole("train", cluster_down=True)
+    assert (end(part(0, silent_s=1.0), part(1, silent_s=1.0), whole=down) or ("",))[0] is RunPhase.LOST
+    assert end(part(0), part(1, silent_s=1.0), whole=down) is None

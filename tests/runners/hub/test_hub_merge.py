@@ -1,0 +1,103 @@
+"""What a node tells, as it stands in the journal of all nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from distui.runners.hub.merge import merge, shift_of, sub_id
+from distui.runners.logs.files import part_of, whole_id
+from distui.runners.model import (
+    AttemptEnded,
+    AttemptStarted,
+    CaughtUp,
+    CommandDone,
+    CommandReceived,
+    Event,
+    Finding,
+    FindingCleared,
+    FindingRaised,
+    FirstCause,
+    LogGrew,
+    NcclChanged,
+    Outcome,
+    PlanSummary,
+    RankChanged,
+    RankPhase,
+    RankPlace,
+    RunCreated,
+    Stamped,
+)
+
+
+def merged(event: Event, node: int = 2, shift: float = 0.0, host: str = "") -> Stamped:
+    told = merge(Stamped(100.0, event, 7, source=4711), node, shift, host)
+    assert told is not None
+    return told
+
+
+def test_an_event_gets_its_node_and_where_it_was_read() -> None:
+    told = merged(CommandReceived("abc", "stop asked for", "stop"))
+    assert (told.node, told.source, told.seq, told.time) == (2, 7, 0, 100.0)
+
+
+def test_what_the_hub_asked_itself_is_not_told_twice() -> None:
+    for event in (CommandReceived(sub_id("abc", 2), "", "stop"), CommandDone(sub_id("abc", 2), True, "")):
+        assert merge(Stamped(1.0, event, 5), 2, 0.0) is None
+    assert merged(CommandDone("of-somebody-else", True, "")).event.ok  # type: ignore[union-attr]
+
+
+def test_the_end_of_one_history_is_not_that_of_all() -> None:
+    assert merge(Stamped(1.0, CaughtUp(5)), 0, 0.0) is None
+
+
+@pytest.mark.parametrize(
+    ("told", "now", "shift"),
+    [(100.0, 100.4, 0.0), (100.0, 90.0, -10.0), (100.0, 103.5, 3.5), (0.0, 9e9, 0.0)],
+)
+def test_only_a_difference_that_travel_does_not_explain_is_one(
+    told: float, now: float, shift: float
+) -> None:
+    assert shift_of(told, now) == shift
+
+
+def test_every_time_of_an_event_is_moved_to_our_clock() -> None:
+    change = RankChanged(1, 9, RankPhase.FAILED, 1, at=99.0)
+    ended = AttemptEnded(1, Outcome.FAILED, FirstCause(9, 1, 0, at=98.0), "")
+    level = NcclChanged("INFO", "", (9,), True, "", until=160.0)
+    assert merged(change, shift=-10.0).time == 90.0
+    assert merged(change, shift=-10.0).event.at == 89.0  # type: ignore[union-attr]
+    assert merged(ended, shift=-10.0).event.first_cause.at == 88.0  # type: ignore[union-attr]
+    assert merged(level, shift=-10.0).event.until == 150.0  # type: ignore[union-attr]
+
+
+def test_whatever_names_a_node_names_the_right_one() -> None:
+    started = AttemptStarted(1, "launch", 4, (RankPlace(2, 0), RankPlace(3, 1)))
+    assert {place.node for place in merged(started).event.ranks} == {2}  # type: ignore[union-attr]
+    raised = FindingRaised(Finding("disk-low", "warn", "", node=0))
+    assert merged(raised).event.finding.node == 2  # type: ignore[union-attr]
+    assert merged(FindingCleared("disk-low", node=0)).event.node == 2  # type: ignore[union-attr]
+    ended = AttemptEnded(1, Outcome.FAILED, FirstCause(9, 1, 0), "")
+    assert merged(ended).event.first_cause.node == 2  # type: ignore[union-attr]
+
+
+def test_a_node_is_called_as_it_is_reached() -> None:
+    created = RunCreated("r.n2", "r", "ip-10-0-0-7", PlanSummary("", "", "command", "x"))
+    assert merged(created, host="worker-2").event.host == "worker-2"  # type: ignore[union-attr]
+    assert merged(created).event.host == "ip-10-0-0-7"  # type: ignore[union-attr]
+
+
+def test_logs_of_services_get_their_node() -> None:
+    sizes = {"agent.log": 5, "node-2/attempt-001/rank-3.out": 7}
+    assert merged(LogGrew(sizes)).event == LogGrew(
+        {"node-2/agent.log": 5, "node-2/attempt-001/rank-3.out": 7}
+    )
+
+
+@pytest.mark.parametrize("file", ["runner.log", "agent.log", "node-2/attempt-001/rank-3.1.nccl"])
+def test_an_id_finds_its_way_back(file: str) -> None:
+    assert part_of(whole_id(file, 2)) == (2, file)
+
+
+@pytest.mark.parametrize("file", ["agent.log", "launch.log", "plan.json", "node-1/../agent.log", ""])
+def test_what_is_the_hubs_own_is_on_no_node(file: str) -> None:
+    assert part_of(file) is None

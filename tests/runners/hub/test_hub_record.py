@@ -1,0 +1,143 @@
+"""What was read of logs whose nodes are gone: every offset as it was, and nothing where nothing is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from distui.runners.hub.record import Record
+from distui.runners.logs.files import LogError
+from distui.runners.logs.follow import Merge
+from distui.runners.logs.pieces import ask_anywhere, read_piece, sizes
+from distui.runners.logs.window import read_window
+from distui.runners.wire.link import Window
+
+FILE = "node-1/attempt-001/rank-3.out"
+LINES = b"".join(b"line %05d\n" % number for number in range(2000))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    """Where the file itself is."""
+    path = tmp_path / "node" / FILE
+    path.parent.mkdir(parents=True)
+    path.write_bytes(LINES)
+    return tmp_path / "node"
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Path:
+    (tmp_path / "hub").mkdir()
+    return tmp_path / "hub"
+
+
+def test_a_tail_is_kept_where_it_was(node: Path, hub: Path) -> None:
+    record = Record(hub)
+    record.keep(read_window(node, FILE, -1100, 65536))
+    window = read_piece(hub, FILE, -550, 65536)
+    assert (window.offset, window.next, window.size) == (len(LINES) - 550, len(LINES), len(LINES))
+    assert window.data == LINES[-550:]
+
+
+def test_a_window_where_nothing_is_kept_begins_where_something_is(node: Path, hub: Path) -> None:
+    Record(hub).keep(read_window(node, FILE, -1100, 65536))
+    window = read_piece(hub, FILE, 0, 65536)
+    assert (window.offset, window.data) == (len(LINES) - 1100, LINES[-1100:])
+
+
+def test_a_reader_says_what_is_missing(node: Path, hub: Path) -> None:
+    record = Record(hub)
+    record.keep(read_window(node, FILE, 0, 1100))
+    record.keep(read_window(node, FILE, -1100, 65536))
+    merge = Merge([])
+    from distui.runners.logs.files import parse_file_id
+
+    file = parse_file_id(FILE)
+    assert file is not None
+    merge.add(file)
+    lines: list[str] = []
+    while merge.wants(FILE) < len(LINES):
+        lines += merge.feed(read_piece(hub, FILE, merge.wants(FILE), 500))
+    assert lines[:100] == [f"line {number:05d}" for number in range(100)]
+    assert lines[-100:] == [f"line {number:05d}" for number in range(1900, 2000)]
+    assert lines[100] == "(19,800 bytes were not kept)"
+    assert len(lines) == 201
+
+
+def test_pieces_that_touch_are_one(node: Path, hub: Path) -> None:
+    record, at = Record(hub), 0
+    while at < len(LINES):
+        window = read_window(node, FILE, at, 3000)
+        record.keep(window)
+        at = window.next
+    assert [path.name for path in (hub / "record/node-1/attempt-001").iterdir()] == ["rank-3.out@0"]
+    assert (hub / "record" / f"{FILE}@0").read_bytes() == LINES
+    assert Record(hub).sizes() == sizes({FILE: {0: len(LINES)}}) == {FILE: len(LINES)}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@given(st.lists(st.tuples(st.integers(0, len(LINES)), st.integers(1, 4000)), max_size=12))
+def test_whatever_is_read_in_whatever_order_is_never_at_a_wrong_place(
+    node: Path, tmp_path_factory: pytest.TempPathFactory, asked: list[tuple[int, int]]
+) -> None:
+    hub = tmp_path_factory.mktemp("hub")
+    record = Record(hub)
+    for offset, limit in asked:
+        record.keep(read_window(node, FILE, offset, limit))
+    for path in (hub / "record").rglob("*@*"):
+        begin, data = int(path.name.rpartition("@")[2]), path.read_bytes()
+        assert LINES[begin : begin + len(data)] == data
+    for offset, _ in asked:
+        if record.sizes():
+            window = read_piece(hub, FILE, offset, 4096)
+            assert LINES[window.offset : window.offset + len(window.data)] == window.data
+
+
+def test_what_is_missing_of_a_tail(node: Path, hub: Path) -> None:
+    record = Record(hub)
+    assert record.missing(FILE, len(LINES), 1100) == len(LINES) - 1100
+    record.keep(read_window(node, FILE, -1100, 65536))
+    assert record.missing(FILE, len(LINES), 1100) is None
+    assert record.missing(FILE, len(LINES) + 50, 1100) == len(LINES)
+    assert record.missing(FILE, 0, 1100) is None
+
+
+def test_a_truncated_file_begins_anew(node: Path, hub: Path) -> None:
+    record = Record(hub)
+    record.keep(read_window(node, FILE, 0, 65536))
+    (node / FILE).write_bytes(b"anew\n")
+    record.keep(read_window(node, FILE, 0, 65536))
+    assert read_piece(hub, FILE, 0).data == b"anew\n"
+
+
+def test_a_search_looks_at_what_is_kept(node: Path, hub: Path) -> None:
+    Record(hub).keep(read_window(node, FILE, -1100, 65536))
+    window = read_piece(hub, FILE, 0, 65536, "0195[05]$")
+    assert window.data == b"line 01950\nline 01955\n"
+
+
+@pytest.mark.parametrize(
+    "file", ["node-1/../secret", "../x", "plan.json", "record/x", "node-1/attempt-001/rank-9.out"]
+)
+def test_nothing_else_is_kept_or_given(hub: Path, file: str) -> None:
+    if not file.endswith("9.out"):
+        Record(hub).keep(Window(file, 0, 4, 4, b"evil"))
+    assert not (hub / "record").exists()
+    with pytest.raises(LogError):
+        read_piece(hub, file, 0)
+
+
+async def test_a_part_that_is_here_is_read_itself(tmp_path: Path, hub: Path) -> None:
+    part = tmp_path / "hub.n1"
+    (part / FILE).parent.mkdir(parents=True)
+    (part / FILE).write_bytes(LINES)
+    (part / "agent.log").write_bytes(b"of the node\n")
+    (hub / "agent.log").write_bytes(b"of the hub\n")
+    assert (await ask_anywhere(hub, FILE, 0, 22)).data == LINES[:22]
+    window = await ask_anywhere(hub, "node-1/agent.log", 0, 100)
+    assert (window.file, window.data) == ("node-1/agent.log", b"of the node\n")
+    assert (await ask_anywhere(hub, "agent.log", 0, 100)).data == b"of the hub\n"
+    assert "nothing of" in (await ask_anywhere(hub, "node-2/agent.log", 0, 100)).error

@@ -1,0 +1,278 @@
+"""Two real agents, real ranks, a real hub: what a viewer sees of a run on several nodes, and what survives what."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from distui.runners import local, registry
+from distui.runners.hub import routes
+from distui.runners.hub.routes import Route
+from distui.runners.model import (
+    HUB,
+    CommandDone,
+    CommandReceived,
+    Down,
+    LinkState,
+    Restart,
+    RunPhase,
+    Signal,
+    Stamped,
+)
+from distui.runners.state import RunState
+from distui.runners.wire.client import new_id
+from distui.runners.wire.disk import DiskLink
+
+from .site import Site, Viewer, Whole, having, kill, until
+
+OUT = "node-{0}/attempt-{1:03d}/rank-{0}.out"
+
+
+def running(state: RunState) -> bool:
+    return state.live and state.phase is RunPhase.RUNNING
+
+
+def told_twice_or_not_at_all(run: Whole, node: int) -> str:
+    """What the hub's journal has of a node that the node's has not, or has more than once; "" for neither."""
+    mine = [stamped.source for stamped in run.journal() if stamped.node == node and stamped.source]
+    if mine != sorted(set(mine)):
+        return f"out of order or twice: {mine}"
+    theirs = [stamped.seq for stamped in run.part_journal(node) if not of_hub(stamped, node)]
+    return "" if mine == theirs else f"{sorted(set(theirs) ^ set(mine))} of node {node}"
+
+
+def of_hub(stamped: Stamped, node: int) -> bool:
+    event = stamped.event
+    return isinstance(event, CommandReceived | CommandDone) and event.id.endswith(f".{node}")
+
+
+async def stopped(viewer: Viewer, site: Site) -> None:
+    """Stop the run, and see that nothing of it is left."""
+    assert await viewer.stop() == "stopped: no process of the run is left"
+    await viewer.until(lambda state: state.phase is RunPhase.STOPPED)
+    await viewer.close()
+    assert await asyncio.to_thread(until, lambda: not having(f"XDG_STATE_HOME={site.root / 'state'}"), 10.0)
+
+
+async def test_two_nodes_are_one_run(site: Site) -> None:
+    run = Whole(site, site.script())
+    run.start()
+    async with run.viewer() as viewer:
+        state = await viewer.until(running)
+        assert sorted(state.ranks) == [0, 1]
+        assert {node.host for node in state.nodes.values()} == {"host0", "host1"}
+        assert {node.link for node in state.nodes.values()} == {LinkState.UP}
+        assert (state.merged, state.run, len(state.attempts)) == (True, run.record.run, 1)
+        await viewer.until(lambda state: all(node.metrics for node in state.nodes.values()))
+        await viewer.until(lambda state: state.log_sizes.get(OUT.format(1, 1), 0) > 20)
+        window = await viewer.link.read_log(OUT.format(1, 1), 0)
+        assert window.data.startswith(b"node 1 begins\ntick ")
+        assert (await viewer.link.read_log("node-1/agent.log", 0)).error == ""
+        assert "does not exist" in (await viewer.link.read_log("node-1/attempt-009/rank-1.out", 0)).error
+        done = await viewer.link.send(Down("d", "c"))
+        assert (done.ok, "no cluster" in done.text) == (False, True)
+        await stopped(viewer, site)
+    state = run.entry.state()
+    assert (state.phase, state.end_text) == (RunPhase.STOPPED, "stopped")
+    assert {node.link for node in state.nodes.values()} == {LinkState.ENDED}
+    assert [told_twice_or_not_at_all(run, node) for node in (0, 1)] == ["", ""]
+
+
+async def test_a_restart_is_of_all_nodes(site: Site) -> None:
+    run = Whole(site, site.script())
+    run.start()
+    async with run.viewer() as viewer:
+        before = {number: rank.pid for number, rank in (await viewer.until(running)).ranks.items()}
+        done = await viewer.link.send(Restart(new_id(), {"COLOUR": "green"}))
+        assert done.ok, done.text
+        assert done.text.startswith("restarted: attempt 2, 2 ranks on 2 nodes running after ")
+        state = await viewer.until(lambda state: running(state) and state.attempt == 2)
+        assert not {rank.pid for rank in state.ranks.values()} & set(before.values())
+        assert state.attempts[-1].env_diff == {"COLOUR": "green"}
+        asked = [one for one in run.journal() if isinstance(one.event, CommandReceived | CommandDone)]
+        assert [one.node for one in asked] == [HUB, HUB]
+        sent = await viewer.link.send(Signal(new_id(), "USR1", (1,)))
+        assert (sent.ok, sent.text) == (True, "SIGUSR1 sent to rank 1")
+        nobody = await viewer.link.send(Signal(new_id(), "USR1", (5,)))
+        assert (nobody.ok, nobody.text) == (False, "there is no running rank 5")
+        await stopped(viewer, site)
+
+
+async def test_a_node_agent_that_is_killed_is_back(site: Site) -> None:
+    run = Whole(site, site.script())
+    run.start()
+    async with run.viewer() as viewer:
+        pids = {number: rank.pid for number, rank in (await viewer.until(running)).ranks.items()}
+        await kill(run.agent_pid(1))
+        await viewer.until(lambda state: state.nodes[1].link is LinkState.LOST)
+        state = await viewer.until(lambda state: state.nodes[1].link is LinkState.UP)
+        assert {number: rank.pid for number, rank in state.ranks.items()} == pids
+        assert "host1: the link is back" in [text for _, text in state.notices]
+        await stopped(viewer, site)
+    assert [told_twice_or_not_at_all(run, node) for node in (0, 1)] == ["", ""]
+
+
+async def test_a_hub_that_is_killed_is_started_anew_and_loses_nothing(site: Site) -> None:
+    run = Whole(site, site.script())
+    run.start()
+    for turn in range(3):
+        async with run.viewer() as viewer:
+            state = await viewer.until(running)
+            assert state.attempt == turn + 1
+            sent = asyncio.create_task(viewer.link.send(Restart(f"restart{turn}")))
+            await asyncio.sleep(0.05 * turn)  # in the middle of what it causes
+            await kill(run.hub_pid())
+            await asyncio.wait({sent})
+            done = sent.exception() is None and sent.result().ok
+        async with run.viewer() as viewer:
+            state = await viewer.until(running)
+            if state.attempt == turn + 1 and not done:
+                assert (await viewer.link.send(Restart(new_id()))).ok
+            await viewer.until(lambda state, wanted=turn + 2: running(state) and state.attempt == wanted)  # type: ignore[misc]
+            await viewer.until(
+                lambda state: [told_twice_or_not_at_all(run, node) for node in (0, 1)] == ["", ""], 5.0
+            )
+    seqs = [stamped.seq for stamped in run.journal()]
+    assert seqs == list(range(1, len(seqs) + 1))
+    async with run.viewer() as viewer:
+        await viewer.until(running)
+        await stopped(viewer, site)
+
+
+async def test_a_command_that_ends_well_on_all_nodes_is_a_success(site: Site) -> None:
+    run = Whole(site, ("/bin/sh", "-c", "echo done on $DISTUI_NODE; sleep 0.2"))
+    run.start()
+    async with run.viewer() as viewer:
+        state = await viewer.until(lambda state: state.phase.ended)
+        assert (state.phase, state.exit_code) == (RunPhase.SUCCEEDED, 0)
+    link = await ended_link(run)
+    assert isinstance(link, DiskLink)
+    assert (await link.read_log(OUT.format(1, 1), 0)).data == b"done on 1\n"
+    sizes = [stamped.event.sizes async for stamped in link.events() if hasattr(stamped.event, "sizes")]
+    assert sizes[-1][OUT.format(1, 1)] == 10
+
+
+async def ended_link(run: Whole) -> object:
+    """A link to the run when its hub has left."""
+    assert await asyncio.to_thread(until, lambda: run.entry.agent() is None)
+    return await local.open_link(run.entry)
+
+
+async def test_logs_of_nodes_that_are_gone_are_kept(site: Site) -> None:
+    run = Whole(site, ("/bin/sh", "-c", "seq 100000; echo end on $DISTUI_NODE >&2; sleep 0.3"))
+    run.start()
+    async with run.viewer() as viewer:
+        await viewer.until(lambda state: state.phase.ended)
+    link = await ended_link(run)
+    assert isinstance(link, DiskLink)
+    for part in run.parts:
+        part.path.rename(part.path.with_name(f"gone-{part.record.node}"))
+    size = sum(len(f"{number}\n") for number in range(1, 100001))
+    window = await link.read_log(OUT.format(1, 1), -65536)
+    assert (window.next, window.size) == (size, size)
+    assert window.data.endswith(b"99999\n100000\n")
+    assert window.offset == size - len(window.data) > 400000
+    assert (await link.read_log("node-1/attempt-001/rank-1.err", 0)).data == b"end on 1\n"
+
+
+async def test_one_failed_node_fails_the_run(site: Site) -> None:
+    run = Whole(site, ("/bin/sh", "-c", 'test "$DISTUI_NODE" = 0 || { echo broken >&2; exit 7; }'))
+    run.start()
+    async with run.viewer() as viewer:
+        state = await viewer.until(lambda state: state.phase.ended)
+    assert (state.phase, state.exit_code) == (RunPhase.FAILED, 7)
+    assert "host1" in state.end_text
+    cause = state.attempts[-1].first_cause
+    assert cause is not None
+    assert (cause.node, cause.exit_code, cause.last_lines) == (1, 7, ("broken",))
+
+
+def halves(run: Whole) -> Sequence[Route]:
+    """The second node is nowhere."""
+    return [run.unix()[0], Route(1, "host1", "unix", str(run.site.root / "s" / "nowhere.sock"))]
+
+
+async def test_without_a_node_nothing_is_restarted_unless_asked(site: Site) -> None:
+    run = Whole(site, site.script())
+    run.start(halves(run))
+    async with run.viewer() as viewer:
+        await viewer.until(lambda state: state.live and 1 in state.nodes and state.nodes[1].link_text)
+        state = await viewer.until(lambda state: 0 in state.ranks and state.ranks[0].pid)
+        assert state.phase is RunPhase.STARTING
+        assert state.nodes[1].link is LinkState.LOST
+        refused = await viewer.link.send(Restart(new_id()))
+        assert not refused.ok
+        assert "node 1 (host1) does not answer" in refused.text
+        assert "--reachable" in refused.text
+        assert viewer.state.attempt == 1
+        gone = await viewer.link.read_log(OUT.format(1, 1), 0)
+        assert gone.data.startswith(b"node 1 begins")  # its files are on this machine
+        routes.write(run.entry.path, run.unix())
+        await kill(run.hub_pid())
+    async with run.viewer() as viewer:
+        await viewer.until(running)
+        await stopped(viewer, site)
+
+
+async def test_a_stop_names_a_node_that_it_does_not_reach(site: Site) -> None:
+    run = Whole(site, site.script())
+    run.start(halves(run))
+    async with run.viewer() as viewer:
+        await viewer.until(lambda state: state.live and 1 in state.nodes and state.nodes[1].link_text)
+        await viewer.until(lambda state: 0 in state.ranks and state.ranks[0].pid)
+        said = await viewer.stop()
+        assert said.startswith("stopped on the nodes that answer; node 1 (host1) does not answer")
+        state = await viewer.until(lambda state: state.phase.ended)
+        assert state.phase is RunPhase.STOPPED
+        assert "node 1 (host1) did not answer" in state.end_text
+    assert having(f"DISTUI_RUN_ID={run.parts[1].record.run}")
+
+
+async def test_parts_without_a_hub_are_one_run_and_get_one(site: Site) -> None:
+    run = Whole(site, site.script())
+    run.start()
+    (run.entry.path / registry.RUN_FILE).unlink()
+    for path in run.entry.path.iterdir():
+        path.unlink()
+    run.entry.path.rmdir()
+    known = registry.entries()
+    assert [entry.record.run for entry in known] == [f"{run.record.run}.n0"]
+    for name in ("many", run.record.run, run.record.run[:12]):
+        assert registry.resolve(name).path == run.parts[0].path
+    viewer = Viewer(await local.open_link(registry.resolve("many")))
+    state = await viewer.until(running)
+    assert (state.run, sorted(state.ranks)) == (run.record.run, [0, 1])
+    assert [entry.record.kind for entry in registry.entries()] == ["hub"]
+    assert registry.resolve("many").record.run8 == run.record.run8
+    assert not registry.ended(registry.resolve("many"))
+    await stopped(viewer, site)
+    assert registry.ended(registry.resolve("many"))
+
+
+@pytest.mark.long
+async def test_a_hub_is_light(site: Site) -> None:
+    """Two nodes without GPUs, for ten seconds."""
+    run = Whole(site, site.script())
+    run.start()
+    async with run.viewer() as viewer:
+        await viewer.until(running)
+        pid, began, before = run.hub_pid(), time.monotonic(), cpu_s(run.hub_pid())
+        await asyncio.sleep(10.0)
+        used = (cpu_s(pid) - before) / (time.monotonic() - began)
+        assert used < 0.05, used
+        assert rss_bytes(pid) < 80 << 20
+        await stopped(viewer, site)
+
+
+def rss_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

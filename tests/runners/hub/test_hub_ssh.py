@@ -1,0 +1,280 @@
+"""Links through a real sshd: broken in mid-stream, behind a banner, refused, and with names that mean harm."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from distui.runners.errors import RunError
+from distui.runners.hub import routes
+from distui.runners.hub.routes import Route
+from distui.runners.model import LinkChanged, LinkState
+from distui.runners.node import bridge as node_bridge
+from distui.runners.state import RunState
+from distui.runners.wire.link import LinkError
+from distui.runners.wire.ssh import SshLink, argv, explain
+
+from .site import Site, Viewer, Whole
+from .sshd import SSHD, Sshd
+from .test_hub_run import OUT, running, told_twice_or_not_at_all
+
+needs_sshd = pytest.mark.skipif(SSHD is None, reason="no sshd here: apt-get install openssh-server")
+Make = Callable[..., Sshd]
+
+
+@pytest.fixture
+def serve(site: Site) -> Iterator[Make]:
+    """Starts servers, and ends them."""
+    made: list[Sshd] = []
+
+    def make(*lines: str) -> Sshd:
+        try:
+            made.append(Sshd(site.root / f"sshd{len(made)}", *lines))
+        except OSError as error:
+            pytest.skip(f"sshd does not start here: {error}")
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def bridge(site: Site, run: Whole, node: int) -> tuple[str, ...]:
+    """Words that join stdio with an agent, as node.sh does: a script without arguments that could need quoting."""
+    path = site.root / f"bridge{node}.sh"
+    command = f"exec {sys.executable} -I -S {node_bridge.__file__} {run.record.run8} {node}"
+    sockets = f"export DISTUI_SOCKET_DIR={site.root / 's'}"
+    path.write_text(f"echo welcome to this node\n{sockets}\n{command}\n")
+    return ("sh", str(path))
+
+
+def ways(site: Site, run: Whole, config: str) -> list[Route]:
+    return [
+        Route(node, f"box{node}", "ssh", "box", ("-F", config), bridge(site, run, node)) for node in (0, 1)
+    ]
+
+
+COUNTING = """
+import os, time
+number = 0
+while True:
+    number += 1
+    print(number, "x" * 200, flush=number % 20 == 0)
+    if number % 20 == 0:
+        time.sleep(0.02)
+"""
+
+
+@needs_sshd
+async def test_ssh_killed_in_mid_stream_ten_times_loses_no_byte(site: Site, serve: Make) -> None:
+    server = serve("Banner none")
+    run = Whole(site, site.script(COUNTING))
+    run.start(ways(site, run, server.config()))
+    file, got = OUT.format(1, 1), b""
+    async with run.viewer() as viewer:
+        await viewer.until(running)
+        for turn in range(10):
+            reading = asyncio.create_task(read_on(viewer.link, file, len(got), (turn + 1) * 50_000))
+            await asyncio.sleep(0.6)  # a link that breaks sooner is not tried again at once
+            kill_all(children(run.hub_pid(), "ssh"))
+            got += await reading
+            await viewer.until(lambda _, times=2 * turn + 2: lost(viewer) >= times)  # type: ignore[misc]
+            await viewer.until(up)
+        assert await viewer.stop() == "stopped: no process of the run is left"
+        got += await read_on(viewer.link, file, len(got), 1 << 40)
+    whole = (run.parts[1].path / file).read_bytes()
+    assert len(whole) > 500_000
+    assert got == whole
+    assert [told_twice_or_not_at_all(run, node) for node in (0, 1)] == ["", ""]
+
+
+def lost(viewer: Viewer) -> int:
+    """How often links were lost so far."""
+    changes = [told.event for told in viewer.stamped if isinstance(told.event, LinkChanged)]
+    return sum(change.state is LinkState.LOST for change in changes)
+
+
+def up(state: RunState) -> bool:
+    return all(node.link is LinkState.UP for node in state.nodes.values())
+
+
+async def read_on(link: object, file: str, at: int, until: int) -> bytes:
+    """A log from `at` on, at least up to `until` or to its end; errors on the way are waited out."""
+    got, same = b"", 0
+    async with asyncio.timeout(40):
+        while at + len(got) < until and same < 20:
+            window = await link.read_log(file, at + len(got), 65536)  # type: ignore[attr-defined]
+            fresh = window.data[at + len(got) - window.offset :] if window.offset <= at + len(got) else b""
+            got += fresh
+            same = 0 if fresh else same + 1
+            if not fresh:
+                await asyncio.sleep(0.1)
+    return got
+
+
+def children(pid: int, name: str) -> list[int]:
+    """Pids of a process's children with this name."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            head, _, tail = path.read_text().rpartition(")")
+        except OSError:
+            continue
+        if int(tail.split()[1]) == pid and head.partition("(")[2] == name:
+            found.append(int(path.parent.name))
+    return found
+
+
+def kill_all(pids: list[int]) -> None:
+    assert pids
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+@needs_sshd
+async def test_banners_are_read_past(site: Site, serve: Make) -> None:
+    banner = site.root / "banner"
+    banner.write_text("AUTHORISED USERS ONLY\n" * 40)
+    server = serve(f"Banner {banner}")
+    run = Whole(site, site.script())
+    run.start(ways(site, run, server.config()))
+    async with run.viewer() as viewer:
+        state = await viewer.until(running)
+        assert up(state)
+        assert {node.host for node in state.nodes.values()} == {"box0", "box1"}
+        assert await viewer.stop() == "stopped: no process of the run is left"
+
+
+@needs_sshd
+async def test_one_session_and_no_forwarding_are_enough(site: Site, serve: Make) -> None:
+    server = serve(
+        "MaxSessions 1", "AllowTcpForwarding no", "AllowStreamLocalForwarding no", "X11Forwarding no"
+    )
+    run = Whole(site, site.script())
+    more = ("LocalForward 127.0.0.1:1 127.0.0.1:2", "RemoteCommand date", "RequestTTY force", "ControlMaster auto",
+            f"ControlPath {site.root}/cm-%C")  # fmt: skip
+    run.start(ways(site, run, server.config(*more)))
+    async with run.viewer() as viewer:
+        await viewer.until(running)
+        assert up(viewer.state)
+        assert not list(site.root.glob("cm-*"))
+        assert await viewer.stop() == "stopped: no process of the run is left"
+
+
+@needs_sshd
+async def test_a_wrong_key_is_said_in_a_sentence(site: Site, serve: Make) -> None:
+    server = serve()
+    with pytest.raises(LinkError, match=r"^box does not accept your key: `ssh box` has to work") as caught:
+        await SshLink.open("box", ("-F", server.config(key="other")), ("true",))
+    assert "\n" not in str(caught.value)
+
+
+@needs_sshd
+async def test_what_goes_wrong_is_said_in_a_sentence(site: Site, serve: Make) -> None:
+    server = serve()
+    config = server.config()
+    cases = {
+        ("distui-no-such-host.invalid", "true"): "is no host that is known here",
+        ("box", "distui-no-such-command"): "has no distui where it should be",
+        ("box", "true"): "the other end is no distui agent",
+    }
+    for (host, word), text in cases.items():
+        with pytest.raises(LinkError, match=text):
+            await SshLink.open(host, ("-F", config), (word,))
+    server.close()
+    with pytest.raises(LinkError, match="box refuses ssh connections"):
+        await SshLink.open("box", ("-F", config), ("true",))
+    (server.root / "known").write_text(
+        f"[127.0.0.1]:{server.port} {(server.root / 'other.pub').read_text()}"
+    )
+
+
+@needs_sshd
+async def test_a_changed_host_key_is_said_in_a_sentence(site: Site, serve: Make) -> None:
+    server = serve()
+    config = server.config()
+    (server.root / "known").write_text(
+        f"[127.0.0.1]:{server.port} {(server.root / 'other.pub').read_text()}"
+    )
+    with pytest.raises(LinkError, match="host key of box is not the known one"):
+        await SshLink.open("box", ("-F", config), ("true",))
+
+
+@needs_sshd
+async def test_an_agent_that_is_not_there_is_said_by_the_bridge(site: Site, serve: Make) -> None:
+    server = serve()
+    run = Whole(site, site.script())
+    with pytest.raises(LinkError, match=r"^box: no agent answers on "):
+        await SshLink.open("box", ("-F", server.config()), bridge(site, run, 0))
+
+
+@pytest.mark.parametrize(
+    "host", ["-oProxyCommand=touch /tmp/x", "-lroot", "a b", "a;b", "$(x)", "", "a\nb"]
+)
+def test_names_that_mean_harm_are_refused(host: str) -> None:
+    with pytest.raises(RunError, match="host "):
+        routes.check(Route(0, "h", "ssh", host, (), ("sh", "x")))
+
+
+@pytest.mark.parametrize(
+    "word", ["a b", "a;b", "$HOME", "`x`", "a'b", "*", "", "a\nb", "a&b", "{a}", "#x", "(x)"]
+)
+def test_words_that_a_shell_would_change_are_refused(word: str) -> None:
+    with pytest.raises(RunError, match="cannot be sent through ssh"):
+        routes.check(Route(0, "h", "ssh", "box", (), ("sh", word)))
+
+
+def test_nothing_behind_the_dashes_is_an_option() -> None:
+    words = argv("box", ("-F", "file"), ("sh", "~/.distui/bundle-1/node.sh", "attach", "0123abcd", "0"))
+    assert words[words.index("--") + 1 :] == [
+        "box",
+        "sh",
+        "~/.distui/bundle-1/node.sh",
+        "attach",
+        "0123abcd",
+        "0",
+    ]
+    assert "-oBatchMode=yes" in words[: words.index("--")]
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "text"),
+    [
+        (["channel 0: open failed: administratively prohibited: open failed"], 255, "MaxSessions"),
+        (["Session open refused by peer"], 255, "MaxSessions"),
+        (["ssh: connect to host h port 22: Connection timed out"], 255, "does not answer"),
+        (
+            ["kex_exchange_identification: read: Connection reset by peer"],
+            255,
+            "ended the connection before",
+        ),
+        (["a banner", "distui: no agent answers on /tmp/x"], 4, "h: no agent answers on /tmp/x"),
+        (["something new"], 255, "ssh to h: something new"),
+        (["a banner"], 0, ""),
+    ],
+)
+def test_the_words_of_ssh_become_a_sentence(said: list[str], code: int, text: str) -> None:
+    told = explain(said, code, "h")
+    assert text in told
+    assert bool(told) == bool(text)
+
+
+def test_a_file_of_routes_is_read_back_and_checked(tmp_path: Path) -> None:
+    ways = [Route(1, "b", "via", "/tmp/a.sock"), Route(0, "a", "ssh", "a", ("-p", "7"), ("sh", "x"))]
+    routes.write(tmp_path, ways)
+    assert routes.read(tmp_path) == [ways[1], ways[0]]
+    assert routes.read(tmp_path / "none") == []
+    (tmp_path / routes.NAME).write_text(
+        '[{"node": 0, "host": "a", "kind": "ssh", "target": "-x", "remote": ["a"]}]'
+    )
+    with pytest.raises(RunError, match="begins with '-'"):
+        routes.read(tmp_path)
+    (tmp_path / routes.NAME).write_text("[{]")
+    with pytest.raises(RunError, match="cannot be read"):
+        routes.read(tmp_path)

@@ -1,0 +1,64 @@
+"""Log windows through a hub leave room on the line for what else a node says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from distui.runners import local
+from distui.runners.hub.routes import Route
+from distui.runners.hub.windows import TAIL_BYTES, UNDER_WAY
+
+from .site import Site, Whole
+from .test_hub_run import OUT, running
+
+LINES = 20_000
+WORKER = f"""
+import sys, time
+print(("x" * 99 + "\\n") * {LINES}, end="", flush=True)
+time.sleep(600)
+"""
+
+
+class Overheard:
+    """Passes on what a hub and an agent say to each other, and counts the windows that are on their way."""
+
+    def __init__(self, run: Whole) -> None:
+        self.path = str(run.site.root / "s" / "overheard.sock")
+        self.most = 0
+        self.ended = asyncio.Event()
+        self._agent, self._now = run.socket(0), 0
+
+    async def start(self) -> asyncio.Server:
+        return await asyncio.start_unix_server(self._serve, self.path)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = await asyncio.open_unix_connection(self._agent)
+        with contextlib.suppress(OSError):
+            await asyncio.gather(self._pass_on(reader, there[1]), self._pass_on(there[0], writer))
+        self.ended.set()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            self._now += line.startswith(b'{"type":"ReadLog"') - line.startswith(b'{"type":"LogWindow"')
+            self.most = max(self.most, self._now)
+            writer.write(line)
+        writer.close()
+
+
+async def test_few_windows_of_a_node_are_on_their_way_and_none_is_large(site: Site) -> None:
+    run = Whole(site, site.script(WORKER), nodes=1)
+    heard = Overheard(run)
+    run.start([Route(0, "host0", "unix", heard.path)])
+    file, size = OUT.format(0, 1), LINES * 100
+    async with await heard.start(), run.viewer() as viewer:
+        await viewer.until(running)
+        await viewer.until(lambda state: state.log_sizes.get(file) == size)
+        link = await local.open_link(run.entry)
+        windows = await asyncio.gather(*(link.read_log(file, at << 16, 1 << 20) for at in range(6)))
+        await link.close()
+        assert [window.error for window in windows] == [""] * 6
+        assert all(60_000 < len(window.data) <= TAIL_BYTES for window in windows)
+        assert heard.most == UNDER_WAY
+        assert await viewer.stop() == "stopped: no process of the run is left"
+    await heard.ended.wait()

@@ -1,0 +1,410 @@
+"""A launch: its stages, what is said when it fails, and that it goes on after anybody in it has died."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distui.presets.plan import Place, Plan, Request, command_plan
+from distui.runners.hub import launching, order
+from distui.runners.hub.order import Order, Progress
+from distui.runners.hub.routes import Route
+from distui.runners.hub.seam import Cloud, CloudError
+from distui.runners.model import HUB, Event, LinkChanged, LinkState, RunEnded, RunPhase, Stage, Stamped
+from distui.runners.registry import RunRecord
+from distui.runners.state import RunState
+
+from .test_cloud import CLOUDS
+
+pytestmark = pytest.mark.timeout(60)
+SCRIPTED = Path(__file__).resolve().parents[2] / "rigs/sky/answering.py"
+VERSION = [{"data": {"version": "0.14.1", "python": "p", "supported": True}}]
+ABOUT = {
+    "state": "UP", "nodes": 2, "hosts": [], "resources": "2x(H100:8)", "infra": "aws/us-east-1", "since": 1.0,
+    "autostop_min": None, "down": False, "ours": True, "user": "me", "event": "", "managed": False,
+}  # fmt: skip
+TEXT = [
+    "⚙︎ Launching on AWS us-east-1.\n",
+    "⚙︎ Syncing files.\n",
+    "✓ Setup detached.\n",
+    "⚙︎ Job submitted, ID: 7\n",
+]
+
+
+def error(kind: str, text: str) -> dict[str, Any]:
+    return {"error": {"kind": kind, "text": text, "tried": ""}}
+
+
+class Desk:
+    """A hub that only keeps what it is told; satisfies seam.Hub."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self.record = RunRecord("r-train-0123abcd", "0123abcd", "train", 1.0, "here", "hub", nnodes=2)
+        place = Place(
+            run=self.record.run, run_dir="/x", port=1, ras_port=2, gpus=0, cores=1, cwd="", python=""
+        )
+        self.plan: Plan = command_plan(("true",), Request(), place)
+        self.state = RunState(merged=True)
+        self.stop_asked = asyncio.Event()
+        self.routes: list[Route] = []
+        self.failed = ""
+
+    def emit(self, event: Event, *, node: int = HUB) -> None:
+        self.state.apply(Stamped(time.time(), event, self.state.seq + 1, node))
+
+    def set_routes(self, routes: list[Route]) -> None:
+        self.routes = routes
+        for route in routes:
+            self.emit(LinkChanged(LinkState.UP, route.host), node=route.node)
+
+    def fail(self, text: str) -> None:
+        self.failed = text
+        self.emit(RunEnded(RunPhase.FAILED, 1, text))
+
+
+class Scene:
+    """Answers of SkyPilot, a fake ssh, and the desk."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.file = folder / "scene.json"
+        python = folder / "python"
+        python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{SCRIPTED}" "{self.file}" "$@"\n')
+        ssh = folder / "bin/ssh"
+        ssh.parent.mkdir()
+        ssh.write_text(
+            '#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\necho "Welcome"\necho "{\\"hostname\\": \\"of-$2\\"}"\n'
+        )
+        for program in (python, ssh):
+            program.chmod(0o755)
+        monkeypatch.setenv("DISTUI_SKY_PYTHON", str(python))
+        monkeypatch.setenv("PATH", str(ssh.parent), prepend=":")
+        monkeypatch.setattr(launching, "POLL_SECONDS", 0.02)
+        monkeypatch.setattr("distui.runners.hub.submitting.AGAIN_SECONDS", 0.02)
+        self.desk = Desk(folder)
+        order.write(folder, Order(kind="skypilot", cluster="tc", task=TASK, bundle="~/.distui/bundle-1"))
+
+    def answers(self, **verbs: list[dict[str, Any]]) -> None:
+        usual: dict[str, list[dict[str, Any]]] = {
+            "version": VERSION,
+            "describe": [{"data": None}, {"data": ABOUT}],
+            "jobs": [{"data": []}],
+            "cost": [{"data": {"total": 10.0, "seconds": 3600.0}}],
+            "launch": [{"request": "req-1", "said": TEXT, "data": {"job": 7, **ABOUT}}],
+            "job_state": [{"data": "SETTING_UP"}, {"data": "RUNNING"}],
+            "reach": [{"data": {"aliases": ["tc", "tc-worker1"], "hosts": []}}],
+            "tail": [{"said": ["hello from a node\n"], "hang": True}],
+        }
+        self.file.write_text(json.dumps({**usual, **verbs}))
+
+    def asked(self, verb: str) -> list[dict[str, Any]]:
+        lines = Path(f"{self.file}.asked").read_text().splitlines()
+        return [json.loads(line) for line in lines if json.loads(line).get("verb") == verb]
+
+    @property
+    def log(self) -> str:
+        return (self.desk.run_dir / "launch.log").read_text()
+
+
+TASK = {"name": "train-0123abcd", "num_nodes": 2, "resources": {}, "run": "true"}
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(tmp_path, monkeypatch)
+
+
+def stages(desk: Desk) -> dict[str, bool | None]:
+    """Stage of the whole → whether it came to its end: True, False when it failed, None when it is on."""
+    return {
+        str(stage): None if at.ended is None else not at.failed
+        for (stage, node), at in desk.state.stages.items()
+        if node == HUB
+    }
+
+
+async def test_the_jobs_own_text_says_that_it_has_started(scene: Scene) -> None:
+    """SkyPilot's word for its state comes later, and is asked for only now and then."""
+    started = "└── Job started. Streaming logs... (Ctrl-C to exit log streaming; job will not be killed)\n"
+    scene.answers(job_state=[{"data": "SETTING_UP"}], tail=[{"said": [started], "hang": True}])
+    async with asyncio.timeout(20):
+        await launching.launch(scene.desk)
+    assert stages(scene.desk)["start"] is True
+
+
+async def test_every_stage_and_the_way_to_each_node(scene: Scene) -> None:
+    scene.answers()
+    await launching.launch(scene.desk)
+    assert scene.desk.failed == ""
+    assert stages(scene.desk) == {"provision": True, "sync": True, "setup": True, "start": True}
+    assert [(route.host, route.target) for route in scene.desk.routes] == [
+        ("of-tc", "tc"), ("of-tc-worker1", "tc-worker1"),
+    ]  # fmt: skip
+    assert scene.desk.routes[1].remote == ("sh", "~/.distui/bundle-1/node.sh", "attach", "0123abcd", "1")
+    cluster = scene.desk.state.cluster
+    assert cluster is not None
+    assert (cluster.name, cluster.job, cluster.price_per_hour, cluster.state) == ("tc", 7, 10.0, "UP")
+    assert "Launching on AWS us-east-1." in scene.log
+    assert "hello from a node" in scene.log
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (error("ResourcesUnavailableError", "VcpuLimitExceeded: quota of 0"), "quota is used up"),
+        (
+            error("ResourcesUnavailableError", "InsufficientInstanceCapacity"),
+            "no such nodes are free there now",
+        ),
+        (error("NoCloudAccessError", "none"), "`sky check` shows why for each"),
+    ],
+)
+async def test_a_refusal_is_said_in_plain_words(
+    scene: Scene, answer: dict[str, Any], sentence: str
+) -> None:
+    scene.answers(launch=[{"request": "r", "said": TEXT[:1], **answer}], describe=[{"data": None}])
+    await launching.launch(scene.desk)
+    assert sentence in scene.desk.failed
+    assert stages(scene.desk) == {"provision": False}
+    assert "billed" not in scene.desk.failed, "nothing is left"
+
+
+async def test_the_next_place_is_offered_where_the_one_named_has_nothing(scene: Scene) -> None:
+    pinned = {**TASK, "resources": {"infra": "gcp/us-central1", "accelerators": "A100-80GB:8"}}
+    order.write(
+        scene.desk.run_dir, Order(kind="skypilot", cluster="tc", task=pinned, bundle="~/.distui/bundle-1")
+    )
+    refused = error("ResourcesUnavailableError", "ZONE_RESOURCE_POOL_EXHAUSTED")
+    scene.answers(launch=[refused], describe=[{"data": None}], candidates=[{"data": {"text": CLOUDS}}])
+    await launching.launch(scene.desk)
+    assert (
+        "; --on aws/us-east-1 has them (A100-80GB:8 p4de.24xlarge[Spot], $81.93 an hour)"
+        in scene.desk.failed
+    )
+    assert "infra" not in scene.asked("candidates")[0]["args"]["config"]["resources"]
+
+
+async def test_what_is_left_after_a_failure_is_said(scene: Scene) -> None:
+    scene.answers(
+        job_state=[{"data": "FAILED_SETUP"}], tail=[{"said": ["pip: no such package\n"], "data": 0}]
+    )
+    await launching.launch(scene.desk)
+    assert "setup failed on tc" in scene.desk.failed
+    assert "cluster tc is up and is billed: `distui down train`" in scene.desk.failed
+    assert stages(scene.desk)["setup"] is False
+    assert "pip: no such package" in scene.log
+
+
+async def test_an_api_server_that_goes_away_is_asked_again(scene: Scene) -> None:
+    gone = error("ConnectionError", "Connection refused")
+    scene.answers(
+        launch=[
+            {"request": "req-1", **gone},
+            {"request": "req-2", "said": TEXT, "data": {"job": 7, **ABOUT}},
+        ],
+        follow=[error("ClientError", "no such request")],
+    )
+    await launching.launch(scene.desk)
+    assert scene.desk.failed == ""
+    assert stages(scene.desk)["start"] is True
+    assert [asked["args"]["request"] for asked in scene.asked("follow")] == ["req-1"]
+    assert order.progress(scene.desk.run_dir).job == 7
+
+
+async def test_an_api_server_that_does_not_come_up_at_once_is_waited_for(scene: Scene) -> None:
+    down = error(
+        "RuntimeError", "SkyPilot API server process exited unexpectedly. View logs at: server.log"
+    )
+    scene.answers(describe=[down, {"data": None}, {"data": ABOUT}])
+    await launching.launch(scene.desk)
+    assert scene.desk.failed == ""
+    assert stages(scene.desk)["start"] is True
+
+
+async def test_a_child_that_dies_takes_no_launch_with_it(scene: Scene) -> None:
+    scene.answers(
+        launch=[{"request": "req-1", "said": TEXT[:1], "die": True}],
+        follow=[{"said": TEXT[1:], "data": {"job": 7, **ABOUT}}],
+    )
+    await launching.launch(scene.desk)
+    assert scene.desk.failed == ""
+    assert len(scene.asked("launch")) == 1, "the API server was working at it all along"
+    assert stages(scene.desk)["start"] is True
+
+
+async def test_a_job_that_was_submitted_is_not_submitted_twice(scene: Scene) -> None:
+    scene.answers(
+        launch=[error("ValueError", "must not be asked")],
+        describe=[{"data": ABOUT}],
+        jobs=[{"data": [{"job": 9, "name": "train-0123abcd"}, {"job": 8, "name": "other"}]}],
+    )
+    order.keep(scene.desk.run_dir, Progress(request="req-1", before=8))
+    await launching.launch(scene.desk)
+    assert scene.desk.failed == ""
+    assert order.progress(scene.desk.run_dir).job == 9
+
+
+async def test_a_hub_that_died_after_the_job_was_submitted_goes_on_from_there(scene: Scene) -> None:
+    scene.answers(launch=[error("ValueError", "must not be asked")], describe=[{"data": ABOUT}])
+    order.keep(scene.desk.run_dir, Progress(request="req-1", job=7))
+    await launching.launch(scene.desk)
+    assert scene.desk.failed == ""
+    assert stages(scene.desk)["start"] is True
+
+
+async def test_a_stop_gives_the_launch_up_and_says_what_is_left(scene: Scene) -> None:
+    scene.answers(
+        launch=[{"request": "req-1", "said": TEXT[:2], "hang": True}],
+        describe=[{"data": None}, {"data": ABOUT}],
+    )
+    task = asyncio.create_task(launching.launch(scene.desk))
+    while "sync" not in stages(scene.desk):
+        await asyncio.sleep(0.01)
+    scene.desk.stop_asked.set()
+    await task
+    said = [text for _, text in scene.desk.state.notices]
+    assert any("stopped; cluster tc is up and is billed: `distui down train`" in text for text in said)
+    assert '"cancel"' in Path(f"{scene.file}.asked").read_text(), "the API server works at it no more"
+
+
+async def test_a_cluster_of_somebody_else_is_left_alone(scene: Scene) -> None:
+    scene.answers(describe=[{"data": {**ABOUT, "ours": False, "user": "bob"}}])
+    await launching.launch(scene.desk)
+    assert "cluster tc is bob's: choose another name with --cluster" in scene.desk.failed
+    assert scene.asked("launch") == []
+
+
+async def test_a_stage_that_takes_too_long_fails(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(launching.LIMITS, Stage.PROVISION, 0.1)
+    scene.answers(launch=[{"request": "r", "said": TEXT[:1], "hang": True}])
+    await launching.launch(scene.desk)
+    assert "provision took longer than" in scene.desk.failed
+
+
+async def test_a_secret_that_nobody_has_any_more(scene: Scene) -> None:
+    task = {**TASK, "secrets": {"SOME_TOKEN": "***"}}
+    order.write(
+        scene.desk.run_dir, Order(kind="skypilot", cluster="tc", task=task, bundle="~/.distui/bundle-1")
+    )
+    scene.answers(describe=[{"data": None}])
+    await launching.launch(scene.desk)
+    assert "the value of SOME_TOKEN is not known here any more: export it" in scene.desk.failed
+
+
+async def cloud(scene: Scene) -> Cloud:
+    order.keep(scene.desk.run_dir, Progress(job=7))
+    found = launching.cloud_of(scene.desk)
+    assert found is not None
+    return found
+
+
+async def test_down_wants_the_right_name(scene: Scene) -> None:
+    scene.answers(down=[{"data": True}])
+    found = await cloud(scene)
+    with pytest.raises(CloudError, match="the cluster of this run is tc, not 'td'"):
+        await found.down("td")
+    assert await found.down("tc") == "cluster tc is down"
+    assert scene.desk.state.cluster is not None
+    assert scene.desk.state.cluster.down
+
+
+async def test_autostop_is_told_and_shown(scene: Scene) -> None:
+    scene.answers(autostop=[{"data": True}])
+    found = await cloud(scene)
+    assert await found.set_autostop(5) == "cluster tc goes down after 5 minutes without a job"
+    assert scene.desk.state.cluster is not None
+    assert scene.desk.state.cluster.autostop_min == 5
+    assert await found.set_autostop(None) == "cluster tc stays until it is taken down"
+
+
+@pytest.mark.parametrize(
+    ("answers", "phase", "sentence"),
+    [
+        (
+            {"describe": [{"data": ABOUT}], "job_state": [{"data": "CANCELLED"}]},
+            RunPhase.STOPPED,
+            "was cancelled",
+        ),
+        (
+            {"describe": [{"data": ABOUT}], "job_state": [{"data": "FAILED"}]},
+            RunPhase.LOST,
+            "has ended (FAILED)",
+        ),
+        ({"describe": [{"data": None}]}, RunPhase.LOST, "cluster tc is gone"),
+    ],
+)
+async def test_what_happens_behind_our_back_ends_the_run(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, answers: Any, phase: RunPhase, sentence: str
+) -> None:
+    monkeypatch.setattr("distui.runners.hub.clusters.POLL_SECONDS", 0.0)
+    scene.answers(**answers)
+    found = await cloud(scene)
+    scene.desk.emit(LinkChanged(LinkState.LOST, "c1", "gone"), node=0)
+    watching = asyncio.create_task(found.watch())
+    while not scene.desk.state.phase.ended:
+        await asyncio.sleep(0.02)
+    assert scene.desk.state.phase is phase
+    assert sentence in scene.desk.state.end_text
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+
+
+def managed(scene: Scene, *states: str, **verbs: list[dict[str, Any]]) -> None:
+    """A managed job that goes through these states."""
+    found = Order(kind="skypilot", cluster="tm", task=TASK, managed=True)
+    order.write(scene.desk.run_dir, found)
+    jobs = [{"job": 3, "name": "tm", "state": state, "recoveries": 0, "why": None} for state in states]
+    usual: dict[str, list[dict[str, Any]]] = {
+        "managed_launch": [{"said": ["⚙︎ Managed job submitted\n"], "data": {"job": 3}}],
+        "managed_jobs": [{"data": [job]} for job in jobs],
+        "managed_tail": [{"said": ["loss 1.5\n"], "hang": True}],
+        "managed_cancel": [{"data": True}],
+    }
+    scene.answers(**{**usual, **verbs})
+
+
+@pytest.mark.parametrize(
+    ("last", "phase"),
+    [("SUCCEEDED", RunPhase.SUCCEEDED), ("FAILED_SETUP", RunPhase.FAILED), ("CANCELLED", RunPhase.STOPPED)],
+)
+async def test_a_managed_job_ends_as_skypilot_says(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, last: str, phase: RunPhase
+) -> None:
+    monkeypatch.setattr("distui.runners.hub.managed.POLL_SECONDS", 0.02)
+    monkeypatch.setattr("distui.runners.hub.managed.LAST_WORDS_SECONDS", 0.1)
+    managed(scene, "STARTING", "RUNNING", "RECOVERING", last)
+    await launching.launch(scene.desk)
+    assert scene.desk.state.phase is phase
+    assert f"managed job 3 ended as {last}" in scene.desk.state.end_text
+    cluster = scene.desk.state.cluster
+    assert cluster is not None
+    assert (cluster.managed, cluster.job, cluster.state) == (True, 3, last)
+    assert stages(scene.desk) == {"provision": True, "start": True}
+    assert "loss 1.5" in scene.log
+
+
+async def test_a_stop_cancels_a_managed_job(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distui.runners.hub.managed.LAST_WORDS_SECONDS", 0.1)
+    managed(scene, "RUNNING", "CANCELLED")
+    task = asyncio.create_task(launching.launch(scene.desk))
+    while "start" not in stages(scene.desk):
+        await asyncio.sleep(0.01)
+    scene.desk.stop_asked.set()
+    await task
+    assert scene.desk.state.phase is RunPhase.STOPPED
+    assert scene.desk.state.end_text == "managed job 3 ended as CANCELLED"
+    assert [asked["args"] for asked in scene.asked("managed_cancel")] == [{"job": 3}]
+
+
+async def test_a_managed_job_has_no_cluster_to_take_down(scene: Scene) -> None:
+    managed(scene, "RUNNING")
+    found = launching.cloud_of(scene.desk)
+    assert found is not None
+    with pytest.raises(CloudError, match="takes the cluster of a managed job down itself"):
+        await found.down("tm")

@@ -1,0 +1,280 @@
+"""The end that somebody asks for: of a run whose nodes do not all answer, and of a run whose cluster is taken down."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distui.runners import registry
+from distui.runners.chronicle import summarise
+from distui.runners.hub import order
+from distui.runners.hub.order import Order, Progress
+from distui.runners.hub.routes import Route
+from distui.runners.journal import Journal
+from distui.runners.model import (
+    HUB,
+    Cluster,
+    ClusterChanged,
+    CommandReceived,
+    Down,
+    Event,
+    LinkState,
+    Outcome,
+    RankPhase,
+    RunCreated,
+    RunEnded,
+    RunPhase,
+    Stage,
+    StageChanged,
+    Stamped,
+)
+from distui.runners.wire.client import new_id
+
+from .site import Site, Viewer, Whole, having, kill, until
+
+GRACE_S = 2.0
+"""Of the runs of a Site."""
+SOON_S = GRACE_S + 8.0
+"""The grace, and a few seconds."""
+DEAF = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN if os.environ["DISTUI_NODE"] == "1" else signal.SIG_DFL)
+while True:
+    time.sleep(0.05)
+"""
+SCRIPTED = Path(__file__).resolve().parents[2] / "rigs/sky/answering.py"
+
+
+def nowhere(run: Whole, *nodes: int) -> list[Route]:
+    """These nodes are not where the routes lead."""
+    lost = run.site.root / "s"
+    return [
+        Route(route.node, route.host, "unix", str(lost / f"n{route.node}.sock"))
+        if route.node in nodes
+        else route
+        for route in run.unix()
+    ]
+
+
+async def reached(viewer: Viewer, *lost: int) -> None:
+    """Every node that answers has a rank, and the others were tried."""
+    await viewer.until(
+        lambda state: (
+            state.live
+            and len(state.nodes) == 2
+            and all(state.nodes[node].link is LinkState.LOST for node in lost)
+            and all(node in lost or (node in state.ranks and state.ranks[node].pid) for node in (0, 1))
+        )
+    )
+
+
+async def test_a_node_that_does_not_answer_is_named_soon_and_stops_when_it_does(site: Site) -> None:
+    run = Whole(site, site.script())
+    ways = nowhere(run, 1)
+    run.start(ways)
+    async with run.viewer() as viewer:
+        await reached(viewer, 1)
+        began = time.monotonic()
+        said = await viewer.stop()
+        assert time.monotonic() - began < SOON_S
+        assert said == (
+            "stopped on the nodes that answer; node 1 (host1) does not answer: it is told to stop on the first "
+            "answer, after 15 s the run counts as stopped without it"
+        )
+        assert not viewer.state.phase.ended
+        Path(run.socket(1)).rename(ways[1].target)
+        state = await viewer.until(lambda state: state.phase.ended)
+        assert (state.phase, state.end_text) == (RunPhase.STOPPED, "stopped")
+        assert {rank.phase for rank in state.ranks.values()} == {RankPhase.STOPPED}
+
+
+async def test_a_stop_that_no_node_hears_is_answered_soon(site: Site) -> None:
+    run = Whole(site, site.script())
+    run.start(nowhere(run, 0, 1))
+    async with run.viewer() as viewer:
+        await reached(viewer, 0, 1)
+        began = time.monotonic()
+        said = await viewer.stop()
+        assert time.monotonic() - began < SOON_S
+        assert said == (
+            "no node was reached; node 0 (host0), node 1 (host1) do not answer: they are told to stop on the "
+            "first answer, after 10 minutes the run counts as stopped without them"
+        )
+
+
+async def test_a_node_that_goes_away_while_it_stops_is_not_called_stopped(site: Site) -> None:
+    run = Whole(site, site.script(DEAF))
+    run.start()
+    async with run.viewer() as viewer:
+        await reached(viewer)
+        stopping = asyncio.create_task(viewer.stop())
+        await viewer.until(lambda state: state.phase is RunPhase.STOPPING)
+        (run.parts[1].path / registry.RUN_FILE).unlink()  # so that nobody starts another agent there
+        await kill(run.agent_pid(1))
+        said = await asyncio.wait_for(stopping, SOON_S)
+        assert said.startswith(
+            "stopped on the nodes that answer; node 1 (host1) does not answer: it is told"
+        )
+        state = await viewer.until(lambda state: state.phase.ended)
+        assert state.end_text == "stopped; node 1 (host1) did not answer: whatever runs there still does"
+        assert [state.ranks[rank].phase for rank in (0, 1)] == [RankPhase.STOPPED, RankPhase.LOST]
+
+
+# --- the cluster ---------------------------------------------------------------------------------------------
+
+
+class Launched(Whole):
+    """A run that SkyPilot, here a script, has brought up."""
+
+    def __init__(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch, **answers: list[dict[str, Any]]
+    ) -> None:
+        super().__init__(site, site.script())
+        self.scene = site.root / "scene.json"
+        usual: dict[str, list[dict[str, Any]]] = {
+            "version": [{"data": {"version": "0.14.1", "python": "p", "supported": True}}],
+            "cancel": [{"data": True}],
+            "down": [{"data": True}],
+        }
+        self.scene.write_text(json.dumps(usual | answers))
+        python = site.root / "python"
+        python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{SCRIPTED}" "{self.scene}" "$@"\n')
+        python.chmod(0o755)
+        monkeypatch.setenv("DISTUI_SKY_PYTHON", str(python))
+        order.write(self.entry.path, Order(kind="skypilot", cluster="tc"))
+        order.keep(self.entry.path, Progress(job=7))
+        self._journal_launch()
+
+    def _journal_launch(self) -> None:
+        journal = Journal(self.entry.path)
+        record = self.record
+        told: tuple[Event, ...] = (
+            RunCreated(record.run, record.name, record.host, summarise(self.plan), merged=True),
+            ClusterChanged(Cluster(name="tc", infra="slurm/lab/gpu", resources="2x(H100:8)", state="UP")),
+            StageChanged(Stage.START, "begun"),
+            StageChanged(Stage.START, "done"),
+        )
+        for seq, event in enumerate(told, 1):
+            journal.append(Stamped(time.time(), event, seq, HUB))
+        journal.close()
+
+    def asked(self, verb: str) -> int:
+        """How often SkyPilot was asked for it."""
+        lines = Path(f"{self.scene}.asked").read_text().splitlines()
+        return sum(json.loads(line).get("verb") == verb for line in lines)
+
+
+def ends(run: Whole) -> list[str]:
+    """In which order the run was told to stop, its parts and the cluster ended, and the run itself."""
+    found = []
+    for stamped in run.journal():
+        match stamped.event:
+            case CommandReceived(verb="stop") if stamped.node == HUB:
+                found.append("stop")
+            case RunEnded():
+                found.append("run" if stamped.node == HUB else "part")
+            case ClusterChanged(Cluster(down=True)):
+                found.append("cluster")
+    return found
+
+
+@asynccontextmanager
+async def trained(
+    site: Site, monkeypatch: pytest.MonkeyPatch, **answers: list[dict[str, Any]]
+) -> AsyncIterator[tuple[Launched, Viewer]]:
+    """Such a run with its ranks, and who looks at it."""
+    run = Launched(site, monkeypatch, **answers)
+    run.start()
+    async with run.viewer() as viewer:
+        await viewer.until(lambda state: state.live and state.phase is RunPhase.RUNNING)
+        yield run, viewer
+
+
+async def test_ranks_end_before_their_cluster_and_the_run_says_so(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with trained(site, monkeypatch) as (run, viewer):
+        done = await viewer.link.send(Down(new_id(), "tc"))
+        assert (done.ok, done.text) == (True, "cluster tc is down; many was stopped first")
+        state = await viewer.until(lambda state: state.phase.ended)
+        assert (state.phase, state.end_text) == (RunPhase.STOPPED, "stopped: cluster tc was taken down")
+        assert {rank.phase for rank in state.ranks.values()} == {RankPhase.STOPPED}
+        assert state.attempts[-1].outcome is Outcome.STOPPED
+        assert state.cluster is not None
+        assert state.cluster.down
+    assert ends(run) == ["stop", "part", "part", "cluster", "run"]
+    assert run.asked("down") == 1
+    assert await asyncio.to_thread(until, lambda: not having(f"XDG_STATE_HOME={site.root / 'state'}"), 10.0)
+
+
+async def test_another_name_stops_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with trained(site, monkeypatch) as (_, viewer):
+        done = await viewer.link.send(Down(new_id(), "td"))
+        assert (done.ok, done.text) == (
+            False, "the cluster of this run is tc, not 'td': nothing was done"
+        )  # fmt: skip
+        await viewer.until(lambda state: state.last_command is not None)
+        assert viewer.state.phase is RunPhase.RUNNING
+        assert await viewer.stop() == "stopped: no process of the run is left"
+
+
+async def test_a_cluster_that_stays_is_named_and_the_run_has_stopped(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = {"error": {"kind": "ClientError", "text": "An error occurred (AuthFailure)", "tried": ""}}
+    async with trained(site, monkeypatch, down=[refused]) as (_, viewer):
+        done = await viewer.link.send(Down(new_id(), "tc"))
+        assert not done.ok
+        assert done.text.startswith("cluster tc was not taken down: ")
+        assert done.text.endswith("; many was stopped first")
+        state = await viewer.until(lambda state: state.phase.ended)
+        assert (state.phase, state.end_text) == (RunPhase.STOPPED, "stopped")
+        assert state.cluster is not None
+        assert not state.cluster.down
+
+
+async def test_a_silent_node_does_not_keep_the_cluster_up(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Launched(site, monkeypatch)
+    run.start(nowhere(run, 1))
+    async with run.viewer() as viewer:
+        await reached(viewer, 1)
+        done = await viewer.link.send(Down(new_id(), "tc"))
+        assert done.ok, done.text
+        assert "before that: stopped on the nodes that answer; node 1 (host1) does not answer" in done.text
+        state = await viewer.until(lambda state: state.phase.ended, 5.0)
+        assert state.end_text == "stopped: cluster tc was taken down; how node 1 (host1) ended nobody saw"
+        assert state.ranks[0].phase is RankPhase.STOPPED
+
+
+async def test_the_command_line_says_what_is_live_before_it_asks(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with trained(site, monkeypatch) as (run, _):
+        pass
+    process = await asyncio.create_subprocess_exec(
+        Path(sys.executable).with_name("distui"), "down", "many", env=dict(os.environ),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    async with asyncio.timeout(40):
+        out, err = await process.communicate(b"tc\n")
+    assert (process.returncode, out.decode()) == (0, "cluster tc is down; many was stopped first\n"), err
+    asked = err.decode().splitlines()
+    assert asked == [
+        "cluster tc (slurm/lab/gpu, 2x(H100:8))",
+        "  run many is live on it: running, attempt 1, 2 ranks on 2 nodes; they are stopped first",
+        "  everything on its disks is lost: checkpoints, logs, data that was not copied",
+        "type its name to take it down: ",
+    ]
+    status = run.entry.state()
+    assert (status.phase, status.end_text) == (RunPhase.STOPPED, "stopped: cluster tc was taken down")

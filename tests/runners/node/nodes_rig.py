@@ -1,0 +1,211 @@
+"""Nodes on this host: a HOME of their own, an address of the loopback each, and what a job started on them says."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from distui.presets.load import load
+from distui.presets.plan import Place, Plan, Request, make_plan
+from distui.presets.render import plan_to_json
+from distui.presets.spread import rendezvous_port
+from distui.runners import journal, registry
+from distui.runners.local import free_port
+from distui.runners.model import Restart
+from distui.runners.state import RunState
+from distui.runners.wire.client import SocketLink, new_id
+
+EXAMPLE = Path(__file__).parents[3] / "presets" / "examples" / "plain_ddp.py"
+ENDLESS = ("--steps", "0", "--step-delay", "0.02")
+
+
+class Cluster:
+    """Two or more nodes of one run, all on this host."""
+
+    def __init__(
+        self, nnodes: int | str = 2, script: Path = EXAMPLE, args: tuple[str, ...] = ENDLESS, **place: Any
+    ) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))  # short: socket paths hold 108 bytes
+        self.state, self.sockets = self.root / "state", self.root / "s"
+        for path in (self.state, self.sockets, self.root / ".distui" / "jobs"):
+            path.mkdir(parents=True, mode=0o700)
+        self.record = registry.new_record("spread")
+        self.plan = self._plan(nnodes, script, args, place)
+        self.count = self.plan.nnodes
+        self.addresses = [f"127.0.0.{number + 1}" for number in range(self.count)]
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("DISTUI_", "SLURM_", "XDG_"))
+        }
+        for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "NODE_RANK"):
+            kept.pop(name, None)
+        self.env = {
+            **kept,
+            "HOME": str(self.root),
+            "XDG_STATE_HOME": str(self.state),
+            "DISTUI_SOCKET_DIR": str(self.sockets),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "OMP_NUM_THREADS": "1",
+        }
+        self.jobs: dict[int, subprocess.Popen[bytes]] = {}
+        self.document = {
+            "run": self.record.run,
+            "run8": self.record.run8,
+            "name": self.record.name,
+            "created": self.record.created,
+            "nnodes": self.count,
+            "plan": plan_to_json(self.plan, masked=True),
+            "addresses": None,
+        }
+        self.write_document()
+
+    def _plan(
+        self, nnodes: int | str, script: Path, args: tuple[str, ...], place: Mapping[str, Any]
+    ) -> Plan:
+        where = Place(
+            run=self.record.run, run_dir="", port=rendezvous_port(self.record.run8), ras_port=free_port(),
+            gpus=0, cores=2, cwd="", python="", nodes=None, script_source=script.read_bytes(),
+        )  # fmt: skip
+        request = Request(
+            script=str(script), args=args, nnodes=nnodes, nproc_per_node=1, grace_s=3.0, **place
+        )
+        return make_plan(load("ddp", (), cwd=Path("/"), env={"HOME": "/nonexistent"}), request, where)
+
+    def write_document(self) -> None:
+        """Put the job document where every node finds it."""
+        path = self.root / ".distui" / "jobs" / f"{self.record.run}.json"
+        path.write_text(json.dumps(self.document))
+
+    def skypilot(self, node: int) -> dict[str, str]:
+        """What SkyPilot gives a task on a node (its documentation, "Distributed jobs")."""
+        return {
+            "SKYPILOT_NODE_RANK": str(node),
+            "SKYPILOT_NODE_IPS": "\n".join(self.addresses),
+            "SKYPILOT_NUM_NODES": str(len(self.addresses)),
+            "SKYPILOT_NUM_GPUS_PER_NODE": "0",
+        }
+
+    def job(self, node: int, **env: str) -> subprocess.Popen[bytes]:
+        """Start a node's job as SkyPilot's task does; its stdout is in `said(node)`."""
+        with (self.root / f"job-{node}.out").open("ab") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "distui.runners.node", "job", self.record.run],
+                stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=self.root, start_new_session=True,
+                env={**self.env, **self.skypilot(node), **env},
+            )  # fmt: skip
+        self.jobs[node] = process
+        return process
+
+    def said(self, node: int) -> str:
+        """Everything the job of a node has said."""
+        return (self.root / f"job-{node}.out").read_text(errors="replace")
+
+    def path(self, node: int) -> Path:
+        """Run directory of a node's part."""
+        return self.state / "distui" / "runs" / f"{self.record.run}.n{node}"
+
+    def socket(self, node: int) -> Path:
+        return self.sockets / f"{self.record.run8}n{node}.sock"
+
+    def now(self, node: int) -> RunState:
+        """What a node's journal says."""
+        return RunState().apply_all(journal.read(self.path(node)))
+
+    def pid(self, node: int, who: str) -> int:
+        """Of a node's "agent" or "runner"."""
+        return int(json.loads((self.path(node) / f"{who}.json").read_text())["pid"])
+
+    def lines(self, node: int) -> dict[str, int]:
+        """Sizes of the ranks' stdout of a node by path."""
+        found = self.path(node).glob("node-*/attempt-*/rank-*.out")
+        return {path.relative_to(self.path(node)).as_posix(): path.stat().st_size for path in found}
+
+    def steps(self, attempt: int, seconds: float = 60.0) -> None:
+        """Wait until every node's rank writes in this attempt."""
+        for node in self.jobs:
+            until(functools.partial(self._writes, node, attempt), seconds, self.describe)
+
+    def _writes(self, node: int, attempt: int) -> bool:
+        where = f"node-{node}/attempt-{attempt:03d}/"
+        return any(name.startswith(where) and size for name, size in self.lines(node).items())
+
+    async def restart(self, *nodes: int) -> list[Any]:
+        """The command to the agents of these nodes at the same time; their answers."""
+        import asyncio
+
+        links = [await SocketLink.connect(self.socket(node)) for node in nodes]
+        try:
+            async with asyncio.timeout(60):
+                return list(await asyncio.gather(*(link.send(Restart(new_id())) for link in links)))
+        finally:
+            for link in links:
+                await link.close()
+
+    def processes(self) -> dict[int, str]:
+        """Every living process of these nodes: pid → command line."""
+        return having(f"XDG_STATE_HOME={self.state}")
+
+    def describe(self) -> str:
+        """How it stands, for the message of a failed assertion."""
+        parts = []
+        for node in self.jobs:
+            parts.append(f"--- job {node}: {self.said(node)[-1500:]}")
+            for name in ("agent.log", "runner.log"):
+                path = self.path(node) / name
+                parts.append(
+                    f"--- {name}: {path.read_text(errors='replace')[-1500:] if path.exists() else None}"
+                )
+        return "\n".join(parts)
+
+    def close(self) -> None:
+        """End what is left, by pid; fail if anything was."""
+        for process in self.jobs.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in self.jobs.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(15)
+        try:
+            until(lambda: not self.processes(), 10.0, lambda: f"left behind: {self.processes()}")
+        finally:
+            for pid in self.processes():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for process in self.jobs.values():
+                process.wait(10)
+            shutil.rmtree(self.root, ignore_errors=True)
+
+
+def until(wanted: Callable[[], object], seconds: float, why: Callable[[], str]) -> None:
+    """Wait for what another process does and no event tells; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not wanted():
+        assert time.monotonic() < deadline, why()
+        time.sleep(0.05)
+
+
+def having(entry: str) -> dict[int, str]:
+    """Living processes that were started with this `NAME=VALUE`: pid → command line. Zombies are none."""
+    needle, found = entry.encode(), {}
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError, IndexError):
+            state = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[0]
+            if state not in ("Z", "X") and needle in Path(f"/proc/{name}/environ").read_bytes().split(
+                b"\0"
+            ):
+                words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
+                found[int(name)] = b" ".join(words).decode("utf-8", "replace").strip()
+    found.pop(os.getpid(), None)
+    return found

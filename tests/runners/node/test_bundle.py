@@ -1,0 +1,174 @@
+"""The bundle: built from what is installed, unpacked where there is nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from distui.runners.errors import RunError
+from distui.runners.node import boot, bundle
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of this environment's own packages: pip is told to ask no index."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIP_NO_INDEX", "1")
+        patch.setenv("PIP_CONFIG_FILE", os.devnull)
+        patch.delenv("PIP_FIND_LINKS", raising=False)
+        return bundle.build(tmp_path_factory.mktemp("bundles"))
+
+
+@pytest.fixture
+def made(built: Path, tmp_path: Path) -> Path:
+    """A copy of it beside what it was made of, for a test to do with as it likes."""
+    cache = tmp_path / "cache"
+    shutil.copytree(built.parent, cache)
+    return cache / built.name
+
+
+def node(made: Path, home: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """`node.sh WORDS…` where there is nothing but a system and an empty HOME."""
+    home.mkdir(exist_ok=True)
+    return subprocess.run(
+        ["sh", str(made / "node.sh"), *words],
+        env={"HOME": str(home), "PATH": "/usr/bin:/bin", **env},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_what_is_in_it(made: Path) -> None:
+    assert sorted(path.name for path in made.iterdir()) == [
+        *("boot.py", "bridge.py", "distui.zip", "node.sh", "screens", "wheels")
+    ]
+    assert os.access(made / "node.sh", os.X_OK)
+    with zipfile.ZipFile(made / "distui.zip") as archive:
+        names = set(archive.namelist())
+    assert {"distui/runners/agent/__main__.py", "distui/runners/inrank/site/sitecustomize.py"} <= names
+    assert {"distui/presets/nccl.toml", "distui/runners/node/job.py"} <= names
+    assert f"distui-{metadata.version('distui')}.dist-info/METADATA" in names
+    assert not [name for name in names if "__pycache__" in name or name.startswith("tests/")]
+    wheels = {path.name.partition("-")[0] for path in (made / "wheels").iterdir()}
+    assert wheels == {"msgspec", "psutil", "nvidia_ml_py"}
+
+
+def test_a_second_one_is_the_first_and_comes_at_once(made: Path) -> None:
+    began = time.perf_counter()
+    again = bundle.build(made.parent)
+    took = time.perf_counter() - began
+    assert again == made
+    assert took < 0.5  # 25 ms on a quiet machine
+
+
+def test_other_contents_are_another_bundle(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = dict(bundle._files())
+    files["distui/runners/node/boot.py"] += b"# other\n"
+    monkeypatch.setattr(bundle, "_files", lambda: iter(files.items()))
+    other = bundle.build(made.parent)
+    assert other != made
+    assert (other / "boot.py").read_bytes().endswith(b"# other\n")
+    assert made.is_dir()
+
+
+def test_it_unpacks_where_there_is_nothing_but_a_python(made: Path, tmp_path: Path) -> None:
+    done = node(made, tmp_path / "home", "probe", DISTUI_PYTHON=sys.executable)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["distui"] == metadata.version("distui")
+    assert told["cores"] == len(os.sched_getaffinity(0))
+    assert told["home"] == str(tmp_path / "home")
+    libraries = list((tmp_path / "home" / ".cache" / "distui").glob("lib-*"))
+    assert len(libraries) == 1
+    assert (libraries[0] / "msgspec" / "__init__.py").exists()
+    assert os.access(libraries[0] / "distui/runners/inrank/shim/torchrun", os.X_OK)
+
+
+def test_a_bare_interpreter_runs_from_what_was_unpacked(made: Path, tmp_path: Path) -> None:
+    """No site-packages at all: everything that an agent imports comes out of the bundle."""
+    node(made, tmp_path / "home", "probe", DISTUI_PYTHON=sys.executable)
+    (library,) = (tmp_path / "home" / ".cache" / "distui").glob("lib-*")
+    code = "import distui.runners.agent.__main__, distui.runners.node.job, psutil, pynvml; print(psutil.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-S", "-P", "-c", code],
+        env={"PYTHONPATH": str(library)}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(library))
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    other = tmp_path / "other"
+    monkeypatch.setattr(boot, "homes", lambda: [str(blocked / "cache"), str(other)])
+    assert boot.library(str(made)).startswith(str(other))
+    monkeypatch.setattr(boot, "homes", lambda: [str(blocked / "cache")])
+    with pytest.raises(OSError, match="Not a directory"):
+        boot.library(str(made))
+
+
+def test_no_python_that_will_do(made: Path, tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("sh", "dirname", "uname", "cat", "awk"):
+        found = shutil.which(name)
+        assert found is not None
+        (tools / name).symlink_to(found)
+    old = tools / "python3"
+    old.write_text("#!/bin/sh\nexit 1\n")
+    old.chmod(0o755)
+    script = (
+        (made / "node.sh").read_text().replace("/usr/local /usr", "")
+    )  # where this host's own Pythons are
+    (made / "node.sh").write_text(script.replace("/opt/conda", ""))
+    done = subprocess.run(
+        [str(tools / "sh"), str(made / "node.sh"), "probe"],
+        env={"HOME": str(tmp_path), "PATH": str(tools)}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "has no Python 3.11 to 3.14 for distui's agent" in done.stderr
+
+
+def test_wrong_words(made: Path, tmp_path: Path) -> None:
+    for words in ([], ["fly"], ["job"], ["start", "x"]):
+        done = node(made, tmp_path / "home", *words, DISTUI_PYTHON=sys.executable)
+        assert done.returncode == 2
+        assert done.stderr.startswith("usage: node.sh job RUN |")
+
+
+def test_a_cache_of_bundles_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        RunError, match=r"the bundle for the nodes cannot be written to .*: free space or set XDG"
+    ):
+        bundle.build(tmp_path / "file" / "cache")
+
+
+def test_what_fits_this_interpreter() -> None:
+    machine, python = boot.tags()
+    assert boot.fits("nvidia_ml_py-13.0-py3-none-any.whl")
+    assert boot.fits(f"psutil-7.2-cp36-abi3-manylinux2014_{machine}.manylinux_2_28_{machine}.whl")
+    assert boot.fits(f"msgspec-0.22-{python}-{python}-manylinux_2_28_{machine}.whl")
+    assert not boot.fits(f"msgspec-0.22-cp310-cp310-manylinux_2_28_{machine}.whl")
+    assert not boot.fits(f"psutil-7.2-cp399-abi3-manylinux_2_28_{machine}.whl")
+    assert not boot.fits(f"msgspec-0.22-{python}-{python}-manylinux_2_28_sparc.whl")
+
+
+def test_the_words_of_the_requirements_are_those_of_the_package() -> None:
+    assert [word.partition("<")[0].partition(">")[0] for word in bundle.requirements()] == [
+        "msgspec",
+        "nvidia-ml-py",
+        "psutil",
+    ]

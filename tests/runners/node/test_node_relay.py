@@ -1,0 +1,156 @@
+"""A session on the head: what the other node's agent tells and obeys, over the rendezvous store of a real torchrun."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import pytest
+from nodes_rig import Cluster, until
+
+from distui.runners.model import (
+    CaughtUp,
+    Dump,
+    LogGrew,
+    RankTick,
+    RunCreated,
+    RunEnded,
+    Signal,
+    Stamped,
+    Stop,
+)
+from distui.runners.wire.client import SocketLink
+from distui.runners.wire.link import LinkError
+
+pytestmark = pytest.mark.torch
+
+
+@contextmanager
+def keyed() -> Iterator[Cluster]:
+    """Two nodes whose agents have a relay's key; both ranks train."""
+    made = Cluster()
+    try:
+        made.env["DISTUI_RELAY_KEY"] = secrets.token_hex(32)
+        for node in (0, 1):
+            made.job(node)
+        made.steps(1)
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with keyed() as made:
+        yield made
+
+
+@asynccontextmanager
+async def across(cluster: Cluster, readonly: bool = False) -> AsyncIterator[SocketLink]:
+    """A link to node 1 through node 0's agent, tried until the ranks have met."""
+    link = None
+    async with asyncio.timeout(60):
+        while link is None:
+            try:
+                link = await SocketLink.connect(cluster.socket(0), readonly, via=1)
+            except LinkError:
+                await asyncio.sleep(0.2)
+    try:
+        yield link
+    finally:
+        await link.close()
+
+
+async def told(link: SocketLink, *kinds: type) -> list[Stamped]:
+    """What is told until there was one of each kind."""
+    found: list[Stamped] = []
+    missing = set(kinds)
+    async with asyncio.timeout(30):
+        async for stamped in link.events():
+            found.append(stamped)
+            missing.discard(type(stamped.event))
+            if not missing:
+                break
+    return found
+
+
+async def test_history_and_telemetry_of_the_other_node(cluster: Cluster) -> None:
+    async with across(cluster) as link:
+        assert link.hello is not None
+        assert link.hello.node == 1
+        found = await told(link, RunCreated, CaughtUp, RankTick, LogGrew)
+        assert [stamped.seq for stamped in found if stamped.seq] == list(
+            range(1, 1 + sum(stamped.seq > 0 for stamped in found))
+        )
+        (tick,) = [stamped.event for stamped in found if isinstance(stamped.event, RankTick)][-1:]
+        assert [sample.rank for sample in tick.ranks] == [1]
+
+
+async def test_a_log_is_read_byte_for_byte(cluster: Cluster) -> None:
+    data = os.urandom(1 << 20)
+    file = "node-1/attempt-001/rank-1.nccl"
+    (cluster.path(1) / file).write_bytes(data)
+    async with across(cluster) as link:
+        got, began = b"", time.monotonic()
+        while len(got) < len(data):
+            window = await link.read_log(file, len(got))
+            got += window.data
+        assert got == data
+        assert time.monotonic() - began < 20
+
+
+async def test_a_command_is_obeyed_and_a_reader_refused(cluster: Cluster) -> None:
+    async with across(cluster) as link:
+        done = await link.send(Dump("d", "stacks"))
+        assert done.ok, done.text
+        assert set(done.data) == {"1"}
+    async with across(cluster, readonly=True) as link:
+        link._readonly = False  # so that it is the agent that refuses
+        link_told = asyncio.create_task(told(link, CaughtUp))
+        link._readonly = True
+        await link_told
+        link._readonly = False
+        done = await link.send(Signal("s", "SIGKILL"))
+        assert (done.ok, done.text) == (False, "this connection is read-only")
+
+
+async def test_nodes_that_are_not_are_refused_in_a_sentence(cluster: Cluster) -> None:
+    async with across(cluster):
+        pass
+    with pytest.raises(LinkError, match="there is no way from node 0 to node 7: the run has nodes 0 to 1"):
+        await SocketLink.connect(cluster.socket(0), via=7)
+
+
+async def test_the_heads_runner_is_killed(cluster: Cluster) -> None:
+    """The last one: it takes the store along. Links end with a sentence, and nothing of ours harms the ranks."""
+    async with across(cluster) as link:
+        watching = asyncio.create_task(told(link, Exception))
+        await asyncio.sleep(0.5)
+        os.kill(cluster.pid(0, "runner"), signal.SIGKILL)
+        with pytest.raises(
+            LinkError, match=r"the relay to node 1 ended: .* store is gone|the runner of this node"
+        ):
+            await watching
+    until(lambda: cluster.now(1).phase.ended, 60, cluster.describe)
+    log = (cluster.path(1) / "runner.log").read_text(errors="replace")
+    assert "distui_inrank.relay" not in log, log[-3000:]
+    assert "distui-relay" not in log, log[-3000:]
+
+
+async def test_the_end_is_heard_through_the_relay() -> None:
+    """The runner carries it, so it goes after that; nobody waits for the other."""
+    with keyed() as made:
+        async with across(made) as link:
+            ending = asyncio.create_task(told(link, RunEnded))
+            here = await SocketLink.connect(made.socket(0))
+            try:
+                await asyncio.gather(here.send(Stop("a")), link.send(Stop("b")))
+            finally:
+                await here.close()
+            assert isinstance((await ending)[-1].event, RunEnded)
+        await asyncio.to_thread(until, lambda: not made.processes(), 7, made.describe)

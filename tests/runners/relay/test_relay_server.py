@@ -1,0 +1,85 @@
+"""Via on an agent's socket, where there is no relay, and where it comes too late."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from distui.runners.agent.server import Server
+from distui.runners.journal import Journal
+from distui.runners.model import Action, CommandDone, Hello, Via
+from distui.runners.registry import RunRecord
+from distui.runners.wire.client import SocketLink
+from distui.runners.wire.frames import encode
+from distui.runners.wire.link import LinkError, Window
+
+
+async def nothing(command: Action) -> CommandDone:
+    raise AssertionError(command)
+
+
+async def no_window(file: str, offset: int, limit: int, grep: str) -> Window:
+    raise AssertionError(file)
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[tuple[Server, Path]]:
+    """An agent's server on a socket, and its path."""
+    directory = Path(tempfile.mkdtemp(prefix="dt-"))
+    journal = Journal(directory)
+    record = RunRecord("r.n0", "12345678n0", "r", 0.0, "here", "node", 0, 2, "r")
+    server = Server(directory / "a", record, journal, nothing, no_window)
+    await server.start("0")
+    try:
+        yield server, directory / "a"
+    finally:
+        await server.close()
+        journal.close()
+        shutil.rmtree(directory)
+
+
+async def test_where_there_is_no_relay_a_sentence_says_so() -> None:
+    async with served() as (_, path):
+        with pytest.raises(LinkError) as caught:
+            await SocketLink.connect(path, via=1)
+        assert str(caught.value) == (
+            "nothing can be relayed to node 1 from here: the run has one node, or it was given no relay key"
+        )
+
+
+async def test_the_bytes_of_the_other_node_follow_the_own_hello() -> None:
+    async with served() as (server, path):
+
+        async def other(node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
+            there_reader, there_writer = await asyncio.open_unix_connection(str(path))
+            await there_reader.readline()
+            hello = (await there_reader.readline()).replace(b'"node":0', b'"node":%d' % node)
+            writer.write(b"DISTUI/1\n" + hello)
+            there_writer.close()
+            await reader.read()
+            return ""
+
+        server.pass_on = other
+        link = await SocketLink.connect(path, via=1)
+        assert link.hello is not None
+        assert link.hello.node == 1
+        await link.close()
+
+
+async def test_via_after_hello_is_shown_the_door() -> None:
+    async with served() as (server, path):
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(encode(Hello()) + encode(Via(1)))
+        async with asyncio.timeout(10):
+            with contextlib.suppress(ConnectionResetError):
+                while await reader.read(4096):
+                    continue
+            await server.idle.wait()
+        writer.close()

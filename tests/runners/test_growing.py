@@ -1,0 +1,128 @@
+"""Log files that grow are told: with the sample, and at once where somebody looks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from distui.runners.agent.growing import DEAF_S, SHORTEST_S, Growing
+from distui.runners.logs.files import file_id
+
+pytestmark = pytest.mark.timeout(20)
+ONE, TWO = file_id(0, 1, 0, "out"), file_id(0, 2, 0, "nccl")
+
+
+def write(run: Path, file: str, data: bytes = b"x") -> None:
+    path = run / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as log:
+        log.write(data)
+
+
+class Told:
+    """What was told, and when."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[str, int] = {}
+        self.times: list[float] = []
+        self._news = asyncio.Event()
+
+    def take(self, sizes: dict[str, int]) -> None:
+        self.sizes |= sizes
+        self.times.append(time.monotonic())
+        self._news.set()
+
+    async def until(self, wanted: Callable[[dict[str, int]], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not wanted(self.sizes):
+                self._news.clear()
+                await self._news.wait()
+
+
+@asynccontextmanager
+async def growing(run: Path) -> AsyncIterator[tuple[Growing, Told]]:
+    told = Told()
+    found = Growing(run, told.take)
+    try:
+        yield found, told
+    finally:
+        found.attend(False)
+
+
+async def test_where_nobody_looks_only_a_look_tells(tmp_path: Path) -> None:
+    async with growing(tmp_path) as (it, told):
+        write(tmp_path, ONE)
+        await asyncio.sleep(2 * DEAF_S)  # nothing may come
+        assert told.times == []
+        it.look()
+        assert told.sizes == {ONE: 1}
+
+
+async def test_a_line_is_told_at_once_where_somebody_looks(tmp_path: Path) -> None:
+    async with growing(tmp_path) as (it, told):
+        write(tmp_path, ONE)
+        it.attend(True)
+        assert told.sizes == {ONE: 1}
+        await asyncio.sleep(2 * SHORTEST_S)
+        waits = []
+        for size in range(2, 12):
+            write(tmp_path, ONE)
+            began = time.monotonic()
+            await told.until(lambda sizes, size=size: sizes[ONE] == size)  # type: ignore[misc]
+            waits.append(time.monotonic() - began)
+            await asyncio.sleep(1.5 * SHORTEST_S)
+        assert sorted(waits)[5] < 0.05
+        it.attend(False)
+        write(tmp_path, ONE)
+        await asyncio.sleep(2 * DEAF_S)
+        assert told.sizes == {ONE: 11}
+
+
+async def test_a_new_attempt_is_heard_too(tmp_path: Path) -> None:
+    async with growing(tmp_path) as (it, told):
+        it.attend(True)
+        for count in range(1, 4):
+            write(tmp_path, ONE)
+            write(tmp_path, TWO)
+            await told.until(lambda sizes, count=count: sizes.get(ONE) == sizes.get(TWO) == count)  # type: ignore[misc]
+
+
+async def test_a_flood_is_looked_at_now_and_then_and_its_end_is_seen(tmp_path: Path) -> None:
+    async with growing(tmp_path) as (it, told):
+        write(tmp_path, ONE)
+        it.attend(True)
+        began, size = time.monotonic(), 1
+        while time.monotonic() - began < 1.0:
+            write(tmp_path, ONE)
+            size += 1
+            await asyncio.sleep(0)
+        await told.until(lambda sizes: sizes[ONE] == size)
+        assert 3 <= len(told.times) <= 3 + (time.monotonic() - began) / SHORTEST_S
+
+
+async def test_without_the_kernel_s_help_the_files_are_looked_at_four_times_a_second(
+    tmp_path: Path,
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with growing(tmp_path) as (it, told):
+        write(tmp_path, ONE)
+        probe = os.open("/dev/null", os.O_RDONLY)
+        os.close(probe)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (probe, hard))  # no descriptor for inotify
+        try:
+            it.attend(True)
+            assert told.sizes == {}  # nor to list a folder
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        await told.until(lambda sizes: sizes == {ONE: 1})
+        write(tmp_path, ONE)
+        began = time.monotonic()
+        await told.until(lambda sizes: sizes == {ONE: 2})
+        assert time.monotonic() - began < 1.0

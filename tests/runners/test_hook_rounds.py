@@ -1,0 +1,132 @@
+"""A round of the hooks: all ranks asked at once, and nobody waited for long."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distui.runners.agent.hooks import ROUND_S, HookError, Hooks
+from distui.runners.model import HookChanged, RankChanged, RankPhase
+
+pytestmark = pytest.mark.timeout(20)
+
+
+class Rank:
+    """The hook's end of a socket, answering when the test says so: a rank whose interpreter may be busy."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.free = asyncio.Event()
+        self.free.set()
+        self.count = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(json.dumps({"pid": 1, "armed": True, "nccl": {}}).encode() + b"\n")
+        while line := await reader.readline():
+            request = json.loads(line)
+            self.asked.append(request)
+            await self.free.wait()
+            answer: dict[str, Any] = {"text": "memory"}
+            if request["op"] == "steps":
+                self.count += 1
+                answer = {
+                    "count": self.count,
+                    "last": 100.0 + self.count,
+                    "first": 1.0,
+                    "faulthandler": True,
+                }
+            writer.write(json.dumps(dict(answer, id=request["id"])).encode() + b"\n")
+        writer.close()
+
+
+@asynccontextmanager
+async def ranks(tmp_path: Path, number: int) -> AsyncIterator[tuple[Hooks, list[Rank]]]:
+    """Hooks connected to as many ranks."""
+    armed = asyncio.Event()
+
+    def changed(event: HookChanged) -> None:
+        if all(hook.up for hook in hooks.by_rank.values()):
+            armed.set()
+
+    hooks = Hooks(tmp_path, str(tmp_path / "h"), changed)
+    found = [Rank() for _ in range(number)]
+    servers = [
+        await asyncio.start_unix_server(rank.serve, tmp_path / f"h.r{one}")
+        for one, rank in enumerate(found)
+    ]
+    for one in range(number):
+        hooks.follow(RankChanged(1, one, RankPhase.RUNNING, one, 1))
+    try:
+        await asyncio.wait_for(armed.wait(), 5)
+        yield hooks, found
+    finally:
+        for one in range(number):
+            hooks.forget(one)
+        for server in servers:
+            server.close()
+
+
+async def test_every_rank_answers(tmp_path: Path) -> None:
+    async with ranks(tmp_path, 3) as (hooks, _):
+        for count in (1, 2):
+            hooks.ask_steps()
+            steps = await hooks.steps()
+            assert steps == dict.fromkeys(range(3), (count, 100.0 + count))
+        assert hooks.by_rank[0].hello["faulthandler"] is True
+
+
+async def test_a_busy_rank_is_waited_for_a_moment_and_counted_with_the_next_sample(tmp_path: Path) -> None:
+    async with ranks(tmp_path, 2) as (hooks, (_, busy)):
+        busy.free.clear()
+        for count in (1, 2, 3):
+            began = time.monotonic()
+            hooks.ask_steps()
+            assert await hooks.steps() == {0: (count, 100.0 + count)}
+            assert time.monotonic() - began < ROUND_S + 0.2
+        assert len(busy.asked) == 1  # it owes an answer
+        busy.free.set()
+        async with asyncio.timeout(5):
+            while hooks.by_rank[1].counts:
+                await asyncio.sleep(0.01)
+        busy.free.clear()
+        hooks.ask_steps()
+        assert await hooks.steps() == {0: (4, 104.0), 1: (1, 101.0)}
+
+
+async def test_other_questions_do_not_mix_with_the_round(tmp_path: Path) -> None:
+    async with ranks(tmp_path, 1) as (hooks, (rank,)):
+        rank.free.clear()
+        hooks.ask_steps()
+        asked = asyncio.create_task(hooks.by_rank[0].ask("memory"))
+        await asyncio.sleep(0)
+        rank.free.set()
+        assert (await asked)["text"] == "memory"
+        assert await hooks.steps() == {0: (1, 101.0)}
+
+
+async def test_a_rank_that_ends_owes_nothing(tmp_path: Path) -> None:
+    async with ranks(tmp_path, 1) as (hooks, (rank,)):
+        rank.free.clear()
+        hooks.ask_steps()
+        asked = asyncio.create_task(hooks.by_rank[0].ask("memory"))
+        await asyncio.sleep(0)
+        hooks.forget(0)
+        with pytest.raises(HookError, match="rank 0 is gone"):
+            await asked
+        hooks.ask_steps()
+        assert await hooks.steps() == {}
+
+
+async def test_without_ranks_nothing_is_waited_for(tmp_path: Path) -> None:
+    hooks = Hooks(tmp_path, str(tmp_path / "h"), lambda event: None)
+    began = time.monotonic()
+    hooks.ask_steps()
+    assert await hooks.steps() == {}
+    assert time.monotonic() - began < ROUND_S

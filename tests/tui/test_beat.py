@@ -1,0 +1,75 @@
+"""When frames are made: soon, together, and not more often than there is something to see."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from distui.tui.beat import APART_S, CLOCKS_S, GATHER_S, SAMPLES_S, SOON_S, Beat
+
+pytestmark = pytest.mark.timeout(30)
+
+LATE_S = 0.15
+"""What a busy machine may add."""
+
+
+class Frames:
+    """Notes when a frame is due."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.times: list[float] = []
+        self.beat = Beat(self._due)
+        self._came = asyncio.Event()
+
+    def _due(self) -> None:
+        self.times.append(self.loop.time())
+        self.beat.beaten()
+        self._came.set()
+
+    async def next(self) -> float:
+        """When the next frame is due."""
+        self._came.clear()
+        async with asyncio.timeout(5):
+            await self._came.wait()
+        return self.times[-1]
+
+
+async def test_samples_of_one_second_are_one_frame() -> None:
+    frames = Frames()
+    began = frames.loop.time()
+    for _ in range(100):
+        frames.beat.stir(sample=True)
+    first = await frames.next()
+    assert GATHER_S <= first - began < GATHER_S + LATE_S
+    frames.beat.stir(sample=True)
+    second = await frames.next()
+    assert SAMPLES_S <= second - first < SAMPLES_S + LATE_S
+    frames.beat.stop()
+    assert len(frames.times) == 2
+
+
+async def test_what_matters_does_not_wait_for_samples_and_a_flood_of_it_is_held_apart() -> None:
+    frames = Frames()
+    frames.beat.stir(sample=True)
+    began = frames.loop.time()
+    frames.beat.stir(sample=False)
+    first = await frames.next()
+    assert SOON_S <= first - began < GATHER_S
+    frames.beat.stir(sample=False)
+    second = await frames.next()
+    assert APART_S <= second - first < SAMPLES_S
+    frames.beat.stop()
+
+
+async def test_clocks_move_without_news_and_nothing_moves_after_the_end() -> None:
+    frames = Frames()
+    frames.beat.at_once()
+    first = await frames.next()
+    second = await frames.next()
+    assert CLOCKS_S <= second - first < CLOCKS_S + LATE_S
+    frames.beat.stop()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(CLOCKS_S + LATE_S):
+            await frames.next()

@@ -1,0 +1,71 @@
+"""What `distui status` prints where there is no cockpit."""
+
+from __future__ import annotations
+
+import pytest
+
+from distui.runners.model import (
+    HUB,
+    AttemptStarted,
+    Cluster,
+    ClusterChanged,
+    Event,
+    LinkChanged,
+    LinkState,
+    PlanSummary,
+    RankPlace,
+    RunCreated,
+    Stage,
+    StageChanged,
+    Stamped,
+)
+from distui.runners.state import RunState
+from distui.tui.text import cost, describe
+
+PLAN = PlanSummary(preset="ddp", strategy="ddp", launcher="torchrun", command="train.py", nnodes=2)
+SLURM = Cluster(
+    name="t1", infra="slurm/lab/gpu", resources="H100:2", price_per_hour=12.0, since=1000.0, job=1
+)
+
+
+def launching() -> RunState:
+    state = RunState()
+    told: list[tuple[int, Event]] = [
+        (HUB, RunCreated("r", "n", "laptop", PLAN, merged=True)),
+        (HUB, ClusterChanged(SLURM)),
+        (HUB, StageChanged(Stage.PROVISION, "begun")),
+        (HUB, StageChanged(Stage.PROVISION, "done", "2 nodes")),
+        (1, StageChanged(Stage.SETUP, "failed", "pip found no torch")),
+        (1, LinkChanged(LinkState.LOST, "c2", "c2 does not answer")),
+    ]
+    return state.apply_all(Stamped(float(at), event, at, node) for at, (node, event) in enumerate(told, 1))
+
+
+def test_a_launch_is_told_by_its_stages_and_what_it_costs() -> None:
+    text = describe(launching(), now=1000.0 + 1800.0)
+    assert "cluster t1  slurm/lab/gpu  H100:2  job 1  $12.00/h, $6.00 so far" in text
+    assert "provision done (1 s): 2 nodes" in text
+    assert "setup on c2 failed" in text
+    assert "pip found no torch" in text
+    assert "node 1  c2  link lost: c2 does not answer" in text
+
+
+def test_stages_leave_when_ranks_are_there_and_each_rank_names_its_node() -> None:
+    state = launching()
+    state.apply(Stamped(9.0, AttemptStarted(1, "launch", 2, (RankPlace(1, 0, 1),)), 9, node=1))
+    lines = describe(state, now=1000.0).splitlines()
+    assert not any(line.startswith(("provision", "setup")) for line in lines)
+    assert lines[lines.index("") + 1].split()[:3] == ["rank", "node", "local"]
+    assert lines[lines.index("") + 2].split()[:3] == ["1", "1", "0"]
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        (Cluster(name="t1"), ""),
+        (Cluster(price_per_hour=2.5), "$2.50/h"),
+        (Cluster(price_per_hour=2.5, since=0.0, until=7200.0, down=True), "$2.50/h, $5.00 so far"),
+    ],
+)
+def test_no_price_is_better_than_a_wrong_one(known: Cluster, expected: str) -> None:
+    assert cost(known, now=90_000.0) == expected

@@ -1,0 +1,112 @@
+"""From the launch form to a plan: on this machine, on nodes that SkyPilot brings, or on hosts that the user names."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from ..presets.errors import PlanError
+from ..presets.launchers import skypilot
+from ..presets.launchers.skypilot import Resources
+from ..presets.plan import Request
+from ..runners.errors import RunError
+from . import starting
+from .follow import LaunchForm
+from .starting import Prepared, nccl_pairs, pairs
+
+# What only some places need is imported where it is used.
+if TYPE_CHECKING:
+    from ..runners.hosts.names import Named
+    from ..runners.hub.candidates import Candidate
+    from .hosting import Ordered as OnHosts
+    from .ordering import Ordered
+
+LOCAL, SKY, HOSTS = "local", "sky", "hosts"
+
+
+def kind_of(place: str) -> str:
+    """ "local", "sky" or "hosts": what a place of the form is."""
+    word = place.split()[0].rstrip(":") if place.split() else LOCAL
+    return word if word in (LOCAL, HOSTS) else SKY
+
+
+def asks(form: LaunchForm) -> str:
+    """What is still open in the plan of this form, for its place in the preview. Raises RunError."""
+    if kind_of(form.place) != HOSTS:
+        return ""
+    _request(form)
+    named = ", ".join(host.destination for host in _hosts(form))
+    return (
+        f"hosts: {named}\n"
+        "# Enter asks each by ssh for its Python, torch, cores and GPUs, and shows the plan; nothing starts before it\n"
+    )
+
+
+def prepare(form: LaunchForm) -> Prepared | Ordered | OnHosts:
+    """The run that the form means. Raises RunError, PresetError, ValueError."""
+    request, kind = _request(form), kind_of(form.place)
+    if kind == LOCAL:
+        if form.gpus or form.cpus:
+            raise RunError("GPUs and CPUs choose nodes of SkyPilot's: leave them out, or place: sky")
+        if form.nodes not in ("", "1"):
+            raise RunError(f"{form.nodes} nodes need a place: sky, one of SkyPilot's, or hosts A,B")
+        return starting.prepare(form.preset, (), request)
+    if kind == HOSTS:
+        from . import hosting
+
+        if form.gpus or form.cpus:
+            raise RunError("GPUs and CPUs choose nodes of SkyPilot's: hosts have what they have")
+        return hosting.prepare(form.preset, (), request, hosting.Wish(hosts=_hosts(form)))
+    from . import ordering
+
+    return ordering.prepare(form.preset, (), request, ordering.Wish(resources=resources(form)))
+
+
+def resources(form: LaunchForm) -> Resources:
+    """What each node should be. Raises RunError."""
+    place = form.place.strip()
+    wish = Resources(infra=None if place == SKY else place, gpus=form.gpus or None, cpus=form.cpus or None)
+    try:
+        return skypilot.check(wish)
+    except PlanError as error:
+        text = str(error)
+        for option, field in (("--on", "place"), ("--gpus", "GPUs"), ("--cpus", "CPUs")):
+            text = text.replace(option, field)
+        raise RunError(text) from None
+
+
+async def candidates(form: LaunchForm) -> list[Candidate]:
+    """The nodes that SkyPilot would take. Raises RunError; takes seconds."""
+    from ..runners.hub.cloud import candidates_for
+
+    nodes = form.nodes.rpartition(":")[2] or "1"
+    if not nodes.isdecimal() or not int(nodes):
+        raise RunError(f"nodes {form.nodes}: a number from 1 on")
+    return await candidates_for(resources(form), int(nodes))
+
+
+def _hosts(form: LaunchForm) -> list[Named]:
+    """Raises RunError."""
+    from ..runners.hosts import names
+
+    words = form.place.split(None, 1)
+    if len(words) < 2:
+        raise RunError("which hosts? type: hosts A,B,…")
+    return names.from_words(words[1].replace(" ", ","))
+
+
+def _request(form: LaunchForm) -> Request:
+    """Raises RunError and ValueError."""
+    if not form.script.strip():
+        raise RunError("no script yet: the path of the training script")
+    nproc, nodes = form.nproc.strip(), form.nodes.strip()
+    nccl = [f"DEBUG={form.nccl.strip()}"] if form.nccl.strip() else []
+    return Request(
+        script=form.script.strip(),
+        args=tuple(shlex.split(form.args)),
+        name=form.name.strip() or None,
+        nnodes=int(nodes) if nodes.isdecimal() else nodes or None,
+        nproc_per_node=int(nproc) if nproc.isdecimal() else nproc or None,
+        env=pairs(shlex.split(form.env), "environment"),
+        nccl=nccl_pairs(nccl),
+    )
