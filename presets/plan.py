@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
-from . import environ, nccl, obeys, topology
+from . import environ, nccl, nccl_presets, obeys, topology
 from .errors import PlanError
 from .launchers import torchrun
 from .model import Loaded, Preset, RestartPolicy, Topology
@@ -81,9 +81,16 @@ class Request:
     """A number, "gpu", "cpu" or "auto"."""
     env: Mapping[str, str] = field(default_factory=dict)
     nccl: Mapping[str, str] = field(default_factory=dict)
+    nccl_presets: tuple[str, ...] = ()
+    """Names of settings of NCCL; `env` and `nccl` win over them."""
     hook: bool | None = None
     grace_s: float | None = None
     restart_limit: int | None = None
+
+    @property
+    def wished(self) -> dict[str, str]:
+        """All variables that were asked for. Raises PlanError."""
+        return {**nccl_presets.combined(self.nccl_presets), **self.env, **self.nccl}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,7 +127,7 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
     """The plan of one run of a script under a preset. Raises PlanError."""
     script = _script(request, place)
     preset = _adapted(loaded.preset, request)
-    wished = {**preset.env, **preset.nccl.env, **request.env, **request.nccl}
+    wished = {**preset.env, **preset.nccl.env, **request.wished}
     gpus = environ.visible_gpus(place.gpus, {**place.user_env, **wished})
     ranks = topology.ranks(preset, gpus, place.cores, place.nodes)
     env, notes = _rank_env(preset, request, place, wished, ranks)
@@ -154,8 +161,11 @@ def _rank_env(
 ) -> tuple[dict[str, str], list[str]]:
     """Environment of every rank, and what the user should know about it."""
     _check_env(request, wished)
-    env = environ.layered(environ.common(place.run, place.ras_port), place.user_env, wished)
+    common = environ.common(place.run, place.ras_port)
+    env = environ.layered(common, place.user_env, wished)
     notes = environ.notes(env, place.user_env, wished)
+    before = environ.layered(common, place.user_env, {**preset.env, **preset.nccl.env})
+    notes += nccl_presets.notes(request.nccl_presets, before, env)
     if ranks.nproc > 1 and "OMP_NUM_THREADS" not in {**place.user_env, **wished}:
         env["OMP_NUM_THREADS"] = "1"  # torchrun would do so itself, with a long warning
         notes.append(
@@ -184,11 +194,13 @@ def command_plan(command: tuple[str, ...], request: Request, place: Place) -> Pl
     """The plan of any program, supervised as it is, restarted only if asked. Raises PlanError."""
     if not command or not command[0]:
         raise PlanError("No command was given: write it after --, as in `distui exec -- bash train.sh`.")
-    wished = {**request.env, **request.nccl}
+    wished = request.wished
     _check_env(request, wished)
     fewest, nnodes = topology.parse_nnodes(request.nnodes or 1)
     topology.check_nodes(Preset(name="", topology=Topology(nnodes=nnodes, nnodes_min=fewest)), place.nodes)
-    env = environ.layered(environ.common(place.run, place.ras_port), place.user_env, wished)
+    common = environ.common(place.run, place.ras_port)
+    env = environ.layered(common, place.user_env, wished)
+    before = environ.layered(common, place.user_env, {})
     return Plan(
         run=place.run,
         name=request.name or PurePath(command[0]).stem or "command",
@@ -206,7 +218,10 @@ def command_plan(command: tuple[str, ...], request: Request, place: Place) -> Pl
         restart=RestartPolicy(limit=request.restart_limit or 0),
         grace_s=30.0 if request.grace_s is None else request.grace_s,
         hook=request.hook is not False,
-        notes=tuple(environ.notes(env, place.user_env, wished)),
+        notes=(
+            *environ.notes(env, place.user_env, wished),
+            *nccl_presets.notes(request.nccl_presets, before, env),
+        ),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -64,8 +65,13 @@ def write(path: Path, who: Identity) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file whole or not at all. Raises OSError."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(data)
-    temporary.chmod(0o600)
-    temporary.replace(path)
+    """Replace a file whole or not at all; several nodes may do so at once where they share a home. Raises OSError."""
+    number, name = tempfile.mkstemp(".tmp", f".{path.name}.", path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(data)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -24,6 +24,17 @@ def seconds(text: str) -> float:
     return found
 
 
+def gigabytes(text: str) -> float:
+    """A size of an option, in GB. Raises ArgumentTypeError."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < 1e6:  # also false for nan
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of GB: write one above 0, as in 80")
+    return found
+
+
 def count(text: str) -> int:
     """A number of things of an option. Raises ArgumentTypeError."""
     if not text.isascii() or not text.isdecimal() or len(text) > 9:
@@ -40,6 +51,7 @@ def add_verbs(verbs: Verbs) -> None:
     _changing(verbs)
     cluster_verbs(verbs, _run)
     _presets(verbs)
+    _advise(verbs)
     demo = verbs.add_parser("demo", help="train the shipped example on 2 ranks and open the cockpit on it")
     demo.add_argument("--preset", default="ddp", help="preset to train under (default: ddp)")
     demo.add_argument("--steps", type=count, default=2000, help="optimizer steps (default: 2000)")
@@ -56,6 +68,10 @@ def _start_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--nccl", action="append", default=[], metavar="K=V", help="NCCL variable, NCCL_ may be left out"
     )
+    verb.add_argument(
+        "--nccl-preset", action="append", default=[], metavar="NAME",
+        help="settings of NCCL by name (`distui presets nccl` lists them); repeatable",
+    )  # fmt: skip
     verb.add_argument("--no-hook", action="store_true", help="inject nothing into the ranks")
     verb.add_argument("--grace", type=seconds, metavar="SECONDS", help="between SIGTERM and SIGKILL")
     verb.add_argument(
@@ -176,6 +192,7 @@ def _changing(verbs: Verbs) -> None:
         "--for", dest="seconds", type=seconds, metavar="SECONDS", help="then back to what it was"
     )
     verb.add_argument("--restart", action="store_true", help="by a restart of the group instead of live")
+    _reachable(verb)
     _ranks(verb)
     _json(verb)
     verb.set_defaults(verb="control:nccl")
@@ -187,11 +204,7 @@ def _changing(verbs: Verbs) -> None:
     verb.add_argument(
         "--unset", action="append", default=[], metavar="K", help="remove a variable; repeatable"
     )
-    verb.add_argument(
-        "--reachable",
-        action="store_true",
-        help="go on without nodes that do not answer, where the run is elastic",
-    )
+    _reachable(verb)
     _sure(verb)
     verb.set_defaults(verb="control:restart")
     verb = verbs.add_parser("signal", help="send a signal to ranks")
@@ -213,6 +226,14 @@ def _changing(verbs: Verbs) -> None:
     verb.set_defaults(verb="control:stop")
 
 
+def _reachable(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--reachable",
+        action="store_true",
+        help="restart without nodes that do not answer, where the run is elastic",
+    )
+
+
 def _sure(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--yes", action="store_true", help="do not ask")
     _json(verb)
@@ -220,12 +241,40 @@ def _sure(verb: argparse.ArgumentParser) -> None:
 
 def _presets(verbs: Verbs) -> None:
     verb = verbs.add_parser(
-        "presets", help="the presets: list, show NAME, new NAME",
-        usage="distui presets [--json] | show NAME [--set FIELD=VALUE] | new NAME [--base NAME]",
+        "presets", help="the presets: list, show NAME, new NAME; nccl: settings of NCCL by name",
+        usage="distui presets [--json] | show NAME [--set FIELD=VALUE] | new NAME [--base NAME] | nccl",
     )  # fmt: skip
-    verb.add_argument("action", nargs="?", choices=("show", "new"))
+    verb.add_argument("action", nargs="?", choices=("show", "new", "nccl"))
     verb.add_argument("name", nargs="?", metavar="NAME")
     verb.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="as for launch")
     verb.add_argument("--base", default="ddp", metavar="NAME", help="what a new preset starts from")
     _json(verb)
     verb.set_defaults(verb="presets:presets")
+
+
+def _advise(verbs: Verbs) -> None:
+    verb = verbs.add_parser("advise", help="which strategy fits into the memory of which GPUs")
+    verb.add_argument("--params", required=True, metavar="N", help="the model's parameters: 7B, 350M")
+    verb.add_argument("--gpus", required=True, metavar="COUNTxNAME", help="of one node, as in 8xA100-80GB")
+    verb.add_argument("--nodes", type=count, default=1, metavar="N", help="(default: 1)")
+    verb.add_argument(
+        "--gpu-memory", type=gigabytes, metavar="GB", help="of each GPU, for one that is not known here"
+    )
+    verb.add_argument(
+        "--layers", type=count, metavar="N", help="(default: as usual for so many parameters)"
+    )
+    verb.add_argument("--hidden", type=count, metavar="N", help="hidden size (default: as usual)")
+    verb.add_argument("--vocab", type=count, default=32_000, metavar="N", help="words (default: 32000)")
+    verb.add_argument(
+        "--seq", type=count, default=2048, metavar="N", help="positions of a sequence (default: 2048)"
+    )
+    verb.add_argument(
+        "--micro-batch", type=count, default=1, metavar="N", help="sequences a GPU (default: 1)"
+    )
+    verb.add_argument("--recompute", action="store_true", help="activation checkpointing of every layer")
+    verb.add_argument(
+        "--format", choices=("bf16", "mixed", "fp32"), default="bf16",
+        help="bytes a parameter of weights, gradients, Adam: 2+2+8, 2+2+12, 4+4+8 (default: bf16)",
+    )  # fmt: skip
+    _json(verb)
+    verb.set_defaults(verb="advise:advise")

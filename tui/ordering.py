@@ -22,13 +22,11 @@ from ..presets.secrets import is_secret
 from ..presets.spread import rendezvous_port
 from ..presets.yamltext import dump
 from ..runners import local, registry
-from ..runners.agent.sealing import KEY_FILE
 from ..runners.errors import RunError
 from ..runners.hub import order
 from ..runners.hub.cloud import interpreter
 from ..runners.hub.order import Order
 from ..runners.node import bundle
-from ..runners.node.document import HUB_FILE
 from . import own_task, spreading
 from .starting import run_name
 
@@ -69,7 +67,7 @@ class Ordered:
 
     def start(self) -> registry.Entry:
         """Write it down and start the hub, which launches. Raises RunError."""
-        return spreading.start(self.plan, self.record, self.order, self.hidden)
+        return spreading.start(self.plan, self.record, self.order, self.hidden, cargo=order.CARGO)
 
 
 def prepare(
@@ -109,8 +107,9 @@ def prepare_task(file: str, request: Request, wish: Wish) -> Ordered:
             nnodes=nnodes,
             files={skypilot.TASK_SCRIPT: config["run"]},
         )
+        named = {**config, "name": task_name(record)}
         return _ordered(plan, record, wish, lambda cargo: skypilot.wrap(
-            config, wish.resources, nnodes, cargo, {**request.env, **request.nccl}
+            named, wish.resources, nnodes, cargo, request.wished
         ))  # fmt: skip
     except PlanError as error:
         raise RunError(str(error)) from None
@@ -135,9 +134,11 @@ def again(entry: registry.Entry, name: str | None) -> Ordered:
     known = {name: value for name, value in os.environ.items() if is_secret(name)}
     task, _ = skypilot.revealed(found.task, known)
     cargo = _cargo(record, {})
-    old = [key for key in task["file_mounts"] if key.startswith("~/.distui/")]
-    mounts = {key: value for key, value in task["file_mounts"].items() if key not in old}
-    task |= {"name": task_name(record), "file_mounts": {**mounts, **cargo.mounts}, "run": cargo.command}
+    task |= {
+        "name": task_name(record),
+        "file_mounts": {**task["file_mounts"], **cargo.mounts},
+        "run": cargo.command,
+    }
     fresh = msgspec.structs.replace(
         found, task=skypilot.masked(task), bundle=cargo.folder, fast=True, reuse=True
     )
@@ -191,9 +192,8 @@ def _notes(wish: Wish, found: Order, hidden: list[str]) -> list[str]:
 def _cargo(record: registry.RunRecord, hidden: Mapping[str, str]) -> Cargo:
     return Cargo(
         run=record.run,
-        bundle=str(bundle.build()),
-        document=str(registry.runs_dir() / record.run / HUB_FILE),
-        key=str(registry.runs_dir() / record.run / KEY_FILE),
+        bundle=bundle.build().name,
+        source=str(registry.runs_dir() / record.run / order.CARGO),
         secrets=hidden,
     )
 

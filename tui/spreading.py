@@ -35,10 +35,11 @@ def start(
     order: Struct,
     hidden: Mapping[str, str] | None = None,
     addresses: tuple[str, ...] | None = None,
+    cargo: str = "",
 ) -> registry.Entry:
     """Write plan, order, job document and the relay's key down and start the hub, which launches. Raises RunError.
 
-    `hidden`: secrets for the hub's environment alone.
+    `hidden`: secrets for the hub's environment alone; `cargo`: the folder in which document and key travel to the nodes.
     """
     document = Document(
         run=record.run,
@@ -49,9 +50,8 @@ def start(
         plan=plan_to_json(plan, masked=True),
         addresses=addresses,
     )
-    told = {
-        LAUNCH_FILE: json.dumps(msgspec.to_builtins(order), indent=1),
-        HUB_FILE: msgspec.json.encode(document).decode(),
-        KEY_FILE: secrets.token_hex(32),
-    }
+    text, key = msgspec.json.encode(document).decode(), secrets.token_hex(32)
+    told = {LAUNCH_FILE: json.dumps(msgspec.to_builtins(order), indent=1), HUB_FILE: text, KEY_FILE: key}
+    if cargo:
+        told |= {f"{cargo}/jobs/{record.run}.json": text, f"{cargo}/jobs/{record.run}.key": key}
     return local.start(plan, record, told, hidden)

@@ -14,6 +14,8 @@ from ..errors import PlanError
 from ..secrets import MASK, is_secret
 
 TASK_SCRIPT = "task.sh"
+HOME = "~/.distui"
+"""distui's own folder on a node."""
 """In a part's run directory: the `run:` of the user's own task, as it was written."""
 MOST_AUTOSTOP = 60 * 24 * 365
 
@@ -99,19 +101,17 @@ class Cargo:
     run: str
     """Id of the whole run."""
     bundle: str
-    """The bundle's directory here; its name is kept there."""
-    document: str
-    """The job document's path here."""
-    key: str
-    """Path here of the file with the relay's key. A file, because SkyPilot hands secrets to a Slurm cluster's nodes in
-    the arguments of `srun`, where everybody on the node can read them (release 0.14)."""
+    """Name of the bundle's directory."""
+    source: str
+    """Directory here with the bundle, the job document and the relay's key. A file for the key, because SkyPilot hands
+    secrets to a Slurm cluster's nodes in the arguments of `srun`, where everybody there can read them (release 0.14)."""
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Variables that travel as SkyPilot's secrets."""
 
     @property
     def folder(self) -> str:
         """Of the bundle, on the nodes."""
-        return f"~/.distui/{self.bundle.rstrip('/').rsplit('/', 1)[-1]}"
+        return f"{HOME}/{self.bundle}"
 
     @property
     def command(self) -> str:
@@ -120,8 +120,8 @@ class Cargo:
 
     @property
     def mounts(self) -> dict[str, str]:
-        job = f"~/.distui/jobs/{self.run}"
-        return {self.folder: self.bundle, f"{job}.json": self.document, f"{job}.key": self.key}
+        """One, because SkyPilot copies them one after another, each in a round to all nodes (release 0.14)."""
+        return {HOME: self.source}
 
 
 def check(wish: Resources) -> Resources:

@@ -71,12 +71,9 @@ class Commands:
             return await self.stopping.down(command), {}
         if isinstance(command, SetAutostop):
             return await self._cloud().set_autostop(command.minutes), {}
-        if isinstance(command, Restart):
+        if isinstance(command, Restart) or (isinstance(command, SetNccl) and command.restart):
             async with self._turn:
                 return await self._restart(command), {}
-        if isinstance(command, SetNccl) and command.restart:
-            async with self._turn:
-                return await self._restart_nccl(command), {}
         return await self._routed(command)
 
     def _settled(self) -> bool:
@@ -110,7 +107,7 @@ class Commands:
 
     # --- restart ---------------------------------------------------------------------------------------------
 
-    async def _restart(self, command: Restart) -> str:
+    async def _restart(self, command: Restart | SetNccl) -> str:
         """All nodes at once; done when every rank of the new attempt runs. Raises Refused."""
         hub = self._hub
         silent = self._silent()
@@ -120,12 +117,6 @@ class Commands:
         if silent and not command.reachable:
             raise Refused(answers.needs_all([hub.describe_link(node) for node in silent]))
         return await self._restarted(command, [node for node in hub.alive() if node not in silent])
-
-    async def _restart_nccl(self, command: SetNccl) -> str:
-        silent = self._silent()
-        if silent:
-            raise Refused(answers.needs_all([self._hub.describe_link(node) for node in silent]))
-        return await self._restarted(command, self._hub.alive())
 
     async def _restarted(self, command: Restart | SetNccl, nodes: list[int]) -> str:
         hub = self._hub

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
 from ..errors import RunError
@@ -19,9 +19,8 @@ from .candidates import elsewhere, parse
 from .cloud import Sky, SkyError
 from .clusters import JOBS_END, SkyCloud, described, may_cost
 from .order import Order
-from .routes import Route
 from .seam import Cloud, CloudError, Hub
-from .submitting import AGAIN_SECONDS, Submission, lost
+from .submitting import AGAIN_SECONDS, TRIES, Submission, lost
 from .telling import Telling
 
 LIMITS: dict[Stage, float] = {
@@ -33,6 +32,8 @@ LIMITS: dict[Stage, float] = {
 that runs is followed, also one whose nodes cannot be reached yet."""
 POLL_SECONDS = 3.0
 ASK_SECONDS = 5.0
+DOUBT_SECONDS = 20.0
+"""After so long without a link to every node they are asked who they are."""
 
 T = TypeVar("T")
 
@@ -56,6 +57,7 @@ async def launch(hub: Hub) -> None:
         await (managed.Managed(hub, found, sky) if found.managed else Launch(hub, found, sky)).run()
     finally:
         await sky.close()
+        order.unload_cargo(hub.run_dir)
 
 
 def cloud_of(hub: Hub) -> Cloud | None:
@@ -84,17 +86,20 @@ class Launch:
     async def run(self) -> None:
         """All stages, or the sentence why not. Raises nothing that a launch can meet."""
         try:
+            order.load_cargo(self._order, self._hub.run_dir)
             await self._sky.start()
-            job = await self._within(self._submission.job())
-            tail, finding = asyncio.create_task(self._tail(job)), asyncio.create_task(self._routes())
-            try:
-                await self._within(self._running(job, tail))
-                self._telling.reached(Stage.START)
-                self._hub.set_routes(await self._within(self._reached(job, finding)))
-                await self._within(self._linked(job))
-            finally:
-                await _ended(tail)
-                await _ended(finding)
+            async with self._aside(self._find()) as finding:
+                job = await self._within(self._submission.job())
+                async with (
+                    self._aside(self._tail(job)) as tail,
+                    self._aside(self._tell_of_cluster()) as telling,
+                ):
+                    await self._within(self._running(job, tail))
+                    self._telling.reached(Stage.START)
+                    nodes = await self._within(self._found(job, finding))
+                    self._hub.set_routes(reaching.routes(nodes, self._order.bundle, self._hub.record.run8))
+                    await self._within(self._linked(job, nodes))
+                    await asyncio.wait({telling}, timeout=ASK_SECONDS)
             self._hub.emit(StageChanged(Stage.START, "done"))
         except Stopped:
             self._telling.failed(f"stopped{await self._given_up()}{await self._remains()}")
@@ -103,6 +108,19 @@ class Launch:
             remains = await self._remains()
             self._telling.failed(f"{text}{remains}")
             self._hub.fail(f"the launch failed: {text}{remains}")
+
+    @contextlib.asynccontextmanager
+    async def _aside(self, work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
+        """Something that goes on meanwhile."""
+        task = asyncio.create_task(work)
+        try:
+            yield task
+        finally:
+            await _ended(task)
+
+    async def _tell_of_cluster(self) -> None:
+        with contextlib.suppress(SkyError):  # it is looked at again later
+            await self._submission.tell_of_cluster()
 
     async def _running(self, job: int, tail: asyncio.Task[None]) -> None:
         """Until the job's processes run on the nodes, as its text says or SkyPilot. Raises CloudError when it ended."""
@@ -126,23 +144,26 @@ class Launch:
     def _ended(self, job: int, state: str) -> CloudError:
         return CloudError(JOBS_END[state].format(job=job, cluster=self._order.cluster))
 
-    async def _routes(self) -> list[Route]:
-        """Ask until every node says who it is: also while it is still set up. Raises CloudError."""
+    async def _find(self) -> reaching.Nodes:
+        """Who the nodes are, as soon as they are there, while files are still copied. Raises CloudError."""
+        await self._telling.provisioned.wait()
+        tries = 0
         while True:
-            found = await self._sky.call("reach", cluster=self._order.cluster)
-            cluster = self._hub.state.cluster
-            hosts = found["hosts"] if cluster is not None and cluster.infra.startswith("slurm") else []
             try:
-                return await reaching.routes(
-                    found["aliases"], hosts, self._order.bundle, self._hub.record.run8
-                )
-            except reaching.UnreachedError as error:
-                self._telling.hear(f"distui: {error}; trying again\n")
-                self._telling.problem(str(error))
+                found = await self._sky.call("reach", cluster=self._order.cluster)
+                return reaching.Nodes(tuple(found["aliases"]), tuple(found["hosts"]))
+            except SkyError as error:
+                if (
+                    self._submission.number is not None
+                ):  # before that the launch itself hears of what is wrong
+                    tries += 1
+                    self._telling.hear(f"distui: {error}; asking again\n")
+                if tries == TRIES:
+                    raise
                 await asyncio.sleep(AGAIN_SECONDS)
 
-    async def _reached(self, job: int, finding: asyncio.Task[list[Route]]) -> list[Route]:
-        """The way to every node. Raises CloudError, also when the job ends first."""
+    async def _found(self, job: int, finding: asyncio.Task[reaching.Nodes]) -> reaching.Nodes:
+        """The nodes. Raises CloudError, also when the job ends first."""
         while not finding.done():
             await asyncio.wait({finding}, timeout=ASK_SECONDS)
             state = None if finding.done() else await self._state(job)
@@ -150,9 +171,10 @@ class Launch:
                 raise self._ended(job, state)
         return finding.result()
 
-    async def _linked(self, job: int) -> None:
+    async def _linked(self, job: int, nodes: reaching.Nodes) -> None:
         """Until every node's link is up, or its part has ended. Raises CloudError when the job ends first."""
-        asked = time.monotonic()
+        began = asked = time.monotonic()
+        doubted = False
         while not self._all_up():
             await asyncio.sleep(0.1)
             if time.monotonic() - asked > ASK_SECONDS:
@@ -160,6 +182,17 @@ class Launch:
                 state = await self._state(job)
                 if state is not None and state in JOBS_END and not self._all_up():
                     raise self._ended(job, state)
+            if not doubted and time.monotonic() - began > DOUBT_SECONDS:
+                doubted = True
+                await self._doubt(nodes)
+
+    async def _doubt(self, nodes: reaching.Nodes) -> None:
+        """Whether the aliases lead to the nodes at all. Raises CloudError when not."""
+        try:
+            await reaching.doubt(nodes, self._order.bundle)
+        except reaching.UnreachedError as error:
+            self._telling.hear(f"distui: {error}; the links try on\n")
+            self._telling.problem(str(error))
 
     def _all_up(self) -> bool:
         nodes = self._hub.state.nodes

@@ -92,6 +92,7 @@ class Managed:
 
     async def _submit(self) -> int:
         self._hub.emit(StageChanged(Stage.PROVISION, "begun", "submitting a managed job"))
+        order.load_cargo(self._order, self._hub.run_dir)
         task = order.task(self._order)
         found = await self._sky.call("managed_launch", self._log, config=task, name=self._order.cluster)
         if found["job"] is None:

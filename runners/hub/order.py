@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ from msgspec import Struct
 from ...presets.launchers import skypilot
 from .. import identity
 from ..errors import RunError
+from ..node import bundle
 from .seam import LAUNCH_FILE
 
 PROGRESS_FILE = "launch.progress.json"
+CARGO = "cargo"
+"""Folder in the run directory: what SkyPilot copies to ~/.distui of every node, until the job is submitted."""
 
 
 class Order(Struct, frozen=True, omit_defaults=True):
@@ -44,8 +48,6 @@ class Progress(Struct, frozen=True, omit_defaults=True):
     """Id of the launch at SkyPilot's API server."""
     job: int | None = None
     """SkyPilot's number of the job, once it was submitted."""
-    before: int = 0
-    """The newest job that the cluster had before."""
 
 
 def read(run_dir: Path) -> Order | None:
@@ -85,3 +87,16 @@ def task(order: Order) -> dict[str, Any]:
             f"the value of {', '.join(sorted(missing))} is not known here any more: export it and launch anew"
         )
     return made
+
+
+def load_cargo(order: Order, run_dir: Path) -> None:
+    """Put the bundle beside what the launch wrote there. Raises RunError."""
+    if order.bundle:
+        bundle.lay(order.bundle.rpartition("/")[2], run_dir / CARGO)
+        (run_dir / CARGO).chmod(0o700)  # rsync gives ~/.distui the same mode
+
+
+def unload_cargo(run_dir: Path) -> None:
+    """The nodes have it, once there is a job."""
+    if progress(run_dir).job is not None:
+        shutil.rmtree(run_dir / CARGO, ignore_errors=True)

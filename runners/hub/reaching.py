@@ -1,13 +1,14 @@
-"""From a cluster's aliases to routes that can be trusted: each is asked who it is first.
+"""From a cluster's aliases to routes, and what is wrong with aliases behind which no agent of the run answers.
 
-An alias of a Slurm cluster whose ssh config is not whole is the login host: the ranks of another user's node, or
-nobody's, would be taken for ours.
+An alias of a Slurm cluster whose ssh config is not whole is the login host. Nobody's ranks are taken for ours there: an
+agent says which node of which run it serves (see links.open_route). But why none answers has to be said.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -33,34 +34,44 @@ class UnreachedError(CloudError):
     """A node does not answer, which it may do later."""
 
 
-async def routes(aliases: Sequence[str], hosts: Sequence[str], bundle: str, run8: str) -> list[Route]:
-    """A route to each node, none of which leads elsewhere. Raises CloudError, UnreachedError where to try again.
+class Nodes(msgspec.Struct, frozen=True):
+    """Of a cluster, by node."""
 
-    `hosts`: the nodes' names as the cloud knows them, where it does.
-    """
-    gate = asyncio.Semaphore(AT_ONCE)
+    aliases: tuple[str, ...]
+    """For ssh."""
+    hosts: tuple[str, ...] = ()
+    """The names that the cloud has for them; () where it has none that a user knows."""
 
-    async def ask(alias: str) -> Probe:
-        async with gate:
-            return await probe(alias, bundle)
 
-    found = await asyncio.gather(*(ask(alias) for alias in aliases))
-    problem = suspect(aliases, [one.hostname for one in found], hosts)
-    if problem is not None:
-        raise CloudError(problem)
+def routes(nodes: Nodes, bundle: str, run8: str) -> list[Route]:
+    """A route to each node. Raises RunError."""
+    names = [short(host) for host in nodes.hosts]
+    if len(names) != len(nodes.aliases):
+        names = list(nodes.aliases)
     return [
         check(
-            Route(
-                node,
-                one.hostname,
-                "ssh",
-                alias,
-                OPTIONS,
-                ("sh", f"{bundle}/node.sh", "attach", run8, str(node)),
-            )
+            Route(node, name, "ssh", alias, OPTIONS, ("sh", f"{bundle}/node.sh", "attach", run8, str(node)))
         )
-        for node, (alias, one) in enumerate(zip(aliases, found, strict=True))
+        for node, (alias, name) in enumerate(zip(nodes.aliases, names, strict=True))
     ]
+
+
+def short(host: str) -> str:
+    """A node's name without what SkyPilot puts before it ("job7-c1" on Slurm) and without its domain."""
+    return re.sub(r"^job\d+-", "", host).partition(".")[0]
+
+
+async def doubt(nodes: Nodes, bundle: str) -> None:
+    """Ask each who it is. Raises CloudError where one leads elsewhere, UnreachedError where one does not answer."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def ask(alias: str) -> str:
+        async with gate:
+            return (await probe(alias, bundle)).hostname
+
+    problem = suspect(nodes, await asyncio.gather(*(ask(alias) for alias in nodes.aliases)))
+    if problem is not None:
+        raise CloudError(problem)
 
 
 async def probe(alias: str, bundle: str) -> Probe:
@@ -91,14 +102,10 @@ async def probe(alias: str, bundle: str) -> Probe:
     raise UnreachedError(f"{why}: try `ssh {alias}`")
 
 
-def suspect(aliases: Sequence[str], answered: Sequence[str], hosts: Sequence[str]) -> str | None:
-    """Why the host names behind the aliases cannot be right, as a sentence; None when they can.
-
-    SkyPilot names the nodes of a Slurm cluster "job7-c1": what stands behind the job's number.
-    """
-    for alias, name, known in zip(aliases, answered, hosts, strict=False):
-        short = name.partition(".")[0]
-        if len(hosts) == len(aliases) and short not in (known, known.split("-", 1)[-1].partition(".")[0]):
+def suspect(nodes: Nodes, answered: Sequence[str]) -> str | None:
+    """Why the host names behind the aliases cannot be right, as a sentence; None when they can."""
+    for alias, name, known in zip(nodes.aliases, answered, nodes.hosts, strict=False):
+        if len(nodes.hosts) == len(nodes.aliases) and name.partition(".")[0] not in (known, short(known)):
             return (
                 f"ssh {alias} leads to {name}, and that node is {known}: `sky status` mends the ssh config"
             )

@@ -60,7 +60,6 @@ class Submission:
         """The job's number; everything before it, if it was not done."""
         if self._done.job is not None:
             self._telling.reached(Stage.SETUP)
-            await self._tell_of_cluster(self._done.job)
             return self._done.job
         self._telling.reached(Stage.PROVISION, f"asking SkyPilot for {self._order.cluster}")
         for attempt in range(TRIES):
@@ -73,7 +72,7 @@ class Submission:
                 self._telling.hear(f"distui: {error}; asking again\n")
                 await asyncio.sleep(AGAIN_SECONDS)
             else:
-                return await self._landed(found)
+                return self._landed(found)
         raise CloudError("SkyPilot's API server goes away again and again: see `sky api status`")
 
     async def _asked(self) -> dict[str, Any]:
@@ -91,6 +90,7 @@ class Submission:
             await self._call(
                 "launch",
                 config=order.task(self._order),
+                cluster=self._order.cluster,
                 fast=self._order.fast,
                 retry_until_up=self._order.retry_until_up,
             )
@@ -98,8 +98,7 @@ class Submission:
 
     async def _call(self, verb: str, **args: Any) -> Any:
         """A verb that takes long: its text is heard, its request kept. Raises SkyError."""
-        cluster = self._order.cluster
-        return await self._sky.call(verb, self._telling.hear, self._requested, cluster=cluster, **args)
+        return await self._sky.call(verb, self._telling.hear, self._requested, **args)
 
     async def _known_job(self) -> int | None:
         """The job, where it was submitted before anybody here heard of it."""
@@ -109,45 +108,32 @@ class Submission:
         if described_as is None or described_as["state"] != "UP":
             return None
         jobs = await self._sky.call("jobs", cluster=self._order.cluster)
-        name, before = self._order.task.get("name"), self._done.before
-        return next((int(one["job"]) for one in jobs if one["name"] == name and one["job"] > before), None)
+        name = self._order.task.get("name")  # of this run alone
+        return next((int(one["job"]) for one in jobs if one["name"] == name), None)
 
     async def _fits(self) -> None:
         """An existing cluster is ours, wanted, and of the right size. Raises CloudError."""
-        about, jobs = await asyncio.gather(
-            self._sky.call("describe", cluster=self._order.cluster), self._jobs()
-        )
+        about = await self._sky.call("describe", cluster=self._order.cluster)
         if about is None or self._done.request:
             return
         problem = misfit(about, self._order.cluster, int(self._order.task.get("num_nodes") or 1))
         if problem is not None:
             raise CloudError(problem)
-        if about["state"] == "UP":
-            if isinstance(jobs, SkyError):
-                raise jobs
-            self._keep(before=max((int(one["job"]) for one in jobs), default=0))
 
-    async def _jobs(self) -> list[dict[str, Any]] | SkyError:
-        """The cluster's jobs, or why nobody can say: there may be no such cluster."""
-        try:
-            return list(await self._sky.call("jobs", cluster=self._order.cluster))
-        except SkyError as error:
-            return error
-
-    async def _landed(self, found: dict[str, Any]) -> int:
+    def _landed(self, found: dict[str, Any]) -> int:
         job = found.get("job") or self._telling.job
         if job is None:
             raise CloudError("SkyPilot submitted no job: see launch.log")
         self._keep(job=int(job))
         self._telling.reached(Stage.SETUP)
-        await self._tell_of_cluster(int(job))
         return int(job)
 
-    async def _tell_of_cluster(self, job: int) -> None:
+    async def tell_of_cluster(self) -> None:
+        """What it is and costs, now that it is there. Raises SkyError."""
         about = await self._sky.call("describe", cluster=self._order.cluster)
         cost = await self._sky.call("cost", cluster=self._order.cluster)
         if about is not None:
-            cluster = described(about, cost, name=self._order.cluster, job=job)
+            cluster = described(about, cost, name=self._order.cluster, job=self.number)
             self._hub.emit(ClusterChanged(cluster))
 
     def _requested(self, request: str) -> None:

@@ -23,6 +23,8 @@ class Telling:
         self._since = time.monotonic()
         self._rest = ""
         self._why = ""
+        self.provisioned = asyncio.Event()
+        """Set when the nodes are there."""
         self.started = asyncio.Event()
         """Set when SkyPilot's text says that the job's processes are being started."""
 
@@ -73,3 +75,5 @@ class Telling:
             self._hub.emit(event)
         if self._stages.at is not before:
             self._since = time.monotonic()
+            if self._stages.at is not Stage.PROVISION:
+                self.provisioned.set()

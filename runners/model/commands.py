@@ -46,6 +46,8 @@ class SetNccl(Struct, frozen=True, tag=True):
     """() means all."""
     seconds: float | None = None
     restart: bool = False
+    reachable: bool = False
+    """As for Restart."""
 
 
 class Signal(Struct, frozen=True, tag=True):

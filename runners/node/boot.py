@@ -104,9 +104,7 @@ def remember() -> None:
     """Note this interpreter for the next time, as a bridge has no time to look for one."""
     path = os.path.join(homes()[0], "python-" + os.uname().nodename)
     try:
-        with open(f"{path}.{os.getpid()}", "w") as file:
-            file.write(sys.executable + "\n")
-        os.replace(f"{path}.{os.getpid()}", path)
+        put(path, sys.executable + "\n", 0o600)
     except OSError:
         pass  # it is looked for again
 
@@ -137,12 +135,18 @@ def offer(here: str) -> None:
     path = os.path.join(os.path.dirname(here), "distui")
     quoted = "'" + here.replace("'", "'\\''") + "'"
     try:
-        with open(f"{path}.{os.getpid()}", "w") as file:
-            file.write(f'#!/bin/sh\nexec sh {quoted}/node.sh distui "$@"\n')
-        os.chmod(f"{path}.{os.getpid()}", 0o755)
-        os.replace(f"{path}.{os.getpid()}", path)
+        put(path, f'#!/bin/sh\nexec sh {quoted}/node.sh distui "$@"\n', 0o755)
     except OSError:
         pass  # the run does not need it
+
+
+def put(path: str, text: str, mode: int) -> None:
+    """Replace a file whole; other nodes may do so at the same time. Raises OSError."""
+    fresh = f"{path}.{os.uname().nodename}.{os.getpid()}"
+    with open(fresh, "w") as file:
+        file.write(text)
+    os.chmod(fresh, mode)
+    os.replace(fresh, path)
 
 
 def execute(libraries: list[str], words: list[str]) -> None:

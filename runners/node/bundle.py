@@ -68,6 +68,24 @@ def build(cache: Path | None = None) -> Path:
     return made
 
 
+def lay(name: str, folder: Path) -> None:
+    """Put the bundle of this name into a folder, without copying where the file system can do so. Raises RunError."""
+    source, target = cache_dir() / name, folder / name
+    if target.is_dir():
+        return
+    if not source.is_dir() and build() != source:
+        raise RunError(f"{source} is gone, and distui has changed since it was made: launch the run anew")
+    fresh = folder / f".{name}"
+    try:
+        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.copytree(source, fresh, copy_function=_link)
+        fresh.rename(target)
+    except OSError as error:
+        raise RunError(
+            f"the bundle cannot be put into {folder} ({error.strerror}): free space there"
+        ) from None
+
+
 def _files() -> Iterator[tuple[str, bytes]]:
     """This installation's files by their path in `distui.zip`, and the words by which Python knows its version."""
     runners = Path(__file__).resolve().parent.parent
@@ -115,11 +133,11 @@ def _make(made: Path, files: dict[str, bytes], shelves: dict[str, list[Path]]) -
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def _link(source: Path, target: Path) -> None:
+def _link(source: str | Path, target: str | Path) -> None:
     try:
         os.link(source, target)
     except OSError:
-        shutil.copyfile(source, target)
+        shutil.copy2(source, target)
 
 
 # --- wheels ------------------------------------------------------------------------------------------------------

@@ -14,23 +14,23 @@ from .serve import Call, Lines
 def launch(
     call: Call, config: dict[str, Any], cluster: str, fast: bool = False, retry_until_up: bool = False
 ) -> dict[str, Any]:
-    """Bring the cluster up (or reuse it) and submit the task. {"job": number, …`describe`}."""
+    """Bring the cluster up (or reuse it) and submit the task. {"job": number}."""
     import sky
     from sky.client import sdk
 
     task = sky.Task.from_yaml_config(config)
     request = sdk.launch(task, cluster_name=cluster, fast=fast, retry_until_up=retry_until_up)
     call.began(request)
-    return follow(call, request, cluster)
+    return follow(call, request)
 
 
-def follow(call: Call, request: str, cluster: str) -> dict[str, Any]:
+def follow(call: Call, request: str) -> dict[str, Any]:
     """Wait for a launch that the API server works at, its text told on the way."""
     import sky
 
     call.request = str(request)
     job, _ = sky.stream_and_get(request, output_stream=Lines(call))
-    return {"job": job, **(describe(call, cluster) or {})}
+    return {"job": job}
 
 
 def give_up(request: str) -> None:
@@ -81,7 +81,7 @@ def cost(call: Call, cluster: str) -> dict[str, float] | None:
 
 
 def reach(call: Call, cluster: str) -> dict[str, Any]:
-    """Write ~/.ssh/config right and name the alias of every node.
+    """Write ~/.ssh/config right and name the alias of every node, on Slurm also its host.
 
     What the SDK's launch leaves there lacks, on Slurm, the way through the API server: then the alias of a node
     is the login host. Only SkyPilot's own command line writes the whole, and this is its function.
@@ -99,7 +99,8 @@ def reach(call: Call, cluster: str) -> dict[str, Any]:
     nodes = len(record["handle"].cached_external_ips)
     aliases = [cluster if node == 0 else f"{cluster}-worker{node}" for node in range(nodes)]
     names = [name for name in str(record.get("node_names") or "").split(",") if name]
-    return {"aliases": aliases, "hosts": names}
+    infra = str(record["handle"].launched_resources.infra.to_str() or "")
+    return {"aliases": aliases, "hosts": names if infra.startswith("slurm") else []}
 
 
 def jobs(call: Call, cluster: str) -> list[dict[str, Any]]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from contextlib import suppress
 
+import psutil
 import pytest
 from desk import Desk, Status, stepping
 
@@ -77,9 +79,13 @@ def test_no_port_was_opened(desk: Desk, training: str) -> None:
     theirs = ("sshd", "slurm", "sky", "python -u steady.py", "inrank/launch.py")
     for host in ("c1", "c2"):
         for process in desk.processes(host):
-            listening = [one for one in process.net_connections("inet") if one.status == "LISTEN"]
-            line = " ".join(process.cmdline())
-            assert not listening or any(word in line for word in theirs), line
+            with suppress(psutil.NoSuchProcess):  # sessions of the tests before come to their end
+                listening = [one for one in process.net_connections("inet") if one.status == "LISTEN"]
+                line = " ".join(process.cmdline())
+                known = (
+                    any(word in line for word in theirs) or not line
+                )  # without memory it is leaving, too
+                assert not listening or known, f"{host}: {line!r} of {process!r}: {listening}"
 
 
 def test_a_session_on_the_other_node_is_sent_to_the_head(desk: Desk, training: str) -> None:

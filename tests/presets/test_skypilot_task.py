@@ -17,9 +17,8 @@ from distui.presets.yamltext import dump
 
 CARGO = Cargo(
     run="20260101-000000-train-0123abcd",
-    bundle="/c/bundle-77",
-    document="/r/job.json",
-    key="/r/relay.key",
+    bundle="bundle-77",
+    source="/r/cargo",
     secrets={"HF_TOKEN": "hf_x", "WANDB_API_KEY": "00ff"},
 )
 
@@ -94,9 +93,7 @@ def test_a_whole_task() -> None:
         "workdir": "/code",
         "file_mounts": {
             "/data": "s3://bucket",
-            "~/.distui/bundle-77": "/c/bundle-77",
-            "~/.distui/jobs/20260101-000000-train-0123abcd.json": "/r/job.json",
-            "~/.distui/jobs/20260101-000000-train-0123abcd.key": "/r/relay.key",
+            "~/.distui": "/r/cargo",
         },
         "envs": {"LR": "1e-3"},
         "secrets": {"HF_TOKEN": "hf_x", "WANDB_API_KEY": "00ff"},
@@ -106,7 +103,7 @@ def test_a_whole_task() -> None:
 
 
 def test_what_nobody_asked_for_is_left_to_skypilot() -> None:
-    made = skypilot.task("t", 1, Resources(), Cargo(run="r", bundle="/b", document="/d", key="/k"), {})
+    made = skypilot.task("t", 1, Resources(), Cargo(run="r", bundle="b", source="/c"), {})
     assert made["resources"] == {}
     assert set(made) == {"name", "num_nodes", "resources", "file_mounts", "run"}
 
@@ -289,11 +286,7 @@ def test_skypilots_own_schema_takes_the_task(tmp_path: Path) -> None:
         any_of=({"gpus": "A100:8"}, {"gpus": "H100:8", "infra": "slurm/lab"}),
         workdir=str(tmp_path), setup="true",
     )  # fmt: skip
-    bundle, document, key = tmp_path / "bundle-1", tmp_path / "job.json", tmp_path / "relay.key"
-    bundle.mkdir()
-    document.write_text("{}")
-    key.write_text("00ff")
-    cargo = Cargo(run="r", bundle=str(bundle), document=str(document), key=str(key), secrets={"A_KEY": "x"})
+    cargo = Cargo(run="r", bundle="bundle-1", source=str(tmp_path), secrets={"A_KEY": "x"})
     text = dump(skypilot.task("t-0123abcd", 2, wish, cargo, {"A": "1"}))
     code = """
 import sys, yaml

@@ -247,6 +247,11 @@ def test_a_restart_with_a_lost_node_offers_two_ways() -> None:
 def test_a_level_by_restart_names_who_does_not_answer() -> None:
     asked = confirm.nccl(frame_of(several.lost()).state, SetNccl("x", "INFO", restart=True))
     assert "✖ c2" in text_of(asked.lines)
+    assert "without c2 the ranks wait until there are 2 nodes" in text_of(asked.lines)
+    assert (asked.verb, asked.other_verb) == ("only if all answer", "go on without c2")
+    assert asked.other == SetNccl("x", "INFO", restart=True, reachable=True)
+    live = confirm.nccl(frame_of(several.lost()).state, SetNccl("x", "INFO"))
+    assert (live.verb, live.other) == ("set it", None)
 
 
 def test_stop_says_that_the_cluster_stays_and_is_paid_for() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -54,7 +55,7 @@ def test_the_plan_and_the_task_are_of_one_run(code: Path) -> None:
     assert found.order.task["num_nodes"] == 2
     assert found.order.task["workdir"] == str(code)
     assert found.order.task["run"] == f"exec sh {found.order.bundle}/node.sh job {run}\n"
-    assert f"~/.distui/jobs/{run}.json" in found.order.task["file_mounts"]
+    assert found.order.task["file_mounts"] == {"~/.distui": f"{registry.runs_dir()}/{run}/cargo"}
     assert found.order.cluster == f"train-{found.record.run8}"
 
 
@@ -77,11 +78,17 @@ def test_whoever_hands_a_secret_to_slurm_is_warned() -> None:
         assert not any("every user" in note for note in quiet.plan.notes)
 
 
-def test_the_relays_key_travels_in_a_file_of_its_own() -> None:
+def test_all_that_distui_brings_travels_in_one_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The relay's key, too: in a file of its own, and not among the secrets."""
+    started: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("distui.runners.local.start", lambda *words: started.append(words))
     found = made()
-    run = found.record.run
-    kept = found.order.task["file_mounts"][f"~/.distui/jobs/{run}.key"]
-    assert kept == str(registry.runs_dir() / run / "relay.key")
+    found.start()
+    run, files = found.record.run, started[0][2]
+    assert found.order.task["file_mounts"] == {"~/.distui": str(registry.runs_dir() / run / "cargo")}
+    assert files[f"cargo/jobs/{run}.json"] == files[HUB_FILE]
+    assert files[f"cargo/jobs/{run}.key"] == files["relay.key"]
+    assert len(bytes.fromhex(files["relay.key"])) == 32
     assert not found.hidden
     assert "secrets" not in found.order.task
 
@@ -92,7 +99,7 @@ def test_dry_run_prints_plan_and_task(capsys: pytest.CaptureFixture[str]) -> Non
     text = capsys.readouterr().out
     assert "nnodes 2 × nproc_per_node 8" in text
     assert "resources:\n  infra: aws\n  accelerators: H100:8\n" in text
-    assert "relay.key" in text
+    assert "\n  ~/.distui: /" in text
     assert "stays up, and is billed, until `distui down`" in text
     assert main([*words, "--json", "--", "train.py"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -163,7 +170,7 @@ def test_relaunch_is_the_same_launch_under_another_id(monkeypatch: pytest.Monkey
     assert second.order.fast
     assert second.hidden["HF_TOKEN"] == "y"
     assert second.order.task["secrets"] == {"HF_TOKEN": "***"}
-    assert second.order.task["file_mounts"][f"~/.distui/jobs/{after}.key"].endswith(f"{after}/relay.key")
+    assert second.order.task["file_mounts"]["~/.distui"].endswith(f"{after}/cargo")
     assert second.order.task["setup"] == "pip install x"
 
 

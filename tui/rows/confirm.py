@@ -107,11 +107,20 @@ def restart(state: RunState, command: Restart) -> Confirmation:
         *diff_rows(state, command.env, command.unset),
     )
     title = f"Restart {plural(len(ranks), 'rank')} of {state.name}?"
+    return _either(state, title, lines, "restart", command)
+
+
+def _either(
+    state: RunState, title: str, lines: tuple[Row, ...], verb: str, command: Restart | SetNccl
+) -> Confirmation:
+    """The question for a restart; where nodes do not answer, it has two ways."""
+    missing = silent(state)
     if not missing or command.reachable or len(missing) == len(state.nodes):
-        return Confirmation(title, lines, "restart", command)
+        return Confirmation(title, lines, verb, command)
     other = msgspec.structs.replace(command, reachable=True)
-    verb = f"go on without {without(state, missing)}"
-    return Confirmation(title, lines, "only if all answer", command, verb, other)
+    return Confirmation(
+        title, lines, "only if all answer", command, f"go on without {without(state, missing)}", other
+    )
 
 
 def _going_on(state: RunState, missing: list[int]) -> list[Row]:
@@ -207,12 +216,15 @@ def nccl(state: RunState, command: SetNccl) -> Confirmation:
         lines.append(_line("subsystems", command.subsys))
     if command.restart:
         lines += [_line("how", "restart of the worker group", "warn"), *_silent(state)]
-        lines += [_ladder(state), _CHECKPOINT]
+        lines += [*_going_on(state, silent(state)), _ladder(state), _CHECKPOINT]
     else:
         lines.append(_line("how", "live: the ranks go on"))
     if command.seconds is not None:
         lines.append(_line("for", f"{command.seconds:g} s, then back"))
-    return Confirmation(f"Set NCCL_DEBUG={command.level}?", tuple(lines), "set it", command)
+    title = f"Set NCCL_DEBUG={command.level}?"
+    if not command.restart:
+        return Confirmation(title, tuple(lines), "set it", command)
+    return _either(state, title, tuple(lines), "set it", command)
 
 
 def confirmation(state: RunState, command: Command, now: float | None = None) -> Confirmation | None:

@@ -22,9 +22,12 @@ from ..starting import pairs
 
 def nccl(options: argparse.Namespace) -> int:
     """Change NCCL_DEBUG: live where the ranks' NCCL can."""
+    if options.reachable and not options.restart:
+        raise RunError("--reachable is for a restart: add --restart")
     command = SetNccl(
-        new_id(), options.level, options.subsys, tuple(options.rank), options.seconds, options.restart
-    )
+        new_id(), options.level, options.subsys, tuple(options.rank), options.seconds, options.restart,
+        options.reachable,
+    )  # fmt: skip
     return _do(options, command)
 
 

@@ -109,6 +109,7 @@ def request_of(options: argparse.Namespace, about: dict[str, object]) -> Request
         name=options.name,
         env=pairs(options.env, "--env"),
         nccl=nccl_pairs(options.nccl),
+        nccl_presets=tuple(options.nccl_preset),
         hook=False if options.no_hook else None,
         grace_s=options.grace,
         restart_limit=options.restarts,

@@ -5,17 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 
 from ...presets.load import check_name, library, load, user_dir
+from ...presets.nccl_presets import known
 from ...presets.show import entries, list_dict, list_text, new_text, show_dict, show_text
 from ...runners.errors import RunError
 
 
 def presets(options: argparse.Namespace) -> int:
-    """Dispatch the three forms."""
+    """Dispatch the forms."""
     if options.action is None:
         return _list(options.json)
+    if options.action == "nccl":
+        return _nccl(options.json)
     if options.name is None:
         raise RunError(f"presets {options.action}: which one? `distui presets` lists them")
     return _show(options) if options.action == "show" else _new(options)
@@ -49,4 +53,19 @@ def _new(options: argparse.Namespace) -> int:
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from None
     sys.stdout.write(json.dumps({"path": str(path)}) + "\n" if options.json else f"{path}\n")
+    return 0
+
+
+def _nccl(as_json: bool) -> int:
+    """Settings of NCCL by name."""
+    found = known().values()
+    if as_json:
+        rows = [
+            {"name": one.name, "when": one.when, "live": one.live, "env": dict(one.env)} for one in found
+        ]
+        sys.stdout.write(json.dumps(rows) + "\n")
+        return 0
+    for one in found:
+        pairs = " ".join(f"{name}={shlex.quote(value)}" for name, value in one.env.items())
+        sys.stdout.write(f"{one.name}\n    {one.when}\n    {pairs}\n")
     return 0

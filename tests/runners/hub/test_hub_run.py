@@ -21,6 +21,7 @@ from distui.runners.model import (
     LinkState,
     Restart,
     RunPhase,
+    SetNccl,
     Signal,
     Stamped,
 )
@@ -205,10 +206,11 @@ async def test_without_a_node_nothing_is_restarted_unless_asked(site: Site) -> N
         state = await viewer.until(lambda state: 0 in state.ranks and state.ranks[0].pid)
         assert state.phase is RunPhase.STARTING
         assert state.nodes[1].link is LinkState.LOST
-        refused = await viewer.link.send(Restart(new_id()))
-        assert not refused.ok
-        assert "node 1 (host1) does not answer" in refused.text
-        assert "--reachable" in refused.text
+        for command in (Restart(new_id()), SetNccl(new_id(), "INFO", restart=True)):
+            refused = await viewer.link.send(command)
+            assert not refused.ok
+            assert "node 1 (host1) does not answer" in refused.text
+            assert "--reachable" in refused.text
         assert viewer.state.attempt == 1
         gone = await viewer.link.read_log(OUT.format(1, 1), 0)
         assert gone.data.startswith(b"node 1 begins")  # its files are on this machine

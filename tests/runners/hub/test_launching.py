@@ -87,6 +87,10 @@ class Scene:
         monkeypatch.setenv("PATH", str(ssh.parent), prepend=":")
         monkeypatch.setattr(launching, "POLL_SECONDS", 0.02)
         monkeypatch.setattr("distui.runners.hub.submitting.AGAIN_SECONDS", 0.02)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        bundle = folder / "cache/distui/bundles/bundle-1/node.sh"
+        bundle.parent.mkdir(parents=True)
+        bundle.write_text("#!/bin/sh\n")
         self.desk = Desk(folder)
         order.write(folder, Order(kind="skypilot", cluster="tc", task=TASK, bundle="~/.distui/bundle-1"))
 
@@ -144,7 +148,7 @@ async def test_every_stage_and_the_way_to_each_node(scene: Scene) -> None:
     assert scene.desk.failed == ""
     assert stages(scene.desk) == {"provision": True, "sync": True, "setup": True, "start": True}
     assert [(route.host, route.target) for route in scene.desk.routes] == [
-        ("of-tc", "tc"), ("of-tc-worker1", "tc-worker1"),
+        ("tc", "tc"), ("tc-worker1", "tc-worker1"),
     ]  # fmt: skip
     assert scene.desk.routes[1].remote == ("sh", "~/.distui/bundle-1/node.sh", "attach", "0123abcd", "1")
     cluster = scene.desk.state.cluster
@@ -242,9 +246,9 @@ async def test_a_job_that_was_submitted_is_not_submitted_twice(scene: Scene) -> 
     scene.answers(
         launch=[error("ValueError", "must not be asked")],
         describe=[{"data": ABOUT}],
-        jobs=[{"data": [{"job": 9, "name": "train-0123abcd"}, {"job": 8, "name": "other"}]}],
+        jobs=[{"data": [{"job": 10, "name": "other"}, {"job": 9, "name": "train-0123abcd"}]}],
     )
-    order.keep(scene.desk.run_dir, Progress(request="req-1", before=8))
+    order.keep(scene.desk.run_dir, Progress(request="req-1"))
     await launching.launch(scene.desk)
     assert scene.desk.failed == ""
     assert order.progress(scene.desk.run_dir).job == 9
@@ -256,6 +260,46 @@ async def test_a_hub_that_died_after_the_job_was_submitted_goes_on_from_there(sc
     await launching.launch(scene.desk)
     assert scene.desk.failed == ""
     assert stages(scene.desk)["start"] is True
+
+
+async def test_the_nodes_are_found_while_files_are_still_copied(scene: Scene) -> None:
+    """Writing ssh's configuration takes SkyPilot a second or two."""
+    scene.answers(launch=[{"request": "req-1", "said": TEXT[:2], "hang": True}])
+    task = asyncio.create_task(launching.launch(scene.desk))
+    while not Path(f"{scene.file}.asked").exists() or not scene.asked("reach"):
+        await asyncio.sleep(0.01)
+    assert scene.desk.routes == [], "and are not logged in to before the bundle is there"
+    scene.desk.stop_asked.set()
+    await task
+
+
+async def test_a_node_behind_the_wrong_alias(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody answers there, and then it is asked who it is."""
+    monkeypatch.setattr(launching, "DOUBT_SECONDS", 0.1)
+    monkeypatch.setattr(scene.desk, "set_routes", scene.desk.routes.extend)
+    hosts = ["job7-of-tc", "job7-c2"]
+    scene.answers(reach=[{"data": {"aliases": ["tc", "tc-worker1"], "hosts": hosts}}])
+    await launching.launch(scene.desk)
+    assert [route.host for route in scene.desk.routes] == ["of-tc", "c2"]
+    assert (
+        "ssh tc-worker1 leads to of-tc-worker1, and that node is job7-c2: `sky status`" in scene.desk.failed
+    )
+
+
+async def test_what_goes_to_the_nodes_is_there_until_the_job_is_submitted(scene: Scene) -> None:
+    scene.answers(launch=[{"request": "req-1", "said": TEXT[:2], "hang": True}])
+    brought = scene.desk.run_dir / "cargo/bundle-1/node.sh"
+    task = asyncio.create_task(launching.launch(scene.desk))
+    while "sync" not in stages(scene.desk):
+        await asyncio.sleep(0.01)
+    assert brought.read_text() == "#!/bin/sh\n"
+    scene.desk.stop_asked.set()
+    await task
+    assert brought.exists(), "another hub may go on with it"
+    scene.desk.stop_asked.clear()
+    scene.answers(follow=[{"said": TEXT[2:], "data": {"job": 7}}])
+    await launching.launch(scene.desk)
+    assert not brought.exists()
 
 
 async def test_a_stop_gives_the_launch_up_and_says_what_is_left(scene: Scene) -> None:

@@ -46,6 +46,21 @@ def node(made: Path, home: Path, *words: str, **env: str) -> subprocess.Complete
     )  # fmt: skip
 
 
+def test_it_is_laid_beside_other_things_without_a_copy(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundle, "cache_dir", lambda: made.parent)
+    for _ in range(2):  # a hub that was started again does it again
+        bundle.lay(made.name, tmp_path / "cargo")
+    laid = tmp_path / "cargo" / made.name
+    assert [path.name for path in (tmp_path / "cargo").iterdir()] == [made.name]
+    for path in made.rglob("*"):
+        assert (laid / path.relative_to(made)).stat().st_mode == path.stat().st_mode
+    assert (laid / "distui.zip").samefile(made / "distui.zip")
+    with pytest.raises(RunError, match="distui has changed since it was made: launch the run anew"):
+        bundle.lay("bundle-of-before", tmp_path / "cargo")
+
+
 def test_what_is_in_it(made: Path) -> None:
     assert sorted(path.name for path in made.iterdir()) == [
         *("boot.py", "bridge.py", "distui.zip", "node.sh", "screens", "wheels")

@@ -1,0 +1,140 @@
+"""Memory a strategy takes: worked examples by hand, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from distui.presets.errors import PlanError
+from distui.presets.hardware import GB, parse_gpus
+from distui.presets.memory import (
+    FORMATS,
+    STRATEGIES,
+    activations,
+    buffers,
+    compare,
+    needed,
+    parse_parameters,
+    shape,
+)
+
+BF16, MIXED, FP32 = (FORMATS[name] for name in ("bf16", "mixed", "fp32"))
+
+
+def test_states_of_7b_on_8_gpus() -> None:
+    """The example that guides to ZeRO work through."""
+    found = compare(shape(7 * GB), BF16, 8, 80 * GB)
+    assert {one.strategy.key: one.states / GB for one in found} == {
+        "ddp": 84.0, "zero1": 35.0, "zero2": 22.75, "zero3": 10.5,
+    }  # fmt: skip
+
+
+def test_states_of_7_5b_on_64_gpus_as_in_the_paper() -> None:
+    """Figure 1 of the ZeRO paper: 120, 31.4, 16.6 and 1.9 GB."""
+    found = compare(shape(7_500_000_000), MIXED, 64, 80 * GB)
+    assert [round(one.states / GB, 1) for one in found] == [120.0, 31.4, 16.6, 1.9]
+
+
+def test_one_gpu_has_nobody_to_share_with() -> None:
+    (found,) = compare(shape(124_000_000), FP32, 1, 16 * GB)
+    assert (found.strategy.key, found.states) == ("single", 16 * 124_000_000)
+    assert found.fits
+
+
+@pytest.mark.parametrize(
+    ("parameters", "layers", "hidden"),
+    [(7 * GB, 33, 4096), (13 * GB, 40, 5120), (70 * GB, 68, 9216), (1, 1, 64)],
+)
+def test_a_usual_model_of_that_size(parameters: int, layers: int, hidden: int) -> None:
+    found = shape(parameters)
+    assert (found.layers, found.hidden) == (layers, hidden)
+
+
+def test_what_is_given_is_taken() -> None:
+    found = shape(7 * GB, 32, 4096, 50_000)
+    assert (found.layers, found.hidden, found.vocab) == (32, 4096, 50_000)
+    assert abs(shape(7 * GB, layers=32).hidden - 4096) <= 512
+    assert abs(shape(7 * GB, hidden=4096).layers - 33) <= 1
+
+
+def test_activations_by_hand() -> None:
+    model = shape(7 * GB, 32, 4096)
+    logits = 6 * 2048 * 32_000
+    assert activations(model, BF16) == 34 * 2048 * 4096 * 32 + logits
+    again = replace(model, recompute=True)
+    assert activations(again, BF16) == 2 * 2048 * 4096 * 32 + 34 * 2048 * 4096 + logits
+    assert activations(model, FP32) - logits == 2 * (activations(model, BF16) - logits)
+
+
+def test_what_is_held_beside() -> None:
+    model = shape(8 * GB, 32, 4096)
+    by = {one.key: (buffers(one, model, BF16) - 1.5 * GB) / GB for one in STRATEGIES}
+    assert by == {"single": 0, "ddp": 16, "zero1": 16, "zero2": 1.5, "zero3": 1.5}
+
+
+def test_how_many_gpus_would_do() -> None:
+    model = replace(shape(70 * GB, 80, 8192), recompute=True)
+    ranks = needed(model, MIXED, 80 * GB)
+    assert ranks is not None
+    assert compare(model, MIXED, ranks, 80 * GB)[-1].fits
+    assert not compare(model, MIXED, ranks - 1, 80 * GB)[-1].fits
+    assert needed(replace(shape(7 * GB, 32, 4096), seq=1_000_000), BF16, 80 * GB) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("7B", 7 * GB),
+        ("350M", 350_000_000),
+        ("1.3b", 1_300_000_000),
+        ("124_000_000", 124_000_000),
+        ("10k", 10_000),
+    ],
+)
+def test_a_number_of_parameters(text: str, number: int) -> None:
+    assert parse_parameters(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "B", "seven", "-1B", "0", "nan", "inf", "7BB", "7 GB"])
+def test_no_number_of_parameters(text: str) -> None:
+    with pytest.raises(PlanError, match="write a number of parameters, as in 7B or 350M"):
+        parse_parameters(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("8xA100-80GB", ("A100-80GB", 8, 80)),
+        ("8 × h100", ("H100", 8, 80)),
+        ("H200:4", ("H200", 4, 141)),
+        ("L4", ("L4", 1, 24)),
+        ("2xX9-64GB", ("X9-64GB", 2, 64)),
+    ],
+)
+def test_gpus(text: str, found: tuple[str, int, int]) -> None:
+    gpus = parse_gpus(text)
+    assert (gpus.name, gpus.count, gpus.memory_gb) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "8xH1O0",
+            "no GPU H1O0 is known here; did you mean H100? Else say its memory with --gpu-memory GB",
+        ),
+        ("8xZZZZ", "no GPU ZZZZ is known here; say its memory"),
+        ("0xH100", "write COUNTxNAME"),
+        ("8xH100:8", "write COUNTxNAME"),
+        ("8x", "write COUNTxNAME"),
+        ("", "write COUNTxNAME"),
+    ],
+)
+def test_no_gpus(text: str, sentence: str) -> None:
+    with pytest.raises(PlanError, match=sentence.replace("?", r"\?")):
+        parse_gpus(text)
+
+
+def test_a_gpu_that_is_not_known_by_name() -> None:
+    assert parse_gpus("4xZZZZ", 20.0).memory_gb == 20.0

@@ -1,0 +1,102 @@
+"""Settings of NCCL by name: valid each, combined, and told of in the plan."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from distui.presets.errors import PlanError
+from distui.presets.load import load
+from distui.presets.nccl import check
+from distui.presets.nccl_presets import combined, known
+from distui.presets.plan import Place, Request, command_plan, make_plan
+from distui.tui.cli import main
+
+PLACE = Place(run="r", run_dir="/r", port=1, ras_port=2, gpus=0, cores=4, cwd="/", python="python")
+TRAIN = Request(script="train.py", nproc_per_node=2)
+
+
+@pytest.mark.parametrize("name", known())
+def test_nccl_takes_every_value(name: str) -> None:
+    preset = known()[name]
+    assert [problem for pair in preset.env.items() if (problem := check(*pair))] == []
+    assert preset.when.endswith(".")
+
+
+def test_several_together() -> None:
+    assert combined(["sockets-only", "no-p2p", "sockets-only"]) == {
+        "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "NCCL_P2P_DISABLE": "1",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        (
+            ["sockets-onyl"],
+            "--nccl-preset sockets-onyl: there is none of that name: did you mean sockets-only?",
+        ),
+        (["xyz"], "`distui presets nccl` lists them"),
+        (
+            ["debug-warn", "no-p2p", "debug-init"],
+            "--nccl-preset debug-warn wants NCCL_DEBUG=WARN, and debug-init INFO: leave one out",
+        ),
+    ],
+)
+def test_what_cannot_be_combined(names: list[str], sentence: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        make_plan(load("ddp"), replace(TRAIN, nccl_presets=tuple(names)), PLACE)
+    assert sentence in str(caught.value)
+
+
+def test_the_plan_says_what_they_change() -> None:
+    place = replace(PLACE, user_env={"NCCL_DEBUG": "TRACE"})
+    request = replace(
+        TRAIN, nccl_presets=("hang-forensics", "low-memory"), nccl={"NCCL_BUFFSIZE": "4194304"}
+    )
+    plan = make_plan(load("ddp"), request, place)
+    assert (plan.env["NCCL_DEBUG"], plan.env["NCCL_DEBUG_SUBSYS"]) == ("INFO", "INIT,COLL,NET")
+    assert (plan.env["NCCL_MAX_NCHANNELS"], plan.env["NCCL_BUFFSIZE"]) == ("8", "4194304")
+    first, second = (note for note in plan.notes if note.startswith(("hang-forensics: ", "low-memory: ")))
+    assert (
+        "NCCL_DEBUG=INFO instead of TRACE, NCCL_DEBUG_SUBSYS=INIT,COLL,NET instead of INIT,BOOTSTRAP,ENV"
+        in first
+    )
+    assert "TORCH_FR_BUFFER_SIZE=2000 as before, " in first
+    assert second == "low-memory: NCCL_MAX_NCHANNELS=8, not NCCL_BUFFSIZE=2097152, as you say 4194304."
+
+
+def test_a_command_gets_them_too() -> None:
+    plan = command_plan(("bash", "train.sh"), Request(nccl_presets=("no-shm",)), PLACE)
+    assert plan.env["NCCL_SHM_DISABLE"] == "1"
+    assert "no-shm: NCCL_SHM_DISABLE=1." in plan.notes
+
+
+def test_what_can_be_told_to_a_running_process() -> None:
+    live = {name for name, preset in known().items() if preset.live}
+    assert {"debug-warn", "debug-init", "coll-tap"} <= live
+    assert not live & {"sockets-only", "low-memory", "hang-forensics"}
+
+
+def test_the_command_line_lists_and_takes_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["presets", "nccl"]) == 0
+    text = capsys.readouterr().out
+    assert "sockets-only\n    Whether InfiniBand" in text
+    assert "    NCCL_NET=Socket NCCL_IB_DISABLE=1\n" in text
+    assert main(["presets", "nccl", "--json"]) == 0
+    assert {row["name"] for row in json.loads(capsys.readouterr().out)} == set(known())
+    words = [
+        "plan",
+        "ddp",
+        "--nproc-per-node",
+        "2",
+        "--nccl-preset",
+        "no-p2p",
+        "--nccl-preset",
+        "rail-only",
+    ]
+    assert main([*words, "--no-python", "--json", "--", "/bin/true"]) == 0
+    env = json.loads(capsys.readouterr().out)["env"]
+    assert (env["NCCL_P2P_DISABLE"], env["NCCL_CROSS_NIC"]) == ("1", "0")

@@ -1,0 +1,40 @@
+"""From a cluster's aliases to routes."""
+
+from __future__ import annotations
+
+import pytest
+
+from distui.runners.hub.reaching import Nodes, routes, suspect
+
+ALIASES = ("tc", "tc-worker1")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "names"),
+    [
+        (("job7-c1", "job7-gpu-02.lab.example"), ["c1", "gpu-02"]),
+        (("c1", "gpu-02"), ["c1", "gpu-02"]),
+        ((), ["tc", "tc-worker1"]),
+        (("job7-c1",), ["tc", "tc-worker1"]),
+    ],
+)
+def test_nodes_are_named_as_their_users_know_them(hosts: tuple[str, ...], names: list[str]) -> None:
+    found = routes(Nodes(ALIASES, hosts), "~/.distui/bundle-1", "0123abcd")
+    assert [(one.host, one.target) for one in found] == list(zip(names, ALIASES, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("answered", "hosts", "problem"),
+    [
+        (("c1", "c2"), ("job7-c1", "job7-c2"), None),
+        (("c1.lab", "c2.lab"), ("job7-c1", "c2"), None),
+        (("ip-10-0-0-1", "ip-10-0-0-2"), (), None),
+        (("login", "c2"), ("job7-c1", "job7-c2"), "ssh tc leads to login, and that node is job7-c1"),
+        (("login", "login"), (), "several nodes' aliases lead to login"),
+    ],
+)
+def test_an_alias_that_leads_elsewhere(
+    answered: tuple[str, ...], hosts: tuple[str, ...], problem: str | None
+) -> None:
+    found = suspect(Nodes(ALIASES, hosts), answered)
+    assert (found or "").partition(":")[0] == (problem or "")
