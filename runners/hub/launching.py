@@ -18,6 +18,7 @@ from . import managed, on_hosts, order, reaching
 from .candidates import elsewhere, parse
 from .cloud import Sky, SkyError
 from .clusters import JOBS_END, SkyCloud, described, may_cost
+from .links import AT_ONCE
 from .order import Order
 from .seam import Cloud, CloudError, Hub
 from .submitting import AGAIN_SECONDS, TRIES, Submission, lost
@@ -82,6 +83,8 @@ class Launch:
         self._hub, self._order, self._sky = hub, ordered, sky
         self._telling = Telling(hub)
         self._submission = Submission(hub, ordered, sky, self._telling)
+        self._runs = asyncio.Event()
+        """Set when the job's processes run."""
 
     async def run(self) -> None:
         """All stages, or the sentence why not. Raises nothing that a launch can meet."""
@@ -93,17 +96,19 @@ class Launch:
                 async with (
                     self._aside(self._tail(job)) as tail,
                     self._aside(self._tell_of_cluster()) as telling,
+                    self._aside(self._routed(job, finding)) as routing,
                 ):
                     await self._within(self._running(job, tail))
                     self._telling.reached(Stage.START)
-                    nodes = await self._within(self._found(job, finding))
-                    self._hub.set_routes(reaching.routes(nodes, self._order.bundle, self._hub.record.run8))
-                    await self._within(self._linked(job, nodes))
+                    self._runs.set()
+                    await self._within(self._linked(job, routing))
                     await asyncio.wait({telling}, timeout=ASK_SECONDS)
             self._hub.emit(StageChanged(Stage.START, "done"))
         except Stopped:
             self._telling.failed(f"stopped{await self._given_up()}{await self._remains()}")
         except (CloudError, RunError) as error:
+            if not self._reached():
+                self._hub.set_routes([])
             text = f"{error}{await self._elsewhere(error)}"
             remains = await self._remains()
             self._telling.failed(f"{text}{remains}")
@@ -162,6 +167,17 @@ class Launch:
                     raise
                 await asyncio.sleep(AGAIN_SECONDS)
 
+    async def _routed(self, job: int, finding: asyncio.Task[reaching.Nodes]) -> reaching.Nodes:
+        """The links are being opened: at once where nothing is set up, as a login takes longer than a job's start.
+
+        Raises CloudError.
+        """
+        if not self._order.fast or self._hub.record.nnodes > AT_ONCE:
+            await self._runs.wait()
+        nodes = await self._found(job, finding)
+        self._hub.set_routes(reaching.routes(nodes, self._order.bundle, self._hub.record.run8))
+        return nodes
+
     async def _found(self, job: int, finding: asyncio.Task[reaching.Nodes]) -> reaching.Nodes:
         """The nodes. Raises CloudError, also when the job ends first."""
         while not finding.done():
@@ -171,8 +187,9 @@ class Launch:
                 raise self._ended(job, state)
         return finding.result()
 
-    async def _linked(self, job: int, nodes: reaching.Nodes) -> None:
+    async def _linked(self, job: int, routing: asyncio.Task[reaching.Nodes]) -> None:
         """Until every node's link is up, or its part has ended. Raises CloudError when the job ends first."""
+        nodes = await routing
         began = asked = time.monotonic()
         doubted = False
         while not self._all_up():
@@ -214,10 +231,15 @@ class Launch:
         with contextlib.suppress(SkyError):
             await self._sky.call("tail", self._telling.hear, cluster=self._order.cluster, job=job)
 
+    def _reached(self) -> bool:
+        """Whether any node ever answered."""
+        return any(node.link is not LinkState.CONNECTING for node in self._hub.state.nodes.values())
+
     async def _given_up(self) -> str:
         """Nothing of the run goes on where no node can be asked to stop; a part of a sentence."""
-        if self._submission.number is None or self._hub.state.nodes:
+        if self._submission.number is None or self._reached():
             return ""
+        self._hub.set_routes([])
         try:
             await self._sky.call("cancel", cluster=self._order.cluster, job=self._submission.number)
         except SkyError as error:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 BACKOFF_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Seconds before each further try; the last one repeats."""
-AGENT_S = 10
+AGENT_S = 30
 """How long a bridge of a launch waits for the agent; whole seconds."""
 LAUNCHING_S = 2.0
 """The longest wait while nodes still come up."""
@@ -218,19 +218,26 @@ class Links:
         self._closing: set[asyncio.Task[None]] = set()
 
     def use(self, routes: list[Route]) -> None:
-        """Connect by these routes; one that has not changed is tried at once, if it waits."""
+        """Connect by these routes and no others; one that has not changed is tried at once, if it waits."""
+        for node in self.by_node.keys() - {route.node for route in routes}:
+            gone = self.by_node.pop(node)
+            self._close(gone)
+            self._hub.emit(LinkChanged(LinkState.ENDED, gone.route.host, "never started"), node=node)
         for route in routes:
             known = self.by_node.get(route.node)
             if known is not None and known.route == route:
                 known.hurry()
                 continue
             if known is not None:
-                task = asyncio.create_task(known.close())
-                self._closing.add(task)
-                task.add_done_callback(self._closing.discard)
+                self._close(known)
             # A part that came to its end before is followed again where it is somewhere else now: it was recovered.
             if known is not None or not self._hub.read_to_the_end(route.node):
                 self.by_node[route.node] = NodeLink(self._hub, route, self._gate)
+
+    def _close(self, link: NodeLink) -> None:
+        task = asyncio.create_task(link.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     def up(self, node: int) -> Link | None:
         """The link to a node that answers."""

@@ -65,7 +65,10 @@ class Hub(Protocol):
         ...
 
     def set_routes(self, routes: list[Route]) -> None:
-        """Write nodes.json and connect; routes that changed are connected anew. Raises RunError, OSError."""
+        """Write nodes.json and connect by these and no others; routes that changed are connected anew.
+
+        Raises RunError, OSError.
+        """
         ...
 
     def fail(self, text: str) -> None:

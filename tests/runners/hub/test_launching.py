@@ -54,6 +54,8 @@ class Desk:
         self.state = RunState(merged=True)
         self.stop_asked = asyncio.Event()
         self.routes: list[Route] = []
+        self.link = LinkState.UP
+        """What becomes of each link at once."""
         self.failed = ""
 
     def emit(self, event: Event, *, node: int = HUB) -> None:
@@ -62,7 +64,7 @@ class Desk:
     def set_routes(self, routes: list[Route]) -> None:
         self.routes = routes
         for route in routes:
-            self.emit(LinkChanged(LinkState.UP, route.host), node=route.node)
+            self.emit(LinkChanged(self.link, route.host), node=route.node)
 
     def fail(self, text: str) -> None:
         self.failed = text
@@ -315,6 +317,36 @@ async def test_a_stop_gives_the_launch_up_and_says_what_is_left(scene: Scene) ->
     said = [text for _, text in scene.desk.state.notices]
     assert any("stopped; cluster tc is up and is billed: `distui down train`" in text for text in said)
     assert '"cancel"' in Path(f"{scene.file}.asked").read_text(), "the API server works at it no more"
+
+
+def quick(scene: Scene) -> None:
+    """A launch without `setup:`, whose nodes are logged in to while the job is about to start; no agent answers yet."""
+    order.write(
+        scene.desk.run_dir,
+        Order(kind="skypilot", cluster="tc", task=TASK, bundle="~/.distui/bundle-1", fast=True),
+    )
+    scene.desk.link = LinkState.CONNECTING
+
+
+async def test_a_stop_before_the_job_begins_cancels_it(scene: Scene) -> None:
+    quick(scene)
+    scene.answers(job_state=[{"data": "PENDING"}], cancel=[{"data": True}], describe=[{"data": None}])
+    task = asyncio.create_task(launching.launch(scene.desk))
+    while not scene.desk.routes:
+        await asyncio.sleep(0.01)
+    scene.desk.stop_asked.set()
+    await task
+    assert [asked["args"]["job"] for asked in scene.asked("cancel") if "args" in asked] == [7]
+    assert scene.desk.routes == [], "nobody is waited for there"
+    assert any("stopped; job 7 is cancelled" in text for _, text in scene.desk.state.notices)
+
+
+async def test_a_job_that_fails_before_it_begins_leaves_no_links(scene: Scene) -> None:
+    quick(scene)
+    scene.answers(job_state=[{"data": "PENDING"}, {"data": "FAILED_DRIVER"}], tail=[{"data": 0}])
+    await launching.launch(scene.desk)
+    assert scene.desk.routes == []
+    assert "SkyPilot could not start job 7 on tc" in scene.desk.failed
 
 
 async def test_a_cluster_of_somebody_else_is_left_alone(scene: Scene) -> None:
