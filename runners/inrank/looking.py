@@ -1,10 +1,13 @@
 """How often torch's c10d rendezvous looks whether the others have come.
 
-It looks once a second, so that no store is overloaded by many nodes; of a restart on a few nodes half a second is that.
+It looks once a second, and what it saw holds for a second, so that no store is overloaded by many nodes; of a restart on
+a few nodes a second is that.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 LOOKS_A_SECOND = 40
@@ -22,7 +25,30 @@ def look_often(nodes: int) -> None:
         return
     delay = getattr(theirs, "_delay", None)
     if delay is not None:
-        theirs._delay = paced(getattr(delay, "theirs", delay), min(1.0, nodes / LOOKS_A_SECOND))
+        theirs._delay = paced(getattr(delay, "theirs", delay), pause_s(nodes))
+
+
+def pause_s(nodes: int) -> float:
+    """Seconds between two looks of each node."""
+    return min(1.0, nodes / LOOKS_A_SECOND)
+
+
+@contextlib.contextmanager
+def fresh(handler: Any, nodes: int) -> Iterator[None]:
+    """While the nodes meet, what was seen holds no longer than their pause; else as long as torch has it.
+
+    `_state_holder` and its `_cache_duration` are private names of torch's DynamicRendezvousHandler, as `_delay` is.
+    """
+    holder: Any = getattr(handler, "_state_holder", None)
+    before = getattr(holder, "_cache_duration", None)
+    if before is None:
+        yield
+        return
+    holder._cache_duration = min(before, pause_s(nodes))
+    try:
+        yield
+    finally:
+        holder._cache_duration = before
 
 
 def paced(delay: Any, pause: float) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 from . import relay, spawned
 from .agreement import Round
 from .group import Group, Stopped
-from .looking import look_often
+from .looking import fresh, look_often
 
 
 class GaveUp(Exception):
@@ -41,17 +41,18 @@ def plug_in(group: Group, config: Any, each_look: Callable[[], None]) -> None:
             local_addr=params.local_addr,
             **params.config,
         )
-        look_often(int(params.max_nodes))
+        nodes = int(params.max_nodes)
+        look_often(nodes)
         handler = get_rendezvous_handler(inner)
         relay.start(inner, group.plan, group.control, handler)
-        return make_handler(group, handler, each_look)
+        return make_handler(group, handler, each_look, nodes)
 
     rendezvous_handler_registry.register("distui", make)
     config.rdzv_backend = "distui"
     config.logs_specs = make_logs(group)
 
 
-def make_handler(group: Group, inner: Any, each_look: Callable[[], None]) -> Any:
+def make_handler(group: Group, inner: Any, each_look: Callable[[], None], nodes: int) -> Any:
     """Wrap a RendezvousHandler with the group's restarts and its policy."""
     from torch.distributed.elastic.rendezvous import RendezvousHandler
 
@@ -65,7 +66,8 @@ def make_handler(group: Group, inner: Any, each_look: Callable[[], None]) -> Any
 
         def next_rendezvous(self) -> Any:
             before_attempt(group, met)
-            info = inner.next_rendezvous()
+            with fresh(inner, nodes):
+                info = inner.next_rendezvous()
             group.agreed = met.begin(info, group.next_number())
             return info
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from distui.runners.inrank.looking import look_often
+from distui.runners.inrank.looking import fresh, look_often
 
 theirs: Any = pytest.importorskip("torch.distributed.elastic.rendezvous.dynamic_rendezvous")
 pytestmark = pytest.mark.torch
@@ -31,6 +33,18 @@ def test_few_nodes_look_often_and_many_as_torch_has_it(waits: list[Any], nodes: 
     theirs._delay(seconds=1)
     theirs._delay(seconds=(0, 0.3))
     assert waits == [pause, (0, 0.3)]
+
+
+@pytest.mark.parametrize(("nodes", "seconds"), [(2, 0.05), (500, 1)])
+def test_what_was_seen_is_old_sooner_while_the_nodes_meet(nodes: int, seconds: float) -> None:
+    holder = theirs._BackendRendezvousStateHolder(None, None)
+    handler = SimpleNamespace(_state_holder=holder)
+    with contextlib.suppress(ValueError), fresh(handler, nodes):
+        assert holder._cache_duration == seconds
+        raise ValueError("the meeting failed")
+    assert holder._cache_duration == 1
+    with fresh(SimpleNamespace(), nodes):
+        pass  # a static rendezvous keeps nothing
 
 
 def test_torch_waits_a_second_where_it_looks_again() -> None:
