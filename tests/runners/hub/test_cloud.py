@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.hub import reaching
 from distui.runners.hub.candidates import Candidate, parse, price
 from distui.runners.hub.causes import plain
 from distui.runners.hub.cloud import PYTHON, Sky, SkyError, SkyGoneError, interpreter
@@ -163,22 +162,6 @@ def test_what_is_left_is_said_with_how_to_be_rid_of_it() -> None:
     for state in ("UP", "INIT", "STOPPED"):
         assert "`distui down train`" in may_cost("tc", state, "train")
         assert "bill" in may_cost("tc", state, "train")
-
-
-@pytest.mark.parametrize(
-    ("answered", "hosts", "problem"),
-    [
-        (["c1", "c2"], ["job2-c1", "job2-c2"], None),
-        (["gpu-1.lab", "gpu-2.lab"], ["job2-gpu-1", "job2-gpu-2"], None),
-        (["c1", "c2"], [], None),
-        (["login", "c2"], ["job2-c1", "job2-c2"], "ssh a leads to login, and that node is job2-c1"),
-        (["login", "login"], [], "several nodes' aliases lead to login"),
-        (["c2", "c1"], ["job2-c1", "job2-c2"], "ssh a leads to c2"),
-    ],
-)
-def test_an_alias_that_leads_elsewhere(answered: list[str], hosts: list[str], problem: str | None) -> None:
-    found = reaching.suspect(["a", "a-worker1"], answered, hosts)
-    assert found is None if problem is None else problem in str(found)
 
 
 def test_which_python_has_skypilot(tmp_path: Path) -> None:

@@ -29,6 +29,8 @@ def test_nodes_are_named_as_their_users_know_them(hosts: tuple[str, ...], names:
         (("c1", "c2"), ("job7-c1", "job7-c2"), None),
         (("c1.lab", "c2.lab"), ("job7-c1", "c2"), None),
         (("ip-10-0-0-1", "ip-10-0-0-2"), (), None),
+        (("gpu-1.lab", "gpu-2.lab"), ("job2-gpu-1", "job2-gpu-2"), None),
+        (("c2", "c1"), ("job2-c1", "job2-c2"), "ssh tc leads to c2, and that node is job2-c1"),
         (("login", "c2"), ("job7-c1", "job7-c2"), "ssh tc leads to login, and that node is job7-c1"),
         (("login", "login"), (), "several nodes' aliases lead to login"),
     ],
