@@ -17,6 +17,7 @@ sys.path.insert(0, str(HERE.parent / "rigs"))
 from slurm.cluster import Cluster  # type: ignore[import-not-found, unused-ignore] # noqa: E402
 from slurm.settings import Places, Trouble  # type: ignore[import-not-found, unused-ignore] # noqa: E402
 
+sys.path.insert(0, str(HERE.parent / "e2e"))
 sys.path.insert(0, str(HERE))
 from desk import LIVE, Desk, Status, stepping  # type: ignore[import-not-found, unused-ignore] # noqa: E402
 
@@ -97,6 +98,6 @@ def live(desk: Desk) -> list[Status]:
 def training(desk: Desk) -> str:
     """One run that several files share: they leave it running, whatever they do to it."""
     known = [row["run"] for row in live(desk) if row["name"] == "train"]
-    run = str(known[0] if known else desk.launch("fsdp2", "train", "--restarts", "20"))
+    run = str(known[0] if known else desk.launch_and_be_cut_off("fsdp2", "train", "--restarts", "20"))
     desk.until(run, stepping, 300)
     return run

@@ -7,11 +7,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
+from screen import Screen  # type: ignore[import-not-found, unused-ignore]
 from slurm.cluster import Cluster  # type: ignore[import-not-found, unused-ignore]
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "presets/examples/chargpt.py"
@@ -87,6 +88,33 @@ class Desk:
         """Start a run and return its id."""
         words = self.words(preset, "--name", name, "--detach", "--json", *options)[1:]
         return str(json.loads(self.ok(*words))["run"])
+
+    @contextmanager
+    def terminal(self, *words: str) -> Iterator[Screen]:
+        """A verb in a terminal of its own, at which nobody sits afterwards."""
+        cluster = self.cluster
+        command = cluster.command("client", words, self.folder)
+        screen = Screen(command, cluster.environment("client"), self.folder)
+        try:
+            yield screen
+        finally:
+            screen.close()
+
+    def launch_and_be_cut_off(self, preset: str, name: str, *options: str) -> str:
+        """Start a run with its cockpit, which is killed in mid-provisioning; another one finds the launch."""
+        with self.terminal(*self.words(preset, "--name", name, *options)) as screen:
+            screen.until(" provision ", 60)
+            assert self.kill("client", ("bin/distui", "launch", preset))
+            screen.ended()
+        (run,) = [row["run"] for row in json.loads(self.ok("ls", "--json")) if row["name"] == name]
+        found = self.status(run)
+        assert found["state"] == "starting", told(found)
+        assert [stage["state"] for stage in found["stages"]] == ["begun"], told(found)
+        with self.terminal("distui", "attach", run) as screen:
+            screen.until(" provision ", 30)
+            screen.press("q")
+            assert screen.ended() == 0
+        return str(run)
 
     def kill(self, host: str, marks: tuple[str, ...], number: int = signal.SIGKILL) -> int:
         """Signal processes of a host whose command line has all these words; how many there were."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -228,6 +230,26 @@ def test_names_that_mean_harm_are_refused(host: str) -> None:
 def test_words_that_a_shell_would_change_are_refused(word: str) -> None:
     with pytest.raises(RunError, match="cannot be sent through ssh"):
         routes.check(Route(0, "h", "ssh", "box", (), ("sh", word)))
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash", "zsh", "ksh", "tcsh", "fish"])
+def test_every_login_shell_executes_the_same(shell: str, site: Site) -> None:
+    """sshd hands the words, with blanks between them, to the user's own shell behind -c."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell} here")
+    bundle = site.root / ".distui/bundle-1/node.sh"
+    bundle.parent.mkdir(parents=True)
+    bundle.write_text('echo "$0" "$@"\n')
+    route = Route(
+        0, "h", "ssh", "box", (), ("sh", "~/.distui/bundle-1/node.sh", "attach", "0123abcd", "0", "30")
+    )
+    words = argv("box", (), routes.check(route).remote)
+    typed = " ".join(words[words.index("box") + 1 :])
+    done = subprocess.run(
+        [shell, "-c", typed], env={"HOME": str(site.root), "PATH": os.environ["PATH"]},
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert done.stdout == f"{bundle} attach 0123abcd 0 30\n", done.stderr
 
 
 def test_nothing_behind_the_dashes_is_an_option() -> None:
