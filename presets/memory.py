@@ -36,10 +36,6 @@ class Format:
     """Adam's two moments in 32 bit, and a 32 bit copy of the weights where there is one."""
     text: str
 
-    @property
-    def states(self) -> int:
-        return self.weights + self.gradients + self.optimizer
-
 
 FORMATS: Mapping[str, Format] = {
     one.name: one

@@ -159,13 +159,8 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
 def _rank_env(
     preset: Preset, request: Request, place: Place, wished: Mapping[str, str], ranks: topology.Ranks
 ) -> tuple[dict[str, str], list[str]]:
-    """Environment of every rank, and what the user should know about it."""
-    _check_env(request, wished)
-    common = environ.common(place.run, place.ras_port)
-    env = environ.layered(common, place.user_env, wished)
-    notes = environ.notes(env, place.user_env, wished)
-    before = environ.layered(common, place.user_env, {**preset.env, **preset.nccl.env})
-    notes += nccl_presets.notes(request.nccl_presets, before, env)
+    """Environment of every rank, and what the user should know about it. Raises PlanError."""
+    env, notes = _layered(request, place, {**preset.env, **preset.nccl.env}, wished)
     if ranks.nproc > 1 and "OMP_NUM_THREADS" not in {**place.user_env, **wished}:
         env["OMP_NUM_THREADS"] = "1"  # torchrun would do so itself, with a long warning
         notes.append(
@@ -174,6 +169,21 @@ def _rank_env(
     env |= environ.contract(preset, ranks.backend)
     env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(max(1, round(preset.launcher.grace_s)))
     return env, notes
+
+
+def _layered(
+    request: Request, place: Place, base: Mapping[str, str], wished: Mapping[str, str]
+) -> tuple[dict[str, str], list[str]]:
+    """The environment by its layers, and what there is to say of them. `base`: what was wished before the request.
+
+    Raises PlanError.
+    """
+    _check_env(request, wished)
+    common = environ.common(place.run, place.ras_port)
+    env = environ.layered(common, place.user_env, wished)
+    before = environ.layered(common, place.user_env, base)
+    notes = environ.notes(env, place.user_env, wished)
+    return env, [*notes, *nccl_presets.notes(request.nccl_presets, before, env)]
 
 
 def _node_notes(shape: Topology, port: int) -> tuple[str, ...]:
@@ -194,13 +204,9 @@ def command_plan(command: tuple[str, ...], request: Request, place: Place) -> Pl
     """The plan of any program, supervised as it is, restarted only if asked. Raises PlanError."""
     if not command or not command[0]:
         raise PlanError("No command was given: write it after --, as in `distui exec -- bash train.sh`.")
-    wished = request.wished
-    _check_env(request, wished)
+    env, notes = _layered(request, place, {}, request.wished)
     fewest, nnodes = topology.parse_nnodes(request.nnodes or 1)
     topology.check_nodes(Preset(name="", topology=Topology(nnodes=nnodes, nnodes_min=fewest)), place.nodes)
-    common = environ.common(place.run, place.ras_port)
-    env = environ.layered(common, place.user_env, wished)
-    before = environ.layered(common, place.user_env, {})
     return Plan(
         run=place.run,
         name=request.name or PurePath(command[0]).stem or "command",
@@ -218,10 +224,7 @@ def command_plan(command: tuple[str, ...], request: Request, place: Place) -> Pl
         restart=RestartPolicy(limit=request.restart_limit or 0),
         grace_s=30.0 if request.grace_s is None else request.grace_s,
         hook=request.hook is not False,
-        notes=(
-            *environ.notes(env, place.user_env, wished),
-            *nccl_presets.notes(request.nccl_presets, before, env),
-        ),
+        notes=tuple(notes),
     )
 
 

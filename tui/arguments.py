@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 from .cloud_arguments import cloud_options, cluster_verbs
@@ -13,25 +14,23 @@ Verbs = Any  # argparse has no public name for what add_subparsers returns
 
 def seconds(text: str) -> float:
     """A duration of an option. Raises ArgumentTypeError."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = -1.0
-    if not 0 <= found < 1e9:  # also false for nan
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no number of seconds: write 0 or more, as in 30 or 2.5"
-        )
-    return found
+    refusal = "is no number of seconds: write 0 or more, as in 30 or 2.5"
+    return _real(text, lambda found: 0 <= found < 1e9, refusal)
 
 
 def gigabytes(text: str) -> float:
     """A size of an option, in GB. Raises ArgumentTypeError."""
+    return _real(text, lambda found: 0 < found < 1e6, "is no number of GB: write one above 0, as in 80")
+
+
+def _real(text: str, fits: Callable[[float], bool], refusal: str) -> float:
+    """A number that fits; nan, which what is no number becomes, fits nothing. Raises ArgumentTypeError."""
     try:
         found = float(text)
     except ValueError:
-        found = 0.0
-    if not 0 < found < 1e6:  # also false for nan
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of GB: write one above 0, as in 80")
+        found = float("nan")
+    if not fits(found):
+        raise argparse.ArgumentTypeError(f"{text!r} {refusal}")
     return found
 
 

@@ -158,9 +158,8 @@ class Launch:
                 found = await self._sky.call("reach", cluster=self._order.cluster)
                 return reaching.Nodes(tuple(found["aliases"]), tuple(found["hosts"]))
             except SkyError as error:
-                if (
-                    self._submission.number is not None
-                ):  # before that the launch itself hears of what is wrong
+                # Until there is a job, the launch itself hears of what is wrong.
+                if self._submission.number is not None:
                     tries += 1
                     self._telling.hear(f"distui: {error}; asking again\n")
                 if tries == TRIES:

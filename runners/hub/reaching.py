@@ -14,20 +14,19 @@ from collections.abc import Sequence
 import msgspec
 
 from ..wire import ssh
+from .links import AT_ONCE
 from .routes import Route, check
 from .seam import CloudError
 
 PROBE_SECONDS = 60.0
 OPTIONS = ("-oConnectTimeout=30",)
 """More than other links have: the way through an API server starts a Python of its own, slowly where it is busy."""
-AT_ONCE = 8
 
 
 class Probe(msgspec.Struct):
     """The part of a probe's answer that tells one node from another."""
 
     hostname: str
-    home: str = ""
 
 
 class UnreachedError(CloudError):
