@@ -1,0 +1,50 @@
+"""What a check found: the one shape of it, for lint, doctor and the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Severity = Literal["error", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+"""From the worst."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One thing that is wrong, or better known."""
+
+    id: str
+    """Stable, as "L9" or "D-SHM-SMALL"; the documentation lists all of them."""
+    severity: Severity
+    """"error": it will not work, or not do what it says; "warning": it costs time or money; "note": worth knowing."""
+    where: str
+    """The line, field, variable or node that it is about; "" for the whole."""
+    value: str = ""
+    """What stands or was measured there."""
+    text: str
+    """What is wrong and why, a sentence."""
+    remedy: str = ""
+    """What to do, a sentence; "" where nothing has to be done."""
+
+    def as_dict(self) -> dict[str, str]:
+        """For `--json`."""
+        return {
+            "id": self.id,
+            "severity": self.severity,
+            "where": self.where,
+            "value": self.value,
+            "text": self.text,
+            "remedy": self.remedy,
+        }
+
+
+def worst_first(found: Iterable[Finding]) -> list[Finding]:
+    """Errors, then warnings, then notes, each in the order in which they were found."""
+    return sorted(found, key=lambda one: SEVERITIES.index(one.severity))
+
+
+def failed(found: Iterable[Finding]) -> bool:
+    """Whether an error is among them: what `lint` and `doctor` return 1 for."""
+    return any(one.severity == "error" for one in found)
