@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from .model import Preset
+from .model import MESH_OPTIONS, Preset
 
 WATCHED: Mapping[str, str] = {
     # The ranks must not share the launcher's store: a restarted group would read the addresses of the
@@ -64,9 +64,17 @@ def common(run: str, ras_port: int) -> dict[str, str]:
 def contract(preset: Preset, backend: str) -> dict[str, str]:
     """What `parallelize()` reads."""
     precision = {"param": preset.precision.param, "reduce": preset.precision.reduce}
+    mesh = {name: getattr(preset.mesh, name) for name in MESH_OPTIONS[preset.strategy.kind]}
+    batch = {"micro": preset.batch.micro, "accumulation": preset.batch.accumulation}
     return {
         "DISTUI_STRATEGY": preset.strategy.kind,
         "DISTUI_STRATEGY_OPTIONS": json.dumps(preset.strategy.options(), sort_keys=True),
+        "DISTUI_MESH": json.dumps(
+            {name: size for name, size in mesh.items() if size is not None}, sort_keys=True
+        ),
+        "DISTUI_BATCH": json.dumps(
+            {name: size for name, size in batch.items() if size is not None}, sort_keys=True
+        ),
         "DISTUI_PRECISION": json.dumps(precision, sort_keys=True),
         "DISTUI_BACKEND": backend,
     }

@@ -9,16 +9,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from . import schema
 from .errors import PresetError
-from .model import STRATEGY_OPTIONS, Loaded, StrategyKind
+from .model import Loaded
 
 __all__ = ["Definition", "Library", "Loaded", "PresetError", "check_name", "library", "load", "user_dir"]
 
 PROJECT_FILE = "distui.toml"
 """Looked for in the working directory and every directory above it."""
+
+BUILTIN = (
+    "single", "ddp", "ddp-mesh", "zero1", "fsdp2", "fsdp2-zero2", "fsdp2-offload", "hsdp",
+    "fsdp1", "fsdp1-grad-op", "fsdp1-no-shard", "fsdp1-hybrid", "fsdp1-hybrid-zero2", "fsdp1-offload",
+    "ds-zero1", "ds-zero2", "ds-zero3", "ds-zero3-cpu", "ds-zero3-nvme",
+    "tp", "tp-sp", "fsdp2-tp", "pp-gpipe", "pp-1f1b", "3d", "moe", "context",
+)  # fmt: skip
+"""The presets that ship, in the order in which they are listed."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """How a preset may be called: it is a file name and a TOML key."""
@@ -122,13 +130,15 @@ class _Layer:
         if "strategy.kind" in raw:
             self._forget_options(schema.accept("strategy.kind", raw["strategy.kind"], where))
         for path, value in raw.items():
-            self.values[path] = schema.accept(path, value, where)
+            accepted = schema.accept(path, value, where)
+            nested = path.partition(".")[0] in schema.NESTED and path in self.values
+            self.values[path] = schema.merged(self.values[path], accepted) if nested else accepted
             self.origins[path] = origin
 
     def _forget_options(self, kind: schema.Value) -> None:
         """Options of the strategy before, which no one asked for in the new one."""
-        kept = {"strategy.kind", *(f"strategy.{name}" for name in STRATEGY_OPTIONS[str(kind)])}
-        for path in [path for path in self.values if path.startswith("strategy.") and path not in kept]:
+        others = schema.options_of(None) - schema.options_of(str(kind))
+        for path in others & self.values.keys():
             del self.values[path], self.origins[path]
 
 
@@ -183,6 +193,9 @@ def _override(text: str) -> tuple[str, object]:
             f"--set {text}: write it as FIELD.PATH=VALUE, as in --set topology.nproc_per_node=2."
         )
     hint = schema.fields().get(path)
+    table, _, inner = path.partition(".")
+    if table in schema.NESTED and inner:
+        return _nested(table, inner, raw)
     if hint is None:
         return path, raw
     try:
@@ -194,10 +207,21 @@ def _override(text: str) -> tuple[str, object]:
     return path, value if schema.fits(hint, fitting) or not schema.fits(hint, raw) else raw
 
 
+def _nested(table: str, inner: str, raw: str) -> tuple[str, object]:
+    """--set deepspeed.zero_optimization.stage=2: the value inside its tables, the first key in the path."""
+    first, *deeper = inner.split(".")
+    try:
+        value: object = tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = raw
+    for key in reversed(deeper):
+        value = {key: value}
+    return f"{table}.{first}", value
+
+
 def _builtin() -> Iterator[Definition]:
-    """One preset a strategy, called like it."""
     folder = resources.files(__package__).joinpath("builtin")
-    for name in get_args(StrategyKind):
+    for name in BUILTIN:
         where = f"builtin {name}.toml"
         table = _read(folder.joinpath(f"{name}.toml").read_bytes(), where)
         yield Definition(name=name, origin=where, where=where, table=table)

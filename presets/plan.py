@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
-from . import environ, nccl, nccl_presets, obeys, topology
+from . import environ, mesh, nccl, nccl_presets, obeys, topology
 from .errors import PlanError
 from .launchers import torchrun
 from .model import Loaded, Preset, RestartPolicy, Topology
@@ -48,6 +48,10 @@ class Plan:
     nproc_per_node: int | None = None
     backend: str | None = None
     """"nccl" or "gloo"; None for a command."""
+    mesh: Mapping[str, int] = field(default_factory=dict)
+    """Named dimensions of the ranks and their sizes, outermost first; empty for a command."""
+    batch: str = ""
+    """The arithmetic of one optimizer step's samples; "" where it is the script's own."""
     obeys: str | None = None
     """How the script obeys the preset's strategy, as a sentence; None when nothing was found."""
     restart: RestartPolicy = field(default_factory=RestartPolicy)
@@ -130,6 +134,7 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
     wished = {**preset.env, **preset.nccl.env, **request.wished}
     gpus = environ.visible_gpus(place.gpus, {**place.user_env, **wished})
     ranks = topology.ranks(preset, gpus, place.cores, place.nodes)
+    sizes = _mesh(preset, ranks.nproc)
     env, notes = _rank_env(preset, request, place, wished, ranks)
     look = obeys.look(script, None if request.no_python else place.script_source)
     return Plan(
@@ -148,12 +153,21 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
         nnodes_min=preset.topology.nnodes_min,
         nproc_per_node=ranks.nproc,
         backend=ranks.backend,
+        mesh=sizes,
+        batch=mesh.check_batch(preset.batch, sizes) or "",
         obeys=look.how,
         restart=preset.restart,
         grace_s=preset.launcher.grace_s,
         hook=preset.hook,
         notes=(*ranks.notes, *notes, *_node_notes(preset.topology, place.port), look.why),
     )
+
+
+def _mesh(preset: Preset, nproc: int) -> dict[str, int]:
+    """The mesh of all ranks; that of the fewest of an elastic run must exist, too. Raises PlanError."""
+    if preset.topology.nnodes_min is not None:
+        mesh.dimensions(preset, preset.topology.nnodes_min * nproc)
+    return mesh.dimensions(preset, preset.topology.nnodes * nproc)
 
 
 def _rank_env(

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from . import mesh
 from .errors import PlanError
 from .launchers import torchrun
 from .model import RestartPolicy
 from .plan import Plan
 from .secrets import mask, mask_env
+
+LISTED = 64
+"""Ranks whose coordinates are printed."""
 
 
 def command_line(plan: Plan) -> str:
@@ -45,6 +50,10 @@ def _head(plan: Plan) -> list[str]:
         lines.append(f"obeys        {plan.obeys or 'nothing: the preset sets only flags and environment'}")
     if plan.nproc_per_node is not None:
         lines.append(f"ranks        {_ranks(plan.nnodes, plan.nnodes_min, plan.nproc_per_node)}")
+    if len(plan.mesh) > 1:
+        lines += [f"mesh         {mesh.text(plan.mesh)}", *_coordinates(plan.mesh)]
+    if plan.batch:
+        lines.append(f"batch        {plan.batch}")
     if plan.nnodes > 1:
         lines.append(
             f"on each node {torchrun.HEAD} is the first node's address, {torchrun.LOCAL} its own, "
@@ -53,6 +62,16 @@ def _head(plan: Plan) -> list[str]:
             else f"nodes        {plan.nnodes}, each runs the command; DISTUI_NODE and DISTUI_HEAD say where"
         )
     return [*lines, f"directory    {plan.cwd}", f"records in   {plan.run_dir}"]
+
+
+def _coordinates(sizes: Mapping[str, int]) -> list[str]:
+    """A line a rank; of many the first ones."""
+    world = math.prod(sizes.values())
+    lines = []
+    for rank in range(min(world, LISTED)):
+        at = mesh.coordinates(sizes, rank)
+        lines.append(f"  rank {rank:<6} {'  '.join(f'{name} {number}' for name, number in at.items())}")
+    return lines + [f"  … {world - LISTED} more, all of them in --json"] * (world > LISTED)
 
 
 def _ranks(nnodes: int, fewest: int | None, nproc: int) -> str:
@@ -77,6 +96,10 @@ def plan_to_json(plan: Plan, *, masked: bool = False) -> dict[str, Any]:
     for item in dataclasses.fields(plan):
         value = getattr(plan, item.name)
         document[item.name] = list(value) if isinstance(value, tuple) else value
+    document["mesh"] = dict(plan.mesh)
+    document["coordinates"] = [
+        mesh.coordinates(plan.mesh, rank) for rank in range(math.prod(plan.mesh.values()))
+    ]
     document["env"] = mask_env(plan.env) if masked else dict(plan.env)
     document["files"] = dict(plan.files)
     document["restart"] = dataclasses.asdict(plan.restart)

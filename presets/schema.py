@@ -12,13 +12,25 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from . import nccl
 from .errors import PresetError
-from .model import STRATEGY_OPTIONS, Nccl, Preset, Strategy
+from .model import MESH_OPTIONS, STRATEGY_OPTIONS, Nccl, Preset, Strategy
 
 FREE = ("nccl", "env")
 """Tables that take any variable's name: what stands in them becomes text."""
 
+NESTED = ("deepspeed", "accelerate", "sky")
+"""Tables in the shape of another program's own file: any keys, nested."""
+
 LEAST: Mapping[str, float] = {
     "strategy.bucket_cap_mb": 1,
+    "mesh.pp": 1,
+    "mesh.dp_replicate": 1,
+    "mesh.ep": 1,
+    "mesh.cp": 1,
+    "mesh.tp": 1,
+    "mesh.microbatches": 1,
+    "batch.micro": 1,
+    "batch.accumulation": 1,
+    "batch.total": 1,
     "launcher.grace_s": 0,
     "launcher.monitor_interval_s": 0.01,
     "topology.nnodes": 1,
@@ -31,8 +43,8 @@ LEAST: Mapping[str, float] = {
 }
 """Smallest number a field takes."""
 
-Value = str | bool | int | float | tuple[str, ...]
-"""What a field holds in the end."""
+Value = str | bool | int | float | tuple[str, ...] | Mapping[str, Any] | list[Any]
+"""What a field holds in the end; mappings and lists only in NESTED."""
 
 
 @functools.cache
@@ -40,7 +52,7 @@ def fields() -> Mapping[str, Any]:
     """Path of every field with a fixed name, as in "strategy.kind" or "hook", and its type."""
     found: dict[str, Any] = {}
     for name, hint in get_type_hints(Preset).items():
-        if name in ("name", *FREE):
+        if name in ("name", *FREE, *NESTED):
             continue
         if dataclasses.is_dataclass(hint):
             found |= {f"{name}.{inner}": kind for inner, kind in get_type_hints(hint).items()}
@@ -52,7 +64,7 @@ def fields() -> Mapping[str, Any]:
 @functools.cache
 def tables() -> tuple[str, ...]:
     """Names of the tables of a preset file, in order."""
-    return tuple(dict.fromkeys(path.split(".")[0] for path in fields() if "." in path)) + FREE
+    return (*dict.fromkeys(path.split(".")[0] for path in fields() if "." in path), *FREE, *NESTED)
 
 
 def accept(path: str, value: object, where: str) -> Value:
@@ -60,6 +72,8 @@ def accept(path: str, value: object, where: str) -> Value:
     table, _, variable = path.partition(".")
     if table in FREE and variable:
         return _accept_variable(table, variable, value, where)
+    if table in NESTED and variable:
+        return _accept_nested(path, value, where)
     if path not in fields():
         raise PresetError(f"{where}: {path} is not a field of a preset{nearest(path, fields())}")
     hint = fields()[path]
@@ -86,12 +100,35 @@ def _accept_variable(table: str, variable: str, value: object, where: str) -> st
     return text
 
 
+def _accept_nested(path: str, value: object, where: str) -> Value:
+    """JSON's kinds of value; a date, which TOML has too, is none of them."""
+    if isinstance(value, Mapping):
+        return {str(key): _accept_nested(f"{path}.{key}", part, where) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_accept_nested(f"{path}[{at}]", part, where) for at, part in enumerate(value)]
+    if isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise PresetError(
+        f"{where}: {path} is {value}: write a text, a number, true or false, a list or a table."
+    )
+
+
+def merged(below: Value, above: Value) -> Value:
+    """Two values of a NESTED table, the tables in them merged key by key."""
+    if not (isinstance(below, Mapping) and isinstance(above, Mapping)):
+        return above
+    both = {key: merged(below[key], above[key]) for key in below.keys() & above.keys()}
+    return {**below, **above, **both}
+
+
 def belongs(values: Mapping[str, Value], origins: Mapping[str, str]) -> None:
     """Raises PresetError when an option was set that does nothing in the preset's strategy."""
     kind = str(values.get("strategy.kind", Strategy().kind))
     for path in values:
         option = path.removeprefix("strategy.")
-        if option in (path, "kind") or option in STRATEGY_OPTIONS[kind]:
+        if (
+            option in (path, "kind") or option in STRATEGY_OPTIONS[kind]
+        ):  # the mesh is checked with the plan
             continue
         takers = ", ".join(name for name, options in STRATEGY_OPTIONS.items() if option in options)
         raise PresetError(
@@ -105,7 +142,7 @@ def fits(hint: Any, value: object) -> bool:
     if origin in (Union, types.UnionType):
         return any(fits(part, value) for part in get_args(hint))
     if origin is Literal:
-        return isinstance(value, str) and value in get_args(hint)
+        return any(type(value) is type(choice) and value == choice for choice in get_args(hint))
     if origin is tuple:
         return isinstance(value, tuple) and all(isinstance(part, str) for part in value)
     if hint is float:
@@ -121,7 +158,7 @@ def words(hint: Any) -> str:
     if origin in (Union, types.UnionType):
         return ", or ".join(words(part) for part in get_args(hint) if part is not type(None))
     if origin is Literal:
-        *most, last = (f'"{choice}"' for choice in get_args(hint))
+        *most, last = (show(choice) for choice in get_args(hint))
         return f"{', '.join(most)} or {last}" if most else last
     if origin is tuple:
         return "a list of texts"
@@ -161,6 +198,7 @@ def build(name: str, values: Mapping[str, Value]) -> Preset:
         else:
             plain[table] = value
     env = parts.pop("env")
+    plain |= {table: parts.pop(table) for table in NESTED}
     parts["nccl"] = Nccl(env=parts["nccl"])
     made: dict[str, Any] = {
         key: part if isinstance(part, Nccl) else hints[key](**part) for key, part in parts.items()
@@ -169,13 +207,22 @@ def build(name: str, values: Mapping[str, Value]) -> Preset:
 
 
 def flat(preset: Preset) -> dict[str, Value | None]:
-    """Every value of `preset` by its path, strategy options of another kind left out."""
-    skipped = {f"strategy.{name}" for options in STRATEGY_OPTIONS.values() for name in options}
-    skipped -= {f"strategy.{name}" for name in STRATEGY_OPTIONS[preset.strategy.kind]}
+    """Every value of `preset` by its path, options that belong to another kind of strategy left out."""
+    skipped = options_of(None) - options_of(preset.strategy.kind)
     found: dict[str, Value | None] = {}
     for path in fields():
         if path not in skipped:
             found[path] = functools.reduce(getattr, path.split("."), preset)  # type: ignore[assignment]
     found |= {f"nccl.{name}": value for name, value in sorted(preset.nccl.env.items())}
     found |= {f"env.{name}": value for name, value in sorted(preset.env.items())}
+    for table in NESTED:
+        found |= {f"{table}.{key}": value for key, value in getattr(preset, table).items()}
     return found
+
+
+def options_of(kind: str | None) -> set[str]:
+    """Paths of the options that act in a kind of strategy; None: in any."""
+    kinds = STRATEGY_OPTIONS if kind is None else (kind,)
+    return {f"strategy.{name}" for one in kinds for name in STRATEGY_OPTIONS[one]} | {
+        f"mesh.{name}" for one in kinds for name in MESH_OPTIONS[one]
+    }

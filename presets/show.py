@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from . import schema
@@ -118,8 +118,10 @@ def _literal(value: schema.Value) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         return f'"{_escaped(value)}"'
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(_pair(key, part) for key, part in value.items())}}}"
     return repr(value)
 
 
