@@ -1,0 +1,30 @@
+"""Every field of a preset says what it is for."""
+
+from __future__ import annotations
+
+import pytest
+
+from distui.presets import schema
+from distui.presets.describe import help_of
+
+
+@pytest.mark.parametrize("path", [*schema.fields(), *schema.tables()])
+def test_every_field_and_table_has_a_text(path: str) -> None:
+    text = help_of(path)
+    assert len(text) > 5
+    assert "\n" not in text
+    assert "  " not in text
+
+
+def test_no_two_fields_of_a_table_share_a_text() -> None:
+    """A field without a docstring of its own would get that of its table."""
+    texts = [help_of(path) for path in schema.fields() if "." in path]
+    assert not {help_of(table) for table in schema.tables()} & set(texts)
+    assert len(set(texts)) == len(texts)
+
+
+def test_the_text_is_the_one_that_stands_under_the_field() -> None:
+    assert help_of("restart.limit") == "Failures after which the run is given up. 0: never restart."
+    assert help_of("mesh.cp").startswith("Ranks that share one sequence")
+    assert help_of("nccl.NCCL_ALGO") == help_of("nccl")
+    assert help_of("no.such") == ""
