@@ -59,9 +59,9 @@ def check(preset: Preset) -> None:
 def coordinates(sizes: Mapping[str, int], rank: int) -> dict[str, int]:
     """Where `rank` is in each dimension."""
     found = {}
-    for name, size in reversed(sizes.items()):
+    for name, size in reversed(list(sizes.items())):
         rank, found[name] = divmod(rank, size)
-    return dict(reversed(found.items()))
+    return dict(reversed(list(found.items())))
 
 
 def text(sizes: Mapping[str, int]) -> str:

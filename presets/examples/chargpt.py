@@ -4,7 +4,8 @@
     torchrun --nproc-per-node 2 chargpt.py                    (the same, without distui: plain DDP)
 
 It reads the standard library's own sources, so nothing is downloaded. Read it from the bottom up:
-`main` is the order of things, `Training.run` the loop, and `parallelize` the only call a preset needs.
+`main` is the order of things, `Training.run` the loop, and `parallelize` with `forward_backward` what a preset
+needs. `tp_plan` and `pp_plan` say how the model is divided where a preset asks for that.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import threading
 import time
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -45,36 +46,59 @@ class Block(nn.Module):  # type: ignore[misc]
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.heads = heads
+        self.size = width // heads
         self.norm_attention, self.norm_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(batch, time, width) → the same shape."""
-        batch, length, width = x.shape
-        split = self.qkv(self.norm_attention(x)).view(batch, length, 3, self.heads, width // self.heads)
-        q, k, v = split.permute(2, 0, 3, 1, 4)
+        qkv = self.qkv(self.norm_attention(x))  # head by head, so that tensor parallelism can divide them
+        batch, length, _ = qkv.shape
+        q, k, v = qkv.view(batch, length, -1, 3, self.size).permute(3, 0, 2, 1, 4)
         seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(seen.transpose(1, 2).reshape(batch, length, width))
+        x = x + self.out(seen.transpose(1, 2).reshape(batch, length, -1))
         return x + self.mlp(self.norm_mlp(x))
 
 
 class CharGPT(nn.Module):  # type: ignore[misc]
     """A decoder-only transformer. `blocks` is a ModuleList, so fsdp2 shards it block by block."""
 
+    block: Any = Block
+    """Class of the blocks."""
+    tp_plan: ClassVar[dict[str, str]] = {
+        "blocks.*.norm_attention": "sequence_parallel", "blocks.*.norm_mlp": "sequence_parallel",
+        "blocks.*.qkv": "colwise", "blocks.*.out": "rowwise",
+        "blocks.*.mlp.0": "colwise", "blocks.*.mlp.2": "rowwise",
+        "norm": "sequence_parallel", "head": "colwise_rep",
+    }  # fmt: skip
+    pp_plan: ClassVar = {"first": ("characters", "positions"), "blocks": "blocks", "last": ("norm", "head")}
+
     def __init__(self, layers: int, width: int, length: int) -> None:
         super().__init__()
         self.characters, self.positions = nn.Embedding(VOCABULARY, width), nn.Embedding(length, width)
-        self.blocks = nn.ModuleList(Block(width, heads=max(1, width // 32)) for _ in range(layers))
+        self.blocks = nn.ModuleList(self.block(width, heads=max(1, width // 32)) for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY)
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Mean cross-entropy, nats a character, of predicting `y` from `x`, both (batch, time)."""
-        h = self.characters(x) + self.positions(torch.arange(x.shape[1], device=x.device))
+        h = self.embed(x)
         for block in self.blocks:
             h = block(h)
-        return F.cross_entropy(self.head(self.norm(h)).flatten(0, 1).float(), y.flatten())
+        return self.loss(self.logits(h), y)
+
+    def embed(self, x: torch.Tensor) -> torch.Tensor:
+        """What the first block gets."""
+        return self.characters(x) + self.positions(preset.positions(x.shape[1]))
+
+    def logits(self, h: torch.Tensor) -> torch.Tensor:
+        """From the last block's output."""
+        return self.head(self.norm(h))
+
+    @staticmethod
+    def loss(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Mean cross-entropy."""
+        return F.cross_entropy(logits.flatten(0, 1).float(), y.flatten())
 
 
 def corpus() -> torch.Tensor:
@@ -89,10 +113,12 @@ def corpus() -> torch.Tensor:
 
 
 def batch_of(step: int, data: torch.Tensor, args: argparse.Namespace) -> tuple[torch.Tensor, torch.Tensor]:
-    """This rank's samples of one step. They depend on seed, step and rank alone, so a resumed run sees
-    what an unbroken one would have seen."""
-    dice = torch.Generator().manual_seed(args.seed * 1_000_003 + step * world_size() + rank())
-    starts = torch.randint(len(data) - args.block - 1, (args.batch,), generator=dice)
+    """This rank's samples of one step. They depend on seed, step and data-parallel rank alone, so a resumed run
+    sees what an unbroken one would have seen."""
+    seed = args.seed * 1_000_003 + step * preset.data_ranks() + preset.data_rank()
+    count = preset.batch_size(args.batch)
+    dice = torch.Generator().manual_seed(seed)
+    starts = torch.randint(len(data) - args.block - 1, (count,), generator=dice)
     rows = data[starts[:, None] + torch.arange(args.block + 1)].to(preset.device())
     return rows[:, :-1], rows[:, 1:]
 
@@ -186,9 +212,8 @@ def agree(loss: torch.Tensor, stop: bool) -> tuple[float, bool]:
 class Training:
     """What the loop changes: model, optimizer, and how many steps they have behind them."""
 
-    def __init__(self, args: argparse.Namespace, stop: Stop) -> None:
+    def __init__(self, args: argparse.Namespace, stop: Stop, net: nn.Module) -> None:
         self.args, self.stop, self.step, self.data = args, stop, 0, corpus()
-        net = CharGPT(args.layers, args.width, args.block)
         self.model, self.optimizer = preset.parallelize(net, torch.optim.AdamW, lr=args.lr)
         self.checkpoints = Checkpoints(args.checkpoint_dir)
         self.printed, self.saved = (time.monotonic(), 0), 0
@@ -221,9 +246,8 @@ class Training:
 
     def advance(self) -> torch.Tensor:
         """One step. Returns this rank's loss."""
-        loss: torch.Tensor = self.model(*batch_of(self.step, self.data, self.args))
         self.optimizer.zero_grad()
-        loss.backward()
+        loss: torch.Tensor = preset.forward_backward(self.model, *batch_of(self.step, self.data, self.args))
         self.optimizer.step()
         self.step += 1
         return loss
@@ -232,7 +256,8 @@ class Training:
         """Print and save, where it is time to."""
         if rank() == 0 and self.step % self.args.log_every == 0:
             now, (then, step) = time.monotonic(), self.printed
-            tokens = (self.step - step) * self.args.batch * self.args.block * world_size()
+            samples = (self.step - step) * preset.batch_size(self.args.batch) * preset.data_ranks()
+            tokens = samples * self.args.block
             say(f"step {self.step} loss {loss:.3f} {tokens / (now - then):.0f} tok/s")
             self.printed = (now, self.step)
         if self.args.checkpoint_every and self.step % self.args.checkpoint_every == 0:
@@ -253,7 +278,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a small GPT on Python's own sources.")
     add = parser.add_argument
     add("--steps", type=int, default=1000, help="steps to have done at the end")
-    add("--batch", type=int, default=8, help="samples a rank and step")
+    add("--batch", type=int, default=8, help="samples a rank takes at once, where the preset says nothing")
     add("--block", type=int, default=64, help="characters a sample")
     add("--layers", type=int, default=3, help="transformer blocks")
     add("--width", type=int, default=96, help="width of the model, a multiple of 32")
@@ -267,11 +292,11 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> int:
+def main(model: type[CharGPT] = CharGPT) -> int:
     """Build, resume, train, save, leave. Returns the exit code."""
     args, stop = options(), Stop()
     torch.manual_seed(args.seed)
-    training = Training(args, stop)
+    training = Training(args, stop, model(args.layers, args.width, args.block))
     say(f"rank {rank()} of {world_size()}: {preset.strategy()} on {preset.device()}, pid {os.getpid()}")
     training.resume()
     together = training.run()

@@ -1,0 +1,221 @@
+"""The call by which a training script obeys a distui preset.
+
+    model = parallelize(model)
+    model, optimizer = parallelize(model, torch.optim.AdamW, lr=3e-4)
+    loss = forward_backward(model, x, y)
+
+What they do is read from the environment that distui gives each rank:
+
+    DISTUI_STRATEGY          single | ddp | zero1 | fsdp1 | fsdp2
+    DISTUI_STRATEGY_OPTIONS  JSON object; ddp and zero1: bucket_cap_mb, find_unused_parameters,
+                             gradient_as_bucket_view, static_graph, device_mesh; fsdp1: sharding, wrap,
+                             limit_all_gathers, cpu_offload; fsdp2: reshard_after_forward, wrap, cpu_offload
+    DISTUI_MESH              JSON object: sizes of pp, dp_replicate, ep, cp, tp; schedule, microbatches,
+                             sequence_parallel
+    DISTUI_BATCH             JSON object: micro, accumulation
+    DISTUI_PRECISION         JSON object {"param": P, "reduce": P}, P one of fp32, bf16, fp16
+    DISTUI_BACKEND           nccl (CUDA) | gloo (CPU)
+
+Without these: ddp under torchrun, single elsewhere. The folder needs only the standard library and torch (2.7
+or newer), so it may be copied beside a script.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import os
+import time
+from contextlib import nullcontext, suppress
+from typing import Any, ContextManager, Dict, Optional, Tuple, Type, Union, overload
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from . import arrangement, context, data, experts, pipeline, settings, tensor
+from .saving import load_saved, state_for_saving
+from .settings import ParallelizeError, Settings, device, world_size
+
+__all__ = [
+    "ParallelizeError",
+    "batch_size",
+    "coordinates",
+    "data_rank",
+    "data_ranks",
+    "device",
+    "finish",
+    "forward_backward",
+    "load_saved",
+    "parallelize",
+    "positions",
+    "state_for_saving",
+    "strategy",
+]
+
+
+@overload
+def parallelize(model: nn.Module) -> nn.Module: ...
+
+
+@overload
+def parallelize(
+    model: nn.Module, optimizer: Type[torch.optim.Optimizer], **options: Any
+) -> Tuple[nn.Module, torch.optim.Optimizer]: ...
+
+
+def parallelize(
+    model: nn.Module, optimizer: Optional[Type[torch.optim.Optimizer]] = None, **options: Any
+) -> Union[nn.Module, Tuple[nn.Module, torch.optim.Optimizer]]:
+    """The model made parallel as the preset says; with an optimizer class, that optimizer built for it too.
+
+    Joins the process group if the script did not, and moves the model to `device()`. `options` go to
+    the optimizer. Raises ParallelizeError.
+    """
+    found = settings.current()
+    usage = "write model, optimizer = parallelize(model, torch.optim.AdamW, lr=3e-4)"
+    if optimizer is not None and not isinstance(optimizer, type):
+        raise ParallelizeError(f"parallelize() takes an optimizer's class, not one already built: {usage}")
+    if found.strategy == "zero1" and optimizer is None:
+        raise ParallelizeError(f"strategy zero1 divides the optimizer, so it has to build it: {usage}")
+    _join(found)
+    model = _made_parallel(model.to(device()), found)
+    if optimizer is None:
+        return model
+    if found.strategy == "zero1":
+        return model, ZeroRedundancyOptimizer(model.parameters(), optimizer_class=optimizer, **options)
+    if max(found.size("tp"), found.size("ep")) > 1 and "foreach" in inspect.signature(optimizer).parameters:
+        options.setdefault("foreach", False)  # one call takes no parameters of several meshes
+    return model, optimizer(model.parameters(), **options)
+
+
+def forward_backward(model: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
+    """Forward and backward of one batch, gradients summed up for `optimizer.step()`; the mean loss, detached.
+
+    `inputs` are what `model` takes, samples in dimension 0, and `model` returns the loss. It accumulates as the
+    preset says, over equal parts of the batch, and runs a pipeline's schedule. Raises ParallelizeError.
+    """
+    stages = pipeline.pipeline_of(model)
+    if stages is not None:
+        return stages.train_step(*inputs)
+    passes, total = settings.current().accumulation, None
+    if any(len(value) % passes for value in inputs):
+        raise ParallelizeError(f"a batch of {len(inputs[0])} cannot be cut into {passes} equal parts")
+    for number, parts in enumerate(zip(*(value.chunk(passes) for value in inputs))):
+        with _synchronised(model, number == passes - 1):
+            loss = model(*parts) / passes
+            loss.backward()
+        total = loss.detach() if total is None else total + loss.detach()
+    assert total is not None
+    return total
+
+
+def batch_size(usual: int) -> int:
+    """Samples that each data-parallel rank gives to one `forward_backward`; `usual` where the preset says none."""
+    found = settings.current()
+    return (found.micro or usual) * found.accumulation
+
+
+def positions(length: int) -> torch.Tensor:
+    """Numbers of the positions of this rank's piece of a sequence, `length` of them, on `device()`."""
+    at = coordinates().get("cp", 0) * length
+    return torch.arange(at, at + length, device=device())
+
+
+def strategy() -> str:
+    """The strategy in force. Raises ParallelizeError for one that is not known."""
+    return settings.current().strategy
+
+
+def coordinates() -> Dict[str, int]:
+    """This rank's place in each dimension of the mesh: pp, dp_replicate, dp or dp_shard, ep, cp, tp."""
+    return arrangement.coordinates(settings.current(), world_size())
+
+
+def data_ranks() -> int:
+    """How many ranks see different samples."""
+    return arrangement.data_ranks(settings.current(), world_size())
+
+
+def data_rank() -> int:
+    """Which of them this rank is: ranks of one pipeline, sequence or matrix product share a number."""
+    return arrangement.data_rank(settings.current(), world_size())
+
+
+def finish(together: bool = True) -> None:
+    """Leave the process group so that the interpreter can end safely; `del model, optimizer` before.
+
+    `together=False` does not wait for the other ranks: for an end where some may be gone already.
+    """
+    gc.collect()
+    if not dist.is_initialized():
+        return
+    backend = dist.get_backend()
+    if together:
+        with suppress(RuntimeError):  # a peer that is gone has nothing left to wait for
+            dist.barrier()
+    dist.destroy_process_group()
+    if "gloo" in backend:
+        # Gloo's threads outlive destroy for a moment; an interpreter that ends meanwhile aborts with
+        # "terminate called without an active exception" (about one exit in four without this wait).
+        time.sleep(0.5)
+
+
+def _join(found: Settings) -> None:
+    """Take the device, and join the process group where the strategy needs one and the script has not."""
+    here, world, name = device(), world_size(), found.strategy
+    if here.type == "cuda":
+        torch.cuda.set_device(here)
+    if name == "single" and world > 1:
+        raise ParallelizeError(
+            f"strategy single is one process and the world size is {world}: start one, or choose ddp"
+        )
+    if name == "single" or dist.is_initialized():
+        return
+    if "RANK" not in os.environ:
+        raise ParallelizeError(f"strategy {name} needs ranks and this is a plain process: use torchrun")
+    dist.init_process_group(settings.backend(), device_id=here if here.type == "cuda" else None)
+
+
+def _made_parallel(model: nn.Module, found: Settings) -> nn.Module:
+    """Cut, divide, wrap: from the outermost dimension of the mesh to the data."""
+    if found.strategy == "single":
+        _compute_in(model, found.param)
+        return model
+    groups = arrangement.arrange(found, device(), world_size())
+    stage, stages, loss = coordinates()["pp"], found.size("pp"), None
+    if found.strategy in ("fsdp1", "fsdp2") or max(stages, found.size("ep")) > 1:
+        for value in [*model.parameters(), *model.buffers()]:
+            dist.broadcast(value.detach(), src=0)  # these, unlike DDP, trust the ranks to start equal
+    if stages > 1:
+        loss = pipeline.cut(model, stage, stages)
+    if found.size("tp") > 1:
+        tensor.divide(model, groups.mesh["tp"], bool(found.mesh.get("sequence_parallel")), stage == 0)
+    if groups.experts is not None:
+        ignored = experts.divide(model, groups.experts)
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
+    if groups.cp is not None:
+        context.divide(model, groups.cp)
+    if found.strategy in ("ddp", "zero1"):
+        _compute_in(model, found.param)
+    wrapped = data.wrap(model, found, groups)
+    return (
+        wrapped if loss is None else pipeline.Pipeline(wrapped, loss, found, groups.mesh["pp"].get_group())
+    )
+
+
+def _compute_in(model: nn.Module, dtype: torch.dtype) -> None:
+    if dtype != torch.float32:
+        model.forward = torch.autocast(device().type, dtype=dtype)(model.forward)
+
+
+def _synchronised(model: nn.Module, last: bool) -> ContextManager[Any]:
+    """Gradients travel between ranks after the last backward pass alone."""
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(last)
+        return nullcontext()
+    alone = not last and isinstance(model, (DistributedDataParallel, FullyShardedDataParallel))
+    return model.no_sync() if alone else nullcontext()

@@ -1,0 +1,152 @@
+"""The data-parallel dimension: DDP, FSDP1, FSDP2 around a model, or around its part on this rank."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterator, List, Set, Type
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import (
+    CPUOffload,
+    CPUOffloadPolicy,
+    FullyShardedDataParallel,
+    MixedPrecision,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    ShardingStrategy,
+    fully_shard,
+)
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.nn.parallel import DistributedDataParallel
+
+from .arrangement import Groups
+from .pipeline import Blocks
+from .settings import ParallelizeError, Settings, device
+
+HYBRID = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+SHARDING = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", *HYBRID)
+
+
+def wrap(model: nn.Module, found: Settings, groups: Groups) -> nn.Module:
+    """The model whose gradients come out averaged over the ranks of the data. Raises ParallelizeError."""
+    if found.strategy == "fsdp1":
+        return _fsdp1(model, found, groups)
+    if found.strategy == "fsdp2":
+        return _fsdp2(model, found, groups)
+    return _ddp(model, found, groups)
+
+
+def _ddp(model: nn.Module, found: Settings, groups: Groups) -> nn.Module:
+    options = dict(found.options)
+    mesh = groups.mesh["data"]
+    where: Dict[str, Any] = {"process_group": mesh.get_group()}
+    if options.pop("device_mesh", False):
+        where = {"device_mesh": mesh}
+    wrapped = DistributedDataParallel(model, **where, **options)
+    if found.reduce != torch.float32:
+        # torch's own bf16 hook refuses gloo; a lambda, as DDP refuses postponed annotations.
+        wrapped.register_comm_hook(
+            None, lambda _, bucket: _averaged(bucket, found.reduce, mesh.get_group())
+        )
+    return wrapped
+
+
+def _averaged(
+    bucket: dist.GradBucket, dtype: torch.dtype, group: dist.ProcessGroup
+) -> torch.futures.Future[torch.Tensor]:
+    """Average a bucket of gradients over the ranks, sent as `dtype`."""
+    sent = bucket.buffer().to(dtype).div_(dist.get_world_size(group))
+    summed = dist.all_reduce(sent, group=group, async_op=True).get_future()
+    return summed.then(lambda future: bucket.buffer().copy_(future.value()[0]))
+
+
+def _fsdp1(model: nn.Module, found: Settings, groups: Groups) -> nn.Module:
+    sharding = found.options.get("sharding", "FULL_SHARD")
+    if sharding not in SHARDING:
+        raise ParallelizeError(f"sharding is {sharding!r}; fsdp1 knows {', '.join(SHARDING)}")
+    here, name = device(), sharding if sharding in HYBRID else "data"
+    if found.options.get("cpu_offload") and here.type == "cpu":
+        raise ParallelizeError("cpu_offload of fsdp1 pins host memory for a GPU, and there is none here")
+    if found.size("dp_replicate") > 1 and sharding not in HYBRID:
+        raise ParallelizeError(f"dp_replicate above 1 goes with {' or '.join(HYBRID)}, not with {sharding}")
+    mixed = (found.param, found.reduce) != (torch.float32, torch.float32)
+    mesh = groups.mesh["dp_replicate", "data"] if name in HYBRID else groups.mesh["data"]
+    return FullyShardedDataParallel(
+        model,
+        device_mesh=mesh,
+        sharding_strategy=ShardingStrategy[_spelt(sharding)],
+        auto_wrap_policy=ModuleWrapPolicy(_classes(model, found)),
+        mixed_precision=_mixed(found) if mixed else None,
+        cpu_offload=CPUOffload(offload_params=True) if found.options.get("cpu_offload") else None,
+        limit_all_gathers=found.options.get("limit_all_gathers", True),
+        device_id=here,
+        use_orig_params=True,
+    )
+
+
+def _mixed(found: Settings) -> MixedPrecision:
+    return MixedPrecision(param_dtype=found.param, reduce_dtype=found.reduce, buffer_dtype=found.param)
+
+
+def _spelt(sharding: str) -> str:
+    """torch's own name: the member for ZeRO-2 inside a node begins with an underscore."""
+    return f"_{sharding}" if sharding == "HYBRID_SHARD_ZERO2" else sharding
+
+
+def _fsdp2(model: nn.Module, found: Settings, groups: Groups) -> nn.Module:
+    """Each block a group of its own, the rest with the root."""
+    replicas = found.size("dp_replicate")
+    mesh = groups.mesh["dp_replicate", "data"] if replicas > 1 else groups.mesh["data"]
+    parts, inside = found.options.get("reshard_after_forward", True), int(mesh.size(-1))
+    if type(parts) is int and inside % parts:
+        raise ParallelizeError(f"reshard_after_forward is {parts}, which does not divide {inside} ranks")
+    offload = CPUOffloadPolicy(pin_memory=device().type == "cuda")
+    settings: Dict[str, Any] = {
+        "mesh": mesh,
+        "reshard_after_forward": parts,
+        "offload_policy": offload if found.options.get("cpu_offload") else OffloadPolicy(),
+        "mp_policy": MixedPrecisionPolicy(
+            param_dtype=None if found.param == torch.float32 else found.param,
+            reduce_dtype=None if found.reduce == found.param else found.reduce,
+        ),
+    }
+    for block in list(_units(model, found)):
+        fully_shard(block, **settings)
+    return fully_shard(model, **settings)
+
+
+def _units(model: nn.Module, found: Settings) -> Iterator[nn.Module]:
+    """The layers that are gathered as one: of the classes that were named, else the blocks."""
+    names = found.options.get("wrap") or []
+    if not names:
+        yield from blocks(model)
+        return
+    classes = tuple(_named(model, names))
+    yield from (module for module in model.modules() if isinstance(module, classes))
+
+
+def _classes(model: nn.Module, found: Settings) -> Set[Type[nn.Module]]:
+    names = found.options.get("wrap") or []
+    return set(_named(model, names)) if names else {type(block) for block in blocks(model)}
+
+
+def _named(model: nn.Module, names: List[str]) -> List[Type[nn.Module]]:
+    """Raises ParallelizeError for a class of which the model has no layer."""
+    known = {type(module).__name__: type(module) for module in model.modules()}
+    for name in names:
+        if name not in known:
+            raise ParallelizeError(f"wrap names {name}, and the model has {', '.join(sorted(known))}")
+    return [known[name] for name in names]
+
+
+def blocks(model: nn.Module) -> Iterator[nn.Module]:
+    """The transformer blocks: outermost members of module lists that hold parameters."""
+    for child in model.children():
+        if isinstance(model, (nn.ModuleList, Blocks)) and not isinstance(
+            child, (nn.ModuleList, nn.ModuleDict)
+        ):
+            if any(True for _ in child.parameters()):
+                yield child
+        else:
+            yield from blocks(child)

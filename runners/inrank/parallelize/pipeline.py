@@ -1,0 +1,113 @@
+"""Pipeline stages: the model is cut along its blocks, and one call runs a whole batch through the stages.
+
+A model that can be cut says how, by its class:
+
+    pp_plan = {"first": ("tokens",), "blocks": "layers", "last": ("norm", "head")}
+    def embed(self, x): ...          what the first blocks get
+    def logits(self, h): ...         from the last block's output
+    def loss(self, logits, y): ...   of one batch; uses no layers
+
+where each member of `blocks` is called as `block(h)`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Optional, cast
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
+from .settings import ParallelizeError, Settings, device
+
+NEEDS = ("pp_plan", "embed", "logits", "loss")
+SCHEDULES: Dict[str, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+
+
+class Blocks(nn.ModuleDict):  # type: ignore[misc]
+    """The blocks that are left on this stage, under the numbers that they have in the whole model."""
+
+
+def cut(model: nn.Module, stage: int, stages: int) -> Callable[[Any, Any], Any]:
+    """Leave on `model` what stage number `stage` computes; its parameters keep their names. Returns the loss.
+
+    Raises ParallelizeError.
+    """
+    missing = [name for name in NEEDS if not hasattr(model, name)]
+    if missing:
+        raise ParallelizeError(
+            f"pp cuts the model, and {type(model).__name__} has no {', '.join(missing)}:"
+            " docs/scripts.md shows what a model that can be cut says"
+        )
+    plan, loss = cast(Dict[str, Any], model.pp_plan), cast(Callable[[Any, Any], Any], model.loss)
+    whole = list(cast(nn.ModuleList, getattr(model, plan["blocks"])))
+    if len(whole) < stages:
+        raise ParallelizeError(f"pp is {stages}, and the model has only {len(whole)} blocks to cut")
+    mine = range(len(whole) * stage // stages, len(whole) * (stage + 1) // stages)
+    setattr(model, plan["blocks"], Blocks({str(number): whole[number] for number in mine}))
+    for name in (*plan["first"] * (stage > 0), *plan["last"] * (stage < stages - 1)):
+        setattr(model, name, None)
+    model.forward = _Part(model, plan["blocks"], stage == 0, stage == stages - 1)
+    return loss
+
+
+class _Part:
+    """`forward` of a stage."""
+
+    def __init__(self, model: nn.Module, blocks: str, first: bool, last: bool) -> None:
+        self.model, self.blocks, self.first, self.last = model, blocks, first, last
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        model: Any = self.model
+        h = model.embed(x) if self.first else x
+        for block in getattr(model, self.blocks).values():
+            h = block(h)
+        return cast(torch.Tensor, model.logits(h) if self.last else h)
+
+
+class Pipeline(nn.Module):  # type: ignore[misc]
+    """A stage and the schedule that drives it; trained by `forward_backward`, not by calling it."""
+
+    def __init__(
+        self, module: nn.Module, loss: Callable[[Any, Any], Any], found: Settings, group: dist.ProcessGroup
+    ) -> None:
+        super().__init__()
+        self.module, self._group = module, group
+        self._stage, self._stages = dist.get_rank(group), dist.get_world_size(group)
+        self._pieces = int(found.mesh.get("microbatches", 2 * self._stages))
+        name = found.mesh.get("schedule", "1f1b")
+        if name not in SCHEDULES:
+            raise ParallelizeError(f"schedule is {name!r}; parallelize() knows {', '.join(SCHEDULES)}")
+        if name == "1f1b" and self._pieces < self._stages:
+            raise ParallelizeError(
+                f"microbatches is {self._pieces}: 1f1b needs one a stage, {self._stages} at least"
+            )
+        stage = PipelineStage(module, self._stage, self._stages, device(), group=group)
+        self._schedule = SCHEDULES[name](stage, self._pieces, loss_fn=loss)
+
+    def forward(self, *_: Any) -> torch.Tensor:
+        """Raises ParallelizeError: one stage alone has no output."""
+        raise ParallelizeError(
+            "a pipeline runs forward and backward together: write loss = forward_backward(model, x, y)"
+        )
+
+    def train_step(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Forward and backward of one batch over all stages; the mean loss, on every one of them."""
+        if len(x) % self._pieces:
+            raise ParallelizeError(f"a batch of {len(x)} cannot be cut into {self._pieces} microbatches")
+        losses: List[torch.Tensor] = []
+        given = (x,) if self._stage == 0 else ()
+        if self._stage == self._stages - 1:
+            self._schedule.step(*given, target=y, losses=losses)
+        else:
+            self._schedule.step(*given)
+        mean = torch.stack(losses).mean().detach().float() if losses else torch.zeros((), device=x.device)
+        last = dist.get_global_rank(self._group, self._stages - 1)
+        dist.broadcast(mean, src=last, group=self._group)
+        return mean
+
+
+def pipeline_of(model: nn.Module) -> Optional[Pipeline]:
+    """The model as a Pipeline, None where it is none."""
+    return model if isinstance(model, Pipeline) else None
