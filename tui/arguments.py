@@ -51,6 +51,7 @@ def add_verbs(verbs: Verbs) -> None:
     cluster_verbs(verbs, _run)
     _presets(verbs)
     _advise(verbs)
+    _doctor(verbs)
     demo = verbs.add_parser("demo", help="train the shipped example on 2 ranks and open the cockpit on it")
     demo.add_argument("--preset", default="ddp", help="preset to train under (default: ddp)")
     demo.add_argument("--steps", type=count, default=2000, help="optimizer steps (default: 2000)")
@@ -277,3 +278,17 @@ def _advise(verbs: Verbs) -> None:
     )  # fmt: skip
     _json(verb)
     verb.set_defaults(verb="advise:advise")
+
+
+def _doctor(verbs: Verbs) -> None:
+    verb = verbs.add_parser("doctor", help="what stands in the way of a run, on this node or on --hosts")
+    _run(verb)
+    host_options(verb)
+    verb.add_argument("--python", metavar="PATH", help="interpreter of the training environment")
+    verb.add_argument("--port", type=int, metavar="PORT", help="of the rendezvous, on the first node")
+    verb.add_argument("--no-pairs", dest="pairs", action="store_false", help="no all-reduce between pairs")
+    verb.add_argument(
+        "--size", type=count, default=16, metavar="MiB", help="of an all-reduce (default: 16)"
+    )
+    _json(verb)
+    verb.set_defaults(verb="doctor:doctor")

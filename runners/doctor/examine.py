@@ -1,0 +1,266 @@
+"""One examination: facts of every node, the ways between them, pairs, findings."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ...presets.finding import Finding, worst_first
+from .. import local
+from ..hosts.calls import HostError, Way, each
+from . import checks, pairs
+from .checks import network
+from .checks import pairs as pair_checks
+from .look import Look
+from .pairing import Result
+from .pairs import Member
+from .session import Session
+
+FACTS_SECONDS = 300.0
+PORTS = (29400, 29401, 29402, 29500, 21001)
+"""Below what kernels give out, as those of launches are; the first are torchrun's own."""
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 40.0
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A node to look at; `way` None: this machine."""
+
+    name: str
+    way: Way | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What is looked at, and how."""
+
+    places: Sequence[Place]
+    python: str = ""
+    """The training environment's interpreter; "": as a launch finds it."""
+    cwd: str = ""
+    """Where ranks would start."""
+    port: int | None = None
+    """Of the rendezvous, on the first node; None: a launch chooses one."""
+    head: str = ""
+    """Address of the first node as the others reach it; "": as ssh does."""
+    try_pairs: bool = True
+    size: int = 16 << 20
+    """Bytes of an all-reduce."""
+    pair_seconds: float = pairs.PAIR_SECONDS
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """What was found."""
+
+    looks: list[Look] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    members: list[str] = field(default_factory=list)
+    """Who took part in pairs."""
+    backend: str = ""
+    rounds: tuple[list[Result], list[Result]] = field(default_factory=lambda: ([], []))
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    session: Session
+    look: Look
+
+
+async def examine(wish: Wish, progress: Progress) -> Outcome:
+    """Look at everything. Whatever was started on the nodes has ended when this returns or is cancelled."""
+    found = Outcome()
+    async with contextlib.AsyncExitStack() as stack:
+        nodes = await _nodes(wish, stack, found, progress)
+        found.looks = [node.look for node in nodes]
+        found.findings += checks.check(found.looks)
+        head = nodes[0] if nodes and nodes[0].look.name == wish.places[0].name else None
+        if len(nodes) > 1 and head is not None and not _alone(nodes, found, wish):
+            await _reach(wish, head, nodes[1:], found)
+        if wish.try_pairs:
+            await _pairs(wish, nodes, found, progress)
+    found.findings = worst_first(found.findings)
+    return found
+
+
+async def _nodes(
+    wish: Wish, stack: contextlib.AsyncExitStack, found: Outcome, progress: Progress
+) -> list[_Node]:
+    """Those that answer; the others become findings."""
+    through = 0
+    progress("nodes", 0, len(wish.places))
+
+    async def login(place: Place) -> Session:
+        session = await Session.open(place.name, place.way)
+        stack.push_async_callback(session.close)
+        return session
+
+    async def facts(place: Place, session: Session | HostError) -> _Node | None:
+        nonlocal through
+        try:
+            if isinstance(session, HostError):
+                found.findings.append(_unreached(place, str(session)))
+                return None
+            return await _look(wish, place, session)
+        except HostError as error:
+            found.findings.append(_silent(place, str(error)))
+            return None
+        finally:
+            through += 1
+            progress("nodes", through, len(wish.places))
+
+    sessions = await each(wish.places, login)
+    pairs_ = zip(wish.places, sessions, strict=True)
+    nodes = await asyncio.gather(*(facts(place, session) for place, session in pairs_))
+    return [node for node in nodes if node is not None]
+
+
+async def _look(wish: Wish, place: Place, session: Session) -> _Node:
+    """Raises HostError."""
+    ahead, doubt = await session.clock()
+    python = wish.python or (local.default_python() if place.way is None else "")
+    spec = {
+        "python": python,
+        "cwd": wish.cwd or str(Path.cwd()),
+        "port": wish.port if place is wish.places[0] else None,
+    }
+    facts = await session.ask("facts", FACTS_SECONDS, **spec)
+    facts.pop("id")
+    several = len(wish.places) > 1
+    look = Look(
+        name=place.name, facts=facts, ahead_s=round(ahead, 6), doubt_s=round(doubt, 6), several=several
+    )
+    if wish.head and place is wish.places[0]:
+        look = replace(look, facts={**facts, "ssh_address": wish.head})
+    return _Node(session, look)
+
+
+def _unreached(place: Place, why: str) -> Finding:
+    return Finding(
+        id="D-SSH", severity="error", where=place.name, value=why, text=f"It cannot be reached: {why}.",
+        remedy="Make `ssh` there work without a password, with a Python 3.8 or newer on its PATH.",
+    )  # fmt: skip
+
+
+def _silent(place: Place, why: str) -> Finding:
+    return Finding(
+        id="D-FACTS", severity="error", where=place.name, value=why,
+        text=f"It was reached, and then said nothing more of itself: {why}.",
+        remedy="Run `distui doctor` on the node itself.",
+    )  # fmt: skip
+
+
+def _alone(nodes: Sequence[_Node], found: Outcome, wish: Wish) -> bool:
+    """Whether the head's address is of no use to the others, which then is a finding."""
+    look = nodes[0].look
+    if not network.loopback(look.address or "") or len({node.look.get("boot") for node in nodes}) == 1:
+        return False
+    found.findings.append(
+        look.finding(
+            "D-ADDRESS", "error", "It is reached by its loopback, where the other nodes find themselves.",
+            look.address, "Name it as the others know it, or give its address with --head-addr.",
+        )
+    )  # fmt: skip
+    return True
+
+
+async def _reach(wish: Wish, head: _Node, others: Sequence[_Node], found: Outcome) -> None:
+    """Each of the others connects to the rendezvous port of the head."""
+    address = head.look.address
+    try:
+        port = await _listen(wish, head)
+    except HostError as error:
+        found.findings.append(_silent(Place(head.look.name), str(error)))
+        return
+    if port is None or address is None:
+        return  # that the port is in use was found already
+
+    async def one(node: _Node) -> None:
+        asked = {"host": address, "port": port, "seconds": CONNECT_SECONDS}
+        try:
+            said = await node.session.ask(
+                "connect", ANSWER_SECONDS, name=head.look.get("hostname"), **asked
+            )
+        except HostError as error:
+            found.findings.append(_silent(Place(node.look.name), str(error)))
+            return
+        found.findings += network.reach(node.look, head.look.name, address, port, said)
+
+    await asyncio.gather(*(one(node) for node in others))
+
+
+async def _listen(wish: Wish, head: _Node) -> int | None:
+    """The port on which the head now listens: the one that was asked for, else one as a launch chooses them."""
+    for port in PORTS if wish.port is None else (wish.port,):
+        if (await head.session.ask("listen", ANSWER_SECONDS, port=port))["ok"]:
+            return port
+    return None
+
+
+# --- pairs ---------------------------------------------------------------------------------------------------------
+
+
+async def _pairs(wish: Wish, nodes: Sequence[_Node], found: Outcome, progress: Progress) -> None:
+    able = [node for node in nodes if _able(node.look)]
+    members = _between(able) if len(wish.places) > 1 else _within(able)
+    if len(members) < 2 or any(one.id == "D-ADDRESS" for one in found.findings):
+        found.findings.append(_skipped(wish, able))
+        return
+    found.members = [member.name for member in members]
+    found.backend = "gloo" if members[0].device is None else "nccl"
+
+    def done(number: int, through: int, total: int) -> None:
+        progress(f"pairs, round {number} of 2", through, total)
+
+    found.rounds = await pairs.two_rounds(members, wish.size, done, wish.pair_seconds)
+    found.findings += pair_checks.check(found.members, *found.rounds)
+
+
+def _able(look: Look) -> bool:
+    training: dict[str, Any] = look.get("training") or {}
+    return bool(training.get("torch") and not training.get("problem") and training.get("distributed"))
+
+
+def _between(nodes: Sequence[_Node]) -> list[Member]:
+    """A rank on each node: on its first GPU where all have one."""
+    gpus = all(_usable(node.look) for node in nodes)
+    return [
+        Member(
+            node.look.name, node.session, node.look.get("training", "executable"), node.look.address or "",
+            0 if gpus else None,
+        )
+        for node in nodes
+    ]  # fmt: skip
+
+
+def _within(nodes: Sequence[_Node]) -> list[Member]:
+    """A rank on each GPU of the only node; two on its processor where it has less than two."""
+    found = []
+    for node in nodes:
+        python, gpus = node.look.get("training", "executable"), _usable(node.look)
+        ranks: list[tuple[str, int | None]] = [(f"GPU {index}", index) for index in range(gpus)]
+        for name, device in ranks if gpus > 1 else [("rank 0", None), ("rank 1", None)]:
+            found.append(Member(name, node.session, python, "127.0.0.1", device))
+    return found
+
+
+def _usable(look: Look) -> int:
+    """GPUs on which NCCL can be tried."""
+    return len(look.get("training", "gpus") or ()) if look.get("training", "nccl") else 0
+
+
+def _skipped(wish: Wish, able: Sequence[_Node]) -> Finding:
+    missing = [place.name for place in wish.places if place.name not in {node.look.name for node in able}]
+    why = (
+        f"{', '.join(missing)} cannot take part" if missing else "the head cannot be reached by the others"
+    )
+    return Finding(
+        id="D-PAIRS-SKIPPED", severity="note", where="", value="n/a",
+        text=f"No all-reduce was tried: {why}.", remedy="Repair what is found above, and look again.",
+    )  # fmt: skip

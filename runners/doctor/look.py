@@ -1,0 +1,89 @@
+"""One node as it was found, for checks that only read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...presets.finding import Finding, Severity
+
+GIB = 1 << 30
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A node that answered."""
+
+    name: str
+    facts: Mapping[str, Any]
+    """What runners/doctor/node/facts.py says; null is unknown."""
+    ahead_s: float | None = None
+    """Its clock ahead of this machine's."""
+    doubt_s: float = 0.0
+    """By how much that may be wrong: half of the quickest round trip."""
+    several: bool = False
+    """Whether it is one of several nodes."""
+
+    def get(self, *path: str) -> Any:
+        """A fact; None as soon as a part of its path is unknown."""
+        found: Any = self.facts
+        for name in path:
+            found = found.get(name) if isinstance(found, Mapping) else None
+        return found
+
+    def finding(
+        self, id: str, severity: Severity, text: str, value: object = "", remedy: str = ""
+    ) -> Finding:
+        """A finding about this node."""
+        shown = "" if value is None else str(value)
+        return Finding(id=id, severity=severity, where=self.name, value=shown, text=text, remedy=remedy)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that processes of this node can use, or that the kernel driver names where nobody could ask it."""
+        nvml = self.get("nvml", "gpus")
+        return len(self.get("kernel_gpus") or ()) if nvml is None else len(nvml)
+
+    @property
+    def gpu_names(self) -> tuple[str, ...]:
+        """Their models, sorted."""
+        known = self.get("nvml", "gpus") or self.get("kernel_gpus") or ()
+        return tuple(sorted(str(gpu.get("name") or "GPU") for gpu in known))
+
+    @property
+    def driver(self) -> str | None:
+        """Version of the NVIDIA driver."""
+        found = self.get("nvml", "version") or self.get("driver", "version")
+        return None if found is None else str(found)
+
+    @property
+    def active_ports(self) -> list[dict[str, Any]]:
+        """InfiniBand ports that carry traffic."""
+        return [port for port in self.get("infiniband") or () if port.get("state") == "ACTIVE"]
+
+    @property
+    def interface(self) -> dict[str, Any] | None:
+        """The interface by which the node was reached; else the first that has an address of its own."""
+        at = self.get("ssh_address")
+        faces = [one for one in self.get("interfaces") or () if one["up"]]
+        for face in faces:
+            if at in face["addresses"]:
+                return dict(face)
+        return next((dict(one) for one in faces if one["addresses"] and not one["loopback"]), None)
+
+    @property
+    def address(self) -> str | None:
+        """Where the other nodes reach it, as a launch takes it; None where nobody knows."""
+        found = self.get("ssh_address") or self.get("hostname")
+        return None if found is None else str(found)
+
+
+def size(value: float) -> str:
+    """Bytes as a person reads them."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"

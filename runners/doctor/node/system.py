@@ -1,0 +1,181 @@
+"""The node outside its GPUs and its network: kernel, memory, limits, disks, clock."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import resource
+import shutil
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TIME_ERROR = 5
+"""adjtimex(2): the kernel's clock is not synchronised."""
+TIMEX_BYTES = 256
+"""struct timex takes 208; `modes`, its first field, is 0: nothing is changed."""
+UNLIMITED = 1 << 60
+"""Version 1 of cgroups says "no limit" by a number near 2^63."""
+KINDS = {"memlock": resource.RLIMIT_MEMLOCK, "nofile": resource.RLIMIT_NOFILE,
+         "nproc": resource.RLIMIT_NPROC, "stack": resource.RLIMIT_STACK}  # fmt: skip
+
+
+def read(path: str) -> str:
+    """Text of a small file; "" where it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def kernel() -> dict[str, Any]:
+    """Which machine this is, and its kernel."""
+    return {
+        "hostname": platform.node(),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "boot": read("/proc/sys/kernel/random/boot_id") or None,
+        "user": os.geteuid(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory": memory(read("/proc/meminfo")),
+    }
+
+
+def memory(text: str) -> int | None:
+    """MemTotal in bytes."""
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) >= 2 and words[0] == "MemTotal:":
+            return int(words[1]) * 1024
+    return None
+
+
+def shm() -> dict[str, int] | None:
+    """Bytes of /dev/shm; None without it."""
+    return _space("/dev/shm") if os.path.isdir("/dev/shm") else None
+
+
+def _space(path: str) -> dict[str, int] | None:
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    return {"total": found.f_blocks * found.f_frsize, "free": found.f_bavail * found.f_frsize}
+
+
+def limits() -> dict[str, list[int | None] | None]:
+    """Soft and hard limit of each kind, in bytes or pieces; None for unlimited."""
+    found: dict[str, list[int | None] | None] = {}
+    for name, kind in KINDS.items():
+        pair = resource.getrlimit(kind)
+        found[name] = [None if value == resource.RLIM_INFINITY else value for value in pair]
+    return found
+
+
+def disks(cwd: str) -> list[dict[str, Any]]:
+    """Free bytes where a run writes; `there` is False for a directory that is not there."""
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    places = (
+        ("runs", os.path.expanduser(state) + "/distui/runs"),
+        ("tmp", os.environ.get("TMPDIR") or "/tmp"),
+    )
+    found = [_disk(name, path, True) for name, path in places]
+    return [*found, _disk("cwd", os.path.expanduser(cwd), False)]
+
+
+def _disk(name: str, path: str, made: bool) -> dict[str, Any]:
+    """`made`: whoever needs it makes it, so that its nearest parent tells."""
+    there = path
+    while made and not os.path.isdir(there) and os.path.dirname(there) != there:
+        there = os.path.dirname(there)
+    space = _space(there) or {}
+    device = None
+    try:
+        device = os.stat(there).st_dev
+    except OSError:
+        pass
+    return {"name": name, "path": path, "there": os.path.isdir(there), "device": device,
+            "writable": os.access(there, os.W_OK), **space}  # fmt: skip
+
+
+def clock_synchronised() -> bool | None:
+    """What the kernel says (adjtimex, which chrony and ntpd set); None where it does not."""
+    try:
+        said = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(TIMEX_BYTES))
+    except (OSError, AttributeError):
+        return None
+    return None if said < 0 else bool(said != TIME_ERROR)
+
+
+def cgroup(root: str = "/") -> dict[str, float | None]:
+    """Bytes and cores that the tightest control group above this process allows; None without a limit."""
+    own = {}
+    for line in read(root + "proc/self/cgroup").splitlines():
+        parts = line.split(":", 2)
+        if len(parts) == 3:
+            own.update(dict.fromkeys(parts[1].split(","), parts[2]))
+    base = root + "sys/fs/cgroup"
+    unified, v1 = own.get("", "/"), "memory" in own
+    if v1:
+        memories = _chain(base + "/memory", own["memory"], "memory.limit_in_bytes")
+    else:
+        memories = _chain(base, unified, "memory.max")
+    found = [int(text) for text in memories if text.isdigit() and int(text) < UNLIMITED]
+    if "cpu" in own:
+        quotas, periods = (
+            _chain(base + "/cpu", own["cpu"], name) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        )
+        pairs = [[quotas[at], periods[at]] for at in range(min(len(quotas), len(periods)))]
+    else:
+        pairs = [text.split() for text in _chain(base, unified, "cpu.max") if len(text.split()) == 2]
+    cores = [int(quota) / int(period) for quota, period in pairs if quota.isdigit() and int(period) > 0]
+    return {"memory": min(found) if found else None, "cores": min(cores) if cores else None}
+
+
+def _chain(mount: str, path: str, name: str) -> list[str]:
+    """A control file's text from the own group upwards."""
+    at = os.path.normpath(mount + "/" + path)
+    if not os.path.isdir(at):  # in a container whose mount shows only its own part
+        at = mount
+    found = []
+    while at.startswith(mount):
+        found.append(read(at + "/" + name))
+        at = os.path.dirname(at)
+    return [text for text in found if text]
+
+
+def variables(environ: dict[str, str]) -> dict[str, str]:
+    """What of the environment a run's communication and distui's hook depend on."""
+    heads = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_", "DISTUI_", "FI_", "UCX_")
+    names = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "LD_LIBRARY_PATH", "LD_PRELOAD", "MASTER_ADDR", "MASTER_PORT",
+             "PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONSAFEPATH", "OMP_NUM_THREADS",
+             "TORCH_DISTRIBUTED_DEBUG")  # fmt: skip
+    secret = ("TOKEN", "KEY", "SECRET", "PASSWORD")
+    return {
+        name: value for name, value in sorted(environ.items())
+        if (name.startswith(heads) or name in names) and not any(word in name for word in secret)
+    }  # fmt: skip
+
+
+def conf_files(home: str) -> dict[str, dict[str, str]]:
+    """What NCCL's own files set, by file; a file that is not there is left out."""
+    found = {}
+    for path in ("/etc/nccl.conf", os.path.join(home, ".nccl.conf"), os.environ.get("NCCL_CONF_FILE", "")):
+        text = read(path) if path else ""
+        if text:
+            found[path] = settings(text.splitlines())
+    return found
+
+
+def settings(lines: Sequence[str]) -> dict[str, str]:
+    """`NAME=VALUE` lines; `#` begins a comment."""
+    pairs = (line.partition("#")[0].partition("=") for line in lines)
+    return {name.strip(): value.strip() for name, is_, value in pairs if is_ and name.strip()}
+
+
+def which(name: str) -> str | None:
+    """Path of a program; None where PATH has none."""
+    return shutil.which(os.path.expanduser(name))

@@ -1,0 +1,243 @@
+"""The two rounds, really: workers on the nodes, and what each pair said."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..hosts.calls import HostError
+from . import pairing
+from .pairing import Members, Result
+from .session import Session, Worker
+
+START_SECONDS = 120.0
+"""Until torch is imported on every node: about a minute from a cold network file system."""
+PAIR_SECONDS = 60.0
+"""From then on, for all of one pair."""
+TORCH_SHARE = 0.7
+"""Of that, what torch may wait before it gives up and says why."""
+GRACE_SECONDS = 4.0
+"""How long the others may take to say what they saw, once a member has failed."""
+ENVIRONMENT = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/dev/stderr", "OMP_NUM_THREADS": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One rank of a pair."""
+
+    name: str
+    session: Session
+    python: str
+    """Interpreter of the training environment."""
+    address: str
+    """By which the others reach it."""
+    device: int | None = None
+    """Index of a GPU; None: gloo on the processor."""
+
+
+@dataclass
+class _Seen:
+    """How far a member came."""
+
+    stage: str = "import"
+    error: str = ""
+    seconds: float | None = None
+    right: bool = True
+    lost: bool = False
+    over: bool = False
+    said: list[str] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        return self.over and self.seconds is None
+
+
+async def two_rounds(
+    members: Sequence[Member],
+    size: int,
+    done: Callable[[int, int, int], None],
+    seconds: float = PAIR_SECONDS,
+) -> tuple[list[Result], list[Result]]:
+    """All results of each round. `done` hears of round, groups that are through, and all of them."""
+    first = await _wave(members, pairing.first_round(len(members)), size, seconds, _counter(done, 1))
+    second: list[Result] = []
+    waves = pairing.second_round(first)
+    count = _counter(done, 2)
+    total = sum(len(wave) for wave in waves)
+    for wave in waves:
+        second += await _wave(members, wave, size, seconds, lambda one, _: count(one, total))
+    return first, second
+
+
+def _counter(done: Callable[[int, int, int], None], number: int) -> Callable[[int, int], None]:
+    through = 0
+
+    def count(more: int, total: int) -> None:
+        nonlocal through
+        through += more
+        done(number, through, total)
+
+    return count
+
+
+async def _wave(
+    members: Sequence[Member],
+    groups: Sequence[Members],
+    size: int,
+    seconds: float,
+    count: Callable[[int, int], None],
+) -> list[Result]:
+    async def one(group: Members) -> Result:
+        result = await try_group(members, group, size, seconds)
+        count(1, len(groups))
+        return result
+
+    count(0, len(groups))
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(one(group)) for group in groups]
+    return [task.result() for task in running]
+
+
+async def try_group(members: Sequence[Member], group: Members, size: int, seconds: float) -> Result:
+    """One group's all-reduce, within START_SECONDS and `seconds`."""
+    chosen = [members[number] for number in group]
+    seen = [_Seen() for _ in chosen]
+    async with contextlib.AsyncExitStack() as stack:
+        workers = []
+        for rank, member in enumerate(chosen):
+            spec = _spec(rank, chosen, member, size, seconds)
+            run = member.session.run(member.python, spec, START_SECONDS + seconds)
+            workers.append(await stack.enter_async_context(run))
+        late = await _all_ready(workers, seen)
+        if not late and not any(one.over for one in seen):
+            late = await _reduced(workers, seen, seconds)
+    return _result(group, size, chosen, seen, late)
+
+
+def _spec(rank: int, chosen: Sequence[Member], member: Member, size: int, seconds: float) -> dict[str, Any]:
+    return {
+        "do": "pair",
+        "rank": rank,
+        "world": len(chosen),
+        "address": chosen[0].address,
+        "device": member.device,
+        "bytes": size,
+        "seconds": seconds * TORCH_SHARE,
+        "port": 0,
+        "env": ENVIRONMENT,
+    }
+
+
+async def _all_ready(workers: Sequence[Worker], seen: Sequence[_Seen]) -> str:
+    """Wait until each has imported torch; why not, or ""."""
+
+    async def until_ready(worker: Worker, one: _Seen) -> None:
+        while not one.over and one.stage == "import":
+            await _hear(worker, one)
+
+    tasks = [asyncio.create_task(until_ready(*pair)) for pair in zip(workers, seen, strict=True)]
+    return await _all(tasks, START_SECONDS, f"torch was not imported within {START_SECONDS:.0f} s")
+
+
+async def _reduced(workers: Sequence[Worker], seen: Sequence[_Seen], seconds: float) -> str:
+    """Let them meet and reduce; why they did not end, or ""."""
+    for worker in workers:
+        await worker.tell({"go": True})
+
+    async def until_over(worker: Worker, one: _Seen, others: Sequence[Worker]) -> None:
+        while not one.over:
+            said = await _hear(worker, one)
+            for other in others if "port" in said else ():
+                await other.tell({"port": said["port"]})
+
+    tasks = [
+        asyncio.create_task(until_over(worker, one, workers[1:] if not rank else ()))
+        for rank, (worker, one) in enumerate(zip(workers, seen, strict=True))
+    ]
+    watching = asyncio.create_task(_grace(tasks, seen))
+    try:
+        return await _all(tasks, seconds, f"not done within {seconds:.0f} s")
+    finally:
+        watching.cancel()
+
+
+async def _grace(tasks: Sequence[asyncio.Task[None]], seen: Sequence[_Seen]) -> None:
+    """Once one has failed, the others get a little time, and are no longer waited for."""
+    waiting = set(tasks)
+    while waiting and not any(one.failed for one in seen):
+        _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait(waiting, timeout=GRACE_SECONDS) if waiting else None
+    for task in waiting:
+        task.cancel()
+
+
+async def _all(tasks: Sequence[asyncio.Task[None]], seconds: float, late: str) -> str:
+    """Wait for all; `late` when they are not through in time."""
+    try:
+        done, waiting = await asyncio.wait(tasks, timeout=seconds)
+        for task in done:
+            if not task.cancelled():
+                task.result()
+        return late if waiting else ""
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _hear(worker: Worker, one: _Seen) -> dict[str, Any]:
+    """Take in what a member says next."""
+    try:
+        said = await worker.hear()
+    except HostError as error:
+        one.error, one.lost, one.over = str(error), True, True
+        return {}
+    one.stage = said.get("stage", one.stage)
+    one.error = said.get("error", one.error)
+    if "seconds" in said:
+        one.seconds, one.right = said["seconds"], said["right"]
+    if "exit" in said:
+        one.over, one.said = True, said["said"]
+        if one.seconds is None and not one.error:
+            one.lost, one.error = True, _ended(said)
+    return said
+
+
+def _ended(said: dict[str, Any]) -> str:
+    code = said["exit"]
+    last = f": {said['said'][-1]}" if said["said"] else ""
+    return (
+        f"its process was ended by signal {-code}{last}"
+        if (code or 0) < 0
+        else f"ended with code {code}{last}"
+    )
+
+
+def _result(
+    group: Members, size: int, chosen: Sequence[Member], seen: Sequence[_Seen], late: str
+) -> Result:
+    times = [one.seconds for one in seen]
+    known = [value for value in times if value is not None]
+    if len(known) == len(seen):
+        return Result(group, size, max(known), all(one.right for one in seen))
+    return Result(group, size, problem=_problem(chosen, seen, late))
+
+
+def _problem(chosen: Sequence[Member], seen: Sequence[_Seen], late: str) -> str:
+    """Whose words matter: of one that is gone, of one that failed, of nobody."""
+    pairs = list(zip(chosen, seen, strict=True))
+    for member, one in sorted(pairs, key=lambda pair: not pair[1].lost):
+        if one.error:
+            warned = [line for line in one.said if "NCCL WARN" in line]
+            more = f" ({warned[-1]})" if warned else ""
+            return f"{member.name}, in {_where(one.stage)}: {one.error}{more}"
+    stood = ", ".join(f"{member.name} in {_where(one.stage)}" for member, one in pairs)
+    return f"{late or 'no answer'}: {stood}"
+
+
+def _where(stage: str) -> str:
+    return {"import": "the import of torch", "ready": "the start", "connect": "meeting the other"}.get(
+        stage, f"the {stage}"
+    )

@@ -1,0 +1,235 @@
+"""A conversation with one node: its end is piped to a Python there, through ssh or as a process of this machine.
+
+Nothing is installed on the node, and everything that was started there ends with the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shlex
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from ..hosts.calls import HostError, Way
+from ..wire import ssh
+from .node.children import BOOT, MAGIC
+
+READY_SECONDS = 60.0
+LINE_BYTES = 4 << 20
+KEPT_LINES = 12
+PINGS = 5
+LEAVE_SECONDS = 2.0
+PYTHONS = (
+    *('"$DISTUI_PYTHON"', "python3", "python", "python3.13", "python3.12", "python3.11"),
+    *("$HOME/miniconda3/bin/python3", "$HOME/miniforge3/bin/python3", "/opt/conda/bin/python3"),
+)
+FIND = (
+    f"for p in {' '.join(PYTHONS)}; do "
+    '"$p" -c "import sys;sys.exit(sys.version_info<(3,8))" </dev/null >/dev/null 2>&1 && '
+    f'exec "$p" -c "{BOOT}"; done; '
+    'echo "distui: no Python 3.8 or newer is found there: install one" >&2; exit 3'
+)
+"""Without what a login shell that is no sh would take for its own within single quotes."""
+MODULES = ("children", "system", "pci", "hardware", "network", "facts", "serve")
+"""Of the node's end, in the order in which they import each other."""
+HERE = Path(__file__).resolve().parent
+TEXTS = {"gpus": HERE / "node" / "gpus.py", "checking": HERE.parent / "inrank" / "checking.py"}
+"""What the node's end executes in other interpreters."""
+LOADER = """
+import sys, types
+root = types.ModuleType("distui_doctor")
+root.__path__ = []
+sys.modules["distui_doctor"] = root
+for name, text in MODULES.items():
+    module = types.ModuleType("distui_doctor." + name)
+    module.__package__ = "distui_doctor"
+    sys.modules[module.__name__] = module
+    setattr(root, name, module)
+    exec(compile(text, name + ".py", "exec"), module.__dict__)
+root.serve.serve(TEXTS)
+"""
+
+
+def source() -> bytes:
+    """The node's end as one script."""
+    modules = {name: (HERE / "node" / f"{name}.py").read_text(encoding="utf-8") for name in MODULES}
+    texts = {name: path.read_text(encoding="utf-8") + "\nmain()\n" for name, path in TEXTS.items()}
+    return f"MODULES = {json.dumps(modules)}\nTEXTS = {json.dumps(texts)}\n{LOADER}".encode()
+
+
+class Session:
+    """One node; `name` is how findings call it."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
+        self.name = name
+        self._process = process
+        self._number = 0
+        self._asked: dict[int, asyncio.Queue[dict[str, Any]]] = {}
+        self._ready = asyncio.Event()
+        self._said: list[str] = []
+        self._over = ""
+        self._errors = asyncio.create_task(self._hear_errors())
+        self._hearing = asyncio.create_task(self._hear())
+
+    @classmethod
+    async def open(cls, name: str, way: Way | None, seconds: float = READY_SECONDS) -> Session:
+        """Log in, and start the node's end; `way` None: on this machine. Raises HostError."""
+        if way is None:
+            words = [sys.executable, "-I", "-c", BOOT]
+        else:
+            words = ssh.argv(way.destination, way.options, ["sh", "-c", shlex.quote(FIND)])
+        pipe = asyncio.subprocess.PIPE
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *words, stdin=pipe, stdout=pipe, stderr=pipe, limit=LINE_BYTES, start_new_session=True
+            )
+        except OSError as error:
+            raise HostError(f"{words[0]} cannot be executed here ({error.strerror})") from None
+        session = cls(name, process)
+        try:
+            text = source()
+            await session._write(b"%d\n" % len(text) + text)
+            await session._become_ready(seconds)
+        except (HostError, asyncio.CancelledError):
+            await session.close()
+            raise
+        return session
+
+    async def _become_ready(self, seconds: float) -> None:
+        waiting = asyncio.create_task(self._ready.wait())
+        try:
+            both: set[asyncio.Task[Any]] = {waiting, self._hearing}
+            await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+        if not self._ready.is_set():
+            raise HostError(self._over or f"{self.name} did not answer within {seconds:.0f} s")
+
+    async def clock(self) -> tuple[float, float]:
+        """How far its clock is ahead of ours in seconds, and the most by which that may be wrong. Raises HostError."""
+        found = []
+        for _ in range(PINGS):
+            began, since = time.time(), time.monotonic()
+            said = await self.ask("clock", 10.0)
+            took = time.monotonic() - since
+            found.append((took / 2, said["clock"] - began - took / 2))
+        doubt, ahead = min(found)
+        return ahead, doubt
+
+    async def ask(self, op: str, seconds: float, **fields: Any) -> dict[str, Any]:
+        """One request and its answer. Raises HostError."""
+        number = await self._send(op, fields)
+        try:
+            async with asyncio.timeout(seconds):
+                return self._told(await self._asked[number].get())
+        except TimeoutError:
+            raise HostError(f"{self.name} did not answer within {seconds:.0f} s") from None
+        finally:
+            del self._asked[number]
+
+    @contextlib.asynccontextmanager
+    async def run(self, python: str, spec: dict[str, Any], seconds: float) -> AsyncIterator[Worker]:
+        """A worker in the training environment's interpreter; ended at the end. Raises HostError."""
+        number = await self._send("run", {"python": python, "spec": spec, "seconds": seconds})
+        worker = Worker(self, number)
+        try:
+            yield worker
+        finally:
+            await worker.tell(None)
+            del self._asked[number]
+
+    async def hear(self, number: int) -> dict[str, Any]:
+        """The next that a worker says; its last has "exit". Raises HostError."""
+        return self._told(await self._asked[number].get())
+
+    def _told(self, said: dict[str, Any]) -> dict[str, Any]:
+        if "over" in said:
+            raise HostError(said["over"])
+        return said
+
+    async def _send(self, op: str, fields: dict[str, Any]) -> int:
+        self._number += 1
+        number = self._number
+        heard = self._asked[number] = asyncio.Queue()
+        if self._over:
+            heard.put_nowait({"over": self._over})
+        await self._write(json.dumps({"op": op, "id": number, **fields}).encode() + b"\n")
+        return number
+
+    async def tell(self, number: int, value: dict[str, Any] | None) -> None:
+        """A line to a worker; None ends it."""
+        await self._write(json.dumps({"op": "tell", "to": number, "value": value}).encode() + b"\n")
+
+    async def _write(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(data)
+            await self._process.stdin.drain()
+        except OSError:
+            return  # the end of its stdout says why
+
+    async def _hear(self) -> None:
+        assert self._process.stdout is not None
+        try:
+            async for line in self._process.stdout:
+                text = line.decode("utf-8", "replace")
+                if text.startswith(MAGIC):
+                    self._answered(json.loads(text.removeprefix(MAGIC)))
+        except ValueError:
+            self._over = f"{self.name} says what nobody understands"
+        code = await self._process.wait()
+        await asyncio.wait({self._errors}, timeout=LEAVE_SECONDS)  # ssh's last words
+        self._over = self._over or self._why(code)
+        for heard in self._asked.values():
+            heard.put_nowait({"over": self._over})
+
+    def _answered(self, said: dict[str, Any]) -> None:
+        if "ready" in said:
+            self._ready.set()
+        elif (heard := self._asked.get(said["id"])) is not None:
+            heard.put_nowait(said)
+
+    async def _hear_errors(self) -> None:
+        assert self._process.stderr is not None
+        while data := await self._process.stderr.readline():
+            self._said.append(data.decode("utf-8", "replace").strip()[:500])
+            del self._said[:-KEPT_LINES]
+
+    def _why(self, code: int) -> str:
+        said = [line for line in self._said if line]
+        why = ssh.explain(said, code, self.name) if code else ""
+        return why or f"{self.name}: {said[-1] if said else f'the connection ended with code {code}'}"
+
+    async def close(self) -> None:
+        """End the connection, and with it everything on the node."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await self._process.wait()
+        if self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+        self._hearing.cancel()
+        self._errors.cancel()
+        await asyncio.wait({self._hearing, self._errors})
+
+
+class Worker:
+    """A process in the training environment on a node."""
+
+    def __init__(self, session: Session, number: int) -> None:
+        self.session, self._number = session, number
+
+    async def tell(self, value: dict[str, Any] | None) -> None:
+        """A line on its stdin; None ends it."""
+        await self.session.tell(self._number, value)
+
+    async def hear(self) -> dict[str, Any]:
+        """The next that it says. Raises HostError when the node is lost."""
+        return await self.session.hear(self._number)

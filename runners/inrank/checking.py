@@ -1,0 +1,200 @@
+"""What a training environment's interpreter says of torch, and one rank of a pair that tries an all-reduce.
+
+Executed as text on stdin (see runners/doctor/node/children.py): nothing of distui need be installed. A spec of one line
+says what to do; answers are lines of JSON behind DISTUI-DOCTOR.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+import warnings
+from typing import Any
+
+MAGIC = "DISTUI-DOCTOR "
+TORCH_ERRORS = (RuntimeError, ValueError, OSError, TypeError, AttributeError)
+"""What torch raises; DistNetworkError and DistBackendError are RuntimeErrors."""
+WARM_BYTES = 1 << 16
+BUDGET_SECONDS = 2.0
+"""Of timed all-reduces, in sum."""
+MOST_ROUNDS = 10
+
+
+def main() -> None:
+    """Do what the first line says."""
+    spec = json.loads(sys.stdin.buffer.readline())
+    if spec["do"] == "facts":
+        say(facts())
+    else:
+        pair(spec)
+
+
+def say(value: dict[str, Any]) -> None:
+    """One line."""
+    sys.stdout.write(MAGIC + json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+# --- what there is ---------------------------------------------------------------------------------------------
+
+
+def facts() -> dict[str, Any]:
+    """Python, torch and what torch sees; a torch that cannot be imported is told as a problem."""
+    known: dict[str, Any] = {"python": "%d.%d.%d" % sys.version_info[:3], "torch": None, "problem": ""}
+    began = time.monotonic()
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name == "torch":
+            return known
+        return dict(known, problem="%s: %s" % (type(error).__name__, error))
+    except (ImportError, SyntaxError, NameError, *TORCH_ERRORS) as error:
+        return dict(known, problem="%s: %s" % (type(error).__name__, error))
+    known.update(import_s=round(time.monotonic() - began, 2), **_build(torch), **_devices(torch))
+    return known
+
+
+def _build(torch: Any) -> dict[str, Any]:
+    """How this torch was built."""
+    distributed = torch.distributed.is_available()
+    nccl = None
+    if distributed and torch.distributed.is_nccl_available():
+        try:
+            nccl = ".".join(str(part) for part in torch.cuda.nccl.version())
+        except TORCH_ERRORS:
+            nccl = None
+    return {
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+        "distributed": distributed,
+        "nccl": nccl,
+        "gloo": distributed and torch.distributed.is_gloo_available(),
+        "arches": list(torch.cuda.get_arch_list()) if torch.version.cuda else [],
+    }
+
+
+def _devices(torch: Any) -> dict[str, Any]:
+    """GPUs that it can use, and what it said when it could not."""
+    gpus: list[dict[str, Any]] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+                found = torch.cuda.get_device_properties(index)
+                gpus.append(
+                    {
+                        "name": found.name,
+                        "memory": found.total_memory,
+                        "capability": [found.major, found.minor],
+                    }
+                )
+        except TORCH_ERRORS as error:
+            return {"gpus": gpus, "cuda_problem": first_line(error)}
+    said = [first_line(one.message) for one in caught]
+    return {"gpus": gpus, "cuda_problem": said[0] if said and not gpus else ""}
+
+
+def first_line(error: object) -> str:
+    """The first line of what was said, of a length that a table bears."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else type(error).__name__
+
+
+# --- a rank of a pair ------------------------------------------------------------------------------------------
+
+
+def pair(spec: dict[str, Any]) -> None:
+    """Meet the others through a store on rank 0, reduce, and say how long it took.
+
+    Stages are told as they begin, so that who asks knows where a rank stood that says nothing more.
+    """
+    stage = "import"
+    try:
+        import torch
+
+        say({"stage": "ready"})
+        go = json.loads(sys.stdin.buffer.readline() or b"{}")
+        if "go" not in go:
+            return
+        _leave_with_stdin_after(spec)
+        stage = "connect"
+        group = _meet(torch, spec)
+        stage = "all-reduce"
+        say({"stage": stage})
+        say(_reduce(torch, group, spec))
+    except (ImportError, *TORCH_ERRORS) as error:
+        say({"error": "%s: %s" % (type(error).__name__, first_line(error)), "stage": stage})
+        sys.stdout.flush()
+        os._exit(1)  # a destructor of a broken group may wait for the others
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _leave_with_stdin_after(spec: dict[str, Any]) -> None:
+    """Rank 0 hears no more from now on, others one line: the port. Then the end of stdin is the end."""
+    heard = [] if spec["rank"] == 0 else [json.loads(sys.stdin.buffer.readline() or b"{}")]
+    spec["port"] = heard[0].get("port", 0) if heard else 0
+
+    def wait() -> None:
+        while sys.stdin.buffer.read(1):
+            continue
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _meet(torch: Any, spec: dict[str, Any]) -> Any:
+    """A process group of the pair. Raises TORCH_ERRORS."""
+    from datetime import timedelta
+
+    limit = timedelta(seconds=spec["seconds"])
+    first = spec["rank"] == 0
+    store = torch.distributed.TCPStore(
+        spec["address"], spec["port"], spec["world"], first, timeout=limit, wait_for_workers=False
+    )
+    if first:
+        say({"stage": "connect", "port": store.port})
+    else:
+        say({"stage": "connect"})
+    if spec["device"] is not None:
+        torch.cuda.set_device(spec["device"])
+    torch.distributed.init_process_group(
+        "gloo" if spec["device"] is None else "nccl",
+        store=store, rank=spec["rank"], world_size=spec["world"], timeout=limit,
+    )  # fmt: skip
+    return torch.distributed.group.WORLD
+
+
+def _reduce(torch: Any, group: Any, spec: dict[str, Any]) -> dict[str, Any]:
+    """Median seconds of an all-reduce of `bytes`, how often, and whether the sums were right."""
+    device = "cpu" if spec["device"] is None else "cuda:%d" % spec["device"]
+    for _ in range(2):
+        _once(torch, WARM_BYTES, device, spec["world"])
+    seconds, right = _once(torch, spec["bytes"], device, spec["world"])
+    slowest = torch.tensor([seconds], dtype=torch.float64, device=device)
+    torch.distributed.all_reduce(slowest, op=torch.distributed.ReduceOp.MAX, group=group)
+    rounds = max(1, min(MOST_ROUNDS, int(BUDGET_SECONDS / max(float(slowest.item()), 1e-6))))
+    times = []
+    for _ in range(rounds):
+        seconds, one_right = _once(torch, spec["bytes"], device, spec["world"])
+        times.append(seconds)
+        right = right and one_right
+    return {"seconds": sorted(times)[len(times) // 2], "rounds": rounds, "right": right}
+
+
+def _once(torch: Any, size: int, device: str, world: int) -> tuple[float, bool]:
+    """One all-reduce from a common start: its seconds, and whether the sum is right."""
+    values = torch.ones(max(1, size // 4), dtype=torch.float32, device=device)
+    torch.distributed.barrier()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    torch.distributed.all_reduce(values)
+    if device != "cpu":
+        torch.cuda.synchronize()
+    seconds = time.perf_counter() - began
+    return seconds, bool((values == world).all().item())

@@ -1,0 +1,235 @@
+"""doctor: what stands in the way of a run, on this node or on those that are named."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...presets.finding import SEVERITIES, Finding, failed
+from ...runners import registry
+from ...runners.doctor.examine import Outcome, Place, Wish, examine
+from ...runners.doctor.look import MIB, Look
+from ...runners.doctor.pairing import Result, state, usual
+from ...runners.errors import RunError
+from ...runners.hosts.calls import Way
+from ...runners.hub import on_hosts
+from ...runners.logs.clean import clean_text
+from ..host_arguments import asked
+from ..spreading import check_port
+from ..text import NA, size, table
+from .on_hosts import hosts_of, ssh_options
+
+MOST_MIB = 4096
+BAR_CELLS = 24
+BETWEEN = "between the nodes"
+HEAD = (
+    "node",
+    "torch",
+    "CUDA",
+    "NCCL",
+    "Python",
+    "driver",
+    "GPUs",
+    "InfiniBand",
+    "interface",
+    "/dev/shm",
+    "clock",
+)
+MOST_PAIRS = 16
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """Print what is found; 1 where an error is among it. Raises RunError."""
+    wish = _wish(options)
+    bar = _Bar()
+    try:
+        outcome = asyncio.run(examine(wish, bar.show))
+    finally:
+        bar.clear()
+    names = [place.name for place in wish.places]
+    sys.stdout.write(json.dumps(document(outcome, names)) + "\n" if options.json else text(outcome, names))
+    return 1 if failed(outcome.findings) else 0
+
+
+def _wish(options: argparse.Namespace) -> Wish:
+    """Raises RunError."""
+    check_port(options.port)
+    if not 0 < options.size <= MOST_MIB:
+        raise RunError(f"--size {options.size}: write MiB from 1 to {MOST_MIB}")
+    if options.run is not None and asked(options):
+        raise RunError("a run has its hosts: leave out --hosts and --hostfile, or the run")
+    cwd = ""
+    if options.run is not None:
+        places, cwd = _of_run(options.run)
+    elif asked(options):
+        ssh = ssh_options(options)
+        places = [Place(host.destination, Way(host.destination, ssh)) for host in hosts_of(options)]
+    else:
+        places = [Place("this node")]
+    return Wish(
+        places=places, python=_python(options.python), cwd=cwd, port=options.port,
+        head=options.head_addr or "", try_pairs=options.pairs, size=options.size * MIB,
+    )  # fmt: skip
+
+
+def _of_run(name: str) -> tuple[list[Place], str]:
+    """The nodes of a run, and where its ranks start. Raises RunError."""
+    entry = registry.resolve(name)
+    if entry.record.kind != "hub":
+        return [Place("this node")], ""
+    order = on_hosts.read(entry.path)
+    if order is None:
+        raise RunError(
+            f"the nodes of {entry.record.name} are SkyPilot's: name those you can ssh to with --hosts"
+        )
+    places = [Place(host, Way(host, order.options)) for host in order.hosts]
+    return places, f"~/.distui/{order.work}" if order.work else ""
+
+
+def _python(text: str | None) -> str:
+    """An interpreter's path as it is from here; a bare name is looked up on each node's PATH."""
+    if text and "/" in text and not text.startswith("~"):
+        return str(Path.cwd() / text)
+    return text or ""
+
+
+class _Bar:
+    """How far it is, on a terminal only."""
+
+    def __init__(self) -> None:
+        self._shown = sys.stderr.isatty()
+
+    def show(self, label: str, done: int, total: int) -> None:
+        """One line, over the one before."""
+        if self._shown and total:
+            cells = BAR_CELLS * done // total
+            bar = "#" * cells + "." * (BAR_CELLS - cells)
+            sys.stderr.write(f"\r\x1b[K{label} [{bar}] {done} of {total}")
+            sys.stderr.flush()
+
+    def clear(self) -> None:
+        """Leave nothing of it."""
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+# --- what is printed ------------------------------------------------------------------------------------------
+
+
+def text(outcome: Outcome, names: Sequence[str]) -> str:
+    """Findings by node, facts a line a node, pairs."""
+    lines = _findings(outcome.findings, names)
+    if outcome.looks:
+        lines += [*table([HEAD, *(_row(look) for look in outcome.looks)]), ""]
+    lines += _pairs(outcome)
+    lines.append(_sum(outcome.findings))
+    return "\n".join(clean_text(line) for line in lines) + "\n"
+
+
+def _findings(found: Sequence[Finding], names: Sequence[str]) -> list[str]:
+    """Grouped by node, nodes in their order, what is between them last."""
+    groups: dict[str, list[Finding]] = {name: [] for name in names}
+    for one in found:
+        groups.setdefault(one.where or BETWEEN, []).append(one)
+    lines = []
+    for where, some in groups.items():
+        if some:
+            lines += [where, *(line for one in some for line in _finding(one)), ""]
+    return lines
+
+
+def _finding(one: Finding) -> list[str]:
+    value = f"  [{one.value}]" if one.value and one.value not in one.text else ""
+    lines = [f"  {one.severity:<7}  {one.id}  {one.text}{value}"]
+    return [*lines, f"           {one.remedy}"] if one.remedy else lines
+
+
+def _row(look: Look) -> tuple[str, ...]:
+    training = look.get("training") or {}
+    face = look.interface
+    shm = look.get("shm")
+    rates = sorted({port.get("gbps") or 0.0 for port in look.active_ports})
+    ports = f"{len(look.active_ports)} × {'/'.join(f'{rate:g}' for rate in rates)} Gb/s"
+    kinds = look.gpu_names
+    gpus = ", ".join(f"{kinds.count(kind)} × {kind}" for kind in sorted(set(kinds)))
+    return (
+        look.name,
+        str(training.get("torch") or NA),
+        str(training.get("cuda") or NA),
+        str(training.get("nccl") or NA),
+        str(training.get("python") or NA),
+        look.driver or NA,
+        gpus or "none",
+        ports if look.active_ports else "none",
+        NA if face is None else f"{face['name']} MTU {face['mtu'] or NA}",
+        NA if shm is None else size(shm["total"]),
+        NA if look.ahead_s is None else f"{look.ahead_s:+.3f} s",
+    )
+
+
+def _pairs(outcome: Outcome) -> list[str]:
+    """What each pair reached; of many only those that are not as the others."""
+    first, second = outcome.rounds
+    if not first:
+        return []
+    reference = usual(first) or usual(second)
+    rows = [("round", "pair", "ms", "GB/s", "")]
+    told = [(number, one) for number, some in ((1, first), (2, second)) for one in some]
+    for number, one in told:
+        if len(told) <= MOST_PAIRS or state(one, reference) != "good":
+            rows.append((str(number), *_pair(one, outcome.members), state(one, reference)))
+    what = f"All-reduce of {size(first[0].size)} with {outcome.backend}"
+    rest = len(told) + 1 - len(rows)
+    more = [f"{rest} more are good"] if rest else []
+    return [f"{what}:", *table(rows, frozenset({0, 2, 3})), *more, ""]
+
+
+def _pair(one: Result, members: Sequence[str]) -> tuple[str, str, str]:
+    names = ", ".join(members[member] for member in one.members)
+    if one.seconds is None or one.bandwidth is None:
+        return names, NA, NA
+    return names, f"{one.seconds * 1000:.1f}", f"{one.bandwidth / 1e9:.2f}"
+
+
+def _sum(found: Sequence[Finding]) -> str:
+    counts = [(severity, sum(one.severity == severity for one in found)) for severity in SEVERITIES]
+    told = [f"{count} {severity}{'s' if count > 1 else ''}" for severity, count in counts if count]
+    return ", ".join(told) if told else "Nothing stands in the way."
+
+
+def document(outcome: Outcome, names: Sequence[str]) -> dict[str, Any]:
+    """For `--json`."""
+    looks = {look.name: look for look in outcome.looks}
+    first, second = outcome.rounds
+    reference = usual(first) or usual(second)
+    return {
+        "nodes": [_node(name, looks.get(name)) for name in names],
+        "findings": [one.as_dict() for one in outcome.findings],
+        "backend": outcome.backend or None,
+        "pairs": [
+            {
+                "round": number,
+                "members": [outcome.members[member] for member in one.members],
+                "bytes": one.size,
+                "seconds": one.seconds,
+                "bytes_per_s": one.bandwidth,
+                "right": one.right,
+                "state": state(one, reference),
+                "problem": one.problem or None,
+            }
+            for number, some in ((1, first), (2, second))
+            for one in some
+        ],
+    }
+
+
+def _node(name: str, look: Look | None) -> dict[str, Any]:
+    if look is None:
+        return {"name": name, "reached": False}
+    return {"name": name, "reached": True, "ahead_s": look.ahead_s, "doubt_s": look.doubt_s, **look.facts}
