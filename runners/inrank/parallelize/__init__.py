@@ -201,10 +201,12 @@ def _made_parallel(model: nn.Module, found: Settings) -> nn.Module:
         context.divide(model, groups.cp)
     if found.strategy in ("ddp", "zero1"):
         _compute_in(model, found.param)
-    wrapped = data.wrap(model, found, groups)
-    return (
-        wrapped if loss is None else pipeline.Pipeline(wrapped, loss, found, groups.mesh["pp"].get_group())
-    )
+    if loss is None:
+        return data.wrap(model, found, groups)
+    line, replicas = groups.mesh["pp"].get_group(), groups.mesh["data"].get_group()
+    if found.strategy == "ddp":
+        return pipeline.Pipeline(model, loss, found, line, replicas)
+    return pipeline.Pipeline(data.wrap(model, found, groups), loss, found, line)
 
 
 def _compute_in(model: nn.Module, dtype: torch.dtype) -> None:

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from .settings import ParallelizeError, Settings, device
 
@@ -70,10 +71,16 @@ class Pipeline(nn.Module):  # type: ignore[misc]
     """A stage and the schedule that drives it; trained by `forward_backward`, not by calling it."""
 
     def __init__(
-        self, module: nn.Module, loss: Callable[[Any, Any], Any], found: Settings, group: dist.ProcessGroup
+        self,
+        module: nn.Module,
+        loss: Callable[[Any, Any], Any],
+        found: Settings,
+        group: dist.ProcessGroup,
+        replicas: Optional[dist.ProcessGroup] = None,
     ) -> None:
+        """`group`: the stages; `replicas`: ranks with the same stage, where nothing else averages their gradients."""
         super().__init__()
-        self.module, self._group = module, group
+        self.module, self._group, self._replicas = module, group, replicas
         self._stage, self._stages = dist.get_rank(group), dist.get_world_size(group)
         self._pieces = int(found.mesh.get("microbatches", 2 * self._stages))
         name = found.mesh.get("schedule", "1f1b")
@@ -102,10 +109,20 @@ class Pipeline(nn.Module):  # type: ignore[misc]
             self._schedule.step(*given, target=y, losses=losses)
         else:
             self._schedule.step(*given)
+        self._average()
         mean = torch.stack(losses).mean().detach().float() if losses else torch.zeros((), device=x.device)
         last = dist.get_global_rank(self._group, self._stages - 1)
         dist.broadcast(mean, src=last, group=self._group)
         return mean
+
+    def _average(self) -> None:
+        """Once for the whole batch: DDP takes one backward for each forward, and a schedule has it otherwise."""
+        gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
+        if self._replicas is None or not gradients:
+            return
+        whole = parameters_to_vector(gradients)
+        dist.all_reduce(whole, group=self._replicas)
+        vector_to_parameters(whole / dist.get_world_size(self._replicas), gradients)
 
 
 def pipeline_of(model: nn.Module) -> Optional[Pipeline]:

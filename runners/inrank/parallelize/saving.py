@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint import state_dict as dcp
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
@@ -24,7 +25,9 @@ def state_for_saving(model: nn.Module, optimizer: torch.optim.Optimizer, **more:
     """
     pipeline = pipeline_of(model)
     inner = model if pipeline is None else pipeline.module
-    whole = dcp.StateDictOptions(full_state_dict=True, cpu_offload=pipeline is None)
+    # FSDP1 on the CPU dies of a signal when it moves there what is there already (torch 2.13).
+    stays = pipeline is not None or (isinstance(model, FullyShardedDataParallel) and device().type == "cpu")
+    whole = dcp.StateDictOptions(full_state_dict=True, cpu_offload=not stays)
     weights = dcp.get_model_state_dict(inner, options=whole)
     if not isinstance(optimizer, ZeroRedundancyOptimizer):
         moments = dcp.get_optimizer_state_dict(inner, optimizer, options=whole)
