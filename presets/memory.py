@@ -1,96 +1,38 @@
 """How much memory a training takes on each GPU under each strategy: an estimate, by component. Pure.
 
-Model states as in "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (Rajbhandari and others,
-2020, section 3); activations as in "Reducing Activation Recomputation in Large Transformer Models" (Korthikanti and
-others, 2022, section 4), with the attention scores left out, which fused attention does not keep.
+The formulas are in memory_parts, what a preset divides in memory_layout, the strategies in memory_rows.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from .errors import PlanError
-from .hardware import GB
+from .memory_layout import layout_of
+from .memory_model import (
+    CONTEXT_BYTES,
+    CPU,
+    FORMATS,
+    GPU,
+    USABLE,
+    Device,
+    Format,
+    Shape,
+    parse_parameters,
+    shape,
+)
+from .memory_parts import activations, parts
+from .memory_rows import STRATEGIES, Strategy, hybrid, of_preset, offloaded, pipeline, simple, tensor
+from .model import Preset
 
-CONTEXT_BYTES = 1.5 * GB
-"""CUDA context, kernels and NCCL's buffers on each GPU: a rough constant."""
-USABLE = 0.92
-"""Share of a GPU's memory that an allocator fills before it fails for fragments."""
-LAYER_BYTES = 34
-"""Kept for the backward pass in 16 bit: bytes for each position, sequence and unit of the hidden size of one layer."""
-LOGIT_BYTES = 6
-"""For each position, sequence and word: logits in 16 bit, and in 32 bit for the loss."""
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+__all__ = [
+    "CONTEXT_BYTES", "CPU", "FORMATS", "GPU", "STRATEGIES", "USABLE", "Device", "Estimate", "Format", "Shape",
+    "Strategy", "activations", "compare", "estimate", "estimate_for", "format_for", "needed", "parse_parameters",
+    "shape", "survey",
+]  # fmt: skip
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Format:
-    """Bytes of model states for each parameter."""
-
-    name: str
-    weights: int
-    gradients: int
-    optimizer: int
-    """Adam's two moments in 32 bit, and a 32 bit copy of the weights where there is one."""
-    text: str
-
-
-FORMATS: Mapping[str, Format] = {
-    one.name: one
-    for one in (
-        Format(name="bf16", weights=2, gradients=2, optimizer=8, text="bf16 weights, Adam in fp32"),
-        Format(name="mixed", weights=2, gradients=2, optimizer=12,
-               text="bf16 weights, Adam and a copy of the weights in fp32"),
-        Format(name="fp32", weights=4, gradients=4, optimizer=8, text="all in fp32, also under autocast"),
-    )
-}  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Shape:
-    """A decoder-only transformer and its batch."""
-
-    parameters: int
-    layers: int
-    hidden: int
-    vocab: int = 32_000
-    seq: int = 2048
-    """Positions of a sequence."""
-    micro_batch: int = 1
-    """Sequences that one GPU takes at once."""
-    recompute: bool = False
-    """Activation checkpointing of every layer."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Strategy:
-    """What is spread over the ranks, and how distui does it."""
-
-    key: str
-    title: str
-    words: str
-    """Of `distui launch`: the preset and its options."""
-    weights: bool = False
-    """Whether the weights are in shards."""
-    gradients: bool = False
-    optimizer: bool = False
-    why: str
-
-
-STRATEGIES: Sequence[Strategy] = (
-    Strategy(key="single", title="one GPU", words="single", why="nothing is exchanged, nothing can go wrong"),
-    Strategy(key="ddp", title="DDP", words="ddp", why="a replica a rank and one all-reduce a step, the fastest"),
-    Strategy(key="zero1", title="ZeRO-1", words="zero1", optimizer=True,
-             why="DDP with the optimizer's states in shards, the same traffic and much less memory"),
-    Strategy(key="zero2", title="ZeRO-2", words="fsdp2 --set strategy.reshard_after_forward=false",
-             gradients=True, optimizer=True,
-             why="gradients in shards, too; the weights are gathered once a step and kept until backward"),
-    Strategy(key="zero3", title="ZeRO-3", words="fsdp2", weights=True, gradients=True, optimizer=True,
-             why="everything in shards, the least memory and half as much traffic again"),
-)  # fmt: skip
-"""From the simplest on."""
+MOST_RANKS = 1 << 17
+"""No more are tried."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,9 +45,17 @@ class Estimate:
     optimizer: float
     activations: float
     buffers: float
-    """Buckets, gathered layers, and CONTEXT_BYTES."""
+    """Buckets, gathered layers, what the optimizer's step needs beyond the activations, and the device's own."""
     limit: float
     """Of the GPU."""
+    host: float = 0.0
+    """Bytes of host memory for each rank."""
+    host_limit: float | None = None
+    """Bytes of host memory that each rank may take; None: not known."""
+    disk: float = 0.0
+    """Bytes on a local disk for each rank."""
+    notes: tuple[str, ...] = ()
+    """What is left out, a sentence each."""
 
     @property
     def states(self) -> float:
@@ -117,87 +67,108 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        return self.total <= USABLE * self.limit
-
-
-def parse_parameters(text: str) -> int:
-    """ "7B", "350M", "1.3b", "124_000_000" → a number. Raises PlanError."""
-    cleaned = text.strip().replace("_", "").replace(",", "").upper()
-    unit = cleaned[-1:] if cleaned[-1:] in "KMBT" else ""
-    try:
-        number = float(cleaned.removesuffix(unit)) * _UNITS[unit]
-    except ValueError:
-        number = 0.0
-    if not 1 <= number <= 1e15:  # also false for nan
-        raise PlanError(f"--params {text}: write a number of parameters, as in 7B or 350M.")
-    return round(number)
-
-
-def shape(
-    parameters: int, layers: int | None = None, hidden: int | None = None, vocab: int = 32_000
-) -> Shape:
-    """A transformer of so many parameters; what is not given as usual models of its size have it.
-
-    A layer has 12 h² parameters, and the usual hidden size is 128 times the number of layers (7B: 4096 × 32).
-    """
-    if hidden is None:
-        free = (
-            (parameters / (12 * layers)) ** 0.5 if layers else 128 * (parameters / (12 * 128**2)) ** (1 / 3)
+        """On the GPU, and in host memory where its size is known."""
+        return self.total <= USABLE * self.limit and (
+            self.host_limit is None or self.host <= self.host_limit
         )
-        step = 512 if free >= 2048 else 64
-        hidden = max(64, step * round(free / step))
-    if layers is None:
-        layers = max(1, round((parameters - 2 * vocab * hidden) / (12 * hidden**2)))
-    return Shape(parameters=parameters, layers=layers, hidden=hidden, vocab=vocab)
 
 
-def activations(model: Shape, form: Format) -> float:
-    """Bytes that one GPU keeps between forward and backward."""
-    positions = model.seq * model.micro_batch
-    scale = 2 if form.weights == 4 else 1
-    layer = LAYER_BYTES * scale * positions * model.hidden
-    kept = (
-        2 * scale * positions * model.hidden * model.layers + layer
-        if model.recompute
-        else layer * model.layers
-    )
-    return kept + LOGIT_BYTES * positions * model.vocab
-
-
-def buffers(strategy: Strategy, model: Shape, form: Format) -> float:
-    """Bytes beside states and activations."""
-    if strategy.key in ("ddp", "zero1"):  # the buckets are a second copy of the gradients
-        return CONTEXT_BYTES + form.gradients * model.parameters
-    if strategy.gradients:  # this layer's and the next one's weights, and a layer's gradients, whole
-        return CONTEXT_BYTES + (2 * form.weights + form.gradients) * model.parameters / model.layers
-    return CONTEXT_BYTES
-
-
-def estimate(strategy: Strategy, model: Shape, form: Format, ranks: int, limit: float) -> Estimate:
-    """One strategy on so many ranks. `limit`: bytes of a GPU."""
-
-    def share(sharded: bool, size: int) -> float:
-        return size * model.parameters / (ranks if sharded else 1)
-
+def estimate(
+    strategy: Strategy, model: Shape, form: Format, ranks: int, limit: float, device: Device = GPU
+) -> Estimate:
+    """One strategy on so many ranks. `limit`: bytes of a GPU. Raises PlanError where its mesh does not divide them."""
+    layout = layout_of(strategy.preset, ranks)
+    found = parts(layout, model, form, device)
     return Estimate(
         strategy=strategy,
-        weights=share(strategy.weights, form.weights),
-        gradients=share(strategy.gradients, form.gradients),
-        optimizer=share(strategy.optimizer, form.optimizer),
-        activations=activations(model, form),
-        buffers=buffers(strategy, model, form),
+        weights=found.weights,
+        gradients=found.gradients,
+        optimizer=found.optimizer,
+        activations=found.activations,
+        buffers=found.buffers,
         limit=limit,
+        host=found.host,
+        disk=found.disk,
+        notes=layout.notes,
     )
+
+
+def estimate_for(
+    preset: Preset, model: Shape, form: Format, ranks: int, limit: float, device: Device = GPU
+) -> Estimate:
+    """Any preset on so many ranks in all, as it is: with its mesh, its offloading and its number formats.
+
+    `limit`: bytes of a GPU; `format_for` says which format the preset implies. Raises PlanError where the mesh does
+    not divide the ranks.
+    """
+    return estimate(of_preset(preset), model, form, ranks, limit, device)
+
+
+def format_for(preset: Preset) -> Format:
+    """The format of a preset's model states: as the script makes them, fp32 if it says nothing; DeepSpeed in half
+    precision casts them and keeps a copy in fp32."""
+    half = preset.strategy.kind == "deepspeed" and preset.precision.param != "fp32"
+    return FORMATS["mixed" if half else "fp32"]
 
 
 def compare(model: Shape, form: Format, ranks: int, limit: float) -> list[Estimate]:
-    """All strategies that make sense with so many ranks, from the simplest on."""
-    fitting = [one for one in STRATEGIES if (one.key == "single") == (ranks == 1)]
-    return [estimate(one, model, form, ranks, limit) for one in fitting]
+    """The strategies of data parallelism that make sense with so many ranks, from the simplest on."""
+    return [estimate(one, model, form, ranks, limit) for one in simple(ranks)]
+
+
+def survey(
+    model: Shape, form: Format, per_node: int, nodes: int, limit: float, host_limit: float | None = None
+) -> list[Estimate]:
+    """All strategies that make sense on so many nodes of so many GPUs, from the simplest on.
+
+    `limit`: bytes of a GPU; `host_limit`: bytes of host memory of a node, None where that is not known.
+    """
+    ranks = per_node * nodes
+
+    def one(strategy: Strategy) -> Estimate:
+        found = estimate(strategy, model, form, ranks, limit)
+        return replace(found, host_limit=None if host_limit is None else host_limit / per_node)
+
+    *first, last = map(one, simple(ranks))
+    found = [*first, *([one(hybrid(nodes))] if min(nodes, per_node) > 1 else []), last]
+    found += _least(tensor, _products(per_node, model), one)
+    found += _least(pipeline, _stages(ranks, model), one)
+    return [*found, *map(one, offloaded())]
+
+
+def _least(
+    make: Callable[[int], Strategy], sizes: Sequence[int], one: Callable[[Strategy], Estimate]
+) -> list[Estimate]:
+    """The smallest size that fits, else the one that needs least; none where there is no size."""
+    found = [one(make(size)) for size in sizes]
+    fitting = [each for each in found if each.fits]
+    return (fitting or sorted(found, key=lambda each: each.total))[:1]
+
+
+def _products(per_node: int, model: Shape) -> list[int]:
+    """Over how many ranks of a node a matrix may be divided."""
+    return [size for size in _powers(per_node) if per_node % size == 0 and model.hidden % size == 0]
+
+
+def _stages(ranks: int, model: Shape) -> list[int]:
+    """Into how many stages the layers may be cut."""
+    return [size for size in _powers(min(ranks, model.layers)) if ranks % size == 0]
+
+
+def _powers(most: int) -> Iterable[int]:
+    return (1 << power for power in range(1, most.bit_length()) if 1 << power <= most)
 
 
 def needed(model: Shape, form: Format, limit: float) -> int | None:
     """The fewest ranks on which ZeRO-3 fits; None where no number helps: what is not in shards is too much."""
-    whole = estimate(STRATEGIES[-1], model, form, 1, limit)
-    room = USABLE * limit - whole.activations - whole.buffers
-    return math.ceil(whole.states / room) if room > 0 else None
+
+    def fits(ranks: int) -> bool:
+        return estimate(STRATEGIES[-1], model, form, ranks, limit).fits
+
+    if not fits(MOST_RANKS):
+        return None
+    low, high = 0, MOST_RANKS  # too few, enough
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high

@@ -40,7 +40,7 @@ def test_what_it_says_to_launch_can_be_launched(capsys: pytest.CaptureFixture[st
     assert (code, found["first"], found["ranks"]) == (0, "zero2", 16)
     for one in found["strategies"]:
         words = one["launch"].split()
-        assert load(words[0], words[2:]).preset.strategy.kind == words[0]
+        assert load(words[0], words[2::2]).preset.name == words[0]
         assert one["total_bytes"] == sum(
             one[f"{part}_bytes"] for part in ("weights", "gradients", "optimizer", "activations", "buffers")
         )
