@@ -1,0 +1,161 @@
+"""What a shell text starts, and in which environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from . import shell
+from .shell import Command, Word
+
+Program = Literal["torchrun", "accelerate", "deepspeed"]
+
+WRAPPERS = frozenset(
+    {
+        *("exec", "nohup", "time", "env", "sudo", "nice", "srun", "mpirun", "numactl", "stdbuf", "timeout"),
+        *("uv", "poetry", "conda", "micromamba", "pixi", "oumi", "command", "setsid", "nsys", "script"),
+    }
+)
+"""Programs that start the one that follows, behind options of their own."""
+EXPORTS = frozenset({"export", "declare", "typeset", "local", "readonly"})
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
+_PYTHON = re.compile(r"python(\d(\.\d+)?)?")
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Surroundings:
+    """What is known of where a text runs. None: nothing."""
+
+    file: str = ""
+    """As it is named in a finding."""
+    nnodes: int | None = None
+    gpus: int | None = None
+    """Of each node."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    every_node: bool = False
+    """Whether each node runs this same text."""
+    own_nodes: bool = False
+    """Whether nobody else's jobs are on the nodes."""
+    exists: Callable[[str], bool] | None = None
+    """Whether there is a file of that name, seen from where the text is."""
+
+    def at(self, line: int) -> str:
+        """The place of a line."""
+        return f"{self.file}:{line}" if self.file else f"line {line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A variable that the text sets."""
+
+    name: str
+    value: str
+    line: int
+    exported: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A launcher that the text starts."""
+
+    program: Program
+    words: tuple[Word, ...]
+    """Behind the program's name (and `launch`)."""
+    command: Command
+    legacy: bool = False
+    """torch.distributed.launch, which has options of its own."""
+
+    @property
+    def line(self) -> int:
+        return self.command.line
+
+    @property
+    def replaces(self) -> bool:
+        """Whether the shell itself becomes the launcher."""
+        return self.command.words[0].text == "exec"
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A whole text."""
+
+    commands: Sequence[Command]
+    settings: Sequence[Setting]
+    launches: Sequence[Launch]
+
+
+def read(text: str, first_line: int = 1, env: Mapping[str, str] | None = None) -> Script:
+    """What a text says. `env`: variables that are set when it starts. Never raises."""
+    commands = shell.read(text, first_line)
+    settings = [one for command in commands for one in _settings(command)]
+    values = _certain(settings, env or {})
+    launches = [one for command in commands for one in _launches(_expanded(command, values))]
+    return Script(commands, settings, launches)
+
+
+def _settings(command: Command) -> Iterator[Setting]:
+    """Assignments alone, with export, or in front of a command."""
+    words = command.words
+    exported = words[0].text in EXPORTS or not ASSIGNMENT.match(words[-1].text) or words[0].text == "env"
+    for word in words[words[0].text in (*EXPORTS, "env") :]:
+        match = ASSIGNMENT.match(word.text)
+        if match is None:
+            if words[0].text in EXPORTS:
+                continue
+            break
+        yield Setting(match[1], match[2], word.line, exported)
+
+
+def _certain(settings: Sequence[Setting], env: Mapping[str, str]) -> dict[str, str]:
+    """Variables that have one literal value in the whole text."""
+    values: dict[str, str | None] = {**env}
+    for one in settings:
+        literal = None if "$" in one.value or "`" in one.value else one.value
+        values[one.name] = literal if values.get(one.name, literal) == literal else None
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _expanded(command: Command, values: Mapping[str, str]) -> Command:
+    def put(match: re.Match[str]) -> str:
+        return values.get(match[1] or match[2], match[0])
+
+    words = tuple(replace(word, text=_VARIABLE.sub(put, word.text)) for word in command.words)
+    return replace(command, words=words)
+
+
+def _launches(command: Command) -> Iterator[Launch]:
+    """The launcher that a command starts, if it does."""
+    words = list(command.words)
+    wrapped = False
+    while words and (ASSIGNMENT.match(words[0].text) or words[0].text.rsplit("/", 1)[-1] in WRAPPERS):
+        wrapped = wrapped or not ASSIGNMENT.match(words[0].text)
+        words.pop(0)
+    for at in range(len(words) if wrapped else 1):
+        found = _program(words[at:])
+        if found is not None:
+            program, rest, legacy = found
+            yield Launch(program, tuple(rest), command, legacy)
+            return
+
+
+def _program(words: Sequence[Word]) -> tuple[Program, Sequence[Word], bool] | None:
+    """The launcher with which `words` begin."""
+    texts = [word.text for word in words[:3]]
+    name = texts[0].rsplit("/", 1)[-1] if texts else ""
+    if name == "torchrun":
+        return "torchrun", words[1:], False
+    if name == "deepspeed":
+        return "deepspeed", words[1:], False
+    if name == "accelerate" and texts[1:2] == ["launch"]:
+        return "accelerate", words[2:], False
+    if _PYTHON.fullmatch(name) and texts[1:2] == ["-m"] and len(texts) > 2:
+        if texts[2] in ("torch.distributed.run", "torch.distributed.launch"):
+            return "torchrun", words[3:], texts[2].endswith("launch")
+        if texts[2] == "accelerate.commands.launch":
+            return "accelerate", words[3:], False
+        if texts[2] == "deepspeed.launcher.runner":
+            return "deepspeed", words[3:], False
+    return None

@@ -1,0 +1,193 @@
+"""Rules about accelerate's and DeepSpeed's launchers, and about a shell text as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ..finding import Finding
+from . import commands, torchrun, variables
+from .commands import Launch, Script, Setting, Surroundings
+from .rules import found, once
+from .shell import Word
+
+BROUGHT = ("MLFLOW", "NCCL", "PYTHON", "MV2", "UCX")
+"""With what a variable's name begins that DeepSpeed brings to other nodes."""
+SHELLS_OWN = frozenset(
+    {"PATH", "HOME", "PS1", "LD_LIBRARY_PATH", "DS_ENV_FILE", "PDSH_RCMD_TYPE", "PDSH_SSH_ARGS_APPEND"}
+)
+CONFIGS = ("config_file", "deepspeed", "deepspeed_config", "deepspeed_config_file", "hostfile")
+GONE = ("configs/recipes/phi3/dpo/fsdp_sky_job.yaml", "configs/recipes/phi3/dpo/accelerate.yaml")
+"""Of oumi's repository: removed when its configurations stopped being accelerate's."""
+
+
+def check_text(text: str, around: Surroundings, first_line: int = 1) -> list[Finding]:
+    """Everything about a shell text. Never raises."""
+    script = commands.read(text, first_line, around.env)
+    exported = {one.name: one.value for one in script.settings if one.exported}
+    around = replace(around, env={**around.env, **exported})
+    return once([*_settings(script, around), *_order(script, around), *_started(script, around)])
+
+
+def _settings(script: Script, around: Surroundings) -> Iterator[Finding]:
+    """What is set for the programs."""
+    named = {one.name: one for one in script.settings}
+    env = {name: one.value for name, one in named.items()}
+    yield from variables.check_all(env, lambda name: around.at(named[name].line), around.nnodes)
+    for one in script.settings:
+        yield from variables.in_plain_text(one.name, one.value, around.at(one.line))
+        if one.name == "MASTER_PORT" and one.value == torchrun.DEFAULT_PORT and not around.own_nodes:
+            text = f"Port {one.value} is everybody's default: a second job on the node does not start."
+            yield found("L22", around.at(one.line), text, value=one.value)
+
+
+def _order(script: Script, around: Surroundings) -> Iterator[Finding]:
+    """What comes too late."""
+    for launch in script.launches:
+        first = launch.command
+        if first.background:
+            continue
+        for later in script.commands:
+            same = min(len(later.branch), len(first.branch))
+            behind = later.line > first.line and later.branch[:same] == first.branch[:same]
+            if not behind or later.words[0].text in ("fi", "done", "wait"):
+                continue
+            name = later.words[0].text
+            if launch.replaces and not first.branch:
+                text = f"`exec` in line {first.line} makes the shell the launcher: {name} never runs."
+                yield found("L5", around.at(later.line), text, value=name)
+                break
+            if later.background:
+                text = f"{name} should run beside the training, and starts after {launch.program} (line {first.line})."
+                yield found("L5", around.at(later.line), text, value=name, severity="warning")
+
+
+def _started(script: Script, around: Surroundings) -> Iterator[Finding]:
+    for launch in script.launches:
+        if launch.program == "torchrun":
+            yield from torchrun.check(launch, around)
+        else:
+            said = _options(launch.words)
+            check = _accelerate if launch.program == "accelerate" else _deepspeed
+            yield from check(launch, said, script, around)
+    for launch in script.launches:
+        yield from _configs(launch, around)
+
+
+def _options(words: Sequence[Word]) -> dict[str, Word]:
+    """Options by name with `_`, the word behind each; those of the script are among them."""
+    found_: dict[str, Word] = {}
+    for at, word in enumerate(words):
+        if word.text.startswith("-"):
+            name, equals, value = word.text.lstrip("-").partition("=")
+            following = Word(value, word.line) if equals else next(iter(words[at + 1 : at + 2]), word)
+            found_.setdefault(name.replace("-", "_"), following)
+    return found_
+
+
+def _number(said: Mapping[str, Word], name: str) -> int | None:
+    word = said.get(name)
+    return int(word.text) if word and word.text.isascii() and word.text.isdecimal() else None
+
+
+def _accelerate(
+    launch: Launch, said: Mapping[str, Word], script: Script, around: Surroundings
+) -> Iterator[Finding]:
+    machines, total = _number(said, "num_machines"), _number(said, "num_processes")
+    if machines is not None and around.nnodes is not None and machines != around.nnodes:
+        text = f"accelerate is told {machines} machines and there are {around.nnodes}."
+        yield found("L35", around.at(said["num_machines"].line), text, value=f"--num_machines {machines}")
+    nodes = machines or (around.nnodes if "num_machines" not in said else None)
+    if total is not None and nodes is not None:
+        where = around.at(said["num_processes"].line)
+        if nodes > 1:
+            yield from total_of_machines(total, nodes, around.gpus, where)
+        else:
+            yield from torchrun.ranks_of_node(total, around, where, "--num_processes")
+    if (machines or 1) < 2:
+        return
+    rank, address = said.get("machine_rank"), said.get("main_process_ip")
+    if rank is not None and rank.text.isdecimal() and around.every_node:
+        text = f"Every node runs this line, so each takes itself for machine {rank.text}."
+        yield found("L38", around.at(rank.line), text, value=f"--machine_rank {rank.text}")
+    if address is not None and torchrun.HERE.fullmatch(address.text):
+        text = f"{address.text} is another place on each node."
+        yield found("L38", around.at(address.line), text, value=f"--main_process_ip {address.text}")
+
+
+def total_of_machines(total: int, machines: int, gpus: int | None, where: str) -> Iterator[Finding]:
+    """accelerate's num_processes, which is the number of ranks on all machines together."""
+    value = f"num_processes {total}"
+    if total % machines or (gpus and total != machines * gpus):
+        each = f"{total} ÷ {machines} machines" + (
+            "" if total % machines else f" = {total // machines} each"
+        )
+        text = (
+            f"num_processes is the total of all machines: {each}"
+            + (f", of {gpus} GPUs" if gpus else "")
+            + "."
+        )
+        remedy = f"Write {machines} × {gpus} = {machines * gpus}." if gpus else None
+        yield found("L2", where, text, value=value, remedy=remedy)
+    elif gpus is None and total <= 8:
+        text = f"num_processes is the total of all machines: {total // machines} on each of {machines}."
+        remedy = f"If each machine has {total} GPUs, write {machines * total}."
+        yield found("L2", where, text, value=value, remedy=remedy, severity="warning")
+
+
+def _deepspeed(
+    launch: Launch, said: Mapping[str, Word], script: Script, around: Surroundings
+) -> Iterator[Finding]:
+    count = _number(said, "num_gpus")
+    if count is not None:
+        yield from torchrun.ranks_of_node(count, around, around.at(said["num_gpus"].line), "--num_gpus")
+    several = (_number(said, "num_nodes") or 1) > 1 or "hostfile" in said or "H" in said
+    other = said.get("launcher")
+    brought = any(".deepspeed_env" in word.text or "DS_ENV_FILE" in word.text for command in script.commands
+                  for word in command.words) or "DS_ENV_FILE" in around.env  # fmt: skip
+    if not several or brought or "no_ssh" in said or (other is not None and other.text != "pdsh"):
+        return
+    lost = [
+        one for one in script.settings if one.exported and _is_lost(one.name) and one.line <= launch.line
+    ]
+    lines = {one.name: one.line for one in lost}
+    names = [
+        *lines,
+        *(name for name in around.env if _is_lost(name) and name not in lines and not _set(script, name)),
+    ]
+    if names:
+        shown = ", ".join(names[:6]) + (", …" if names[6:] else "")
+        text = f"deepspeed starts its ranks by pdsh and brings {', '.join(BROUGHT)}* alone: {shown} do not arrive."
+        yield found("L6", around.at(lines.get(names[0], launch.line)), text, value=names[0])
+
+
+def _set(script: Script, name: str) -> Setting | None:
+    return next((one for one in script.settings if one.name == name), None)
+
+
+def _is_lost(name: str) -> bool:
+    return not name.startswith((*BROUGHT, "SKYPILOT_")) and name not in SHELLS_OWN and name.isupper()
+
+
+def _configs(launch: Launch, around: Surroundings) -> Iterator[Finding]:
+    """Files that a launcher is told to read."""
+    for word in launch.words:
+        if word.text.endswith(GONE):
+            text = f"oumi's repository has no {word.text} any more: its configurations are no longer accelerate's."
+            yield found("L8", around.at(word.line), text, value=word.text)
+    for name, word in _options(launch.words).items():
+        path = word.text
+        if (
+            name not in CONFIGS
+            or path.startswith(("-", "/", "~"))
+            or not word.known
+            or around.exists is None
+        ):
+            continue
+        if (
+            path.endswith((".yaml", ".yml", ".json"))
+            and not path.endswith(GONE)
+            and not around.exists(path)
+        ):
+            text = f"There is no {path}, seen from here."
+            yield found("L8", around.at(word.line), text, value=path, severity="warning")

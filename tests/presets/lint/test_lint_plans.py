@@ -1,0 +1,168 @@
+"""lint on plans: each rule by a plan that breaks it, and by its twin that does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distui.presets.errors import PlanError
+from distui.presets.finding import Finding, failed
+from distui.presets.launchers.skypilot import Resources
+from distui.presets.lint import lint_plan, refusal
+from distui.presets.load import BUILTIN, load
+from distui.presets.plan import Place, Request, command_plan, make_plan
+
+OBEYING = "from distui.runners.inrank.parallelize import parallelize\nmodel = parallelize(model)\nsave('checkpoint')\n"
+GPUS = 8
+
+
+def place(gpus: int = GPUS, source: str = OBEYING) -> Place:
+    return Place(
+        run="20260101-000000-train-0123abcd", run_dir="/r", port=20001, ras_port=20002, gpus=gpus, cores=8,
+        cwd="/w", python="/p/python", script_source=source, nodes=None,
+    )  # fmt: skip
+
+
+def lint(
+    preset: str = "ddp", *overrides: str, source: str = OBEYING, gpus: int = GPUS, **asked: Any
+) -> list[Finding]:
+    about = {name: asked.pop(name) for name in ("resources", "managed", "hosts") if name in asked}
+    loaded = load(preset, overrides, cwd=Path("/"), env={"HOME": "/nowhere"})
+    plan = make_plan(loaded, Request(script="train.py", **asked), place(gpus, source))
+    return lint_plan(plan, loaded, source=source, **about)
+
+
+def ids(findings: list[Finding]) -> list[str]:
+    return [one.id for one in findings]
+
+
+H100 = Resources(gpus="H100:8", infra="aws", network_tier="best")
+
+
+@pytest.mark.parametrize(
+    ("id", "bad", "good"),
+    [
+        ("L1", {"env": {"NCCL_TIMEOUT": "3600"}}, {"env": {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "3600"}}),
+        ("L9", {"env": {"NCCL_SOCKET_IFNAME": "eth0"}}, {"env": {"NCCL_SOCKET_IFNAME": "=eth0"}}),
+        ("L9", {"env": {"NCCL_NET_GDR_LEVEL": "5"}}, {"env": {"NCCL_NET_GDR_LEVEL": "SYS"}}),
+        ("L15", {"env": {"NCCL_DEBUGG": "INFO"}}, {"env": {"NCCL_DEBUG": "INFO"}}),
+        ("L15", {"env": {"NCLL_DEBUG": "INFO"}}, {"env": {"NOTHING_DEBUG": "INFO"}}),
+        ("L15", {"env": {"NCCL_BLOCKING_WAIT": "1"}}, {"env": {"TORCH_NCCL_BLOCKING_WAIT": "1"}}),
+        ("L15", {"env": {"NCCL_RINGS": "0 1"}}, {"env": {"NCCL_TUNER_CONFIG_PATH": "/x"}}),
+        ("L16", {"env": {"NCCL_IB_TIMEOUT": "999"}}, {"env": {"NCCL_IB_TIMEOUT": "22"}}),
+        ("L16", {"env": {"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "16"}},
+         {"env": {"NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "4"}}),
+        ("L38", {"nnodes": 2, "env": {"NCCL_SOCKET_IFNAME": "lo"}}, {"env": {"NCCL_SOCKET_IFNAME": "lo"}}),
+        ("L40", {"env": {"CUDA_LAUNCH_BLOCKING": "1"}}, {"env": {"CUDA_LAUNCH_BLOCKING": "0"}}),
+        ("L40", {"nnodes": 2, "env": {"NCCL_IB_DISABLE": "1"}}, {"env": {"NCCL_IB_DISABLE": "1"}}),
+        ("L11", {"preset": "hsdp"}, {"preset": "hsdp", "nnodes": 2}),
+        ("L11", {"preset": "fsdp1-hybrid"}, {"preset": "fsdp1-hybrid", "nnodes": 2}),
+        ("L12", {"managed": True, "resources": H100}, {"resources": H100}),
+        ("L20", {"preset": "fsdp2-offload"}, {"preset": "fsdp2"}),
+        ("L21", {"nnodes": 2, "resources": replace(H100, network_tier=None)}, {"nnodes": 2, "resources": H100}),
+        ("L21", {"nnodes": 2, "resources": replace(H100, network_tier="standard")},
+         {"nnodes": 2, "resources": replace(H100, infra="slurm/lab", network_tier=None)}),
+        ("L28", {"preset": "fsdp2", "nproc_per_node": 1}, {"preset": "single", "nproc_per_node": 1}),
+        ("L35", {"nproc_per_node": 4, "resources": H100}, {"nproc_per_node": 8, "resources": H100}),
+        ("L35", {"nnodes": 2, "hosts": 3}, {"nnodes": 2, "hosts": 2}),
+        ("L37", {"resources": replace(H100, spot=True), "source": "print()"}, {"resources": replace(H100, spot=True)}),
+        ("L42", {"preset": "fsdp1-no-shard"}, {"preset": "fsdp1"}),
+    ],
+)  # fmt: skip
+def test_a_rule_and_its_twin(id: str, bad: dict[str, Any], good: dict[str, Any]) -> None:
+    assert ids(lint(**bad)) == [id]
+    assert lint(**good) == []
+
+
+def test_where_says_which_field() -> None:
+    (one,) = lint("ddp", "env.NCCL_TIMEOUT=30")
+    assert (one.where, one.value, one.severity) == ("env.NCCL_TIMEOUT", "30", "error")
+    (one,) = lint("ddp", env={"NCCL_DEBUGG": "INFO"})
+    assert (one.where, one.remedy) == ("NCCL_DEBUGG", "Did you mean NCCL_DEBUG?")
+    (one,) = lint("ddp", "nccl.NCCL_P2P_DISABLE=1")
+    assert (one.where, one.id) == ("nccl.NCCL_P2P_DISABLE", "L40")
+
+
+def test_what_the_script_reads_itself_is_its_own() -> None:
+    source = f"import os\nlimit = os.environ['NCCL_TIMEOUT']\n{OBEYING}"
+    assert lint("ddp", env={"NCCL_TIMEOUT": "30"}, source=source) == []
+
+
+def test_tensor_parallelism_over_nodes() -> None:
+    across = lint("tp", "mesh.tp=8", nnodes=2, gpus=4, nproc_per_node=4)
+    assert [(one.id, one.where, one.value) for one in across] == [("L39", "mesh.tp", "8")]
+    assert lint("tp", "mesh.tp=4", nnodes=2, gpus=4, nproc_per_node=4) == []
+
+
+def test_an_unknown_option_of_the_launcher() -> None:
+    (one,) = lint("ddp", 'launcher.args=["--role", "x", "--shutdown-time-out", "3"]')
+    assert (one.id, one.where, one.remedy) == ("L3", "launcher.args", "Did you mean --shutdown-timeout?")
+    assert lint("ddp", 'launcher.args=["--role", "x", "--shutdown-timeout", "3"]') == []
+
+
+def test_a_secret_that_a_preset_holds() -> None:
+    (one,) = lint("ddp", "env.HF_TOKEN=hf_abcdef")
+    assert (one.id, one.value) == ("L36", "***")
+    assert lint("ddp", env={"HF_TOKEN": "hf_abcdef"}) == []
+
+
+@pytest.mark.parametrize(
+    ("id", "words"),
+    [
+        ("L17", ["batch.micro=4", "batch.total=100"]),
+        ("L18", ["strategy.kind=fsdp2", "mesh.tp=3"]),
+        ("L19", ["topology.nproc_per_node=16"]),
+    ],
+)
+def test_what_no_plan_can_be_made_of(id: str, words: list[str]) -> None:
+    with pytest.raises(PlanError) as refused:
+        lint("ddp", *words)
+    one = refusal(str(refused.value))
+    assert (one.id, one.severity, one.text) == (id, "error", str(refused.value))
+
+
+def test_deepspeeds_own_configuration() -> None:
+    """The keys that a preset adds for DeepSpeed, and what is written for it."""
+    found = lint("ds-zero2", "deepspeed.bf16.enabled=true", "deepspeed.fp16.enabled=true")
+    assert "L33" in ids(found)
+    assert [one for one in lint("ds-zero2") if one.severity == "error"] == []
+    calls = "import deepspeed\nengine = deepspeed.initialize(model)\n'checkpoint'\n"
+    auto = "deepspeed.gradient_clipping=auto"
+    severities = [
+        [one.severity for one in lint("ds-zero2", auto, source=text) if one.id == "L34"]
+        for text in (calls, "from transformers import Trainer\n")
+    ]
+    assert severities == [["error"], ["note"]]
+
+
+def test_a_command_is_looked_at_as_a_shell_would() -> None:
+    command = ("torchrun", "--nprocs-per-node", "2", "train.py")
+    plan = command_plan(command, Request(), place())
+    (one,) = lint_plan(plan, load("ddp", cwd=Path("/"), env={"HOME": "/nowhere"}))
+    assert (one.id, one.severity, one.remedy) == ("L3", "error", "Did you mean --nproc-per-node?")
+    plan = command_plan(("bash", "train.sh"), Request(), place())
+    assert lint_plan(plan, load("ddp", cwd=Path("/"), env={"HOME": "/nowhere"})) == []
+
+
+@pytest.mark.parametrize("preset", BUILTIN)
+def test_every_preset_that_ships_is_clean_of_errors(preset: str) -> None:
+    overrides = ["topology.nproc_per_node=1"] if preset == "single" else []
+    for nnodes in (1,) if preset == "single" else (1, 2):
+        assert not failed(lint(preset, *overrides, nnodes=nnodes)), preset
+
+
+EXAMPLES = sorted(
+    one.name
+    for one in (resources.files("distui.presets") / "examples").iterdir()
+    if one.name.endswith(".py")
+)
+
+
+@pytest.mark.parametrize("script", EXAMPLES)
+def test_every_example_is_clean_of_errors(script: str) -> None:
+    source = (resources.files("distui.presets") / "examples" / script).read_text("utf-8")
+    assert not failed(lint("ddp", source=source))
