@@ -1,45 +1,52 @@
-"""Whether a script obeys a preset's strategy: a look at its syntax tree. Nothing is executed."""
+"""Whether, and by what way, a script obeys a preset's strategy: a look at its syntax tree. Nothing is executed."""
 
 from __future__ import annotations
 
 import ast
-import warnings
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+from .model import StrategyKind
+from .obeys_names import PARALLELIZE, Call, Script, framework, parse
+
+__all__ = ["Asked", "Obeys", "look"]
 
 NOTHING = "obeys nothing: the preset sets only flags and environment"
 
-PARALLELIZE = "distui.runners.inrank.parallelize.parallelize"
-"""The one call that obeys."""
-
 COPY = "parallelize.parallelize"
-"""The same from a copy of the file beside the script."""
+"""The one call that obeys, from a copy of the file beside the script."""
 
-FRAMEWORKS = {
-    "DistributedDataParallel": (
-        ("torch.nn.parallel", "torch.nn"),
-        "wraps its model in DistributedDataParallel",
-    ),
-    "FullyShardedDataParallel": (
-        ("torch.distributed.fsdp",),
-        "wraps its model in FullyShardedDataParallel",
-    ),
-    "fully_shard": (("torch.distributed",), "shards its model with fully_shard"),
-    "ZeroRedundancyOptimizer": (
-        ("torch.distributed.optim",),
-        "shards its optimizer with ZeroRedundancyOptimizer",
-    ),
-    "parallelize_module": (("torch.distributed",), "divides its model with parallelize_module"),
-    "initialize": (("deepspeed",), "hands its model to DeepSpeed (deepspeed.initialize)"),
-    "Accelerator": (("accelerate",), "leaves it to Accelerate (Accelerator)"),
-    "Trainer": (("transformers",), "leaves it to the transformers Trainer"),
-    "Seq2SeqTrainer": (("transformers",), "leaves it to the transformers Seq2SeqTrainer"),
-    "SFTTrainer": (("trl",), "leaves it to the trl SFTTrainer"),
-}
-"""Last part of a call's full name → packages it may come from, and what a script that calls it does."""
+VARIABLE = "DISTUI_DEEPSPEED_CONFIG"
+"""By which a DeepSpeed script may ask for the configuration itself (launchers.deepspeed.VARIABLE)."""
+OPTION = "--deepspeed_config"
+CLAIMED = (
+    "fsdp_plugin",
+    "deepspeed_plugin",
+    "deepspeed_plugins",
+    "megatron_lm_plugin",
+    "parallelism_config",
+    "cpu",
+)
+"""Arguments of Accelerator that decide the strategy."""
+TRAINER_CLAIMED = ("fsdp", "fsdp_config", "deepspeed")
+"""Arguments of TrainingArguments that do so; also options, where the script reads its own from the command line."""
+NO_WAY = {"pp": "mesh.pp", "ep": "mesh.ep", "cp": "mesh.cp", "tp": "mesh.tp"}
+"""Dimensions of a mesh that Accelerate does not make of a model by itself."""
 
-LIGHTNING = ("lightning", "pytorch_lightning")
-"""Packages whose Trainer is Lightning's."""
+Reader = Literal["parallelize", "accelerate", "trainer", "deepspeed"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What the preset wants of the script."""
+
+    kind: StrategyKind = "ddp"
+    backend: str = "nccl"
+    mesh: Sequence[str] = ()
+    """Names of the dimensions that there are."""
+    args: Sequence[str] = ()
+    """The script's own arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,38 +57,145 @@ class Obeys:
     """How the script obeys the preset's strategy; None when it does not."""
     why: str
     """One sentence with the reason."""
+    reader: Reader | None = None
+    """By what it would obey some preset, if not this one; None: by nothing that distui knows."""
+    options: tuple[str, ...] = ()
+    """Options of the script that are to be given, the last with the path of DeepSpeed's configuration behind it."""
 
 
-def look(script: str | None, source: str | bytes | None) -> Obeys:
+USUAL = Asked()
+
+
+def look(script: str | None, source: str | bytes | None, asked: Asked = USUAL) -> Obeys:
     """Look at the text (or bytes) `source` of `script`. Never raises."""
     name = script or "the command"
     if source is None:
         return Obeys(None, f"{name} could not be read as a script, so what it obeys is unknown.")
     try:
-        tree = _parse(source)
-        names = _Names(tree)
-        calls = [(names.full(call.func), call.lineno) for call in _calls(tree)]
+        found = parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return Obeys(None, f"{name} {_unreadable(error, source)}, so what it obeys is unknown.")
-    for full, line in calls:
-        if full in (PARALLELIZE, COPY):
-            doubt = "" if full == PARALLELIZE else ", if the parallelize.py beside it is distui's"
-            how = f"{name} calls parallelize() in line {line}: it obeys strategy and precision{doubt}."
-            return Obeys(how, how)
-    for full, line in calls:
-        what = _framework(full)
+    ours = found.find(PARALLELIZE, COPY)
+    if ours is not None:
+        return _parallelize(name, ours, asked)
+    for call in found.calls:
+        what = framework(call.full)
         if what:
-            return Obeys(None, f"{name} {what} in line {line}: the preset's strategy does not change that.")
+            return _theirs(f"{name} {what} in line {call.line}", found, call, asked)
     return Obeys(None, f"{name} {NOTHING}.")
 
 
-def _parse(source: str | bytes) -> ast.Module:
-    """The tree. Raises SyntaxError, ValueError (a NUL byte), RecursionError or MemoryError."""
-    if isinstance(source, str):
-        source = source.removeprefix("\ufeff")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # odd escapes in the user's strings are not this look's business
-        return ast.parse(source)
+def _parallelize(name: str, call: Call, asked: Asked) -> Obeys:
+    said = f"{name} calls parallelize() in line {call.line}"
+    if asked.kind == "deepspeed":
+        return Obeys(None, f"{said}, which is not DeepSpeed: take fsdp2, or zero1.", "parallelize")
+    doubt = "" if call.full == PARALLELIZE else ", if the parallelize.py beside it is distui's"
+    how = f"{said}: it obeys strategy and precision{doubt}."
+    return Obeys(how, how, "parallelize")
+
+
+def _theirs(said: str, found: Script, call: Call, asked: Asked) -> Obeys:
+    top, last = call.full.split(".", 1)[0], call.full.rpartition(".")[2]
+    if top == "deepspeed":
+        return _deepspeed(said, found, call, asked)
+    if last == "Accelerator":
+        return _accelerate(
+            said, "accelerate", call.keyword(*CLAIMED), call.keyword("mixed_precision"), asked
+        )
+    if top in ("transformers", "trl"):
+        return _trainer(said, found, asked)
+    return Obeys(None, f"{said}: the preset's strategy does not change that.")
+
+
+def _trainer(said: str, found: Script, asked: Asked) -> Obeys:
+    """The Trainer's own settings stand where its arguments are made, or on the command line."""
+    made = [call for call in found.calls if call.last.endswith(("TrainingArguments", "Config"))]
+    claims = next(filter(None, (call.keyword(*TRAINER_CLAIMED) for call in made)), None)
+    for word in asked.args:
+        option = word.split("=", 1)[0]
+        if option.removeprefix("--") in TRAINER_CLAIMED and option.startswith("--"):
+            return Obeys(
+                None, f"{said}, and its arguments say {option}: the preset's strategy does not change that."
+            )
+    precise = next(filter(None, (call.keyword("bf16", "fp16") for call in made)), None)
+    return _accelerate(said, "trainer", claims, precise, asked)
+
+
+def _accelerate(
+    said: str, reader: Reader, claims: ast.keyword | None, precise: ast.keyword | None, asked: Asked
+) -> Obeys:
+    if claims is not None:
+        where = f"{claims.arg} (line {claims.value.lineno})"
+        return Obeys(
+            None, f"{said} with its own {where}: the preset's strategy does not change that.", reader
+        )
+    why_not = _beyond_accelerate(asked)
+    if why_not:
+        return Obeys(None, f"{said}, {why_not}.", reader)
+    how = f"{said}: it obeys strategy and precision through the environment."
+    if precise is not None:
+        how = (
+            f"{said}: it obeys the strategy through the environment; the precision is its own "
+            f"({precise.arg} in line {precise.value.lineno})."
+        )
+    return Obeys(how, how, reader)
+
+
+def _beyond_accelerate(asked: Asked) -> str | None:
+    """Why Accelerate cannot do what is asked; None when it can."""
+    if asked.kind == "zero1":
+        return (
+            "which has no ZeroRedundancyOptimizer and trains as DDP: ds-zero1 divides its optimizer state"
+        )
+    if asked.kind in ("fsdp1", "fsdp2") and asked.backend == "gloo":
+        return "which knows no FSDP on CPU and trains as DDP there"
+    beyond = next((NO_WAY[name] for name in asked.mesh if name in NO_WAY), None)
+    return f"which does not divide a model by {beyond}: call parallelize() for that" if beyond else None
+
+
+def _deepspeed(said: str, found: Script, call: Call, asked: Asked) -> Obeys:
+    if asked.kind != "deepspeed":
+        return Obeys(
+            None, f"{said}, which obeys strategy deepspeed alone: take ds-zero1, 2 or 3.", "deepspeed"
+        )
+    if any(word.split("=", 1)[0] == OPTION for word in asked.args):
+        return Obeys(
+            None,
+            f"{said}, and its arguments name a configuration ({OPTION}): the preset's is not used.",
+            "deepspeed",
+        )
+    how = f"{said}: it obeys strategy and precision through "
+    if VARIABLE in found.texts:
+        return Obeys(f"{how}{VARIABLE}.", f"{how}{VARIABLE}.", "deepspeed")
+    given = call.keyword("config", "config_params")
+    if given is not None and not (
+        isinstance(given.value, ast.Attribute) and given.value.attr == OPTION[2:]
+    ):
+        return Obeys(
+            None,
+            f"{said} with a {given.arg} of its own: the preset's strategy does not change that.",
+            "deepspeed",
+        )
+    options = _deepspeed_options(found)
+    if not options:
+        return Obeys(
+            None,
+            f"{said} and takes no configuration from outside: have it call deepspeed.add_config_arguments(parser), "
+            f"or read the file that {VARIABLE} names.",
+            "deepspeed",
+        )
+    how += f"{OPTION}, which distui adds to its arguments."
+    return Obeys(how, how, "deepspeed", options)
+
+
+def _deepspeed_options(found: Script) -> tuple[str, ...]:
+    """By which options the script takes a configuration."""
+    if found.find("deepspeed.add_config_arguments") is not None:
+        return ("--deepspeed", OPTION)
+    for call in found.calls:
+        if call.last == "add_argument" and call.first_text() == OPTION:
+            return (OPTION,)
+    return ()
 
 
 def _unreadable(error: Exception, source: str | bytes) -> str:
@@ -94,59 +208,3 @@ def _unreadable(error: Exception, source: str | bytes) -> str:
         where = f" in line {error.lineno}" if error.lineno else ""
         return f"is not Python that can be read{where} ({error.msg})"
     return "is too deeply nested to be read"
-
-
-def _calls(tree: ast.Module) -> Iterator[ast.Call]:
-    found = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return iter(sorted(found, key=lambda call: (call.lineno, call.col_offset)))
-
-
-class _Names:
-    """What the script's imports and subclasses make of a name."""
-
-    def __init__(self, tree: ast.Module) -> None:
-        self.known: dict[str, str] = {}
-        self.stars: list[str] = []
-        nodes = list(ast.walk(tree))
-        for node in nodes:
-            if isinstance(node, ast.Import):
-                self._imported(node)
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                self._imported_from(node, node.module)
-        for node in nodes:
-            if isinstance(node, ast.ClassDef):
-                for full in filter(_framework, map(self.full, node.bases)):
-                    self.known[node.name] = full
-
-    def _imported(self, node: ast.Import) -> None:
-        for alias in node.names:
-            top = alias.name.split(".", 1)[0]
-            self.known.setdefault(alias.asname or top, alias.name if alias.asname else top)
-
-    def _imported_from(self, node: ast.ImportFrom, module: str) -> None:
-        for alias in node.names:
-            if alias.name == "*":
-                self.stars.append(module)
-            else:
-                self.known.setdefault(alias.asname or alias.name, f"{module}.{alias.name}")
-
-    def full(self, node: ast.expr) -> str:
-        """The full dotted name of `node`; "" when it is not a name that an import explains."""
-        if isinstance(node, ast.Name):
-            starred = (f"{module}.{node.id}" for module in self.stars)
-            guess = next((full for full in starred if full == PARALLELIZE or _framework(full)), "")
-            return self.known.get(node.id, guess)
-        if isinstance(node, ast.Attribute):
-            inner = self.full(node.value)
-            return f"{inner}.{node.attr}" if inner else ""
-        return ""
-
-
-def _framework(full: str) -> str | None:
-    package, _, last = full.rpartition(".")
-    if last in ("Trainer", "Fabric") and package.split(".", 1)[0] in LIGHTNING:
-        return f"leaves it to Lightning ({last})"
-    packages, what = FRAMEWORKS.get(last, ((), ""))
-    if any(package == known or package.startswith(f"{known}.") for known in packages):
-        return what
-    return None

@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from . import environ, mesh, nccl, nccl_presets, obeys, topology
 from .errors import PlanError
-from .launchers import torchrun
+from .launchers import torchrun, wiring
 from .model import Loaded, Preset, RestartPolicy, Topology
 
 __all__ = ["Place", "Plan", "PlanError", "Request", "command_plan", "make_plan"]
@@ -27,7 +27,7 @@ class Plan:
     preset: str
     strategy: str
     launcher: str
-    """"torchrun" (torch's own elastic launcher) or "command" (any program, supervised as it is)."""
+    """"torchrun" (torch's own elastic launcher) or "command" (any program, also another launcher, as it is)."""
     python: str
     """Interpreter of the training environment; "" for a command."""
     cwd: str
@@ -136,19 +136,27 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
     ranks = topology.ranks(preset, gpus, place.cores, place.nodes)
     sizes = _mesh(preset, ranks.nproc)
     env, notes = _rank_env(preset, request, place, wished, ranks)
-    look = obeys.look(script, None if request.no_python else place.script_source)
+    look = obeys.look(
+        script,
+        None if request.no_python else place.script_source,
+        obeys.Asked(kind=preset.strategy.kind, backend=ranks.backend, mesh=tuple(sizes), args=request.args),
+    )
+    python = request.python or place.python
+    launch = _launch(preset, request, place, ranks.nproc, script)
+    wired = wiring.wire(preset, launch, look, ranks.backend, place.run_dir, python or "python", env)
     return Plan(
         run=place.run,
         name=request.name or _name(request),
         run_dir=place.run_dir,
         preset=preset.name,
         strategy=preset.strategy.kind,
-        launcher=preset.launcher.kind,
-        python=request.python or place.python,
+        launcher=wired.launcher,
+        python=python,
         cwd=place.cwd,
-        argv=torchrun.argv(_launch(preset, request, place, ranks.nproc, script)),
+        argv=wired.argv,
         command=(*("-m",) * request.module, script, *request.args),
-        env=env,
+        env={**env, **wired.env},
+        files=wired.files,
         nnodes=preset.topology.nnodes,
         nnodes_min=preset.topology.nnodes_min,
         nproc_per_node=ranks.nproc,
@@ -159,7 +167,7 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
         restart=preset.restart,
         grace_s=preset.launcher.grace_s,
         hook=preset.hook,
-        notes=(*ranks.notes, *notes, *_node_notes(preset.topology, place.port), look.why),
+        notes=(*ranks.notes, *notes, *_node_notes(preset.topology, place.port), *wired.notes, look.why),
     )
 
 
@@ -277,11 +285,6 @@ def _adapted(preset: Preset, request: Request) -> Preset:
 
 
 def _launch(preset: Preset, request: Request, place: Place, nproc: int, script: str) -> torchrun.Launch:
-    refused = torchrun.own_option(preset.launcher.args)
-    if refused:
-        raise PlanError(
-            f"launcher.args holds {refused}, which distui sets itself: take it out of the preset."
-        )
     return torchrun.Launch(
         nnodes=preset.topology.nnodes,
         nnodes_min=preset.topology.nnodes_min,
@@ -293,6 +296,7 @@ def _launch(preset: Preset, request: Request, place: Place, nproc: int, script: 
         command=(script, *request.args),
         module=request.module,
         no_python=request.no_python,
+        rendezvous=preset.launcher.rendezvous,
         extra=preset.launcher.args,
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .errors import PlanError
-from .launchers import torchrun
+from .launchers import placing
 from .plan import Plan
 
 PORTS = range(20000, 30000)
@@ -38,12 +38,16 @@ def for_node(plan: Plan, node: int, addresses: Sequence[str], run_dir: str, cwd:
         raise PlanError(
             f"There is no node {node}: the plan is for {plan.nnodes}, and {len(addresses)} addresses are given."
         )
-    head, local = addresses[0], addresses[node]
-    argv = plan.argv
-    if plan.launcher == "torchrun" and plan.nnodes > 1:
-        argv = torchrun.placed(argv, head, local, node == 0)
+    argv, files = plan.argv, plan.files
+    if plan.nnodes > 1:
+        argv = placing.argv(plan.launcher, argv, plan.command, node, addresses)
+        files = placing.files(files, node, addresses)
+    names = tuple(plan.files)
+    words = {str(at): word for at, word in enumerate(argv)}
+    argv = tuple(placing.moved(words, names, plan.run_dir, run_dir).values())
+    env = placing.moved(plan.env, names, plan.run_dir, run_dir)
     run = part_id(plan.run, node)
-    seat = {"DISTUI_NODE": str(node), "DISTUI_NNODES": str(plan.nnodes), "DISTUI_HEAD": head}
+    seat = {"DISTUI_NODE": str(node), "DISTUI_NNODES": str(plan.nnodes), "DISTUI_HEAD": addresses[0]}
     return replace(
         plan,
         run=run,
@@ -52,5 +56,6 @@ def for_node(plan: Plan, node: int, addresses: Sequence[str], run_dir: str, cwd:
         python=python,
         node=node,
         argv=argv,
-        env={**plan.env, "DISTUI_RUN_ID": run, **seat},
+        env={**env, "DISTUI_RUN_ID": run, **seat},
+        files=placing.moved(files, names, plan.run_dir, run_dir),
     )

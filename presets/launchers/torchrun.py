@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 MODULE = "torch.distributed.run"
 """What `python -m` executes."""
@@ -15,9 +16,9 @@ MAX_RESTARTS = 100
 """More than any policy asks for: whether to restart is distui's decision, the launcher must only not
 give up before it."""
 
-HEAD, LOCAL, IS_HEAD = "{head}", "{local}", "{is_head}"
+HEAD, LOCAL, IS_HEAD, NODE = "{head}", "{local}", "{is_head}", "{node}"
 """What stands in the plan for several nodes where each node has its own: address of the head, address of
-this node, 1 on the head and 0 elsewhere."""
+this node, 1 on the head and 0 elsewhere, number of the node."""
 
 OWN_OPTIONS = frozenset(
     {
@@ -40,9 +41,23 @@ OWN_OPTIONS = frozenset(
         "redirects",
         "tee",
         "logs-specs",
+        "run-path",
     }
 )
-"""Options that distui sets itself, or that would break what it sets."""
+"""Options that distui sets itself, or that would break what it sets (`--run-path`: the ranks would not carry their
+environment from their start)."""
+
+IDLE = frozenset({"local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters"})
+"""Options that are passed on and do nothing: they choose among the ranks' output, which distui keeps all of."""
+
+FREE = IDLE | {
+    *("role", "numa-binding", "event-log-handler", "start-method", "signals-to-handle", "shutdown-timeout"),
+    "virtual-local-rank",
+}
+"""The other options of torchrun (2.13)."""
+
+OWN_LETTERS = frozenset("mrt")
+"""The same as single letters, which may stand before their value or before each other: -m, -r, -t."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,29 +83,24 @@ class Launch:
     """Address of this node; "" means `host`."""
     module: bool = False
     no_python: bool = False
+    rendezvous: Literal["c10d", "static", "standalone"] = "c10d"
+    """How the nodes meet: see model.Launcher."""
     extra: tuple[str, ...] = ()
 
 
 def argv(launch: Launch) -> tuple[str, ...]:
     """Everything after `python -m torch.distributed.run`.
 
-    Rendezvous is c10d for a fixed size too: the static one always shares its store with the ranks, and a
-    restarted group then reads the addresses of the one before. `is_host` and the local address are given
-    because torch guesses both from the host name. For several nodes the words that differ from node to node
-    hold placeholders, which `placed` fills.
+    The local address is given because torch guesses it from the host name. For several nodes the words that differ
+    from node to node hold placeholders, which `placed` fills.
     """
     several = launch.nnodes > 1
-    is_host = IS_HEAD if several else str(int(launch.is_head))
-    host = HEAD if several else launch.host
     options = {
         "--nnodes": str(launch.nnodes)
         if launch.nnodes_min is None
         else f"{launch.nnodes_min}:{launch.nnodes}",
         "--nproc-per-node": str(launch.nproc_per_node),
-        "--rdzv-backend": "c10d",
-        "--rdzv-endpoint": endpoint(host, launch.port),
-        "--rdzv-id": launch.run,
-        "--rdzv-conf": f"is_host={is_host},join_timeout=600,last_call_timeout=5,read_timeout=60",
+        **_meeting(launch, several),
         "--local-addr": LOCAL if several else launch.local_addr or launch.host,
         "--max-restarts": str(MAX_RESTARTS),
         "--monitor-interval": f"{launch.monitor_interval_s:g}",
@@ -98,19 +108,50 @@ def argv(launch: Launch) -> tuple[str, ...]:
     flags = ("-m",) * launch.module + ("--no-python",) * launch.no_python
     # argparse drops a "--" right after the script, unless one before it has ended the options already.
     flags += ("--",) * (launch.command[1:2] == ("--",))
-    return (*(part for pair in options.items() for part in pair), *launch.extra, *flags, *launch.command)
+    words = (part for pair in options.items() for part in pair if part)
+    return (*words, *launch.extra, *flags, *launch.command)
 
 
-def placed(arguments: Sequence[str], head: str, local: str, is_head: bool) -> tuple[str, ...]:
+def _meeting(launch: Launch, several: bool) -> dict[str, str]:
+    """Options of the rendezvous; "" for one without a value.
+
+    For c10d who is the host is said: torch guesses that, too.
+    """
+    host = HEAD if several else launch.host
+    if launch.rendezvous == "standalone":
+        return {"--standalone": ""}
+    if launch.rendezvous == "static":
+        return {
+            "--rdzv-backend": "static",
+            "--rdzv-id": launch.run,
+            "--rdzv-conf": "timeout=600",
+            "--node-rank": NODE if several else "0",
+            "--master-addr": host,
+            "--master-port": str(launch.port),
+        }
+    is_host = IS_HEAD if several else str(int(launch.is_head))
+    return {
+        "--rdzv-backend": "c10d",
+        "--rdzv-endpoint": endpoint(host, launch.port),
+        "--rdzv-id": launch.run,
+        "--rdzv-conf": f"is_host={is_host},join_timeout=600,last_call_timeout=5,read_timeout=60",
+    }
+
+
+def placed(arguments: Sequence[str], head: str, local: str, node: int) -> tuple[str, ...]:
     """`argv` of a launch on several nodes, for one of them; the script's own words are left alone."""
     filled = list(arguments)
     for option, placeholder, value in (
         ("--rdzv-endpoint", HEAD, f"[{head}]" if ":" in head else head),
-        ("--rdzv-conf", IS_HEAD, str(int(is_head))),
+        ("--rdzv-conf", IS_HEAD, str(int(node == 0))),
+        ("--node-rank", NODE, str(node)),
+        ("--master-addr", HEAD, head),
         ("--local-addr", LOCAL, local),
     ):
-        at = filled.index(option) + 1  # ours come before whatever the user wrote
-        filled[at] = filled[at].replace(placeholder, value)
+        # Ours come before whatever the user wrote, and --local-addr after all the others here.
+        if option in filled[: filled.index("--local-addr") + 1]:
+            at = filled.index(option) + 1
+            filled[at] = filled[at].replace(placeholder, value)
     return tuple(filled)
 
 
@@ -120,9 +161,15 @@ def endpoint(host: str, port: int) -> str:
 
 
 def own_option(arguments: Sequence[str]) -> str | None:
-    """The first of `arguments` that distui sets itself, or None. Both `--a-b` and `--a_b` count."""
+    """The first of `arguments` that distui sets itself, or None. Both `--a-b` and `--a_b` count, and what argparse
+    takes for one of them: a beginning of it, and single letters with a value behind.
+    """
     for argument in arguments:
         name = argument.split("=", 1)[0]
-        if name == "-m" or (name.startswith("--") and name[2:].replace("_", "-") in OWN_OPTIONS):
+        if name.startswith("--"):
+            option = name[2:].replace("_", "-")
+            if option and any(own.startswith(option) for own in OWN_OPTIONS) and option not in FREE:
+                return name
+        elif name[:1] == "-" and name[1:2] in OWN_LETTERS:
             return name
     return None

@@ -16,6 +16,7 @@ from typing import Any
 
 from . import spawned
 from .group import Group, heed
+from .plugin import python_path
 
 
 def run(group: Group) -> int:
@@ -173,4 +174,4 @@ def command_env(group: Group, stem: str) -> dict[str, str]:
         env["PATH"] = shim + os.pathsep + env.get("PATH", os.defpath)
         # Tasks that activate an environment put its torchrun first on PATH; bash asks its functions before that.
         env["BASH_FUNC_torchrun%%"] = '() { %s "$@"; }' % shlex.quote(os.path.join(shim, "torchrun"))
-    return env
+    return {**env, **python_path([])}

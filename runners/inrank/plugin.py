@@ -172,12 +172,26 @@ def rank_env(group: Group, local: int, stem: str) -> dict[str, str]:
         "DISTUI_ATTEMPT": str(group.attempt),
         "DISTUI_RANK_FILES": stem,
     }
+    folders = ["site"] if group.plan["hook"] else []
     if group.plan["hook"]:
         env["DISTUI_HOOK"] = "%s.r%d" % (os.environ["DISTUI_SOCKETS"], local)
-        site = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
-        rest = os.environ.get("PYTHONPATH", "")
-        env["PYTHONPATH"] = site + (os.pathsep + rest if rest else "")
-    return env
+    return {**env, **python_path(folders)}
+
+
+def python_path(folders: list[str]) -> dict[str, str]:
+    """PYTHONPATH with these folders of ours in front, and with the one for DeepSpeed on CPU where that is planned."""
+    said = os.environ
+    if said.get("DISTUI_BACKEND") == "gloo" and said.get("ACCELERATE_USE_DEEPSPEED") == "true":
+        folders = [*folders, "cpu"]
+    if not folders:
+        return {}
+    here = os.path.dirname(os.path.abspath(__file__))
+    rest = said.get("PYTHONPATH", "")
+    return {
+        "PYTHONPATH": os.pathsep.join(
+            [os.path.join(here, name) for name in folders] + ([rest] if rest else [])
+        )
+    }
 
 
 def gpu_of(local: int) -> str | None:

@@ -63,10 +63,6 @@ def test_a_copied_file_obeys_with_a_doubt() -> None:
             "ZeroRedundancyOptimizer",
             2,
         ),
-        ("import deepspeed\nengine, *_ = deepspeed.initialize(model=m)", "DeepSpeed", 2),
-        ("import accelerate\naccelerate.Accelerator()", "Accelerate", 2),
-        ("from transformers import Trainer\nTrainer()", "transformers Trainer", 2),
-        ("from transformers import Trainer\nclass T(Trainer):\n  pass\nT()", "transformers Trainer", 4),
         ("import lightning as L\nL.Trainer()", "Lightning", 2),
         ("from pytorch_lightning import Trainer\nTrainer()", "Lightning", 2),
     ],
@@ -76,6 +72,104 @@ def test_a_script_with_its_own_strategy_is_named(source: str, what: str, line: i
     assert look.how is None
     assert what in look.why
     assert f"in line {line}: the preset's strategy does not change that." in look.why
+
+
+ACCELERATE = "import accelerate\naccelerate.Accelerator()"
+TRAINER = "from transformers import Trainer\nTrainer()"
+ARGPARSE = "import argparse, deepspeed\np = argparse.ArgumentParser()\n"
+OPTIONS = (
+    f"{ARGPARSE}args = deepspeed.add_config_arguments(p).parse_args()\ndeepspeed.initialize(args=args)"
+)
+
+
+def asked(kind: str, backend: str = "nccl", mesh: str = "", args: str = "") -> obeys.Asked:
+    return obeys.Asked(kind=kind, backend=backend, mesh=mesh.split(), args=args.split())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["single", "ddp", "fsdp1", "fsdp2", "deepspeed"])
+@pytest.mark.parametrize(
+    ("source", "reader", "what"),
+    [
+        (ACCELERATE, "accelerate", "Accelerate (Accelerator) in line 2"),
+        ("from accelerate import *\nAccelerator(cpu=False, fsdp_plugin=None)", "accelerate", "line 2"),
+        (TRAINER, "trainer", "the transformers Trainer in line 2"),
+        ("from transformers import Seq2SeqTrainer as S\nS()", "trainer", "Seq2SeqTrainer in line 2"),
+        ("import trl\ntrl.DPOTrainer()", "trainer", "the trl DPOTrainer in line 2"),
+        ("from transformers import Trainer\nclass T(Trainer):\n  pass\nT()", "trainer", "in line 4"),
+    ],
+)
+def test_accelerate_and_trainers_obey_through_the_environment(
+    kind: str, source: str, reader: str, what: str
+) -> None:
+    look = obeys.look("train.py", source, asked(kind))
+    assert look.how is not None
+    assert what in look.how
+    assert look.how.endswith("it obeys strategy and precision through the environment.")
+    assert (look.why, look.reader) == (look.how, reader)
+
+
+@pytest.mark.parametrize(
+    ("source", "wanted", "why"),
+    [
+        (ACCELERATE, asked("zero1"), "has no ZeroRedundancyOptimizer and trains as DDP"),
+        (ACCELERATE, asked("fsdp2", "gloo"), "knows no FSDP on CPU and trains as DDP there"),
+        (TRAINER, asked("fsdp1", "gloo"), "knows no FSDP on CPU"),
+        (ACCELERATE, asked("fsdp2", mesh="dp_shard tp"), "does not divide a model by mesh.tp"),
+        (
+            "from accelerate import Accelerator\nAccelerator(fsdp_plugin=p)",
+            asked("fsdp2"),
+            "fsdp_plugin (line 2)",
+        ),
+        ("from accelerate import Accelerator\nAccelerator(cpu=True)", asked("ddp"), "its own cpu (line 2)"),
+        (
+            "from transformers import *\na = TrainingArguments(deepspeed='x')\nTrainer(a)",
+            asked("ddp"),
+            "its own deepspeed (line 2)",
+        ),
+        (TRAINER, asked("ddp", args="--fsdp full_shard"), "its arguments say --fsdp"),
+        (OPTIONS, asked("ddp"), "obeys strategy deepspeed alone"),
+        (OPTIONS, asked("deepspeed", args="--deepspeed_config=own.json"), "name a configuration"),
+        ("import deepspeed\ndeepspeed.initialize(config={})", asked("deepspeed"), "a config of its own"),
+        (
+            "import deepspeed\ndeepspeed.initialize(args)",
+            asked("deepspeed"),
+            "call deepspeed.add_config_arguments",
+        ),
+        (f"from {WHOLE} import parallelize\nparallelize(m)", asked("deepspeed"), "which is not DeepSpeed"),
+    ],
+)
+def test_what_does_not_obey_is_told_why(source: str, wanted: obeys.Asked, why: str) -> None:
+    look = obeys.look("train.py", source, wanted)
+    assert look.how is None
+    assert why in look.why
+    assert look.why.endswith(".")
+    assert "\n" not in look.why
+
+
+def test_a_precision_of_the_scripts_own_is_said() -> None:
+    source = "from accelerate import Accelerator\nAccelerator(mixed_precision='fp16')"
+    how = obeys.look("t.py", source).how
+    assert how is not None
+    assert how.endswith("the precision is its own (mixed_precision in line 2).")
+    trainer = "from transformers import *\na = TrainingArguments(bf16=True)\nTrainer(a)"
+    assert "(bf16 in line 2)" in obeys.look("t.py", trainer).why
+
+
+@pytest.mark.parametrize(
+    ("source", "options"),
+    [
+        (OPTIONS, ("--deepspeed", "--deepspeed_config")),
+        (f"{ARGPARSE}p.add_argument('--deepspeed_config')\ndeepspeed.initialize()", ("--deepspeed_config",)),
+        (f"{ARGPARSE}p.add_argument('--deepspeed_config')\ndeepspeed.initialize(config=a.deepspeed_config)",
+         ("--deepspeed_config",)),
+        ("import os, deepspeed\ndeepspeed.initialize(config=os.environ['DISTUI_DEEPSPEED_CONFIG'])", ()),
+    ],
+)  # fmt: skip
+def test_deepspeed_scripts_obey_through_the_configuration(source: str, options: tuple[str, ...]) -> None:
+    look = obeys.look("train.py", source, asked("deepspeed"))
+    assert look.how is not None
+    assert "hands its model to DeepSpeed" in look.how
+    assert (look.reader, look.options) == ("deepspeed", options)
 
 
 @pytest.mark.parametrize(

@@ -83,13 +83,23 @@ def test_the_environment_that_every_rank_needs() -> None:
                 "find_unused_parameters": False,
                 "gradient_as_bucket_view": True,
                 "static_graph": False,
+                "device_mesh": False,
             },
         ),
-        ("fsdp2", ("strategy.reshard_after_forward=false",), {"reshard_after_forward": False}),
+        (
+            "fsdp2",
+            ("strategy.reshard_after_forward=false",),
+            {"reshard_after_forward": False, "wrap": [], "cpu_offload": False},
+        ),
         (
             "zero1",
             (),
-            {"find_unused_parameters": False, "gradient_as_bucket_view": True, "static_graph": False},
+            {
+                "find_unused_parameters": False,
+                "gradient_as_bucket_view": True,
+                "static_graph": False,
+                "device_mesh": False,
+            },
         ),
     ],
 )

@@ -1,0 +1,211 @@
+"""Accelerate: the environment its scripts obey under any launcher, and the YAML and argv of `accelerate launch`.
+
+Names and values: accelerate 1.15 (`utils/launch.py`, `utils/dataclasses.py`, `commands/config/config_args.py` there).
+One mapping in the shape of its YAML is the source of all three, so that they cannot say different things.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from .. import schema, yamltext
+from ..errors import PlanError
+from ..model import Preset
+from .torchrun import Launch
+
+MODULE = "accelerate.commands.launch"
+"""What `python -m` executes."""
+
+HEAD, NODE = "{head}", "{node}"
+"""What stands in the plan for several nodes: address of the head, number of the node."""
+
+FORMS = frozenset({"--multi_gpu", "--use_fsdp", "--use_deepspeed"})
+"""With one of these in launcher.args everything is said by flags, and no YAML is written."""
+
+IN_THE_FILE = ("zero_stage", "gradient_accumulation_steps", "gradient_clipping", "offload_optimizer_device",
+               "offload_param_device", "offload_optimizer_nvme_path", "offload_param_nvme_path",
+               "zero3_save_16bit_model")  # fmt: skip
+"""Keys of `deepspeed_config` that Accelerate refuses beside a DeepSpeed file, which distui always writes."""
+
+_MIXED = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
+_RENAMED = {"fsdp_transformer_layer_cls_to_wrap": "FSDP_TRANSFORMER_CLS_TO_WRAP"}
+_TO_PARALLEL = "parallelism_config_"
+
+
+def config(preset: Preset, launch: Launch, backend: str, deepspeed_file: str) -> dict[str, Any]:
+    """accelerate's YAML as values, with the table [accelerate] over what the fields make; for node 0.
+
+    `deepspeed_file`: path of DeepSpeed's configuration. Raises PlanError.
+    """
+    kind, world = preset.strategy.kind, launch.nnodes * launch.nproc_per_node
+    made: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "debug": False,
+        "distributed_type": _type(kind, world, backend),
+        "mixed_precision": _MIXED[preset.precision.param],
+        "machine_rank": 0,
+        "num_machines": launch.nnodes,
+        "num_processes": world,
+        "rdzv_backend": "static",
+        "same_network": True,
+        "main_process_port": launch.port,
+        "main_training_function": "main",
+        "use_cpu": backend == "gloo",
+    }
+    if launch.nnodes > 1:
+        made["main_process_ip"] = HEAD
+    if made["distributed_type"] == "FSDP":
+        made["fsdp_config"] = _fsdp(preset)
+        if kind == "fsdp2" and preset.mesh.dp_replicate > 1:
+            made["parallelism_config"] = _hybrid(preset, world)
+    if kind == "deepspeed":
+        made["deepspeed_config"] = _deepspeed(preset, deepspeed_file)
+    merged = schema.merged(made, dict(preset.accelerate))
+    assert isinstance(merged, Mapping)
+    return dict(merged)
+
+
+def _type(kind: str, world: int, backend: str) -> str:
+    """On CPU too MULTI_GPU: of all types only that, FSDP and DEEPSPEED make `accelerate launch` start several ranks."""
+    if kind == "deepspeed":
+        return "DEEPSPEED"
+    if kind in ("fsdp1", "fsdp2") and backend != "gloo":
+        return "FSDP"
+    return "MULTI_GPU" if world > 1 else "NO"
+
+
+def _fsdp(preset: Preset) -> dict[str, Any]:
+    strategy = preset.strategy
+    made: dict[str, Any] = {
+        "fsdp_version": 2 if strategy.kind == "fsdp2" else 1,
+        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "fsdp_offload_params": strategy.cpu_offload,
+        "fsdp_cpu_ram_efficient_loading": True,
+        # `accelerate launch` asks for it beside efficient loading, also where FSDP2 has no use for it.
+        "fsdp_sync_module_states": True,
+    }
+    if strategy.wrap:
+        made["fsdp_transformer_layer_cls_to_wrap"] = ",".join(strategy.wrap)
+    if strategy.kind == "fsdp2":
+        return {**made, "fsdp_reshard_after_forward": bool(strategy.reshard_after_forward)}
+    return {
+        **made,
+        "fsdp_sharding_strategy": strategy.sharding,
+        "fsdp_reshard_after_forward": strategy.sharding,
+        "fsdp_backward_prefetch": "BACKWARD_PRE",
+        "fsdp_use_orig_params": True,
+    }
+
+
+def _hybrid(preset: Preset, world: int) -> dict[str, Any]:
+    mesh = preset.mesh
+    shard = world // math.prod((mesh.pp, mesh.dp_replicate, mesh.cp, mesh.tp))
+    return {f"{_TO_PARALLEL}dp_replicate_size": mesh.dp_replicate, f"{_TO_PARALLEL}dp_shard_size": shard}
+
+
+def _deepspeed(preset: Preset, path: str) -> dict[str, Any]:
+    """Raises PlanError for keys that Accelerate would refuse."""
+    own = preset.accelerate.get("deepspeed_config")
+    for key in IN_THE_FILE:
+        if isinstance(own, Mapping) and key in own:
+            raise PlanError(
+                f"accelerate.deepspeed_config.{key} does not go with the file that distui writes for DeepSpeed: "
+                "say it in [strategy], [batch] or [deepspeed]."
+            )
+    return {
+        "deepspeed_config_file": path,
+        "deepspeed_multinode_launcher": "standard",
+        "zero3_init_flag": preset.strategy.stage == 3,
+    }
+
+
+def environment(config: Mapping[str, Any]) -> dict[str, str]:
+    """What `accelerate launch` would give each rank for this configuration: for scripts under any other launcher."""
+    env = {"ACCELERATE_MIXED_PRECISION": str(config.get("mixed_precision") or "no")}
+    kind = config.get("distributed_type")
+    # Without it Accelerate takes each rank on CPU for a world of its own; with it, it knows no DeepSpeed.
+    if config.get("use_cpu") and kind != "DEEPSPEED":
+        env["ACCELERATE_USE_CPU"] = "true"
+    for key, value in _table(config, "dynamo_config"):
+        env[f"ACCELERATE_{key if key.startswith('dynamo_') else f'dynamo_{key}'}".upper()] = _text(value)
+    if kind == "FSDP":
+        env["ACCELERATE_USE_FSDP"] = "true"
+        for key, value in _table(config, "fsdp_config"):
+            key = key if key.startswith("fsdp_") else f"fsdp_{key}"
+            env[_RENAMED.get(key, key.upper())] = _text(value)
+        env |= _parallelism(config)
+    if kind == "DEEPSPEED":
+        env |= _deepspeed_env(config)
+    return env
+
+
+def _parallelism(config: Mapping[str, Any]) -> dict[str, str]:
+    found = {key.upper(): _text(value) for key, value in _table(config, "parallelism_config")}
+    return {"ACCELERATE_USE_PARALLELISM_CONFIG": "true", **found} if found else {}
+
+
+def _deepspeed_env(config: Mapping[str, Any]) -> dict[str, str]:
+    named = {
+        "deepspeed_config_file": "ACCELERATE_DEEPSPEED_CONFIG_FILE",
+        "zero3_init_flag": "ACCELERATE_DEEPSPEED_ZERO3_INIT",
+        "deepspeed_moe_layer_cls_names": "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES",
+    }
+    found = dict(_table(config, "deepspeed_config"))
+    return {
+        "ACCELERATE_USE_DEEPSPEED": "true",
+        **{named[key]: _text(value) for key, value in found.items() if key in named},
+    }
+
+
+def _table(config: Mapping[str, Any], name: str) -> list[tuple[str, Any]]:
+    table = config.get(name)
+    if not isinstance(table, Mapping):
+        return []
+    return [(key, value) for key, value in table.items() if value is not None]
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def files(config: Mapping[str, Any]) -> dict[str, str]:
+    """The YAML of each node, by its path in the run directory: one where there is one node."""
+    nodes = int(config.get("num_machines") or 1)
+    if nodes == 1:
+        return {"accelerate.yaml": yamltext.dump(config)}
+    return {
+        f"accelerate/node-{node}.yaml": yamltext.dump({**config, "machine_rank": node})
+        for node in range(nodes)
+    }
+
+
+def argv(python: str, config: Mapping[str, Any], launch: Launch, run_dir: str) -> tuple[str, ...]:
+    """`accelerate launch` with its YAML, or by flags where launcher.args hold one of FORMS. Raises PlanError."""
+    by_flags = FORMS & set(launch.extra)
+    if len(by_flags) > 1:
+        raise PlanError(
+            f"launcher.args holds {' and '.join(sorted(by_flags))}: accelerate takes one of them."
+        )
+    name = "accelerate.yaml" if launch.nnodes == 1 else f"accelerate/node-{NODE}.yaml"
+    said = _flags(config) if by_flags else ("--config_file", f"{run_dir}/{name}")
+    form = ("--module",) * launch.module + ("--no_python",) * launch.no_python
+    return (python, "-m", MODULE, *said, *launch.extra, *form, *launch.command)
+
+
+def _flags(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The same configuration as options of `accelerate launch`."""
+    said: dict[str, Any] = {
+        key: config[key]
+        for key in ("num_processes", "num_machines", "main_process_ip", "main_process_port", "mixed_precision",
+                    "rdzv_backend")
+        if config.get(key) is not None
+    }  # fmt: skip
+    said["machine_rank"] = NODE if int(config.get("num_machines") or 1) > 1 else 0
+    said["dynamo_backend"] = "no"
+    for table in ("fsdp_config", "deepspeed_config", "dynamo_config", "parallelism_config"):
+        said |= dict(_table(config, table))
+    pairs = (("--" + key, _text(value)) for key, value in said.items())
+    switches = ("--use_parallelism_config",) * bool(_table(config, "parallelism_config"))
+    return (*(word for pair in pairs for word in pair), *switches, "--same_network")

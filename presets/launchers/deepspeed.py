@@ -1,0 +1,247 @@
+"""DeepSpeed: its configuration from a preset, and what its own launcher needs: argv, hostfile, environment file.
+
+Keys and options: DeepSpeed 0.19 (`deepspeed/runtime/config.py`, `deepspeed/launcher/runner.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from .. import schema
+from ..errors import PlanError
+from ..model import Preset, Strategy
+from ..secrets import is_secret
+from .torchrun import Launch
+
+MODULE = "deepspeed.launcher.runner"
+"""What `python -m` executes: the program `deepspeed`."""
+
+CONFIG_FILE = "ds_config.json"
+HOST_FILE = "hostfile"
+ENV_FILE = "deepspeed_env"
+HEAD_SCRIPT = "deepspeed.sh"
+"""In the run directory."""
+
+VARIABLE = "DISTUI_DEEPSPEED_CONFIG"
+"""Path of the configuration, for a script that asks for it itself."""
+MARKER = "DISTUI_DEEPSPEED_RUN"
+"""By which the ranks that the head started over ssh are known on each node."""
+
+HEAD, NODE = "{head}", "{node}"
+
+_QUOTED = re.compile(r'["$`\\\\]')
+"""What keeps a meaning between a shell's double quotes."""
+
+Reader = Literal["deepspeed", "accelerate", "trainer"]
+"""Who reads the configuration; the latter two fill in what is "auto"."""
+
+
+def address(node: int) -> str:
+    """What stands in the plan for the address of a node."""
+    return f"{{address {node}}}"
+
+
+def config(preset: Preset, backend: str, reader: Reader) -> dict[str, Any]:
+    """DeepSpeed's configuration, with the table [deepspeed] over what the fields make. Raises PlanError."""
+    made: dict[str, Any] = {
+        **_batch(preset, reader),
+        **_precision(preset, reader),
+        "zero_optimization": _zero(preset.strategy, backend),
+        "zero_allow_untested_optimizer": True,
+    }
+    if reader == "deepspeed" and preset.strategy.offload_optimizer == "cpu":
+        made["zero_force_ds_cpu_optimizer"] = False
+    merged = schema.merged(made, dict(preset.deepspeed))
+    assert isinstance(merged, Mapping)
+    return dict(merged)
+
+
+def text(made: Mapping[str, Any]) -> str:
+    """The file."""
+    return json.dumps(made, indent=2) + "\n"
+
+
+def _batch(preset: Preset, reader: Reader) -> dict[str, Any]:
+    """Accelerate and the Trainer know the batch by the script's data loader; DeepSpeed itself asks for it."""
+    steps = preset.batch.accumulation
+    if reader == "deepspeed":
+        return {
+            "train_micro_batch_size_per_gpu": preset.batch.micro or 1,
+            "gradient_accumulation_steps": steps,
+        }
+    made: dict[str, Any] = {
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": steps if steps > 1 else "auto",
+    }
+    # Accelerate's own "auto" is 1.0, for scripts that never clip, too; the Trainer's is its max_grad_norm.
+    return {**made, "gradient_clipping": "auto"} if reader == "trainer" else made
+
+
+def _precision(preset: Preset, reader: Reader) -> dict[str, Any]:
+    param, reduce = preset.precision.param, preset.precision.reduce
+    made: dict[str, Any] = {}
+    if param != "fp32":
+        made[param] = {"enabled": True}
+    if reduce != param:
+        made["communication_data_type"] = reduce
+    return made
+
+
+def _zero(strategy: Strategy, backend: str) -> dict[str, Any]:
+    made: dict[str, Any] = {"stage": strategy.stage}
+    for name, device in (
+        ("offload_optimizer", strategy.offload_optimizer),
+        ("offload_param", strategy.offload_param),
+    ):
+        if device == "none":
+            continue
+        _check_offload(name, device, strategy)
+        made[name] = {"device": device, "pin_memory": backend == "nccl"}
+        if device == "nvme":
+            made[name]["nvme_path"] = strategy.nvme_path
+    return made
+
+
+def _check_offload(name: str, device: str, strategy: Strategy) -> None:
+    """Raises PlanError."""
+    least = 3 if name == "offload_param" or device == "nvme" else 1
+    if strategy.stage < least:
+        raise PlanError(
+            f'strategy.{name} "{device}" needs strategy.stage {least}{"" if least == 3 else " or more"}, '
+            f'not {strategy.stage}: raise the stage, or set {name} = "none".'
+        )
+    if device == "nvme" and not strategy.nvme_path.startswith("/"):
+        raise PlanError(
+            f'strategy.{name} "nvme" needs strategy.nvme_path, a folder on a local disk, from / on: '
+            f"not {strategy.nvme_path!r}."
+        )
+
+
+def environment(backend: str, path: str) -> dict[str, str]:
+    """For every rank. DeepSpeed takes a machine for one with GPUs unless it is told."""
+    return {VARIABLE: path, **({"DS_ACCELERATOR": "cpu"} if backend == "gloo" else {})}
+
+
+# --- its own launcher ----------------------------------------------------------------------------------------
+
+
+def starts_each_node(launch: Launch) -> bool:
+    """Whether each node starts its own ranks (`--no_ssh`), so that no ssh between nodes is needed."""
+    return "--no_ssh" in launch.extra
+
+
+def argv(python: str, launch: Launch, run_dir: str) -> tuple[str, ...]:
+    """The launcher's command line on one node; on several through HEAD_SCRIPT, unless each starts its own ranks."""
+    form = ("--module",) * launch.module + ("--no_python",) * launch.no_python
+    base = (
+        python,
+        "-m",
+        MODULE,
+        "--num_gpus",
+        str(launch.nproc_per_node),
+        "--master_port",
+        str(launch.port),
+    )
+    rest = (*launch.extra, *form, *launch.command)
+    if launch.nnodes == 1:
+        return (*base, "--hostfile", "/dev/null", *rest)  # a file of an earlier job must not count
+    several = (*base, "--hostfile", f"{run_dir}/{HOST_FILE}", "--master_addr", HEAD)
+    if starts_each_node(launch):
+        return (*several, "--node_rank", NODE, *rest)
+    return ("sh", f"{run_dir}/{HEAD_SCRIPT}", NODE, *several, *rest)
+
+
+def files(launch: Launch, env: Mapping[str, str]) -> dict[str, str]:
+    """What the launcher reads, by path in the run directory; nothing for one node."""
+    if launch.nnodes == 1:
+        return {}
+    made = {HOST_FILE: hostfile(launch)}
+    if not starts_each_node(launch):
+        made |= {ENV_FILE: env_file({**env, MARKER: launch.run}), HEAD_SCRIPT: head_script(launch)}
+    return made
+
+
+def hostfile(launch: Launch) -> str:
+    """A line a node."""
+    return "".join(f"{address(node)} slots={launch.nproc_per_node}\n" for node in range(launch.nnodes))
+
+
+def env_file(env: Mapping[str, str]) -> str:
+    """What the launcher exports on every node: it passes on hardly anything of its own environment.
+
+    It puts values between double quotes without a look into them. Secrets are left out: the file is no place for them,
+    nor is the command line that the launcher makes of it.
+    """
+    lines = []
+    for name, value in sorted(env.items()):
+        if is_secret(name) or "\n" in value or "%" in value:  # pdsh has its own use for %
+            continue
+        lines.append(f"{name}={_QUOTED.sub(_escaped, value)}\n")
+    return "".join(lines)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return "\\" + found[0]
+
+
+def left_out(env: Mapping[str, str]) -> list[str]:
+    """Names that `env_file` cannot hold."""
+    return sorted(name for name, value in env.items() if is_secret(name) or "\n" in value or "%" in value)
+
+
+def head_script(launch: Launch) -> str:
+    """Started on every node as `sh FILE NODE COMMAND…`: the head runs the command, the others wait for their ranks.
+
+    DeepSpeed's ranks are children of an ssh server, the head's own, too: they are found by MARKER, and ended by pid.
+    """
+    hosts = " ".join(shlex.quote(address(node)) for node in range(launch.nnodes))
+    return f"""\
+# The head of the run starts the ranks of every node, through ssh; the other nodes wait until theirs have ended.
+node=$1; shift
+ranks() {{ grep -lsz '^{MARKER}={launch.run}$' /proc/[0-9]*/environ | cut -d/ -f3; }}
+end() {{
+  trap '' TERM INT HUP
+  for try in 1 2 3 4 5 6 7 8 9 10; do
+    found=$(ranks)
+    [ -n "$found" ] || return 0
+    kill -TERM $found 2>/dev/null
+    sleep 1
+  done
+  kill -KILL $(ranks) 2>/dev/null
+}}
+trap 'end; exit 143' TERM INT HUP
+if [ "$node" = 0 ]; then
+  for host in {hosts}; do
+    ssh -o BatchMode=yes -o ConnectTimeout=10 "$host" true </dev/null || {{
+      echo "distui: ssh to $host asks for something, or fails: let this node log in there without a password," \\
+        "or take launcher.kind torchrun, which needs no ssh" >&2
+      exit 1
+    }}
+  done
+  command -v pdsh >/dev/null || echo "distui: there is no pdsh on this node, by which deepspeed starts ranks" >&2
+  "$@" &
+  wait $!
+  code=$?
+  end
+  exit $code
+fi
+seen= waited=0
+while :; do
+  if [ -n "$(ranks)" ]; then
+    seen=1
+  elif [ -n "$seen" ]; then
+    exit 0
+  elif [ $waited -ge 900 ]; then
+    echo "distui: the head has started no rank here in 15 minutes" >&2
+    exit 1
+  fi
+  waited=$((waited + 1))
+  sleep 1 &
+  wait $!
+done
+"""

@@ -1,0 +1,148 @@
+"""A preset and a script → what its launcher is given: argv, environment, files. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from ..errors import PlanError
+from ..model import Preset
+from ..obeys import Obeys
+from . import accelerate, deepspeed, torchrun
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wired:
+    """How the ranks are started."""
+
+    launcher: str
+    """"torchrun", or "command": a launcher that runs as it is."""
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    """Added to what the plan says anyway."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def wire(
+    preset: Preset, launch: torchrun.Launch, look: Obeys, backend: str, run_dir: str, python: str,
+    env: Mapping[str, str],
+) -> Wired:  # fmt: skip
+    """Everything of a start that depends on the launcher or on who reads the preset. `env`: the plan's so far.
+
+    `python` starts a launcher of another program's. Raises PlanError.
+    """
+    launch = _with_options(launch, look, run_dir)
+    path = f"{run_dir}/{deepspeed.CONFIG_FILE}"
+    config = accelerate.config(preset, launch, backend, path)
+    added = accelerate.environment(config)
+    files: dict[str, str] = {}
+    if preset.batch.accumulation > 1 and preset.strategy.kind != "deepspeed":
+        added["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = str(preset.batch.accumulation)
+    if preset.strategy.kind == "deepspeed":
+        reader: deepspeed.Reader = look.reader if look.reader in ("trainer", "accelerate") else "deepspeed"
+        files[deepspeed.CONFIG_FILE] = deepspeed.text(deepspeed.config(preset, backend, reader))
+        added |= deepspeed.environment(backend, path)
+    notes = _notes(preset, look)
+    # What the user wished for wins: the preset's fields are only where these come from.
+    added = {name: value for name, value in added.items() if name not in env}
+    if preset.launcher.kind == "torchrun":
+        return Wired(
+            launcher="torchrun", argv=_torchrun(preset, launch), env=added, files=files,
+            notes=(*notes, *_idle(launch)),
+        )  # fmt: skip
+    return _own(preset, launch, config, backend, run_dir, python, {**env, **added}, added, files, notes)
+
+
+def _own(
+    preset: Preset, launch: torchrun.Launch, config: Mapping[str, object], backend: str, run_dir: str, python: str,
+    whole: Mapping[str, str], added: dict[str, str], files: dict[str, str], notes: tuple[str, ...],
+) -> Wired:  # fmt: skip
+    """`accelerate launch` or `deepspeed`, as a command. Raises PlanError."""
+    kind = preset.launcher.kind
+    if launch.nnodes_min is not None:
+        raise PlanError(
+            f"launcher {kind} knows no elastic run: give one number for --nnodes, or take torchrun."
+        )
+    said = f"{kind} runs as it is: a restart stops it and starts it again, and each node is one rank on the screen."
+    if kind == "accelerate":
+        argv = accelerate.argv(python, config, launch, run_dir)
+        if not accelerate.FORMS & set(launch.extra):
+            files |= accelerate.files(config)
+        return Wired(launcher="command", argv=argv, env=added, files=files, notes=(*notes, said))
+    files |= deepspeed.files(launch, whole)
+    if deepspeed.ENV_FILE in files:
+        added["DS_ENV_FILE"] = f"{run_dir}/{deepspeed.ENV_FILE}"
+        said += " The first node logs in to all others, and to itself, by ssh without a password."
+        lost = deepspeed.left_out(whole)
+        notes += tuple(f"{', '.join(lost)}: not passed on to the other nodes." for _ in lost[:1])
+    argv = deepspeed.argv(python, launch, run_dir)
+    return Wired(launcher="command", argv=argv, env=added, files=files, notes=(*notes, said))
+
+
+def _with_options(launch: torchrun.Launch, look: Obeys, run_dir: str) -> torchrun.Launch:
+    """The script's own arguments, with those by which it takes DeepSpeed's configuration."""
+    if look.how is None or not look.options:
+        return launch
+    script, *args = launch.command
+    path = f"{run_dir}/{deepspeed.CONFIG_FILE}"
+    return replace(launch, command=(script, *look.options, path, *args))
+
+
+def _torchrun(preset: Preset, launch: torchrun.Launch) -> tuple[str, ...]:
+    """Raises PlanError."""
+    refused = torchrun.own_option(launch.extra)
+    if refused:
+        raise PlanError(
+            f"launcher.args holds {refused}, which distui sets itself: take it out of the preset."
+        )
+    several = launch.nnodes > 1
+    if launch.rendezvous == "standalone" and several:
+        raise PlanError(
+            f"launcher.rendezvous standalone is for one node, not {launch.nnodes}: take c10d, or static."
+        )
+    if launch.rendezvous == "static" and launch.nnodes_min is not None:
+        raise PlanError(
+            "launcher.rendezvous static knows no elastic run: take c10d, or one number of nodes."
+        )
+    return torchrun.argv(launch)
+
+
+def _idle(launch: torchrun.Launch) -> tuple[str, ...]:
+    given = (word.split("=", 1)[0] for word in launch.extra)
+    return tuple(
+        f"launcher.args {name} does nothing here: every rank's output has files of its own."
+        for name in given
+        if name.removeprefix("--").replace("_", "-") in torchrun.IDLE
+    )
+
+
+def _notes(preset: Preset, look: Obeys) -> tuple[str, ...]:
+    """What of the preset a script does not get that obeys otherwise."""
+    if look.how is None or look.reader == "parallelize":
+        return ()
+    strategy, notes = preset.strategy, []
+    if look.reader == "deepspeed":
+        if preset.batch.micro is None:
+            notes.append(
+                "DeepSpeed is told train_micro_batch_size_per_gpu 1: set batch.micro to what a rank takes at once."
+            )
+        return tuple(notes)
+    if strategy.kind in ("fsdp1", "fsdp2") and preset.precision.reduce != preset.precision.param:
+        notes.append(
+            f"Accelerate sums gradients in precision.param ({preset.precision.param}), "
+            f"not in {preset.precision.reduce}."
+        )
+    if strategy.kind == "fsdp2" and not isinstance(strategy.reshard_after_forward, bool):
+        notes.append(
+            f"Accelerate knows no number for strategy.reshard_after_forward: {strategy.reshard_after_forward} is true."
+        )
+    if strategy.kind == "fsdp1" and not strategy.limit_all_gathers:
+        notes.append("Accelerate limits all-gathers whatever strategy.limit_all_gathers says.")
+    if strategy.kind == "ddp":
+        notes.append("Accelerate takes DDP's options (buckets, unused parameters) from the script alone.")
+    if preset.batch.accumulation > 1 and look.reader == "accelerate":
+        notes.append("batch.accumulation acts where the script uses accelerator.accumulate().")
+    if preset.batch.accumulation > 1 and look.reader == "trainer":
+        notes.append("batch.accumulation has to be the Trainer's gradient_accumulation_steps, too.")
+    return tuple(notes)
