@@ -45,6 +45,7 @@ def add_verbs(verbs: Verbs) -> None:
     """Every verb, in the order in which a run meets them."""
     _launch(verbs, "launch", "start a run and open the cockpit on it", "launch:launch")
     _launch(verbs, "plan", "print what launch would do, and do nothing", "launch:plan")
+    _launch(verbs, "lint", "what is wrong with a launch, or with files, before it costs", "lint:lint")
     _exec(verbs)
     _looking(verbs)
     _changing(verbs)
@@ -83,10 +84,11 @@ def _start_options(verb: argparse.ArgumentParser) -> None:
 
 
 def _launch(verbs: Verbs, name: str, summary: str, function: str) -> None:
-    verb = verbs.add_parser(
-        name, help=summary, usage=f"distui {name} PRESET [options] -- SCRIPT [ARGS…]", description=summary
-    )
-    verb.add_argument("preset", nargs="?", metavar="PRESET", help="`distui presets` lists them")
+    files = " | FILE… | -- COMMAND…" * (name == "lint")
+    usage = f"distui {name} PRESET [options] -- SCRIPT [ARGS…]{files}"
+    verb = verbs.add_parser(name, help=summary, usage=usage, description=summary)
+    many = "*" if files else "?"
+    verb.add_argument("preset", nargs=many, metavar="PRESET", help="`distui presets` lists them")
     verb.add_argument("--nnodes", "--num-nodes", metavar="N|MIN:MAX", help="nodes (this machine: 1)")
     verb.add_argument("--nproc-per-node", metavar="N|gpu|cpu|auto", help="ranks on each node")
     verb.add_argument(

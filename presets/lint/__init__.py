@@ -1,8 +1,9 @@
-"""Findings on a plan, or on files, before money is spent. Pure: texts and values in, findings out."""
+"""Findings on a plan, on files and on commands, before money is spent. Pure: texts and values in, findings out."""
 
 from __future__ import annotations
 
+from .files import SUFFIXES, lint_file, lint_text
 from .plans import lint_plan, refusal
 from .rules import RULES, Rule
 
-__all__ = ["RULES", "Rule", "lint_plan", "refusal"]
+__all__ = ["RULES", "SUFFIXES", "Rule", "lint_file", "lint_plan", "lint_text", "refusal"]

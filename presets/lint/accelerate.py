@@ -53,7 +53,7 @@ def check(document: Node, file: str, gpus: int | None = None) -> list[Finding]:
 
 
 def _names(document: Node, file: str) -> Iterator[Finding]:
-    yield from words.keys(file, document, KEYS, "accelerate", strict=False)
+    yield from words.keys(file, document, KEYS, "accelerate", refuses=True)
     yield from words.choice(
         file, document.mapping.get("mixed_precision"), "mixed_precision", PRECISIONS, "accelerate"
     )
@@ -63,7 +63,7 @@ def _names(document: Node, file: str) -> Iterator[Finding]:
     fsdp = document.get("fsdp_config")
     if fsdp is None:
         return
-    yield from words.keys(file, fsdp, FSDP_KEYS, "accelerate's fsdp_config", strict=False)
+    yield from words.keys(file, fsdp, FSDP_KEYS, "accelerate's fsdp_config", refuses=False)
     for key, known in (
         ("fsdp_auto_wrap_policy", WRAPS),
         ("fsdp_state_dict_type", STATE_DICTS),

@@ -57,7 +57,7 @@ def check(
     """
     return once(
         [
-            *words.keys(file, document, KEYS, "DeepSpeed", strict=False),
+            *words.keys(file, document, KEYS, "DeepSpeed", refuses=False),
             *_batch(document, file, world),
             *_zero(document, file),
             *_formats(document, file),

@@ -17,9 +17,9 @@ def read(text: str) -> Node:
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
-        raise Unreadable(error.lineno, f"not valid JSON: {error.msg} (column {error.colno})") from None
+        raise Unreadable(error.lineno, f"is not valid JSON: {error.msg} (column {error.colno})") from None
     except (RecursionError, ValueError):  # ValueError: a number of thousands of digits
-        raise Unreadable(1, "nested too deeply, or with numbers too long, to be read") from None
+        raise Unreadable(1, "is nested too deeply, or with numbers too long, to be read") from None
     return _Reader(text).value(0)
 
 
@@ -42,7 +42,9 @@ class _Reader:
         word, line = next(self._tokens) if token is None else token
         self._count += 1
         if depth > MOST_DEPTH or self._count > MOST_NODES:
-            raise Unreadable(line, f"more than {MOST_NODES:,} values, or {MOST_DEPTH} inside each other")
+            raise Unreadable(
+                line, f"holds more than {MOST_NODES:,} values, or {MOST_DEPTH} inside each other"
+            )
         made: Any
         if word == "{":
             made = self._mapping(depth)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from ..finding import Finding
 from . import commands, torchrun, variables
 from .commands import Launch, Script, Setting, Surroundings
+from .nodes import whole
 from .rules import found, once
 from .shell import Word
 
@@ -87,7 +88,7 @@ def _options(words: Sequence[Word]) -> dict[str, Word]:
 
 def _number(said: Mapping[str, Word], name: str) -> int | None:
     word = said.get(name)
-    return int(word.text) if word and word.text.isascii() and word.text.isdecimal() else None
+    return whole(word.text) if word else None
 
 
 def _accelerate(
@@ -117,7 +118,7 @@ def _accelerate(
 
 def total_of_machines(total: int, machines: int, gpus: int | None, where: str) -> Iterator[Finding]:
     """accelerate's num_processes, which is the number of ranks on all machines together."""
-    value = f"num_processes {total}"
+    value = f"num_processes = {total}"
     if total % machines or (gpus and total != machines * gpus):
         each = f"{total} ÷ {machines} machines" + (
             "" if total % machines else f" = {total // machines} each"

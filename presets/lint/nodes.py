@@ -21,6 +21,11 @@ class Unreadable(Exception):
         self.line = line
 
 
+def whole(text: str) -> int | None:
+    """The whole number that a text is; None where it is none, or no count of anything."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One value."""
@@ -53,8 +58,8 @@ class Node:
         """The whole number at a path, also when it is written as a text."""
         at = self.get(*path)
         value = None if at is None else at.value
-        if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 10:
-            return int(value)
+        if isinstance(value, str):
+            return whole(value)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def text(self, *path: str) -> str:

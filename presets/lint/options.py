@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from .nodes import whole
 from .shell import Word
 
 VALUES = frozenset(
@@ -48,7 +49,7 @@ class Options:
     def number(self, name: str) -> int | None:
         """The whole number of an option, None where there is none."""
         word = self.values.get(name)
-        return int(word.text) if word and word.text.isascii() and word.text.isdecimal() else None
+        return whole(word.text) if word else None
 
     def known(self, name: str) -> str:
         """The value of an option, "" where there is none or a shell has still to make it."""

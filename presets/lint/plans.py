@@ -16,6 +16,7 @@ from . import deepspeed, jsonnodes, launches, options, script, variables
 from .commands import Surroundings
 from .nodes import Unreadable, plain
 from .rules import found, once
+from .saving import saves
 from .shell import Word
 
 SHARDED = ("zero1", "fsdp1", "fsdp2", "deepspeed")
@@ -56,15 +57,6 @@ def refusal(sentence: str) -> Finding:
     """Why no plan can be made, as a finding: the sentence of a PlanError."""
     id = "L17" if sentence.startswith("batch.") else "L18" if sentence.startswith("mesh") else "L19"
     return found(id, "", sentence, remedy="")
-
-
-def saves(source: str | bytes) -> bool:
-    """Whether a text speaks of checkpoints."""
-    text = source.decode("utf-8", "replace") if isinstance(source, bytes) else source
-    return any(
-        word in text.lower()
-        for word in ("checkpoint", "ckpt", "resume", "state_dict", ".save(", "output_dir")
-    )
 
 
 def _environment(plan: Plan, loaded: Loaded, seen: script.Seen | None) -> Iterator[Finding]:

@@ -97,7 +97,7 @@ def check(source: str | bytes, file: str, facts: Facts | None = None) -> list[Fi
     try:
         seen = look(source)
     except Unreadable as error:
-        text = f"{file} is {error}."
+        text = f"{file} {error}."
         return [found("L41", f"{file}:{error.line}", text, severity="warning", remedy="")]
     rules = (_variables, _private, _launchers_own, _spawns, _strategy, _alone, _left_open)
     return once(one for rule in rules for one in rule(seen, file, facts))

@@ -18,11 +18,11 @@ def parse(source: str | bytes) -> ast.Module:
             warnings.simplefilter("ignore")  # odd escapes in the user's strings
             return ast.parse(text)
     except SyntaxError as error:
-        raise Unreadable(error.lineno or 1, f"not Python that can be read: {error.msg}") from None
+        raise Unreadable(error.lineno or 1, f"is not Python that can be read: {error.msg}") from None
     except ValueError:
-        raise Unreadable(1, "not text: it holds NUL bytes") from None
+        raise Unreadable(1, "is no text: it holds NUL bytes") from None
     except (RecursionError, MemoryError):
-        raise Unreadable(1, "too deeply nested to be read") from None
+        raise Unreadable(1, "is too deeply nested to be read") from None
 
 
 def nodes(tree: ast.Module) -> Iterator[tuple[ast.AST, bool]]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ..finding import Finding
 from . import options
 from .commands import Launch, Surroundings
+from .nodes import whole
 from .options import Options
 from .rules import found
 
@@ -100,8 +101,8 @@ def _meeting(said: Options, launch: Launch, around: Surroundings) -> Iterator[Fi
     nodes = said.values.get("nnodes")
     if nodes is None or said.opaque or any(name.startswith("PET_") for name in around.env):
         return
-    most = nodes.text.rpartition(":")[2]
-    if not (most.isdecimal() and int(most) > 1) and not (not nodes.known and (around.nnodes or 1) > 1):
+    most = whole(nodes.text.rpartition(":")[2]) if nodes.known else around.nnodes
+    if (most or 1) < 2:
         return
     for line, text in _lost(said, around):
         yield found("L38", around.at(line or launch.line), text)

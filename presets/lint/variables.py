@@ -5,9 +5,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from .. import nccl, secrets
 from ..finding import Finding
+from .nodes import whole
 from .rules import found
 
 FAMILIES = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_")
@@ -36,17 +38,20 @@ MOST_SOCKETS = 64
 def check(name: str, value: str, where: str, nnodes: int | None = None) -> Iterator[Finding]:
     """What is wrong with one variable. A value with a `$` in it is not known; `nnodes` None: nor are the nodes."""
     known = "$" not in value and "`" not in value
+    shown = value if where.endswith(name) else f"{name}={value}"
     if re.fullmatch(r"(TORCH_)?NCCL_TIMEOUT\w*", name):
         text = f"Neither NCCL nor torch reads {name}: collectives keep their own timeout (10 minutes)."
-        yield found("L1", where, text, value=value)
+        yield found("L1", where, text, value=shown)
     elif name.startswith(FAMILIES) or _misspelt(name):
-        yield from _nccl(name, value, where, known)
-    if known:
-        yield from _slow(name, value, where, nnodes)
+        for one in _nccl(name, value, where, known):
+            yield replace(one, value=shown)
+    bad, what = SLOW.get(name, ("", ""))
+    if bad and value.upper() == bad and not (name == "NCCL_IB_DISABLE" and nnodes == 1):
+        yield found("L40", where, f"{name}={value} {what}.", value=shown)
     if name == "NCCL_SOCKET_IFNAME" and value.lstrip("=") == "lo" and (nnodes or 1) > 1:
         text = "NCCL is told to use the loopback interface alone, which reaches no other node."
         yield found(
-            "L38", where, text, value=value, remedy="Name the interface between the nodes, or leave it out."
+            "L38", where, text, value=shown, remedy="Name the interface between the nodes, or leave it out."
         )
 
 
@@ -56,11 +61,11 @@ def check_all(
     """All of `env`, and what two of them are together; `where` says where a variable stands."""
     for name, value in env.items():
         yield from check(name, value, where(name), nnodes)
-    counts = [env.get(name, "") for name in SOCKETS]
-    if all(text.isdecimal() for text in counts) and int(counts[0]) * int(counts[1]) > MOST_SOCKETS:
-        text = f"{' × '.join(SOCKETS)} is {int(counts[0]) * int(counts[1])}, and NCCL takes {MOST_SOCKETS} at most."
+    counts = [whole(env.get(name, "")) or 0 for name in SOCKETS]
+    if counts[0] * counts[1] > MOST_SOCKETS:
+        text = f"{' × '.join(SOCKETS)} is {counts[0] * counts[1]}, and NCCL takes {MOST_SOCKETS} at most."
         remedy = "Lower one of the two, as in 4 × 4."
-        yield found("L16", where(SOCKETS[0]), text, value=counts[0], remedy=remedy)
+        yield found("L16", where(SOCKETS[0]), text, value=str(counts[0]), remedy=remedy)
 
 
 def in_plain_text(name: str, value: str, where: str) -> Iterator[Finding]:
@@ -69,13 +74,15 @@ def in_plain_text(name: str, value: str, where: str) -> Iterator[Finding]:
     if not secrets.is_secret(name) or "$" in value or PLACEHOLDER.fullmatch(open_value):
         return
     text = f"The value of {name} stands here in plain text, for everybody who reads the file."
-    yield found("L36", where, text, value=secrets.MASK)
+    yield found(
+        "L36", where, text, value=secrets.MASK if where.endswith(name) else f"{name}={secrets.MASK}"
+    )
 
 
 def _nccl(name: str, value: str, where: str, known: bool) -> Iterator[Finding]:
     if name in OLD_NAMES:
         text = f"{name} is the old name of TORCH_{name}, which newer torch warns about."
-        yield found("L15", where, text, value=value, severity="note", remedy=f"Write TORCH_{name}.")
+        yield found("L15", where, text, severity="note", remedy=f"Write TORCH_{name}.")
         return
     fact = nccl.catalogue().get(name)
     if fact is None:
@@ -83,16 +90,14 @@ def _nccl(name: str, value: str, where: str, known: bool) -> Iterator[Finding]:
             near = _nearest(name)
             remedy = f"Did you mean {near}?" if near else None
             text = f"Neither NCCL nor torch is known to read {name}: it does nothing."
-            yield found("L15", where, text, value=value, remedy=remedy)
+            yield found("L15", where, text, remedy=remedy)
         return
     if fact.until:
-        yield found(
-            "L15", where, f"{name} is no longer read: NCCL {fact.until} was the last that did.", value=value
-        )
+        yield found("L15", where, f"{name} is no longer read: NCCL {fact.until} was the last that did.")
         return
     problem = nccl.check(name, value) if known else None
     if problem:
-        yield found("L16", where, problem[:1].upper() + problem[1:], value=value)
+        yield found("L16", where, problem[:1].upper() + problem[1:])
     elif known:
         yield from _loose(fact, value, where)
 
@@ -102,19 +107,12 @@ def _loose(fact: nccl.Variable, value: str, where: str) -> Iterator[Finding]:
     if fact.kind == "level" and value.isdecimal():
         text = f"{fact.name}={value} is the number that older NCCL used for a level."
         remedy = f"Write one of {', '.join(fact.values)}."
-        yield found("L9", where, text, value=value, remedy=remedy)
+        yield found("L9", where, text, remedy=remedy)
     if fact.name == "NCCL_SOCKET_IFNAME" and not value.startswith(("=", "^")) and value[-1:].isdigit():
         first = value.split(",")[0]
         text = f"{first} is the start of a name, which {first}0 and {first}1 have too."
         remedy = f"Write ={value} for exactly {'that' if first == value else 'those'}; ^ in front excludes."
-        yield found("L9", where, text, value=value, remedy=remedy)
-
-
-def _slow(name: str, value: str, where: str, nnodes: int | None) -> Iterator[Finding]:
-    bad, what = SLOW.get(name, ("", ""))
-    if not bad or value.upper() != bad or (name == "NCCL_IB_DISABLE" and nnodes == 1):
-        return
-    yield found("L40", where, f"{name}={value} {what}.", value=value)
+        yield found("L9", where, text, remedy=remedy)
 
 
 def _misspelt(name: str) -> bool:

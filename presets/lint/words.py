@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 
-from ..finding import Finding
+from ..finding import Finding, Severity
 from .nodes import Node, place
 from .rules import found
 
@@ -31,18 +31,19 @@ def choice(
         yield found("L30", where, text, value=f"{path}: {value}", remedy=remedy)
 
 
-def keys(file: str, node: Node, known: Iterable[str], program: str, *, strict: bool) -> Iterator[Finding]:
-    """Keys that a program does not have. Not `strict`: it ignores them, so only those that look misspelt are named."""
+def keys(file: str, node: Node, known: Iterable[str], program: str, *, refuses: bool) -> Iterator[Finding]:
+    """Keys that a program does not have.
+
+    What it does not refuse it ignores: of those only the ones that look misspelt are named, the others may be notes.
+    """
     options = list(known)
     for key, part in node.mapping.items():
-        if key in options:
-            continue
         near = difflib.get_close_matches(key, options, n=1, cutoff=0.8)
-        if not near and not strict:
+        if key in options or not (near or refuses):
             continue
         text = f"{program} has no key {key}" + (
-            ", and refuses the file." if strict else ", and does not read it."
+            ", and refuses the file." if refuses else ", and does not read it."
         )
+        severity: Severity = "error" if near else "warning"  # a newer release may have it
         remedy = f"Did you mean {near[0]}?" if near else None
-        severity = "error" if near or strict else "warning"
-        yield found("L31", place(file, part, key), text, value=key, remedy=remedy, severity=severity)  # type: ignore[arg-type]
+        yield found("L31", place(file, part, key), text, value=key, remedy=remedy, severity=severity)

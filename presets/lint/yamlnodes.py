@@ -49,17 +49,19 @@ class _Builder:
             case "DocumentStartEvent":
                 self._anchors, count = {}, len(self.documents)
                 if count > 100:
-                    raise Unreadable(line, "more than 100 documents in one file")
+                    raise Unreadable(line, "holds more than 100 documents in one file")
             case "MappingStartEvent" | "SequenceStartEvent":
                 if len(self._open) >= MOST_DEPTH:
-                    raise Unreadable(line, f"more than {MOST_DEPTH} levels inside each other")
+                    raise Unreadable(line, f"holds more than {MOST_DEPTH} levels inside each other")
                 self._count(1, line)
                 self._open.append(_Open(line, event.anchor, kind == "MappingStartEvent"))
             case "MappingEndEvent" | "SequenceEndEvent":
                 self._close()
             case "AliasEvent":
                 if event.anchor not in self._anchors:
-                    raise Unreadable(line, f"the alias *{event.anchor} stands for nothing, or for itself")
+                    raise Unreadable(
+                        line, f"has an alias *{event.anchor} that stands for nothing, or for itself"
+                    )
                 node, size = self._anchors[event.anchor]
                 self._count(size, line)
                 self._put(Node(line, node.value, node.text_line), size)
@@ -87,7 +89,9 @@ class _Builder:
     def _count(self, size: int, line: int) -> None:
         self._total += size
         if self._total > MOST_NODES:
-            raise Unreadable(line, f"more than {MOST_NODES:,} values, counting what its aliases stand for")
+            raise Unreadable(
+                line, f"holds more than {MOST_NODES:,} values, counting what its aliases stand for"
+            )
 
     def _put(self, node: Node, size: int) -> None:
         """A whole value, into what is open."""

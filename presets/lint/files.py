@@ -1,0 +1,116 @@
+"""Files by what is in them: which rules each kind is looked at with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from ..finding import Finding, worst_first
+from ..load import Library
+from . import accelerate, deepspeed, jsonnodes, launches, presetfile, script, skypilot
+from .commands import Surroundings
+from .nodes import MOST_BYTES, Node, Unreadable
+from .rules import found
+
+Yaml = Callable[[str], list[Node]]
+"""Reads the documents of a YAML text; raises Unreadable."""
+Exists = Callable[[str], bool]
+SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".sbatch", ".slurm", ".py")
+"""Of files that can be looked at."""
+SHELLS = (".sh", ".bash", ".sbatch", ".slurm")
+_SHEBANG = re.compile(r"#!.*?\b(python|(?:ba|da|z|k)?sh)[\d.]*\b")
+_LAUNCHER = re.compile(r"\b(torchrun|accelerate launch|deepspeed|torch\.distributed\.(run|launch))\b")
+
+
+def lint_file(
+    name: str, data: bytes, yaml: Yaml, *, exists: Exists | None = None, shelf: Library | None = None
+) -> list[Finding]:
+    """What is wrong with a file, the worst first. Never raises.
+
+    `exists`: whether there is a file, seen from this one; `shelf`: the presets that there are.
+    """
+    try:
+        text = _text(data)
+        return worst_first(_checked(name, text, yaml, exists, shelf))
+    except Unreadable as error:
+        remedy = None if "not valid" in str(error) else ""
+        return [found("L41", f"{name}:{error.line}", f"{name} {error}.", remedy=remedy)]
+
+
+def lint_text(text: str, exists: Exists | None = None) -> list[Finding]:
+    """What is wrong with a command line or a shell script, the worst first. Never raises."""
+    return worst_first(launches.check_text(text, Surroundings(exists=exists)))
+
+
+def _text(data: bytes) -> str:
+    """Raises Unreadable."""
+    if len(data) > MOST_BYTES:
+        raise Unreadable(1, f"is larger than {MOST_BYTES >> 20} MiB, which no file is that lint knows")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Unreadable(data.count(b"\n", 0, error.start) + 1, "is not UTF-8 text") from None
+    if "\0" in text:
+        raise Unreadable(text.count("\n", 0, text.index("\0")) + 1, "is no text: it holds NUL bytes")
+    return text
+
+
+def _checked(
+    name: str, text: str, yaml: Yaml, exists: Exists | None, shelf: Library | None
+) -> list[Finding]:
+    """Raises Unreadable."""
+    match _kind(name, text):
+        case "python":
+            return script.check(text, name)
+        case "shell":
+            return launches.check_text(text, Surroundings(file=name, exists=exists))
+        case "toml":
+            document = presetfile.parse(text)
+            if presetfile.is_preset(document):
+                return presetfile.check(document, text, name, shelf)
+        case "json":
+            return _document([jsonnodes.read(text)], name, exists)
+        case "yaml":
+            return _document(yaml(text), name, exists)
+    return [_unknown(name)]
+
+
+def _kind(name: str, text: str) -> str:
+    """By its suffix; where that says nothing by its first line."""
+    lower = name.lower()
+    if lower.endswith(".py"):
+        return "python"
+    if lower.endswith(SHELLS):
+        return "shell"
+    for kind, suffixes in (("toml", (".toml",)), ("json", (".json",)), ("yaml", (".yaml", ".yml"))):
+        if lower.endswith(suffixes):
+            return kind
+    shebang = _SHEBANG.match(text)
+    if shebang:
+        return "python" if shebang[1] == "python" else "shell"
+    if text.lstrip().startswith("{"):
+        return "json"
+    return "shell" if _LAUNCHER.search(text) else ""
+
+
+def _document(documents: list[Node], name: str, exists: Exists | None) -> list[Finding]:
+    """accelerate's, DeepSpeed's or SkyPilot's, told by their keys."""
+    findings: list[Finding] = []
+    known = False
+    for one in documents:
+        keys = one.mapping.keys()
+        if keys & {"distributed_type", "compute_environment"}:
+            findings += accelerate.check(one, name)
+        elif keys & deepspeed.MARKS:
+            findings += deepspeed.check(one, name)
+        elif keys & skypilot.MARKS:
+            findings += skypilot.check(one, name, exists)
+        else:
+            continue
+        known = True
+    return findings if known else [_unknown(name)]
+
+
+def _unknown(name: str) -> Finding:
+    text = f"{name} is neither a SkyPilot task nor accelerate's, DeepSpeed's or a preset: nothing in it was checked."
+    return found("L43", name, text)

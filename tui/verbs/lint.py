@@ -1,0 +1,159 @@
+"""lint: what is wrong with a launch, with files or with a command, before it costs anything."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...presets.errors import PlanError, PresetError
+from ...presets.finding import SEVERITIES, Finding, failed, worst_first
+from ...presets.lint import SUFFIXES, lint_file, lint_plan, lint_text, refusal, yamlnodes
+from ...presets.lint.nodes import MOST_BYTES, Node, Unreadable
+from ...presets.load import Library, library, load
+from ...presets.plan import Plan, make_plan
+from ...runners import local, registry
+from ...runners.errors import RunError
+from ..host_arguments import asked as hosts_asked
+from ..rows.cells import plural
+from ..starting import run_name
+from . import launch
+
+
+def lint(options: argparse.Namespace) -> int:
+    """Print what was found; 1 where an error is among it. Raises RunError and PresetError."""
+    findings = _found(options)
+    if options.json:
+        sys.stdout.write(json.dumps({"findings": [one.as_dict() for one in findings]}) + "\n")
+    else:
+        sys.stdout.write(text(findings))
+    return 1 if failed(findings) else 0
+
+
+def text(findings: Sequence[Finding]) -> str:
+    """A block a finding, and a last line that counts them."""
+    blocks = []
+    for one in findings:
+        head = " ".join(filter(None, (f"{one.severity} {one.id} {one.where}".rstrip(), one.value)))
+        blocks.append(
+            "".join(
+                f"{line}\n" for line in (head, *(f"    {part}" for part in (one.text, one.remedy) if part))
+            )
+        )
+    counts = [(sum(one.severity == severity for one in findings), severity) for severity in SEVERITIES]
+    said = ", ".join(plural(count, severity) for count, severity in counts if count)
+    return "\n".join([*blocks, f"{said or 'nothing found'}\n"])
+
+
+def _found(options: argparse.Namespace) -> list[Finding]:
+    """Raises RunError and PresetError."""
+    words, rest = list(options.preset), options.rest or []
+    files = [*words, *([options.task] if options.task else [])]
+    if files and (options.task or len(words) > 1 or is_file(words[0])):
+        if rest or (options.task and words):
+            raise RunError("files are looked at alone: leave PRESET and what stands behind -- out")
+        shelf = _shelf()
+        return worst_first(one for file in files for one in _file(file, shelf))
+    if not words and rest:
+        return lint_text(shlex.join(rest), _exists(Path.cwd()))
+    options.preset = words[0] if words else None
+    return _launch(options)
+
+
+def is_file(word: str) -> bool:
+    """Whether a word names a file, there or not, rather than a preset."""
+    return "/" in word or word.endswith(SUFFIXES) or (not word.isidentifier() and Path(word).is_file())
+
+
+def _file(file: str, shelf: Library | None) -> list[Finding]:
+    """Raises RunError."""
+    path = Path(file)
+    try:
+        with path.open("rb") as opened:
+            data = opened.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise RunError(f"{file} cannot be read: {error.strerror or error}") from None
+    return lint_file(file, data, documents, exists=_exists(path.parent), shelf=shelf)
+
+
+def _shelf() -> Library | None:
+    """The presets that there are; None where a file of them cannot be read, which is a finding of its own."""
+    try:
+        return library()
+    except PresetError:
+        return None
+
+
+def _exists(folder: Path) -> Callable[[str], bool]:
+    return lambda name: any((place / name).is_file() for place in (folder, Path.cwd()))
+
+
+def _launch(options: argparse.Namespace) -> list[Finding]:
+    """Raises RunError and PresetError."""
+    loaded = load(launch.preset_of(options), options.set)
+    request = launch.request_of(options, launch.script_of(options))
+    record = registry.new_record(request.name or run_name(request.script))
+    place = local.place(record, request, options.port)
+    about: dict[str, Any] = {"source": None if request.no_python or request.module else place.script_source}
+    if not hosts_asked(options) and options.on == "local":
+        try:
+            plan = make_plan(loaded, request, place)
+        except PlanError as error:
+            return [refusal(str(error))]
+        return lint_plan(plan, loaded, **about)
+    try:
+        plan = _elsewhere(options, about)
+    except RunError as error:
+        if refusal(str(error)).id == "L19":  # wrong usage, or a place that is not there
+            raise
+        return [refusal(str(error))]
+    return lint_plan(plan, loaded, **about)
+
+
+def _elsewhere(options: argparse.Namespace, about: dict[str, Any]) -> Plan:
+    """The plan for nodes that are not this machine; what is known of them goes into `about`. Raises RunError."""
+    if hosts_asked(options):
+        from .on_hosts import hosts_of
+
+        about["hosts"] = len(hosts_of(options))
+    else:
+        from .cluster import resources
+
+        about |= {"resources": resources(options), "managed": options.managed}
+    return launch._prepare(options).plan
+
+
+def documents(text: str) -> list[Node]:
+    """The documents of a YAML text. Raises Unreadable, and RunError where there is no parser."""
+    try:
+        import yaml
+    except ImportError:
+        raise RunError("reading YAML needs PyYAML: pip install 'pyyaml>=6,<7'") from None
+    meaning = yaml.SafeLoader("")
+
+    def scalar(event: Any) -> object:
+        """What a scalar means to whoever reads the file with PyYAML; dates and the like stay texts."""
+        tag = event.tag or meaning.resolve(yaml.ScalarNode, event.value, event.implicit)
+        if tag.rpartition(":")[2] not in ("int", "float", "bool", "null"):
+            return event.value
+        try:
+            return meaning.construct_object(yaml.ScalarNode(tag, event.value))
+        except (ValueError, yaml.YAMLError):  # "0b_" resolves to a number and is none
+            return event.value
+
+    try:
+        return yamlnodes.build(
+            yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)), scalar
+        )
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise Unreadable(line, f"is not valid YAML: {error.reason}") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise Unreadable(
+            mark.line + 1 if mark else 1, f"is not valid YAML: {error.problem or error.context}"
+        ) from None
