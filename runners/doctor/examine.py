@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from ..hosts.calls import HostError, Way, each
 from . import checks, pairs
 from .checks import network
 from .checks import pairs as pair_checks
-from .look import Look
+from .look import Look, sentence
 from .pairing import Result
 from .pairs import Member
 from .session import Session
@@ -76,21 +75,24 @@ class _Node:
 async def examine(wish: Wish, progress: Progress) -> Outcome:
     """Look at everything. Whatever was started on the nodes has ended when this returns or is cancelled."""
     found = Outcome()
-    async with contextlib.AsyncExitStack() as stack:
-        nodes = await _nodes(wish, stack, found, progress)
+    sessions: list[Session] = []
+    try:
+        nodes = await _nodes(wish, sessions, found, progress)
         found.looks = [node.look for node in nodes]
         found.findings += checks.check(found.looks)
         head = nodes[0] if nodes and nodes[0].look.name == wish.places[0].name else None
-        if len(nodes) > 1 and head is not None and not _alone(nodes, found, wish):
+        if len(nodes) > 1 and head is not None and not _alone(nodes, found):
             await _reach(wish, head, nodes[1:], found)
         if wish.try_pairs:
             await _pairs(wish, nodes, found, progress)
+    finally:
+        await asyncio.gather(*(session.close() for session in sessions))
     found.findings = worst_first(found.findings)
     return found
 
 
 async def _nodes(
-    wish: Wish, stack: contextlib.AsyncExitStack, found: Outcome, progress: Progress
+    wish: Wish, open_sessions: list[Session], found: Outcome, progress: Progress
 ) -> list[_Node]:
     """Those that answer; the others become findings."""
     through = 0
@@ -98,7 +100,7 @@ async def _nodes(
 
     async def login(place: Place) -> Session:
         session = await Session.open(place.name, place.way)
-        stack.push_async_callback(session.close)
+        open_sessions.append(session)
         return session
 
     async def facts(place: Place, session: Session | HostError) -> _Node | None:
@@ -143,7 +145,7 @@ async def _look(wish: Wish, place: Place, session: Session) -> _Node:
 
 def _unreached(place: Place, why: str) -> Finding:
     return Finding(
-        id="D-SSH", severity="error", where=place.name, value=why, text=f"It cannot be reached: {why}.",
+        id="D-SSH", severity="error", where=place.name, value=why, text=sentence(f"It cannot be reached: {why}"),
         remedy="Make `ssh` there work without a password, with a Python 3.8 or newer on its PATH.",
     )  # fmt: skip
 
@@ -151,12 +153,12 @@ def _unreached(place: Place, why: str) -> Finding:
 def _silent(place: Place, why: str) -> Finding:
     return Finding(
         id="D-FACTS", severity="error", where=place.name, value=why,
-        text=f"It was reached, and then said nothing more of itself: {why}.",
+        text=sentence(f"It was reached, and then said nothing more of itself: {why}"),
         remedy="Run `distui doctor` on the node itself.",
     )  # fmt: skip
 
 
-def _alone(nodes: Sequence[_Node], found: Outcome, wish: Wish) -> bool:
+def _alone(nodes: Sequence[_Node], found: Outcome) -> bool:
     """Whether the head's address is of no use to the others, which then is a finding."""
     look = nodes[0].look
     if not network.loopback(look.address or "") or len({node.look.get("boot") for node in nodes}) == 1:
@@ -182,11 +184,15 @@ async def _reach(wish: Wish, head: _Node, others: Sequence[_Node], found: Outcom
         return  # that the port is in use was found already
 
     async def one(node: _Node) -> None:
-        asked = {"host": address, "port": port, "seconds": CONNECT_SECONDS}
+        same = node.look.get("boot") == head.look.get("boot")
+        fields = {
+            "host": address,
+            "port": port,
+            "within": CONNECT_SECONDS,
+            "name": None if same else head.look.get("hostname"),
+        }
         try:
-            said = await node.session.ask(
-                "connect", ANSWER_SECONDS, name=head.look.get("hostname"), **asked
-            )
+            said = await node.session.ask("connect", ANSWER_SECONDS, **fields)
         except HostError as error:
             found.findings.append(_silent(Place(node.look.name), str(error)))
             return

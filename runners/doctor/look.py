@@ -67,11 +67,10 @@ class Look:
     def interface(self) -> dict[str, Any] | None:
         """The interface by which the node was reached; else the first that has an address of its own."""
         at = self.get("ssh_address")
-        faces = [one for one in self.get("interfaces") or () if one["up"]]
-        for face in faces:
-            if at in face["addresses"]:
-                return dict(face)
-        return next((dict(one) for one in faces if one["addresses"] and not one["loopback"]), None)
+        known = self.get("interfaces") or ()
+        faces = [dict(one) for one in known if one["up"] and one["addresses"] and not one["loopback"]]
+        named = [face for face in faces if at in face["addresses"]]
+        return next(iter(named or faces), None)
 
     @property
     def address(self) -> str | None:
@@ -87,3 +86,8 @@ def size(value: float) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} TiB"
+
+
+def sentence(text: str) -> str:
+    """With a full stop, unless what somebody else said has its own end."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."

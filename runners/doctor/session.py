@@ -72,7 +72,7 @@ class Session:
         self._asked: dict[int, asyncio.Queue[dict[str, Any]]] = {}
         self._ready = asyncio.Event()
         self._said: list[str] = []
-        self._over = ""
+        self._over, self._ended = "", False
         self._errors = asyncio.create_task(self._hear_errors())
         self._hearing = asyncio.create_task(self._hear())
 
@@ -184,9 +184,15 @@ class Session:
             self._over = f"{self.name} says what nobody understands"
         code = await self._process.wait()
         await asyncio.wait({self._errors}, timeout=LEAVE_SECONDS)  # ssh's last words
-        self._over = self._over or self._why(code)
-        for heard in self._asked.values():
-            heard.put_nowait({"over": self._over})
+        self._end(self._why(code))
+
+    def _end(self, why: str) -> None:
+        """Whoever waits for an answer, or will, hears why none comes."""
+        if not self._ended:
+            self._ended = True
+            self._over = self._over or why
+            for heard in self._asked.values():
+                heard.put_nowait({"over": self._over})
 
     def _answered(self, said: dict[str, Any]) -> None:
         if "ready" in said:
@@ -218,6 +224,7 @@ class Session:
         self._hearing.cancel()
         self._errors.cancel()
         await asyncio.wait({self._hearing, self._errors})
+        self._end(f"the connection to {self.name} was closed")
 
 
 class Worker:

@@ -153,7 +153,7 @@ def _machines(looks: Sequence[Look]) -> list[Finding]:
             groups.setdefault(look.get("boot"), []).append(look.name)
     return [
         Finding(
-            id="D-SAME-MACHINE", severity="note", where="", value=", ".join(names),
+            id="D-SAME-MACHINE", severity="note", where="", value=f"{len(names)} nodes",
             text=f"{_who(names)} are one machine: they share its cores, memory and GPUs.",
             remedy="Name each machine once, unless you are trying things out.",
         )

@@ -127,7 +127,7 @@ def reach(look: Look, head: str, address: str, port: int, said: Mapping[str, Any
     if named and not named["addresses"]:
         text = f"It does not know {named['name']}, the name of {head} ({named['problem']}); a launch uses its address."
         yield look.finding("D-DNS-HEAD", "note", text, named["name"], "Add it to DNS or /etc/hosts.")
-    elif named and all(loopback(found) for found in named["addresses"]) and look.name != head:
+    elif named and all(loopback(found) for found in named["addresses"]):
         text = f"For it {named['name']}, the name of {head}, is the loopback; a launch uses its address."
         yield look.finding(
             "D-DNS-HEAD", "note", text, ", ".join(named["addresses"]), "Correct its /etc/hosts."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....presets.finding import Finding, Severity
+from ..look import sentence
 from ..pairing import Result, State, Verdict, usual, verdict
 
 IDS: dict[State, tuple[str, Severity]] = {
@@ -34,7 +35,7 @@ def check(names: Sequence[str], first: Sequence[Result], second: Sequence[Result
         return [
             Finding(
                 id="D-PAIRS", severity="error", where="", value=f"0 of {len(results)} pairs",
-                text=f"No pair of nodes could reduce anything: {first[0].problem}.",
+                text=sentence(f"No pair of nodes could reduce anything: {first[0].problem}"),
                 remedy="Look for a firewall between all of them, or a wrong GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME.",
             )
         ]  # fmt: skip
@@ -51,7 +52,7 @@ def _node(
     partners = ", ".join(names[other] for one in tried for other in one.members if other != member)
     word, severity = IDS[how]
     text = {
-        "dead": f"{name} could reduce with nobody it was paired with ({partners}): {_why(tried)}.",
+        "dead": sentence(f"{name} could reduce with nobody it was paired with ({partners}): {_why(tried)}"),
         "wrong": f"{name} gets wrong sums with everybody it was paired with ({partners}).",
         "slow": f"{name} is slow with everybody it was paired with ({partners}).",
     }[how]
@@ -71,7 +72,7 @@ def _links(
         only = len(names) == 2
         others = "" if only else ", and each of them does so with others"
         text = {
-            "dead": f"{both} cannot reduce with each other{others}: {one.problem}.",
+            "dead": sentence(f"{both} cannot reduce with each other{others}: {one.problem}"),
             "wrong": f"{both} get wrong sums with each other{others}.",
             "slow": f"{both} are slow with each other{others}.",
         }[how]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ....presets.finding import Finding
-from ..look import GIB, Look, size
+from ..look import GIB, Look, sentence, size
 
 OLDEST_TORCH = (2, 7)
 """What distui's runner supports."""
@@ -37,12 +37,15 @@ def _torch(look: Look) -> Iterator[Finding]:
     if found is None:
         why = look.get("training_problem")
         yield look.finding(
-            "D-PYTHON", "error", f"The training environment's Python cannot be used: {why}.", remedy=remedy
+            "D-PYTHON",
+            "error",
+            sentence(f"The training environment's Python cannot be used: {why}"),
+            remedy=remedy,
         )
         return
     version, problem, where = found.get("torch"), found.get("problem"), found.get("executable")
     if problem:
-        text = f"torch in {where} cannot be imported: {problem}."
+        text = sentence(f"torch in {where} cannot be imported: {problem}")
         yield look.finding("D-TORCH-BROKEN", "error", text, problem, "Install torch there again.")
     elif version is None:
         text = f"{where} has no torch, and no rank starts without it."
@@ -64,7 +67,7 @@ def _driver(look: Look) -> Iterator[Finding]:
     problem = look.get("nvml", "problem") or look.get("nvml_problem")
     if problem:
         yield look.finding(
-            "D-DRIVER", "error", f"NVIDIA's driver does not answer: {problem}.", problem,
+            "D-DRIVER", "error", sentence(f"NVIDIA's driver does not answer: {problem}"), problem,
             "Load the driver (modprobe nvidia), or reboot the node after an update of it.",
         )  # fmt: skip
     for index in look.get("nvml", "lost") or ():
@@ -91,7 +94,7 @@ def _cuda(look: Look) -> Iterator[Finding]:
     if not found.get("gpus"):
         why = found.get("cuda_problem") or "it does not say why"
         yield look.finding(
-            "D-CUDA-UNUSABLE", "error", f"torch sees none of the {look.gpus} GPUs: {why}.",
+            "D-CUDA-UNUSABLE", "error", sentence(f"torch sees none of the {look.gpus} GPUs: {why}"),
             f"CUDA {found.get('cuda')}, driver {look.driver or 'unknown'}",
             "Install a newer driver, or a torch for an older CUDA; look at CUDA_VISIBLE_DEVICES.",
         )  # fmt: skip

@@ -60,7 +60,7 @@ def _answer(asked: dict[str, Any], texts: dict[str, str]) -> None:
     elif asked["op"] == "listen":
         answer = _listen(asked["port"])
     else:
-        answer = network.connect(asked["host"], asked["port"], asked["seconds"])
+        answer = network.connect(asked["host"], asked["port"], asked["within"])
         answer["resolved"] = network.resolve(asked["name"]) if asked["name"] else None
     say({"id": asked["id"], **answer})
 

@@ -1,0 +1,162 @@
+"""`distui doctor` on hosts: a real sshd on loopback, real torch, and nothing left afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hub.site import having, until
+from hub.two_hosts import BIN, TwoHosts, two_hosts
+
+from distui.runners import registry
+from distui.runners.hub import on_hosts
+from distui.runners.hub.seam import LAUNCH_FILE
+
+from . import faults
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[TwoHosts]:
+    with two_hosts() as found:
+        yield found
+
+
+def doctor(hosts: TwoHosts, *words: str, code: int = 0) -> dict[str, Any]:
+    done = hosts.distui("doctor", "--ssh-config", str(hosts.config), "--json", *words)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert done.stderr == ""
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert not {**hosts.processes("alpha"), **hosts.processes("beta")}
+    return found
+
+
+def ids(found: dict[str, Any], where: str | None = None) -> list[str]:
+    return [one["id"] for one in found["findings"] if where is None or one["where"] == where]
+
+
+def test_two_hosts(hosts: TwoHosts) -> None:
+    found = doctor(hosts, "--hosts", "alpha,beta")
+    assert [node["name"] for node in found["nodes"]] == ["alpha", "beta"]
+    assert [node["ssh_address"] for node in found["nodes"]] == ["127.0.0.1", "127.0.0.2"]
+    assert all(abs(node["ahead_s"]) < 1 for node in found["nodes"])
+    assert [node["disks"][0]["path"] for node in found["nodes"]] == [
+        f"{hosts.home[name]}/state/distui/runs" for name in hosts.names
+    ]
+    assert "D-SAME-MACHINE" in ids(found, "")
+    assert not [one for one in found["findings"] if one["severity"] == "error"]
+    (pair,) = found["pairs"]
+    assert (pair["round"], pair["members"], pair["right"], pair["state"]) == (
+        1,
+        ["alpha", "beta"],
+        True,
+        "good",
+    )
+    assert pair["bytes_per_s"] > 1e6
+
+
+def test_a_host_that_refuses_and_one_that_is_unknown(hosts: TwoHosts) -> None:
+    found = doctor(hosts, "--hosts", "alpha,gamma,no-such-host.invalid", "--no-pairs", code=1)
+    (refused,) = [one for one in found["findings"] if one["where"] == "gamma"]
+    assert (refused["id"], refused["severity"]) == ("D-SSH", "error")
+    assert refused["value"] == "gamma refuses ssh connections: is its sshd up, and the port right?"
+    (unknown,) = [one for one in found["findings"] if one["where"] == "no-such-host.invalid"]
+    assert "is no host that is known here" in unknown["text"]
+    assert found["nodes"][1:] == [
+        {"name": "gamma", "reached": False}, {"name": "no-such-host.invalid", "reached": False}
+    ]  # fmt: skip
+
+
+def test_an_interpreter_and_a_directory_that_only_one_has(hosts: TwoHosts) -> None:
+    env = hosts.home["alpha"] / "env"
+    env.symlink_to(Path(sys.executable).parents[1])
+    try:
+        found = doctor(hosts, "--hosts", "alpha,beta", "--python", "~/env/bin/python", code=1)
+    finally:
+        env.unlink()
+    assert "D-PYTHON" in ids(found, "beta")
+    assert "D-PYTHON" not in ids(found, "alpha")
+    assert found["pairs"] == []
+    (skipped,) = [one for one in found["findings"] if one["id"] == "D-PAIRS-SKIPPED"]
+    assert skipped["text"] == "No all-reduce was tried: beta cannot take part."
+
+
+def test_a_port_of_the_head_that_is_taken(hosts: TwoHosts) -> None:
+    port = str(hosts.sshd.port)
+    found = doctor(hosts, "--hosts", "alpha,beta", "--port", port, "--no-pairs", code=1)
+    assert "D-PORT-BUSY" in ids(found, "alpha")
+    assert "D-PORT-BUSY" not in ids(found, "beta")
+
+
+def test_a_head_that_the_others_cannot_reach(hosts: TwoHosts) -> None:
+    """TEST-NET-1 (RFC 5737) leads nowhere, so that one address is as good as a firewall."""
+    words = ("--hosts", "alpha,beta", "--head-addr", "192.0.2.77", "--no-pairs")
+    found = doctor(hosts, *words, code=1)
+    (one,) = [one for one in found["findings"] if one["id"] == "D-PORT-UNREACHABLE"]
+    assert (one["where"], one["severity"]) == ("beta", "error")
+    assert "cannot connect to alpha at 192.0.2.77:" in one["text"]
+
+
+def test_a_run_knows_its_hosts(hosts: TwoHosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", hosts.env["XDG_STATE_HOME"])
+    record = msgspec.structs.replace(registry.new_record("looked-at"), kind="hub", nnodes=2)
+    path = registry.create(record, b"{}", {})
+    order = on_hosts.Order(
+        kind=on_hosts.KIND, hosts=("alpha", "beta"), names=("alpha", "beta"), addresses=("127.0.0.1", "127.0.0.2"),
+        options=("-F", str(hosts.config)), workdir=str(hosts.code), work="work/gone",
+    )  # fmt: skip
+    (path / LAUNCH_FILE).write_bytes(msgspec.json.encode(order))
+    done = hosts.distui("doctor", "looked-at", "--no-pairs", "--json")
+    found = json.loads(done.stdout)
+    assert [node["name"] for node in found["nodes"]] == ["alpha", "beta"]
+    missing = [one for one in found["findings"] if one["id"] == "D-WORKDIR"]
+    assert [(one["where"], one["value"]) for one in missing] == [
+        (name, f"{hosts.home[name]}/.distui/work/gone") for name in ("alpha", "beta")
+    ]
+    refused = hosts.distui("doctor", "looked-at", "--hosts", "alpha")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_of_one_that_is_interrupted(hosts: TwoHosts, how: signal.Signals) -> None:
+    """In mid-pair: one side has stopped, and the other waits for it."""
+    folder = hosts.root / f"f{int(how)}"
+    folder.mkdir()
+    python = faults.python(folder, "stopped")
+    words = ["doctor", "--ssh-config", str(hosts.config), "--hosts", "alpha,beta", "--python", python]
+    process = subprocess.Popen(
+        [BIN / "distui", *words], env=hosts.env, cwd=hosts.code, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert until(lambda: stopped(hosts), 60.0)
+        os.kill(process.pid, how)
+        out, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == (130 if how is signal.SIGINT else -how)
+    assert out == b""
+    assert until(lambda: not any(hosts.processes(name) for name in hosts.names), 10.0)
+    assert until(lambda: not having(f"HOME={hosts.root / 'v'}"), 10.0)
+
+
+def stopped(hosts: TwoHosts) -> bool:
+    """Whether a rank of the pair has stopped."""
+    for name in hosts.names:
+        for pid in hosts.processes(name):
+            try:
+                if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
+                    return True
+            except OSError:
+                continue
+    return False

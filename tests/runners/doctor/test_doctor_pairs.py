@@ -1,0 +1,131 @@
+"""Real pairs: torch, gloo, processes of this machine; and pairs of which one side is killed, stopped, slow."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from hub.site import until
+
+from distui.runners.doctor.checks import pairs as checks
+from distui.runners.doctor.pairs import Member, try_group, two_rounds
+from distui.runners.doctor.session import Session
+
+from . import faults
+
+pytestmark = pytest.mark.torch
+SIZE = 4 << 20
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[Session]:
+    found = await Session.open("here", None)
+    try:
+        yield found
+    finally:
+        await found.close()
+
+
+def members(session: Session, *pythons: str) -> list[Member]:
+    return [
+        Member(f"r{at}", session, python or sys.executable, "127.0.0.1")
+        for at, python in enumerate(pythons)
+    ]
+
+
+def workers() -> list[str]:
+    """Processes with a fault that live."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode("utf-8", "replace").replace("\0", " ")
+        except OSError:
+            continue
+        found += [words] if "i=sys.stdin.buffer" in words and "dk-fault" in words else []
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "dk-fault"
+    path.mkdir()
+    return path
+
+
+async def test_a_pair_reduces(session: Session, folder: Path) -> None:
+    heard: list[tuple[int, int, int]] = []
+    both = members(session, "", faults.python(folder, "talkative"))
+    first, second = await two_rounds(both, SIZE, lambda *one: heard.append(one))
+    (result,) = first
+    assert (result.members, result.right, result.problem, second) == ((0, 1), True, "", [])
+    assert result.seconds is not None
+    assert 0 < result.seconds < 10
+    assert heard == [(1, 0, 1), (1, 1, 1)]
+    assert checks.check(["r0", "r1"], first, second) == []
+
+
+async def test_a_triple_reduces(session: Session) -> None:
+    result = await try_group(members(session, "", "", ""), (0, 1, 2), SIZE, 60.0)
+    assert (result.right, result.problem) == (True, "")
+
+
+@pytest.mark.parametrize("at", [0, 1])
+async def test_a_side_that_is_killed_is_named(session: Session, folder: Path, at: int) -> None:
+    pythons = ["", ""]
+    pythons[at] = faults.python(folder, "killed")
+    began = time.monotonic()
+    result = await try_group(members(session, *pythons), (0, 1), SIZE, 60.0)
+    assert result.problem == f"r{at}, in meeting the other: its process was ended by signal 9"
+    assert time.monotonic() - began < 30
+    (found,) = checks.check(["r0", "r1"], [result], [])
+    assert (found.id, found.severity) == ("D-LINK-DEAD", "error")
+
+
+async def test_a_side_that_hangs_is_given_up_in_time(session: Session, folder: Path) -> None:
+    """Torch's own words come first, from the side that waits."""
+    began = time.monotonic()
+    both = members(session, "", faults.python(folder, "stopped"))
+    result = await try_group(both, (0, 1), SIZE, 6.0)
+    assert result.problem.startswith("r0, in the all-reduce: RuntimeError: ")
+    assert "imed out" in result.problem
+    assert time.monotonic() - began < 40
+    assert until(lambda: not workers(), 5.0)
+
+
+async def test_wrong_sums_are_told(session: Session, folder: Path) -> None:
+    result = await try_group(members(session, "", faults.python(folder, "wrong")), (0, 1), SIZE, 60.0)
+    assert (result.right, result.problem) == (False, "")
+    assert [one.id for one in checks.check(["r0", "r1"], [result], [])] == ["D-LINK-WRONG"]
+
+
+async def test_a_slow_one_of_four_is_found_in_two_rounds(session: Session, folder: Path) -> None:
+    steady, slow = faults.python(folder, "steady"), faults.python(folder, "slow")
+    four = members(session, steady, steady, slow, steady)
+    heard: list[tuple[int, int, int]] = []
+    first, second = await two_rounds(four, 1 << 16, lambda *one: heard.append(one))
+    assert [one.members for one in first] == [(0, 1), (2, 3)]
+    assert sorted(one.members for one in second) == [(2, 0), (3, 1)]
+    (found,) = checks.check(["r0", "r1", "r2", "r3"], first, second)
+    assert (found.id, found.severity, found.where) == ("D-PAIR-SLOW", "warning", "r2")
+    assert heard[-1] == (2, 2, 2)
+
+
+async def test_an_interpreter_that_cannot_be_executed(session: Session) -> None:
+    result = await try_group(members(session, "", "/no/such/python"), (0, 1), SIZE, 30.0)
+    assert result.problem.startswith("r1, in the import of torch: ended with code None: /no/such/python: ")
+
+
+async def test_a_node_that_is_lost_is_named(session: Session) -> None:
+    other = await Session.open("there", None)
+    await other.close()
+    both = [
+        Member("here", session, sys.executable, "127.0.0.1"),
+        Member("there", other, sys.executable, "127.0.0.1"),
+    ]
+    began = time.monotonic()
+    result = await try_group(both, (0, 1), SIZE, 30.0)
+    assert result.problem.startswith("there, in the import of torch: the connection to there was closed")
+    assert time.monotonic() - began < 20

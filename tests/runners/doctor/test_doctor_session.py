@@ -1,0 +1,151 @@
+"""The node's end as a process of this machine: facts for real, and what becomes of it when things go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from hub.site import until
+
+from distui.runners.doctor.session import Session
+from distui.runners.hosts.calls import HostError
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[Session]:
+    found = await Session.open("here", None)
+    try:
+        yield found
+    finally:
+        await found.close()
+
+
+def children(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(word) for word in text.split()]
+
+
+async def facts(
+    session: Session, python: str = sys.executable, port: int | None = None
+) -> dict[str, object]:
+    return await session.ask("facts", 120.0, python=python, cwd="/", port=port)
+
+
+async def test_facts_of_this_machine(session: Session) -> None:
+    import torch
+
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        found = await facts(session, port=port)
+    assert found["hostname"] == socket.gethostname()
+    assert found["boot"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    training = found["training"]
+    assert isinstance(training, dict)
+    assert training["torch"] == torch.__version__
+    assert training["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert (training["gloo"], training["problem"], training["executable"]) == (True, "", sys.executable)
+    own = Path("/proc/self/cmdline").read_text().replace("\0", " ").strip()
+    assert found["port"] == {
+        "port": port, "free": False, "problem": "Address already in use",
+        "owner": {"pid": os.getpid(), "command": own[:200]},
+    }  # fmt: skip
+    faces = found["interfaces"]
+    assert isinstance(faces, list)
+    (loop,) = [face for face in faces if face["name"] == "lo"]
+    assert loop["loopback"]
+    assert "127.0.0.1" in loop["addresses"]
+    space = os.statvfs("/dev/shm")
+    assert found["shm"]
+    assert found["shm"]["total"] == space.f_blocks * space.f_frsize  # type: ignore[index]
+    assert found["ssh_address"] is None or "SSH_CONNECTION" in os.environ
+
+
+async def test_the_clock_of_the_same_machine(session: Session) -> None:
+    ahead, doubt = await session.clock()
+    assert abs(ahead) < 0.5
+    assert 0 < doubt < 0.5
+
+
+BROKEN = {
+    "no-torch": ('raise ModuleNotFoundError("No module named \'torch\'", name="torch")', None, ""),
+    "broken": ("raise ImportError('libcudart.so.12: cannot open')", None, "ImportError: libcudart.so.12: cannot open"),
+    "half": ("raise ModuleNotFoundError(\"No module named 'x'\", name='x')", None,
+             "ModuleNotFoundError: No module named 'x'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BROKEN)
+async def test_a_torch_that_cannot_be_imported(
+    session: Session, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statement, version, problem = BROKEN[case]
+    (tmp_path / "torch.py").write_text(f"{statement}\n")
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    wrapper.chmod(0o755)
+    found = await facts(session, str(wrapper))
+    training = found["training"]
+    assert isinstance(training, dict)
+    assert (training["torch"], training["problem"]) == (version, problem)
+
+
+async def test_a_torch_that_ends_its_interpreter(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(
+        "import os, sys\nprint('bad', file=sys.stderr)\nsys.stderr.flush()\nos.abort()\n"
+    )
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    wrapper.chmod(0o755)
+    found = await facts(session, str(wrapper))
+    assert (found["training"], found["training_problem"]) == (None, f"{wrapper}: bad")
+
+
+async def test_an_interpreter_that_is_not_there(session: Session) -> None:
+    found = await facts(session, "/no/such/python")
+    assert (found["training"], found["training_problem"]) == (None, "/no/such/python is no executable")
+
+
+async def test_everything_ends_with_the_connection(tmp_path: Path) -> None:
+    """Also a child that is in the middle of something, and what that one has started."""
+    wrapper, told = tmp_path / "python", tmp_path / "pids"
+    wrapper.write_text(f"#!/bin/sh\nsleep 600 &\necho $$ $! > {told}.part\nmv {told}.part {told}\nwait\n")
+    wrapper.chmod(0o755)
+    session = await Session.open("here", None)
+    asking = asyncio.create_task(facts(session, str(wrapper)))
+    assert await asyncio.to_thread(until, told.exists)
+    pids = [int(word) for word in told.read_text().split()]
+    began = time.monotonic()
+    await session.close()
+    with pytest.raises(HostError):
+        await asking
+    assert await asyncio.to_thread(
+        until, lambda: not any(Path(f"/proc/{pid}/cwd").exists() for pid in pids), 5.0
+    )
+    assert time.monotonic() - began < 5.0
+
+
+async def test_a_node_that_goes_away_is_named(session: Session) -> None:
+    (server,) = [
+        pid
+        for pid in children(os.getpid())
+        if b"sys.stdin.buffer" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    asking = asyncio.create_task(session.ask("listen", 30.0, port=0))
+    assert (await asking)["ok"]
+    os.kill(server, 9)
+    with pytest.raises(HostError, match=r"^here: the connection ended with code -9$"):
+        await session.ask("clock", 30.0)
+
+
+async def test_one_that_does_not_answer_in_time(session: Session) -> None:
+    with pytest.raises(HostError, match=r"^here did not answer within 0 s$"):
+        await session.ask("connect", 0.0, host="127.0.0.1", port=1, within=5.0, name=None)
+    assert (await session.ask("listen", 30.0, port=0))["ok"]
