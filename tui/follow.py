@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -19,6 +19,8 @@ from ..runners.state import RunState
 from ..runners.wire.link import Link, LinkError, Window
 
 if TYPE_CHECKING:  # the first picture of a run needs neither
+    from ..presets.finding import Finding
+    from ..presets.model import Loaded
     from ..runners.hub.candidates import Candidate
     from .shells import Shell
 
@@ -51,6 +53,12 @@ class PresetEntry:
     name: str
     title: str
     summary: str
+    """When to take it."""
+    strategy: str = ""
+    origin: str = ""
+    """"" shipped, "yours" or "project"."""
+    problem: str = ""
+    """Why it cannot be loaded, a sentence; "" where it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +82,18 @@ class LaunchForm:
     gpus: str = ""
     """Of each node that SkyPilot brings: "H100:8"."""
     cpus: str = ""
+    overrides: tuple[str, ...] = ()
+    """Fields of the preset that were changed, as `--set` takes them: "mesh.tp=2"."""
+    nccl_presets: tuple[str, ...] = ()
+    """Settings of NCCL by name."""
+    params: str = ""
+    """For the memory estimate: the model's parameters, "7B"."""
+    hardware: str = ""
+    """For the memory estimate: the GPUs of a node, "8xA100-80GB"."""
+    format: str = ""
+    """For the memory estimate: a name of presets.memory.FORMATS."""
+    seq: str = ""
+    """For the memory estimate: positions of a sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +106,10 @@ class Preview:
     """Why it cannot start, a sentence each; () when it can."""
     asks: str = ""
     """What has to be asked of others before the plan is whole; "" where it is."""
+    yaml: str = ""
+    """The SkyPilot task, as SkyPilot gets it, secrets masked; "" where none is used."""
+    findings: tuple[Finding, ...] = ()
+    """What the check of the plan found, the worst first."""
 
 
 class LaunchError(Exception):
@@ -104,7 +128,18 @@ class RunSource(Protocol):
         ...
 
     def presets(self) -> list[PresetEntry]:
-        """The presets that can be launched."""
+        """The presets there are, also those that cannot be loaded; read anew."""
+        ...
+
+    def preset(self, name: str, overrides: Sequence[str] = ()) -> Loaded:
+        """One of them with some fields changed. Cheap. Raises LaunchError."""
+        ...
+
+    def save(self, name: str, form: LaunchForm, replace: bool = False) -> str:
+        """Write the form's preset with its changes as a preset of the user's own; the path of its file.
+
+        Raises FileExistsError where there is one and `replace` is not said, and LaunchError.
+        """
         ...
 
     def plan(self, form: LaunchForm, ask: bool = False) -> Preview:

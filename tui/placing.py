@@ -11,7 +11,7 @@ from ..presets.launchers.skypilot import Resources
 from ..presets.plan import Request
 from ..runners.errors import RunError
 from . import starting
-from .follow import LaunchForm
+from .follow import LaunchForm, Preview
 from .starting import Prepared, nccl_pairs, pairs
 
 # What only some places need is imported where it is used.
@@ -42,24 +42,40 @@ def asks(form: LaunchForm) -> str:
     )
 
 
+def preview(form: LaunchForm, ask: bool = False) -> Preview:
+    """What the form would do. Raises RunError, PresetError, PlanError.
+
+    `ask`: hosts that the user named are asked what they are.
+    """
+    from . import checking
+
+    open_ = "" if ask else asks(form)
+    if open_:
+        return Preview(text=open_, asks=open_)
+    prepared = prepare(form)
+    return Preview(
+        text=prepared.text(), yaml=checking.task_text(prepared), findings=checking.findings(prepared, form)
+    )
+
+
 def prepare(form: LaunchForm) -> Prepared | Ordered | OnHosts:
-    """The run that the form means. Raises RunError, PresetError, ValueError."""
+    """The run that the form means. Raises RunError and PresetError."""
     request, kind = _request(form), kind_of(form.place)
     if kind == LOCAL:
         if form.gpus or form.cpus:
             raise RunError("GPUs and CPUs choose nodes of SkyPilot's: leave them out, or place: sky")
         if form.nodes not in ("", "1"):
             raise RunError(f"{form.nodes} nodes need a place: sky, one of SkyPilot's, or hosts A,B")
-        return starting.prepare(form.preset, (), request)
+        return starting.prepare(form.preset, form.overrides, request)
     if kind == HOSTS:
         from . import hosting
 
         if form.gpus or form.cpus:
             raise RunError("GPUs and CPUs choose nodes of SkyPilot's: hosts have what they have")
-        return hosting.prepare(form.preset, (), request, hosting.Wish(hosts=_hosts(form)))
+        return hosting.prepare(form.preset, form.overrides, request, hosting.Wish(hosts=_hosts(form)))
     from . import ordering
 
-    return ordering.prepare(form.preset, (), request, ordering.Wish(resources=resources(form)))
+    return ordering.prepare(form.preset, form.overrides, request, ordering.Wish(resources=resources(form)))
 
 
 def resources(form: LaunchForm) -> Resources:
@@ -95,18 +111,28 @@ def _hosts(form: LaunchForm) -> list[Named]:
     return names.from_words(words[1].replace(" ", ","))
 
 
+def words(text: str, field: str) -> list[str]:
+    """What was typed as the words that a shell makes of it. Raises RunError."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        raise RunError(f"{field}: a quote is open in {text}: close it") from None
+
+
 def _request(form: LaunchForm) -> Request:
-    """Raises RunError and ValueError."""
+    """Raises RunError."""
     if not form.script.strip():
         raise RunError("no script yet: the path of the training script")
     nproc, nodes = form.nproc.strip(), form.nodes.strip()
     nccl = [f"DEBUG={form.nccl.strip()}"] if form.nccl.strip() else []
+    args, env = words(form.args, "arguments"), words(form.env, "environment")
     return Request(
         script=form.script.strip(),
-        args=tuple(shlex.split(form.args)),
+        args=tuple(args),
         name=form.name.strip() or None,
         nnodes=int(nodes) if nodes.isdecimal() else nodes or None,
         nproc_per_node=int(nproc) if nproc.isdecimal() else nproc or None,
-        env=pairs(shlex.split(form.env), "environment"),
+        env=pairs(env, "environment"),
         nccl=nccl_pairs(nccl),
+        nccl_presets=form.nccl_presets,
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..presets.errors import PresetError
+from ..presets.errors import PlanError, PresetError
 from ..runners import registry
 from ..runners.errors import RunError
 from ..runners.local import open_link
@@ -16,8 +17,10 @@ from .follow import LaunchError, LaunchForm, PresetEntry, Preview, RunEntry
 
 # What discovers jobs and what plans launches is imported where it is used: the first picture of a run needs neither.
 if TYPE_CHECKING:
+    from ..presets.model import Loaded
     from ..runners.hub.candidates import Candidate
     from ..runners.watch.discover import Job
+    from .shelf import Shelf
     from .shells import Shell
 
 WATCH = "watch:"
@@ -40,6 +43,7 @@ class LocalSource:
 
     def __init__(self, readonly: bool = False) -> None:
         self._readonly = readonly
+        self._shelf: Shelf | None = None
         self._ended: dict[str, RunEntry] = {}
         """Runs that have ended do not change any more: their journals are read once."""
 
@@ -84,25 +88,42 @@ class LocalSource:
         except RunError as error:
             raise LinkError(str(error)) from None
 
+    @property
+    def shelf(self) -> Shelf:
+        """The presets; nothing of them is read before a launch."""
+        if self._shelf is None:
+            from .shelf import Shelf
+
+            self._shelf = Shelf()
+        return self._shelf
+
     def presets(self) -> list[PresetEntry]:
         """See RunSource.presets."""
-        from ..presets.load import library
-        from ..presets.show import entries
+        return self.shelf.entries()
 
-        loaded, _ = entries(library())
-        return [
-            PresetEntry(name=one.preset.name, title=one.preset.title, summary=one.preset.summary)
-            for one in loaded
-        ]
+    def preset(self, name: str, overrides: Sequence[str] = ()) -> Loaded:
+        """See RunSource.preset."""
+        try:
+            return self.shelf.load(name, overrides)
+        except PresetError as error:
+            raise LaunchError(str(error)) from None
+
+    def save(self, name: str, form: LaunchForm, replace: bool = False) -> str:
+        """See RunSource.save."""
+        from .shelf import save
+
+        try:
+            return save(name, form, replace)
+        except (RunError, PresetError, PlanError) as error:
+            raise LaunchError(str(error)) from None
 
     def plan(self, form: LaunchForm, ask: bool = False) -> Preview:
         """See RunSource.plan."""
         from . import placing
 
         try:
-            open_ = "" if ask else placing.asks(form)
-            return Preview(text=open_, asks=open_) if open_ else Preview(text=placing.prepare(form).text())
-        except (RunError, PresetError, ValueError) as error:
+            return placing.preview(form, ask)
+        except (RunError, PresetError, PlanError) as error:
             return Preview(text="", problems=(str(error),))
 
     async def candidates(self, form: LaunchForm) -> list[Candidate]:
@@ -120,7 +141,7 @@ class LocalSource:
 
         try:
             started = await asyncio.to_thread(lambda: placing.prepare(form).start())
-        except (RunError, PresetError, ValueError) as error:
+        except (RunError, PresetError, PlanError) as error:
             raise LaunchError(str(error)) from None
         return started.record.run
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 
+from distui.presets.errors import PresetError
+from distui.presets.load import load
+from distui.presets.model import Loaded
 from distui.runners.hub.candidates import Candidate
 from distui.runners.logs.files import file_id
 from distui.runners.logs.window import ask_window
@@ -108,6 +111,7 @@ class ScriptedSource:
         self.offered: list[Candidate] | str = []
         """Candidates, or why there are none."""
         self.wanted: list[LaunchForm] = []
+        self.saved: list[tuple[str, LaunchForm]] = []
         self.shells: list[tuple[str, int]] = []
         self.late: list[Down | SetAutostop] = []
 
@@ -130,6 +134,16 @@ class ScriptedSource:
                 ("zero1", "ZeRO stage 1", "Only the optimizer state is sharded."),
             )
         ]
+
+    def preset(self, name: str, overrides: Sequence[str] = ()) -> Loaded:
+        try:
+            return load(name, overrides)
+        except PresetError as error:
+            raise LaunchError(str(error)) from None
+
+    def save(self, name: str, form: LaunchForm, replace: bool = False) -> str:
+        self.saved.append((name, form))
+        return f"presets/{name}.toml"
 
     def plan(self, form: LaunchForm, ask: bool = False) -> Preview:
         if not form.script:

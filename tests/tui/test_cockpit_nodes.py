@@ -7,7 +7,6 @@ import pytest
 import scripted as play
 import several
 from conftest import Rig, Start, shown
-from textual.widgets import Input
 
 from distui.runners.model import (
     HUB,
@@ -182,7 +181,7 @@ async def at_place(it: Rig, place: str) -> LaunchScreen:
     await it.press("ctrl+n", *"train.py")
     screen = it.app.screen
     assert isinstance(screen, LaunchScreen)
-    screen.query_one("#form-place", Input).value = place
+    screen.form_view.set("place", place)
     await it.pilot.pause()
     return screen
 
@@ -192,7 +191,7 @@ async def test_candidates_are_asked_for_beside_and_one_is_taken(rig: Start) -> N
     it.source.offered = several.CANDIDATES
     async with shown(it, 120, 40):
         screen = await at_place(it, "sky")
-        screen.query_one("#form-gpus", Input).value = "H100:8"
+        screen.form_view.set("gpus", "H100:8")
         await it.until(lambda: "a3-highgpu-8g" in it.screen())
         assert "196.64" in it.screen()
         assert "n/a" in it.screen()

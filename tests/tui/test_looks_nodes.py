@@ -10,6 +10,8 @@ from test_looks import LARGE, MIDDLE, SMALL, Compare, look
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from distui.tui.widgets.form import FormView
+
 pytestmark = pytest.mark.timeout(60)
 
 SIZES = pytest.mark.parametrize("size", [SMALL, MIDDLE, LARGE], ids=["80x24", "120x40", "200x60"])
@@ -84,7 +86,7 @@ def placed(snap: Compare, it: Rig, size: tuple[int, int], offered: object, then:
         await it.until(lambda: "step 29" in it.screen())
         await it.press("ctrl+n", *"train.py")
         for name, value in (("place", "sky"), ("nodes", "2"), ("gpus", "H100:8")):
-            it.app.screen.query_one(f"#form-{name}", Input).value = value
+            it.app.screen.query_one(FormView).set(name, value)
         await it.until(lambda: then in it.screen() and "torchrun" in it.screen())
         await pilot.pause()
 

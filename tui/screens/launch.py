@@ -1,5 +1,5 @@
-"""The launch screen: preset, form, and the plan that the form makes, verbatim. Nothing starts from here
-before the confirm page."""
+"""The launch screen: presets, form, and beside them the plan that the form makes, verbatim, with what a check of it
+finds. Nothing starts from here before the confirm page."""
 
 from __future__ import annotations
 
@@ -9,38 +9,46 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Container, Horizontal, Vertical
+from textual.events import Resize
 from textual.screen import Screen
-from textual.widgets import Input, Label, OptionList, Static
-from textual.widgets.option_list import Option
 
+from ...presets.errors import PlanError
+from ...runners.errors import RunError
+from ..advising import gpus_here
 from ..follow import LaunchError, LaunchForm, Preview
 from ..placing import SKY, kind_of
-from ..rows.launch import plan_rows
+from ..rows import advice
+from ..rows.cells import Row, wrap
+from ..rows.fields import KIND, fields, kind_override, launch_form
+from ..rows.launch import counted, finding_rows, plan_rows, problem_rows, yaml_rows
+from ..rows.shelf import title_row, why_rows
 from ..widgets.candidates import Candidates
+from ..widgets.details import PANES, Details
+from ..widgets.form import FormView
 from ..widgets.rows_view import RowsView
+from ..widgets.shelf import PresetList
 from .modal import ConfirmScreen
 
 if TYPE_CHECKING:
+    from ...presets.guide import Recommendation
+    from ...presets.model import Loaded
     from ...runners.hub.candidates import Candidate
     from ..app import CockpitApp
 
 TYPING_S = 0.15
 """How long the form must be still before the plan is made anew."""
+WIDE = 160
+"""Columns from which the plan stands beside the form, not below it."""
+WHY = 2
+"""Rows for what the preset is."""
 
-FIELDS = (
-    ("script", "script", "train.py"),
-    ("args", "arguments", "--steps 1000"),
-    ("nproc", "ranks", "as the preset says; a number, gpu or cpu"),
-    ("name", "name", "of the run; made from the script"),
-    ("env", "environment", "K=V K2=V2"),
-    ("nccl", "NCCL_DEBUG", "WARN"),
-    ("place", "place", "local; sky, aws, slurm/lab, …; hosts A,B"),
-)
-"""Field of LaunchForm, label, placeholder."""
-
-NARROW = (("nodes", "nodes", "1"), ("gpus", "GPUs", "H100:8"), ("cpus", "CPUs", "8+"))
-"""The same, side by side: what the nodes are."""
+KEYS = (
+    ("Enter", "start, asks first"), ("tab", "next pane"), ("/", "search"), ("^g", "guide"), ("^s", "save"),
+    ("F2-F5", "plan … memory"), ("esc", "back"),
+)  # fmt: skip
+SHORT = {"start, asks first": "start", "plan … memory": "panes", "next pane": "next"}
+"""For terminals of 80 columns."""
 
 
 class LaunchScreen(Screen[None]):
@@ -50,69 +58,124 @@ class LaunchScreen(Screen[None]):
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
         Binding("escape", "leave", "back", id="launch.back"),
         Binding("ctrl+l", "start", "start", id="launch.start"),
+        Binding("ctrl+s", "save", "save", id="launch.save"),
+        Binding("ctrl+g", "guide", "guide", id="launch.guide"),
+        *(
+            Binding(f"f{number + 1}", f"pane({number})", name, id=f"launch.{name.lower()}")
+            for number, name in enumerate(PANES, 1)
+        ),
     ]
 
     def __init__(self) -> None:
         super().__init__()
-        self.plan_view = RowsView(id="plan")
+        self.shelf, self.form_view, self.details = PresetList(), FormView(), Details()
+        self.top, self.why, self.foot = RowsView(id="title"), RowsView(id="why"), RowsView(id="launch-keys")
+        self.top.can_focus = self.why.can_focus = self.foot.can_focus = False
         self.candidates = Candidates(self._ask)
         self.preview: Preview | None = None
-        self._names: list[str] = []
+        self.loaded: Loaded | None = None
+        """The preset as the form shows it: with another kind of strategy, if one was chosen."""
+        self._hardware = ""
+        self._shown: tuple[str, tuple[str, ...]] | None = None
 
     def compose(self) -> ComposeResult:
-        self.plan_view.ascii_only = self.candidates.ascii_only = self.app.view.ascii
-        yield Static(" distui · new run", id="title", markup=False)
-        with Horizontal(id="launch"):
-            yield OptionList(id="presets", compact=True)
-            with VerticalScroll(id="form", can_focus=False):
-                for name, label, hint in FIELDS:
-                    with Horizontal(classes="row"):
-                        yield Label(label, classes="field")
-                        yield Input(placeholder=hint, compact=True, id=f"form-{name}")
-                with Horizontal(classes="row"):
-                    for name, label, hint in NARROW:
-                        yield Label(label, classes="field" if name == "nodes" else "narrow")
-                        yield Input(placeholder=hint, compact=True, id=f"form-{name}")
-                yield Static("", id="summary-text", markup=False)
-        with Vertical(id="plan-box"):
-            yield self.candidates
-            yield self.plan_view
-        yield Static(
-            " Enter start (asks first)   tab next field   esc back", id="launch-keys", markup=False
-        )
+        panes: list[RowsView] = [self.shelf, self.form_view, self.details, self.candidates]
+        for view in (*panes, self.top, self.why, self.foot):
+            view.ascii_only = self.app.view.ascii
+        yield self.top
+        yield self.why
+        with Container(id="launch"):
+            with Horizontal(id="choose"):
+                yield self.shelf
+                yield self.form_view
+            with Vertical(id="plan-box"):
+                yield self.candidates
+                yield self.details
+        yield self.foot
 
     async def _ask(self, form: LaunchForm) -> list[Candidate]:
         return await self.app.source.candidates(form)
 
     def on_mount(self) -> None:
-        presets = self.app.source.presets()
-        self._names = [preset.name for preset in presets]
-        listed = self.query_one("#presets", OptionList)
-        listed.add_options([Option(preset.name, id=preset.name) for preset in presets])
-        listed.border_title = "preset"
-        self.query_one("#form").border_title = "run"
-        self.plan_view.border_title = "plan"
+        self._hardware = gpus_here()
+        self.form_view.entitle("form")
         self.candidates.border_title = "nodes that SkyPilot would take · Enter takes their place"
-        if presets:
-            listed.highlighted = 0
-        self.query_one("#form-script", Input).focus()
-        self._renew()
+        self.shelf.set_entries(self.app.source.presets())
+        self._open()
+        self.form_view.focus()
+
+    def on_resize(self, event: Resize) -> None:
+        width, height = event.size
+        self.set_class(width >= WIDE, "-wide")
+        self.query_one("#choose").styles.height = "100%" if width >= WIDE else max(10, (height - 4) // 2)
+        self.call_after_refresh(self._draw_why)
+        cells: list[tuple[str, str]] = [(" ", "text")]
+        for key, text in KEYS:
+            cells += [(key, "key"), (f" {SHORT.get(text, text) if width < 100 else text}   ", "text")]
+        self.foot.set_rows([tuple(cells)])
+
+    # --- what is chosen and typed
 
     @property
     def form(self) -> LaunchForm:
-        """What is typed now."""
-        listed = self.query_one("#presets", OptionList)
-        at = listed.highlighted or 0
-        names = [name for name, _, _ in (*FIELDS, *NARROW)]
-        typed = {name: self.query_one(f"#form-{name}", Input).value.strip() for name in names}
-        return LaunchForm(preset=self._names[at] if self._names else "", **typed)
+        """What is typed now. Raises RunError for an open quote."""
+        entry = self.shelf.current
+        return launch_form(entry.name if entry else "", self.form_view.fields, self.form_view.typed)
 
-    @on(Input.Changed)
-    @on(OptionList.OptionHighlighted)
+    def _open(self) -> None:
+        """Show the fields of the preset at hand, where they are not shown yet, and make its plan."""
+        entry = self.shelf.current
+        wanted = (entry.name if entry else "", kind_override(self.form_view.typed))
+        if wanted != self._shown:
+            self._shown = wanted
+            kind = entry.strategy if entry else ""
+            try:
+                self.loaded = self.app.source.preset(*wanted) if entry and not entry.problem else None
+            except LaunchError:  # the plan says why
+                self.loaded = None
+            self.form_view.set_fields(fields(self.loaded, kind, self._hardware))
+            self._draw_why()
+        self._renew()
+
+    def _draw_why(self) -> None:
+        self.top.set_rows([title_row(self.shelf.current, self.size.width)])
+        self.why.set_rows(why_rows(self.shelf.current, self.size.width, WHY))
+
+    @on(PresetList.Highlighted)
+    def _highlighted(self) -> None:
+        self.form_view.forget([KIND])  # it was another preset's
+        self._open()
+
+    @on(FormView.Changed)
+    def _changed(self, event: FormView.Changed) -> None:
+        if event.field == KIND:
+            self._open()
+        else:
+            self._renew()
+
+    @on(PresetList.Chosen)
+    def _picked(self) -> None:
+        self.form_view.focus()
+
+    @on(Candidates.Taken)
+    def _taken(self, event: Candidates.Taken) -> None:
+        self.form_view.set("place", event.infra)
+        self.form_view.go("place")
+        self.form_view.focus()
+
+    # --- what is shown of it
+
     def _renew(self) -> None:
-        form = self.form
+        """Something changed: the plan is made once the form is still."""
         self.preview = None
+        try:
+            form = self.form
+        except RunError as error:
+            self.workers.cancel_group(self, "plan")
+            self._show_preview(Preview(text="", problems=(str(error),)))
+            return
         self.run_worker(self._make_plan(form), group="plan", exclusive=True)
+        self.details.put("memory", lambda width: self._memory(form, width))
         through_sky = kind_of(form.place) == SKY
         self.candidates.display = through_sky
         if through_sky:
@@ -120,33 +183,77 @@ class LaunchScreen(Screen[None]):
         else:
             self.candidates.leave()
 
-    @on(Candidates.Taken)
-    def _taken(self, event: Candidates.Taken) -> None:
-        place = self.query_one("#form-place", Input)
-        place.value = event.infra
-        place.focus()
-
     async def _make_plan(self, form: LaunchForm) -> None:
-        chosen = next((one for one in self.app.source.presets() if one.name == form.preset), None)
-        self.query_one("#summary-text", Static).update(chosen.summary if chosen else "")
         await asyncio.sleep(TYPING_S)
-        self.preview = await asyncio.to_thread(self.app.source.plan, form)
-        self.plan_view.set_rows(plan_rows(self.preview))
+        entry = self.shelf.current
+        if entry is None or entry.problem:
+            none = "no preset is chosen: change the search, or esc for all of them"
+            self._show_preview(Preview(text="", problems=(entry.problem if entry else none,)))
+        else:
+            self._show_preview(await asyncio.to_thread(self.app.source.plan, form))
+
+    def _show_preview(self, preview: Preview) -> None:
+        self.preview = preview
+        self.details.put(
+            "plan", lambda width: plan_rows(preview, width), "plan ✖" if preview.problems else ""
+        )
+        self.details.put("YAML", lambda width: yaml_rows(preview, width))
+        self.details.put("lint", lambda width: finding_rows(preview, width), counted(preview.findings))
+
+    def _memory(self, form: LaunchForm, width: int) -> list[Row]:
+        if self.loaded is None:
+            return []
+        try:
+            preset = self.app.source.preset(form.preset, form.overrides).preset
+            found = advice.asked(form, preset, self._hardware)
+        except (LaunchError, PlanError) as error:
+            return problem_rows([str(error)], width)
+        if found is None:
+            text = "Type a model (7B) and a GPU (8xA100-80GB) into the form: here stands what fits, by component."
+            return wrap(text, width - 1, "dim", first=" ")
+        return advice.memory_rows(found, preset, width)
+
+    def action_pane(self, number: int) -> None:
+        """Put a pane in front: 1 plan, 2 YAML, 3 lint, 4 memory."""
+        self.details.show(PANES[number - 1])
+
+    # --- guide and save
+
+    def action_guide(self) -> None:
+        from .guide import GuideScreen
+
+        self.app.push_screen(GuideScreen(self.app.view.ascii), self._guided)
+
+    def _guided(self, found: Recommendation | None) -> None:
+        if found is None:
+            return
+        self.shelf.go(found.preset)
+        told = {
+            "nproc": found.nproc,
+            "nodes": found.nodes,
+            "params": found.params,
+            "hardware": found.hardware,
+        }
+        for name, value in told.items():
+            self.form_view.set(name, "" if name == "nodes" and value == 1 else str(value))
+        self.action_pane(PANES.index("memory") + 1)
+
+    def action_save(self) -> None:
+        from .saving import Saving
+
+        Saving(self).ask()
+
+    # --- start
+
+    @on(FormView.Submitted)
+    def _submitted(self) -> None:
+        self.action_start()
 
     async def _ask_hosts(self, form: LaunchForm) -> None:
         """The whole plan, and then the question."""
         self.notify("asking the hosts …")
-        self.preview = await asyncio.to_thread(self.app.source.plan, form, True)
-        self.plan_view.set_rows(plan_rows(self.preview))
+        self._show_preview(await asyncio.to_thread(self.app.source.plan, form, True))
         self.action_start()
-
-    @on(Input.Submitted)
-    def _submitted(self) -> None:
-        self.action_start()
-
-    @on(OptionList.OptionSelected)
-    def _picked(self) -> None:
-        self.query_one("#form-script", Input).focus()
 
     def action_start(self) -> None:
         """The confirm page, or why there is none."""
@@ -159,9 +266,10 @@ class LaunchScreen(Screen[None]):
             self.run_worker(self._ask_hosts(self.form), group="plan", exclusive=True)
         else:
             form = self.form
+            found = [row for row in finding_rows(preview, 86) if preview.findings]
             question = ConfirmScreen(
                 f"Start {form.name or form.script} with preset {form.preset}?",
-                plan_rows(preview),
+                [*found, *[()] * bool(found), *plan_rows(preview)],
                 "start",
                 self.app.view.ascii,
             )

@@ -5,47 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ...presets.errors import PlanError
-from ...presets.hardware import GB, Gpus, parse_gpus
-from ...presets.memory import (
-    FORMATS,
-    USABLE,
-    Estimate,
-    Format,
-    Shape,
-    compare,
-    needed,
-    parse_parameters,
-    shape,
-)
+from ...presets.hardware import GB, parse_gpus
+from ...presets.memory import FORMATS, needed, parse_parameters, shape
 from ...runners.errors import RunError
+from ..rows import advice as rows
+from ..rows.advice import HEAD, PARTS, Advice
 from ..text import table
-
-HEAD = ("", "weights", "gradients", "optimizer", "states", "activations", "buffers", "total", "")
-PARTS = ("weights", "gradients", "optimizer", "states", "activations", "buffers", "total")
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """What was asked, and what would fit."""
-
-    model: Shape
-    form: Format
-    gpus: Gpus
-    nodes: int
-    estimates: list[Estimate]
-
-    @property
-    def ranks(self) -> int:
-        return self.nodes * self.gpus.count
-
-    @property
-    def first(self) -> Estimate | None:
-        """The simplest that fits."""
-        return next((one for one in self.estimates if one.fits), None)
 
 
 def advise(options: argparse.Namespace) -> int:
@@ -67,50 +36,36 @@ def _advice(options: argparse.Namespace) -> Advice:
     usual = shape(parse_parameters(options.params), options.layers, options.hidden, options.vocab)
     model = replace(usual, seq=options.seq, micro_batch=options.micro_batch, recompute=options.recompute)
     form = FORMATS[options.format]
-    found = compare(model, form, options.nodes * gpus.count, gpus.memory_gb * GB)
-    return Advice(model, form, gpus, options.nodes, found)
+    return rows.advise(model, form, gpus, options.nodes)
 
 
 def _text(advice: Advice) -> str:
-    model, gpus = advice.model, advice.gpus
-    where = (
-        f"{advice.nodes} × " * (advice.nodes > 1) + f"{gpus.count} × {gpus.name} ({gpus.memory_gb:g} GB)"
-    )
     lines = [
-        f"{model.parameters / GB:g} B parameters, about {model.layers} layers of {model.hidden}, on {where}",
-        f"{advice.form.text}; {model.micro_batch} × {model.seq} positions a GPU"
-        + ("; layers are recomputed" if model.recompute else ""),
+        rows.question(advice),
+        rows.terms(advice),
         "",
         "GB on each GPU, estimated:",
-        *table([HEAD, *(_row(one) for one in advice.estimates)], frozenset(range(1, 8))),
+        *table([HEAD, *(rows.table_row(one) for one in advice.estimates)], frozenset(range(1, 8))),
         "",
         *_conclusion(advice),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _row(one: Estimate) -> tuple[str, ...]:
-    numbers = (f"{getattr(one, part) / GB:.2f}" for part in PARTS)
-    return (one.strategy.title, *numbers, "fits" if one.fits else "too much")
-
-
 def _conclusion(advice: Advice) -> list[str]:
-    first = advice.first
-    if first is not None:
-        strategy = first.strategy
+    said = rows.verdict(advice)
+    if advice.first is not None:
         return [
-            f"{strategy.title} is the simplest that fits: {strategy.why}.",
-            f"    distui launch {strategy.words} --nproc-per-node {advice.gpus.count}"
+            said,
+            f"    distui launch {advice.first.strategy.words} --nproc-per-node {advice.gpus.count}"
             + f" --nnodes {advice.nodes}" * (advice.nodes > 1)
             + " -- train.py",
         ]
-    ranks = needed(advice.model, advice.form, advice.gpus.memory_gb * GB)
-    usable = f"{USABLE:.0%} of {advice.gpus.memory_gb:g} GB are usable"
-    if ranks is not None:
-        return [f"Nothing fits ({usable}): ZeRO-3 needs {ranks} such GPUs."]
+    if needed(advice.model, advice.form, advice.gpus.memory_gb * GB) is not None:
+        return [said]
     least = "a smaller --micro-batch" if advice.model.micro_batch > 1 else "a shorter --seq"
     less = least if advice.model.recompute else f"--recompute, {least}"
-    return [f"Nothing fits ({usable}), on however many GPUs: activations alone are too much. Try {less}."]
+    return [f"{said} Try {less}."]
 
 
 def _document(advice: Advice) -> dict[str, Any]:

@@ -1,0 +1,258 @@
+"""The launch screen on the real presets and the real plan, by keys alone, in 80 × 24."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Rig, shown
+
+from distui.presets import nccl_presets, schema
+from distui.presets.load import BUILTIN, load
+from distui.tui.app import CockpitApp
+from distui.tui.rows.fields import NAMED, SET
+from distui.tui.screens.launch import LaunchScreen
+from distui.tui.screens.modal import ConfirmScreen
+from distui.tui.source import LocalSource
+
+pytestmark = pytest.mark.timeout(60)
+
+Here = Callable[[], Rig]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
+    """The cockpit of this machine, in a directory with a script; no run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "train.py").write_text("print('hello')\n")
+
+    def make() -> Rig:
+        made = Rig(tmp_path / "run", LocalSource())  # type: ignore[arg-type]
+        made.app = CockpitApp(made.source, None, keys=tmp_path / "keys.toml")
+        return made
+
+    return make
+
+
+async def opened(it: Rig, *keys: str) -> LaunchScreen:
+    """The launch screen with a script in it, and its first plan."""
+    await it.press("ctrl+n", *"train.py")
+    screen = it.app.screen
+    assert isinstance(screen, LaunchScreen)
+    await it.until(lambda: screen.preview)
+    await it.press(*keys)
+    return screen
+
+
+async def chosen(it: Rig, screen: LaunchScreen, name: str) -> None:
+    """A preset, by searching for it; then back in the form."""
+    await it.press("shift+tab", "slash", *name, "enter")
+    screen.shelf.go(name)
+    await it.press("enter")
+    assert screen.form_view.has_focus
+
+
+async def at_field(it: Rig, screen: LaunchScreen, name: str) -> None:
+    """The cursor on a field; the first test walks there by keys."""
+    screen.form_view.go(name)
+    await it.pilot.pause()
+
+
+async def planned(it: Rig, screen: LaunchScreen, wanted: str) -> str:
+    """The plan, once it holds a text."""
+    await it.until(
+        lambda: screen.preview and wanted in screen.preview.text + "".join(screen.preview.problems)
+    )
+    assert screen.preview is not None
+    return screen.preview.text
+
+
+async def test_every_field_is_reached_and_seen_and_every_choice_can_be_changed(here: Here) -> None:
+    async with shown(here()) as it:
+        screen = await opened(it)
+        await chosen(it, screen, "fsdp2")
+        form = screen.form_view
+        seen, changed = [], []
+        for one in form.fields:
+            assert form.current.name == one.name
+            assert one.label in it.screen(), one.name
+            assert one.help.split()[-1] in it.screen(), one.name  # help, to its last word
+            seen.append(one.name)
+            if one.choices or one.check:
+                before = form.values()
+                await it.press("right")
+                assert form.values() != before, one.name
+                await it.press("backspace")
+                assert form.values() == before, one.name
+                changed.append(one.name)
+            await it.press("down")
+        flat = {path for path in schema.flat(load("fsdp2").preset) if path not in ("title", "summary")}
+        topology = {"topology.nnodes", "topology.nnodes_min", "topology.nproc_per_node"}  # ranks and nodes
+        assert {f"{SET}{path}" for path in flat - topology} <= set(seen)
+        assert {f"{NAMED}{name}" for name in nccl_presets.known()} <= set(changed)
+        assert {"nccl", f"{SET}hook", f"{SET}strategy.kind", f"{SET}precision.param"} <= set(changed)
+
+
+async def test_all_presets_are_listed_and_the_one_at_hand_says_when_to_take_it(here: Here) -> None:
+    async with shown(here()) as it:
+        screen = await opened(it, "shift+tab")
+        for name in BUILTIN:
+            assert screen.shelf.current is not None
+            assert screen.shelf.current.name == name
+            preset = load(name).preset
+            lines = it.screen().splitlines()[:3]
+            assert preset.title in lines[0]
+            assert " ".join(" ".join(lines[1:]).split()) == preset.summary  # to its last word
+            await it.press("down")
+
+
+async def test_a_search_takes_words_in_any_order_and_esc_ends_it(here: Here) -> None:
+    async with shown(here()) as it:
+        screen = await opened(it, "shift+tab", "slash", *"parallel tensor")
+        await it.until(lambda: len(screen.shelf.listed) < len(BUILTIN))
+        assert [one.name for one in screen.shelf.listed] == ["tp", "tp-sp", "fsdp2-tp"]
+        assert "presets 3 of 27" in it.screen()
+        await it.press(*"xyz")
+        assert "no preset has all of these words" in it.screen()
+        await planned(it, screen, "no preset is chosen")
+        await it.press("escape")
+        assert len(screen.shelf.listed) == len(BUILTIN)
+        assert it.app.screen is screen
+        await it.press("escape")
+        assert it.app.screen is not screen
+
+
+async def test_a_changed_field_changes_the_plan(here: Here) -> None:
+    async with shown(here()) as it:
+        screen = await opened(it)
+        await chosen(it, screen, "ddp")
+        await at_field(it, screen, f"{SET}launcher.monitor_interval_s")
+        await it.press(*"0.75")
+        assert "--monitor-interval 0.75" in await planned(it, screen, "--monitor-interval 0.75")
+        await at_field(it, screen, f"{NAMED}sockets-only")
+        await it.press("space")
+        text = await planned(it, screen, "NCCL_IB_DISABLE=1")
+        assert "sockets-only: NCCL_NET=Socket" in text
+        assert screen.form.overrides == ("launcher.monitor_interval_s=0.75",)
+        assert screen.form.nccl_presets == ("sockets-only",)
+
+
+async def test_another_strategy_brings_its_own_fields_and_only_those_are_sent(here: Here) -> None:
+    async with shown(here()) as it:
+        screen = await opened(it)
+        await chosen(it, screen, "ddp")
+        await at_field(it, screen, f"{SET}strategy.bucket_cap_mb")
+        await it.press(*"50")
+        await at_field(it, screen, f"{SET}strategy.kind")
+        await it.press("right", "right", "right")  # zero1, fsdp1, fsdp2
+        names = [one.name for one in screen.form_view.fields]
+        assert f"{SET}strategy.reshard_after_forward" in names
+        assert f"{SET}mesh.tp" in names
+        assert f"{SET}strategy.bucket_cap_mb" not in names
+        assert screen.form.overrides == ("strategy.kind=fsdp2",)
+        assert "strategy fsdp2" in await planned(it, screen, "strategy fsdp2")
+        await it.press("left", "left", "left")
+        assert set(screen.form.overrides) == {"strategy.bucket_cap_mb=50"}
+
+
+@pytest.mark.parametrize(
+    ("name", "typed", "sentence"),
+    [
+        (f"{SET}restart.limit", "x", 'restart.limit takes a whole number, not "x"'),
+        (f"{SET}batch.micro", "0", "batch.micro takes 1 or more, not 0"),
+        (f"{SET}launcher.args", '"a', "launcher.args: a quote is open"),
+        ("args", "'a", "arguments: a quote is open"),
+        ("nproc", "many", "'many' is neither a number nor gpu, cpu or auto"),
+        ("further", "no.such=1", "no.such is not a field of a preset"),
+    ],
+)
+async def test_a_bad_value_is_one_sentence_and_starts_nothing(
+    here: Here, name: str, typed: str, sentence: str
+) -> None:
+    async with shown(here()) as it:
+        screen = await opened(it)
+        await chosen(it, screen, "ddp")
+        await at_field(it, screen, name)
+        await it.press(*typed)
+        assert await planned(it, screen, sentence) == ""
+        assert screen.preview is not None
+        assert len(screen.preview.problems) == 1
+        assert "✖" in it.screen()
+        await it.press("enter")
+        assert sentence in it.told()
+        assert it.app.screen is screen
+
+
+async def test_saving_writes_what_differs_and_the_new_preset_is_at_hand(here: Here, tmp_path: Path) -> None:
+    file = tmp_path / "config/distui/presets/night.toml"
+    async with shown(here()) as it:
+        screen = await opened(it)
+        await chosen(it, screen, "fsdp2")
+        await at_field(it, screen, "nproc")
+        await it.press("2")
+        await at_field(it, screen, f"{SET}precision.param")
+        await it.press("right")
+        await it.press("ctrl+s", *"night", "enter")
+        await it.until(lambda: "saved as" in it.told())
+        table = tomllib.loads(file.read_text())
+        assert {**table, "title": "", "summary": ""} == {
+            "base": "fsdp2", "title": "", "summary": "", "precision": {"param": "bf16"},
+            "topology": {"nproc_per_node": 2},
+        }  # fmt: skip
+        assert screen.shelf.current is not None
+        assert (screen.shelf.current.name, screen.shelf.current.origin) == ("night", "yours")
+        assert screen.form.overrides == ()
+        assert screen.form.script == "train.py"
+        await it.until(lambda: screen.preview)
+        assert "nproc_per_node 2" in await planned(it, screen, "preset       night")
+
+
+async def test_a_preset_is_replaced_only_when_that_is_said(here: Here, tmp_path: Path) -> None:
+    file = tmp_path / "config/distui/presets/night.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text('base = "ddp"\n')
+    async with shown(here()) as it:
+        screen = await opened(it, "ctrl+s", *"night", "enter")
+        await it.until(lambda: isinstance(it.app.screen, ConfirmScreen))
+        assert "Replace the preset night?" in it.screen()
+        await it.press("enter")
+        assert file.read_text() == 'base = "ddp"\n'
+        await it.press("ctrl+s", *"night", "enter")
+        await it.until(lambda: isinstance(it.app.screen, ConfirmScreen))
+        await it.press("y")
+        await it.until(lambda: "saved as" in it.told())
+        assert tomllib.loads(file.read_text())["base"] == "single"
+        await it.until(lambda: screen.shelf.current and screen.shelf.current.name == "night")
+        await it.press("ctrl+s", *"night", "enter")
+        await it.until(lambda: "night cannot build on itself" in it.told())
+
+
+async def test_a_preset_that_does_not_load_says_why_and_starts_nothing(here: Here, tmp_path: Path) -> None:
+    folder = tmp_path / "config/distui/presets"
+    folder.mkdir(parents=True)
+    (folder / "broken.toml").write_text("[strategy]\nkind = \n")
+    (folder / "wrong.toml").write_text('[strategy]\nkind = "ddq"\n')
+    async with shown(here()) as it:
+        screen = await opened(it)
+        assert [one.name for one in screen.shelf.entries if one.problem] == ["wrong", "broken"]
+        await chosen(it, screen, "broken")
+        await planned(it, screen, "broken.toml line 2")
+        assert "not valid TOML" in " ".join(it.screen().split())
+        await it.press("enter")
+        assert it.app.screen is screen
+        await it.press("ctrl+s")
+        assert "choose one first" in it.told()
+
+
+async def test_a_project_file_that_cannot_be_read_does_not_end_the_cockpit(
+    here: Here, tmp_path: Path
+) -> None:
+    (tmp_path / "distui.toml").write_text("x = [")
+    async with shown(here()) as it:
+        screen = await opened(it)
+        await planned(it, screen, "not valid TOML")
+        await it.press("enter")
+        assert it.app.screen is screen

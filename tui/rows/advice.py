@@ -1,0 +1,245 @@
+"""The memory of a training on each GPU: what was asked, the table of strategies, and a bar for one of them. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ...presets.errors import PlanError
+from ...presets.hardware import GB, Gpus, parse_gpus
+from ...presets.memory import (
+    FORMATS,
+    USABLE,
+    Estimate,
+    Format,
+    Shape,
+    compare,
+    estimate_for,
+    format_for,
+    needed,
+    parse_parameters,
+    shape,
+    survey,
+)
+from ...presets.model import Preset
+from ..follow import LaunchForm
+from . import glyphs
+from .cells import Cell, Row, fit, wrap
+
+HEAD = ("", "weights", "gradients", "optimizer", "states", "activations", "buffers", "total", "")
+PARTS = ("weights", "gradients", "optimizer", "states", "activations", "buffers", "total")
+BAR = (
+    ("weights", "W", "heat2"), ("gradients", "G", "heat3"), ("optimizer", "O", "heat5"),
+    ("activations", "A", "heat6"), ("buffers", "B", "heat8"),
+)  # fmt: skip
+"""Component, its letter in the bar, its style: readable without colour."""
+_FULL_WIDTH = 88
+"""Columns from which the table has the sum of the states, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What was asked, and what would fit."""
+
+    model: Shape
+    form: Format
+    gpus: Gpus
+    nodes: int
+    estimates: list[Estimate]
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.gpus.count
+
+    @property
+    def first(self) -> Estimate | None:
+        """The simplest that fits."""
+        return next((one for one in self.estimates if one.fits), None)
+
+
+def advise(model: Shape, form: Format, gpus: Gpus, nodes: int) -> Advice:
+    """The strategies of data parallelism on so many nodes of these GPUs."""
+    return Advice(model, form, gpus, nodes, compare(model, form, nodes * gpus.count, gpus.memory_gb * GB))
+
+
+def asked(form: LaunchForm, preset: Preset, here: str = "") -> Advice | None:
+    """What the launch form asks; None without a model or GPUs. `here`: the GPUs of this machine. Raises PlanError."""
+    hardware = form.hardware or form.gpus or here
+    if not form.params or not hardware:
+        return None
+    gpus, size = _parsed(form, hardware)
+    if form.nproc.isdecimal() and int(form.nproc):
+        gpus = replace(gpus, count=int(form.nproc))
+    nodes = form.nodes.rpartition(":")[2] or str(preset.topology.nnodes)
+    if not nodes.isdecimal() or not int(nodes):
+        raise PlanError(f"nodes {form.nodes}: a number from 1 on.")
+    if form.seq and not (form.seq.isdecimal() and int(form.seq)):
+        raise PlanError(f"sequence {form.seq}: a number of positions from 1 on.")
+    model = replace(
+        shape(size), seq=int(form.seq or Shape(parameters=1, layers=1, hidden=1).seq),
+        micro_batch=preset.batch.micro or 1,
+    )  # fmt: skip
+    counted = FORMATS[form.format] if form.format else format_for(preset)
+    found = survey(model, counted, gpus.count, int(nodes), gpus.memory_gb * GB)
+    return Advice(model, counted, gpus, int(nodes), found)
+
+
+def _parsed(form: LaunchForm, hardware: str) -> tuple[Gpus, int]:
+    """GPUs and parameters, with the form's own words in the sentences. Raises PlanError."""
+    try:
+        return parse_gpus(hardware), parse_parameters(form.params)
+    except PlanError as error:
+        text = str(error).replace("--gpus", "GPU").replace("--params", "model")
+        raise PlanError(
+            text.replace(
+                "say its memory with --gpu-memory GB", "write its memory into the name, as in X100-64GB"
+            )
+        ) from None
+
+
+def numbers(one: Estimate) -> tuple[str, ...]:
+    """GB of each of PARTS."""
+    return tuple(f"{getattr(one, part) / GB:.2f}" for part in PARTS)
+
+
+def table_row(one: Estimate) -> tuple[str, ...]:
+    """Under HEAD."""
+    return (one.strategy.title, *numbers(one), "fits" if one.fits else "too much")
+
+
+def question(advice: Advice) -> str:
+    """ "7 B parameters, about 33 layers of 4096, on 8 × A100-80GB (80 GB)"."""
+    model, gpus = advice.model, advice.gpus
+    where = (
+        f"{advice.nodes} × " * (advice.nodes > 1) + f"{gpus.count} × {gpus.name} ({gpus.memory_gb:g} GB)"
+    )
+    return (
+        f"{model.parameters / GB:g} B parameters, about {model.layers} layers of {model.hidden}, on {where}"
+    )
+
+
+def terms(advice: Advice) -> str:
+    """What is counted: formats and batch."""
+    model = advice.model
+    recompute = "; layers are recomputed" if model.recompute else ""
+    return f"{advice.form.text}; {model.micro_batch} × {model.seq} positions a GPU{recompute}"
+
+
+def verdict(advice: Advice) -> str:
+    """The simplest that fits and why, or what would; for nothing at all that helps: only that."""
+    first = advice.first
+    if first is not None:
+        return f"{first.strategy.title} is the simplest that fits: {first.strategy.why}."
+    ranks = needed(advice.model, advice.form, advice.gpus.memory_gb * GB)
+    usable = f"{USABLE:.0%} of {advice.gpus.memory_gb:g} GB are usable"
+    if ranks is not None:
+        return f"Nothing fits ({usable}): ZeRO-3 needs {ranks} such GPUs."
+    return f"Nothing fits ({usable}), on however many GPUs: activations alone are too much."
+
+
+def of_preset(advice: Advice, preset: Preset) -> Estimate:
+    """The estimate for a preset as it is. Raises PlanError where its mesh does not divide the ranks."""
+    ranks = 1 if preset.strategy.kind == "single" else advice.ranks
+    return estimate_for(preset, advice.model, advice.form, ranks, advice.gpus.memory_gb * GB)
+
+
+def bar_row(one: Estimate, width: int) -> Row:
+    """One cell a share of the GPU's memory, a letter for each component; `|` where the GPU's memory ends."""
+    whole = max(one.limit, one.total)
+    room = max(10, width - 3)
+    end = round(room * one.limit / whole)
+    cells: list[Cell] = []
+    drawn, reached = 0, 0.0
+    for part, letter, style in BAR:
+        reached += getattr(one, part)
+        upto = round(room * reached / whole)
+        cells += _split(letter * (upto - drawn), style, drawn, end)
+        drawn = upto
+    return (
+        ("[", "dim"),
+        *cells,
+        *_split(glyphs.MISSING * (room - drawn), "stale", drawn, end),
+        ("]", "dim"),
+    )
+
+
+def _split(text: str, style: str, begin: int, end: int) -> list[Cell]:
+    """A piece of the bar, with the mark of the GPU's end in it where that falls inside."""
+    at = end - begin
+    if not text or not 0 < at < len(text):
+        return [(text, style)] if at != 0 or not begin else [("|", "bad"), (text, style)]
+    return [(text[:at], style), ("|", "bad"), (text[at:], style)]
+
+
+def legend(one: Estimate) -> Row:
+    """What each letter stands for, in GB."""
+    cells: list[Cell] = []
+    for part, letter, style in BAR:
+        cells += [(letter, style), (f" {part} {getattr(one, part) / GB:.2f}  ", "text")]
+    return tuple(cells)
+
+
+def memory_rows(advice: Advice, preset: Preset, width: int) -> list[Row]:
+    """The bar of the preset, and below it every strategy with what fits."""
+    inside = width - 2
+    try:
+        mine = of_preset(advice, preset)
+        rows = _bar_rows(preset.name, mine, inside)
+    except PlanError as error:
+        mine, rows = None, wrap(f"{preset.name}: n/a, {error}", inside, first=" ")
+    rows += [(), *wrap(question(advice), inside, first=" "), *wrap(terms(advice), inside, "dim", first=" ")]
+    rows += [(), *table_rows(advice, mine, inside), ()]
+    return [*rows, *wrap(verdict(advice), inside, "head", first=" ")]
+
+
+def _bar_rows(name: str, mine: Estimate, width: int) -> list[Row]:
+    """Total, bar, components, and what is left out."""
+    state, style = ("fits", "ok") if mine.fits else ("too much", "bad")
+    said = f" of {mine.limit / GB:g} GB on each GPU ({USABLE:.0%} are usable): "
+    rows: list[Row] = [((f" {name}  {mine.total / GB:.2f}", "head"), (said, "text"), (state, style))]
+    rows += [((" ", "text"), *bar_row(mine, width)), *_legend_rows(mine, width)]
+    if elsewhere(mine):
+        rows += wrap(f"Beside it, for each rank: {elsewhere(mine)}.", width, first=" ")
+    return [*rows, *(row for note in mine.notes for row in wrap(note, width, "dim", first=" "))]
+
+
+def elsewhere(one: Estimate) -> str:
+    """ "34 GB of host memory": what a rank needs beside its GPU; "" where it is nothing."""
+    parts = (("host memory", one.host), ("disk", one.disk))
+    return ", ".join(f"{size / GB:.0f} GB of {name}" for name, size in parts if size)
+
+
+def _legend_rows(one: Estimate, width: int) -> list[Row]:
+    cells = legend(one)
+    rows: list[Row] = []
+    line: tuple[Cell, ...] = ((" ", "text"),)
+    for letter, text in zip(cells[::2], cells[1::2], strict=True):
+        if sum(len(part) for part, _ in line) + len(letter[0] + text[0]) > width:
+            rows.append(line)
+            line = ((" ", "text"),)
+        line = (*line, letter, text)
+    return [*rows, line]
+
+
+def table_rows(advice: Advice, mine: Estimate | None, width: int) -> list[Row]:
+    """GB on each GPU for every strategy; one with the preset's numbers has a mark in front."""
+    skipped = () if width >= _FULL_WIDTH else (HEAD.index("states"),)
+    kept = [column for column in range(len(HEAD)) if column not in skipped]
+    body = [(one, table_row(one)) for one in advice.estimates]
+    widths = [max(len(HEAD[column]), *(len(row[column]) for _, row in body)) for column in kept]
+    gap = 2 if sum(widths) + 2 * len(widths) + 2 <= width else 1
+
+    def line(texts: tuple[str, ...]) -> str:
+        parts = [
+            fit(texts[column], size, right=0 < column < len(HEAD) - 1)
+            for column, size in zip(kept, widths, strict=True)
+        ]
+        return (" " * gap).join(parts)
+
+    rows: list[Row] = [((f"   {line(('GB', *HEAD[1:]))}".rstrip(), "dim"),)]
+    for one, row in body:
+        mark = glyphs.CURSOR if mine is not None and numbers(one) == numbers(mine) else " "
+        text = line((*row[:-1], ""))
+        state: Cell = (row[-1], "ok" if one.fits else "bad")
+        more: list[Cell] = [(f", {elsewhere(one)}", "dim")] * bool(one.fits and elsewhere(one))
+        rows.append(((f" {mark} ", "accent"), (text.rstrip() + " " * gap, "text"), state, *more))
+    return rows

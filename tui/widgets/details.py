@@ -1,0 +1,63 @@
+"""Beside the form, one at a time: the plan, the SkyPilot task, what the check found, the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual.binding import Binding
+from textual.events import Resize
+
+from ..rows.cells import Row
+from .rows_view import RowsView
+
+PANES = ("plan", "YAML", "lint", "memory")
+
+Make = Callable[[int], list[Row]]
+"""The rows of a pane for so many columns."""
+
+
+class Details(RowsView):
+    """A pane with a title that names all of them."""
+
+    BINDINGS: ClassVar[list[Binding]] = [
+        Binding(str(number), f"screen.pane({number})", name, id=f"launch.pane_{number}")
+        for number, name in enumerate(PANES, 1)
+    ]
+
+    def __init__(self) -> None:
+        super().__init__(id="details")
+        self.pane = PANES[0]
+        self._makes: dict[str, Make] = {name: lambda width: [] for name in PANES}
+        self._titles = {name: name for name in PANES}
+
+    def put(self, pane: str, make: Make, title: str = "") -> None:
+        """What a pane shows; `title`: how it is named when there is more to say than its name."""
+        self._makes[pane], self._titles[pane] = make, title or pane
+        self._rename()
+        if pane == self.pane:
+            self._draw()
+
+    def show(self, pane: str) -> None:
+        """Put a pane in front."""
+        if pane != self.pane:
+            self.pane = pane
+            self._left = 0
+            self._scroll_row(0)
+        self._rename()
+        self._draw()
+
+    def _rename(self) -> None:
+        names = (f"{number} {self._titles[name]}" for number, name in enumerate(PANES, 1))
+        self.entitle(
+            " · ".join(f"[{text}]" if PANES[at] == self.pane else text for at, text in enumerate(names))
+        )
+
+    def _draw(self) -> None:
+        self.set_rows(self._makes[self.pane](max(20, self.scrollable_content_region.width)))
+
+    def on_mount(self) -> None:
+        self._rename()
+
+    def on_resize(self, event: Resize) -> None:
+        self._draw()
