@@ -148,7 +148,9 @@ def _chain(shelf: Library, name: str, depth: int, above: tuple[str, ...]) -> lis
         raise PresetError(shelf.problems[name])
     if name not in shelf.definitions:
         asked = f", which {above[-1]} builds on" if above else ""
-        raise PresetError(f"There is no preset {name!r}{asked}{schema.nearest(name, shelf.definitions)}")
+        hint = schema.nearest(name, shelf.definitions)
+        hint = "; `distui presets` lists them." if hint == "." else hint
+        raise PresetError(f"There is no preset {name!r}{asked}{hint}")
     if not depth:
         return []
     definition = shelf.definitions[name][depth - 1]

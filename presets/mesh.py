@@ -52,8 +52,8 @@ def check(preset: Preset) -> None:
         raise PlanError(
             "batch.accumulation does not go with mesh.pp: a pipeline accumulates over its mesh.microbatches."
         )
-    if mesh.ep > 1 and mesh.pp > 1:
-        raise PlanError("mesh.ep does not go with mesh.pp: take one of them.")
+    if mesh.ep > 1 and max(mesh.pp, mesh.cp) > 1:
+        raise PlanError("mesh.ep goes with data parallelism alone: leave mesh.pp and mesh.cp at 1.")
 
 
 def coordinates(sizes: Mapping[str, int], rank: int) -> dict[str, int]:

@@ -55,7 +55,10 @@ def test_alone_it_is_single_and_wrong_presets_are_one_sentence(tmp_path: Path) -
     with started(command, environment(DISTUI_STRATEGY="fsdp3"), tmp_path) as process:
         output = process.communicate()[0]
     assert process.returncode == 1
-    assert output == "chargpt: DISTUI_STRATEGY is 'fsdp3'; parallelize() knows single, ddp, fsdp2, zero1\n"
+    assert (
+        output
+        == "chargpt: DISTUI_STRATEGY is 'fsdp3'; parallelize() knows single, ddp, zero1, fsdp1, fsdp2\n"
+    )
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.torch
 
 WRONG = [
-    ({"DISTUI_STRATEGY": "fsdp"}, "is 'fsdp'; parallelize() knows single, ddp, fsdp2, zero1"),
+    ({"DISTUI_STRATEGY": "fsdp"}, "is 'fsdp'; parallelize() knows single, ddp, zero1, fsdp1, fsdp2"),
     ({"DISTUI_STRATEGY": "zero1"}, "so it has to build it: write model, optimizer = parallelize(model, "),
     ({"DISTUI_STRATEGY": "ddp"}, "strategy ddp needs ranks and this is a plain process: use torchrun"),
     ({"DISTUI_STRATEGY": "single", "WORLD_SIZE": "2"}, "single is one process and the world size is 2"),
@@ -25,6 +25,14 @@ WRONG = [
     ({"DISTUI_PRECISION": '{"param": "fp8"}'}, "DISTUI_PRECISION has param 'fp8'; known: param, reduce"),
     ({"DISTUI_PRECISION": '{"param": ["bf16"]}'}, "DISTUI_PRECISION has param ['bf16']"),
     ({"DISTUI_PRECISION": '{"output": "fp32"}'}, "DISTUI_PRECISION has output 'fp32'"),
+    ({"DISTUI_STRATEGY": "deepspeed"}, "acts in scripts on DeepSpeed, Accelerate or the HF Trainer"),
+    ({"DISTUI_MESH": '{"tp": 2}'}, "the mesh of single has no option tp (DISTUI_MESH)"),
+    (
+        {"DISTUI_STRATEGY": "fsdp2", "DISTUI_MESH": '{"tp": 0}'},
+        "tp (DISTUI_MESH) is 0, and must be 1 or more",
+    ),
+    ({"DISTUI_STRATEGY": "fsdp2", "DISTUI_MESH": '{"ep": 2}'}, "the mesh of fsdp2 has no option ep"),
+    ({"DISTUI_BATCH": '{"accumulation": "two"}'}, "accumulation (DISTUI_BATCH) is 'two', and must be int"),
     ({"DISTUI_BACKEND": "mpi"}, "DISTUI_BACKEND is 'mpi'; parallelize() knows nccl, gloo"),
 ]
 
@@ -39,7 +47,7 @@ def _preset() -> Any:
 
 @pytest.fixture(autouse=True)
 def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("STRATEGY", "STRATEGY_OPTIONS", "PRECISION"):
+    for name in ("STRATEGY", "STRATEGY_OPTIONS", "MESH", "BATCH", "PRECISION"):
         monkeypatch.delenv(f"DISTUI_{name}", raising=False)
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
@@ -92,4 +100,4 @@ def test_blocks_are_the_outermost_members_of_module_lists(preset: Any) -> None:
     block.add_module("experts", experts)
     nested = nn.ModuleList([nn.ModuleList([nn.Linear(2, 2), nn.ReLU()])])
     model = nn.Sequential(nn.ModuleList([block]), nn.Linear(2, 2), nested)
-    assert list(preset._blocks(model)) == [block, nested[0][0]]
+    assert list(preset.data.blocks(model)) == [block, nested[0][0]]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from distui.presets.load import PresetError, library, load, user_dir
-from distui.presets.model import Loaded
+from distui.presets.load import BUILTIN, PresetError, library, load, user_dir
+from distui.presets.model import Loaded, Mesh, StrategyKind
 
 
 class Places:
@@ -44,15 +46,19 @@ def places(tmp_path: Path) -> Places:
     return Places(tmp_path)
 
 
-def test_the_shipped_presets_are_one_a_strategy(places: Places) -> None:
+def test_the_shipped_presets_are_whole(places: Places) -> None:
     shelf = library(places.cwd, places.env)
-    assert shelf.names == ("single", "ddp", "fsdp2", "zero1")
-    for name in shelf.names:
+    folder = resources.files("distui.presets") / "builtin"
+    assert shelf.names == BUILTIN
+    assert {f"{name}.toml" for name in BUILTIN} == {entry.name for entry in folder.iterdir()}
+    titles = {places.load(name).preset.title for name in BUILTIN}
+    assert len(titles - {""}) == len(BUILTIN), "each has a title of its own"
+    for name in BUILTIN:
         loaded = places.load(name)
-        assert loaded.preset.strategy.kind == name
-        assert loaded.preset.title
-        assert loaded.preset.summary
-        assert set(loaded.origins.values()) == {f"builtin {name}.toml"}
+        assert loaded.preset.summary.endswith(".")
+        assert all(origin.startswith("builtin ") for origin in loaded.origins.values())
+    kinds = {places.load(name).preset.strategy.kind for name in BUILTIN}
+    assert kinds == set(get_args(StrategyKind))
     assert places.load("single").preset.topology.nproc_per_node == 1
     assert places.load("ddp").preset.topology.nproc_per_node == "auto"
 
@@ -101,9 +107,30 @@ def test_base_may_name_the_layer_below(places: Places) -> None:
 
 def test_options_of_the_old_strategy_are_forgotten(places: Places) -> None:
     loaded = places.load("ddp", "strategy.kind=fsdp2", "strategy.reshard_after_forward=2")
-    assert loaded.preset.strategy.options() == {"reshard_after_forward": 2}
+    assert loaded.preset.strategy.options()["reshard_after_forward"] == 2
     assert "strategy.gradient_as_bucket_view" not in loaded.origins
     assert "gradient_as_bucket_view" in places.load("ddp", "strategy.kind=zero1").preset.strategy.options()
+    assert places.load("3d", "strategy.kind=ddp").preset.mesh == Mesh(pp=2, schedule="1f1b", microbatches=4)
+    assert places.load("3d", "strategy.kind=single").preset.mesh == Mesh()
+
+
+def test_tables_of_other_programs_are_merged_key_by_key(places: Places) -> None:
+    places.user("mine", 'base = "ds-zero3"\n[deepspeed]\nsteps_per_print = 5\n'
+                "[deepspeed.zero_optimization]\nsub_group_size = 7\nstage3_max_live_parameters = 1\n")  # fmt: skip
+    places.project_file.write_text(
+        '[preset.ours]\nbase = "mine"\n[preset.ours.deepspeed.zero_optimization]\nsub_group_size = 8\n'
+    )
+    preset = places.load("ours", "deepspeed.zero_optimization.stage3_max_live_parameters=2").preset
+    assert preset.deepspeed == {
+        "steps_per_print": 5,
+        "zero_optimization": {"sub_group_size": 8, "stage3_max_live_parameters": 2},
+    }
+    mounts = places.load("ddp", 'sky.file_mounts={"~/.netrc" = "a", list = [1, "b"]}').preset.sky
+    assert mounts == {"file_mounts": {"~/.netrc": "a", "list": [1, "b"]}}
+    assert places.load("ddp", "accelerate.main_training_function=main").preset.accelerate == {
+        "main_training_function": "main"
+    }
+    assert "deepspeed.a is 2026-01-01: write a text" in places.error("ddp", "deepspeed.a=2026-01-01")
 
 
 def test_xdg_config_home_counts_only_when_absolute() -> None:
@@ -146,7 +173,14 @@ def test_set_leaves_the_text_of_variables_alone(places: Places, value: str) -> N
 @pytest.mark.parametrize(
     ("override", "parts"),
     [
-        ("strategy.kind=fsdp", ('takes "single", "ddp", "fsdp2" or "zero1"', 'not "fsdp"')),
+        (
+            "strategy.kind=fsdp",
+            ('takes "single", "ddp", "zero1", "fsdp1", "fsdp2" or "deepspeed"', 'not "fsdp"'),
+        ),
+        ("strategy.stage=2", ("does nothing in strategy ddp", "belongs to deepspeed")),
+        ("mesh.tp=0", ("mesh.tp takes 1 or more, not 0",)),
+        ("mesh.schedule=zigzag", ('takes "gpipe" or "1f1b"',)),
+        ("batch.micro=half", ("batch.micro takes a whole number",)),
         ("strategy.kid=ddp", ("strategy.kid is not a field", "did you mean strategy.kind?")),
         ("strategy.bucket_cap_mb=much", ("strategy.bucket_cap_mb takes a whole number",)),
         ("strategy.bucket_cap_mb=0", ("takes 1 or more, not 0",)),
@@ -247,4 +281,4 @@ def test_a_bad_project_file(places: Places, text: str, part: str) -> None:
 
 def test_an_unknown_preset_names_the_nearest(places: Places) -> None:
     assert places.error("fsdp") == "There is no preset 'fsdp'; did you mean fsdp2?"
-    assert places.error("qqq") == "There is no preset 'qqq'; there are single, ddp, fsdp2, zero1."
+    assert places.error("qqq") == "There is no preset 'qqq'; `distui presets` lists them."

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distui.presets import schema, show
-from distui.presets.load import library, load
+from distui.presets.load import BUILTIN, library, load
 from distui.presets.model import Loaded, Preset
 from distui.presets.secrets import is_secret
 
@@ -106,12 +106,7 @@ def test_the_list_shows_what_loads_and_says_what_does_not(tmp_path: Path) -> Non
     (folder / "torn.toml").write_text("title = ")
     (folder / "odd.toml").write_text("hook = 3")
     loaded, problems = show.entries(library(tmp_path, {"HOME": str(tmp_path)}))
-    assert [entry["name"] for entry in show.list_dict(loaded)] == [
-        "single",
-        "ddp",
-        "fsdp2",
-        "zero1",
-        "mine",
-    ]
-    assert "mine    My own\n        For me.\n" in show.list_text(loaded)
+    assert [entry["name"] for entry in show.list_dict(loaded)] == [*BUILTIN, "mine"]
+    column = max(map(len, BUILTIN)) + 2
+    assert f"{'mine':<{column}}My own\n{'':<{column}}For me.\n" in show.list_text(loaded)
     assert sorted(problem.split(".toml")[0].rsplit("/", 1)[1] for problem in problems) == ["odd", "torn"]

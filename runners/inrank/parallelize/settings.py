@@ -116,6 +116,11 @@ def device() -> torch.device:
 @lru_cache(maxsize=8)
 def _read(name: str, options: str, mesh: str, batch: str, precision: str, several: bool) -> Settings:
     kind = name or ("ddp" if several else "single")
+    if kind == "deepspeed":
+        raise ParallelizeError(
+            "strategy deepspeed acts in scripts on DeepSpeed, Accelerate or the HF Trainer, not in parallelize():"
+            " take fsdp2 for this one"
+        )
     if kind not in OPTIONS:
         raise ParallelizeError(f"DISTUI_STRATEGY is {kind!r}; parallelize() knows {', '.join(OPTIONS)}")
     sizes: _Types = {"micro": (int,), "accumulation": (int,)}
