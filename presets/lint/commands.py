@@ -82,6 +82,7 @@ class Launch:
 class Script:
     """A whole text."""
 
+    text: str
     commands: Sequence[Command]
     settings: Sequence[Setting]
     launches: Sequence[Launch]
@@ -93,7 +94,7 @@ def read(text: str, first_line: int = 1, env: Mapping[str, str] | None = None) -
     settings = [one for command in commands for one in _settings(command)]
     values = _certain(settings, env or {})
     launches = [one for command in commands for one in _launches(_expanded(command, values))]
-    return Script(commands, settings, launches)
+    return Script(text, commands, settings, launches)
 
 
 def _settings(command: Command) -> Iterator[Setting]:

@@ -144,8 +144,7 @@ def _deepspeed(
         yield from torchrun.ranks_of_node(count, around, around.at(said["num_gpus"].line), "--num_gpus")
     several = (_number(said, "num_nodes") or 1) > 1 or "hostfile" in said or "H" in said
     other = said.get("launcher")
-    brought = any(".deepspeed_env" in word.text or "DS_ENV_FILE" in word.text for command in script.commands
-                  for word in command.words) or "DS_ENV_FILE" in around.env  # fmt: skip
+    brought = any(name in script.text or name in around.env for name in (".deepspeed_env", "DS_ENV_FILE"))
     if not several or brought or "no_ssh" in said or (other is not None and other.text != "pdsh"):
         return
     lost = [

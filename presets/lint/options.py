@@ -114,8 +114,9 @@ def _full(name: str) -> str:
     plain = name[2:].replace("_", "-")
     if plain in VALUES | SWITCHES:
         return plain
-    starting = [one for one in VALUES | SWITCHES if plain and one.startswith(plain)]
-    return starting[0] if len(starting) == 1 else ""
+    spellings = {one: known for known in VALUES | SWITCHES for one in (known, known.replace("-", "_"))}
+    starting = [known for one, known in spellings.items() if plain and one.startswith(name[2:])]
+    return starting[0] if len(starting) == 1 else ""  # argparse takes two spellings for an ambiguity
 
 
 def nearest(name: str) -> str:

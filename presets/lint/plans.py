@@ -16,7 +16,7 @@ from . import deepspeed, jsonnodes, launches, options, script, variables
 from .commands import Surroundings
 from .nodes import Unreadable, plain
 from .rules import found, once
-from .saving import saves
+from .saving import names_save
 from .shell import Word
 
 SHARDED = ("zero1", "fsdp1", "fsdp2", "deepspeed")
@@ -37,16 +37,17 @@ def lint_plan(
 
     `source`: the script's text; `resources` where SkyPilot brings the nodes; `hosts`: how many are named. Never raises.
     """
+    seen = _seen(source)
     findings = [
-        *_environment(plan, loaded, _seen(source)),
+        *_environment(plan, loaded, seen),
         *_sharding(plan, loaded.preset),
         *_launcher(plan, loaded.preset),
-        *_deepspeed(plan, loaded.preset, source),
+        *_deepspeed(plan, loaded.preset, seen),
         *_nodes(plan, resources, managed, hosts),
         *_script(plan, source),
         *_command(plan, resources),
     ]
-    if resources is not None and resources.spot and source is not None and not saves(source):
+    if resources is not None and resources.spot and seen is not None and not names_save(seen.mentioned):
         findings.append(
             found("L37", "--spot", "Spot nodes can be taken back, and the script saves no checkpoint.")
         )
@@ -125,9 +126,8 @@ def _launcher(plan: Plan, preset: Preset) -> Iterator[Finding]:
         yield found("L3", "launcher.args", text, value=word.text, remedy=remedy)
 
 
-def _deepspeed(plan: Plan, preset: Preset, source: str | bytes | None) -> Iterator[Finding]:
+def _deepspeed(plan: Plan, preset: Preset, seen: script.Seen | None) -> Iterator[Finding]:
     """DeepSpeed's configuration: what is written for it, else what the preset adds to it."""
-    seen = _seen(source)
     filled = False if seen and any(full == "deepspeed.initialize" for full, _, _ in seen.calls) else None
     world = mesh.data_ranks(plan.mesh) if plan.mesh else None
     written = [name for name in plan.files if name.endswith(".json")]

@@ -1,6 +1,8 @@
-"""Whether a text speaks of checkpoints."""
+"""Whether a text or a script speaks of checkpoints."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 SIGNS = (
     "checkpoint",
@@ -14,8 +16,15 @@ SIGNS = (
 )
 """Words of scripts and command lines that save their state."""
 
+NAMES = ("save", "checkpoint", "ckpt", "trainer")
+"""The same in the names that a Python script uses."""
 
-def saves(text: str | bytes) -> bool:
-    """Whether one of SIGNS is in it."""
-    plain = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-    return any(sign in plain.lower() for sign in SIGNS)
+
+def saves(text: str) -> bool:
+    """Whether one of SIGNS is in a text."""
+    return any(sign in text.lower() for sign in SIGNS)
+
+
+def names_save(names: Iterable[str]) -> bool:
+    """Whether one of NAMES is in a name."""
+    return any(sign in name.lower() for name in names for sign in NAMES)

@@ -43,36 +43,36 @@ def ids(findings: list[Finding]) -> list[str]:
 H100 = Resources(gpus="H100:8", infra="aws", network_tier="best")
 
 
-@pytest.mark.parametrize(
-    ("id", "bad", "good"),
-    [
-        ("L1", {"env": {"NCCL_TIMEOUT": "3600"}}, {"env": {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "3600"}}),
-        ("L9", {"env": {"NCCL_SOCKET_IFNAME": "eth0"}}, {"env": {"NCCL_SOCKET_IFNAME": "=eth0"}}),
-        ("L9", {"env": {"NCCL_NET_GDR_LEVEL": "5"}}, {"env": {"NCCL_NET_GDR_LEVEL": "SYS"}}),
-        ("L15", {"env": {"NCCL_DEBUGG": "INFO"}}, {"env": {"NCCL_DEBUG": "INFO"}}),
-        ("L15", {"env": {"NCLL_DEBUG": "INFO"}}, {"env": {"NOTHING_DEBUG": "INFO"}}),
-        ("L15", {"env": {"NCCL_BLOCKING_WAIT": "1"}}, {"env": {"TORCH_NCCL_BLOCKING_WAIT": "1"}}),
-        ("L15", {"env": {"NCCL_RINGS": "0 1"}}, {"env": {"NCCL_TUNER_CONFIG_PATH": "/x"}}),
-        ("L16", {"env": {"NCCL_IB_TIMEOUT": "999"}}, {"env": {"NCCL_IB_TIMEOUT": "22"}}),
-        ("L16", {"env": {"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "16"}},
-         {"env": {"NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "4"}}),
-        ("L38", {"nnodes": 2, "env": {"NCCL_SOCKET_IFNAME": "lo"}}, {"env": {"NCCL_SOCKET_IFNAME": "lo"}}),
-        ("L40", {"env": {"CUDA_LAUNCH_BLOCKING": "1"}}, {"env": {"CUDA_LAUNCH_BLOCKING": "0"}}),
-        ("L40", {"nnodes": 2, "env": {"NCCL_IB_DISABLE": "1"}}, {"env": {"NCCL_IB_DISABLE": "1"}}),
-        ("L11", {"preset": "hsdp"}, {"preset": "hsdp", "nnodes": 2}),
-        ("L11", {"preset": "fsdp1-hybrid"}, {"preset": "fsdp1-hybrid", "nnodes": 2}),
-        ("L12", {"managed": True, "resources": H100}, {"resources": H100}),
-        ("L20", {"preset": "fsdp2-offload"}, {"preset": "fsdp2"}),
-        ("L21", {"nnodes": 2, "resources": replace(H100, network_tier=None)}, {"nnodes": 2, "resources": H100}),
-        ("L21", {"nnodes": 2, "resources": replace(H100, network_tier="standard")},
-         {"nnodes": 2, "resources": replace(H100, infra="slurm/lab", network_tier=None)}),
-        ("L28", {"preset": "fsdp2", "nproc_per_node": 1}, {"preset": "single", "nproc_per_node": 1}),
-        ("L35", {"nproc_per_node": 4, "resources": H100}, {"nproc_per_node": 8, "resources": H100}),
-        ("L35", {"nnodes": 2, "hosts": 3}, {"nnodes": 2, "hosts": 2}),
-        ("L37", {"resources": replace(H100, spot=True), "source": "print()"}, {"resources": replace(H100, spot=True)}),
-        ("L42", {"preset": "fsdp1-no-shard"}, {"preset": "fsdp1"}),
-    ],
-)  # fmt: skip
+CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("L1", {"env": {"NCCL_TIMEOUT": "3600"}}, {"env": {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "3600"}}),
+    ("L9", {"env": {"NCCL_SOCKET_IFNAME": "eth0"}}, {"env": {"NCCL_SOCKET_IFNAME": "=eth0"}}),
+    ("L9", {"env": {"NCCL_NET_GDR_LEVEL": "5"}}, {"env": {"NCCL_NET_GDR_LEVEL": "SYS"}}),
+    ("L15", {"env": {"NCCL_DEBUGG": "INFO"}}, {"env": {"NCCL_DEBUG": "INFO"}}),
+    ("L15", {"env": {"NCLL_DEBUG": "INFO"}}, {"env": {"NOTHING_DEBUG": "INFO"}}),
+    ("L15", {"env": {"NCCL_BLOCKING_WAIT": "1"}}, {"env": {"TORCH_NCCL_BLOCKING_WAIT": "1"}}),
+    ("L15", {"env": {"NCCL_RINGS": "0 1"}}, {"env": {"NCCL_TUNER_CONFIG_PATH": "/x"}}),
+    ("L16", {"env": {"NCCL_IB_TIMEOUT": "999"}}, {"env": {"NCCL_IB_TIMEOUT": "22"}}),
+    ("L16", {"env": {"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "16"}},
+     {"env": {"NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "4"}}),
+    ("L38", {"nnodes": 2, "env": {"NCCL_SOCKET_IFNAME": "lo"}}, {"env": {"NCCL_SOCKET_IFNAME": "lo"}}),
+    ("L40", {"env": {"CUDA_LAUNCH_BLOCKING": "1"}}, {"env": {"CUDA_LAUNCH_BLOCKING": "0"}}),
+    ("L40", {"nnodes": 2, "env": {"NCCL_IB_DISABLE": "1"}}, {"env": {"NCCL_IB_DISABLE": "1"}}),
+    ("L11", {"preset": "hsdp"}, {"preset": "hsdp", "nnodes": 2}),
+    ("L11", {"preset": "fsdp1-hybrid"}, {"preset": "fsdp1-hybrid", "nnodes": 2}),
+    ("L12", {"managed": True, "resources": H100}, {"resources": H100}),
+    ("L20", {"preset": "fsdp2-offload"}, {"preset": "fsdp2"}),
+    ("L21", {"nnodes": 2, "resources": replace(H100, network_tier=None)}, {"nnodes": 2, "resources": H100}),
+    ("L21", {"nnodes": 2, "resources": replace(H100, network_tier="standard")},
+     {"nnodes": 2, "resources": replace(H100, infra="slurm/lab", network_tier=None)}),
+    ("L28", {"preset": "fsdp2", "nproc_per_node": 1}, {"preset": "single", "nproc_per_node": 1}),
+    ("L35", {"nproc_per_node": 4, "resources": H100}, {"nproc_per_node": 8, "resources": H100}),
+    ("L35", {"nnodes": 2, "hosts": 3}, {"nnodes": 2, "hosts": 2}),
+    ("L37", {"resources": replace(H100, spot=True), "source": "print()"}, {"resources": replace(H100, spot=True)}),
+    ("L42", {"preset": "fsdp1-no-shard"}, {"preset": "fsdp1"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("id", "bad", "good"), CASES)
 def test_a_rule_and_its_twin(id: str, bad: dict[str, Any], good: dict[str, Any]) -> None:
     assert ids(lint(**bad)) == [id]
     assert lint(**good) == []

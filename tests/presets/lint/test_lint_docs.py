@@ -1,0 +1,49 @@
+"""docs/lint.md against the rules, and the rules against their tests."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import test_lint_files
+import test_lint_plans
+import test_lint_script
+import test_lint_shell
+
+from distui.presets.lint import RULES
+from distui.presets.lint.rules import found
+
+ROOT = Path(__file__).resolve().parents[3]
+ROW = re.compile(r"\| (L\d+) \| ([a-z, ]+) \| (.+) \| (.+) \|")
+
+
+def test_the_table_in_the_documentation_is_the_one_in_the_code() -> None:
+    rows = [
+        match.groups()
+        for match in map(ROW.fullmatch, (ROOT / "docs/lint.md").read_text("utf-8").splitlines())
+        if match
+    ]
+    assert rows == [
+        (one.id, ", ".join(one.severities), one.what, one.repair.replace("|", r"\|"))
+        for one in RULES.values()
+    ]
+
+
+def test_the_ids_are_numbered_without_a_gap() -> None:
+    assert list(RULES) == [f"L{number}" for number in range(1, len(RULES) + 1)]
+    assert all(one.repair.endswith(".") for one in RULES.values())
+
+
+def test_every_rule_has_a_case() -> None:
+    refused = {"L17", "L18", "L19", "L39"}  # by tests of their own in test_lint_plans
+    cases = {one[0] for one in test_lint_plans.CASES} | {one[0] for one in test_lint_script.CASES}
+    cases |= {one[0] for one in test_lint_shell.CASES} | {one[0] for one in test_lint_shell.ON_NODES}
+    cases |= {one[0] for one in test_lint_files.CASES}
+    assert cases | refused == set(RULES)
+
+
+def test_a_finding_has_one_of_its_rules_severities() -> None:
+    assert found("L2", "x", "y", severity="warning").severity == "warning"
+    with pytest.raises(ValueError, match="L1 is never note"):
+        found("L1", "x", "y", severity="note")
