@@ -47,10 +47,21 @@ class Look:
         return len(self.get("kernel_gpus") or ()) if nvml is None else len(nvml)
 
     @property
-    def gpu_names(self) -> tuple[str, ...]:
-        """Their models, sorted."""
-        known = self.get("nvml", "gpus") or self.get("kernel_gpus") or ()
-        return tuple(sorted(str(gpu.get("name") or "GPU") for gpu in known))
+    def models(self) -> str | None:
+        """How many of which, as "8 × H100", or "none"; None where the driver does not say."""
+        known = self.get("nvml", "gpus") or self.get("kernel_gpus")
+        if not known and self.get("nvml") != {} and self.get("nvml", "gpus") is None:
+            return None
+        names = sorted(str(gpu.get("name") or "GPU") for gpu in known or ())
+        return ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names)) or "none"
+
+    @property
+    def ports(self) -> str | None:
+        """How many active InfiniBand ports of which rate, or "none"; None where nobody knows."""
+        if self.get("infiniband") is None:
+            return None
+        rates = sorted(port.get("gbps") or 0.0 for port in self.active_ports)
+        return ", ".join(f"{rates.count(rate)} × {rate:g} Gb/s" for rate in dict.fromkeys(rates)) or "none"
 
     @property
     def driver(self) -> str | None:

@@ -154,10 +154,6 @@ def _row(look: Look) -> tuple[str, ...]:
     training = look.get("training") or {}
     face = look.interface
     shm = look.get("shm")
-    rates = sorted({port.get("gbps") or 0.0 for port in look.active_ports})
-    ports = f"{len(look.active_ports)} × {'/'.join(f'{rate:g}' for rate in rates)} Gb/s"
-    kinds = look.gpu_names
-    gpus = ", ".join(f"{kinds.count(kind)} × {kind}" for kind in sorted(set(kinds)))
     return (
         look.name,
         str(training.get("torch") or NA),
@@ -165,8 +161,8 @@ def _row(look: Look) -> tuple[str, ...]:
         str(training.get("nccl") or NA),
         str(training.get("python") or NA),
         look.driver or NA,
-        gpus or "none",
-        ports if look.active_ports else "none",
+        look.models or NA,
+        look.ports or NA,
         NA if face is None else f"{face['name']} MTU {face['mtu'] or NA}",
         NA if shm is None else size(shm["total"]),
         NA if look.ahead_s is None else f"{look.ahead_s:+.3f} s",

@@ -32,19 +32,9 @@ def _nccl(look: Look) -> str | None:
     return " ".join(f"{name}={value}" for name, value in sorted(both.items())) or "none"
 
 
-def _gpus(look: Look) -> str:
-    names = look.gpu_names
-    return ", ".join(f"{names.count(name)} × {name}" for name in sorted(set(names))) or "no GPU"
-
-
 def _mtu(look: Look) -> Value:
     face = look.interface
     return None if face is None else face["mtu"]
-
-
-def _ports(look: Look) -> str:
-    rates = sorted(port.get("gbps") or 0.0 for port in look.active_ports)
-    return ", ".join(f"{rates.count(rate)} × {rate:g} Gb/s" for rate in sorted(set(rates))) or "none"
 
 
 def _minor(look: Look) -> str | None:
@@ -72,9 +62,11 @@ ROWS: tuple[Row, ...] = (
     ("D-DIFF-PYTHON", "warning", "Python {}", _minor, "Pickled objects of one may not load in another.", SAME),
     ("D-DIFF-DRIVER", "warning", "driver {}", lambda look: look.driver, "Different drivers have made NCCL fail.",
      "Install the same driver on all."),
-    ("D-DIFF-GPUS", "warning", "{}", _gpus, "Each step waits for the slowest, and torchrun starts as many on each.",
+    ("D-DIFF-GPUS", "warning", "GPUs: {}", lambda look: look.models,
+     "Each step waits for the slowest, and torchrun starts as many on each.",
      f"{LIKE[:-1]}, or give --nproc-per-node."),
-    ("D-DIFF-IB", "warning", "active InfiniBand ports: {}", _ports, "A ring is as wide as its narrowest node.",
+    ("D-DIFF-IB", "warning", "active InfiniBand ports: {}", lambda look: look.ports,
+     "A ring is as wide as its narrowest node.",
      "Look at the ports of the others (ibstat)."),
     ("D-DIFF-PEERMEM", "warning", "nvidia_peermem {}", _loaded, "A link with GPUDirect at one end is slow, or fails.",
      "modprobe nvidia_peermem on the others."),

@@ -8,10 +8,15 @@ from ....presets.finding import Finding, Severity
 from ..look import sentence
 from ..pairing import Result, State, Verdict, usual, verdict
 
-IDS: dict[State, tuple[str, Severity]] = {
-    "dead": ("DEAD", "error"),
-    "wrong": ("WRONG", "error"),
-    "slow": ("SLOW", "warning"),
+NODE: dict[State, tuple[str, Severity]] = {
+    "dead": ("D-PAIR-DEAD", "error"),
+    "wrong": ("D-PAIR-WRONG", "error"),
+    "slow": ("D-PAIR-SLOW", "warning"),
+}
+LINK: dict[State, tuple[str, Severity]] = {
+    "dead": ("D-LINK-DEAD", "error"),
+    "wrong": ("D-LINK-WRONG", "error"),
+    "slow": ("D-LINK-SLOW", "warning"),
 }
 REMEDIES: dict[State, str] = {
     "dead": "Look at its network, firewall and driver, or leave it out.",
@@ -50,14 +55,14 @@ def _node(
     name = names[member]
     tried = [one for one in results if member in one.members]
     partners = ", ".join(names[other] for one in tried for other in one.members if other != member)
-    word, severity = IDS[how]
+    id_, severity = NODE[how]
     text = {
         "dead": sentence(f"{name} could reduce with nobody it was paired with ({partners}): {_why(tried)}"),
         "wrong": f"{name} gets wrong sums with everybody it was paired with ({partners}).",
         "slow": f"{name} is slow with everybody it was paired with ({partners}).",
     }[how]
     return Finding(
-        id=f"D-PAIR-{word}", severity=severity, where=name, value=_value(tried[-1], reference), text=text,
+        id=id_, severity=severity, where=name, value=_value(tried[-1], reference), text=text,
         remedy=REMEDIES[how],
     )  # fmt: skip
 
@@ -76,10 +81,10 @@ def _links(
             "wrong": f"{both} get wrong sums with each other{others}.",
             "slow": f"{both} are slow with each other{others}.",
         }[how]
-        word, severity = IDS[how]
+        id_, severity = LINK[how]
         found.append(
             Finding(
-                id=f"D-LINK-{word}", severity=severity, where=both.replace(" and ", ", "),
+                id=id_, severity=severity, where=both.replace(" and ", ", "),
                 value=_value(one, reference), text=text, remedy=BETWEEN[how],
             )
         )  # fmt: skip

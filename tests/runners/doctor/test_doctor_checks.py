@@ -67,6 +67,7 @@ CASES: list[tuple[dict[str, Any], str, str, str]] = [
     ({"limits__memlock": [8 * MIB, 8 * MIB]}, "D-MEMLOCK", "error", "8.0 MiB"),
     ({"limits__memlock": [GIB, GIB]}, "D-MEMLOCK", "warning", "1.0 GiB"),
     ({"limits__nofile": [1024, 65536]}, "D-NOFILE", "warning", "1024"),
+    ({**WITHOUT_GPUS, "limits__nofile": [1024, 65536]}, "D-NOFILE", "note", "1024"),
     ({"limits__nproc": [500, 500]}, "D-NPROC", "warning", "500"),
     ({"limits__stack": [MIB, None]}, "D-STACK", "note", "1.0 MiB"),
     ({"disks": [{**HEALTHY["disks"][2], "there": False, "free": None}]}, "D-WORKDIR", "warning", "/cwd"),

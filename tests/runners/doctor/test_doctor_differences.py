@@ -32,7 +32,7 @@ def test_like_nodes_do_not_differ() -> None:
         ({"training__python": "3.12.1"}, "D-DIFF-PYTHON warning node2 has Python 3.12, the other 3 have 3.11"),
         ({"nvml__version": "550.1"}, "D-DIFF-DRIVER warning node2 has driver 550.1, the other 3 have 570.172.08"),
         ({"nvml__gpus": HEALTHY["nvml"]["gpus"][:7]},
-         "D-DIFF-GPUS warning node2 has 7 × NVIDIA H100 80GB HBM3, the other 3 have 8 × NVIDIA H100 80GB HBM3"),
+         "D-DIFF-GPUS warning node2 has GPUs: 7 × NVIDIA H100 80GB HBM3, the other 3 have 8 × NVIDIA H100 80GB HBM3"),
         ({"infiniband": HEALTHY["infiniband"][:4]},
          "D-DIFF-IB warning node2 has active InfiniBand ports: 4 × 400 Gb/s, the other 3 have 8 × 400 Gb/s"),
         ({"gpudirect__peermem": False},
@@ -56,8 +56,11 @@ def test_who_has_what(changes: dict[str, Any], told: str) -> None:
 def test_what_is_no_difference() -> None:
     assert four(training__python="3.11.9") == []
     assert four(memory=HEALTHY["memory"] - (1 << 30)) == []
-    assert four(nvml=None, driver=None) == [
-        "D-DIFF-GPUS warning node2 has no GPU, the other 3 have 8 × NVIDIA H100 80GB HBM3"
+    assert four(nvml=None, driver=None) == []
+    assert four(nvml={"problem": "?"}, driver=None, infiniband=None) == []
+    assert four(nvml={}, driver=None, infiniband=[]) == [
+        "D-DIFF-GPUS warning node2 has GPUs: none, the other 3 have 8 × NVIDIA H100 80GB HBM3",
+        "D-DIFF-IB warning node2 has active InfiniBand ports: none, the other 3 have 8 × 400 Gb/s",
     ]
     assert four(training=None, gpudirect=None, memory=None, kernel=None, interfaces=None) == []
 

@@ -1,0 +1,190 @@
+"""`distui doctor`: what it prints of this machine and of made findings, and with which exit code."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from distui.presets.finding import Finding
+from distui.runners.doctor.examine import Outcome
+from distui.runners.doctor.look import Look
+from distui.runners.doctor.pairing import Result
+from distui.tui.cli import main
+from distui.tui.verbs.doctor import document, text
+
+HERE = ["doctor", "--python", sys.executable]
+
+
+def made() -> Outcome:
+    """Two of three nodes that answered, and a pair of them that did not come about."""
+    facts = {
+        "training": {"torch": "2.13.0", "cuda": "12.6", "nccl": "2.27.5", "python": "3.11.7"},
+        "nvml": {"version": "570.1", "gpus": [{"name": "H100"}] * 8, "lost": []},
+        "infiniband": [{"state": "ACTIVE", "gbps": 400.0}] * 8,
+        "interfaces": [
+            {"name": "eth0", "up": True, "loopback": False, "mtu": 9000, "addresses": ["10.0.0.1"]}
+        ],
+        "shm": {"total": 1 << 30, "free": 1 << 30},
+    }
+    return Outcome(
+        looks=[Look(name="a", facts=facts, ahead_s=0.0123), Look(name="b", facts={})],
+        findings=[
+            Finding(id="D-SSH", severity="error", where="c", value="no", text="It cannot be reached: no."),
+            Finding(
+                id="D-X", severity="warning", where="a", value="7", text="Bad.\x1b[31m", remedy="Mend it."
+            ),
+            Finding(id="D-Y", severity="warning", where="", text="They differ."),
+        ],
+        members=["a", "b"],
+        backend="nccl",
+        rounds=([Result((0, 1), 1 << 24, problem="b, in the all-reduce: RuntimeError: x")], []),
+    )
+
+
+def test_findings_by_node_then_facts_then_pairs() -> None:
+    lines = text(made(), ["a", "b", "c"]).splitlines()
+    assert lines[:10] == [
+        "a",
+        "  warning  D-X  Bad.  [7]",
+        "           Mend it.",
+        "",
+        "c",
+        "  error    D-SSH  It cannot be reached: no.",
+        "",
+        "between the nodes",
+        "  warning  D-Y  They differ.",
+        "",
+    ]
+    assert re.split(" {2,}", lines[11]) == [
+        *(
+            "a",
+            "2.13.0",
+            "12.6",
+            "2.27.5",
+            "3.11.7",
+            "570.1",
+            "8 × H100",
+            "8 × 400 Gb/s",
+            "eth0 MTU 9000",
+        ),
+        *("1.0 GiB", "+0.012 s"),
+    ]
+    assert lines[12].split() == ["b", *["n/a"] * 10]
+    assert lines[14:] == [
+        "All-reduce of 16.0 MiB with nccl:",
+        "round  pair   ms  GB/s",
+        "    1  a, b  n/a   n/a  dead",
+        "",
+        "1 error, 2 warnings",
+    ]
+
+
+def test_the_same_as_json() -> None:
+    found = json.loads(json.dumps(document(made(), ["a", "b", "c"])))
+    assert [(node["name"], node["reached"]) for node in found["nodes"]] == [
+        ("a", True),
+        ("b", True),
+        ("c", False),
+    ]
+    assert (found["nodes"][0]["ahead_s"], found["nodes"][0]["training"]["torch"]) == (0.0123, "2.13.0")
+    assert found["findings"][0] == {
+        "id": "D-SSH", "severity": "error", "where": "c", "value": "no", "text": "It cannot be reached: no.",
+        "remedy": "",
+    }  # fmt: skip
+    assert found["pairs"] == [
+        {
+            "round": 1, "members": ["a", "b"], "bytes": 1 << 24, "seconds": None, "bytes_per_s": None, "right": True,
+            "state": "dead", "problem": "b, in the all-reduce: RuntimeError: x",
+        }
+    ]  # fmt: skip
+
+
+def test_of_many_pairs_those_that_are_bad_are_shown() -> None:
+    good = [Result((at, at + 1), 1 << 24, 0.01) for at in range(0, 40, 2)]
+    slow = Result((40, 41), 1 << 24, 0.1)
+    outcome = Outcome(members=[f"n{at}" for at in range(42)], backend="gloo", rounds=([*good, slow], []))
+    lines = text(outcome, []).splitlines()
+    assert [line.split() for line in lines[2:4]] == [
+        ["1", "n40,", "n41", "100.0", "0.17", "slow"],
+        ["20", "more", "are", "good"],
+    ]
+    assert lines[-1] == "Nothing stands in the way."
+
+
+@pytest.mark.torch
+def test_this_node(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main([*HERE, "--json", "--size", "1"])
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert err == ""
+    assert code == int(any(one["severity"] == "error" for one in found["findings"]))
+    (node,) = found["nodes"]
+    assert (node["name"], node["reached"], node["port"]) == ("this node", True, None)
+    assert node["training"]["executable"] == sys.executable
+    for pair in found["pairs"]:
+        assert (pair["bytes"], pair["problem"], pair["right"]) == (1 << 20, None, True)
+
+
+def test_an_error_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--python", "/no/such/python", "--no-pairs"]) == 1
+    out, _ = capsys.readouterr()
+    assert (
+        "  error    D-PYTHON  The training environment's Python cannot be used: /no/such/python is no executable."
+        in out
+    )
+    assert "1 error" in out.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["--size", "0"], 2, "--size 0: write MiB from 1 to 4096"),
+        (["--size", "9999"], 2, "--size 9999: write MiB from 1 to 4096"),
+        (["--port", "70000"], 2, "70000"),
+        (["--hosts", "a,a"], 2, "--hosts names a more than once"),
+        (["--hosts", "a", "--hostfile", "x"], 2, "exclude each other"),
+        (["--hosts", "a", "--ssh-config", "/no/such"], 2, "there is no such file"),
+        (["some", "--hosts", "a"], 2, "a run has its hosts"),
+        (["no-such-run"], 3, "no-such-run"),
+    ],
+)
+def test_what_is_refused(
+    words: list[str], code: int, sentence: str, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert main(["doctor", *words]) == code
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert sentence in err
+
+
+def test_a_bar_on_a_terminal_and_nothing_left_of_it() -> None:
+    """stderr is a terminal, stdout is not: JSON is JSON."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [Path(sys.executable).with_name("distui"), *HERE, "--no-pairs", "--json"], stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=theirs,
+    )  # fmt: skip
+    os.close(theirs)
+    out, _ = process.communicate(timeout=120)
+    shown = io.BytesIO()
+    try:
+        while data := os.read(ours, 4096):
+            shown.write(data)
+    except OSError:  # the other end is closed
+        pass
+    os.close(ours)
+    drawn = shown.getvalue().decode()
+    assert "nodes [........................] 0 of 1" in drawn
+    assert "nodes [########################] 1 of 1" in drawn
+    assert drawn.endswith("\r\x1b[K")
+    assert json.loads(out)["nodes"]
