@@ -29,6 +29,7 @@ def summarise(plan: Plan) -> PlanSummary:
         restart_limit=plan.restart.limit,
         grace_s=plan.grace_s,
         notes=plan.notes,
+        mesh=dict(plan.mesh),
     )
 
 

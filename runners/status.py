@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from . import meshes
 from .model import HUB
 from .state import Attempt, Node, Progress, Rank, RunState
 
@@ -14,7 +15,7 @@ from .state import Attempt, Node, Progress, Rank, RunState
 def status(state: RunState, now: float | None = None) -> dict[str, Any]:
     """The whole state of a run. Unknown values are null. Ages in seconds, sizes in bytes, times unix seconds."""
     now = time.time() if now is None else now
-    plan = state.plan
+    plan, arranged = state.plan, meshes.sizes(state)
     return {
         "run": state.run,
         "name": state.name,
@@ -28,7 +29,10 @@ def status(state: RunState, now: float | None = None) -> dict[str, Any]:
         if plan is None
         else msgspec.to_builtins(plan, builtin_types=()) | _plan_defaults(plan),
         "nodes": [_node(node, now) for _, node in sorted(state.nodes.items())],
-        "ranks": [_rank(number, rank) for number, rank in sorted(state.ranks.items())],
+        "ranks": [
+            _rank(number, rank) | {"mesh": meshes.coordinates(arranged, number)}
+            for number, rank in sorted(state.ranks.items())
+        ],
         "findings": [_finding(finding) for finding in state.findings.values()],
         "attempts": [_attempt(attempt) for attempt in state.attempts],
         "cluster": None if state.cluster is None else _whole(state.cluster),
@@ -42,7 +46,7 @@ def _plan_defaults(plan: Any) -> dict[str, Any]:
     """Fields that the wire leaves out when they have their default."""
     return {
         "preset": plan.preset, "nnodes": plan.nnodes, "nproc_per_node": plan.nproc_per_node,
-        "backend": plan.backend, "obeys": plan.obeys, "notes": list(plan.notes),
+        "backend": plan.backend, "obeys": plan.obeys, "notes": list(plan.notes), "mesh": plan.mesh,
     }  # fmt: skip
 
 

@@ -258,3 +258,5 @@ class PlanSummary(Struct, frozen=True, omit_defaults=True):
     restart_limit: int = 0
     grace_s: float = 30.0
     notes: tuple[str, ...] = ()
+    mesh: dict[str, int] = {}
+    """Named dimensions of the ranks and their sizes, outermost first."""

@@ -234,6 +234,7 @@ def plan(backend: str = "nccl", ranks: int = 8) -> PlanSummary:
         command="train.py --steps 1000",
         nproc_per_node=ranks,
         backend=backend,
+        obeys="train.py calls parallelize() in line 12: it obeys strategy and precision.",
         restart_limit=3,
     )
 

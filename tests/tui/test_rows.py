@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 import scripted as play
+from msgspec.structs import replace
 
+from distui.runners import meshes
 from distui.runners.logs.files import parse_file_id
 from distui.runners.logs.level import Level
 from distui.runners.model import (
@@ -21,9 +23,11 @@ from distui.runners.model import (
     Outcome,
     RankTick,
     RestartDelayed,
+    RunCreated,
     SetNccl,
 )
 from distui.runners.state import RunState
+from distui.runners.status import status
 from distui.tui.follow import LinkPhase, LinkStatus
 from distui.tui.rows import glyphs
 from distui.tui.rows.banner import banner_rows
@@ -383,3 +387,37 @@ def test_live_is_not_offered_where_nccl_cannot() -> None:
     assert form.restart
     assert change(form, 2, 1).restart
     assert "live" not in line_of(form_rows(form, 100)[2])
+
+
+def test_ranks_of_a_mesh_show_their_coordinates() -> None:
+    assert "mesh" not in [column.name for column in columns(frame_of(play.running()), 200)]
+    events = play.running()
+    created = events[0][1]
+    assert isinstance(created, RunCreated)
+    plan = replace(created.plan, mesh={"pp": 2, "dp_shard": 2, "tp": 2})
+    events[0] = (0, replace(created, plan=plan))
+    frame = frame_of(events)
+    assert "mesh" in line_of(head_row(frame, 200))
+    rows = table_rows(frame, 200)[0]
+    assert ["pp0 sh0 tp0" in line_of(row) for row in rows] == [True] + [False] * 7
+    assert "pp1 sh0 tp1" in line_of(rows[5])
+    assert [rank["mesh"] for rank in status(frame.state)["ranks"]][5] == {"pp": 1, "dp_shard": 0, "tp": 1}
+    seen = {tuple(rank["mesh"].items()) for rank in status(frame.state)["ranks"]}
+    assert len(seen) == 8
+
+
+def test_a_mesh_follows_an_elastic_run_and_is_silent_where_it_cannot() -> None:
+    plan = play.plan(ranks=8)
+    for world, wanted in ((4, {"dp_shard": 2, "tp": 2}), (3, {})):
+        told = RunCreated("r-1a2b3c4d", "x", "n001", replace(plan, mesh={"dp_shard": 4, "tp": 2}))
+        frame = frame_of([(0, told), (1, AttemptStarted(1, "launch", world, play.places(world)))])
+        assert meshes.sizes(frame.state) == wanted
+
+
+def test_the_status_line_says_where_a_preset_does_not_reach() -> None:
+    assert "flags and env only" not in line_of(status_row(frame_of(play.running()), 200))
+    events = play.running()
+    created = events[0][1]
+    assert isinstance(created, RunCreated)
+    events[0] = (0, replace(created, plan=replace(created.plan, obeys=None)))
+    assert "flags and env only" in line_of(status_row(frame_of(events), 200))

@@ -6,8 +6,10 @@ After the end of a run it is the exit table.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ...runners import meshes
+from ...runners.meshes import short
 from ...runners.model import RankSample
 from ...runners.state import Node, Rank
 from . import glyphs
@@ -30,6 +32,8 @@ class Line:
     gpu: int | None
     where: str
     """Name of its node."""
+    mesh: str
+    """Its coordinates; "" where the ranks have but one dimension."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,8 @@ _STATE = Column("state", 11, 1, _state, _worst, right=False)
 _PID = Column("pid", 7, 9, lambda line: _or_na(line.rank.pid))
 _LOCAL = Column("local", 5, 13, lambda line: str(line.rank.place.local_rank))
 _NODE = Column("node", 8, 12, lambda line: fit_name(line.where, 8), right=False)
+_MESH = Column("mesh", 0, 11, lambda line: line.mesh or NA, right=False)
+"""Its width is that of the widest coordinates."""
 _STEP = Column(
     "step",
     7,
@@ -136,6 +142,10 @@ def columns(frame: Frame, width: int) -> list[Column]:
     if frame.state.plan is not None and frame.state.plan.backend == "gloo":
         left_out.add("NCCL")
     chosen = [column for column in wanted if column.name not in left_out]
+    arranged = meshes.sizes(frame.state)
+    if len(arranged) > 1:
+        last = short(arranged, frame.state.attempts[-1].world_size - 1)
+        chosen.insert(chosen.index(_STATE), replace(_MESH, width=len(last)))
     several = len(frame.state.nodes) > 1
     while sum(column.width + _TWO_SPACES for column in chosen) + 1 > width and len(chosen) > 2:
         spare = [column for column in chosen if not (several and column is _NODE)]
@@ -153,7 +163,8 @@ def next_sort(frame: Frame) -> str:
 def lines(frame: Frame) -> list[Line]:
     """Every rank, sorted as the view says; unknown values come last."""
     named = names(frame.state)
-    found = [_line(frame, rank, named) for _, rank in sorted(frame.state.ranks.items())]
+    arranged = meshes.sizes(frame.state)
+    found = [_line(frame, rank, named, arranged) for _, rank in sorted(frame.state.ranks.items())]
     column = next((one for one in LIVE if one.name == frame.view.sort and one.key is not None), _RANK)
     key = column.key
     if key is None:
@@ -164,7 +175,7 @@ def lines(frame: Frame) -> list[Line]:
     return [line for _, line in known] + unknown
 
 
-def _line(frame: Frame, rank: Rank, named: dict[int, str]) -> Line:
+def _line(frame: Frame, rank: Rank, named: dict[int, str], arranged: dict[str, int]) -> Line:
     node = frame.state.nodes.get(rank.place.node)
     gpu = gpu_of(rank, node)
     fresh = node is not None and frame.fresh(node.node, node.gpu_sampled)
@@ -177,6 +188,7 @@ def _line(frame: Frame, rank: Rank, named: dict[int, str]) -> Line:
         mem=(shown.mem_used, shown.mem_total) if shown else (None, None),
         gpu=gpu.index if gpu else None,
         where=named.get(rank.place.node, str(rank.place.node)),
+        mesh=short(arranged, rank.place.rank),
     )
 
 

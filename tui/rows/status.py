@@ -40,8 +40,17 @@ def _parts(frame: Frame) -> list[tuple[int, Row]]:
         *_load(frame),
         *_steps(frame),
         (10, _nccl(frame)),
+        (11, _obeys(frame)),
         (12, _age(frame)),
     ]
+
+
+def _obeys(frame: Frame) -> Row:
+    """Said of a script that a preset does not reach."""
+    plan = frame.state.plan
+    if plan is None or not plan.preset or plan.obeys or frame.state.phase.ended:
+        return ()
+    return (("flags and env only", "dim"),)
 
 
 def _attempt(frame: Frame) -> Row:
