@@ -133,11 +133,11 @@ def _accelerate(
     if why_not:
         return Obeys(None, f"{said}, {why_not}.", reader)
     how = f"{said}: it obeys strategy and precision through the environment."
+    own = f"{said}: it obeys the strategy through the environment; the precision is its own "
     if precise is not None:
-        how = (
-            f"{said}: it obeys the strategy through the environment; the precision is its own "
-            f"({precise.arg} in line {precise.value.lineno})."
-        )
+        how = f"{own}({precise.arg} in line {precise.value.lineno})."
+    elif reader == "trainer" and asked.kind == "deepspeed":
+        how = f"{own}(under DeepSpeed the Trainer takes bf16 and fp16 from its arguments alone)."
     return Obeys(how, how, reader)
 
 

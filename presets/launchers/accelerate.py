@@ -34,17 +34,19 @@ _RENAMED = {"fsdp_transformer_layer_cls_to_wrap": "FSDP_TRANSFORMER_CLS_TO_WRAP"
 _TO_PARALLEL = "parallelism_config_"
 
 
-def config(preset: Preset, launch: Launch, backend: str, deepspeed_file: str) -> dict[str, Any]:
+def config(
+    preset: Preset, launch: Launch, backend: str, deepspeed_file: str, *, own_precision: bool = False
+) -> dict[str, Any]:
     """accelerate's YAML as values, with the table [accelerate] over what the fields make; for node 0.
 
-    `deepspeed_file`: path of DeepSpeed's configuration. Raises PlanError.
+    `deepspeed_file`: path of DeepSpeed's configuration; `own_precision`: the script decides. Raises PlanError.
     """
     kind, world = preset.strategy.kind, launch.nnodes * launch.nproc_per_node
     made: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "debug": False,
         "distributed_type": _type(kind, world, backend),
-        "mixed_precision": _MIXED[preset.precision.param],
+        "mixed_precision": "no" if own_precision else _MIXED[preset.precision.param],
         "machine_rank": 0,
         "num_machines": launch.nnodes,
         "num_processes": world,
@@ -93,7 +95,6 @@ def _fsdp(preset: Preset) -> dict[str, Any]:
     return {
         **made,
         "fsdp_sharding_strategy": strategy.sharding,
-        "fsdp_reshard_after_forward": strategy.sharding,
         "fsdp_backward_prefetch": "BACKWARD_PRE",
         "fsdp_use_orig_params": True,
     }
@@ -173,6 +174,10 @@ def _text(value: Any) -> str:
 def files(config: Mapping[str, Any]) -> dict[str, str]:
     """The YAML of each node, by its path in the run directory: one where there is one node."""
     nodes = int(config.get("num_machines") or 1)
+    if (
+        config.get("distributed_type") == "DEEPSPEED"
+    ):  # beside DeepSpeed's file Accelerate takes it as a flag alone
+        config = {key: value for key, value in config.items() if key != "mixed_precision"}
     if nodes == 1:
         return {"accelerate.yaml": yamltext.dump(config)}
     return {
@@ -190,6 +195,8 @@ def argv(python: str, config: Mapping[str, Any], launch: Launch, run_dir: str) -
         )
     name = "accelerate.yaml" if launch.nnodes == 1 else f"accelerate/node-{NODE}.yaml"
     said = _flags(config) if by_flags else ("--config_file", f"{run_dir}/{name}")
+    if not by_flags and config.get("distributed_type") == "DEEPSPEED":
+        said = (*said, "--mixed_precision", str(config["mixed_precision"]))
     form = ("--module",) * launch.module + ("--no_python",) * launch.no_python
     return (python, "-m", MODULE, *said, *launch.extra, *form, *launch.command)
 

@@ -33,6 +33,53 @@ MARKER = "DISTUI_DEEPSPEED_RUN"
 
 HEAD, NODE = "{head}", "{node}"
 
+HEAD_TEXT = """\
+# The head of the run starts the ranks of every node, through ssh; the other nodes wait until theirs have ended.
+node=$1; shift
+ranks() { grep -lsz '^@marker@=@run@$' /proc/[0-9]*/environ | cut -d/ -f3; }
+end() {
+  trap '' TERM INT HUP
+  for try in 1 2 3 4 5 6 7 8 9 10; do
+    found=$(ranks)
+    [ -n "$found" ] || return 0
+    kill -TERM $found 2>/dev/null
+    sleep 1
+  done
+  kill -KILL $(ranks) 2>/dev/null
+}
+trap 'end; exit 143' TERM INT HUP
+if [ "$node" = 0 ]; then
+  for host in @hosts@; do
+    ssh -o BatchMode=yes -o ConnectTimeout=10 "$host" true </dev/null || {
+      echo "distui: ssh to $host asks for something, or fails: let this node log in there without a password," \\
+        "or take launcher.kind torchrun, which needs no ssh" >&2
+      exit 1
+    }
+  done
+  command -v pdsh >/dev/null || echo "distui: there is no pdsh on this node, by which deepspeed starts ranks" >&2
+  "$@" &
+  wait $!
+  code=$?
+  end
+  exit $code
+fi
+seen= waited=0
+while :; do
+  if [ -n "$(ranks)" ]; then
+    seen=1
+  elif [ -n "$seen" ]; then
+    exit 0
+  elif [ $waited -ge 900 ]; then
+    echo "distui: the head has started no rank here in 15 minutes" >&2
+    exit 1
+  fi
+  waited=$((waited + 1))
+  sleep 1 &
+  wait $!
+done
+"""
+"""HEAD_SCRIPT, with three words to fill in."""
+
 _QUOTED = re.compile(r'["$`\\\\]')
 """What keeps a meaning between a shell's double quotes."""
 
@@ -84,6 +131,8 @@ def _batch(preset: Preset, reader: Reader) -> dict[str, Any]:
 
 def _precision(preset: Preset, reader: Reader) -> dict[str, Any]:
     param, reduce = preset.precision.param, preset.precision.reduce
+    if reader == "trainer":  # which refuses any other word than that of its own arguments
+        return {name: {"enabled": "auto"} for name in ("bf16", "fp16")}
     made: dict[str, Any] = {}
     if param != "fp32":
         made[param] = {"enabled": True}
@@ -200,48 +249,5 @@ def head_script(launch: Launch) -> str:
     DeepSpeed's ranks are children of an ssh server, the head's own, too: they are found by MARKER, and ended by pid.
     """
     hosts = " ".join(shlex.quote(address(node)) for node in range(launch.nnodes))
-    return f"""\
-# The head of the run starts the ranks of every node, through ssh; the other nodes wait until theirs have ended.
-node=$1; shift
-ranks() {{ grep -lsz '^{MARKER}={launch.run}$' /proc/[0-9]*/environ | cut -d/ -f3; }}
-end() {{
-  trap '' TERM INT HUP
-  for try in 1 2 3 4 5 6 7 8 9 10; do
-    found=$(ranks)
-    [ -n "$found" ] || return 0
-    kill -TERM $found 2>/dev/null
-    sleep 1
-  done
-  kill -KILL $(ranks) 2>/dev/null
-}}
-trap 'end; exit 143' TERM INT HUP
-if [ "$node" = 0 ]; then
-  for host in {hosts}; do
-    ssh -o BatchMode=yes -o ConnectTimeout=10 "$host" true </dev/null || {{
-      echo "distui: ssh to $host asks for something, or fails: let this node log in there without a password," \\
-        "or take launcher.kind torchrun, which needs no ssh" >&2
-      exit 1
-    }}
-  done
-  command -v pdsh >/dev/null || echo "distui: there is no pdsh on this node, by which deepspeed starts ranks" >&2
-  "$@" &
-  wait $!
-  code=$?
-  end
-  exit $code
-fi
-seen= waited=0
-while :; do
-  if [ -n "$(ranks)" ]; then
-    seen=1
-  elif [ -n "$seen" ]; then
-    exit 0
-  elif [ $waited -ge 900 ]; then
-    echo "distui: the head has started no rank here in 15 minutes" >&2
-    exit 1
-  fi
-  waited=$((waited + 1))
-  sleep 1 &
-  wait $!
-done
-"""
+    text = HEAD_TEXT.replace("@marker@", MARKER).replace("@run@", launch.run)
+    return text.replace("@hosts@", hosts)

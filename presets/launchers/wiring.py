@@ -34,7 +34,8 @@ def wire(
     """
     launch = _with_options(launch, look, run_dir)
     path = f"{run_dir}/{deepspeed.CONFIG_FILE}"
-    config = accelerate.config(preset, launch, backend, path)
+    own = look.reader == "trainer" and preset.strategy.kind == "deepspeed"
+    config = accelerate.config(preset, launch, backend, path, own_precision=own)
     added = accelerate.environment(config)
     files: dict[str, str] = {}
     if preset.batch.accumulation > 1 and preset.strategy.kind != "deepspeed":

@@ -81,3 +81,20 @@ def test_fsdp_on_cpu_is_told_to_be_ddp(world: World) -> None:
     plan = run.status()["plan"]
     assert plan["obeys"] is None
     assert "knows no FSDP on CPU and trains as DDP there" in plan["notes"][-1]
+
+
+@pytest.mark.parametrize(
+    ("preset", "model", "stage", "clipping"),
+    [("ddp", "DistributedDataParallel", None, None), ("ds-zero2", "DeepSpeedEngine", 2, 0.5)],
+)
+def test_the_trainer(
+    world: World, preset: str, model: str, stage: int | None, clipping: float | None
+) -> None:
+    """Its own settings go into what is "auto" in DeepSpeed's configuration: the clipping here."""
+    run, found = trained(world, preset, str(HERE / "trainer_script.py"))
+    assert [(one["model"], one["stage"], one["clipping"], one["processes"]) for one in found] == [
+        (model, stage, clipping, 2)
+    ] * 2
+    for one in found:
+        assert one["losses"][-1] < 0.9 * one["losses"][0], one["losses"]
+    assert "leaves it to the transformers Trainer" in run.status()["plan"]["obeys"]

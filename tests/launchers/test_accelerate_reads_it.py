@@ -1,0 +1,135 @@
+"""Accelerate's own loader and launcher on what distui writes: each key is known, and each variable is what they set."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .hf import needs_hf
+from .plans import OF_ACCELERATE, plan
+
+pytestmark = [needs_hf, pytest.mark.filterwarnings("ignore")]
+
+OURS = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_")
+BY_YAML = "--set=launcher.kind=accelerate".removeprefix("--set=")
+
+
+def words_of(tmp_path: Path, preset: str, *overrides: str) -> list[str]:
+    """The arguments of `accelerate launch` in a plan, its file where it can be read."""
+    made = plan(preset, BY_YAML, *overrides)
+    path = yaml_of(tmp_path, preset, *overrides)
+    return [str(path) if word.endswith("/accelerate.yaml") else word for word in made.argv[3:]]
+
+
+def yaml_of(tmp_path: Path, preset: str, *overrides: str, **place: Any) -> Path:
+    made = plan(preset, BY_YAML, *overrides, **place)
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(made.files["accelerate.yaml"])
+    return path
+
+
+def validated(words: list[str]) -> tuple[Any, bool]:
+    """The arguments of `accelerate launch` as it completes them, and whether the precision is its file's."""
+    from accelerate.commands import launch
+
+    args = launch.launch_command_parser().parse_args(words)
+    args, _, precision_from_file = launch._validate_launch_command(args)
+    return args, precision_from_file
+
+
+def their_environment(words: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What `accelerate launch` gives its ranks."""
+    from accelerate.utils import launch
+
+    args, from_file = validated(words)
+    args.deepspeed_fields_from_accelerate_config = ""
+    assert not from_file or not args.use_deepspeed, "which Accelerate refuses beside DeepSpeed's file"
+    args.main_process_port = 0
+    monkeypatch.setattr("os.environ", {"PATH": "/usr/bin", "HOME": "/nonexistent"})
+    made = (
+        launch.prepare_deepspeed_cmd_env(args)[1]
+        if args.use_deepspeed
+        else launch.prepare_multi_gpu_env(args)
+    )
+    return {name: value for name, value in made.items() if name.startswith(OURS)}
+
+
+@pytest.mark.parametrize("gpus", [8, 0])
+@pytest.mark.parametrize("preset", OF_ACCELERATE)
+def test_its_loader_knows_every_key(tmp_path: Path, preset: str, gpus: int) -> None:
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    count = None if preset == "single" else 2
+    if preset in ("fsdp2-offload", "fsdp1-offload", "ds-zero3-cpu", "ds-zero3-nvme") and not gpus:
+        pytest.skip("for GPUs alone")
+    path = yaml_of(tmp_path, preset, gpus=gpus, cores=2)
+    found = load_config_from_file(str(path))
+    assert found.num_machines == 1
+    assert found.num_processes == (1 if count is None else 8 if gpus else 2)
+    assert found.use_cpu is (not gpus)
+    kinds = {"single": "NO", "ddp": "MULTI_GPU"} if gpus else {"single": "NO"}
+    wanted = "DEEPSPEED" if preset.startswith("ds-") else kinds.get(preset, "FSDP" if gpus else "MULTI_GPU")
+    assert found.distributed_type.value == wanted
+
+
+@pytest.mark.parametrize("preset", [name for name in OF_ACCELERATE if name != "single"])
+def test_its_launcher_sets_what_distui_sets(
+    tmp_path: Path, preset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = {name: value for name, value in plan(preset).env.items() if name.startswith(OURS)}
+    theirs = their_environment(words_of(tmp_path, preset), monkeypatch)
+    assert theirs["ACCELERATE_MIXED_PRECISION"] == ours["ACCELERATE_MIXED_PRECISION"]
+    assert {name: theirs.get(name) for name in ours} == ours
+
+
+@pytest.mark.parametrize(
+    ("preset", "form"), [("ddp", "--multi_gpu"), ("fsdp2", "--use_fsdp"), ("hsdp", "--use_fsdp")]
+)
+def test_the_same_by_flags(preset: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = plan(preset, BY_YAML, f'launcher.args=["{form}"]')
+    assert "accelerate.yaml" not in made.files
+    assert made.argv[:3] == ("/env/bin/python", "-m", "accelerate.commands.launch")
+    theirs = their_environment(list(made.argv[3:]), monkeypatch)
+    ours = {name: value for name, value in plan(preset).env.items() if name.startswith(OURS)}
+    assert {name: theirs.get(name) for name in ours} == ours
+
+
+def test_a_file_for_each_node(tmp_path: Path) -> None:
+    from distui.presets.spread import for_node
+
+    made = plan("fsdp2", BY_YAML, nnodes=2)
+    for node in (0, 1):
+        seat = for_node(
+            made, node, ["10.0.0.1", "10.0.0.2"], f"/runs/part{node}", "/work", "/env/bin/python"
+        )
+        name = f"accelerate/node-{node}.yaml"
+        assert seat.argv[3:5] == ("--config_file", f"/runs/part{node}/{name}")
+        assert seat.argv[-3:] == ("train.py", "--lr", "1")
+        (tmp_path / "a.yaml").write_text(seat.files[name])
+        args, _ = validated(["--config_file", str(tmp_path / "a.yaml"), "train.py"])
+        assert (args.machine_rank, args.num_machines, args.num_processes) == (node, 2, 16)
+        assert (args.main_process_ip, args.main_process_port) == ("10.0.0.1", 29511)
+
+
+def test_the_table_of_further_keys_wins_in_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    more = (
+        "accelerate.fsdp_config.fsdp_state_dict_type=FULL_STATE_DICT",
+        "accelerate.fsdp_config.fsdp_activation_checkpointing=true",
+        "accelerate.mixed_precision=bf16",
+        "accelerate.dynamo_config.dynamo_backend=INDUCTOR",
+        "accelerate.dynamo_config.dynamo_use_fullgraph=true",
+    )
+    ours = plan("fsdp2", *more).env
+    assert ours["FSDP_STATE_DICT_TYPE"] == "FULL_STATE_DICT"
+    assert ours["ACCELERATE_DYNAMO_BACKEND"] == "INDUCTOR"
+    theirs = their_environment(
+        ["--config_file", str(yaml_of(tmp_path, "fsdp2", *more)), "train.py"], monkeypatch
+    )
+    mine = {name: value for name, value in ours.items() if name.startswith(OURS)}
+    assert {name: str(theirs.get(name)).lower() for name in mine} == {
+        name: value.lower() for name, value in mine.items()
+    }
+    assert sys.modules["accelerate"].__version__ >= "1.10"

@@ -1,0 +1,174 @@
+"""DeepSpeed's own configuration class, launcher and hostfile reader on what distui writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from distui.presets.errors import PlanError
+from distui.presets.launchers import deepspeed as written
+from distui.presets.spread import for_node
+
+from .hf import needs_hf
+from .plans import DEEPSPEED, plan
+
+READ = """
+import json, sys
+from deepspeed.runtime.config import DeepSpeedConfig
+for path in sys.argv[1:]:
+    made = DeepSpeedConfig(path)
+    zero = made.zero_config
+    device = lambda part: str(getattr(part.device, "value", part.device)) if part else "none"
+    print("FOUND", json.dumps({
+        "stage": zero.stage, "optimizer": device(zero.offload_optimizer), "param": device(zero.offload_param),
+        "nvme": str(zero.offload_param.nvme_path) if zero.offload_param else "",
+        "batch": [made.train_batch_size, made.train_micro_batch_size_per_gpu, made.gradient_accumulation_steps],
+        "bf16": bool(made.bfloat16_config.enabled), "reduce": str(made.communication_data_type),
+        "untested": made.zero_allow_untested_optimizer,
+    }))
+"""
+LAUNCHER = """
+import json, sys
+from deepspeed.launcher import runner
+args = runner.parse_args(sys.argv[2:])
+pool = runner.fetch_hostfile(sys.argv[1])
+print("FOUND", json.dumps([vars(args), pool]))
+"""
+EXPORT = """
+import json, os, sys
+from deepspeed.launcher.multinode_runner import PDSHRunner
+made = PDSHRunner.__new__(PDSHRunner)
+made.exports = {}
+for line in open(sys.argv[1]).readlines():
+    made.add_export(*line.split("=", maxsplit=1))
+print("FOUND", json.dumps(made.exports))
+"""
+
+
+def asked(code: str, *words: str) -> list[str]:
+    """What a program says to DeepSpeed's classes, in an interpreter of its own; JSON texts."""
+    env = {**os.environ, "DS_ACCELERATOR": "cpu", "DS_IGNORE_CUDA_DETECTION": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [line.removeprefix("FOUND ") for line in done.stdout.splitlines() if line.startswith("FOUND ")]
+
+
+@needs_hf
+def test_its_class_reads_the_configuration_of_every_preset(tmp_path: Path) -> None:
+    paths = []
+    for name in DEEPSPEED:
+        made = plan(name, "batch.micro=4", "batch.accumulation=2", script_source="print()")
+        paths.append(tmp_path / f"{name}.json")
+        paths[-1].write_text(made.files["ds_config.json"])
+    found = [json.loads(line) for line in asked(READ, *map(str, paths))]
+    assert [(one["stage"], one["optimizer"], one["param"]) for one in found] == [
+        (1, "none", "none"),
+        (2, "none", "none"),
+        (3, "none", "none"),
+        (3, "cpu", "cpu"),
+        (3, "nvme", "nvme"),
+    ]
+    assert found[-1]["nvme"] == "/local_nvme"
+    for one in found:
+        assert one["batch"] == [4 * 2, 4, 2], "of one rank"
+        assert (one["bf16"], one["reduce"], one["untested"]) == (True, "torch.float32", True)
+
+
+@needs_hf
+def test_its_launcher_reads_command_line_and_hostfile(tmp_path: Path) -> None:
+    made = plan("ds-zero2", "launcher.kind=deepspeed", nnodes=2)
+    addresses = ["10.0.0.1", "10.0.0.2"]
+    seats = [for_node(made, node, addresses, str(tmp_path), "/work", "") for node in (0, 1)]
+    (tmp_path / "hostfile").write_text(seats[0].files["hostfile"])
+    for node, seat in enumerate(seats):
+        assert seat.argv[:3] == ("sh", f"{tmp_path}/deepspeed.sh", str(node))
+        assert seat.argv[3:6] == ("/env/bin/python", "-m", "deepspeed.launcher.runner")
+        args, pool = json.loads(asked(LAUNCHER, str(tmp_path / "hostfile"), *seat.argv[6:])[0])
+        assert pool == {"10.0.0.1": 8, "10.0.0.2": 8}
+        assert (args["master_addr"], args["master_port"], args["num_gpus"]) == ("10.0.0.1", 29511, 8)
+        assert (args["user_script"], args["user_args"]) == ("train.py", ["--lr", "1"])
+        assert seat.env["DS_ENV_FILE"] == f"{tmp_path}/deepspeed_env"
+
+
+@needs_hf
+def test_each_node_may_start_its_own(tmp_path: Path) -> None:
+    made = plan("ds-zero2", "launcher.kind=deepspeed", 'launcher.args=["--no_ssh"]', nnodes=2)
+    assert set(made.files) == {"ds_config.json", "hostfile"}
+    seat = for_node(made, 1, ["10.0.0.1", "10.0.0.2"], str(tmp_path), "/work", "")
+    (tmp_path / "hostfile").write_text(seat.files["hostfile"])
+    args, _ = json.loads(asked(LAUNCHER, str(tmp_path / "hostfile"), *seat.argv[3:])[0])
+    assert (args["no_ssh"], args["node_rank"], args["master_addr"]) == (True, 1, "10.0.0.1")
+
+
+@needs_hf
+def test_its_launcher_and_a_shell_give_back_what_the_environment_file_holds(tmp_path: Path) -> None:
+    env = {
+        "PLAIN": "1",
+        "JSON": '{"a": "b c", "d": [1]}',
+        "SHELL": "$HOME `id` \\ 'x' !",
+        "EMPTY": "",
+        "NCCL_DEBUG": "INFO",
+    }
+    hidden = {"HF_TOKEN": "secret", "LINES": "a\nb", "NCCL_DEBUG_FILE": "/x/%h"}
+    path = tmp_path / "env"
+    path.write_text(written.env_file({**env, **hidden}))
+    assert "secret" not in path.read_text()
+    assert written.left_out({**env, **hidden}) == ["HF_TOKEN", "LINES", "NCCL_DEBUG_FILE"]
+    exports = json.loads(asked(EXPORT, str(path))[0])
+    line = "".join(f"export {name}={value}; " for name, value in exports.items())
+    show = f"{line} exec {sys.executable} -c 'import json, os; print(json.dumps(dict(os.environ)))'"
+    done = subprocess.run(["bash", "-c", show], capture_output=True, text=True, check=True)
+    seen = json.loads(done.stdout)
+    assert {name: seen[name] for name in env} == env
+
+
+def test_the_shell_reads_the_heads_script(tmp_path: Path) -> None:
+    made = plan("ds-zero2", "launcher.kind=deepspeed", nnodes=3)
+    text = made.files["deepspeed.sh"]
+    assert not re.search(r"@\w+@", text)
+    for shell in ("sh", "bash"):
+        subprocess.run([shell, "-n"], input=text.encode(), check=True)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (
+            ("strategy.stage=2", "strategy.offload_param=cpu"),
+            'strategy.offload_param "cpu" needs strategy.stage 3, not 2',
+        ),
+        (("strategy.stage=0", "strategy.offload_optimizer=cpu"), "needs strategy.stage 1 or more, not 0"),
+        (("strategy.stage=2", "strategy.offload_optimizer=nvme"), "needs strategy.stage 3, not 2"),
+        (("strategy.stage=3", "strategy.offload_param=nvme", 'strategy.nvme_path=""'), "needs strategy.nvme_path"),
+        (("launcher.kind=deepspeed",), "knows no elastic run"),
+        (("accelerate.deepspeed_config.zero_stage=3",), "accelerate.deepspeed_config.zero_stage does not go with"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_one_sentence(overrides: tuple[str, ...], words: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        plan("ds-zero1", *overrides, nnodes="1:2" if "elastic" in words else 1)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_keys_of_the_table_win() -> None:
+    made = plan(
+        "ds-zero2", "deepspeed.gradient_clipping=0.7", "deepspeed.zero_optimization.overlap_comm=true"
+    )
+    config = json.loads(made.files["ds_config.json"])
+    assert config["gradient_clipping"] == 0.7
+    assert config["zero_optimization"] == {"stage": 2, "overlap_comm": True}
+    assert config["train_batch_size"] == "auto", "the script is on Accelerate, which knows"
