@@ -65,6 +65,8 @@ def yaml_rows(preview: Preview | None, width: int) -> list[Row]:
     """The task as SkyPilot gets it."""
     if preview is not None and preview.yaml:
         return text_rows(preview.yaml, width)
+    if preview is not None and preview.problems:
+        return problem_rows(preview.problems, width)
     text = "No SkyPilot task: this plan brings no nodes. Type a place (sky, aws, slurm/lab) and its YAML stands here."
     return wrap(text, width - 1, "dim", first=" ")
 

@@ -217,6 +217,15 @@ class LaunchScreen(Screen[None]):
         """Put a pane in front: 1 plan, 2 YAML, 3 lint, 4 memory."""
         self.details.show(PANES[number - 1])
 
+    def action_zoom(self) -> None:
+        """The pane alone, or beside presets and form again."""
+        self.toggle_class("-zoomed")
+
+    def action_onward(self, by: int) -> None:
+        """To another pane, which has to be there first."""
+        self.remove_class("-zoomed")
+        self.call_after_refresh(self.focus_next if by > 0 else self.focus_previous)
+
     # --- guide and save
 
     def action_guide(self) -> None:

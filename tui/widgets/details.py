@@ -21,8 +21,13 @@ class Details(RowsView):
     """A pane with a title that names all of them."""
 
     BINDINGS: ClassVar[list[Binding]] = [
-        Binding(str(number), f"screen.pane({number})", name, id=f"launch.pane_{number}")
-        for number, name in enumerate(PANES, 1)
+        Binding("enter", "screen.zoom", "whole height", id="launch.zoom"),
+        Binding("tab", "screen.onward(1)", "next pane", id="launch.next"),
+        Binding("shift+tab", "screen.onward(-1)", "pane before", id="launch.previous"),
+        *(
+            Binding(str(number), f"screen.pane({number})", name, id=f"launch.pane_{number}")
+            for number, name in enumerate(PANES, 1)
+        ),
     ]
 
     def __init__(self) -> None:
@@ -58,6 +63,10 @@ class Details(RowsView):
 
     def on_mount(self) -> None:
         self._rename()
+
+    def watch_has_focus(self, value: bool) -> None:
+        super().watch_has_focus(value)
+        self.border_subtitle = "Enter: whole height, and back" if value else ""
 
     def on_resize(self, event: Resize) -> None:
         self._draw()

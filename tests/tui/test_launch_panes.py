@@ -1,0 +1,225 @@
+"""What stands beside the launch form: plan, task, check, memory; the guide; and what a launch is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import scripted as play
+from conftest import Rig, Start, shown
+from test_launch_screen import at_field, chosen, here, opened, planned
+from textual.events import Paste
+
+from distui.presets.finding import Finding
+from distui.presets.guide import QUESTIONS
+from distui.presets.hardware import GB
+from distui.presets.load import load
+from distui.presets.memory import estimate_for, format_for, shape, survey
+from distui.tui.follow import LaunchForm, Preview
+from distui.tui.rows.fields import NAMED, SET
+from distui.tui.screens.guide import GuideScreen
+from distui.tui.screens.launch import LaunchScreen
+from distui.tui.screens.modal import ConfirmScreen
+
+pytestmark = pytest.mark.timeout(60)
+__all__ = ["here"]
+
+Here = Callable[[], Rig]
+
+FOUND = (
+    Finding(id="L1", severity="error", where="nnodes", value="2", text="Two nodes cannot meet.", remedy="Open a port."),
+    Finding(id="L2", severity="warning", where="NCCL_IB_DISABLE", value="1", text="InfiniBand is off."),
+    Finding(id="L3", severity="note", where="", text="Nothing is saved."),
+)  # fmt: skip
+
+
+class Finding3(play.ScriptedSource):
+    """A source whose check finds something."""
+
+    def plan(self, form: LaunchForm, ask: bool = False) -> Preview:
+        made = super().plan(form, ask)
+        return replace(made, findings=FOUND, yaml="name: train\nnum_nodes: 2\n") if made.text else made
+
+
+async def scripted(it: Rig) -> LaunchScreen:
+    await it.until(lambda: "RUNNING" in it.screen())
+    return await opened(it)
+
+
+@pytest.mark.parametrize(
+    "keys", [("f2", "f3", "f4", "f5"), ("1", "2", "3", "4")], ids=["anywhere", "in the pane"]
+)
+async def test_every_pane_is_reached_by_keys(rig: Start, keys: tuple[str, ...]) -> None:
+    it = rig(play.running())
+    it.source.__class__ = Finding3
+    async with shown(it):
+        screen = await scripted(it)
+        if keys[0] == "1":
+            await it.press("tab")
+            assert screen.details.has_focus
+        for key, wanted in zip(
+            keys[1:] + keys[:1], ("num_nodes: 2", "Open a port.", "Type a model", "torchrun"), strict=True
+        ):
+            await it.press(key)
+            assert wanted in it.screen()
+        assert screen.form.script == "train.py"
+        assert screen.form.nproc == ""
+
+
+async def test_a_pane_takes_the_whole_height_and_gives_it_back(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        screen = await scripted(it)
+        low = screen.details.size.height
+        await it.press("tab", "enter")
+        assert screen.details.size.height > low + 8
+        assert "presets 4" not in it.screen()
+        await it.press("enter")
+        assert screen.details.size.height == low
+        await it.press("enter", "tab")
+        assert screen.details.size.height == low
+        assert "presets 4" in it.screen()
+
+
+async def test_what_the_check_finds_is_counted_told_and_asked_about(rig: Start) -> None:
+    it = rig(play.running())
+    it.source.__class__ = Finding3
+    async with shown(it, 120, 40):
+        await scripted(it)
+        await it.until(lambda: "3 lint: 1 error, 1 warning, 1 note" in it.screen())
+        await it.press("f4")
+        lines = it.screen()
+        assert "✖ error L1  nnodes = 2" in lines
+        assert "▲ warning L2  NCCL_IB_DISABLE = 1" in lines
+        assert "◌ note L3" in lines
+        assert lines.index("error L1") < lines.index("warning L2") < lines.index("note L3")
+        assert "→ Open a port." in lines
+        await it.press("enter")
+        assert isinstance(it.app.screen, ConfirmScreen)
+        assert "Two nodes cannot meet." in it.screen()
+
+
+async def test_the_memory_pane_shows_the_numbers_of_the_estimate(here: Here) -> None:
+    async with shown(here(), 120, 40) as it:
+        screen = await opened(it, "f5")
+        assert "Type a model (7B)" in it.screen()
+        await chosen(it, screen, "fsdp2")
+        for name, text in (("params", "7B"), ("hardware", "8xA100-80GB"), ("nodes", "2")):
+            await at_field(it, screen, name)
+            await it.press(*text)
+        preset = load("fsdp2").preset
+        model, form = shape(7 * GB), format_for(preset)
+        mine = estimate_for(preset, model, form, 16, 80 * GB)
+        await it.until(lambda: f"fsdp2  {mine.total / GB:.2f} of 80 GB" in it.screen())
+        for part in ("weights", "gradients", "optimizer", "activations", "buffers"):
+            assert f"{part[0].upper()} {part} {getattr(mine, part) / GB:.2f}" in it.screen()
+        await it.press("tab", "enter")
+        lines = it.screen().splitlines()
+        for one in survey(model, form, 8, 2, 80 * GB):
+            row = next(line for line in lines if line.lstrip("│ ›").startswith(f"{one.strategy.title} "))
+            assert f"{one.total / GB:.2f}" in row
+            assert ("too much" in row) == (not one.fits)
+        first = next(one for one in survey(model, form, 8, 2, 80 * GB) if one.fits)
+        assert f"{first.strategy.title} is the simplest that fits" in it.screen()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("params", "lots", "model lots: write a number of parameters"),
+        ("hardware", "8xH1O0", "GPU 8xH1O0: no GPU H1O0 is known here; did you mean H100?"),
+        ("seq", "0", "sequence 0: a number of positions"),
+        ("nodes", "x", "nodes x: a number"),
+        (f"{SET}mesh.tp", "3", "fsdp2: n/a"),
+    ],
+)
+async def test_what_cannot_be_estimated_is_one_sentence(
+    here: Here, name: str, text: str, sentence: str
+) -> None:
+    async with shown(here(), 120, 40) as it:
+        screen = await opened(it, "f5")
+        await chosen(it, screen, "fsdp2")
+        screen.form_view.set("params", "7B")
+        screen.form_view.set("hardware", "8xA100-80GB")
+        screen.form_view.set(name, text)
+        await it.until(lambda: sentence in " ".join(it.screen().replace("│", " ").split()))
+
+
+async def test_the_task_for_skypilot_has_a_pane(here: Here) -> None:
+    async with shown(here(), 120, 40) as it:
+        screen = await opened(it, "f3")
+        assert "No SkyPilot task" in it.screen()
+        await chosen(it, screen, "ddp")
+        for name, value in (("place", "aws"), ("nodes", "2"), ("gpus", "H100:8")):
+            screen.form_view.set(name, value)
+        await it.until(lambda: "num_nodes: 2" in it.screen(), 20)
+        assert "accelerators: H100:8" in it.screen()
+        assert screen.preview is not None
+        assert screen.preview.yaml in screen.preview.text  # the same bytes as in the plan
+
+
+async def test_the_guide_asks_and_takes_its_preset_into_the_form(here: Here) -> None:
+    async with shown(here()) as it:
+        screen = await opened(it, "ctrl+g")
+        guide = it.app.screen
+        assert isinstance(guide, GuideScreen)
+        assert "1 of 7   How large is the model?" in it.screen()
+        await it.press("2", "backspace", "up", "down", "enter")  # up to 8 billion, by digit and by arrow
+        await it.press("2", "4", "2")  # A10, eight of them, two nodes
+        assert "What divides the model" in it.screen()
+        await it.press("1", "1", "1")
+        assert "Take hsdp" in it.screen()
+        assert "Set mesh.dp_replicate to the number of nodes, 2." in it.screen()
+        await it.press("enter")
+        assert it.app.screen is screen
+        assert screen.shelf.current is not None
+        assert screen.shelf.current.name == "hsdp"
+        form = screen.form
+        assert (form.nproc, form.nodes, form.params, form.hardware) == ("8", "2", "8B", "8xA10")
+        await planned(it, screen, "2 nodes need a place")
+        assert "[4 memory]" in it.screen()
+
+
+async def test_the_guide_can_be_left(here: Here) -> None:
+    async with shown(here()) as it:
+        screen = await opened(it, "ctrl+g")
+        await it.press("1", "4", *["1"] * (len(QUESTIONS) - 2))
+        assert "Take single" in it.screen()
+        await it.press("escape")
+        assert it.app.screen is screen
+        assert screen.form == LaunchForm(preset="single", script="train.py")
+
+
+async def test_everything_that_was_changed_is_launched(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        screen = await scripted(it)
+        screen.shelf.go("fsdp2")
+        await it.pilot.pause()
+        await at_field(it, screen, f"{SET}mesh.tp")
+        await it.press("2")
+        await at_field(it, screen, f"{SET}strategy.wrap")
+        await it.press(*"Block Head")
+        await at_field(it, screen, f"{NAMED}no-p2p")
+        await it.press("space")
+        await it.until(lambda: screen.preview)
+        await it.press("enter", "y")
+        await it.until(lambda: it.source.launched)
+        (form,) = it.source.launched
+        assert form == LaunchForm(
+            preset="fsdp2", script="train.py", overrides=('strategy.wrap=["Block", "Head"]', "mesh.tp=2"),
+            nccl_presets=("no-p2p",),
+        )  # fmt: skip
+
+
+async def test_a_field_is_a_line_editor(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        screen = await scripted(it)
+        form = screen.form_view
+        await it.press("home", *"src/", "end", "backspace", *"x", "left", "delete", *"y --q", "ctrl+w")
+        assert form.text == "src/train.py "
+        await it.press("ctrl+a", "delete", "ctrl+k")
+        assert form.text == ""
+        await it.press(*"q?:/14", "ctrl+u")  # keys of the cockpit are letters here
+        assert it.app.screen is screen
+        form.post_message(Paste("run.py\nsecond line"))
+        await it.until(lambda: form.text == "run.py")
