@@ -32,7 +32,7 @@ BAR = (
     ("activations", "A", "heat6"), ("buffers", "B", "heat8"),
 )  # fmt: skip
 """Component, its letter in the bar, its style: readable without colour."""
-_FULL_WIDTH = 88
+_FULL_WIDTH = 102
 """Columns from which the table has the sum of the states, too."""
 
 
@@ -221,25 +221,26 @@ def _legend_rows(one: Estimate, width: int) -> list[Row]:
 
 
 def table_rows(advice: Advice, mine: Estimate | None, width: int) -> list[Row]:
-    """GB on each GPU for every strategy; one with the preset's numbers has a mark in front."""
-    skipped = () if width >= _FULL_WIDTH else (HEAD.index("states"),)
-    kept = [column for column in range(len(HEAD)) if column not in skipped]
+    """GB on each GPU for every strategy; one with the preset's numbers has a mark in front.
+
+    Where it is narrow, components have the letters of the bar, and the sum of the states is left out.
+    """
+    wide = width >= _FULL_WIDTH
+    letters = {part: letter for part, letter, _ in BAR}
+    head = ("GB", *(part if wide else letters.get(part, part) for part in HEAD[1:-1]))
+    kept = [column for column, part in enumerate(HEAD[:-1]) if wide or part != "states"]
     body = [(one, table_row(one)) for one in advice.estimates]
-    widths = [max(len(HEAD[column]), *(len(row[column]) for _, row in body)) for column in kept]
-    gap = 2 if sum(widths) + 2 * len(widths) + 2 <= width else 1
+    widths = {column: max(len(head[column]), *(len(row[column]) for _, row in body)) for column in kept}
 
     def line(texts: tuple[str, ...]) -> str:
-        parts = [
-            fit(texts[column], size, right=0 < column < len(HEAD) - 1)
-            for column, size in zip(kept, widths, strict=True)
-        ]
-        return (" " * gap).join(parts)
+        return "  ".join(fit(texts[column], widths[column], right=column > 0) for column in kept)
 
-    rows: list[Row] = [((f"   {line(('GB', *HEAD[1:]))}".rstrip(), "dim"),)]
+    rows: list[Row] = [((f"   {line(head)}", "dim"),)]
     for one, row in body:
         mark = glyphs.CURSOR if mine is not None and numbers(one) == numbers(mine) else " "
-        text = line((*row[:-1], ""))
         state: Cell = (row[-1], "ok" if one.fits else "bad")
-        more: list[Cell] = [(f", {elsewhere(one)}", "dim")] * bool(one.fits and elsewhere(one))
-        rows.append(((f" {mark} ", "accent"), (text.rstrip() + " " * gap, "text"), state, *more))
+        rows.append(((f" {mark} ", "accent"), (f"{line(row)}  ", "text"), state))
+    beside = [f"{one.strategy.title}: {elsewhere(one)}" for one in advice.estimates if elsewhere(one)]
+    if beside:
+        rows += wrap(f"Beside it, for each rank, {'; '.join(beside)}.", width, "dim", first="   ")
     return rows

@@ -93,7 +93,8 @@ def _value(one: Field, text: str, here: bool, caret: int, width: int) -> Row:
         if not here:
             return ((fit(now, width).rstrip(), style),)
         at = f"{one.choices.index(now) + 1} of {len(one.choices)}" if now in one.choices else ""
-        return ((f"< {now} >", "head"), (f"  {at}", "dim"))
+        chosen = f"< {now} >"
+        return ((chosen, "head"), (f"  {at}" if len(chosen) + len(at) + 2 <= width else "", "dim"))
     if not here:
         return ((fit(text or one.value, width).rstrip(), style),)
     if not text:
@@ -103,7 +104,7 @@ def _value(one: Field, text: str, here: bool, caret: int, width: int) -> Row:
 
 def _edited(text: str, caret: int, width: int) -> Row:
     """The text with the caret in it; of a long one the part around the caret."""
-    first = max(0, caret - width + 2)
+    first = max(0, caret - width + 6)
     before, after = text[first:caret], text[caret:]
     if first:
         before = "…" + before[1:]
