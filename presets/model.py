@@ -211,6 +211,8 @@ class Preset:
     """Further environment of every rank."""
     hook: bool = True
     """Whether the hook is injected into the ranks."""
+    hosts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Pattern of host names (as in "gpu0?") → variables for the ranks of those nodes alone; they win over `env`."""
     deepspeed: Mapping[str, object] = field(default_factory=dict)
     """Further keys of DeepSpeed's configuration, nested as in its JSON; they win over what the fields make."""
     accelerate: Mapping[str, object] = field(default_factory=dict)

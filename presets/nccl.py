@@ -121,6 +121,11 @@ def _variable(name: str, facts: Mapping[str, Any]) -> Variable:
     return Variable(name, **{**facts, "values": tuple(facts.get("values", ()))})
 
 
+def known(name: str) -> bool:
+    """Whether `name` looks like one of these variables, and is to be checked."""
+    return name.startswith(("NCCL_", "TORCH_NCCL_", "TORCH_FR_"))
+
+
 def check(name: str, value: str) -> str | None:
     """What is wrong with setting the variable `name` to `value`, as a sentence; None when nothing is."""
     known = catalogue().get(name)

@@ -10,6 +10,8 @@ from . import environ, mesh, nccl, nccl_presets, obeys, topology
 from .errors import PlanError
 from .launchers import torchrun, wiring
 from .model import Loaded, Preset, RestartPolicy, Topology
+from .request import Place, Request
+from .secrets import is_secret
 
 __all__ = ["Place", "Plan", "PlanError", "Request", "command_plan", "make_plan"]
 
@@ -37,6 +39,8 @@ class Plan:
     """The user's part alone: script and arguments, or the command."""
     env: Mapping[str, str]
     """Added to the environment of the launcher and of every rank."""
+    hosts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Pattern of host names → variables that the nodes of such a name get on top; see `spread.for_host`."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Files written before the start: path relative to the run directory → text."""
     nnodes: int = 1
@@ -61,70 +65,6 @@ class Plan:
     """Whether the hook is injected into the ranks."""
     notes: tuple[str, ...] = ()
     """What the user should know before the start, a sentence each."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
-    """What the user asked for beside the preset. None: as the preset says."""
-
-    script: str | None = None
-    """Script, module (`module`) or program (`no_python`); None only in a request for a command."""
-    args: tuple[str, ...] = ()
-    """The script's own arguments."""
-    module: bool = False
-    """`script` is a module, run as `python -m` does."""
-    no_python: bool = False
-    """`script` is a program that is executed itself."""
-    name: str | None = None
-    """Name of the run; None: that of the script."""
-    python: str | None = None
-    """Interpreter; None: `Place.python`."""
-    nnodes: int | str | None = None
-    """A number, or "MIN:MAX" for an elastic run."""
-    nproc_per_node: int | str | None = None
-    """A number, "gpu", "cpu" or "auto"."""
-    env: Mapping[str, str] = field(default_factory=dict)
-    nccl: Mapping[str, str] = field(default_factory=dict)
-    nccl_presets: tuple[str, ...] = ()
-    """Names of settings of NCCL; `env` and `nccl` win over them."""
-    hook: bool | None = None
-    grace_s: float | None = None
-    restart_limit: int | None = None
-
-    @property
-    def wished(self) -> dict[str, str]:
-        """All variables that were asked for. Raises PlanError."""
-        return {**nccl_presets.combined(self.nccl_presets), **self.env, **self.nccl}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
-    """Facts of where the run will be, measured by the caller."""
-
-    run: str
-    run_dir: str
-    """Absolute."""
-    port: int
-    """A port for the rendezvous that is free on the head."""
-    ras_port: int
-    """A free port for NCCL's RAS."""
-    gpus: int
-    """GPUs that the driver names on this node, before CUDA_VISIBLE_DEVICES."""
-    cores: int
-    """Cores that this process may use."""
-    cwd: str
-    python: str
-    """Interpreter of the training environment."""
-    host: str = "127.0.0.1"
-    """Address of the rendezvous, where there is one node."""
-    nodes: int | None = 1
-    """Nodes that there are; None: as many as asked for."""
-    script_exists: bool = True
-    """False when the caller looked for the script and did not find it."""
-    script_source: str | bytes | None = None
-    """Text (or raw bytes) of the script; None when it cannot be read."""
-    user_env: Mapping[str, str] = field(default_factory=dict)
-    """`environ.inherited` of the user's own environment."""
 
 
 def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
@@ -156,6 +96,7 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
         argv=wired.argv,
         command=(*("-m",) * request.module, script, *request.args),
         env={**env, **wired.env},
+        hosts=_hosts(preset.hosts, request),
         files=wired.files,
         nnodes=preset.topology.nnodes,
         nnodes_min=preset.topology.nnodes_min,
@@ -241,6 +182,7 @@ def command_plan(command: tuple[str, ...], request: Request, place: Place) -> Pl
         argv=command,
         command=command,
         env=env,
+        hosts=_hosts({}, request),
         nnodes=nnodes,
         nnodes_min=fewest,
         restart=RestartPolicy(limit=request.restart_limit or 0),
@@ -301,9 +243,25 @@ def _launch(preset: Preset, request: Request, place: Place, nproc: int, script: 
     )
 
 
+def _hosts(preset: Mapping[str, Mapping[str, str]], request: Request) -> dict[str, dict[str, str]]:
+    """What is for some nodes alone, the request's last, so that it wins. Raises PlanError."""
+    patterns = [*(name for name in preset if name not in request.hosts), *request.hosts]
+    found = {name: {**preset.get(name, {}), **request.hosts.get(name, {})} for name in patterns}
+    for pattern, variables in found.items():
+        refusal = environ.refusal(variables)
+        refusal = refusal or next(
+            (f"{name} for hosts {pattern} is a secret, which no plan keeps: give it to all nodes with --env."
+             for name in variables if is_secret(name)), None,
+        )  # fmt: skip
+        if refusal:
+            raise PlanError(refusal)
+    return found
+
+
 def _check_env(request: Request, wished: Mapping[str, str]) -> None:
     """Raises PlanError for a variable that no plan may hold."""
-    for name, value in request.nccl.items():
+    on_hosts = [pair for one in request.hosts.values() for pair in one.items() if nccl.known(pair[0])]
+    for name, value in (*request.nccl.items(), *on_hosts):
         problem = nccl.check(name, value)
         if problem:
             raise PlanError(problem)

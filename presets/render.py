@@ -30,6 +30,9 @@ def render(plan: Plan) -> str:
     """What `--dry-run` prints: all of the plan, secrets masked. Ends with a newline."""
     lines = [*_head(plan), "", f"  {command_line(plan)}", "", f"environment ({len(plan.env)} variables)"]
     lines += [f"  {name}={shlex.quote(mask(name, value))}" for name, value in sorted(plan.env.items())]
+    for pattern, variables in plan.hosts.items():
+        lines += ["", f"on hosts {pattern}"]
+        lines += [f"  {name}={shlex.quote(mask(name, value))}" for name, value in sorted(variables.items())]
     for path, text in sorted(plan.files.items()):
         lines += ["", f"file {path}", *(f"  {line}" for line in text.splitlines())]
     lines += ["", f"on failure   {_policy(plan.restart)}"]
@@ -100,6 +103,10 @@ def plan_to_json(plan: Plan, *, masked: bool = False) -> dict[str, Any]:
     document["coordinates"] = [
         mesh.coordinates(plan.mesh, rank) for rank in range(math.prod(plan.mesh.values()))
     ]
+    document["hosts"] = {
+        pattern: mask_env(variables) if masked else dict(variables)
+        for pattern, variables in plan.hosts.items()
+    }
     document["env"] = mask_env(plan.env) if masked else dict(plan.env)
     document["files"] = dict(plan.files)
     document["restart"] = dataclasses.asdict(plan.restart)

@@ -17,8 +17,8 @@ from .model import MESH_OPTIONS, STRATEGY_OPTIONS, Nccl, Preset, Strategy
 FREE = ("nccl", "env")
 """Tables that take any variable's name: what stands in them becomes text."""
 
-NESTED = ("deepspeed", "accelerate", "sky")
-"""Tables in the shape of another program's own file: any keys, nested."""
+NESTED = ("hosts", "deepspeed", "accelerate", "sky")
+"""Tables of tables: variables by host, and what has the shape of another program's own file, with any keys."""
 
 LEAST: Mapping[str, float] = {
     "strategy.bucket_cap_mb": 1,
@@ -72,6 +72,8 @@ def accept(path: str, value: object, where: str) -> Value:
     table, _, variable = path.partition(".")
     if table in FREE and variable:
         return _accept_variable(table, variable, value, where)
+    if table == "hosts" and variable:
+        return _accept_host(path, value, where)
     if table in NESTED and variable:
         return _accept_nested(path, value, where)
     if path not in fields():
@@ -98,6 +100,18 @@ def _accept_variable(table: str, variable: str, value: object, where: str) -> st
     if problem:
         raise PresetError(f"{where}: {problem}")
     return text
+
+
+def _accept_host(path: str, value: object, where: str) -> dict[str, str]:
+    """Variables for one pattern of host names."""
+    if not isinstance(value, Mapping):
+        raise PresetError(
+            f"{where}: {path} is a table of variables: write [{path}], and NAME = VALUE below."
+        )
+    return {
+        name: _accept_variable("nccl" if nccl.known(name) else path, name, part, where)
+        for name, part in value.items()
+    }
 
 
 def _accept_nested(path: str, value: object, where: str) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -26,6 +27,19 @@ def part_id(run: str, node: int) -> str:
 def part_run8(run8: str, node: int) -> str:
     """The stem of that part's socket names: known without asking the node."""
     return f"{run8}n{node}"
+
+
+def for_host(plan: Plan, host: str) -> Plan:
+    """`plan` with the variables of every pattern in `plan.hosts` that the host's name fits, the last one first.
+
+    A name fits with and without its domain; patterns as a shell's, in lower case.
+    """
+    names = {host.lower(), host.lower().split(".", 1)[0]}
+    added: dict[str, str] = {}
+    for pattern, variables in plan.hosts.items():
+        if any(fnmatch.fnmatchcase(name, pattern.lower()) for name in names):
+            added |= variables
+    return replace(plan, env={**plan.env, **added}) if added else plan
 
 
 def for_node(plan: Plan, node: int, addresses: Sequence[str], run_dir: str, cwd: str, python: str) -> Plan:

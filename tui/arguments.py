@@ -73,6 +73,10 @@ def _start_options(verb: argparse.ArgumentParser) -> None:
         "--nccl-preset", action="append", default=[], metavar="NAME",
         help="settings of NCCL by name (`distui presets nccl` lists them); repeatable",
     )  # fmt: skip
+    verb.add_argument(
+        "--env-on", action="append", default=[], metavar="HOSTS:K=V",
+        help="variable for the nodes whose host name fits, as in gpu0?:NCCL_SOCKET_IFNAME==eth1; repeatable",
+    )  # fmt: skip
     verb.add_argument("--no-hook", action="store_true", help="inject nothing into the ranks")
     verb.add_argument("--grace", type=seconds, metavar="SECONDS", help="between SIGTERM and SIGKILL")
     verb.add_argument(

@@ -12,6 +12,7 @@ from ..presets.model import Loaded
 from ..presets.nccl import check
 from ..presets.plan import Plan, Request, command_plan, make_plan
 from ..presets.render import plan_to_json, render
+from ..presets.spread import for_host
 from ..runners import local, registry
 from ..runners.errors import RunError
 
@@ -47,6 +48,19 @@ def pairs(words: Sequence[str], option: str, prefix: str = "") -> dict[str, str]
     return found
 
 
+def host_pairs(words: Sequence[str]) -> dict[str, dict[str, str]]:
+    """`--env-on HOSTS:K=V` words: pattern of host names → variables. Raises RunError."""
+    found: dict[str, dict[str, str]] = {}
+    for word in words:
+        pattern, colon, pair = word.partition(":")
+        if not colon or not pattern:
+            raise RunError(
+                f"--env-on {word}: write it as HOSTS:NAME=VALUE, as in gpu0?:NCCL_SOCKET_IFNAME==eth1"
+            )
+        found.setdefault(pattern, {}).update(pairs([pair], "--env-on"))
+    return found
+
+
 def nccl_pairs(words: Sequence[str]) -> dict[str, str]:
     """`--nccl K=V` words, checked against the catalogue. Raises RunError."""
     found = pairs(words, "--nccl", "NCCL_")
@@ -73,7 +87,7 @@ def _prepare(loaded: Loaded, request: Request, port: int | None, check_torch: bo
     record = registry.new_record(request.name or run_name(request.script))
     found = local.place(record, request, port)
     try:
-        plan = make_plan(loaded, request, found)
+        plan = for_host(make_plan(loaded, request, found), record.host)
     except PlanError as error:
         raise RunError(str(error)) from None
     if check_torch:
@@ -87,7 +101,8 @@ def prepare_command(command: tuple[str, ...], request: Request) -> Prepared:
     """Plan a run of any command. Raises RunError."""
     record = registry.new_record(request.name or run_name(command[0] if command else None))
     try:
-        return Prepared(command_plan(command, request, local.place(record, request)), record)
+        plan = command_plan(command, request, local.place(record, request))
+        return Prepared(for_host(plan, record.host), record)
     except PlanError as error:
         raise RunError(str(error)) from None
 

@@ -15,7 +15,7 @@ from ...presets.cluster import Seat
 from ...presets.errors import PlanError
 from ...presets.plan import Plan
 from ...presets.render import plan_to_json
-from ...presets.spread import for_node, part_id, part_run8
+from ...presets.spread import for_host, for_node, part_id, part_run8
 from .. import identity, registry
 from ..agent.sealing import KEY_FILE
 from ..errors import RunError
@@ -49,6 +49,7 @@ def establish(document: Document, seat: Seat, cwd: str) -> registry.Entry:
     plan = document.whole()
     try:
         fitted = for_node(plan, seat.node, seat.addresses, str(path), cwd, training_python(plan))
+        fitted = for_host(fitted, platform.node())
     except PlanError as error:
         raise RunError(str(error)) from None
     record = registry.RunRecord(

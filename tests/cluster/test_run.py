@@ -19,7 +19,11 @@ def calm(desk: Desk) -> Iterator[str]:
     """A run of this file's own. The viewer that launched it is killed while the cluster is being provisioned."""
     null = subprocess.DEVNULL
     with desk.cluster.popen(
-        desk.words("ddp", "--name", "calm"), cwd=desk.folder, stdin=null, stdout=null, stderr=null
+        desk.words("ddp", "--name", "calm", "--env-on", "c2:SECOND=yes"),
+        cwd=desk.folder,
+        stdin=null,
+        stdout=null,
+        stderr=null,
     ) as viewer:
         desk.cluster.wait(lambda: bool(provisioning(desk)), "the hub asks for a cluster", 60)
         os.killpg(viewer.pid, signal.SIGKILL)
@@ -50,6 +54,8 @@ def test_both_nodes_are_there(desk: Desk, calm: str) -> None:
     ]  # fmt: skip
     assert all(node["host_metrics"] is not None for node in found["nodes"])
     assert [len(desk.ranks(host)) for host in ("c1", "c2")] == [1, 1]
+    second = [rank.environ().get("SECOND") for host in ("c1", "c2") for rank in desk.ranks(host)]
+    assert second == [None, "yes"]
     for node in (0, 1):
         desk.taken_over_whole(calm, node)
 

@@ -16,7 +16,7 @@ from ...runners.errors import RunError
 from ...runners.model import RunPhase
 from ..cloud_arguments import asked
 from ..host_arguments import asked as hosts_asked
-from ..starting import Prepared, nccl_pairs, pairs, prepare, prepare_command
+from ..starting import Prepared, host_pairs, nccl_pairs, pairs, prepare, prepare_command
 
 if TYPE_CHECKING:
     from ..hosting import Ordered as OnHosts
@@ -110,6 +110,7 @@ def request_of(options: argparse.Namespace, about: dict[str, object]) -> Request
         env=pairs(options.env, "--env"),
         nccl=nccl_pairs(options.nccl),
         nccl_presets=tuple(options.nccl_preset),
+        hosts=host_pairs(options.env_on),
         hook=False if options.no_hook else None,
         grace_s=options.grace,
         restart_limit=options.restarts,
