@@ -17,6 +17,5 @@ def test_only_what_fits_this_host_reaches_it(world: World) -> None:
 
 
 def test_how_it_is_written(world: World) -> None:
-    world.distui("exec", "--env-on", "HERE=yes", "--", "true").refused(
-        1, "--env-on HERE=yes", "HOSTS:NAME=VALUE"
-    )
+    done = world.distui("exec", "--env-on", "HERE=yes", "--", "true")
+    done.refused(2, "--env-on HERE=yes", "HOSTS:NAME=VALUE")
