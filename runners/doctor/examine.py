@@ -80,9 +80,11 @@ async def examine(wish: Wish, progress: Progress) -> Outcome:
         nodes = await _nodes(wish, sessions, found, progress)
         found.looks = [node.look for node in nodes]
         found.findings += checks.check(found.looks)
-        head = nodes[0] if nodes and nodes[0].look.name == wish.places[0].name else None
-        if len(nodes) > 1 and head is not None and not _alone(nodes, found):
-            await _reach(wish, head, nodes[1:], found)
+        headed = bool(nodes) and nodes[0].look.name == wish.places[0].name
+        unreachable = network.addresses(found.looks)
+        found.findings += unreachable
+        if len(nodes) > 1 and headed and not unreachable:
+            await _reach(wish, nodes[0], nodes[1:], found)
         if wish.try_pairs:
             await _pairs(wish, nodes, found, progress)
     finally:
@@ -156,20 +158,6 @@ def _silent(place: Place, why: str) -> Finding:
         text=sentence(f"It was reached, and then said nothing more of itself: {why}"),
         remedy="Run `distui doctor` on the node itself.",
     )  # fmt: skip
-
-
-def _alone(nodes: Sequence[_Node], found: Outcome) -> bool:
-    """Whether the head's address is of no use to the others, which then is a finding."""
-    look = nodes[0].look
-    if not network.loopback(look.address or "") or len({node.look.get("boot") for node in nodes}) == 1:
-        return False
-    found.findings.append(
-        look.finding(
-            "D-ADDRESS", "error", "It is reached by its loopback, where the other nodes find themselves.",
-            look.address, "Name it as the others know it, or give its address with --head-addr.",
-        )
-    )  # fmt: skip
-    return True
 
 
 async def _reach(wish: Wish, head: _Node, others: Sequence[_Node], found: Outcome) -> None:
@@ -264,7 +252,9 @@ def _usable(look: Look) -> int:
 def _skipped(wish: Wish, able: Sequence[_Node]) -> Finding:
     missing = [place.name for place in wish.places if place.name not in {node.look.name for node in able}]
     why = (
-        f"{', '.join(missing)} cannot take part" if missing else "the head cannot be reached by the others"
+        f"{', '.join(missing)} cannot take part"
+        if missing
+        else "not every node can be reached by the others"
     )
     return Finding(
         id="D-PAIRS-SKIPPED", severity="note", where="", value="n/a",

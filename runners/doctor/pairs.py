@@ -197,7 +197,7 @@ async def _hear(worker: Worker, one: _Seen) -> dict[str, Any]:
     one.stage = said.get("stage", one.stage)
     one.error = said.get("error", one.error)
     if "seconds" in said:
-        one.seconds, one.right = said["seconds"], said["right"]
+        one.seconds, one.right, one.over = said["seconds"], said["right"], True
     if "exit" in said:
         one.over, one.said = True, said["said"]
         if one.seconds is None and not one.error:

@@ -126,6 +126,7 @@ def pair(spec: dict[str, Any]) -> None:
         stage = "all-reduce"
         say({"stage": stage})
         say(_reduce(torch, group, spec))
+        time.sleep(spec["seconds"])  # until it is ended: what the other still reads is this one's memory
     except (ImportError, *TORCH_ERRORS) as error:
         say({"error": "%s: %s" % (type(error).__name__, first_line(error)), "stage": stage})
         sys.stdout.flush()

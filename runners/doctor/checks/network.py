@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ....presets.finding import Finding
@@ -113,6 +113,19 @@ def _port(look: Look) -> Iterator[Finding]:
     yield look.finding(
         "D-PORT-BUSY", "error", text, whose, "End that process, or launch with another --port."
     )
+
+
+def addresses(looks: Sequence[Look]) -> list[Finding]:
+    """Nodes whose address is of no use to the others, which are other machines."""
+    if len({look.get("boot") for look in looks}) < 2:
+        return []
+    text = "It is reached by its loopback, where the other nodes find themselves."
+    remedy = "Name it as the others know it; of the first, --head-addr gives the address."
+    return [
+        look.finding("D-ADDRESS", "error", text, look.address, remedy)
+        for look in looks
+        if loopback(look.address or "")
+    ]
 
 
 def reach(look: Look, head: str, address: str, port: int, said: Mapping[str, Any]) -> Iterator[Finding]:

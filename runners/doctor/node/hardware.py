@@ -22,8 +22,10 @@ def driver(root: str = "/") -> dict[str, Any] | None:
 
 
 def kernel_gpus(root: str = "/") -> list[dict[str, str | None]]:
-    """GPUs as the kernel driver names them, also those that a container does not give to its processes."""
-    found = []
+    """GPUs as the kernel driver names them; none in a container that is given none, where their files are seen, too."""
+    found: list[dict[str, str | None]] = []
+    if not glob.glob(root + "dev/nvidia[0-9]*"):
+        return found
     for path in sorted(glob.glob(root + "proc/driver/nvidia/gpus/*/information")):
         lines = (line.partition(":") for line in read(path).splitlines())
         said = {name.strip(): value.strip() for name, _, value in lines}

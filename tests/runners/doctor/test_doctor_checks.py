@@ -162,3 +162,13 @@ def test_a_node_that_does_not_reach_the_head() -> None:
     assert "cannot connect to a at 10.0.0.1:29400 (timed out)" in found[0].text
     well = {"ok": True, "problem": "", "resolved": {"name": "h", "addresses": ["10.0.0.1"], "problem": ""}}
     assert list(network.reach(look("b"), "a", "10.0.0.1", 29400, well)) == []
+
+
+def test_a_node_that_is_reached_by_its_loopback() -> None:
+    local, other = look("a", ssh_address="127.0.0.1"), look("b")
+    assert [(one.id, one.where, one.value) for one in network.addresses([other, local])] == [
+        ("D-ADDRESS", "a", "127.0.0.1")
+    ]
+    assert network.addresses([local]) == []
+    assert network.addresses([local, look("c", boot="a", ssh_address="127.0.0.2")]) == []
+    assert network.addresses([look("a", ssh_address=None, hostname="a"), other]) == []

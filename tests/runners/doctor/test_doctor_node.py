@@ -110,6 +110,8 @@ def test_driver_and_gpudirect(tmp_path: Path) -> None:
     assert hardware.driver(root) == {"version": "570.172.08", "open": True}
     assert hardware.gpudirect(root) == {"peermem": True, "dma_buf": True}
     assert hardware.iommu(root) == {"cmdline": ["intel_iommu=on", "iommu=pt"], "active": None}
+    assert hardware.kernel_gpus(root) == []
+    files(tmp_path, dev__nvidia0="")
     assert hardware.kernel_gpus(root) == [{"name": "NVIDIA H100", "uuid": "GPU-1", "bus": "0000:19"}]
     empty = files(
         tmp_path / "empty", proc__modules="nvidia 1 0 - Live 0x0\n", proc__kallsyms="0 T nothing\n"
@@ -191,6 +193,26 @@ def test_it_runs_on_python_3_8() -> None:
         assert any(
             isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body
         ) or (path.name == "__init__.py")
+
+
+def test_it_answers_with_every_python_that_is_here() -> None:
+    names = [f"python3.{minor}" for minor in range(8, 16)]
+    here = [
+        name
+        for name in names
+        if not subprocess.run(["sh", "-c", f"{name} -c '' 2>/dev/null"], check=False).returncode
+    ]
+    text = session.source()
+    sent = b"%d\n" % len(text) + text + b'{"op": "clock", "id": 1}\n'
+    for name in (sys.executable, *here):
+        words = [name, "-I", "-c", session.BOOT]
+        done = subprocess.run(words, input=sent, capture_output=True, timeout=30, check=False)
+        said = [
+            json.loads(line.removeprefix("DISTUI-DOCTOR ")) for line in done.stdout.decode().splitlines()
+        ]
+        assert said[0] == {"ready": True}, (name, done.stderr)
+        assert said[1]["id"] == 1
+        assert said[1]["clock"] > 1e9
 
 
 def test_it_needs_the_standard_library_alone() -> None:
