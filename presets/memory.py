@@ -44,10 +44,13 @@ class Estimate:
     gradients: float
     optimizer: float
     activations: float
+    """Beyond the gradients: where each step frees these, they come in backward as the activations go."""
     buffers: float
     """Buckets, gathered layers, what the optimizer's step needs beyond the activations, and the device's own."""
     limit: float
     """Of the GPU."""
+    kept: float = 0.0
+    """Activations by themselves."""
     host: float = 0.0
     """Bytes of host memory for each rank."""
     host_limit: float | None = None
@@ -87,6 +90,7 @@ def estimate(
         activations=found.activations,
         buffers=found.buffers,
         limit=limit,
+        kept=found.kept,
         host=found.host,
         disk=found.disk,
         notes=layout.notes,

@@ -33,6 +33,8 @@ class Layout:
     """fsdp: ranks over which the gathered weights are divided between forward and backward; None: all of `data`."""
     buckets: bool = False
     """A second copy of the gradients, to be reduced."""
+    lasting: bool = False
+    """Whether gradients keep their memory from step to step or from pass to pass, as in buckets."""
     accumulates: bool = False
     """fsdp: several backward passes before the gradients travel, whole until then."""
     compute: int | None = None
@@ -61,7 +63,7 @@ def layout_of(preset: Preset, ranks: int) -> Layout:
     """What `preset` does on so many ranks. Raises PlanError where they do not fit its mesh."""
     kind = preset.strategy.kind
     if kind == "single":
-        return Layout(engine="torch", compute=_compute(preset))
+        return Layout(engine="torch", compute=_compute(preset), lasting=preset.batch.accumulation > 1)
     sizes = mesh.dimensions(preset, ranks)
     return _deepspeed(preset, ranks) if kind == "deepspeed" else _torch(preset, sizes)
 
@@ -72,6 +74,8 @@ def _torch(preset: Preset, sizes: Mapping[str, int]) -> Layout:
     sharded = kind in ("fsdp1", "fsdp2") and preset.strategy.sharding != "NO_SHARD"
     pieces = (preset.mesh.microbatches or 2 * pp) if pp > 1 else 1
     everything = preset.mesh.schedule == "gpipe"
+    several = preset.batch.accumulation > 1 or pp > 1  # backward passes before a step
+    in_buckets = kind in ("ddp", "zero1") and pp == 1  # a pipeline's replicas average by themselves
     offload: Offload = "cpu" if preset.strategy.cpu_offload else "none"
     moe = "Which parameters are experts is not known here: counted as if none were divided."
     return Layout(
@@ -82,16 +86,18 @@ def _torch(preset: Preset, sizes: Mapping[str, int]) -> Layout:
         optimizer=sharded or kind == "zero1",
         by_tensor=kind == "zero1",
         kept=_kept(preset) if sharded else None,
-        buckets=kind in ("ddp", "zero1") and not preset.strategy.gradient_as_bucket_view,
-        # a pipeline's backward passes of one batch accumulate, too
-        accumulates=sharded and (preset.batch.accumulation > 1 or pp > 1),
+        buckets=in_buckets and not preset.strategy.gradient_as_bucket_view,
+        lasting=several or (in_buckets and preset.strategy.gradient_as_bucket_view),
+        accumulates=sharded and several,
         compute=_compute(preset),
         tp=tp,
         sequence_parallel=preset.mesh.sequence_parallel,
         cp=preset.mesh.cp,
         pp=pp,
         pieces=pieces,
-        flying=pieces if everything else min(pp, pieces),
+        flying=pieces
+        if everything
+        else min(pp + 1, pieces),  # torch's first stage holds one more than stages
         flying_last=pieces if everything else 1,
         foreach=max(tp, preset.mesh.ep) == 1,
         optimizer_at=offload,
@@ -128,6 +134,7 @@ def _deepspeed(preset: Preset, ranks: int) -> Layout:
         weights=stage == 3,
         gradients=stage >= 2,
         optimizer=stage >= 1,
+        lasting=True,
         compute=_compute(preset),
         foreach=False,  # DeepSpeed brings its own Adam
         optimizer_at=preset.strategy.offload_optimizer,

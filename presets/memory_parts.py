@@ -44,33 +44,63 @@ class Parts:
     weights: float
     gradients: float
     optimizer: float
+    kept: float
+    """Activations, by themselves."""
     activations: float
+    """Activations beyond the gradients that take their place."""
     buffers: float
     host: float = 0.0
     disk: float = 0.0
 
 
 def parts(layout: Layout, model: Shape, form: Format, device: Device = GPU) -> Parts:
-    """All components of one rank."""
+    """All components of one rank, so that their sum is its peak."""
     mine, data = held(layout, model), layout.data
+    weight, gradient = _resident(layout, form)
+    gradients = gradient * mine / (data if layout.gradients else 1)
+    optimizer = form.optimizer * _updated(layout, model, mine) * (layout.optimizer_at == "none")
     kept = activations(model, form, layout)
-    resident = _resident(layout, form)
-    share = mine / data if layout.optimizer else mine
-    if layout.by_tensor:
-        share = max(share, min(model.tensor, mine))
-    optimizer = 0.0 if layout.optimizer_at != "none" else form.optimizer * share
-    # Adam at work holds a moment more, at a time when the activations are gone
-    step = MOMENT * share if device.foreach and layout.foreach and optimizer else 0.0
+    beyond = kept - _shared(layout, model, form, gradients, kept)
+    buffers = _buffers(layout, model, form, mine)
+    lasting = buffers if layout.engine == "torch" else 0.0
+    after = _after(layout, model, mine, form, device) if optimizer else 0.0
     host, disk = _elsewhere(layout, form, mine)
     return Parts(
-        weights=resident[0] * mine / (data if layout.weights and layout.kept != 1 else 1),
-        gradients=resident[1] * mine / (data if layout.gradients else 1),
+        weights=weight * mine / (data if layout.weights and layout.kept != 1 else 1),
+        gradients=gradients,
         optimizer=optimizer,
-        activations=kept,
-        buffers=device.context + _buffers(layout, model, form, mine) + max(0.0, step - kept),
+        kept=kept,
+        activations=beyond,
+        buffers=device.context + buffers + max(0.0, after - beyond - (buffers - lasting)),
         host=host,
         disk=disk,
     )
+
+
+def _updated(layout: Layout, model: Shape, mine: float) -> float:
+    """Parameters that this rank's optimizer updates."""
+    share = mine / layout.data if layout.optimizer else mine
+    return max(share, min(model.tensor, mine)) if layout.by_tensor else share
+
+
+def _shared(layout: Layout, model: Shape, form: Format, gradients: float, kept: float) -> float:
+    """Bytes that activations have first and gradients later: in backward, these come as those go. Not where gradients
+    outlive the step, nor the first of them, the head's, nor a layer that is computed again last."""
+    if layout.lasting:
+        return 0.0
+    head = form.gradients * model.rest / 2 / (layout.data if layout.gradients else 1)
+    again = _layer(model, form, layout) * _positions(model, layout) if model.recompute else 0.0
+    return max(0.0, min(gradients - head, kept - again))
+
+
+def _after(layout: Layout, model: Shape, mine: float, form: Format, device: Device) -> float:
+    """Bytes that are needed when the activations are gone: Adam at work holds a moment more, and the replicas of a
+    pipeline two copies of the gradients while they average them."""
+    step = MOMENT * _updated(layout, model, mine) if device.foreach and layout.foreach else 0.0
+    copies = (
+        2 * form.gradients * mine if layout.pp > 1 and layout.engine == "torch" and layout.data > 1 else 0.0
+    )
+    return max(step, copies)
 
 
 def held(layout: Layout, model: Shape) -> float:
@@ -93,8 +123,7 @@ def autocasts(layout: Layout, form: Format) -> bool:
 
 def activations(model: Shape, form: Format, layout: Layout = ALONE) -> float:
     """Bytes that one GPU keeps between forward and backward, and the gradients of the logits with them."""
-    sequences = max(1.0, model.micro_batch / layout.pieces)
-    positions = model.seq * sequences / layout.cp
+    positions = _positions(model, layout)
     layer = _layer(model, form, layout) * positions
     entry = compute_bytes(layout, form) * positions * model.hidden
     if layout.sequence_parallel:
@@ -102,11 +131,17 @@ def activations(model: Shape, form: Format, layout: Layout = ALONE) -> float:
     count = math.ceil(model.layers / layout.pp)
     kept = entry * count if model.recompute else layer * count
     work = layer if model.recompute else 0.0  # one layer is whole again while its gradients are computed
+    work += 2 * held(layout, model) * autocasts(layout, form)  # the weights as they were cast
     words = positions * model.vocab
     first = kept * layout.flying + work
     last = kept * layout.flying_last + work
     last += words * (LOGIT_BYTES + LOGIT_KEPT * (layout.flying_last - 1))
     return last if layout.pp == 1 else max(first, last)
+
+
+def _positions(model: Shape, layout: Layout) -> float:
+    """Of what one rank takes at once."""
+    return model.seq * max(1.0, model.micro_batch / layout.pieces) / layout.cp
 
 
 def _layer(model: Shape, form: Format, layout: Layout) -> float:
@@ -132,7 +167,7 @@ def _resident(layout: Layout, form: Format) -> tuple[float, float]:
 def _buffers(layout: Layout, model: Shape, form: Format, mine: float) -> float:
     """Bytes beside states, activations and the device's own."""
     if layout.engine == "torch":
-        return form.gradients * mine * layout.buckets + 2 * mine * autocasts(layout, form)
+        return form.gradients * mine * layout.buckets
     if layout.engine == "deepspeed":
         live = max(layout.live, 2 * model.layer) if layout.weights else layout.bucket * layout.optimizer
         return form.weights * min(mine, live) + form.gradients * min(mine, layout.bucket)
@@ -152,7 +187,8 @@ def _gathered(layout: Layout, model: Shape, form: Format, mine: float) -> float:
         whole += number * (2 * layer + rest)
         if layout.kept is not None and layout.kept < layout.data:
             whole += number * mine / layout.kept
-    return whole + number * mine * layout.accumulates
+    # several passes: gradients are whole until the last one, and shards come only as they go
+    return whole + max(0.0, number - form.gradients / layout.data) * mine * layout.accumulates
 
 
 def _elsewhere(layout: Layout, form: Format, mine: float) -> tuple[float, float]:

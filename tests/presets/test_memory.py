@@ -87,6 +87,8 @@ def test_the_step_of_the_optimizer_counts_where_activations_are_few() -> None:
     found = {one.strategy.key: one for one in compare(model, BF16, 8, 80 * GB)}
     assert found["ddp"].buffers + found["ddp"].activations == pytest.approx(1.5 * GB + 4 * 7 * GB)
     assert found["zero1"].buffers + found["zero1"].activations == pytest.approx(1.5 * GB + 4 * 7 * GB / 8)
+    # gathered layers are gone by then, too
+    assert found["zero3"].buffers + found["zero3"].activations == pytest.approx(1.5 * GB + 4 * 7 * GB / 8)
 
 
 def test_zero1_hands_out_whole_tensors() -> None:
