@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from .group import SIGNALS, Group, Stopped, heed
-from .meeting import meet
+from .meeting import alone, meet
 from .plugin import GaveUp, plug_in
 from .quiet import errors_alone
 
@@ -121,6 +121,8 @@ def prepare(group: Group, version: tuple[int, int]) -> tuple[Any, Any, list[str]
             args = torchrun.parse_args(list(group.plan["argv"]))
         if group.plan.get("standalone"):
             meet(args, group.plan)
+        elif args.standalone:
+            alone(args)
         config, command, command_args = torchrun.config_from_args(args)
     except SystemExit:
         raise ValueError("torchrun refused the arguments: %s" % last_line(said.getvalue())) from None

@@ -1,11 +1,19 @@
-"""Where a torchrun inside a managed command meets the others: by c10d, whatever it was told, so that it can restart."""
+"""Where the nodes meet so that they can restart: a torchrun inside a managed command by c10d, whatever it was told; ours
+by what the preset says, the static rendezvous with rounds that torch's own does not have.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
+import time
 from typing import Any
 
+from .agreement import BROKEN
+
+JOIN_S = 600.0
+"""How long a node waits for the others in a new round, as c10d does."""
+LOOK_S = 0.02
 CONF = "join_timeout=600,last_call_timeout=5,read_timeout=60"
 
 
@@ -51,3 +59,73 @@ def several_nodes(nnodes: Any, plan: dict[str, Any]) -> bool | None:
     if str(nnodes).split(":")[-1] == "1":
         return False
     return True if int(plan.get("nnodes", 1)) > 1 else None
+
+
+def alone(args: Any) -> None:
+    """--standalone, as torchrun's own main function reads it: a rendezvous of this node's, on a free port."""
+    args.rdzv_backend, args.rdzv_endpoint = "c10d", "localhost:0"
+    args.rdzv_id = "%s-%d" % (os.environ.get("DISTUI_RUN_ID", "run"), os.getpid())
+
+
+def in_rounds(inner: Any, local_addr: str | None, stopping: Any) -> Any:
+    """torch's static rendezvous, for which there is one round ever, with as many as are asked for.
+
+    Its ranks share the launchers' store, and a restarted group would read the addresses of the one before. Here each
+    round has a part of that store for itself and a port of its own for the ranks; a node joins the next one where
+    another has. `stopping`: whether to give up waiting.
+    """
+    from torch.distributed import PrefixStore
+    from torch.distributed.elastic.rendezvous import (
+        RendezvousHandler,
+        RendezvousInfo,
+        RendezvousStoreInfo,
+        RendezvousTimeoutError,
+    )
+
+    class Rounds(RendezvousHandler):  # type: ignore[misc]  # torch is not looked at for types
+        use_agent_store = False
+        number = 0
+        """Of the round that this node is in, from 1."""
+        store: Any = None
+
+        def get_backend(self) -> str:
+            return "static"
+
+        def next_rendezvous(self) -> Any:
+            info = inner.next_rendezvous()
+            self.store, self.number = info.store, self.number + 1
+            while self.store.add(self.key(self.number), 0) >= info.world_size:
+                self.number += 1  # a round without this node: its launcher was started anew
+            came = self.store.add(self.key(self.number), 1)
+            deadline = time.monotonic() + JOIN_S
+            while came < info.world_size:
+                if stopping() or time.monotonic() > deadline:
+                    raise RendezvousTimeoutError("%d of %d nodes came" % (came, info.world_size))
+                time.sleep(LOOK_S)
+                came = self.store.add(self.key(self.number), 0)
+            part = PrefixStore("distui/round/%d" % self.number, self.store)
+            place = RendezvousStoreInfo.build(info.rank, part, local_addr)
+            return RendezvousInfo(part, info.rank, info.world_size, place)
+
+        def num_nodes_waiting(self) -> int:
+            try:
+                return int(self.store.add(self.key(self.number + 1), 0)) if self.store else 0
+            except BROKEN:  # the head has left: its ranks have ended, ours may still
+                return 0
+
+        def key(self, number: int) -> str:
+            return "distui/came/%d" % number
+
+        def is_closed(self) -> bool:
+            return bool(inner.is_closed())
+
+        def set_closed(self) -> None:
+            inner.set_closed()
+
+        def get_run_id(self) -> str:
+            return str(inner.get_run_id())
+
+        def shutdown(self) -> bool:
+            return bool(inner.shutdown())
+
+    return Rounds()

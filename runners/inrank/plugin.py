@@ -15,6 +15,7 @@ from . import relay, spawned
 from .agreement import Round
 from .group import Group, Stopped
 from .looking import fresh, look_often
+from .meeting import in_rounds
 
 
 class GaveUp(Exception):
@@ -44,6 +45,8 @@ def plug_in(group: Group, config: Any, each_look: Callable[[], None]) -> None:
         nodes = int(params.max_nodes)
         look_often(nodes)
         handler = get_rendezvous_handler(inner)
+        if backend == "static":
+            handler = in_rounds(handler, params.local_addr, lambda: group.stopping)
         relay.start(inner, group.plan, group.control, handler)
         return make_handler(group, handler, each_look, nodes)
 
