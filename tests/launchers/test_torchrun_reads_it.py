@@ -1,0 +1,121 @@
+"""torchrun's own parser on the argv of every rendezvous, and on every option that a user may give."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from distui.presets.errors import PlanError
+from distui.presets.launchers import torchrun
+from distui.presets.spread import for_node
+
+from .plans import plan
+
+READ = """
+import json, sys
+from torch.distributed.run import get_args_parser
+parser = get_args_parser()
+if sys.argv[1:]:
+    known = {}
+    for words in json.loads(sys.argv[1]):
+        args = vars(parser.parse_args(words))
+        known[json.dumps(words)] = args
+    print("FOUND", json.dumps(known))
+else:
+    print("FOUND", json.dumps([[action.option_strings, action.nargs == 0 or action.const is not None,
+                                list(action.choices or ())] for action in parser._actions]))
+"""
+VALUES = {
+    "numa_binding": "node",
+    "start_method": "spawn",
+    "signals_to_handle": "SIGTERM",
+    "shutdown_timeout": "5",
+}
+
+
+def asked(*words: str) -> object:
+    """torchrun's parser, in an interpreter of its own: the viewer's must not import torch."""
+    done = subprocess.run(
+        [sys.executable, "-c", READ, *words], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.partition("FOUND ")[2])
+
+
+@pytest.fixture(scope="module")
+def options() -> list[list[object]]:
+    """Every option of the torchrun that is here: its spellings, whether it takes no value, its choices."""
+    found = asked()
+    assert isinstance(found, list)
+    return [one for one in found if any(str(text).startswith("--") for text in one[0])]
+
+
+def read(*argvs: tuple[str, ...]) -> list[dict[str, object]]:
+    found = asked(json.dumps(argvs))
+    assert isinstance(found, dict)
+    return list(found.values())
+
+
+def test_every_option_in_every_spelling_is_passed_on_or_refused(options: list[list[object]]) -> None:
+    passed = []
+    for spellings, flag, choices in options:
+        assert isinstance(spellings, list)
+        assert isinstance(choices, list)
+        for text in spellings:
+            name = text.lstrip("-").replace("_", "-")
+            if name in ("h", "help"):
+                continue
+            value = VALUES.get(name.replace("-", "_"), choices[0] if choices else "0")
+            words = [text] if flag else [text, str(value)]
+            if name in torchrun.OWN_OPTIONS or name in torchrun.OWN_LETTERS:
+                with pytest.raises(PlanError, match="which distui sets itself"):
+                    plan("ddp", f"launcher.args={json.dumps(words)}")
+                if not flag and text.startswith("--"):
+                    with pytest.raises(PlanError, match="which distui sets itself"):
+                        plan("ddp", f"launcher.args={json.dumps([f'{text}={value}'])}")
+            else:
+                assert name in torchrun.FREE, f"{text}: an option that distui does not know yet"
+                made = plan("ddp", f"launcher.args={json.dumps(words)}")
+                assert any("does nothing here" in note for note in made.notes) is (name in torchrun.IDLE)
+                passed.append((name, str(value), made.argv))
+    assert {name for name, _, _ in passed} == torchrun.FREE
+    for (name, value, _), args in zip(passed, read(*(argv for _, _, argv in passed)), strict=True):
+        found = args[name.replace("-", "_")]
+        assert found is True or value in str(found), name
+        assert (args["training_script"], args["training_script_args"]) == ("train.py", ["--lr", "1"])
+
+
+def test_every_rendezvous_is_read_as_meant() -> None:
+    static, standalone, c10d = (
+        plan("ddp", f"launcher.rendezvous={kind}").argv for kind in ("static", "standalone", "c10d")
+    )
+    seats = [
+        for_node(plan("ddp", "launcher.rendezvous=static", nnodes=2), node, ["10.0.0.1", "10.0.0.2"], "/r", "/w", "p")
+        for node in (0, 1)
+    ]  # fmt: skip
+    found = read(static, standalone, c10d, *(seat.argv for seat in seats))
+    assert (found[0]["rdzv_backend"], found[0]["node_rank"], found[0]["master_port"]) == (
+        "static",
+        0,
+        29511,
+    )
+    assert found[1]["standalone"] is True
+    assert (found[2]["rdzv_backend"], found[2]["rdzv_endpoint"]) == ("c10d", "127.0.0.1:29511")
+    for node, args in enumerate(found[3:]):
+        assert (args["node_rank"], args["master_addr"], args["master_port"]) == (node, "10.0.0.1", 29511)
+        assert (args["nnodes"], args["local_addr"]) == ("2", f"10.0.0.{node + 1}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "nnodes", "words"),
+    [
+        ("standalone", 2, "standalone is for one node, not 2"),
+        ("static", "1:2", "static knows no elastic run"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(kind: str, nnodes: int | str, words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        plan("ddp", f"launcher.rendezvous={kind}", nnodes=nnodes)
