@@ -100,7 +100,11 @@ def _machines(document: Node, file: str, gpus: int | None) -> Iterator[Finding]:
         text = f"{machines} machines, and no {' and no '.join(missing)}: each takes itself for the first."
         yield found("L29", where, text, value=f"num_machines: {machines}")
     address = document.get("main_process_ip")
-    if address is not None and torchrun.HERE.fullmatch(str(address.value)):
+    if (
+        address is not None
+        and document.get("mpirun_config") is None
+        and torchrun.HERE.fullmatch(str(address.value))
+    ):
         text = f"{address.value} is another place on each machine."
         where = place(file, address, "main_process_ip")
         yield found("L38", where, text, value=f"main_process_ip: {address.value}")

@@ -14,13 +14,28 @@ Program = Literal["torchrun", "accelerate", "deepspeed"]
 
 WRAPPERS = frozenset(
     {
-        *("exec", "nohup", "time", "env", "sudo", "nice", "srun", "mpirun", "numactl", "stdbuf", "timeout"),
+        *(
+            "exec",
+            "nohup",
+            "time",
+            "env",
+            "sudo",
+            "nice",
+            "srun",
+            "mpirun",
+            "mpiexec",
+            "numactl",
+            "stdbuf",
+            "timeout",
+        ),
         *("uv", "poetry", "conda", "micromamba", "pixi", "oumi", "command", "setsid", "nsys", "script"),
     }
 )
 """Programs that start the one that follows, behind options of their own."""
 EXPORTS = frozenset({"export", "declare", "typeset", "local", "readonly"})
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
+MOST_SPELLED = 20_000
+"""Letters of a command line that is put together from variables."""
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 
@@ -67,6 +82,8 @@ class Launch:
     command: Command
     legacy: bool = False
     """torch.distributed.launch, which has options of its own."""
+    completed: bool = False
+    """Whether a wrapper adds the numbers of nodes and ranks (`oumi distributed`)."""
 
     @property
     def line(self) -> int:
@@ -93,8 +110,35 @@ def read(text: str, first_line: int = 1, env: Mapping[str, str] | None = None) -
     commands = shell.read(text, first_line)
     settings = [one for command in commands for one in _settings(command)]
     values = _certain(settings, env or {})
-    launches = [one for command in commands for one in _launches(_expanded(command, values))]
+    whole = {one.name: one for one in settings if " " in one.value}
+    launches = [one for command in commands for one in _all_launches(command, values, whole)]
     return Script(text, commands, settings, launches)
+
+
+def _all_launches(
+    command: Command, values: Mapping[str, str], whole: Mapping[str, Setting]
+) -> Iterator[Launch]:
+    """The launcher that a command starts itself, by `bash -c`, or by a variable that holds a whole command line."""
+    yield from _launches(_expanded(command, {k: v for k, v in values.items() if k not in whole}))
+    texts = [word.text for word in command.words]
+    inner = [(word.text, word.line) for shell_, option, word in zip(texts, texts[1:], command.words[2:], strict=False)
+             if shell_ in ("bash", "sh") and option in ("-c", "-lc")]  # fmt: skip
+    if texts[0] not in ("echo", "printf") and not ASSIGNMENT.match(texts[0]) and texts[0] not in EXPORTS:
+        used = (match[1] or match[2] for word in texts for match in _VARIABLE.finditer(word))
+        inner += [(_spelled(whole[name].value, whole), whole[name].line) for name in used if name in whole]
+    for text, line in inner:
+        for one in shell.read(text, line):
+            yield from (replace(found, command=command) for found in _launches(_expanded(one, values)))
+
+
+def _spelled(value: str, whole: Mapping[str, Setting]) -> str:
+    """A command line with those in it that it is made of."""
+    for _ in range(2):
+        longer = _VARIABLE.sub(
+            lambda match: whole[name].value if (name := match[1] or match[2]) in whole else match[0], value
+        )
+        value = longer if len(longer) < MOST_SPELLED else value
+    return value
 
 
 def _settings(command: Command) -> Iterator[Setting]:
@@ -138,7 +182,8 @@ def _launches(command: Command) -> Iterator[Launch]:
         found = _program(words[at:])
         if found is not None:
             program, rest, legacy = found
-            yield Launch(program, tuple(rest), command, legacy)
+            completed = any(word.text == "oumi" for word in command.words[: -len(rest) or None])
+            yield Launch(program, tuple(rest), command, legacy, completed)
             return
 
 

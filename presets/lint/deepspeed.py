@@ -39,13 +39,19 @@ KEYS = (
         "use_data_before_expert_parallel_",
     ),
 )
-MARKS = frozenset(KEYS[:3]) | {"zero_optimization", "bf16", "fp16", "gradient_clipping"}
-"""By which a file is known for DeepSpeed's."""
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 DEVICES = ("none", "cpu", "nvme")
 STAGES = ("0", "1", "2", "3")
 NEEDS = {"offload_param": 3, "offload_optimizer": 1}
 """The lowest stage that looks at each."""
+
+
+def is_config(document: Node) -> bool:
+    """Whether a document looks like DeepSpeed's; other programs have some of its keys, too, with plain values."""
+    tables = (document.get(key) for key in ("bf16", "fp16", "bfloat16", "scheduler"))
+    return bool({"zero_optimization", *BATCH[:2]} & document.mapping.keys()) or any(
+        one and one.mapping for one in tables
+    )
 
 
 def check(

@@ -101,7 +101,7 @@ def _document(documents: list[Node], name: str, exists: Exists | None) -> list[F
         keys = one.mapping.keys()
         if keys & {"distributed_type", "compute_environment"}:
             findings += accelerate.check(one, name)
-        elif keys & deepspeed.MARKS:
+        elif deepspeed.is_config(one):
             findings += deepspeed.check(one, name)
         elif keys & skypilot.MARKS:
             findings += skypilot.check(one, name, exists)

@@ -39,7 +39,7 @@ def _settings(script: Script, around: Surroundings) -> Iterator[Finding]:
         yield from variables.in_plain_text(one.name, one.value, around.at(one.line))
         if one.name == "MASTER_PORT" and one.value == torchrun.DEFAULT_PORT and not around.own_nodes:
             text = f"Port {one.value} is everybody's default: a second job on the node does not start."
-            yield found("L22", around.at(one.line), text, value=one.value)
+            yield found("L22", around.at(one.line), text, value=f"{one.name}={one.value}")
 
 
 def _order(script: Script, around: Surroundings) -> Iterator[Finding]:

@@ -97,8 +97,13 @@ def _take(made: Options, word: Word, left: list[Word]) -> None:
             made.values[full] = taken
     elif "$" in name:
         made.opaque = True
+    elif made.opaque:  # of a script whose name is in a variable
+        left.clear()
     else:
         made.unknown.append(word)
+        if left and not left[0].known:  # its value, or the script: what follows is not told apart
+            made.opaque = True
+            left.clear()
         if not equals and left[1:] and not left[0].text.startswith("-") and not _script(left[0]):
             left.pop(0)  # its value, as far as one can tell
 

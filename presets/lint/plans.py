@@ -136,7 +136,7 @@ def _deepspeed(plan: Plan, preset: Preset, seen: script.Seen | None) -> Iterator
             document = jsonnodes.read(plan.files[name])
         except Unreadable:
             continue
-        if deepspeed.MARKS & document.mapping.keys():
+        if deepspeed.is_config(document):
             findings = deepspeed.check(document, name, world, filled_in=filled)
             yield from (
                 one for one in findings if one.id not in ("L20", "L32")

@@ -122,9 +122,10 @@ def _private(seen: Seen, file: str, facts: Facts) -> Iterator[Finding]:
 
 
 def _launchers_own(seen: Seen, file: str, facts: Facts) -> Iterator[Finding]:
+    spawns = any(full in SPAWNS for full, _, _ in seen.calls)
     for one in seen.writes:
-        if one.gentle or one.name not in (*COMPUTED, *MEETING):
-            continue
+        if one.gentle or one.name not in (*COMPUTED, *(() if spawns else MEETING)):
+            continue  # ranks that the script starts itself have to be told where to meet
         where, several = f"{file}:{one.line}", (facts.nnodes or 1) > 1
         if several and one.name == "MASTER_ADDR" and one.value is not None and HERE.fullmatch(one.value):
             text = f"{one.name} becomes {one.value} on every node: the nodes do not find each other."

@@ -21,6 +21,7 @@ DEFAULT_PORT = "29500"
 def check(launch: Launch, around: Surroundings) -> Iterator[Finding]:
     """Everything about one torchrun."""
     said = options.read(launch.words)
+    said.opaque = said.opaque or launch.completed
     if not launch.legacy:
         yield from _unknown(said, around)
     yield from _mixed(said, around)
@@ -108,6 +109,11 @@ def _meeting(said: Options, launch: Launch, around: Surroundings) -> Iterator[Fi
         yield found("L38", around.at(line or launch.line), text)
 
 
+def _is_head(said: Options, static: bool, around: Surroundings) -> bool:
+    """Whether the line is for the first node alone, which may call itself localhost."""
+    return static and said.known("node-rank") == "0" and not around.every_node
+
+
 def _lost(said: Options, around: Surroundings) -> Iterator[tuple[int, str]]:
     """Why the nodes would not find each other: line (0: the command's) and sentence."""
     if "standalone" in said.switches:
@@ -120,7 +126,7 @@ def _lost(said: Options, around: Surroundings) -> Iterator[tuple[int, str]]:
     address = said.values.get(name)
     if address is None:
         yield 0, f"Without --{name} each node looks for the others on itself."
-    elif HERE.fullmatch(address.text):
+    elif HERE.fullmatch(address.text) and not _is_head(said, static, around):
         yield address.line, f"{address.text} is another place on each node."
     rank = said.values.get("node-rank")
     if static and rank is None:

@@ -28,9 +28,10 @@ SLOW: Mapping[str, tuple[str, str]] = {
     "TORCH_DISTRIBUTED_DEBUG": ("DETAIL", "adds a collective that checks each collective"),
 }
 PLACEHOLDER = re.compile(
-    r"|<.*>|\*+|x{3,}|\.{2,}|…|your.*|change.?me|replace.?me|todo|none|null|dummy|\d", re.I
+    r"|<.*>|\*+|x{3,}|\.{2,}|…|your.*|change.?me|replace.?me|todo|none|null|dummy|true|false|\d{1,7}|[/~.].*",
+    re.I,
 )
-"""What stands where a secret is still to be written."""
+"""What stands where a secret is still to be written, and what is none: a short number, the path of a file."""
 SOCKETS = ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD")
 MOST_SOCKETS = 64
 

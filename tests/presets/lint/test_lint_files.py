@@ -273,6 +273,18 @@ def test_aliases_and_merged_keys_are_followed() -> None:
         ("t.py", "print 'x'\n", ["L41"]),
         ("accelerate.json", '{"distributed_type": "NO", "mixed_precision": "fp33"}', ["L30"]),
         ("x.yaml", "zero_optimization: {stage: 9}\n", ["L30"]),
+        ("axolotl.yaml", "bf16: auto\ngradient_accumulation_steps: 2\nlr_scheduler: cosine\n", ["L43"]),
+        (
+            "oumi.yaml",
+            "working_dir: .\nresources: {accelerators: A100:4}\nrun: oumi distributed torchrun -m oumi\n",
+            [],
+        ),
+        (
+            "mpi.yaml",
+            ACCELERATE.replace("FSDP", "MULTI_CPU").replace("10.0.0.1", "localhost")
+            + "mpirun_config: {mpirun_ccl: 1}\n",
+            [],
+        ),
     ],
 )
 def test_a_file_is_told_by_its_content(name: str, text: str, ids: list[str]) -> None:
