@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from hub.site import having, until
-from hub.two_hosts import BIN, TwoHosts, two_hosts
+from hub.two_hosts import BIN, Hosts, TwoHosts, two_hosts
 
 from distui.runners import registry
 from distui.runners.hub import on_hosts
@@ -25,18 +25,24 @@ from . import faults
 pytestmark = pytest.mark.torch
 
 
+class FourHosts(Hosts):
+    """As TwoHosts, and two more."""
+
+    names = ("alpha", "beta", "delta", "epsilon")
+
+
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[TwoHosts]:
     with two_hosts() as found:
         yield found
 
 
-def doctor(hosts: TwoHosts, *words: str, code: int = 0) -> dict[str, Any]:
+def doctor(hosts: Hosts, *words: str, code: int = 0) -> dict[str, Any]:
     done = hosts.distui("doctor", "--ssh-config", str(hosts.config), "--json", *words)
     assert done.returncode == code, done.stdout + done.stderr
     assert done.stderr == ""
     found: dict[str, Any] = json.loads(done.stdout)
-    assert not {**hosts.processes("alpha"), **hosts.processes("beta")}
+    assert not [pid for name in hosts.names for pid in hosts.processes(name)]
     return found
 
 
@@ -104,6 +110,29 @@ def test_a_head_that_the_others_cannot_reach(hosts: TwoHosts) -> None:
     (one,) = [one for one in found["findings"] if one["id"] == "D-PORT-UNREACHABLE"]
     assert (one["where"], one["severity"]) == ("beta", "error")
     assert "cannot connect to alpha at 192.0.2.77:" in one["text"]
+
+
+def test_one_of_four_whose_ranks_die_is_named(hosts: TwoHosts) -> None:
+    """Each host has an interpreter at the same path; that of delta is not as the others'."""
+    four = FourHosts()
+    try:
+        for name in four.names:
+            home = four.home[name]
+            python = faults.python(home, "killed") if name == "delta" else sys.executable
+            (home / "python").write_text(f'#!/bin/sh\nexec {python} "$@"\n')
+            (home / "python").chmod(0o755)
+        found = doctor(four, "--hosts", ",".join(four.names), "--python", "~/python", "--size", "1", code=1)
+    finally:
+        assert four.close() == {}
+    assert [(pair["round"], pair["members"], pair["state"]) for pair in found["pairs"]] == [
+        (1, ["alpha", "beta"], "good"),
+        (1, ["delta", "epsilon"], "dead"),
+        (2, ["delta", "alpha"], "dead"),
+        (2, ["epsilon", "beta"], "good"),
+    ]
+    (bad,) = [one for one in found["findings"] if one["id"].startswith(("D-PAIR", "D-LINK"))]
+    assert (bad["id"], bad["where"]) == ("D-PAIR-DEAD", "delta")
+    assert "delta, in meeting the other: its process was ended by signal 9" in bad["text"]
 
 
 def test_a_run_knows_its_hosts(hosts: TwoHosts, monkeypatch: pytest.MonkeyPatch) -> None:

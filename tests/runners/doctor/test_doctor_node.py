@@ -16,6 +16,7 @@ import pytest
 
 from distui.runners.doctor import session
 from distui.runners.doctor.node import hardware, network, pci, system
+from distui.runners.doctor.node.children import BOOT
 
 RIG = Path(__file__).parents[2] / "rigs" / "nvml"
 ACS, SERIAL = 0x000D, 0x0003
@@ -205,7 +206,7 @@ def test_it_answers_with_every_python_that_is_here() -> None:
     text = session.source()
     sent = b"%d\n" % len(text) + text + b'{"op": "clock", "id": 1}\n'
     for name in (sys.executable, *here):
-        words = [name, "-I", "-c", session.BOOT]
+        words = [name, "-I", "-c", BOOT]
         done = subprocess.run(words, input=sent, capture_output=True, timeout=30, check=False)
         said = [
             json.loads(line.removeprefix("DISTUI-DOCTOR ")) for line in done.stdout.decode().splitlines()
