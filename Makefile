@@ -30,7 +30,9 @@ test: install    ## the tests (under 15 minutes on 2 cores)
 
 test-long: install ## the long matrices alone
 	$(BIN)/python -m pip install --quiet --group nccl --no-deps
-	$(PYTEST) -m long || [ $$? -eq 5 ] # 5: there are none
+	$(BIN)/python -m pip install --quiet --group hf
+	$(PYTEST) -m long -n $(JOBS) --dist loadfile
+	$(PYTEST) tests/launchers tests/strategies/test_accepted.py -m 'not long' # what only these packages can read
 
 test-cluster: install ## on a Slurm cluster in network namespaces, through SkyPilot (root on Debian or Ubuntu)
 	$(BIN)/python -m tests.rigs.slurm prepare

@@ -46,14 +46,16 @@ CASES: Mapping[str, Case] = {
     "pp-gpipe": Case(world=2, twin="single", holds=HALF, inside="Pipeline"),
     "pp-1f1b": Case(world=2, twin="single", holds=HALF, inside="Pipeline"),
     "3d": Case(world=8, twin="ddp", holds=(0.132, 0.132, 0.132), inside="FSDPBlock"),
-    "moe": Case(world=2, twin="moe-ddp", holds=(0.999, 0.999, 0.999), inside="Experts", kind="moe"),
+    "moe": Case(world=2, twin="moe-ddp", holds=(0.625, 0.625, 0.625), inside="Experts", kind="moe"),
     "context": Case(world=2, twin="single", holds=HALF, inside="FSDPBlock"),
 }  # fmt: skip
 """By the preset's name."""
 
 TWINS: Mapping[str, tuple[str, Case]] = {
+    "parts": ("single", Case(world=1, twin="single", holds=WHOLE, inside="CharGPT",
+                             options=("--set", "batch.accumulation=2", "--set", "batch.micro=2"))),
     "four": ("ddp", Case(world=4, twin="four", holds=WHOLE, inside="DistributedDataParallel")),
-    "moe-ddp": ("moe", Case(world=2, twin="moe-ddp", holds=(1.997, 1.997, 1.997), inside="Experts",
+    "moe-ddp": ("moe", Case(world=2, twin="moe-ddp", holds=WHOLE, inside="Experts",
                             kind="moe", options=("--set", "mesh.ep=1"))),
 }  # fmt: skip
 """Cases that stand beside, to compare with: name → preset, case."""

@@ -27,11 +27,16 @@ chargpt: Any = importlib.import_module("chargpt")
 preset: Any = chargpt.preset
 
 
+def network(kind: str) -> Any:
+    """The example's model, or the one with experts."""
+    made = chargpt.CharGPT if kind == "gpt" else importlib.import_module("chargpt_moe").CharMoE
+    return made(ARGS.layers, ARGS.width, ARGS.block)
+
+
 def built(kind: str, seed: int) -> tuple[Any, Any]:
     """Model and optimizer; ranks begin with different weights on purpose."""
     torch.manual_seed(seed + chargpt.rank())
-    name = chargpt.CharGPT if kind == "gpt" else importlib.import_module("chargpt_moe").CharMoE
-    net = name(ARGS.layers, ARGS.width, ARGS.block)
+    net = network(kind)
     return preset.parallelize(net, torch.optim.AdamW, lr=ARGS.lr)
 
 
@@ -51,9 +56,9 @@ def here(tensor: torch.Tensor) -> int:
     return int((tensor.to_local() if isinstance(tensor, DTensor) else tensor).numel())
 
 
-def held(model: Any, optimizer: Any) -> dict[str, Any]:
+def held(model: Any, optimizer: Any, kind: str) -> dict[str, Any]:
     """What this rank holds of the model, the gradients and the optimizer's first moments, as shares of the whole."""
-    whole = sum(p.numel() for p in chargpt.CharGPT(ARGS.layers, ARGS.width, ARGS.block).parameters())
+    whole = sum(p.numel() for p in network(kind).parameters())
     states = getattr(optimizer, "optim", optimizer).state.values()
     parameters = list(model.parameters())
     return {
@@ -68,7 +73,7 @@ def held(model: Any, optimizer: Any) -> dict[str, Any]:
 def main(folder: Path, kind: str) -> None:
     """Train, look, save, train on; load what was saved into other weights, and train those on."""
     model, optimizer = built(kind, seed=0)
-    seen: dict[str, Any] = {"losses": train(model, optimizer, 0, STEPS), **held(model, optimizer)}
+    seen: dict[str, Any] = {"losses": train(model, optimizer, 0, STEPS), **held(model, optimizer, kind)}
     saved = preset.state_for_saving(model, optimizer, step=STEPS)
     seen["unbroken"] = train(model, optimizer, STEPS, AFTER)
     model, optimizer = built(kind, seed=100)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from e2e.runs import World
 
 from distui.presets.load import BUILTIN
 
+from . import table
 from .cases import CASES, NOT_HERE, TWINS, Case
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
@@ -54,6 +56,16 @@ def seen() -> Iterator[Seen]:
 
 def test_no_preset_is_missing() -> None:
     assert {*CASES, *NOT_HERE} == set(BUILTIN)
+    assert set(table.known()) == set(CASES)
+
+
+def test_the_documentation_has_what_was_seen() -> None:
+    assert table.in_document() == table.text()
+
+
+def test_accumulation_adds_up_to_the_batch_that_it_stands_for(seen: Seen) -> None:
+    parts, whole = seen.of("parts")[0]["losses"], seen.of("single")[0]["losses"]
+    assert parts == pytest.approx(whole, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -74,5 +86,9 @@ def test_a_preset_does_what_it_says(seen: Seen, name: str) -> None:
     for part, share in zip(("parameters", "gradients", "moments"), case.holds, strict=True):
         mean = sum(found[part] for found in ranks) / case.world
         assert mean == pytest.approx(share, abs=0.01), part
+    kept = table.seen(ranks)
+    if os.environ.get("DISTUI_WRITE"):
+        table.remember(name, kept)
+    assert kept == pytest.approx(table.known()[name], abs=0.05), "docs/presets.md says otherwise"
     places = [tuple(found["coordinates"].items()) for found in ranks]
     assert len(set(places)) == case.world, "every rank has coordinates of its own"
