@@ -248,12 +248,15 @@ def _sure(verb: argparse.ArgumentParser) -> None:
 def _presets(verbs: Verbs) -> None:
     verb = verbs.add_parser(
         "presets", help="the presets: list, show NAME, new NAME; nccl: settings of NCCL by name",
-        usage="distui presets [--json] | show NAME [--set FIELD=VALUE] | new NAME [--base NAME] | nccl",
+        usage="distui presets [--json] | show NAME [--set FIELD=VALUE] | new NAME [--base NAME | --from FILE|RUN] | nccl",
     )  # fmt: skip
     verb.add_argument("action", nargs="?", choices=("show", "new", "nccl"))
     verb.add_argument("name", nargs="?", metavar="NAME")
     verb.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="as for launch")
     verb.add_argument("--base", default="ddp", metavar="NAME", help="what a new preset starts from")
+    verb.add_argument("--from", dest="source", metavar="FILE|RUN",
+        help="what a new preset says: accelerate's YAML, DeepSpeed's JSON, a SkyPilot task, or the plan of a run",
+    )  # fmt: skip
     _json(verb)
     verb.set_defaults(verb="presets:presets")
 

@@ -129,6 +129,12 @@ def environment(config: Mapping[str, Any]) -> dict[str, str]:
     # Without it Accelerate takes each rank on CPU for a world of its own; with it, it knows no DeepSpeed.
     if config.get("use_cpu") and kind != "DEEPSPEED":
         env["ACCELERATE_USE_CPU"] = "true"
+    for key, name in (
+        ("debug", "ACCELERATE_DEBUG_MODE"),
+        ("enable_cpu_affinity", "ACCELERATE_CPU_AFFINITY"),
+    ):
+        if config.get(key) is True:
+            env[name] = "true" if key == "debug" else "1"
     for key, value in _table(config, "dynamo_config"):
         env[f"ACCELERATE_{key if key.startswith('dynamo_') else f'dynamo_{key}'}".upper()] = _text(value)
     if kind == "FSDP":

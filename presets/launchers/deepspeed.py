@@ -92,12 +92,12 @@ def address(node: int) -> str:
     return f"{{address {node}}}"
 
 
-def config(preset: Preset, backend: str, reader: Reader) -> dict[str, Any]:
+def config(preset: Preset, reader: Reader) -> dict[str, Any]:
     """DeepSpeed's configuration, with the table [deepspeed] over what the fields make. Raises PlanError."""
     made: dict[str, Any] = {
         **_batch(preset, reader),
         **_precision(preset, reader),
-        "zero_optimization": _zero(preset.strategy, backend),
+        "zero_optimization": _zero(preset.strategy),
         "zero_allow_untested_optimizer": True,
     }
     if reader == "deepspeed" and preset.strategy.offload_optimizer == "cpu":
@@ -115,6 +115,8 @@ def text(made: Mapping[str, Any]) -> str:
 def _batch(preset: Preset, reader: Reader) -> dict[str, Any]:
     """Accelerate and the Trainer know the batch by the script's data loader; DeepSpeed itself asks for it."""
     steps = preset.batch.accumulation
+    if "train_batch_size" in preset.deepspeed and preset.batch.micro is None and steps == 1:
+        return {}  # the rest is said there, too, or worked out by DeepSpeed
     if reader == "deepspeed":
         return {
             "train_micro_batch_size_per_gpu": preset.batch.micro or 1,
@@ -141,7 +143,7 @@ def _precision(preset: Preset, reader: Reader) -> dict[str, Any]:
     return made
 
 
-def _zero(strategy: Strategy, backend: str) -> dict[str, Any]:
+def _zero(strategy: Strategy) -> dict[str, Any]:
     made: dict[str, Any] = {"stage": strategy.stage}
     for name, device in (
         ("offload_optimizer", strategy.offload_optimizer),
@@ -150,7 +152,7 @@ def _zero(strategy: Strategy, backend: str) -> dict[str, Any]:
         if device == "none":
             continue
         _check_offload(name, device, strategy)
-        made[name] = {"device": device, "pin_memory": backend == "nccl"}
+        made[name] = {"device": device}
         if device == "nvme":
             made[name]["nvme_path"] = strategy.nvme_path
     return made

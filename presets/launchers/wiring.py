@@ -42,7 +42,7 @@ def wire(
         added["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = str(preset.batch.accumulation)
     if preset.strategy.kind == "deepspeed":
         reader: deepspeed.Reader = look.reader if look.reader in ("trainer", "accelerate") else "deepspeed"
-        files[deepspeed.CONFIG_FILE] = deepspeed.text(deepspeed.config(preset, backend, reader))
+        files[deepspeed.CONFIG_FILE] = deepspeed.text(deepspeed.config(preset, reader))
         added |= deepspeed.environment(backend, path)
     notes = _notes(preset, look)
     # What the user wished for wins: the preset's fields are only where these come from.

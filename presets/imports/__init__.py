@@ -1,0 +1,1 @@
+"""Configurations of other programs, and plans of runs, as presets."""
