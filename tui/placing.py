@@ -35,7 +35,7 @@ def asks(form: LaunchForm) -> str:
     if kind_of(form.place) != HOSTS:
         return ""
     _request(form)
-    named = ", ".join(host.destination for host in _hosts(form))
+    named = ", ".join(host.destination for host in hosts(form))
     return (
         f"hosts: {named}\n"
         "# Enter asks each by ssh for its Python, torch, cores and GPUs, and shows the plan; nothing starts before it\n"
@@ -72,7 +72,7 @@ def prepare(form: LaunchForm) -> Prepared | Ordered | OnHosts:
 
         if form.gpus or form.cpus:
             raise RunError("GPUs and CPUs choose nodes of SkyPilot's: hosts have what they have")
-        return hosting.prepare(form.preset, form.overrides, request, hosting.Wish(hosts=_hosts(form)))
+        return hosting.prepare(form.preset, form.overrides, request, hosting.Wish(hosts=hosts(form)))
     from . import ordering
 
     return ordering.prepare(form.preset, form.overrides, request, ordering.Wish(resources=resources(form)))
@@ -101,7 +101,7 @@ async def candidates(form: LaunchForm) -> list[Candidate]:
     return await candidates_for(resources(form), int(nodes))
 
 
-def _hosts(form: LaunchForm) -> list[Named]:
+def hosts(form: LaunchForm) -> list[Named]:
     """Raises RunError."""
     from ..runners.hosts import names
 

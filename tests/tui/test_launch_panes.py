@@ -34,7 +34,7 @@ FOUND = (
 )  # fmt: skip
 
 
-class Finding3(play.ScriptedSource):
+class Checked(play.ScriptedSource):
     """A source whose check finds something."""
 
     def plan(self, form: LaunchForm, ask: bool = False) -> Preview:
@@ -52,7 +52,7 @@ async def scripted(it: Rig) -> LaunchScreen:
 )
 async def test_every_pane_is_reached_by_keys(rig: Start, keys: tuple[str, ...]) -> None:
     it = rig(play.running())
-    it.source.__class__ = Finding3
+    it.source.__class__ = Checked
     async with shown(it):
         screen = await scripted(it)
         if keys[0] == "1":
@@ -83,7 +83,7 @@ async def test_a_pane_takes_the_whole_height_and_gives_it_back(rig: Start) -> No
 
 async def test_what_the_check_finds_is_counted_told_and_asked_about(rig: Start) -> None:
     it = rig(play.running())
-    it.source.__class__ = Finding3
+    it.source.__class__ = Checked
     async with shown(it, 120, 40):
         await scripted(it)
         await it.until(lambda: "3 lint: 1 error, 1 warning, 1 note" in it.screen())
@@ -152,7 +152,7 @@ async def test_the_task_for_skypilot_has_a_pane(here: Here) -> None:
         await chosen(it, screen, "ddp")
         for name, value in (("place", "aws"), ("nodes", "2"), ("gpus", "H100:8")):
             screen.form_view.set(name, value)
-        await it.until(lambda: "num_nodes: 2" in it.screen(), 20)
+        await it.until(lambda: "num_nodes: 2" in it.screen(), 45)  # code is bundled first
         assert "accelerators: H100:8" in it.screen()
         assert screen.preview is not None
         assert screen.preview.yaml in screen.preview.text  # the same bytes as in the plan
@@ -223,3 +223,17 @@ async def test_a_field_is_a_line_editor(rig: Start) -> None:
         assert it.app.screen is screen
         form.post_message(Paste("run.py\nsecond line"))
         await it.until(lambda: form.text == "run.py")
+
+
+async def test_the_check_of_a_real_plan_is_shown(here: Here) -> None:
+    async with shown(here(), 120, 40) as it:
+        screen = await opened(it, "f4")
+        await chosen(it, screen, "ddp")
+        await at_field(it, screen, "env")
+        await it.press(*"NCCL_P2P_DISABEL=1")
+        await it.until(lambda: screen.preview and screen.preview.findings)
+        assert screen.preview is not None
+        for one in screen.preview.findings:
+            assert one.id in it.screen()
+            assert f"{one.severity} {one.id}" in it.screen()
+        assert any("NCCL_P2P_DISABEL" in (one.where + one.text) for one in screen.preview.findings)

@@ -131,12 +131,13 @@ def _of_preset(loaded: Loaded) -> Iterator[Field]:
 
 def _named() -> Iterator[Field]:
     for one in nccl_presets.known().values():
-        changes = " ".join(f"{name}={value}" for name, value in one.env.items())
+        pairs = [f"{name}={value}" for name, value in one.env.items()]
+        changes = " ".join(pairs[:3]) + f" and {len(pairs) - 3} more, which the plan lists" * (len(pairs) > 3)
         yield Field(
             name=NAMED + one.name,
             label=one.name,
             table="NCCL settings by name",
-            help=changes,
+            help=f"{one.when} {changes}",
             value=one.when,
             check=True,
         )

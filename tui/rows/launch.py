@@ -20,6 +20,20 @@ SEVERITY: dict[str, Cell] = {
 }
 """Glyph and style of a finding."""
 
+_KEYS = (
+    ("Enter", "start, asks first", "start"), ("tab", "next pane", "next"), ("/", "search", "search"),
+    ("^g", "guide", "guide"), ("^s", "save", "save"), ("F2-F5", "plan … memory", "panes"), ("esc", "back", "back"),
+)  # fmt: skip
+"""Key, what it does, and the same where there is little room."""
+
+
+def keys_row(width: int) -> Row:
+    """The keys of the launch screen."""
+    cells: list[Cell] = [(" ", "text")]
+    for key, long, short in _KEYS:
+        cells += [(key, "key"), (f" {long if width >= 100 else short}   ", "text")]
+    return tuple(cells)
+
 
 def plan_rows(preview: Preview, width: int | None = None) -> list[Row]:
     """Problems first, then the plan, verbatim; in `width` columns long lines go on below, nothing is lost."""

@@ -12,6 +12,7 @@ from textual.binding import Binding
 from textual.containers import Container, Horizontal, Vertical
 from textual.events import Resize
 from textual.screen import Screen
+from textual.timer import Timer
 
 from ...presets.errors import PlanError
 from ...runners.errors import RunError
@@ -21,7 +22,7 @@ from ..placing import SKY, kind_of
 from ..rows import advice
 from ..rows.cells import Row, wrap
 from ..rows.fields import KIND, fields, kind_override, launch_form
-from ..rows.launch import counted, finding_rows, plan_rows, problem_rows, yaml_rows
+from ..rows.launch import counted, finding_rows, keys_row, plan_rows, problem_rows, yaml_rows
 from ..rows.shelf import title_row, why_rows
 from ..widgets.candidates import Candidates
 from ..widgets.details import PANES, Details
@@ -42,13 +43,6 @@ WIDE = 160
 """Columns from which the plan stands beside the form, not below it."""
 WHY = 2
 """Rows for what the preset is."""
-
-KEYS = (
-    ("Enter", "start, asks first"), ("tab", "next pane"), ("/", "search"), ("^g", "guide"), ("^s", "save"),
-    ("F2-F5", "plan … memory"), ("esc", "back"),
-)  # fmt: skip
-SHORT = {"start, asks first": "start", "plan … memory": "panes", "next pane": "next"}
-"""For terminals of 80 columns."""
 
 
 class LaunchScreen(Screen[None]):
@@ -76,6 +70,7 @@ class LaunchScreen(Screen[None]):
         self.loaded: Loaded | None = None
         """The preset as the form shows it: with another kind of strategy, if one was chosen."""
         self._hardware = ""
+        self._soon: Timer | None = None
         self._shown: tuple[str, tuple[str, ...]] | None = None
 
     def compose(self) -> ComposeResult:
@@ -109,10 +104,7 @@ class LaunchScreen(Screen[None]):
         self.set_class(width >= WIDE, "-wide")
         self.query_one("#choose").styles.height = "100%" if width >= WIDE else max(10, (height - 4) // 2)
         self.call_after_refresh(self._draw_why)
-        cells: list[tuple[str, str]] = [(" ", "text")]
-        for key, text in KEYS:
-            cells += [(key, "key"), (f" {SHORT.get(text, text) if width < 100 else text}   ", "text")]
-        self.foot.set_rows([tuple(cells)])
+        self.foot.set_rows([keys_row(width)])
 
     # --- what is chosen and typed
 
@@ -168,13 +160,15 @@ class LaunchScreen(Screen[None]):
     def _renew(self) -> None:
         """Something changed: the plan is made once the form is still."""
         self.preview = None
+        self.workers.cancel_group(self, "plan")
+        if self._soon is not None:
+            self._soon.stop()
         try:
             form = self.form
         except RunError as error:
-            self.workers.cancel_group(self, "plan")
             self._show_preview(Preview(text="", problems=(str(error),)))
             return
-        self.run_worker(self._make_plan(form), group="plan", exclusive=True)
+        self._soon = self.set_timer(TYPING_S, lambda: self._start_plan(form))
         self.details.put("memory", lambda width: self._memory(form, width))
         through_sky = kind_of(form.place) == SKY
         self.candidates.display = through_sky
@@ -183,8 +177,10 @@ class LaunchScreen(Screen[None]):
         else:
             self.candidates.leave()
 
+    def _start_plan(self, form: LaunchForm) -> None:
+        self.run_worker(self._make_plan(form), group="plan", exclusive=True)
+
     async def _make_plan(self, form: LaunchForm) -> None:
-        await asyncio.sleep(TYPING_S)
         entry = self.shelf.current
         if entry is None or entry.problem:
             none = "no preset is chosen: change the search, or esc for all of them"

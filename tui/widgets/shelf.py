@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from textual.binding import Binding
 from textual.events import Key, Paste, Resize
 from textual.message import Message
 from textual.strip import Strip
@@ -18,11 +16,6 @@ from .rows_view import RowsView
 
 class PresetList(RowsView):
     """One row a preset; `/` searches in names, titles, summaries and strategies."""
-
-    BINDINGS: ClassVar[list[Binding]] = [
-        Binding("slash", "search", "search", id="launch.search"),
-        Binding("enter", "choose", "to the form", id="launch.choose"),
-    ]
 
     class Highlighted(Message):
         """Another preset is at hand; None: the search finds none."""
@@ -85,22 +78,14 @@ class PresetList(RowsView):
             self._told = name
             self.post_message(self.Highlighted(entry))
 
-    def action_search(self) -> None:
-        self.searching = True
-        self._draw()
-
-    def action_choose(self) -> None:
-        if self.listed:
-            self.post_message(self.Chosen())
-
     async def _on_key(self, event: Key) -> None:
+        """No bindings, which would take `/` after the letters that come with it over a slow link."""
         if event.key == "escape" and (self.searching or self.words):
             self._search("", searching=False)
+        elif event.key == "enter" or (event.key == "slash" and not self.searching):
+            self._enter() if event.key == "enter" else self._search(self.words)
         elif not self.searching:
             return
-        elif event.key == "enter":
-            self.searching = False
-            self._draw()
         elif event.key == "backspace":
             self._search(self.words[:-1])
         elif event.key == "ctrl+u":
@@ -116,6 +101,13 @@ class PresetList(RowsView):
         if self.searching and event.text:
             self._search(self.words + event.text.splitlines()[0])
         event.stop()
+
+    def _enter(self) -> None:
+        """The search is done; or on to the form."""
+        if self.searching:
+            self._search(self.words, searching=False)
+        elif self.listed:
+            self.post_message(self.Chosen())
 
     def _search(self, words: str, searching: bool = True) -> None:
         kept = self.current.name if self.current else ""
