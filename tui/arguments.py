@@ -263,25 +263,22 @@ def _presets(verbs: Verbs) -> None:
 
 def _advise(verbs: Verbs) -> None:
     verb = verbs.add_parser("advise", help="which strategy fits into the memory of which GPUs")
-    verb.add_argument("--params", required=True, metavar="N", help="the model's parameters: 7B, 350M")
-    verb.add_argument("--gpus", required=True, metavar="COUNTxNAME", help="of one node, as in 8xA100-80GB")
-    verb.add_argument("--nodes", type=count, default=1, metavar="N", help="(default: 1)")
-    verb.add_argument(
-        "--gpu-memory", type=gigabytes, metavar="GB", help="of each GPU, for one that is not known here"
-    )
-    verb.add_argument(
-        "--layers", type=count, metavar="N", help="(default: as usual for so many parameters)"
-    )
-    verb.add_argument("--hidden", type=count, metavar="N", help="hidden size (default: as usual)")
-    verb.add_argument("--vocab", type=count, default=32_000, metavar="N", help="words (default: 32000)")
-    verb.add_argument(
-        "--seq", type=count, default=2048, metavar="N", help="positions of a sequence (default: 2048)"
-    )
-    verb.add_argument(
-        "--micro-batch", type=count, default=1, metavar="N", help="sequences a GPU (default: 1)"
-    )
-    verb.add_argument("--recompute", action="store_true", help="activation checkpointing of every layer")
-    verb.add_argument(
+    model, add = verb.add_mutually_exclusive_group(required=True), verb.add_argument
+    model.add_argument("--params", metavar="N", help="the model's parameters: 7B, 350M")
+    model.add_argument("--script", metavar="PATH[:NAME]", help="count what this class or function builds")
+    add("--model-args", default="", metavar="K=V,…", help="arguments of --script's class or function")
+    add("--python", metavar="PATH", help="interpreter of the training environment, for --script")
+    add("--gpus", required=True, metavar="COUNTxNAME", help="of one node, as in 8xA100-80GB")
+    add("--nodes", type=count, default=1, metavar="N", help="(default: 1)")
+    add("--gpu-memory", type=gigabytes, metavar="GB", help="of each GPU, for one that is not known here")
+    add("--host-memory", type=gigabytes, metavar="GB", help="of each node (default: enough)")
+    add("--layers", type=count, metavar="N", help="(default: as usual for so many parameters)")
+    add("--hidden", type=count, metavar="N", help="hidden size (default: as usual)")
+    add("--vocab", type=count, metavar="N", help="words (default: 32000)")
+    add("--seq", type=count, default=2048, metavar="N", help="positions of a sequence (default: 2048)")
+    add("--micro-batch", type=count, default=1, metavar="N", help="sequences a GPU (default: 1)")
+    add("--recompute", action="store_true", help="activation checkpointing of every layer")
+    add(
         "--format", choices=("bf16", "mixed", "fp32"), default="bf16",
         help="bytes a parameter of weights, gradients, Adam: 2+2+8, 2+2+12, 4+4+8 (default: bf16)",
     )  # fmt: skip

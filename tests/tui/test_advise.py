@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
 
 from distui.presets.load import load
 from distui.tui.cli import main
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "presets/examples/chargpt.py"
 
 
 def run(words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -18,18 +22,32 @@ def run(words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     return code, out, err
 
 
+def rows_of(out: str) -> dict[str, list[str]]:
+    """Title of a strategy → its cells."""
+    table = out.partition("estimated:\n")[2].partition("\n\n")[0].splitlines()[1:]
+    found = [re.split(r"  +", line) for line in table]
+    return {cells[0]: cells[1:] for cells in found if len(cells) > 2}
+
+
 def test_the_simplest_that_fits_and_how_to_launch_it(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run("--params 7B --gpus 8xA100-80GB", capsys)
     assert code == 0
     lines = out.splitlines()
     assert lines[0] == "7 B parameters, about 33 layers of 4096, on 8 × A100-80GB (80 GB)"
-    rows = {line[:6].strip(): line.split() for line in lines if line.endswith(("fits", "too much"))}
-    assert [rows[name][4] for name in ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")] == [
+    rows = rows_of(out)
+    assert [rows[name][3] for name in ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")] == [
         *("84.00", "35.00", "22.75", "10.50")
     ]
-    assert rows["DDP"][-1] == "much"
+    assert [rows[name][-1] for name in ("DDP", "ZeRO-1", "ZeRO-3, host")] == [
+        *("too much", "fits", "fits with 84 GB of host memory a node")
+    ]
+    assert rows["DeepSpeed, NVMe"][-1] == "fits with 126 GB of disk a node"
+    for cells in rows.values():
+        weights, gradients, optimizer, states, activations, buffers, total = map(float, cells[:7])
+        assert states == pytest.approx(weights + gradients + optimizer, abs=0.02)
+        assert total == pytest.approx(states + activations + buffers, abs=0.02)
     assert "ZeRO-1 is the simplest that fits: DDP with the optimizer's states in shards" in out
-    assert lines[-1] == "    distui launch zero1 --nproc-per-node 8 -- train.py"
+    assert lines[-2] == "    distui launch zero1 --nproc-per-node 8 -- train.py"
     docs = Path(__file__).resolve().parents[2] / "docs/presets.md"
     assert f"$ distui advise --params 7B --gpus 8xA100-80GB\n{out}```" in docs.read_text()
 
@@ -38,23 +56,65 @@ def test_what_it_says_to_launch_can_be_launched(capsys: pytest.CaptureFixture[st
     code, out, _ = run("--params 13B --gpus 8xA100-80GB --nodes 2 --json", capsys)
     found = json.loads(out)
     assert (code, found["first"], found["ranks"]) == (0, "zero2", 16)
+    assert found["next"] == "distui launch fsdp2-zero2 --nproc-per-node 8 --nnodes 2 -- train.py"
+    assert found["remedies"] == []
+    assert [one["key"] for one in found["strategies"]][3] == "hsdp"
     for one in found["strategies"]:
         words = one["launch"].split()
         assert load(words[0], words[2::2]).preset.name == words[0]
         assert one["total_bytes"] == sum(
             one[f"{part}_bytes"] for part in ("weights", "gradients", "optimizer", "activations", "buffers")
         )
+        assert one["kept_bytes"] >= one["activations_bytes"]
 
 
-def test_nothing_fits_and_what_would(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run("--params 70B --gpus 8xA100-40GB --recompute", capsys)
+def test_where_only_host_memory_helps(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--params 70B --gpus 8xA100-80GB --recompute"
+    code, out, _ = run(words, capsys)
+    assert code == 0
+    assert "ZeRO-3, host is the simplest that fits: all states rest in host memory" in out
+    assert "    distui launch fsdp2-offload --nproc-per-node 8 -- train.py" in out
+    assert "To have everything on the GPUs:\n  * Take more GPUs: ZeRO-3 fits on " in out
+    code, out, _ = run(f"{words} --host-memory 500", capsys)
+    assert rows_of(out)["ZeRO-3, host"][-1] == "needs 840 GB of host memory a node"
+    assert "DeepSpeed, NVMe is the simplest that fits" in out
+    code, out, _ = run(f"{words} --host-memory 500 --json", capsys)
+    offload = next(one for one in json.loads(out)["strategies"] if one["key"] == "offload")
+    assert (offload["fits"], offload["host_bytes_per_node"]) == (False, 840e9)
+
+
+def test_nothing_fits_and_what_would_help(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run("--params 7B --gpus 8xA100-40GB --seq 8192 --micro-batch 8", capsys)
     assert code == 1
-    assert "Nothing fits (92% of 40 GB are usable): ZeRO-3 needs " in out
-    code, out, _ = run("--params 7B --gpus 8xT4 --seq 65536", capsys)
+    assert "Nothing fits on these GPUs (92% of 40 GB are usable).\n\nWhat would help:\n" in out
+    tried = re.findall(r"^  \* .* \((.*)\): (.*) fits, with `.*`\.$", out, re.MULTILINE)
+    assert len(tried) == 2
+    for more, title in tried:
+        code, out, _ = run(f"--params 7B --gpus 8xA100-40GB --seq 8192 --micro-batch 8 {more}", capsys)
+        assert code == 0
+        assert rows_of(out)[title][-1] == "fits"
+    code, out, _ = run("--params 70B --gpus 1xT4 --seq 128 --recompute", capsys)
+    assert code == 0  # on disk
+    code, out, _ = run("--params 500B --gpus 1xT4 --seq 65536 --recompute --layers 4", capsys)
     assert code == 1
-    assert "activations alone are too much. Try --recompute, a shorter --seq." in out
-    code, out, _ = run("--params 7B --gpus 8xT4 --seq 65536 --micro-batch 4 --recompute", capsys)
-    assert "activations alone are too much. Try a smaller --micro-batch." in out
+    assert out.endswith("Take a smaller model, or GPUs with more memory.\n")
+
+
+@pytest.mark.torch
+def test_a_script_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    words = f"--script {EXAMPLE}:CharGPT --model-args layers=3,width=96,length=64 --gpus 2xT4 --python {sys.executable}"
+    code, out, _ = run(words, capsys)
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0] == (
+        "CharGPT: 366,560 parameters: embedding 18,432, 3 layers 335,520 (the largest 111,840), rest 12,608"
+    )
+    assert lines[1] == "3 layers of 96, on 2 × T4 (16 GB)"
+    assert f"    distui launch ddp --nproc-per-node 2 -- {EXAMPLE}" in lines
+    code, out, _ = run(f"{words} --json", capsys)
+    found = json.loads(out)
+    assert (found["parameters"], found["layers"], found["hidden"], found["vocab"]) == (366_560, 3, 96, 128)
+    assert found["counted"]["embedding"] == 18_432
 
 
 @pytest.mark.parametrize(
@@ -64,6 +124,13 @@ def test_nothing_fits_and_what_would(capsys: pytest.CaptureFixture[str]) -> None
         ("--params 7B --gpus 8xH1O0", "did you mean H100?"),
         ("--params 7B --gpus 8xH100 --nodes 0", "--nodes 0: a number from 1 on"),
         ("--params 7B --gpus 8xH100 --micro-batch 0", "--micro-batch 0: a number from 1 on"),
+        ("--params 7B --gpus 8xH100 --model-args a=1", "--model-args and --python go with --script"),
+        (
+            "--script nowhere.py --gpus 8xH100",
+            "--script nowhere.py: No such file or directory; give the path",
+        ),
+        ("--script a.py:3x --gpus 8xH100", "--script a.py:3x: write PATH, or PATH:NAME"),
+        (f"--script {EXAMPLE} --model-args 3 --gpus 8xH100", "--model-args 3: write NAME=VALUE"),
     ],
 )
 def test_what_is_refused(words: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,3 +140,14 @@ def test_what_is_refused(words: str, sentence: str, capsys: pytest.CaptureFixtur
     assert err.startswith("distui: ")
     assert sentence in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", ["--gpus 8xH100", "--params 7B --script a.py --gpus 8xH100"])
+def test_one_of_parameters_and_script(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(words, capsys)
+    assert caught.value.code == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "--params" in err
+    assert "--script" in err

@@ -5,86 +5,177 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ...presets.errors import PlanError
 from ...presets.hardware import GB, parse_gpus
-from ...presets.memory import FORMATS, needed, parse_parameters, shape
+from ...presets.memory import FORMATS, USABLE, Estimate, Shape, needed, parse_parameters, shape, survey
+from ...presets.memory_model import VOCABULARY
+from ...presets.memory_remedies import Remedy, on_gpus, remedies
+from ...presets.memory_script import Counted, parse_model_args, parse_script, shape_of
 from ...runners.errors import RunError
 from ..rows import advice as rows
 from ..rows.advice import HEAD, PARTS, Advice
 from ..text import table
 
+BEYOND = (
+    "Activations count beyond the gradients that take their place in backward, where each step frees these."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What was asked, and all there is to say."""
+
+    advice: Advice
+    counted: Counted | None
+    script: str
+    remedies: list[Remedy]
+    """Where nothing fits with everything on the GPUs."""
+
 
 def advise(options: argparse.Namespace) -> int:
     """Print the table; 1 where nothing fits. Raises RunError."""
     try:
-        advice = _advice(options)
+        asked = _asked(options)
     except PlanError as error:
         raise RunError(str(error)) from None
-    sys.stdout.write(json.dumps(_document(advice)) + "\n" if options.json else _text(advice))
-    return 0 if advice.first is not None else 1
+    sys.stdout.write(json.dumps(_document(asked)) + "\n" if options.json else _text(asked))
+    return 0 if asked.advice.first is not None else 1
 
 
-def _advice(options: argparse.Namespace) -> Advice:
-    """Raises PlanError."""
+def _asked(options: argparse.Namespace) -> _Asked:
+    """Raises PlanError and RunError."""
     gpus = parse_gpus(options.gpus, options.gpu_memory)
     for name in ("nodes", "layers", "hidden", "vocab", "seq", "micro_batch"):
         if getattr(options, name) == 0:
             raise PlanError(f"--{name.replace('_', '-')} 0: a number from 1 on.")
-    usual = shape(parse_parameters(options.params), options.layers, options.hidden, options.vocab)
+    usual, counted, script = _model(options)
     model = replace(usual, seq=options.seq, micro_batch=options.micro_batch, recompute=options.recompute)
-    form = FORMATS[options.format]
-    return rows.advise(model, form, gpus, options.nodes)
+    form, limit = FORMATS[options.format], gpus.memory_gb * GB
+    host = None if options.host_memory is None else options.host_memory * GB
+    found = survey(model, form, gpus.count, options.nodes, limit, host)
+    advice = Advice(model, form, gpus, options.nodes, found)
+    tried = [] if on_gpus(found) else remedies(model, form, gpus.count, options.nodes, limit)
+    return _Asked(advice, counted, script, tried)
 
 
-def _text(advice: Advice) -> str:
+def _model(options: argparse.Namespace) -> tuple[Shape, Counted | None, str]:
+    """The model's sizes, as counted where there is a script, and the script. Raises PlanError and RunError."""
+    if options.script is None:
+        if options.model_args or options.python:
+            raise PlanError("--model-args and --python go with --script: say which file defines the model.")
+        parameters, vocab = parse_parameters(options.params), options.vocab or VOCABULARY
+        return shape(parameters, options.layers, options.hidden, vocab), None, "train.py"
+    from ...runners.counting import count
+    from ...runners.local import default_python
+
+    path, name = parse_script(options.script)
+    counted = count(options.python or default_python(), path, name, parse_model_args(options.model_args))
+    return shape_of(counted, options.layers, options.hidden, options.vocab), counted, path
+
+
+def _text(asked: _Asked) -> str:
+    advice = asked.advice
+    beyond = any(one.kept > one.activations for one in advice.estimates)
     lines = [
-        rows.question(advice),
+        *_question(asked),
         rows.terms(advice),
         "",
         "GB on each GPU, estimated:",
-        *table([HEAD, *(rows.table_row(one) for one in advice.estimates)], frozenset(range(1, 8))),
+        *table([HEAD, *(_row(advice, one) for one in advice.estimates)], frozenset(range(1, 8))),
+        *([BEYOND] if beyond else []),
         "",
-        *_conclusion(advice),
+        *_conclusion(asked),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _conclusion(advice: Advice) -> list[str]:
-    said = rows.verdict(advice)
-    if advice.first is not None:
-        return [
-            said,
-            f"    distui launch {advice.first.strategy.words} --nproc-per-node {advice.gpus.count}"
-            + f" --nnodes {advice.nodes}" * (advice.nodes > 1)
-            + " -- train.py",
+def _question(asked: _Asked) -> list[str]:
+    """The model and the GPUs; a model that was counted has its own words."""
+    whole = rows.question(asked.advice)
+    return [whole] if asked.counted is None else [asked.counted.text, whole.partition(", about ")[2]]
+
+
+def _row(advice: Advice, one: Estimate) -> tuple[str, ...]:
+    """A strategy's numbers, and what it needs beside the GPUs."""
+    *cells, state = rows.table_row(one)
+    needs = _elsewhere(advice, one)
+    if needs and one.fits:
+        state = f"fits with {needs}"
+    elif needs and replace(one, host_limit=None).fits:
+        state = f"needs {needs}"
+    return (*cells, state)
+
+
+def _elsewhere(advice: Advice, one: Estimate) -> str:
+    """ "84 GB of host memory a node"; "" where all is on the GPUs."""
+    parts = (("host memory", one.host), ("disk", one.disk))
+    return ", ".join(
+        f"{size * advice.gpus.count / GB:.3g} GB of {name} a node" for name, size in parts if size
+    )
+
+
+def _conclusion(asked: _Asked) -> list[str]:
+    """The simplest that fits, why, and what to do next."""
+    advice, first = asked.advice, asked.advice.first
+    if first is None:
+        usable = f"{USABLE:.0%} of {advice.gpus.memory_gb:g} GB are usable"
+        lines = [f"Nothing fits on these GPUs ({usable})."]
+        helps = "What would help:" if asked.remedies else "Take a smaller model, or GPUs with more memory."
+    else:
+        lines = [
+            rows.verdict(advice),
+            _launch(asked, first),
+            "    (--dry-run in front of the -- shows the whole plan first)",
         ]
-    if needed(advice.model, advice.form, advice.gpus.memory_gb * GB) is not None:
-        return [said]
-    least = "a smaller --micro-batch" if advice.model.micro_batch > 1 else "a shorter --seq"
-    less = least if advice.model.recompute else f"--recompute, {least}"
-    return [f"{said} Try {less}."]
+        helps = "To have everything on the GPUs:" if asked.remedies else ""
+    return [*lines, *["", helps] * bool(helps), *(f"  * {one.text}" for one in asked.remedies)]
 
 
-def _document(advice: Advice) -> dict[str, Any]:
-    first = advice.first
+def _launch(asked: _Asked, one: Estimate) -> str:
+    nodes = asked.advice.nodes
+    return (
+        f"    distui launch {one.strategy.words} --nproc-per-node {asked.advice.gpus.count}"
+        + f" --nnodes {nodes}" * (nodes > 1)
+        + f" -- {asked.script}"
+    )
+
+
+def _document(asked: _Asked) -> dict[str, Any]:
+    advice, first = asked.advice, asked.advice.first
+    model, limit = advice.model, advice.gpus.memory_gb * GB
     return {
-        "parameters": advice.model.parameters,
-        "layers": advice.model.layers,
-        "hidden": advice.model.hidden,
+        "parameters": model.parameters,
+        "layers": model.layers,
+        "hidden": model.hidden,
+        "vocab": model.vocab,
+        "seq": model.seq,
+        "micro_batch": model.micro_batch,
+        "recompute": model.recompute,
+        "counted": None if asked.counted is None else asdict(asked.counted),
         "ranks": advice.ranks,
-        "gpu_memory_bytes": advice.gpus.memory_gb * GB,
+        "nodes": advice.nodes,
+        "gpu_memory_bytes": limit,
         "format": advice.form.name,
-        "strategies": [
-            {
-                "key": one.strategy.key,
-                "launch": one.strategy.words,
-                "fits": one.fits,
-                **{f"{part}_bytes": getattr(one, part) for part in PARTS},
-            }
-            for one in advice.estimates
-        ],
+        "strategies": [_strategy(advice, one) for one in advice.estimates],
         "first": None if first is None else first.strategy.key,
+        "next": None if first is None else _launch(asked, first).strip(),
+        "remedies": [one.text for one in asked.remedies],
+        "zero3_ranks": needed(model, advice.form, limit),
+    }
+
+
+def _strategy(advice: Advice, one: Estimate) -> dict[str, Any]:
+    return {
+        "key": one.strategy.key,
+        "title": one.strategy.title,
+        "why": one.strategy.why,
+        "launch": one.strategy.words,
+        "fits": one.fits,
+        **{f"{part}_bytes": getattr(one, part) for part in PARTS},
+        "kept_bytes": one.kept,
+        "host_bytes_per_node": one.host * advice.gpus.count,
+        "disk_bytes_per_node": one.disk * advice.gpus.count,
     }

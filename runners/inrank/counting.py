@@ -1,0 +1,199 @@
+"""Counts a model's parameters on the meta device, where nothing takes memory.
+
+Executed by the training environment's interpreter: standard library and torch alone. The first line of stdin is JSON,
+{"path", "name", "args"}; the answer is one line of JSON on stdout, with "error" where the model cannot be built. What
+the user's file prints goes to stderr.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import os
+import sys
+from collections import Counter
+from types import ModuleType, TracebackType
+from typing import Any, Dict, Iterator, List, Optional, Type
+
+import torch
+from torch import nn
+
+FACTORIES = ("build_model", "make_model", "create_model", "get_model")
+"""Functions that are looked for where no name is given."""
+MOST = 3
+"""Classes whose arguments are said one by one."""
+MODULE = "distui_counted"
+"""Name of the user's file while it is read: not __main__, so that it does not train."""
+
+
+def main() -> None:
+    """Answer the question on stdin."""
+    asked = json.loads(sys.stdin.readline())
+    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def say(value: Dict[str, Any]) -> None:
+        answer.write(json.dumps(value) + "\n")
+        answer.flush()
+
+    def failed(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
+        said = str(error).strip().splitlines()
+        if kind is Refused:
+            say({"error": str(error)})
+        else:
+            say({"error": f"{kind.__name__}: {said[0]}" if said else kind.__name__, "doing": doing})
+
+    sys.excepthook = failed
+    doing = "reading"
+    torch.set_default_device("meta")
+    try:
+        module = load(asked["path"])
+        doing = "building"
+        say(sizes(*chosen(module, asked["name"], asked["args"])))
+    except SystemExit as error:
+        say({"error": f"it exits with {error.code}", "doing": doing})
+
+
+class Refused(Exception):
+    """No model can be built; the text says why and what to write."""
+
+
+def load(path: str) -> ModuleType:
+    """The user's file as a module."""
+    sys.argv = [path]
+    sys.path[0] = os.path.dirname(os.path.abspath(path))
+    spec = importlib.util.spec_from_file_location(MODULE, path)
+    if spec is None or spec.loader is None:
+        raise Refused("it is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[MODULE] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def chosen(module: ModuleType, name: Optional[str], args: Dict[str, Any]) -> Any:
+    """(name, model) of what was asked for, or of what looks like the model."""
+    if name is not None:
+        if not hasattr(module, name):
+            there = ", ".join(each.__name__ for each in [*classes(module), *factories(module)])
+            raise Refused(f"it has no {name}" + (f": it has {there}" if there else ""))
+        return name, built(name, getattr(module, name), args)
+    for factory in factories(module):
+        return factory.__name__, built(factory.__name__, factory, args)
+    known = classes(module)
+    if not known:
+        raise Refused("it defines no nn.Module: name a function in it that returns the model, as PATH:NAME")
+    fitting = [each for each in known if refusal(each.__name__, each, args) is None]
+    if not fitting and len(known) > MOST:
+        raise Refused(
+            f"it defines several models: name one as PATH:NAME, of {', '.join(each.__name__ for each in known)}"
+        )
+    if not fitting:
+        raise Refused("; ".join(str(refusal(each.__name__, each, args)) for each in known))
+    return outermost({each.__name__: built(each.__name__, each, args) for each in fitting})
+
+
+def factories(module: ModuleType) -> List[Any]:
+    """Functions whose name says that they make the model."""
+    return [getattr(module, name) for name in FACTORIES if inspect.isfunction(getattr(module, name, None))]
+
+
+def classes(module: ModuleType) -> List[Any]:
+    """Modules that the file itself defines."""
+    found = (each for each in vars(module).values() if inspect.isclass(each))
+    return [each for each in found if issubclass(each, nn.Module) and each.__module__ == MODULE]
+
+
+def outermost(models: Dict[str, nn.Module]) -> Any:
+    """The one that is no part of another."""
+    parts = {type(part) for model in models.values() for part in model.modules() if part is not model}
+    whole = [(name, model) for name, model in models.items() if type(model) not in parts]
+    if len(whole) != 1:
+        raise Refused(f"it defines several models: name one as PATH:NAME, of {', '.join(models)}")
+    return whole[0]
+
+
+def refusal(name: str, make: Any, args: Dict[str, Any]) -> Optional[str]:
+    """Why a call with these arguments cannot be made; None where it can."""
+    try:
+        signature = inspect.signature(make)
+        signature.bind(**args)
+    except TypeError as error:
+        needed = [
+            each.name
+            for each in signature.parameters.values()
+            if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+        ]
+        how = f": give --model-args {','.join(f'{each}=…' for each in needed)}" if needed else ""
+        return f"{name} cannot be called so ({error}){how}"
+    except ValueError:
+        return None  # it has no signature that can be read: the call itself will tell
+    return None
+
+
+def built(name: str, make: Any, args: Dict[str, Any]) -> nn.Module:
+    """The model. Raises Refused."""
+    if isinstance(make, nn.Module):
+        return make
+    if not callable(make):
+        raise Refused(f"{name} is neither a class nor a function")
+    why = refusal(name, make, args)
+    if why is not None:
+        raise Refused(why)
+    model = make(**args)
+    if not isinstance(model, nn.Module):
+        raise Refused(f"{name} returns {type(model).__name__}, not an nn.Module")
+    return model
+
+
+def sizes(name: str, model: nn.Module) -> Dict[str, Any]:
+    """What advice needs to know."""
+    layers = list(blocks(model))
+    inside = {id(value): value.numel() for layer in layers for value in layer.parameters()}
+    within = {id(part) for layer in layers for part in layer.modules()}
+    tables = [part for part in model.modules() if isinstance(part, nn.Embedding) and id(part) not in within]
+    words = {id(part.weight): part.weight.numel() for part in tables}
+    everything = list(model.parameters())
+    if not everything:
+        raise Refused(f"{name} has no parameters")
+    total = sum(value.numel() for value in everything)
+    largest = max(tables, key=lambda part: part.num_embeddings, default=None)
+    return {
+        "name": name,
+        "parameters": total,
+        "trainable": sum(value.numel() for value in everything if value.requires_grad),
+        "layers": len(layers),
+        "hidden": width(layers) if largest is None else largest.embedding_dim,
+        "vocab": None if largest is None else largest.num_embeddings,
+        "largest": max(value.numel() for value in everything),
+        "largest_layer": max((count(layer) for layer in layers), default=0),
+        "embedding": sum(words.values()),
+        "blocks": sum(inside.values()),
+        "head": total - sum(inside.values()) - sum(words.values()),
+    }
+
+
+def blocks(model: nn.Module) -> Iterator[nn.Module]:
+    """The layers, as parallelize() finds them: outermost members of module lists that hold parameters."""
+    for child in model.children():
+        if isinstance(model, nn.ModuleList) and not isinstance(child, (nn.ModuleList, nn.ModuleDict)):
+            if count(child):
+                yield child
+        else:
+            yield from blocks(child)
+
+
+def count(module: nn.Module) -> int:
+    """Its parameters."""
+    return sum(value.numel() for value in module.parameters())
+
+
+def width(layers: List[nn.Module]) -> Optional[int]:
+    """The hidden size, from what most vectors of the layers have: norms and biases."""
+    found = Counter(value.numel() for layer in layers for value in layer.parameters() if value.ndim == 1)
+    return found.most_common(1)[0][0] if found else None
+
+
+if __name__ == "__main__":
+    main()
