@@ -21,12 +21,15 @@ PROJECT_FILE = "distui.toml"
 """Looked for in the working directory and every directory above it."""
 
 BUILTIN = (
-    "single", "ddp", "ddp-mesh", "zero1", "fsdp2", "fsdp2-zero2", "fsdp2-offload", "hsdp",
+    "single", "accumulate", "ddp", "ddp-mesh", "zero1", "fsdp2", "fsdp2-zero2", "fsdp2-offload", "hsdp",
     "fsdp1", "fsdp1-grad-op", "fsdp1-no-shard", "fsdp1-hybrid", "fsdp1-hybrid-zero2", "fsdp1-offload",
     "ds-zero1", "ds-zero2", "ds-zero3", "ds-zero3-cpu", "ds-zero3-nvme",
     "tp", "tp-sp", "fsdp2-tp", "pp-gpipe", "pp-1f1b", "3d", "moe", "context",
 )  # fmt: skip
 """The presets that ship, in the order in which they are listed."""
+
+MOST_BYTES = 1 << 20
+"""More than anybody writes by hand: a larger file is something else."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """How a preset may be called: it is a file name and a TOML key."""
@@ -261,6 +264,9 @@ def _project(cwd: Path) -> Iterator[Definition]:
 
 def _read_file(file: Path) -> dict[str, Any]:
     try:
+        size = file.stat().st_size
+        if size > MOST_BYTES:
+            raise PresetError(f"{file} has {size} bytes: a file of presets has at most {MOST_BYTES}.")
         return _read(file.read_bytes(), str(file))
     except OSError as error:
         raise PresetError(f"{file} cannot be read: {error.strerror or error}.") from None

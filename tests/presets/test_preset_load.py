@@ -133,6 +133,12 @@ def test_tables_of_other_programs_are_merged_key_by_key(places: Places) -> None:
     assert "deepspeed.a is 2026-01-01: write a text" in places.error("ddp", "deepspeed.a=2026-01-01")
 
 
+def test_a_file_that_no_one_wrote_by_hand_is_refused(places: Places) -> None:
+    places.user("large", 'base = "ddp"\n' + "# x\n" * 300_000)
+    assert "has 1200014 bytes: a file of presets has at most 1048576." in places.error("large")
+    assert places.load("ddp").preset.name == "ddp", "and spoils no other"
+
+
 def test_xdg_config_home_counts_only_when_absolute() -> None:
     assert user_dir({"XDG_CONFIG_HOME": "/c", "HOME": "/h"}) == Path("/c/distui/presets")
     assert user_dir({"XDG_CONFIG_HOME": "c", "HOME": "/h"}) == Path("/h/.config/distui/presets")

@@ -27,6 +27,7 @@ WHOLE, HALF = (1.0, 1.0, 1.0), (0.5, 0.5, 0.5)
 
 CASES: Mapping[str, Case] = {
     "single": Case(world=1, twin="single", holds=WHOLE, inside="CharGPT"),
+    "accumulate": Case(world=1, twin="large", holds=WHOLE, inside="CharGPT"),
     "ddp": Case(world=2, twin="ddp", holds=WHOLE, inside="DistributedDataParallel"),
     "ddp-mesh": Case(world=2, twin="ddp", holds=WHOLE, inside="DistributedDataParallel"),
     "zero1": Case(world=2, twin="ddp", holds=(1, 1, 0.5), inside="DistributedDataParallel",
@@ -52,8 +53,8 @@ CASES: Mapping[str, Case] = {
 """By the preset's name."""
 
 TWINS: Mapping[str, tuple[str, Case]] = {
-    "parts": ("single", Case(world=1, twin="single", holds=WHOLE, inside="CharGPT",
-                             options=("--set", "batch.accumulation=2", "--set", "batch.micro=2"))),
+    "large": ("single", Case(world=1, twin="large", holds=WHOLE, inside="CharGPT",
+                             options=("--set", "batch.micro=32"))),
     "four": ("ddp", Case(world=4, twin="four", holds=WHOLE, inside="DistributedDataParallel")),
     "moe-ddp": ("moe", Case(world=2, twin="moe-ddp", holds=WHOLE, inside="Experts",
                             kind="moe", options=("--set", "mesh.ep=1"))),

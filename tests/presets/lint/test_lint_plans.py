@@ -18,6 +18,8 @@ from distui.presets.plan import Place, Request, command_plan, make_plan
 
 OBEYING = "from distui.runners.inrank.parallelize import parallelize\nmodel = parallelize(model)\nsave('checkpoint')\n"
 GPUS = 8
+ALONE = ("single", "accumulate")
+"""Presets of one process."""
 
 
 def place(gpus: int = GPUS, source: str = OBEYING) -> Place:
@@ -150,8 +152,8 @@ def test_a_command_is_looked_at_as_a_shell_would() -> None:
 
 @pytest.mark.parametrize("preset", BUILTIN)
 def test_every_preset_that_ships_is_clean_of_errors(preset: str) -> None:
-    overrides = ["topology.nproc_per_node=1"] if preset == "single" else []
-    for nnodes in (1,) if preset == "single" else (1, 2):
+    overrides = ["topology.nproc_per_node=1"] if preset in ALONE else []
+    for nnodes in (1,) if preset in ALONE else (1, 2):
         assert not failed(lint(preset, *overrides, nnodes=nnodes)), preset
 
 
