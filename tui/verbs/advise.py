@@ -111,10 +111,15 @@ def _row(advice: Advice, one: Estimate) -> tuple[str, ...]:
 
 def _elsewhere(advice: Advice, one: Estimate) -> str:
     """ "84 GB of host memory a node"; "" where all is on the GPUs."""
-    parts = (("host memory", one.host), ("disk", one.disk))
-    return ", ".join(
-        f"{size * advice.gpus.count / GB:.3g} GB of {name} a node" for name, size in parts if size
-    )
+    parts = [
+        ("host memory", one.host * advice.gpus.count / GB),
+        ("disk", one.disk * advice.gpus.count / GB),
+    ]
+    return ", ".join(f"{_gigabytes(size)} of {name} a node" for name, size in parts if size)
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size:,.0f} GB" if size >= 10 else f"{size:.2g} GB"
 
 
 def _conclusion(asked: _Asked) -> list[str]:
@@ -129,6 +134,7 @@ def _conclusion(asked: _Asked) -> list[str]:
             rows.verdict(advice),
             _launch(asked, first),
             "    (--dry-run in front of the -- shows the whole plan first)",
+            *first.notes,
         ]
         helps = "To have everything on the GPUs:" if asked.remedies else ""
     return [*lines, *["", helps] * bool(helps), *(f"  * {one.text}" for one in asked.remedies)]
@@ -178,4 +184,5 @@ def _strategy(advice: Advice, one: Estimate) -> dict[str, Any]:
         "kept_bytes": one.kept,
         "host_bytes_per_node": one.host * advice.gpus.count,
         "disk_bytes_per_node": one.disk * advice.gpus.count,
+        "notes": list(one.notes),
     }
