@@ -12,7 +12,7 @@ import msgspec
 
 from ..presets.environ import inherited
 from ..presets.errors import PlanError
-from ..presets.launchers import skypilot
+from ..presets.launchers import skypilot, skytable
 from ..presets.launchers.skypilot import Cargo, Resources
 from ..presets.load import load
 from ..presets.model import Loaded
@@ -78,15 +78,16 @@ def prepare(
     spreading.check_port(port)
     record = registry.new_record(request.name or run_name(request.script))
     try:
-        skypilot.check(wish.resources)
-        wish = replace(wish, resources=_workdir(wish.resources, request))
+        table = loaded.preset.sky
+        asked = skypilot.check(skytable.filled(wish.resources, table))
+        wish = replace(wish, resources=_workdir(asked, request))
         place = _place(loaded, record, request, wish.resources)
         if port is not None:
             place = replace(place, port=port, ras_port=port + 1)
         plan = make_plan(loaded, request, place)
-        return _ordered(plan, record, wish, lambda cargo: skypilot.task(
+        return _ordered(plan, record, wish, lambda cargo: skytable.completed(skypilot.task(
             task_name(record), plan.nnodes, wish.resources, cargo, request.env
-        ))  # fmt: skip
+        ), table))  # fmt: skip
     except PlanError as error:
         raise RunError(str(error)) from None
 
