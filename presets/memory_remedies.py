@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -71,9 +72,9 @@ def _tried(model: Shape, form: Format, per_node: int, nodes: int, limit: float) 
 
 def _smaller(model: Shape, simplest: Callable[[Shape, int], Estimate | None]) -> Remedy | None:
     """The batch in as few passes as will do."""
-    for passes in range(2, model.micro_batch + 1):
+    for passes in _divisors(model.micro_batch):
         size = model.micro_batch // passes
-        if model.micro_batch % passes == 0 and (one := simplest(replace(model, micro_batch=size), passes)):
+        if one := simplest(replace(model, micro_batch=size), passes):
             options = f"--micro-batch {size}" + " --recompute" * model.recompute
             return Remedy(
                 change=f"Accumulate gradients over {passes} passes", options=options, estimate=one
@@ -118,3 +119,9 @@ def _accumulating(one: Estimate, model: Shape, form: Format, ranks: int, passes:
     words = f"{old.words} --set batch.accumulation={passes}"
     strategy = Strategy(key=old.key, title=old.title, words=words, why=old.why, preset=preset)
     return estimate(strategy, model, form, ranks, one.limit)
+
+
+def _divisors(number: int) -> list[int]:
+    """Those above 1, the smallest first."""
+    small = [each for each in range(1, math.isqrt(number) + 1) if number % each == 0]
+    return sorted({*small, *(number // each for each in small)} - {1})

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from distui.presets.errors import PlanError
 from distui.presets.hardware import GB
@@ -14,6 +17,7 @@ from distui.presets.memory import (
     FORMATS,
     STRATEGIES,
     Estimate,
+    Shape,
     compare,
     estimate_for,
     format_for,
@@ -223,6 +227,22 @@ def test_the_format_that_a_preset_implies() -> None:
     assert format_for(preset("fsdp2", "precision.param=bf16")) is FP32
     assert format_for(preset("ds-zero2")) is MIXED
     assert format_for(preset("ds-zero2", "precision.param=fp32")) is FP32
+
+
+@given(
+    parameters=st.integers(1, 10**12), layers=st.integers(1, 200), hidden=st.integers(1, 20_000),
+    vocab=st.integers(1, 300_000), seq=st.integers(1, 1 << 20), micro_batch=st.integers(1, 64),
+    recompute=st.booleans(), per_node=st.integers(1, 16), nodes=st.integers(1, 64), form=st.sampled_from([*FORMATS]),
+)  # fmt: skip
+def test_no_number_is_negative_and_more_memory_never_hurts(
+    per_node: int, nodes: int, form: str, **sizes: Any
+) -> None:
+    model = Shape(**sizes)
+    small, large = (survey(model, FORMATS[form], per_node, nodes, limit * GB) for limit in (24, 141))
+    for one in small:
+        assert min(getattr(one, part) for part in PARTS) >= 0
+        assert one.activations <= one.kept
+        assert not one.fits or one.strategy.key in {each.strategy.key for each in large if each.fits}
 
 
 def test_a_mesh_that_does_not_divide_the_ranks() -> None:

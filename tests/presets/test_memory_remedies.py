@@ -72,3 +72,9 @@ def test_each_kind_of_help() -> None:
 def test_nothing_helps() -> None:
     one_layer = Shape(parameters=500 * GB, layers=1, hidden=8192, seq=65_536)
     assert remedies(one_layer, BF16, 1, 1, 16 * GB) == []
+
+
+def test_a_batch_of_many_samples_is_cut_soon() -> None:
+    model = replace(shape(7 * GB), micro_batch=720_720_000, recompute=True)
+    one, *_ = remedies(model, BF16, 8, 1, 80 * GB)
+    assert one.options.startswith("--micro-batch ")
