@@ -24,27 +24,38 @@ class Seat:
     gpus: int | None
     """GPUs that were given to the job on each node; None when nobody says."""
     told_by: str
-    """"SkyPilot", "Slurm", "the environment" or "the launch"."""
+    """"SkyPilot", "PBS", "Slurm", "the environment" or "the launch"."""
 
 
-def seat(env: Mapping[str, str], nnodes: int, nnodes_min: int | None = None) -> Seat:
-    """This node's seat: SkyPilot's word first (its steps under Slurm are numbered from 0 each), then Slurm's,
-    then NODE_RANK and NODE_IPS.
+def seat(
+    env: Mapping[str, str],
+    nnodes: int,
+    nnodes_min: int | None = None,
+    *,
+    nodefile: str | None = None,
+    host: str = "",
+) -> Seat:
+    """This node's seat: SkyPilot's word first (its steps under Slurm are numbered from 0 each), then that of PBS, of
+    Slurm, then NODE_RANK and NODE_IPS.
 
-    Variables: docs of SkyPilot ("Distributed jobs"), srun(1), and torchrun's own names. Raises PlanError when
-    they do not say, contradict each other, or are not the plan's `nnodes`.
+    Variables: docs of SkyPilot ("Distributed jobs"), qsub(1B), srun(1), and torchrun's own names. `nodefile` is the
+    text of the file that PBS_NODEFILE names, None where there is none that can be read; `host` is this node's name.
+    Raises PlanError when they do not say, contradict each other, or are not the plan's `nnodes`.
     """
     if "SKYPILOT_NODE_RANK" in env:
         found = _skypilot(env)
+    elif "PBS_NODEFILE" in env:
+        found = _agreed(env, _pbs(env, nodefile, host))
     elif "SLURM_NODEID" in env:
-        found = _slurm(env)
+        found = _agreed(env, _slurm(env))
     elif "NODE_RANK" in env:
         found = _plain(env)
     elif nnodes == 1:
         found = Seat(0, ("127.0.0.1",), None, "the launch")
     else:
         raise PlanError(
-            "Nothing says which node this is: SKYPILOT_NODE_RANK, SLURM_NODEID and NODE_RANK are all unset."
+            "Nothing says which node this is: SKYPILOT_NODE_RANK, PBS_NODEFILE, SLURM_NODEID and NODE_RANK are all "
+            "unset."
         )
     return check(found, nnodes, nnodes_min)
 
@@ -89,6 +100,75 @@ def _slurm(env: Mapping[str, str]) -> Seat:
             f"Slurm says {count} nodes, and its list {names!r} has {len(addresses)}: they disagree."
         )
     return Seat(_number(env, "SLURM_NODEID") or 0, addresses, _number(env, "SLURM_GPUS_ON_NODE"), "Slurm")
+
+
+def _agreed(env: Mapping[str, str], found: Seat) -> Seat:
+    """`found`, where the plain variables and Slurm's say nothing else. Raises PlanError."""
+    others = [("NODE_RANK", "NNODES")]
+    if found.told_by != "Slurm":
+        others.append(("SLURM_NODEID", "SLURM_NNODES"))
+    for rank, count in others:
+        node, nodes = _number(env, rank), _number(env, count)
+        if node is not None and node != found.node:
+            raise PlanError(f"{found.told_by} says node {found.node}, and {rank} is {node}: they disagree.")
+        if node is not None and nodes is not None and nodes != len(found.addresses):
+            raise PlanError(
+                f"{found.told_by} gives {len(found.addresses)} nodes, and {count} is {nodes}: they disagree."
+            )
+    return found
+
+
+PBS_RANKS = (
+    ("PALS_NODEID", ""),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PBS_NODENUM", ""),
+)
+"""Variables by which mpiexec and pbsdsh number what they start, and how many that are; with one process a node these
+are the nodes."""
+
+
+def _pbs(env: Mapping[str, str], nodefile: str | None, host: str) -> Seat:
+    """PBS names each node once a slot, the head first. Raises PlanError."""
+    if not env.get("PBS_JOBID"):
+        raise PlanError("PBS_NODEFILE is set, and PBS_JOBID is not: this is no job of PBS.")
+    if nodefile is None:
+        raise PlanError(
+            f"PBS_NODEFILE is {env['PBS_NODEFILE']}, and there is no such file that can be read."
+        )
+    addresses = tuple(dict.fromkeys(nodefile.split()))
+    if not addresses:
+        raise PlanError(f"PBS_NODEFILE is {env['PBS_NODEFILE']}, which names no node.")
+    said = _pbs_numbers(env, len(addresses))
+    short = [name.partition(".")[0] for name in addresses]
+    if host and short.count(host.partition(".")[0]) == 1:
+        said["the place of this host in PBS_NODEFILE"] = short.index(host.partition(".")[0])
+    if len(set(said.values())) > 1:
+        listed = ", ".join(f"{name} says node {number}" for name, number in said.items())
+        raise PlanError(f"{listed}: they disagree.")
+    if not said and len(addresses) > 1:
+        names = ", ".join(name for name, _ in PBS_RANKS)
+        raise PlanError(
+            f"PBS gives {len(addresses)} nodes, and nothing says which one this is: {names} are all unset, and "
+            "PBS_NODEFILE does not name this host."
+        )
+    return Seat(next(iter(said.values()), 0), addresses, None, "PBS")
+
+
+def _pbs_numbers(env: Mapping[str, str], count: int) -> dict[str, int]:
+    """What the variables say. Raises PlanError where more than one process a node was started."""
+    said = {}
+    for name, size in PBS_RANKS:
+        number, of = _number(env, name), _number(env, size) if size else None
+        if number is None:
+            continue
+        if of is not None and of != count:
+            raise PlanError(
+                f"{size} is {of}, and PBS gives {count} nodes: start one process a node, as in mpiexec -n {count} "
+                "--ppn 1."
+            )
+        said[name] = number
+    return said
 
 
 def _plain(env: Mapping[str, str]) -> Seat:

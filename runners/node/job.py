@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import platform
 import signal
 import sys
 import time
@@ -49,7 +50,9 @@ def job(run: str, node: int | None = None) -> int:
     plan = told.whole()
     try:
         if node is None:
-            seat = cluster.seat(os.environ, plan.nnodes, plan.nnodes_min)
+            seat = cluster.seat(
+                os.environ, plan.nnodes, plan.nnodes_min, nodefile=nodefile(), host=platform.node()
+            )
         else:
             seat = cluster.given(node, told.addresses or (), plan.nnodes, plan.nnodes_min)
     except PlanError as error:
@@ -58,6 +61,14 @@ def job(run: str, node: int | None = None) -> int:
     keep_relay_key(entry)
     with only_one(entry):
         return asyncio.run(Job(entry, ours).run())
+
+
+def nodefile() -> str | None:
+    """The text of the file in which PBS names the nodes of its job; None without one that can be read."""
+    try:
+        return Path(os.environ["PBS_NODEFILE"]).read_text()
+    except (KeyError, OSError, UnicodeDecodeError):
+        return None
 
 
 class Job:

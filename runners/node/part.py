@@ -69,6 +69,9 @@ def establish(document: Document, seat: Seat, cwd: str) -> registry.Entry:
         if known is None:
             registry.create(record, text, fitted.files)
         elif not runner_lives(known):
+            for name, content in fitted.files.items():  # which may name the nodes' addresses
+                (path / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                identity.write_atomically(path / name, content.encode())
             identity.write_atomically(path / registry.PLAN_FILE, text)
             identity.write_atomically(path / registry.RUN_FILE, msgspec.json.encode(record))
     except OSError as error:

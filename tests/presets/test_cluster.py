@@ -40,6 +40,61 @@ def test_plain_variables() -> None:
     assert found == Seat(1, ("10.0.0.1", "10.0.0.2"), None, "the environment")
 
 
+PBS = {"PBS_NODEFILE": "/var/spool/pbs/aux/7.head", "PBS_JOBID": "7.head"}
+NODEFILE = "n3.lab\nn3.lab\nn1.lab\nn1.lab\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "host", "node"),
+    [
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, "", 1),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, "n3", 0),
+        ({"PALS_NODEID": "1", "PMI_RANK": "1"}, "n1.other", 1),
+        ({"PBS_NODENUM": "1"}, "elsewhere", 1),
+        ({}, "n1", 1),
+        ({}, "n3.lab", 0),
+        ({"NODE_RANK": "1", "NNODES": "2", "SLURM_NODEID": "1", "SLURM_NNODES": "2"}, "n1", 1),
+    ],
+)
+def test_pbs(more: dict[str, str], host: str, node: int) -> None:
+    """Each node once, in the file's order, however many slots it has."""
+    found = seat({**PBS, **more}, 2, nodefile=NODEFILE, host=host)
+    assert found == Seat(node, ("n3.lab", "n1.lab"), None, "PBS")
+
+
+def test_pbs_with_one_node() -> None:
+    assert seat(PBS, 1, nodefile="n3\nn3\n") == Seat(0, ("n3",), None, "PBS")
+
+
+def test_skypilots_word_counts_more_than_that_of_pbs() -> None:
+    assert seat({**PBS, **SKY}, 2, nodefile="a\nb\nc").told_by == "SkyPilot"
+
+
+@pytest.mark.parametrize(
+    ("env", "nodefile", "host", "words"),
+    [
+        ({"PBS_NODEFILE": "/f"}, NODEFILE, "n1", "PBS_NODEFILE is set, and PBS_JOBID is not"),
+        (PBS, None, "n1", "PBS_NODEFILE is /var/spool/pbs/aux/7.head, and there is no such file"),
+        (PBS, " \n", "n1", "which names no node"),
+        (PBS, NODEFILE, "elsewhere", "nothing says which one this is: PALS_NODEID, PMI_RANK"),
+        ({**PBS, "PMI_RANK": "0"}, NODEFILE, "n1", "PMI_RANK says node 0, the place of this host"),
+        ({**PBS, "PMI_RANK": "0", "PALS_NODEID": "1"}, NODEFILE, "", "they disagree"),
+        ({**PBS, "PMI_RANK": "3", "PMI_SIZE": "4"}, NODEFILE, "", "PMI_SIZE is 4, and PBS gives 2 nodes: start one"),
+        ({**PBS, "PMI_RANK": "2"}, NODEFILE, "", "this is node 2 of 2: that cannot be"),
+        ({**PBS, "PMI_RANK": "x"}, NODEFILE, "", "PMI_RANK is 'x', and must be a number"),
+        ({**PBS, "NODE_RANK": "0"}, NODEFILE, "n1", "PBS says node 1, and NODE_RANK is 0: they disagree"),
+        ({**PBS, "SLURM_NODEID": "1", "SLURM_NNODES": "4"}, NODEFILE, "n1", "PBS gives 2 nodes, and SLURM_NNODES is 4"),
+        ({**SLURM, "NODE_RANK": "1"}, None, "", "Slurm says node 2, and NODE_RANK is 1: they disagree"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_under_pbs(env: dict[str, str], nodefile: str | None, host: str, words: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        seat(env, 2, nodefile=nodefile, host=host)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith(".")
+
+
 def test_one_node_needs_nobody_to_say_so() -> None:
     assert seat({}, 1) == Seat(0, ("127.0.0.1",), None, "the launch")
 
