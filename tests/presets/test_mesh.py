@@ -41,7 +41,7 @@ def test_the_data_has_the_ranks_that_are_left() -> None:
     ("sizes", "product"), [({"dp_replicate": 4, "tp": 8, "pp": 4}, 128), ({"pp": 8, "tp": 8, "cp": 4}, 256)]
 )
 def test_a_product_that_fits_is_said_as_arithmetic(sizes: dict[str, int], product: int) -> None:
-    found = mesh.dimensions(preset(**sizes), product)
+    found = mesh.dimensions(preset(**sizes), product)  # type: ignore[arg-type]
     assert mesh.text(found).startswith(f"{product} = pp {sizes['pp']} × ")
 
 
@@ -79,7 +79,7 @@ def test_sequence_parallel_needs_tp() -> None:
 )
 def test_every_rank_has_coordinates_of_its_own(sizes: dict[str, int], rest: int) -> None:
     world = math.prod(sizes.values()) * rest
-    found = mesh.dimensions(preset(**sizes), world)
+    found = mesh.dimensions(preset(**sizes), world)  # type: ignore[arg-type]
     places = [tuple(mesh.coordinates(found, rank).items()) for rank in range(world)]
     assert len(set(places)) == world
     assert dict(places[0]) == dict.fromkeys(found, 0)

@@ -33,7 +33,7 @@ def network(kind: str) -> Any:
     return made(ARGS.layers, ARGS.width, ARGS.block)
 
 
-def built(kind: str, seed: int) -> tuple[Any, Any]:
+def built(kind: str, seed: int) -> Any:
     """Model and optimizer; ranks begin with different weights on purpose."""
     torch.manual_seed(seed + chargpt.rank())
     net = network(kind)
