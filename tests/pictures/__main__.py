@@ -48,9 +48,15 @@ GPU_SHOTS = (
 
 
 CPU = Shot("overview-cpu", "The overview of two ranks on the CPU", (80, 24), (r"train",))
+DOWN, UP, BEFORE = "\x1b[B", "\x1b[A", "\x1b[Z"
+"""Keys; the last one goes to the pane before."""
 LAUNCH = Shot(
     "launch", "A new run: the form, and the plan it makes", (120, 40), (r"torch\.distributed", "lr 3e-4"),
-    ("\x0e", "train.py", "\t", "--steps 5000 --lr 3e-4", "\t", "2", *["\x1b[Z"] * 3, "\x1b[B"),
+    ("\x0e", "train.py", DOWN, "--steps 5000 --lr 3e-4", DOWN, "2", UP, UP, BEFORE, "/", "take this first", "\r"),
+)  # fmt: skip
+LAUNCH_MEMORY = Shot(
+    "launch-memory", "What fits on which GPUs, beside the form", (120, 40), (r"is the simplest that fits", "fsdp2"),
+    ("\x0e", "train.py", *[DOWN] * 10, "7B", DOWN, "8xA100-80GB", "\x1b[15~", BEFORE, "/", "a rank falls", "\r", "\t"),
 )  # fmt: skip
 FAILED = Shot(
     "failed", "What is known of why a run failed", (120, 40), (r"rank 1", r"step 5"), ("v",), r"failed"
@@ -93,11 +99,11 @@ def with_gpus(wanted: Callable[[str], bool]) -> None:
 
 def without_gpus(wanted: Callable[[str], bool]) -> None:
     """Two ranks on the CPU; in the end one of them is killed."""
-    if not any(wanted(shot.name) for shot in (CPU, LAUNCH, FAILED)):
+    if not any(wanted(shot.name) for shot in (CPU, LAUNCH, LAUNCH_MEMORY, FAILED)):
         return
     with contextlib.closing(Stage(gpus=0)) as stage:
         stage.train("gpt-small", 2, "--restarts", "0")
-        for shot in (CPU, LAUNCH):
+        for shot in (CPU, LAUNCH, LAUNCH_MEMORY):
             if wanted(shot.name):
                 take(stage, "gpt-small", shot)
         if wanted(FAILED.name):

@@ -116,7 +116,7 @@ async def test_the_memory_pane_shows_the_numbers_of_the_estimate(here: Here) -> 
         await it.press("tab", "enter")
         lines = it.screen().splitlines()
         for one in survey(model, form, 8, 2, 80 * GB):
-            row = next(line for line in lines if line.lstrip("│ ›").startswith(f"{one.strategy.title} "))
+            row = next(line for line in lines if line.lstrip("│ ›").startswith(f"{one.strategy.title}  "))
             assert f"{one.total / GB:.2f}" in row
             assert ("too much" in row) == (not one.fits)
         first = next(one for one in survey(model, form, 8, 2, 80 * GB) if one.fits)

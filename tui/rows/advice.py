@@ -186,9 +186,9 @@ def memory_rows(advice: Advice, preset: Preset, width: int) -> list[Row]:
         rows = _bar_rows(preset.name, mine, inside)
     except PlanError as error:
         mine, rows = None, wrap(f"{preset.name}: n/a, {error}", inside, first=" ")
-    rows += [(), *wrap(question(advice), inside, first=" "), *wrap(terms(advice), inside, "dim", first=" ")]
-    rows += [(), *table_rows(advice, mine, inside), ()]
-    return [*rows, *wrap(verdict(advice), inside, "head", first=" ")]
+    rows += [(), *wrap(verdict(advice), inside, "head", first=" "), ()]
+    rows += [*wrap(question(advice), inside, first=" "), *wrap(terms(advice), inside, "dim", first=" ")]
+    return [*rows, (), *table_rows(advice, mine, inside)]
 
 
 def _bar_rows(name: str, mine: Estimate, width: int) -> list[Row]:

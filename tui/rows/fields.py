@@ -50,19 +50,19 @@ Typed = Mapping[str, str]
 """Name of a field → what was typed or chosen; missing or "" where nothing was."""
 
 _OWN = (
-    ("script", "script", "run", "train.py", "The training script, its path from here."),
-    ("args", "arguments", "run", "--steps 1000", "Of the script, quoted as in a shell: --steps 1000 --lr 3e-4."),
+    ("script", "script", "run", "e.g. train.py", "The training script, its path from here."),
+    ("args", "arguments", "run", "e.g. --steps 1000", "Of the script, quoted as in a shell: --steps 1000 --lr 3e-4."),
     ("nproc", "ranks", "run", "", ""),
     ("name", "name", "run", "made from the script", "What the run is called in lists."),
-    ("env", "environment", "run", "K=V K2=V2", "Variables for every rank, quoted as in a shell."),
+    ("env", "environment", "run", "e.g. K=V K2=V2", "Variables for every rank, quoted as in a shell."),
     ("nccl", "NCCL_DEBUG", "run", "", "How much NCCL says; it can be changed while the run goes on."),
     ("place", "place", "where", "local",
      "local: this machine; sky or one of SkyPilot's places (aws, slurm/lab): nodes it brings; hosts A,B,…: by ssh."),
     ("nodes", "nodes", "where", "", "A number, or MIN:MAX for an elastic run; above 1 it needs a place."),
-    ("gpus", "GPUs", "where", "H100:8", "Of each node that SkyPilot brings: NAME:COUNT."),
-    ("cpus", "CPUs", "where", "8+", "Of each node that SkyPilot brings: at least so many with a +."),
-    ("params", "model", "memory", "7B", "Parameters of the model, for the memory estimate alone: 350M, 7B."),
-    ("hardware", "GPU", "memory", "8xA100-80GB",
+    ("gpus", "GPUs", "where", "e.g. H100:8", "Of each node that SkyPilot brings: NAME:COUNT."),
+    ("cpus", "CPUs", "where", "e.g. 8+", "Of each node that SkyPilot brings: at least so many with a +."),
+    ("params", "model", "memory", "e.g. 7B", "Parameters of the model, for the memory estimate alone: 350M, 7B."),
+    ("hardware", "GPU", "memory", "e.g. 8xA100-80GB",
      "The GPUs of a node, for the memory estimate alone: COUNTxNAME."),
     ("seq", "sequence", "memory", "2048", "Positions of a sequence, for the memory estimate alone."),
     ("format", "formats", "memory", "", ""),
@@ -70,7 +70,7 @@ _OWN = (
 """Name, label, heading, what stands there while it is empty, help."""
 
 FURTHER = Field(
-    name="further", label="--set", table="further", value="sky.key=value deepspeed.key=value",
+    name="further", label="--set", table="further", value="e.g. sky.key=value",
     help="Further fields as `--set` takes them, quoted as in a shell: keys of env, nccl, deepspeed, accelerate, sky.",
 )  # fmt: skip
 
@@ -132,7 +132,9 @@ def _of_preset(loaded: Loaded) -> Iterator[Field]:
 def _named() -> Iterator[Field]:
     for one in nccl_presets.known().values():
         pairs = [f"{name}={value}" for name, value in one.env.items()]
-        changes = " ".join(pairs[:3]) + f" and {len(pairs) - 3} more, which the plan lists" * (len(pairs) > 3)
+        changes = " ".join(pairs[:3]) + f" and {len(pairs) - 3} more, which the plan lists" * (
+            len(pairs) > 3
+        )
         yield Field(
             name=NAMED + one.name,
             label=one.name,
