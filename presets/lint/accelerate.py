@@ -29,12 +29,14 @@ KEYS = (
     *("commands", "dynamo_config", "fp16", "dynamo_backend", "parallelism_config"),
 )
 """Of the releases up to 1.15; `fp16` and `dynamo_backend` are old, and taken."""
+OLD_KEYS = ("fp16", "dynamo_backend", "ipex_config", "tp_config")
+"""Of KEYS, those that the newest release does not have itself."""
 FSDP_KEYS = (
     *("fsdp_version", "fsdp_sharding_strategy", "fsdp_reshard_after_forward", "fsdp_offload_params"),
     *("fsdp_auto_wrap_policy", "fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params"),
     *("fsdp_backward_prefetch", "fsdp_forward_prefetch", "fsdp_state_dict_type", "fsdp_sync_module_states"),
     *("fsdp_use_orig_params", "fsdp_cpu_ram_efficient_loading", "fsdp_activation_checkpointing"),
-    *("fsdp_limit_all_gathers", "fsdp_backward_prefetch_policy"),
+    *("fsdp_limit_all_gathers", "fsdp_backward_prefetch_policy", "fsdp_activation_checkpointing_offload"),
 )
 
 

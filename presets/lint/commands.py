@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,10 @@ WRAPPERS = frozenset(
 """Programs that start the one that follows, behind options of their own."""
 EXPORTS = frozenset({"export", "declare", "typeset", "local", "readonly"})
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
+LONGEST = 200
+"""Letters of a value that is put in where its variable stands."""
+MOST_LAUNCHES = 100
+"""Of a text: more are not looked at."""
 MOST_SPELLED = 20_000
 """Letters of a command line that is put together from variables."""
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?")
@@ -111,21 +116,24 @@ def read(text: str, first_line: int = 1, env: Mapping[str, str] | None = None) -
     settings = [one for command in commands for one in _settings(command)]
     values = _certain(settings, env or {})
     whole = {one.name: one for one in settings if " " in one.value}
-    launches = [one for command in commands for one in _all_launches(command, values, whole)]
-    return Script(text, commands, settings, launches)
+    values = {name: value for name, value in values.items() if name not in whole}
+    launches = (one for command in commands for one in _all_launches(command, values, whole))
+    return Script(text, commands, settings, list(itertools.islice(launches, MOST_LAUNCHES)))
 
 
 def _all_launches(
     command: Command, values: Mapping[str, str], whole: Mapping[str, Setting]
 ) -> Iterator[Launch]:
     """The launcher that a command starts itself, by `bash -c`, or by a variable that holds a whole command line."""
-    yield from _launches(_expanded(command, {k: v for k, v in values.items() if k not in whole}))
+    yield from _launches(_expanded(command, values))
     texts = [word.text for word in command.words]
     inner = [(word.text, word.line) for shell_, option, word in zip(texts, texts[1:], command.words[2:], strict=False)
              if shell_ in ("bash", "sh") and option in ("-c", "-lc")]  # fmt: skip
     if texts[0] not in ("echo", "printf") and not ASSIGNMENT.match(texts[0]) and texts[0] not in EXPORTS:
-        used = (match[1] or match[2] for word in texts for match in _VARIABLE.finditer(word))
-        inner += [(_spelled(whole[name].value, whole), whole[name].line) for name in used if name in whole]
+        used = {match[1] or match[2]: None for word in texts for match in _VARIABLE.finditer(word)}
+        inner += [(_spelled(whole[name].value, whole), whole[name].line) for name in used if name in whole][
+            :5
+        ]
     for text, line in inner:
         for one in shell.read(text, line):
             yield from (replace(found, command=command) for found in _launches(_expanded(one, values)))
@@ -158,7 +166,8 @@ def _certain(settings: Sequence[Setting], env: Mapping[str, str]) -> dict[str, s
     """Variables that have one literal value in the whole text."""
     values: dict[str, str | None] = {**env}
     for one in settings:
-        literal = None if "$" in one.value or "`" in one.value else one.value
+        unsure = "$" in one.value or "`" in one.value or len(one.value) > LONGEST
+        literal = None if unsure else one.value
         values[one.name] = literal if values.get(one.name, literal) == literal else None
     return {name: value for name, value in values.items() if value is not None}
 

@@ -73,6 +73,17 @@ def check(
 
 
 def _batch(document: Node, file: str, world: int | None) -> Iterator[Finding]:
+    for key in BATCH:
+        if document.text(key) not in ("", "auto"):
+            text = f"{key} is a text, with which DeepSpeed cannot count."
+            remedy = "Write a number, without quotes."
+            yield found(
+                "L30",
+                place(file, document.get(key), key),
+                text,
+                value=f'{key}: "{document.text(key)}"',
+                remedy=remedy,
+            )
     total, micro, steps = (document.number(key) for key in BATCH)
     if total is None or micro is None or steps is None:
         return
@@ -139,8 +150,10 @@ def _auto(document: Node, file: str, filled_in: bool | None) -> Iterator[Finding
     more = f", and {len(auto) - 1} more" if auto[1:] else ""
     where, value = place(file, node, path), f"{path}: auto"
     if filled_in is None:
-        text = f'"auto"{more}: only transformers and accelerate put numbers in; deepspeed.initialize does not take it.'
+        text = f'"auto"{more}: only transformers and accelerate put numbers in its place, deepspeed.initialize does not.'
         yield found("L34", where, text, value=value, severity="note", remedy="")
     else:
-        text = f'The script calls deepspeed.initialize itself, which does not take "auto"{more}.'
+        text = (
+            f'The script calls deepspeed.initialize itself, which puts no number in place of "auto"{more}.'
+        )
         yield found("L34", where, text, value=value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -10,13 +11,15 @@ from . import commands, torchrun, variables
 from .commands import Launch, Script, Setting, Surroundings
 from .nodes import whole
 from .rules import found, once
-from .shell import Word
+from .shell import Command, Word
 
 BROUGHT = ("MLFLOW", "NCCL", "PYTHON", "MV2", "UCX")
 """With what a variable's name begins that DeepSpeed brings to other nodes."""
 SHELLS_OWN = frozenset(
     {"PATH", "HOME", "PS1", "LD_LIBRARY_PATH", "DS_ENV_FILE", "PDSH_RCMD_TYPE", "PDSH_SSH_ARGS_APPEND"}
 )
+MOST_BESIDE = 100
+"""Commands in the background that are looked at."""
 CONFIGS = ("config_file", "deepspeed", "deepspeed_config", "deepspeed_config_file", "hostfile")
 GONE = ("configs/recipes/phi3/dpo/fsdp_sky_job.yaml", "configs/recipes/phi3/dpo/accelerate.yaml")
 """Of oumi's repository: removed when its configurations stopped being accelerate's."""
@@ -32,7 +35,7 @@ def check_text(text: str, around: Surroundings, first_line: int = 1) -> list[Fin
 
 def _settings(script: Script, around: Surroundings) -> Iterator[Finding]:
     """What is set for the programs."""
-    named = {one.name: one for one in script.settings}
+    named = dict(itertools.islice(((one.name, one) for one in script.settings), variables.MOST))
     env = {name: one.value for name, one in named.items()}
     yield from variables.check_all(env, lambda name: around.at(named[name].line), around.nnodes)
     for one in script.settings:
@@ -44,23 +47,28 @@ def _settings(script: Script, around: Surroundings) -> Iterator[Finding]:
 
 def _order(script: Script, around: Surroundings) -> Iterator[Finding]:
     """What comes too late."""
-    for launch in script.launches:
-        first = launch.command
-        if first.background:
-            continue
-        for later in script.commands:
-            same = min(len(later.branch), len(first.branch))
-            behind = later.line > first.line and later.branch[:same] == first.branch[:same]
-            if not behind or later.words[0].text in ("fi", "done", "wait"):
-                continue
+    first = [one for one in script.launches if not one.command.background]
+    shell = next((one for one in first if one.replaces and not one.command.branch), None)
+    never = next((one for one in script.commands if shell and _behind(one, shell)), None)
+    if shell and never:
+        name = never.words[0].text
+        text = f"`exec` in line {shell.line} makes the shell the launcher: {name} never runs."
+        yield found("L5", around.at(never.line), text, value=name)
+        return
+    beside = (one for one in script.commands if one.background and one.words[0].text != "wait")
+    for later in itertools.islice(beside, MOST_BESIDE):
+        launch = next((one for one in first if _behind(later, one)), None)
+        if launch is not None:
             name = later.words[0].text
-            if launch.replaces and not first.branch:
-                text = f"`exec` in line {first.line} makes the shell the launcher: {name} never runs."
-                yield found("L5", around.at(later.line), text, value=name)
-                break
-            if later.background:
-                text = f"{name} should run beside the training, and starts after {launch.program} (line {first.line})."
-                yield found("L5", around.at(later.line), text, value=name, severity="warning")
+            text = f"{name} should run beside the training, and starts after {launch.program} (line {launch.line})."
+            yield found("L5", around.at(later.line), text, value=name, severity="warning")
+
+
+def _behind(later: Command, launch: Launch) -> bool:
+    """Whether a command is reached by what comes behind a launcher, in its branch or around it."""
+    branch = launch.command.branch
+    same = min(len(later.branch), len(branch))
+    return later.line > launch.line and later.branch[:same] == branch[:same]
 
 
 def _started(script: Script, around: Surroundings) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,8 @@ from .nodes import Unreadable, plain
 from .rules import found, once
 
 _HEADER = re.compile(r"\s*\[+\s*([^\[\]]+?)\s*\]+")
+LONGEST = 300
+"""Letters of a line in which a key is looked for."""
 _KEY = re.compile(r"\s*([A-Za-z0-9_\-.\"' ]+?)\s*=")
 
 
@@ -70,7 +73,7 @@ def _preset(
 ) -> list[Finding]:
     """One preset; what it is together with what it builds on only where its own values are right."""
     findings: list[Finding] = []
-    for path, value in _values(table):
+    for path, value in itertools.islice(_values(table), variables.MOST):
         findings += _value(path, value, _at(file, lines, prefix + path))
     own = table.get("env")
     hidden = isinstance(own, dict) and own.get("CUDA_VISIBLE_DEVICES") == ""
@@ -134,7 +137,7 @@ def _lines(text: str) -> dict[str, int]:
     made: dict[str, int] = {}
     header = ""
     for number, line in enumerate(text.splitlines(), 1):
-        table, key = _HEADER.match(line), _KEY.match(line)
+        table, key = _HEADER.match(line[:LONGEST]), _KEY.match(line[:LONGEST])
         if table:
             header = _plain(table[1])
             made.setdefault(header, number)

@@ -87,6 +87,7 @@ def look(source: str | bytes) -> Seen:
         elif isinstance(node, ast.Name):
             seen.mentioned.add(node.id)
     seen.writes.sort(key=lambda one: one.line)
+    del seen.writes[variables.MOST :]
     seen.calls.sort(key=lambda one: one[1])
     return seen
 

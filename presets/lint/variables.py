@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -34,6 +36,8 @@ PLACEHOLDER = re.compile(
 """What stands where a secret is still to be written, and what is none: a short number, the path of a file."""
 SOCKETS = ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD")
 MOST_SOCKETS = 64
+MOST = 500
+"""Variables of one place that are looked at."""
 
 
 def check(name: str, value: str, where: str, nnodes: int | None = None) -> Iterator[Finding]:
@@ -60,7 +64,7 @@ def check_all(
     env: Mapping[str, str], where: Callable[[str], str], nnodes: int | None = None
 ) -> Iterator[Finding]:
     """All of `env`, and what two of them are together; `where` says where a variable stands."""
-    for name, value in env.items():
+    for name, value in itertools.islice(env.items(), MOST):
         yield from check(name, value, where(name), nnodes)
     counts = [whole(env.get(name, "")) or 0 for name in SOCKETS]
     if counts[0] * counts[1] > MOST_SOCKETS:
@@ -118,9 +122,18 @@ def _loose(fact: nccl.Variable, value: str, where: str) -> Iterator[Finding]:
 
 def _misspelt(name: str) -> bool:
     """Whether a name outside of the families is one of theirs but for a letter or two."""
-    near = _nearest(name) if "_" in name and name[:1] in "NnTt" else ""
-    return bool(near) and difflib.SequenceMatcher(None, name.upper(), near).ratio() >= 0.9
+    parts = name.upper().split("_")
+    first = parts[parts[0] == "TORCH"] if parts[1:] else ""
+    if not 3 <= len(first) <= 5 or _alike(first, "NCCL") < 0.7 or first == "NCCL" == name[:4]:
+        return False
+    near = _nearest(name)
+    return bool(near) and _alike(name.upper(), near) >= 0.9
 
 
+def _alike(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()
+
+
+@functools.lru_cache(maxsize=1000)
 def _nearest(name: str) -> str:
-    return next(iter(difflib.get_close_matches(name.upper(), nccl.catalogue(), n=1, cutoff=0.75)), "")
+    return next(iter(difflib.get_close_matches(name.upper()[:60], nccl.catalogue(), n=1, cutoff=0.75)), "")

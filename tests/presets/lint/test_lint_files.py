@@ -126,6 +126,7 @@ CASES: list[tuple[str, tuple[str, str], int]] = [
     ("L20", deepspeed((STAGE, '"stage": 2, "offload_optimizer": {"device": "cpu"}')), 8),
     ("L30", deepspeed((STAGE, '"stage": 4')), 8),
     ("L30", deepspeed((STAGE, '"stage": 2, "offload_optimizer": {"device": "ssd"}')), 8),
+    ("L30", deepspeed(('"train_micro_batch_size_per_gpu": 4', '"train_micro_batch_size_per_gpu": "4"')), 3),
     ("L31", deepspeed(('"train_batch_size"', '"train_batchsize"')), 2),
     ("L32", deepspeed((STAGE, '"stage": 2,\n    "offload_param": {"device": "cpu"}')), 9),
     ("L32", deepspeed((STAGE, '"stage": 3, "offload_optimizer": {"device": "nvme"}')), 8),

@@ -139,3 +139,22 @@ def test_a_launcher_with_nothing_behind_it(word: str) -> None:
         "-",
     ):
         sound(lint_text(f"{word} {option}"))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("many.sh", "".join(f"export NCL_{number}=1\n" for number in range(20_000))),
+        ("beside.sh", "torchrun t.py\nx &\n" * 20_000),
+        ("nested.sh", "$(" * 100_000),
+        ("spaces.toml", "a" + " " * 900_000 + "\n[" + " " * 100_000),
+        ("deep.json", "[" * 500_000),
+        ("deep.yaml", "? " * 500_000),
+        ("deep.py", "-" * 900_000),
+    ],
+    ids=lambda value: value[:12],
+)
+def test_a_large_file_takes_seconds(name: str, text: str) -> None:
+    """None of these is quadratic: they took minutes when they were."""
+    sound(lint_file(name, text.encode(), documents))
