@@ -5,6 +5,7 @@ Keys and options: DeepSpeed 0.19 (`deepspeed/runtime/config.py`, `deepspeed/laun
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shlex
@@ -27,7 +28,7 @@ HEAD_SCRIPT = "deepspeed.sh"
 """In the run directory."""
 
 VARIABLE = "DISTUI_DEEPSPEED_CONFIG"
-"""Path of the configuration, for a script that asks for it itself."""
+"""Path of the configuration (or itself, see `travelling`), for a script that asks for it."""
 MARKER = "DISTUI_DEEPSPEED_RUN"
 """By which the ranks that the head started over ssh are known on each node."""
 
@@ -173,6 +174,14 @@ def _check_offload(name: str, device: str, strategy: Strategy) -> None:
         )
 
 
+def travelling(text: str) -> str:
+    """A configuration in place of its path: DeepSpeed and Accelerate read it so, too (their own base64).
+
+    What the head starts on other nodes is told of the head's files, which are not there.
+    """
+    return base64.urlsafe_b64encode(text.encode()).decode()
+
+
 def environment(backend: str, path: str) -> dict[str, str]:
     """For every rank. DeepSpeed takes a machine for one with GPUs unless it is told."""
     return {VARIABLE: path, **({"DS_ACCELERATOR": "cpu"} if backend == "gloo" else {})}
@@ -181,9 +190,9 @@ def environment(backend: str, path: str) -> dict[str, str]:
 # --- its own launcher ----------------------------------------------------------------------------------------
 
 
-def starts_each_node(launch: Launch) -> bool:
-    """Whether each node starts its own ranks (`--no_ssh`), so that no ssh between nodes is needed."""
-    return "--no_ssh" in launch.extra
+def starts_all(launch: Launch) -> bool:
+    """Whether the head starts the ranks of all nodes, over ssh; with `--no_ssh` each node starts its own."""
+    return launch.nnodes > 1 and "--no_ssh" not in launch.extra
 
 
 def argv(python: str, launch: Launch, run_dir: str) -> tuple[str, ...]:
@@ -202,9 +211,9 @@ def argv(python: str, launch: Launch, run_dir: str) -> tuple[str, ...]:
     if launch.nnodes == 1:
         return (*base, "--hostfile", "/dev/null", *rest)  # a file of an earlier job must not count
     several = (*base, "--hostfile", f"{run_dir}/{HOST_FILE}", "--master_addr", HEAD)
-    if starts_each_node(launch):
-        return (*several, "--node_rank", NODE, *rest)
-    return ("sh", f"{run_dir}/{HEAD_SCRIPT}", NODE, *several, *rest)
+    if starts_all(launch):
+        return ("sh", f"{run_dir}/{HEAD_SCRIPT}", NODE, *several, *rest)
+    return (*several, "--node_rank", NODE, *rest)
 
 
 def files(launch: Launch, env: Mapping[str, str]) -> dict[str, str]:
@@ -212,7 +221,7 @@ def files(launch: Launch, env: Mapping[str, str]) -> dict[str, str]:
     if launch.nnodes == 1:
         return {}
     made = {HOST_FILE: hostfile(launch)}
-    if not starts_each_node(launch):
+    if starts_all(launch):
         made |= {ENV_FILE: env_file({**env, MARKER: launch.run}), HEAD_SCRIPT: head_script(launch)}
     return made
 

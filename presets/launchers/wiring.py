@@ -32,18 +32,16 @@ def wire(
 
     `python` starts a launcher of another program's. Raises PlanError.
     """
-    launch = _with_options(launch, look, run_dir)
-    path = f"{run_dir}/{deepspeed.CONFIG_FILE}"
+    files = _deepspeed_config(preset, look)
+    where = _where(preset, launch, files, run_dir)
+    launch = _with_options(launch, look, where)
     own = look.reader == "trainer" and preset.strategy.kind == "deepspeed"
-    config = accelerate.config(preset, launch, backend, path, own_precision=own)
+    config = accelerate.config(preset, launch, backend, where, own_precision=own)
     added = accelerate.environment(config)
-    files: dict[str, str] = {}
     if preset.batch.accumulation > 1 and preset.strategy.kind != "deepspeed":
         added["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = str(preset.batch.accumulation)
     if preset.strategy.kind == "deepspeed":
-        reader: deepspeed.Reader = look.reader if look.reader in ("trainer", "accelerate") else "deepspeed"
-        files[deepspeed.CONFIG_FILE] = deepspeed.text(deepspeed.config(preset, reader))
-        added |= deepspeed.environment(backend, path)
+        added |= deepspeed.environment(backend, where)
     notes = _notes(preset, look)
     # What the user wished for wins: the preset's fields are only where these come from.
     added = {name: value for name, value in added.items() if name not in env}
@@ -53,6 +51,21 @@ def wire(
             notes=(*notes, *_idle(launch)),
         )  # fmt: skip
     return _own(preset, launch, config, backend, run_dir, python, {**env, **added}, added, files, notes)
+
+
+def _deepspeed_config(preset: Preset, look: Obeys) -> dict[str, str]:
+    """DeepSpeed's configuration as a file of the run directory. Raises PlanError."""
+    if preset.strategy.kind != "deepspeed":
+        return {}
+    reader: deepspeed.Reader = look.reader if look.reader in ("trainer", "accelerate") else "deepspeed"
+    return {deepspeed.CONFIG_FILE: deepspeed.text(deepspeed.config(preset, reader))}
+
+
+def _where(preset: Preset, launch: torchrun.Launch, files: Mapping[str, str], run_dir: str) -> str:
+    """What the ranks are given for DeepSpeed's configuration: its path, where that is the same as the launcher's."""
+    if preset.launcher.kind == "deepspeed" and deepspeed.starts_all(launch) and files:
+        return deepspeed.travelling(files[deepspeed.CONFIG_FILE])
+    return f"{run_dir}/{deepspeed.CONFIG_FILE}"
 
 
 def _own(
@@ -81,13 +94,12 @@ def _own(
     return Wired(launcher="command", argv=argv, env=added, files=files, notes=(*notes, said))
 
 
-def _with_options(launch: torchrun.Launch, look: Obeys, run_dir: str) -> torchrun.Launch:
+def _with_options(launch: torchrun.Launch, look: Obeys, where: str) -> torchrun.Launch:
     """The script's own arguments, with those by which it takes DeepSpeed's configuration."""
     if look.how is None or not look.options:
         return launch
     script, *args = launch.command
-    path = f"{run_dir}/{deepspeed.CONFIG_FILE}"
-    return replace(launch, command=(script, *look.options, path, *args))
+    return replace(launch, command=(script, *look.options, where, *args))
 
 
 def _torchrun(preset: Preset, launch: torchrun.Launch) -> tuple[str, ...]:

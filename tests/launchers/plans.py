@@ -21,10 +21,11 @@ OF_ACCELERATE = ["single", "ddp", "fsdp2", "fsdp2-zero2", "fsdp2-offload", "hsdp
 
 
 def plan(
-    preset: str, *overrides: str, nnodes: int = 1, request: Request | None = None, **place: Any
+    preset: str, *overrides: str, nnodes: int | str = 1, script: str = "train.py", **place: Any
 ) -> Plan:
     """The plan of train.py under a shipped preset; by default on nodes of 8 GPUs."""
     loaded = load(preset, overrides, cwd=Path("/"), env={"HOME": "/nonexistent"})
-    asked = Request(script="train.py", args=("--lr", "1"), nnodes=nnodes)
+    args = ("--lr", "1") if script == "train.py" else ()
+    asked = Request(script=script, args=args, nnodes=nnodes)
     nodes = None if nnodes != 1 else 1
     return make_plan(loaded, asked, replace(PLACE, **{"nodes": nodes, **place}))
