@@ -127,5 +127,5 @@ def _full(name: str) -> str:
 def nearest(name: str) -> str:
     """The option that is meant by an unknown one, with `--`; "" where none is near."""
     plain = name.lstrip("-").partition("=")[0].replace("_", "-")
-    near = difflib.get_close_matches(plain, sorted(VALUES | SWITCHES), n=1, cutoff=0.6)
+    near = difflib.get_close_matches(plain, sorted(VALUES | SWITCHES), n=1, cutoff=0.7)
     return f"--{near[0]}" if near else ""
