@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from .hardware import GB
-from .memory_layout import Layout, layout_of
+from .memory_layout import layout_of
 from .memory_model import (
     CONTEXT_BYTES,
     CPU,
@@ -94,18 +93,8 @@ def estimate(
         kept=found.kept,
         host=found.host,
         disk=found.disk,
-        notes=(*layout.notes, *_whole_first(layout, model, form, limit)),
+        notes=layout.notes,
     )
-
-
-def _whole_first(layout: Layout, model: Shape, form: Format, limit: float) -> tuple[str, ...]:
-    """A note where what is divided does not fit while it is still whole."""
-    divided = layout.engine == "fsdp" or max(layout.tp, layout.pp) > 1
-    whole = form.weights * model.parameters
-    if not divided or whole <= USABLE * limit:
-        return ()
-    before = f"parallelize() has the whole model on each GPU before it divides it, {whole / GB:.0f} GB, which do not fit"
-    return (f"{before}: divide it in the script, from the meta device on.",)
 
 
 def estimate_for(

@@ -211,17 +211,6 @@ def test_experts_are_not_guessed_at() -> None:
     assert of("ddp").notes == ()
 
 
-def test_what_is_divided_is_whole_first() -> None:
-    def notes(name: str, limit: float) -> tuple[str, ...]:
-        return estimate_for(preset(name), MODEL, BF16, 8, limit).notes
-
-    for name in ("fsdp2", "fsdp2-offload", "fsdp1", "tp", "pp-1f1b"):
-        (said,) = notes(name, 15 * GB)
-        assert "before it divides it, 14 GB, which do not fit" in said
-        assert notes(name, 16 * GB) == ()
-    assert notes("zero1", 15 * GB) == notes("ds-zero3", 15 * GB) == ()
-
-
 def test_the_format_that_a_preset_implies() -> None:
     assert format_for(preset("fsdp2")) is FP32
     assert format_for(preset("fsdp2", "precision.param=bf16")) is FP32

@@ -72,8 +72,8 @@ def parallelize(
 ) -> Union[nn.Module, Tuple[nn.Module, torch.optim.Optimizer]]:
     """The model made parallel as the preset says; with an optimizer class, that optimizer built for it too.
 
-    Joins the process group if the script did not, and moves the model to `device()`. `options` go to
-    the optimizer. Raises ParallelizeError.
+    Joins the process group if the script did not, and moves to `device()` what of the model this rank holds: where
+    it is divided, it need not fit there whole. `options` go to the optimizer. Raises ParallelizeError.
     """
     found = settings.current()
     usage = "write model, optimizer = parallelize(model, torch.optim.AdamW, lr=3e-4)"
@@ -82,7 +82,7 @@ def parallelize(
     if found.strategy == "zero1" and optimizer is None:
         raise ParallelizeError(f"strategy zero1 divides the optimizer, so it has to build it: {usage}")
     _join(found)
-    model = _made_parallel(model.to(device()), found)
+    model = _made_parallel(model, found)
     if optimizer is None:
         return model
     if found.strategy == "zero1":
@@ -183,13 +183,12 @@ def _join(found: Settings) -> None:
 def _made_parallel(model: nn.Module, found: Settings) -> nn.Module:
     """Cut, divide, wrap: from the outermost dimension of the mesh to the data."""
     if found.strategy == "single":
-        _compute_in(model, found.param)
+        _compute_in(model.to(device()), found.param)
         return model
     groups = arrangement.arrange(found, device(), world_size())
     stage, stages, loss = coordinates()["pp"], found.size("pp"), None
     if found.strategy in ("fsdp1", "fsdp2") or max(stages, found.size("ep")) > 1:
-        for value in [*model.parameters(), *model.buffers()]:
-            dist.broadcast(value.detach(), src=0)  # these, unlike DDP, trust the ranks to start equal
+        _make_equal(model)  # these, unlike DDP, trust the ranks to start equal
     if stages > 1:
         loss = pipeline.cut(model, stage, stages)
     if found.size("tp") > 1:
@@ -200,13 +199,22 @@ def _made_parallel(model: nn.Module, found: Settings) -> nn.Module:
     if groups.cp is not None:
         context.divide(model, groups.cp)
     if found.strategy in ("ddp", "zero1"):
-        _compute_in(model, found.param)
+        _compute_in(model.to(device()), found.param)
     if loss is None:
         return data.wrap(model, found, groups)
     line, replicas = groups.mesh["pp"].get_group(), groups.mesh["data"].get_group()
     if found.strategy == "ddp":
         return pipeline.Pipeline(model, loss, found, line, replicas)
     return pipeline.Pipeline(data.wrap(model, found, groups), loss, found, line)
+
+
+def _make_equal(model: nn.Module) -> None:
+    """Give every rank the weights of rank 0, one tensor at a time through the device: the whole may not fit there."""
+    for value in [*model.parameters(), *model.buffers()]:
+        there = value.detach().to(device())
+        dist.broadcast(there, src=0)
+        if there.data_ptr() != value.data_ptr():
+            value.detach().copy_(there)
 
 
 def _compute_in(model: nn.Module, dtype: torch.dtype) -> None:
