@@ -133,3 +133,25 @@ def test_the_table_of_further_keys_wins_in_both(tmp_path: Path, monkeypatch: pyt
         name: value.lower() for name, value in mine.items()
     }
     assert sys.modules["accelerate"].__version__ >= "1.10"
+
+
+@pytest.mark.parametrize("preset", ["fsdp2", "fsdp2-zero2", "fsdp1", "fsdp1-grad-op", "fsdp1-hybrid-zero2"])
+def test_its_plugin_takes_the_environment(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What every rank's Accelerator makes of the variables, as far as a machine without GPUs can."""
+    from accelerate.utils import FullyShardedDataParallelPlugin
+
+    env = plan(preset, 'strategy.wrap=["Block"]').env
+    for name, value in env.items():
+        if name.startswith(OURS):
+            monkeypatch.setenv(name, value)
+    monkeypatch.setenv("FSDP_SYNC_MODULE_STATES", "false")  # which asks for a GPU at once
+    monkeypatch.setenv("FSDP_CPU_RAM_EFFICIENT_LOADING", "false")
+    made = FullyShardedDataParallelPlugin()
+    assert made.fsdp_version == (2 if preset.startswith("fsdp2") else 1)
+    assert made.transformer_cls_names_to_wrap == ["Block"]
+    if made.fsdp_version == 2:
+        assert made.reshard_after_forward is (preset == "fsdp2")
+    else:
+        wanted = {"fsdp1": "FULL_SHARD", "fsdp1-grad-op": "SHARD_GRAD_OP"}
+        assert made.sharding_strategy.name == wanted.get(preset, "_HYBRID_SHARD_ZERO2")
+        assert made.use_orig_params is True
