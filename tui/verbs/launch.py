@@ -7,6 +7,7 @@ import asyncio
 import json
 import sys
 import time
+from collections.abc import Sequence
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -19,19 +20,34 @@ from ..host_arguments import asked as hosts_asked
 from ..starting import Prepared, host_pairs, nccl_pairs, pairs, prepare, prepare_command
 
 if TYPE_CHECKING:
+    from ...presets.finding import Finding
     from ..hosting import Ordered as OnHosts
     from ..ordering import Ordered
 
 
 def launch(options: argparse.Namespace) -> int:
     """Start a script under a preset, then the cockpit, or text where there is no terminal."""
-    prepared = _prepare(options)
-    return show(prepared, options) if options.dry_run else begin(prepared, options)
+    found = prepared(options)
+    if options.dry_run:
+        return show(found, options, _findings(found, options))
+    if options.on != "local" or hosts_asked(options):
+        for one in _findings(found, options):
+            if one.severity == "error":  # of nodes that cost money from now on
+                sys.stderr.write(f"distui: {one.id} {one.where}: {one.text} {one.remedy}\n")
+    return begin(found, options)
 
 
 def plan(options: argparse.Namespace) -> int:
     """The same as `launch --dry-run`."""
-    return show(_prepare(options), options)
+    found = prepared(options)
+    return show(found, options, _findings(found, options))
+
+
+def _findings(found: Prepared | Ordered | OnHosts, options: argparse.Namespace) -> list[Finding]:
+    """What the check of the plan says. Raises RunError and PresetError."""
+    from .lint import of_plan  # what only a look at the plan needs
+
+    return of_plan(found.plan, options)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -65,7 +81,7 @@ def _free_name(base: str) -> str:
     )
 
 
-def _prepare(options: argparse.Namespace) -> Prepared | Ordered | OnHosts:
+def prepared(options: argparse.Namespace) -> Prepared | Ordered | OnHosts:
     if hosts_asked(options):
         from .on_hosts import prepare_launch as prepare_on_hosts
 
@@ -122,9 +138,16 @@ def _count(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.isdecimal() else text
 
 
-def show(prepared: Prepared | Ordered | OnHosts, options: argparse.Namespace) -> int:
-    """Print what would be done."""
-    sys.stdout.write(json.dumps(prepared.json()) + "\n" if options.json else prepared.text())
+def show(
+    prepared: Prepared | Ordered | OnHosts, options: argparse.Namespace, found: Sequence[Finding] = ()
+) -> int:
+    """Print what would be done, and what was found on it."""
+    if options.json:
+        document = prepared.json() | ({"findings": [one.as_dict() for one in found]} if found else {})
+        sys.stdout.write(json.dumps(document) + "\n")
+        return 0
+    lines = [f"  {one.severity} {one.id} {one.where}: {one.text} {one.remedy}".rstrip() for one in found]
+    sys.stdout.write(prepared.text() + "\n".join(["", "lint", *lines, ""] if lines else []))
     return 0
 
 

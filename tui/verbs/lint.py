@@ -114,17 +114,31 @@ def _launch(options: argparse.Namespace) -> list[Finding]:
     return lint_plan(plan, loaded, **about)
 
 
-def _elsewhere(options: argparse.Namespace, about: dict[str, Any]) -> Plan:
-    """The plan for nodes that are not this machine; what is known of them goes into `about`. Raises RunError."""
+def of_plan(plan: Plan, options: argparse.Namespace) -> list[Finding]:
+    """What is to be said of a plan that a launch made; nothing of a task of the user's own. Raises PresetError."""
+    if not plan.preset:
+        return []
+    source = None if options.no_python or options.module else local.read_source(Path(options.rest[0]))
+    return lint_plan(plan, load(options.preset, options.set), source=source, **_nodes(options))
+
+
+def _nodes(options: argparse.Namespace) -> dict[str, Any]:
+    """What is known of nodes that are not this machine. Raises RunError."""
     if hosts_asked(options):
         from .on_hosts import hosts_of
 
-        about["hosts"] = len(hosts_of(options))
-    else:
-        from .cluster import resources
+        return {"hosts": len(hosts_of(options))}
+    if options.on == "local":
+        return {}
+    from .cluster import resources
 
-        about |= {"resources": resources(options), "managed": options.managed}
-    return launch._prepare(options).plan
+    return {"resources": resources(options), "managed": options.managed}
+
+
+def _elsewhere(options: argparse.Namespace, about: dict[str, Any]) -> Plan:
+    """The plan for nodes that are not this machine; what is known of them goes into `about`. Raises RunError."""
+    about |= _nodes(options)
+    return launch.prepared(options).plan
 
 
 def documents(text: str) -> list[Node]:

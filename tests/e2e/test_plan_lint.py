@@ -1,0 +1,19 @@
+"""A plan says what lint finds on it, as text and as JSON; a plan on which nothing is found says nothing."""
+
+from __future__ import annotations
+
+from .runs import EXAMPLES, World
+
+
+def test_a_plan_with_what_was_found_on_it(world: World) -> None:
+    words = ("--nproc-per-node", "2", "--env", "NCCL_TIMEOUT=5", "--", str(EXAMPLES / "plain_ddp.py"))
+    text = world.distui("plan", "ddp", *words).fine().out
+    assert "\nlint\n  error L1 NCCL_TIMEOUT: Neither NCCL nor torch reads NCCL_TIMEOUT" in text
+    (found,) = world.distui("plan", "ddp", "--json", *words).fine().json()["findings"]
+    assert (found["id"], found["severity"], found["where"]) == ("L1", "error", "NCCL_TIMEOUT")
+    assert found["remedy"]
+
+
+def test_nothing_found_nothing_said(world: World) -> None:
+    words = ("plan", "ddp", "--nproc-per-node", "2", "--", str(EXAMPLES / "chargpt.py"))
+    assert "\nlint\n" not in world.distui(*words).fine().out
