@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from .errors import PlanError
 from .hardware import GB, Gpus, parse_gpus
-from .memory import FORMATS, Estimate, Shape, compare, needed, shape
+from .memory import FORMATS, Estimate, Shape, compare, estimate, estimate_for, needed, shape
+from .memory_rows import hybrid
+from .model import Precision, Preset, Strategy
 
 HUGE = 40 * GB
 """Parameters from which dividing each matrix product pays on many nodes."""
@@ -45,7 +48,7 @@ QUESTIONS = (
     _question("script", "What divides the model in your script?", parallelize="parallelize(), or nothing yet",
               trainer="Accelerate or the HF Trainer", deepspeed="DeepSpeed",
               own="the script itself: DDP, FSDP or another wrapper"),
-    _question("sequences", "How long are the sequences?", usual="up to 8,192 positions", long="32,768 or more"),
+    _question("sequences", "How long are the sequences?", _4096="a few thousand positions", _32768="tens of thousands"),
     _question("experts", "Has the model mixture-of-experts layers?", no="no", yes="yes"),
 )  # fmt: skip
 """In the order in which they are asked."""
@@ -60,7 +63,7 @@ class Recommendation:
 
     preset: str
     reasons: tuple[str, ...]
-    """Sentences."""
+    """Sentences; numbers are for weights in 16 bit and layers that are recomputed."""
     nproc: int
     """Ranks on each node."""
     nodes: int
@@ -68,6 +71,10 @@ class Recommendation:
     """As the memory estimate takes it: "8B"."""
     hardware: str
     """The GPUs of a node: "8xA10"."""
+    seq: str
+    """Positions of a sequence, as they were counted."""
+    format: str
+    """Number formats as they were counted, a name of memory.FORMATS; layers were counted as recomputed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,16 +85,22 @@ class _Case:
     model: Shape
     gpus: Gpus
     nodes: int
-    estimates: list[Estimate]
+    candidates: list[tuple[str, Estimate]]
+    """Presets that a script of this kind can obey, from the simplest on."""
 
     @property
     def ranks(self) -> int:
         return self.nodes * self.gpus.count
 
     @property
-    def first(self) -> Estimate | None:
-        """The simplest strategy that fits."""
-        return next((one for one in self.estimates if one.fits), None)
+    def limit(self) -> float:
+        """Bytes of a GPU."""
+        return self.gpus.memory_gb * GB
+
+    @property
+    def first(self) -> tuple[str, Estimate] | None:
+        """The simplest that fits."""
+        return next((one for one in self.candidates if one[1].fits), None)
 
     def says(self, question: str, *choices: str) -> bool:
         return self.answers[question] in choices
@@ -107,20 +120,42 @@ def recommend(answers: Answers) -> Recommendation:
         nodes=case.nodes,
         params=answers["model"],
         hardware=f"{answers['count']}x{answers['gpu']}",
+        seq=answers["sequences"],
+        format="mixed" if preset.startswith("ds-") else "bf16",
     )
 
 
 def _case(answers: Answers) -> _Case:
-    gpus = parse_gpus(f"{answers['count']}x{answers['gpu']}")
-    nodes = int(answers["nodes"])
-    model = _model(answers)
-    found = compare(model, FORMATS["bf16"], nodes * gpus.count, gpus.memory_gb * GB)
-    return _Case(answers=answers, model=model, gpus=gpus, nodes=nodes, estimates=found)
+    gpus, nodes = parse_gpus(f"{answers['count']}x{answers['gpu']}"), int(answers["nodes"])
+    model = replace(
+        shape(int(answers["model"].removesuffix("B")) * GB), seq=int(answers["sequences"]), recompute=True
+    )
+    found = _candidates(answers["script"], model, gpus.count * nodes, gpus.memory_gb * GB)
+    return _Case(answers=answers, model=model, gpus=gpus, nodes=nodes, candidates=found)
 
 
-def _model(answers: Answers) -> Shape:
-    usual = shape(int(answers["model"].removesuffix("B")) * GB)
-    return Shape(parameters=usual.parameters, layers=usual.layers, hidden=usual.hidden, recompute=True)
+def _candidates(script: str, model: Shape, ranks: int, limit: float) -> list[tuple[str, Estimate]]:
+    names = {"single": "single", "ddp": "ddp", "zero1": "zero1", "zero2": "fsdp2-zero2", "zero3": "fsdp2"}
+    plain = [(names[one.strategy.key], one) for one in compare(model, FORMATS["bf16"], ranks, limit)]
+    if script in ("parallelize", "own"):
+        return plain
+    staged = [
+        (preset.name, estimate_for(preset, model, FORMATS["mixed"], ranks, limit)) for preset in _STAGES
+    ]
+    return staged if script == "deepspeed" else [plain[0], *staged]
+
+
+_SHARDED: Mapping[Literal[1, 2, 3], str] = {
+    1: "the optimizer's states in shards", 2: "gradients in shards, too", 3: "everything in shards",
+}  # fmt: skip
+_STAGES = tuple(
+    Preset(
+        name=f"ds-zero{stage}", title=f"DeepSpeed's ZeRO-{stage}", summary=why,
+        strategy=Strategy(kind="deepspeed", stage=stage), precision=Precision(param="bf16"),
+    )
+    for stage, why in _SHARDED.items()
+)  # fmt: skip
+"""What of the shipped presets memory depends on."""
 
 
 def _decide(case: _Case) -> tuple[str, list[str]]:
@@ -131,7 +166,7 @@ def _decide(case: _Case) -> tuple[str, list[str]]:
         return _deepspeed(case)
     if case.ranks > 1 and case.says("experts", "yes"):
         return _experts(case)
-    if case.ranks > 1 and case.says("sequences", "long"):
+    if case.ranks > 1 and case.says("sequences", "32768"):
         return _long(case)
     return _fitting(case)
 
@@ -141,41 +176,28 @@ def _own(case: _Case) -> tuple[str, list[str]]:
     why = "A script that divides its model itself decides alone: the preset starts the ranks and sets their environment."
     if case.first is None:
         return name, [why, _too_large(case)]
-    fitting = (
-        f"By the estimate, {case.first.strategy.title} is the simplest that fits, if the script can do it."
-    )
-    return name, [why, fitting]
+    title = case.first[1].strategy.title
+    return name, [why, f"By the estimate, {title} is the simplest that fits, if the script can do it."]
 
 
 def _deepspeed(case: _Case) -> tuple[str, list[str]]:
-    names = {
-        "single": "single",
-        "ddp": "ddp",
-        "zero1": "ds-zero1",
-        "zero2": "ds-zero2",
-        "zero3": "ds-zero3",
-    }
-    who = "DeepSpeed" if case.says("script", "deepspeed") else "Accelerate and the HF Trainer"
-    first = case.first
-    if first is None:
+    if case.first is None:
         return "ds-zero3-cpu", [
             _too_large(case),
             "DeepSpeed can let parameters and optimizer rest in host memory.",
         ]
-    name = names[first.strategy.key]
-    if name == "ddp" and case.says("script", "deepspeed"):
-        name = "ds-zero1"
-    reasons = [_fits(first)]
-    if name.startswith("ds-"):
-        reasons.append(f"{who} obey{'s' * case.says('script', 'deepspeed')} a DeepSpeed configuration.")
-    if case.says("experts", "yes") or case.says("sequences", "long"):
+    name, fitting = case.first
+    reasons = [_fits(fitting)]
+    if name.startswith("ds-") and not case.says("script", "deepspeed"):
+        reasons.append("Accelerate and the HF Trainer obey a DeepSpeed configuration.")
+    if case.says("experts", "yes") or case.says("sequences", "32768"):
         reasons.append("Experts and long sequences are divided by presets for parallelize() only.")
     return name, reasons
 
 
 def _experts(case: _Case) -> tuple[str, list[str]]:
     reasons = ["The experts are divided over the ranks; the rest of the model is a replica a rank."]
-    if case.says("sequences", "long"):
+    if case.says("sequences", "32768"):
         reasons.append("For the long sequences raise mesh.cp in the same preset.")
     if case.says("model", "34B", "70B"):
         reasons.append("Raise mesh.ep until the experts fit, at most to their number.")
@@ -191,16 +213,15 @@ def _long(case: _Case) -> tuple[str, list[str]]:
 
 
 def _fitting(case: _Case) -> tuple[str, list[str]]:
-    first = case.first
-    if first is None:
+    if case.first is None:
         return "fsdp2-offload", [
             _too_large(case),
             "Parameters, gradients and optimizer state can rest in host memory, several times slower.",
         ]
-    if first.strategy.key != "zero3":
-        names = {"single": "single", "ddp": "ddp", "zero1": "zero1", "zero2": "fsdp2-zero2"}
-        return names[first.strategy.key], [_fits(first)]
-    if case.nodes > 1 and _one_node(case):
+    name, first = case.first
+    if name != "fsdp2":
+        return name, [_fits(first)]
+    if case.nodes > 1 and case.gpus.count > 1 and _replicated(case).fits:
         why = "One node's GPUs hold the model together: replicas over nodes spare the network."
         return "hsdp", [_fits(first), why, f"Set mesh.dp_replicate to the number of nodes, {case.nodes}."]
     if case.nodes >= 4 and case.gpus.count > 1 and case.model.parameters >= HUGE:
@@ -210,10 +231,9 @@ def _fitting(case: _Case) -> tuple[str, list[str]]:
     return "fsdp2", [_fits(first)]
 
 
-def _one_node(case: _Case) -> bool:
-    """Whether shards over the GPUs of one node are enough."""
-    inside = compare(case.model, FORMATS["bf16"], case.gpus.count, case.gpus.memory_gb * GB)
-    return case.gpus.count > 1 and inside[-1].fits
+def _replicated(case: _Case) -> Estimate:
+    """Shards inside a node, a replica of them a node."""
+    return estimate(hybrid(case.nodes), case.model, FORMATS["bf16"], case.ranks, case.limit)
 
 
 def _fits(one: Estimate) -> str:
@@ -224,7 +244,7 @@ def _fits(one: Estimate) -> str:
 
 
 def _too_large(case: _Case) -> str:
-    ranks = needed(case.model, FORMATS["bf16"], case.gpus.memory_gb * GB)
+    ranks = needed(case.model, FORMATS["bf16"], case.limit)
     if ranks is None:
         return f"One layer and its activations do not fit into {case.gpus.memory_gb:g} GB, on however many GPUs."
     return f"Nothing fits by the estimate: ZeRO-3 needs {ranks} such GPUs, and these are {case.ranks}."

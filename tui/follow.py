@@ -94,6 +94,8 @@ class LaunchForm:
     """For the memory estimate: a name of presets.memory.FORMATS."""
     seq: str = ""
     """For the memory estimate: positions of a sequence."""
+    recompute: str = ""
+    """For the memory estimate: "true" where every layer is computed anew in the backward pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from distui.presets.errors import PlanError
 from distui.presets.guide import QUESTIONS, recommend
-from distui.presets.hardware import parse_gpus
-from distui.presets.load import BUILTIN
-from distui.presets.memory import parse_parameters
+from distui.presets.hardware import GB, parse_gpus
+from distui.presets.load import BUILTIN, load
+from distui.presets.memory import FORMATS, estimate_for, parse_parameters, shape
 
 EASY = {
-    "model": "1B", "gpu": "H100", "count": "8", "nodes": "1", "script": "parallelize", "sequences": "usual",
+    "model": "1B", "gpu": "H100", "count": "8", "nodes": "1", "script": "parallelize", "sequences": "4096",
     "experts": "no",
 }  # fmt: skip
 
@@ -53,6 +54,26 @@ def test_every_path_ends_at_a_preset_that_ships_with_reasons() -> None:
     }
 
 
+@pytest.mark.parametrize("script", ["parallelize", "trainer", "deepspeed"])
+def test_what_is_said_to_fit_fits_by_the_estimate_of_that_very_preset(script: str) -> None:
+    tried = set()
+    for answers in every():
+        found = recommend(answers)
+        said = "is the simplest that fits" in found.reasons[0]
+        if answers["script"] != script or not said or found.preset in ("3d", "fsdp2-tp"):
+            continue
+        model = replace(shape(parse_parameters(found.params)), seq=int(found.seq), recompute=True)
+        gpus, preset = parse_gpus(found.hardware), load(found.preset).preset
+        if found.preset == "hsdp":
+            preset = replace(preset, mesh=replace(preset.mesh, dp_replicate=found.nodes))
+        ranks = found.nproc * found.nodes
+        one = estimate_for(preset, model, FORMATS[found.format], ranks, gpus.memory_gb * GB)
+        assert one.fits, answers
+        assert f"about {one.total / GB:.0f} of" in found.reasons[0] or found.preset == "hsdp", answers
+        tried.add(found.preset)
+    assert len(tried) >= 3
+
+
 def test_questions_have_two_to_four_choices() -> None:
     assert all(2 <= len(question.choices) <= 4 for question in QUESTIONS)
     assert all(len(choice.text) < 60 for question in QUESTIONS for choice in question.choices)
@@ -69,9 +90,9 @@ def test_questions_have_two_to_four_choices() -> None:
         ({"count": "1"}, "single", "one GPU is the simplest"),
         ({"script": "own"}, "ddp", "decides alone"),
         ({"script": "trainer", "model": "8B"}, "ds-zero1", "Accelerate and the HF Trainer obey a"),
-        ({"script": "deepspeed"}, "ds-zero1", "DeepSpeed obeys a"),
+        ({"script": "deepspeed"}, "ds-zero1", "DeepSpeed's ZeRO-1 is the simplest"),
         ({"experts": "yes"}, "moe", "experts are divided"),
-        ({"sequences": "long"}, "context", "mesh.cp take a piece of each"),
+        ({"sequences": "32768"}, "context", "mesh.cp take a piece of each"),
         ({"model": "70B", "nodes": "8"}, "3d", "shortens the all-gathers"),
     ],
 )  # fmt: skip

@@ -176,6 +176,7 @@ async def test_the_guide_asks_and_takes_its_preset_into_the_form(here: Here) -> 
         assert screen.shelf.current.name == "hsdp"
         form = screen.form
         assert (form.nproc, form.nodes, form.params, form.hardware) == ("8", "2", "8B", "8xA10")
+        assert (form.seq, form.format, form.recompute) == ("4096", "bf16", "true")
         await planned(it, screen, "2 nodes need a place")
         assert "[4 memory]" in it.screen()
 

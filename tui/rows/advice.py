@@ -76,7 +76,7 @@ def asked(form: LaunchForm, preset: Preset, here: str = "") -> Advice | None:
         raise PlanError(f"sequence {form.seq}: a number of positions from 1 on.")
     model = replace(
         shape(size), seq=int(form.seq or Shape(parameters=1, layers=1, hidden=1).seq),
-        micro_batch=preset.batch.micro or 1,
+        micro_batch=preset.batch.micro or 1, recompute=form.recompute == "true",
     )  # fmt: skip
     counted = FORMATS[form.format] if form.format else format_for(preset)
     found = survey(model, counted, gpus.count, int(nodes), gpus.memory_gb * GB)

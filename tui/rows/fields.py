@@ -65,6 +65,7 @@ _OWN = (
     ("hardware", "GPU", "memory", "e.g. 8xA100-80GB",
      "The GPUs of a node, for the memory estimate alone: COUNTxNAME."),
     ("seq", "sequence", "memory", "2048", "Positions of a sequence, for the memory estimate alone."),
+    ("recompute", "recompute", "memory", "false", "Whether the script checkpoints activations: for the estimate."),
     ("format", "formats", "memory", "", ""),
 )  # fmt: skip
 """Name, label, heading, what stands there while it is empty, help."""
@@ -103,6 +104,8 @@ def _own(row: tuple[str, str, str, str, str], loaded: Loaded | None, hardware: s
             choices, value = nccl.LEVELS, "WARN"
             said = {} if loaded is None else loaded.preset.nccl.env
             value = said.get("NCCL_DEBUG", "WARN")
+        case "recompute":
+            choices = ("false", "true")
         case "format":
             choices, value = tuple(FORMATS), "fp32" if loaded is None else format_for(loaded.preset).name
             text = "; ".join(f"{one.name}: {one.text}" for one in FORMATS.values()) + "."

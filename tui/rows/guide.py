@@ -24,4 +24,10 @@ def end_rows(found: Recommendation, width: int) -> list[Row]:
     for reason in found.reasons:
         rows += wrap(reason, width, first="- ")
     ranks = f"{plural(found.nproc, 'rank')} a node, {plural(found.nodes, 'node')}"
-    return [*rows, (), ((f"{ranks}; model {found.params} on {found.hardware}", "dim"),)]
+    counted = f"Counted with weights in 16 bit, layers recomputed, {found.seq} positions."
+    return [
+        *rows,
+        (),
+        ((f"{ranks}; model {found.params} on {found.hardware}", "dim"),),
+        ((counted, "dim"),),
+    ]

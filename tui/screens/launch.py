@@ -18,7 +18,7 @@ from ...presets.errors import PlanError
 from ...runners.errors import RunError
 from ..advising import gpus_here
 from ..follow import LaunchError, LaunchForm, Preview
-from ..placing import SKY, kind_of
+from ..placing import LOCAL, SKY, kind_of
 from ..rows import advice
 from ..rows.cells import Row, wrap
 from ..rows.fields import KIND, fields, kind_override, launch_form
@@ -201,7 +201,7 @@ class LaunchScreen(Screen[None]):
             return []
         try:
             preset = self.app.source.preset(form.preset, form.overrides).preset
-            found = advice.asked(form, preset, self._hardware)
+            found = advice.asked(form, preset, self._hardware if kind_of(form.place) == LOCAL else "")
         except (LaunchError, PlanError) as error:
             return problem_rows([str(error)], width)
         if found is None:
@@ -234,13 +234,18 @@ class LaunchScreen(Screen[None]):
             return
         self.shelf.go(found.preset)
         told = {
-            "nproc": found.nproc,
-            "nodes": found.nodes,
+            "nproc": str(found.nproc),
+            "nodes": str(found.nodes) if found.nodes > 1 else "",
             "params": found.params,
-            "hardware": found.hardware,
         }
-        for name, value in told.items():
-            self.form_view.set(name, "" if name == "nodes" and value == 1 else str(value))
+        counted = {
+            "hardware": found.hardware,
+            "seq": found.seq,
+            "format": found.format,
+            "recompute": "true",
+        }
+        for name, value in (told | counted).items():
+            self.form_view.set(name, value)
         self.action_pane(PANES.index("memory") + 1)
 
     def action_save(self) -> None:
@@ -272,12 +277,9 @@ class LaunchScreen(Screen[None]):
         else:
             form = self.form
             found = [row for row in finding_rows(preview, 86) if preview.findings]
-            question = ConfirmScreen(
-                f"Start {form.name or form.script} with preset {form.preset}?",
-                [*found, *[()] * bool(found), *plan_rows(preview)],
-                "start",
-                self.app.view.ascii,
-            )
+            title = f"Start {form.name or form.script} with preset {form.preset}?"
+            rows = [*found, *[()] * bool(found), *plan_rows(preview)]
+            question = ConfirmScreen(title, rows, "start", self.app.view.ascii)
             self.app.push_screen(question, lambda yes: self._answered(yes, form))
 
     def _answered(self, yes: str | None, form: LaunchForm) -> None:
