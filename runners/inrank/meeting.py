@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 from .agreement import BROKEN
@@ -67,65 +68,63 @@ def alone(args: Any) -> None:
     args.rdzv_id = "%s-%d" % (os.environ.get("DISTUI_RUN_ID", "run"), os.getpid())
 
 
-def in_rounds(inner: Any, local_addr: str | None, stopping: Any) -> Any:
+class Rounds:
     """torch's static rendezvous, for which there is one round ever, with as many as are asked for.
 
     Its ranks share the launchers' store, and a restarted group would read the addresses of the one before. Here each
     round has a part of that store for itself and a port of its own for the ranks; a node joins the next one where
-    another has. `stopping`: whether to give up waiting.
+    another has. Has what plugin.Handler asks of a RendezvousHandler.
     """
-    from torch.distributed import PrefixStore
-    from torch.distributed.elastic.rendezvous import (
-        RendezvousHandler,
-        RendezvousInfo,
-        RendezvousStoreInfo,
-        RendezvousTimeoutError,
-    )
 
-    class Rounds(RendezvousHandler):  # type: ignore[misc]  # torch is not looked at for types
-        use_agent_store = False
-        number = 0
+    use_agent_store = False
+
+    def __init__(self, inner: Any, local_addr: str | None, stopping: Callable[[], bool]) -> None:
+        self._inner, self._local_addr, self._stopping = inner, local_addr, stopping
+        self._store: Any = None
+        self._number = 0
         """Of the round that this node is in, from 1."""
-        store: Any = None
 
-        def get_backend(self) -> str:
-            return "static"
+    def next_rendezvous(self) -> Any:
+        """Meet the others. Raises torch's RendezvousTimeoutError."""
+        from torch.distributed import PrefixStore
+        from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
 
-        def next_rendezvous(self) -> Any:
-            info = inner.next_rendezvous()
-            self.store, self.number = info.store, self.number + 1
-            while self.store.add(self.key(self.number), 0) >= info.world_size:
-                self.number += 1  # a round without this node: its launcher was started anew
-            came = self.store.add(self.key(self.number), 1)
-            deadline = time.monotonic() + JOIN_S
-            while came < info.world_size:
-                if stopping() or time.monotonic() > deadline:
-                    raise RendezvousTimeoutError("%d of %d nodes came" % (came, info.world_size))
-                time.sleep(LOOK_S)
-                came = self.store.add(self.key(self.number), 0)
-            part = PrefixStore("distui/round/%d" % self.number, self.store)
-            place = RendezvousStoreInfo.build(info.rank, part, local_addr)
-            return RendezvousInfo(part, info.rank, info.world_size, place)
+        info = self._inner.next_rendezvous()
+        self._store, self._number = info.store, self._number + 1
+        while self._came(self._number) >= info.world_size:
+            self._number += 1  # a round without this node: its launcher was started anew
+        self._await(self._came(self._number, 1), info.world_size)
+        part = PrefixStore("distui/round/%d" % self._number, self._store)
+        place = RendezvousStoreInfo.build(info.rank, part, self._local_addr)
+        return RendezvousInfo(part, info.rank, info.world_size, place)
 
-        def num_nodes_waiting(self) -> int:
-            try:
-                return int(self.store.add(self.key(self.number + 1), 0)) if self.store else 0
-            except BROKEN:  # the head has left: its ranks have ended, ours may still
-                return 0
+    def _await(self, came: int, wanted: int) -> None:
+        from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 
-        def key(self, number: int) -> str:
-            return "distui/came/%d" % number
+        deadline = time.monotonic() + JOIN_S
+        while came < wanted:
+            if self._stopping() or time.monotonic() > deadline:
+                raise RendezvousTimeoutError("%d of %d nodes came" % (came, wanted))
+            time.sleep(LOOK_S)
+            came = self._came(self._number)
 
-        def is_closed(self) -> bool:
-            return bool(inner.is_closed())
+    def _came(self, number: int, more: int = 0) -> int:
+        return int(self._store.add("distui/came/%d" % number, more))
 
-        def set_closed(self) -> None:
-            inner.set_closed()
+    def num_nodes_waiting(self) -> int:
+        try:
+            return self._came(self._number + 1) if self._store is not None else 0
+        except BROKEN:  # the head has left: its ranks have ended, ours may still
+            return 0
 
-        def get_run_id(self) -> str:
-            return str(inner.get_run_id())
+    def is_closed(self) -> bool:
+        return bool(self._inner.is_closed())
 
-        def shutdown(self) -> bool:
-            return bool(inner.shutdown())
+    def set_closed(self) -> None:
+        self._inner.set_closed()
 
-    return Rounds()
+    def get_run_id(self) -> str:
+        return str(self._inner.get_run_id())
+
+    def shutdown(self) -> bool:
+        return bool(self._inner.shutdown())

@@ -15,7 +15,7 @@ from . import relay, spawned
 from .agreement import Round
 from .group import Group, Stopped
 from .looking import fresh, look_often
-from .meeting import in_rounds
+from .meeting import Rounds
 
 
 class GaveUp(Exception):
@@ -46,7 +46,7 @@ def plug_in(group: Group, config: Any, each_look: Callable[[], None]) -> None:
         look_often(nodes)
         handler = get_rendezvous_handler(inner)
         if backend == "static":
-            handler = in_rounds(handler, params.local_addr, lambda: group.stopping)
+            handler = Rounds(handler, params.local_addr, lambda: group.stopping)
         relay.start(inner, group.plan, group.control, handler)
         return make_handler(group, handler, each_look, nodes)
 

@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 
-class Block(nn.Module):
+class Block(nn.Module):  # type: ignore[misc]
     """Two layers."""
 
     def __init__(self, width: int) -> None:
@@ -29,7 +29,7 @@ class Block(nn.Module):
         return x + self.out(torch.relu(self.into(x)))
 
 
-class Model(nn.Module):
+class Model(nn.Module):  # type: ignore[misc]
     """A few blocks."""
 
     def __init__(self, width: int = 32) -> None:

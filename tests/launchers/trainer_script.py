@@ -11,7 +11,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 
-class Counting(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+class Counting(torch.utils.data.Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]
     """Rows of consecutive numbers."""
 
     def __len__(self) -> int:

@@ -23,7 +23,7 @@ import os, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 total = torch.ones(1) * (dist.get_rank() + 1)
 dist.all_reduce(total)
-print("met", int(total), os.environ["MASTER_PORT"], flush=True)
+print(f"met {int(total)} {os.environ['MASTER_PORT']} all of it", flush=True)
 while True:
     dist.barrier()
     time.sleep(0.05)
@@ -46,7 +46,7 @@ async def test_two_restarts_and_a_failure_come_back(own_directories: Path, rende
         ports = []
         for attempt in (1, 2, 3, 4):
             for rank in (0, 1):
-                said = await run.wrote(f"rank-{rank}.out", "met", attempt)
+                said = await run.wrote(f"rank-{rank}.out", "all of it", attempt)
                 assert said.split()[:2] == ["met", "3"]
             ports.append(said.split()[2])
             if attempt < 3:
