@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from ...presets.secrets import is_secret
 from ...runners.errors import RunError
 from ..follow import LaunchError
 from ..rows import glyphs
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
 
 _KEPT = ("nproc", "nodes", "env", "nccl", "further")
 """Fields of the form that a saved preset holds from then on."""
+
+
+def _held(name: str, text: str) -> bool:
+    """Whether a saved preset holds what was typed into a field: secrets stay in the form."""
+    if name in ("env", "further") or name.startswith(f"{SET}env."):
+        return not any(is_secret(word.partition("=")[0]) for word in (name, *text.split()))
+    return name.startswith((SET, NAMED)) or name in _KEPT
 
 
 class Saving:
@@ -52,8 +60,9 @@ class Saving:
         except (LaunchError, RunError) as error:
             screen.notify(str(error), severity="error", markup=False)
             return
-        typed = screen.form_view.typed
-        screen.form_view.forget([one for one in typed if one.startswith((SET, NAMED)) or one in _KEPT])
+        screen.form_view.forget(
+            [name for name, text in screen.form_view.typed.items() if _held(name, text)]
+        )
         screen.shelf.set_entries(screen.app.source.presets(), name)
         screen.notify(f"saved as {path}", markup=False)
 
