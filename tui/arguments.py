@@ -248,7 +248,7 @@ def _sure(verb: argparse.ArgumentParser) -> None:
 def _presets(verbs: Verbs) -> None:
     verb = verbs.add_parser(
         "presets", help="the presets: list, show NAME, new NAME; nccl: settings of NCCL by name",
-        usage="distui presets [--json] | show NAME [--set FIELD=VALUE] | new NAME [--base NAME | --from FILE|RUN] | nccl",
+        usage="distui presets [--json] | show NAME [--set F=VALUE] | new NAME [--base NAME | --from FILE|RUN] | nccl",
     )  # fmt: skip
     verb.add_argument("action", nargs="?", choices=("show", "new", "nccl"))
     verb.add_argument("name", nargs="?", metavar="NAME")

@@ -12,7 +12,7 @@ import msgspec
 
 from ..presets.environ import inherited
 from ..presets.errors import PlanError
-from ..presets.launchers import skypilot, skytable
+from ..presets.launchers import placing, skypilot, skytable
 from ..presets.launchers.skypilot import Cargo, Resources
 from ..presets.load import load
 from ..presets.model import Loaded
@@ -126,11 +126,15 @@ def again(entry: registry.Entry, name: str | None) -> Ordered:
     from ..runners import daemon
 
     before, record = daemon.load(entry), registry.new_record(name or entry.record.name)
-    argv = tuple(record.run if word == before.run else word for word in before.argv)
     run_dir = str(registry.runs_dir() / record.run)
+    words = {str(at): record.run if word == before.run else word for at, word in enumerate(before.argv)}
+
+    def moved(texts: Mapping[str, str]) -> dict[str, str]:
+        return placing.moved(texts, tuple(before.files), before.run_dir, run_dir)
+
     plan = replace(
-        before, run=record.run, name=record.name, run_dir=run_dir, argv=argv,
-        env={**before.env, "DISTUI_RUN_ID": record.run},
+        before, run=record.run, name=record.name, run_dir=run_dir, argv=tuple(moved(words).values()),
+        files=moved(before.files), env=moved({**before.env, "DISTUI_RUN_ID": record.run}),
     )  # fmt: skip
     known = {name: value for name, value in os.environ.items() if is_secret(name)}
     task, _ = skypilot.revealed(found.task, known)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def form(**fields: str) -> LaunchForm:
-    return LaunchForm(preset="ddp", script="train.py", **fields)
+    return LaunchForm(preset="ddp", script="train.py", **fields)  # type: ignore[arg-type]
 
 
 @pytest.fixture
