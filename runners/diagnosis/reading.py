@@ -1,0 +1,221 @@
+"""Files, block by block, into a tally of rules and into statements."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from ..errors import RunError
+from .grammar import MARK, OLD, Head, parse_head, rank_of
+from .rules import Book, book
+from .statements import Statements
+from .tally import Tally
+
+BLOCK = 1 << 20
+LONGEST = 1 << 16
+"""Bytes of a line that are looked at."""
+HEADS = 1 << 14
+"""Heads that are remembered: threads write many lines with the same."""
+
+_RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_ELSE = bytes(range(9)) + bytes(range(14, 27)) + bytes(range(28, 32))
+"""Bytes that no text holds."""
+
+Say = Callable[[Statements, Head, str], None]
+
+_SAID: dict[str, tuple[Say, bool]] = {
+    "Channel": (Statements.channel, True),
+    "Ring": (Statements.channel, True),
+    "Trees": (Statements.trees, True),
+    "Tree": (Statements.trees, True),
+    "comm": (Statements.comm, True),
+    "[Rank": (Statements.comm, True),
+    "Connected": (Statements.connected, True),
+    "Init": (Statements.timings, True),
+    "Using": (Statements.network, True),
+    "Assigned": (Statements.network, True),
+    "NVLS": (Statements.nvls, False),
+    "NET/IB": (Statements.interfaces, False),
+    "NET/Socket": (Statements.interfaces, False),
+    "Bootstrap": (Statements.interfaces, False),
+    "Bootstrap:": (Statements.interfaces, False),
+    "NET/Plugin": (Statements.plugin, False),
+    "NET/Plugin:": (Statements.plugin, False),
+    "NET/OFI": (Statements.plugin, False),
+    "P2P": (Statements.plugin, False),
+    "TUNER/Plugin:": (Statements.plugin, False),
+    "PROFILER/Plugin:": (Statements.plugin, False),
+}
+"""First word of a message → who understands it, and whether no rule does."""
+
+
+class Reading:
+    """What some logs say, all together."""
+
+    def __init__(self, rules: Book | None = None) -> None:
+        self.book = rules or book()
+        self.tally = Tally(self.book)
+        self.statements = Statements()
+        self.files: list[str] = []
+        """Names, in the order in which they were opened."""
+        self.lines = 0
+        self.nccl_lines = 0
+        self._heads: dict[str, Head] = {}
+        self._rank: int | None = None
+        self._number = 0
+
+    def open(self, name: str, rank: int | None = None) -> None:
+        """What comes is of another file, or the log of this rank."""
+        self.files.append(name)
+        self._heads.clear()
+        self._rank = rank_in_name(name) if rank is None else rank
+        self._number = 0
+        self.statements.version = ()
+
+    def feed(self, lines: Iterable[str]) -> None:
+        """Whole lines of the file that was opened last, without their ends."""
+        number, nccl = self._number, 0
+        mark_in, needle, said = MARK.search, self.book.needle, _SAID
+        for line in lines:
+            number += 1
+            if not line:
+                continue
+            mark = mark_in(line)
+            if mark is None and ("] INFO " in line or "] WARN " in line):
+                mark = OLD.match(line)
+            if mark is None:
+                padded = " " + line
+                if first := needle(padded):
+                    self._fired(padded, first, self._bare(line), number)
+                continue
+            nccl += 1
+            start, level = mark.end(), mark[1]
+            if level == "INFO":
+                word = line[start : line.find(" ", start)]
+                known = said.get(word) or _other(word)
+                if known is not None:
+                    known[0](self.statements, self._head(line[: mark.start()]), line[start:])
+                    if known[1]:
+                        continue
+            elif level is None:  # torch ends its own sentence with NCCL's version
+                self.statements.version_line(self._head(line[: mark.start()]), line[start:])
+                if first := needle(padded := " " + line):
+                    self._fired(padded, first, self._head(line[: mark.start()]), number)
+                continue
+            if first := needle(line, start - 1):
+                self._fired(line, first, self._head(line[: mark.start()]), number)
+        self.lines += number - self._number
+        self.nccl_lines += nccl
+        self._number = number
+
+    def _fired(self, line: str, first: re.Match[str], head: Head, number: int) -> None:
+        """A line with a needle in it."""
+        version = self.statements.version
+        for rule, match in self.book.fired(line, first):
+            if not version or rule.holds_for(version):
+                self.tally.add(rule, match, head, (len(self.files), self.files[-1], number))
+
+    def _head(self, text: str) -> Head:
+        head = self._heads.get(text)
+        if head is None:
+            if len(self._heads) >= HEADS:
+                self._heads.clear()
+            head = self._heads[text] = parse_head(text, self.files[-1], self._rank)
+        return head
+
+    def _bare(self, line: str) -> Head:
+        """Who writes a line that is none of NCCL's."""
+        said = rank_of(line)
+        rank = self._rank if said is None else said
+        return Head(rank=rank, source=(self.files[-1], None, rank))
+
+
+def _other(word: str) -> tuple[Say, bool] | None:
+    """Words that are no fixed ones."""
+    if word.startswith("ncclComm"):
+        return Statements.comm, True
+    if word.startswith("NCCL_"):
+        return Statements.variable, False
+    if word == "NCCL":
+        return Statements.version_line, True
+    if word.isdecimal():
+        return Statements.numbered, True
+    if word[-1:] == ":" and word[:-1].isalpha():
+        return Statements.collective, False
+    return None
+
+
+def rank_in_name(name: str) -> int | None:
+    """ "rank-3.nccl", "train_rank3.log" → 3."""
+    found = _RANK_IN_NAME.search(Path(name).name)
+    return int(found[1]) if found else None
+
+
+def read(paths: Iterable[str | Path], names: Iterable[str] | None = None) -> Reading:
+    """Read files, each to its end. `names`: what they are called in findings. Raises RunError."""
+    reading = Reading()
+    paths = list(paths)
+    for path, name in zip(paths, list(names or map(str, paths)), strict=True):
+        reading.open(name)
+        for lines in lines_of(Path(path)):
+            reading.feed(lines)
+    return reading
+
+
+def lines_of(path: Path) -> Iterator[list[str]]:
+    """Lines of a text file, some at a time; of a long one its beginning. Raises RunError."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise RunError(_why(path, error)) from None
+    try:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise RunError(f"{path} is a directory: name the log files in it, as in {path}/*.log")
+        yield from _blocks(path, descriptor)
+    except OSError as error:
+        raise RunError(_why(path, error)) from None
+    finally:
+        os.close(descriptor)
+
+
+def _blocks(path: Path, descriptor: int) -> Iterator[list[str]]:
+    rest, first, skipping = b"", True, False
+    while block := os.read(descriptor, BLOCK):
+        if first and _binary(block[:8192]):
+            raise RunError(f"{path} is no text: give the logs themselves, unpacked")
+        first = False
+        if skipping:  # the rest of a line whose beginning is in `rest`
+            if (at := block.find(b"\n")) < 0:
+                continue
+            block, skipping = block[at:], False
+        whole, newline, tail = block.rpartition(b"\n")
+        if newline:
+            yield _decoded(rest + whole)
+            rest = tail
+        else:
+            rest += tail
+        if len(rest) > LONGEST:
+            rest, skipping = rest[:LONGEST], True
+    if rest:
+        yield _decoded(rest)
+
+
+def _decoded(data: bytes) -> list[str]:
+    lines = data.replace(b"\r\n", b"\n").decode("utf-8", "replace").split("\n")
+    if len(data) > LONGEST and max(map(len, lines)) > LONGEST:
+        return [line[:LONGEST] for line in lines]
+    return lines
+
+
+def _binary(sample: bytes) -> bool:
+    """Whether more than a few bytes are none of a text."""
+    return len(sample) - len(sample.translate(None, _ELSE)) > len(sample) // 20
+
+
+def _why(path: Path, error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"{path} does not exist: name log files, or a run (`distui ls` lists them)"
+    return f"{path} cannot be read ({(error.strerror or str(error)).lower()}): name log files that you may read"

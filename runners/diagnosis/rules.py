@@ -1,0 +1,143 @@
+"""What a line means: rules.toml, loaded once, and looked for in one pass over a line.
+
+A line is tried against a rule's pattern only where one of the rule's needles stands in it. All needles of all rules are
+one compiled alternation.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any, Literal
+
+Role = Literal["cause", "hint", "symptom", "fact", "trace", "noise"]
+Severity = Literal["error", "warn", "info"]
+ROLES: tuple[Role, ...] = ("cause", "hint", "symptom", "fact", "trace", "noise")
+"""From what explains a failure to what says nothing."""
+SEVERITIES: tuple[Severity, ...] = ("error", "warn", "info")
+
+BEFORE = r"[ \[(<:,'/\"*|>\]]"
+"""What may stand before a needle: fewer places to look at than all of a line."""
+
+Version = tuple[int, ...]
+"""(2, 21, 5); () where it is not known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Rule:
+    """One entry of rules.toml, where every field is explained."""
+
+    id: str
+    severity: Severity
+    role: Role
+    layer: str
+    confidence: str
+    text: str
+    remedy: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    pattern: re.Pattern[str] | None = None
+    """None: derived from many lines."""
+    needles: tuple[str, ...] = ()
+    since: Version = ()
+    until: Version = ()
+    unless: tuple[str, ...] = ()
+    softer: str = ""
+    """A match that holds this text is a fact, no cause: it is usual in some places."""
+    place: int = 0
+    """In the file, from 0."""
+
+    def holds_for(self, version: Version) -> bool:
+        """Whether a NCCL of this version says so; one that is not known may."""
+        if not version:
+            return True
+        return version >= self.since and (not self.until or version[: len(self.until)] <= self.until)
+
+
+Hit = tuple[Rule, re.Match[str]]
+
+
+class Book:
+    """Rules that can be looked up in lines."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.rules = tuple(rules)
+        self.by_id = {rule.id: rule for rule in self.rules}
+        found: dict[str, set[Rule]] = {}
+        needles = sorted({needle for rule in self.rules for needle in rule.needles}, key=len, reverse=True)
+        for needle in needles:
+            found[needle] = {
+                rule for rule in self.rules if any(needle.startswith(one) for one in rule.needles)
+            }
+        self._of = {
+            needle: tuple(sorted(rules, key=lambda one: one.place)) for needle, rules in found.items()
+        }
+        self.needle = re.compile(f"{BEFORE}(?=({_alternation(needles)}))").search
+        """(line, start) → the first needle, where a character stands before it, or None."""
+
+    def hits(self, line: str) -> list[Hit]:
+        """Which rules a line fires. A rule gives way to those in its `unless` that the same line fires."""
+        padded = f" {line}"
+        first = self.needle(padded)
+        return [] if first is None else self.fired(padded, first)
+
+    def fired(self, line: str, first: re.Match[str]) -> list[Hit]:
+        """The same, from the first needle on."""
+        rules = self._of[first[1]]
+        further = self.needle(line, first.end())
+        while further is not None:
+            more = self._of[further[1]]
+            if more is not rules:
+                rules = rules + tuple(rule for rule in more if rule not in rules)
+            further = self.needle(line, further.end())
+        found: list[Hit] = []
+        for rule in rules:
+            if rule.pattern is not None and (match := rule.pattern.search(line)) is not None:
+                found.append((rule, match))
+        if len(found) < 2:
+            return found
+        ids = {rule.id for rule, _ in found}
+        return [(rule, match) for rule, match in found if not ids.intersection(rule.unless)]
+
+
+def _alternation(needles: Iterable[str]) -> str:
+    """Needles as a pattern that looks at each first character once; the longest that fits is found."""
+    groups: dict[str, list[str]] = {}
+    for needle in needles:
+        groups.setdefault(needle[0], []).append(needle[1:])
+    return "|".join(
+        re.escape(first) + "(?:" + "|".join(map(re.escape, rests)) + ")" for first, rests in groups.items()
+    )
+
+
+def parse_version(text: str) -> Version:
+    """ "2.21.5+cuda12.4" → (2, 21, 5); () where there is none."""
+    found = re.match(r"\d+(?:\.\d+)*", text)
+    return tuple(int(part[:9]) for part in found[0].split(".")) if found else ()
+
+
+def parse(text: str) -> Book:
+    """The rules of a text like rules.toml. Raises ValueError, KeyError or TypeError for one that is no such text."""
+    return Book(_rule(place, table) for place, table in enumerate(tomllib.loads(text)["rule"]))
+
+
+def _rule(place: int, table: Mapping[str, Any]) -> Rule:
+    values = dict(table)
+    if values["role"] not in ROLES or values["severity"] not in SEVERITIES:
+        raise ValueError(f"rule {values['id']}: no such role or severity")
+    for name in ("needles", "unless"):
+        values[name] = tuple(values.get(name, ()))
+    for name in ("since", "until"):
+        values[name] = parse_version(values.get(name, ""))
+    if "pattern" in values:
+        values["pattern"] = re.compile(values["pattern"])
+    return Rule(**values, place=place)
+
+
+@functools.cache
+def book() -> Book:
+    """The rules that ship."""
+    return parse(resources.files(__package__).joinpath("rules.toml").read_text("utf-8"))

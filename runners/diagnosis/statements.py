@@ -1,0 +1,195 @@
+"""What the logs say is so: per node and communicator, from messages of NCCL in the order in which they were written.
+
+Memory is bounded: beyond the limits here and in `parts`, new names are counted and not kept.
+"""
+
+from __future__ import annotations
+
+from . import phrases as say
+from .grammar import Head
+from .parts import KEPT, NODES, PAIRS, Communicator, Node, RankPart, Stage, keep
+from .rules import Version, parse_version
+from .sessions import Sessions
+
+
+class Statements:
+    """The fold of all messages."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.sessions = Sessions()
+        self.version: Version = ()
+        """The newest that was read."""
+
+    def version_line(self, head: Head, message: str) -> None:
+        """ "2.21.5+cuda12.4" behind "NCCL version"."""
+        if found := say.VERSION.match(message):
+            self.version = parse_version(found[1])
+            if node := self.node(head):
+                keep(node.versions, found[1] + (found[2] or ""))
+
+    def node(self, head: Head) -> Node | None:
+        """The node of a line; None where the line names none, or there are too many."""
+        node = self.nodes.get(head.host)
+        if node is None and head.host and len(self.nodes) < NODES:
+            node = self.nodes[head.host] = Node(head.host)
+        return node
+
+    def comm(self, head: Head, message: str) -> None:
+        """A line that names a communicator, rank and nranks."""
+        if not (found := say.COMM.match(message)):
+            return
+        pointer, rest = found["pointer"], found["rest"]
+        ending = say.ENDING.search(rest)
+        session = self.sessions.by_pointer.get((head.process, pointer))
+        if session is None or session.part is None or (ending and ending[1] == "Init START"):
+            if ending and ending[1].startswith(("Destroy", "Abort")):
+                return
+            session = self.sessions.join(head, found)
+        self.node(head)
+        part, communicator = session.part, session.communicator
+        if nodes := say.NODES.search(rest):
+            communicator.nnodes = int(nodes[1])
+            _advance(part, Stage.BOOTSTRAPPED)
+        if ending is not None:
+            _advance(part, _STAGES[ending[1]])
+            if ending[1].startswith(("Destroy", "Abort")):
+                self.sessions.by_pointer.pop((head.process, pointer), None)
+
+    def timings(self, head: Head, message: str) -> None:
+        """How long init took, by phase."""
+        found = say.TIMINGS.match(message)
+        part = self.sessions.of(head).part if found else None
+        if found and part is not None and part.rank == int(found[1]):
+            part.seconds = float(found[3])
+            part.phases = {name: float(value) for name, value in say.PHASE.findall(found[4])[:16]}
+
+    # ---- how they are connected
+
+    def channel(self, head: Head, message: str) -> None:
+        """A connection of two ranks, or the ring of a channel."""
+        communicator = self.sessions.of(head, message).communicator
+        if found := say.LINK.match(message):
+            channel, source, target = int(found[1]), int(found[2]), int(found[3])
+            via = say.transport(found[5])
+            known = communicator.pairs.get((source, target))
+            if known is not None:
+                known.add(via)
+            elif len(communicator.pairs) < PAIRS:
+                communicator.pairs[source, target] = {via}
+            if found[4] and via.startswith("NET/"):
+                _end(
+                    communicator, (source, target, channel), found[4] == "receive", via.endswith("/GDRDMA")
+                )
+        elif (found := say.RING.match(message)) and len(communicator.rings) < KEPT:
+            communicator.rings.setdefault(int(found[1]), " ".join(found[2].split()))
+
+    def trees(self, head: Head, message: str) -> None:
+        """The trees of a rank."""
+        found = [int(a or b) + 1 for a, b in say.TREE.findall(message)]
+        communicator = self.sessions.of(head).communicator
+        communicator.trees = max([communicator.trees, *found])
+
+    def connected(self, head: Head, message: str) -> None:
+        """All rings or trees are there."""
+        if message.startswith("Connected all"):
+            _advance(self.sessions.of(head, message).part, Stage.CONNECTED)
+
+    def channels(self, head: Head, message: str) -> None:
+        """How many channels there are of each kind."""
+        communicator = self.sessions.of(head).communicator
+        for number, kind, peer in say.CHANNELS.findall(message):
+            communicator.channels[kind + peer] = int(number)
+
+    def numbered(self, head: Head, message: str) -> None:
+        """Messages that begin with a number: of channels, or of bytes that the tuner chose for (2.21)."""
+        (self.collective if " Bytes -> " in message else self.channels)(head, message)
+
+    def nvls(self, head: Head, message: str) -> None:
+        """NVLink SHARP is set up."""
+        if message.startswith("NVLS comm"):
+            self.sessions.of(head).communicator.nvls = True
+
+    # ---- what a node has
+
+    def interfaces(self, head: Head, message: str) -> None:
+        """The interfaces of bootstrap and sockets, and the HCAs."""
+        if (node := self.node(head)) is None or "Using" not in message:
+            return
+        if found := say.BOOTSTRAP.match(message):
+            node.bootstrap = found[1]
+        devices, _, oob = message.partition("; OOB ")
+        if message.startswith("NET/IB"):
+            for name, kind in say.HCA.findall(devices)[:KEPT]:
+                node.hcas[name[:60]] = kind[:60]
+        for name, address in say.INTERFACE.findall(oob if message.startswith("NET/IB") else message)[:KEPT]:
+            if len(node.interfaces) < KEPT:
+                node.interfaces.setdefault(name[:60], address[:60])
+
+    def network(self, head: Head, message: str) -> None:
+        """What traffic between nodes goes over."""
+        found = say.NETWORK.match(message) or say.ASSIGNED.match(message)
+        if found and (node := self.node(head)):
+            keep(node.networks, found[1])
+
+    def plugin(self, head: Head, message: str) -> None:
+        """A plugin that was loaded."""
+        if (found := say.PLUGIN.match(message)) and (node := self.node(head)):
+            keep(
+                node.plugins,
+                found["net"] or found["ofi"] or found["p2p"] or f"{found['kind']}: {found['name']}",
+            )
+
+    def variable(self, head: Head, message: str) -> None:
+        """A variable that NCCL has read."""
+        if (
+            (found := say.VARIABLE.match(message))
+            and (node := self.node(head))
+            and len(node.env) < 4 * KEPT
+        ):
+            node.env[found[1][:80]] = found[2][:200]
+
+    # ---- what is called
+
+    def collective(self, head: Head, message: str) -> None:
+        """A collective, where COLL is on, or the tuner's choice."""
+        if found := say.COLLECTIVE.match(message):
+            session = self.sessions.by_pointer.get((head.process, found[2])) or self.sessions.of(head)
+            called = session.communicator.collectives
+            if found[1] in called or len(called) < KEPT:
+                called[found[1]] += 1
+            _advance(session.part, Stage.RUNNING)
+        elif found := say.TUNED.match(message):
+            algorithm, protocol = (
+                say.ALGORITHMS.get(found[2], found[2]),
+                say.PROTOCOLS.get(found[3], found[3]),
+            )
+            choice = " ".join(one for one in (found[1], algorithm, protocol) if one)
+            chosen = self.sessions.of(head).communicator.tuning
+            if choice in chosen or len(chosen) < KEPT:
+                chosen[choice] += 1
+
+
+_STAGES = {
+    "Init START": Stage.STARTED,
+    "Init COMPLETE": Stage.COMPLETE,
+    "Destroy COMPLETE": Stage.DESTROYED,
+    "Abort COMPLETE": Stage.ABORTED,
+}
+
+
+def _advance(part: RankPart | None, stage: Stage) -> None:
+    if part is not None and part.stage < stage:
+        part.stage = stage
+
+
+def _end(communicator: Communicator, key: tuple[int, int, int], receiver: bool, direct: bool) -> None:
+    """Keep what one end says until the other end says the same."""
+    ends = communicator.ends.get(key)
+    if ends is None:
+        if len(communicator.ends) >= PAIRS:
+            return
+        ends = communicator.ends[key] = [None, None]
+    ends[receiver] = direct
+    if ends[0] is not None and ends[0] == ends[1]:
+        del communicator.ends[key]

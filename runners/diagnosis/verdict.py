@@ -1,0 +1,158 @@
+"""Findings, worst first, and the first cause with what followed from it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from .derived import derived, several_nodes
+from .grammar import Head
+from .reading import Reading
+from .rules import ROLES, SEVERITIES, Role, Severity
+from .tally import Entry, Evidence, First, Progress
+
+Order = Literal["lines", "time", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """What a rule says of all logs together."""
+
+    id: str
+    severity: Severity
+    role: Role
+    layer: str
+    confidence: str
+    text: str
+    remedy: str
+    env: Mapping[str, str]
+    count: int
+    """Lines that say so; 0 for one that is derived from many."""
+    host: str = ""
+    """Of the first line; "" where it is not known."""
+    rank: int | None = None
+    """Of the first line."""
+    hosts: tuple[str, ...] = ()
+    ranks: tuple[int, ...] = ()
+    values: Mapping[str, str] = field(default_factory=dict)
+    """What the first line names: a rank, a device, an interface."""
+    seen: str = ""
+    """By what a derived one is seen."""
+    evidence: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """What is to be said of some logs."""
+
+    findings: tuple[Finding, ...]
+    """The first cause, then by role and severity."""
+    first: Finding | None
+    """The cause that came first; None where no line says one."""
+    order: Order
+    """How it is known to be the first: by its place in the one file, by time, or not at all."""
+    victims: tuple[Finding, ...]
+    """Symptoms: where there is a first cause they follow from it."""
+    behind: tuple[int, ...]
+    """Ranks that had come less far than others when collectives timed out."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is a cause that stops a job."""
+        return any(one.role == "cause" and one.severity == "error" for one in self.findings)
+
+
+def judge(reading: Reading) -> Verdict:
+    """Everything that was read, weighed."""
+    said = derived(reading.statements, reading.tally)
+    entries = [entry for entry in reading.tally.entries if entry.count or entry.rule.id in said]
+    if several_nodes(reading.statements) is False:
+        entries = [entry for entry in entries if entry.rule.id != "sock-bad-interface-hint"]
+    findings = {entry.rule.id: _finding(entry, said.get(entry.rule.id, ""), reading) for entry in entries}
+    causes = [entry for entry in entries if findings[entry.rule.id].role == "cause"]
+    first, order = _first_of(causes)
+    head = None if first is None else findings[first.rule.id]
+    rest = sorted((one for one in findings.values() if one is not head), key=_weight)
+    return Verdict(
+        findings=tuple(([head] if head else []) + rest),
+        first=head,
+        order=order,
+        victims=tuple(one for one in rest if one.role == "symptom"),
+        behind=behind(reading.tally.progress),
+    )
+
+
+def _weight(one: Finding) -> tuple[int, int]:
+    return ROLES.index(one.role), SEVERITIES.index(one.severity)
+
+
+def _finding(entry: Entry, seen: str, reading: Reading) -> Finding:
+    rule = entry.rule
+    soft = bool(entry.firsts) and all(first.softer for first in entry.firsts)
+    first = entry.firsts[0] if entry.firsts else None
+    evidence = [one.evidence for one in entry.firsts[:3]] + entry.further
+    heads = list(entry.heads.values())
+    ranks = {_rank(head, reading) for head in heads} - {None}
+    return Finding(
+        id=rule.id,
+        severity="info" if soft else rule.severity,
+        role="fact" if soft else rule.role,
+        layer=rule.layer,
+        confidence=rule.confidence,
+        text=rule.text,
+        remedy=rule.remedy,
+        env=rule.env,
+        count=entry.count,
+        host=first.head.host if first else "",
+        rank=_rank(first.head, reading) if first else None,
+        hosts=tuple(sorted({head.host for head in heads if head.host})),
+        ranks=tuple(sorted(rank for rank in ranks if rank is not None)),
+        values=first.values if first else {},
+        seen=seen,
+        evidence=tuple(evidence[:3]),
+    )
+
+
+def _rank(head: Head, reading: Reading) -> int | None:
+    """As a launcher says, else as the process's largest communicator does."""
+    return head.rank if head.rank is not None else reading.statements.sessions.rank_of(head)
+
+
+def _first_of(causes: list[Entry]) -> tuple[Entry | None, Order]:
+    """The earliest error; where there is none the earliest warning; derived ones only where no line says a cause."""
+    for severity in SEVERITIES:
+        said = [entry for entry in causes if entry.rule.severity == severity]
+        if spoken := [entry for entry in said if entry.firsts]:
+            return _earliest(spoken)
+        if said:
+            return said[0], "unknown"
+    return None, "unknown"
+
+
+def _earliest(entries: list[Entry]) -> tuple[Entry, Order]:
+    """By place within a file, by time across files where every file's lines carry the same kind of it."""
+    firsts = [(first, entry) for entry in entries for first in entry.firsts]
+    if len({first.file for first, _ in firsts}) == 1:
+        return min(firsts, key=lambda one: (one[0].evidence.line, one[1].rule.place))[1], "lines"
+    stamps = [first.stamp for first, _ in firsts]
+    if all(stamp is not None for stamp in stamps) and len({stamp.kind for stamp in stamps if stamp}) == 1:
+        return min(firsts, key=_time)[1], "time"
+    return min(firsts, key=lambda one: (one[0].file, one[0].evidence.line, one[1].rule.place))[1], "unknown"
+
+
+def _time(one: tuple[First, Entry]) -> tuple[str, int, int]:
+    first, _ = one
+    return first.stamp.text if first.stamp else "", first.file, first.evidence.line
+
+
+def behind(progress: Mapping[int, Progress]) -> tuple[int, ...]:
+    """Ranks that completed least, or timed out in the earliest collective; () where all are alike."""
+    for name in ("completed", "seq"):
+        said = {
+            rank: getattr(one, name) for rank, one in progress.items() if getattr(one, name) is not None
+        }
+        if len(set(said.values())) > 1:
+            least = min(said.values())
+            return tuple(sorted(rank for rank, value in said.items() if value == least))
+    return ()

@@ -1,0 +1,116 @@
+"""rules.toml: every rule fires on its line and not on its neighbour, and is found through its needles."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from distui.runners.diagnosis.reading import Reading
+from distui.runners.diagnosis.rules import Rule, book, parse, parse_version
+
+LINES = {
+    name: (table["fires"], table["spares"])
+    for name, table in tomllib.loads((Path(__file__).parent / "lines.toml").read_text("utf-8")).items()
+}
+DERIVED = {"p2p-hang", "gdr-asymmetric", "net-socket-fallback"}
+RULES = book().rules
+
+
+def fired(*lines: str) -> dict[str, int]:
+    reading = Reading()
+    reading.open("a.log")
+    reading.feed(lines)
+    return {entry.rule.id: entry.count for entry in reading.tally.entries if entry.count}
+
+
+def test_there_are_all_rules_once() -> None:
+    assert len(RULES) == len({rule.id for rule in RULES}) == 65
+    assert {rule.id for rule in RULES if rule.pattern is None} == DERIVED
+    assert set(LINES) == {rule.id for rule in RULES} - DERIVED
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.pattern], ids=lambda rule: rule.id)
+def test_a_rule_fires_on_its_line_and_not_on_its_neighbour(rule: Rule) -> None:
+    line, neighbour = LINES[rule.id]
+    assert fired(line).get(rule.id) == 1
+    assert rule.id not in fired(neighbour)
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.pattern], ids=lambda rule: rule.id)
+def test_a_line_without_its_head_says_the_same(rule: Rule) -> None:
+    """After `Last error:` torch repeats NCCL's message alone; what names its source file needs the head."""
+    message = LINES[rule.id][0].partition("NCCL WARN ")[2]
+    if message and rule.id not in ("cuda-failure", "nvls-invalid-arg"):
+        assert rule.id in fired(message)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_every_text_is_a_sentence(rule: Rule) -> None:
+    assert rule.text.endswith(".")
+    assert rule.remedy.endswith(".") or (
+        not rule.remedy and rule.role in ("fact", "noise", "trace", "symptom")
+    )
+    assert all(name.isupper() and value for name, value in rule.env.items())
+    assert set(rule.unless) <= {one.id for one in RULES}
+
+
+def test_many_rules_in_one_line() -> None:
+    line = f"{LINES['sock-connect-failed'][0]} : Connection closed by remote peer, Too many open files"
+    assert set(fired(line)) == {"sock-connect-failed", "sock-closed-by-peer", "too-many-files"}
+    both = (
+        "NCCL WARN Error while creating shared memory segment /x (size 9), error: No space left on device"
+    )
+    assert set(fired(both)) == {"shm-nospace", "shm-segment"}
+
+
+def test_the_same_rule_counts_each_line() -> None:
+    assert fired(*[LINES["ib-port-error"][0]] * 5) == {"ib-port-error": 5}
+
+
+def test_a_rule_of_a_later_version_says_nothing_of_an_earlier_one() -> None:
+    line = LINES["version-mismatch"][0]
+    assert "version-mismatch" in fired("NCCL version 2.23.4+cuda12.4", line)
+    assert "version-mismatch" not in fired("NCCL version 2.21.5+cuda12.4", line)
+    assert "version-mismatch" in fired(line)
+
+
+def test_versions_and_their_ends() -> None:
+    assert parse_version("2.21.5+cuda12.4") == (2, 21, 5)
+    assert parse_version("none") == ()
+    text = (
+        '[[rule]]\nid="a"\nseverity="error"\nrole="cause"\nlayer="nccl"\nconfidence="low"\nneedles=["boom"]\n'
+        'pattern=\'boom\'\nuntil="2.21"\ntext="A."\nremedy="B."\n'
+    )
+    rule = parse(text).rules[0]
+    assert rule.holds_for((2, 21, 5))
+    assert not rule.holds_for((2, 22, 3))
+
+
+def test_a_rule_of_no_role_is_refused() -> None:
+    with pytest.raises(ValueError, match="rule a: no such role"):
+        parse(
+            '[[rule]]\nid="a"\nseverity="error"\nrole="culprit"\ntext=""\nremedy=""\nlayer=""\nconfidence=""\n'
+        )
+
+
+def test_a_topology_file_is_a_fact_where_a_graph_file_is_a_cause(tmp_path: Path) -> None:
+    from distui.runners.diagnosis.reading import read
+    from distui.runners.diagnosis.verdict import judge
+
+    for name, role in (("TOPO_FILE", "fact"), ("GRAPH_FILE", "cause")):
+        path = tmp_path / name
+        path.write_text(f"h:1:1 [0] NCCL INFO NCCL_{name} set by environment to /etc/x.xml\n")
+        found = {one.id: one.role for one in judge(read([path])).findings}
+        assert found == {"topo-file-env": role, "env-set": "fact"}
+
+
+def test_the_corpus_names_rules_that_are_there() -> None:
+    corpus = Path(__file__).parent / "corpus"
+    named = {
+        name for path in corpus.glob("*.json") for name in json.loads(path.read_text())["expect_rules"]
+    }
+    assert named <= {rule.id for rule in RULES}
+    assert len(named) > 45
