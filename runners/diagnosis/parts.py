@@ -40,10 +40,16 @@ class RankPart:
     pid: int | None
     pointer: str
     stage: Stage = Stage.STARTED
-    seconds: float | None = None
-    """Of its init."""
-    phases: dict[str, float] = field(default_factory=dict)
-    """Of its init, in seconds: kernels, bootstrap, topo, …"""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long the init of one rank took, in seconds."""
+
+    rank: int
+    seconds: float
+    phases: dict[str, float]
+    """kernels, bootstrap, topo, …"""
 
 
 @dataclass(slots=True)
@@ -56,6 +62,8 @@ class Communicator:
     nnodes: int | None = None
     ranks: dict[int, RankPart] = field(default_factory=dict)
     hosts: set[str] = field(default_factory=set)
+    timed: dict[int, Timing] = field(default_factory=dict)
+    """How long init took each rank."""
     rings: dict[int, str] = field(default_factory=dict)
     """Channel → ranks in order, as rank 0 writes them (until 2.28 long ones are cut)."""
     trees: int = 0
@@ -81,10 +89,9 @@ class Communicator:
         found = Counter(" and ".join(sorted(one)) for one in self.pairs.values())
         return dict(found.most_common())
 
-    def slowest(self) -> RankPart | None:
+    def slowest(self) -> Timing | None:
         """The rank whose init took longest; None where none says how long it took."""
-        said = [part for part in self.ranks.values() if part.seconds is not None]
-        return max(said, key=lambda part: part.seconds or 0.0, default=None)
+        return max(self.timed.values(), key=lambda one: one.seconds, default=None)
 
     def reached(self, stage: Stage) -> bool:
         """Whether every rank is known to have come so far."""
@@ -93,6 +100,7 @@ class Communicator:
     def take(self, other: Communicator) -> None:
         """What was said before it was known of which communicator."""
         self.pairs.update(other.pairs)
+        self.timed.update(other.timed)
         self.ends.update(other.ends)
         self.rings.update(other.rings)
         self.channels.update(other.channels)
@@ -107,6 +115,8 @@ class Node:
     """What the logs say about one host."""
 
     host: str
+    file: str = ""
+    """Which lines without a host are meant; "" where there is one."""
     versions: set[str] = field(default_factory=set)
     interfaces: dict[str, str] = field(default_factory=dict)
     """Of sockets: name → address."""

@@ -12,8 +12,10 @@ COMM = re.compile(
 NODES = re.compile(r" nNodes (\d{1,9}) ")
 COMM_ID = re.compile(r" commId (0x[0-9a-f]+)")
 ENDING = re.compile(r"- (Init START|Init COMPLETE|Destroy COMPLETE|Abort COMPLETE)")
-TIMINGS = re.compile(r"Init timings(?: - \w+)?: rank (\d{1,9}) nranks (\d{1,9}) total (\d+\.\d+) \((.*)\)")
-PHASE = re.compile(r"(\w+) (\d+\.\d+)")
+TIMINGS = re.compile(
+    r"Init timings(?: - \w+)?: rank (\d{1,9}) nranks (\d{1,9}) total (\d{1,9}\.\d{1,9}) \((.*)\)"
+)
+PHASE = re.compile(r"(\w{1,40}) (\d{1,9}\.\d{1,9})")
 LINK = re.compile(
     r"(?:Channel|Ring) (\d{1,6})(?:/\d+)? : (\d{1,9})(?:\[\w+\])? -> (\d{1,9})(?:\[\w+\])?"
     r"(?: \[(send|receive)\])? via (.+)"

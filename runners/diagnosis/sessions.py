@@ -46,10 +46,8 @@ class Sessions:
         for session in [*self._by_thread.values(), *self.by_pointer.values()]:
             if session.part is None:
                 unnamed.take(session.communicator)
-        return [
-            *self.communicators,
-            *([unnamed] if unnamed.pairs or unnamed.channels or unnamed.rings else []),
-        ]
+        said = unnamed.pairs or unnamed.channels or unnamed.rings or unnamed.timed
+        return [*self.communicators, *([unnamed] if said else [])]
 
     def ranks_on(self, host: str) -> list[int]:
         """Ranks of a host in the largest communicator that it has a part in."""

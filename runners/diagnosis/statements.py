@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from . import phrases as say
 from .grammar import Head
-from .parts import KEPT, NODES, PAIRS, Communicator, Node, RankPart, Stage, keep
+from .parts import KEPT, NODES, PAIRS, RANKS, Communicator, Node, RankPart, Stage, Timing, keep
 from .rules import Version, parse_version
 from .sessions import Sessions
 
@@ -20,19 +20,23 @@ class Statements:
         self.sessions = Sessions()
         self.version: Version = ()
         """The newest that was read."""
+        self.versions: set[str] = set()
 
     def version_line(self, head: Head, message: str) -> None:
-        """ "2.21.5+cuda12.4" behind "NCCL version"."""
+        """ "2.21.5+cuda12.4" behind "NCCL version"; until 2.21, and at WARN, without a host."""
         if found := say.VERSION.match(message):
-            self.version = parse_version(found[1])
-            if node := self.node(head):
-                keep(node.versions, found[1] + (found[2] or ""))
+            said = found[1] + (found[2] or "")
+            self.version = parse_version(said)
+            keep(self.versions, said)
+            if head.host and (node := self.node(head)):
+                keep(node.versions, said)
 
     def node(self, head: Head) -> Node | None:
-        """The node of a line; None where the line names none, or there are too many."""
-        node = self.nodes.get(head.host)
-        if node is None and head.host and len(self.nodes) < NODES:
-            node = self.nodes[head.host] = Node(head.host)
+        """The node of a line, or all those of a file that name none; None where there are too many."""
+        name = head.thread[0]
+        node = self.nodes.get(name)
+        if node is None and len(self.nodes) < NODES:
+            node = self.nodes[name] = Node(head.host, "" if head.host else name)
         return node
 
     def comm(self, head: Head, message: str) -> None:
@@ -58,11 +62,11 @@ class Statements:
 
     def timings(self, head: Head, message: str) -> None:
         """How long init took, by phase."""
-        found = say.TIMINGS.match(message)
-        part = self.sessions.of(head).part if found else None
-        if found and part is not None and part.rank == int(found[1]):
-            part.seconds = float(found[3])
-            part.phases = {name: float(value) for name, value in say.PHASE.findall(found[4])[:16]}
+        if found := say.TIMINGS.match(message):
+            rank, timed = int(found[1]), self.sessions.of(head).communicator.timed
+            phases = {name: float(value) for name, value in say.PHASE.findall(found[4])[:16]}
+            if len(timed) < RANKS:
+                timed[rank] = Timing(rank, float(found[3]), phases)
 
     # ---- how they are connected
 

@@ -1,0 +1,188 @@
+"""Files of any size and content: blocks, long lines, what cannot be read, and memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from distui.runners.diagnosis import reading as module
+from distui.runners.diagnosis.reading import BLOCK, LONGEST, lines_of, read
+from distui.runners.diagnosis.verdict import judge
+from distui.runners.errors import RunError
+
+CORPUS = Path(__file__).parent / "corpus"
+FATAL = "h:1:2 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : port error"
+
+
+def every_line(path: Path) -> list[str]:
+    return [line for lines in lines_of(path) for line in lines]
+
+
+@pytest.mark.parametrize("size", [BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK])
+def test_lines_at_the_edges_of_blocks_stay_whole(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "a.log"
+    line = b"x" * 99 + b"\n"
+    data = (line * (size // 100 + 1))[: size - len(FATAL) // 2]
+    path.write_bytes(data[: data.rindex(b"\n") + 1] + f"{FATAL}\n".encode() + line * 3)
+    found = judge(read([path])).findings
+    assert [(one.id, one.count) for one in found] == [("ib-port-error", 1)]
+    assert found[0].evidence[0].line == data.count(b"\n") + 1
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.binary(max_size=400), block=st.integers(1, 40))
+def test_blocks_of_any_size_give_the_same_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, block: int
+) -> None:
+    data = data.translate(None, bytes(range(9)) + bytes(range(11, 32)))
+    path = tmp_path / "a.log"
+    path.write_bytes(data)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "BLOCK", block)
+        found = every_line(path)
+    whole = data.decode("utf-8", "replace").split("\n")
+    assert found == (whole[:-1] if not whole[-1] else whole)
+
+
+def test_of_a_line_without_an_end_the_beginning_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(
+        f"{FATAL} ".encode() + b"x" * (3 * BLOCK) + f"\n{FATAL}\n".encode() + b"y" * (2 * BLOCK)
+    )
+    lines = every_line(path)
+    assert [len(line) for line in lines] == [LONGEST, len(FATAL), LONGEST]
+    assert judge(read([path])).findings[0].count == 2
+
+
+def test_evidence_is_cut_and_no_command_to_a_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(f"\x1b[31m{FATAL}\x1b[0m" + "é" * 1000 + "\n")
+    text = judge(read([path])).findings[0].evidence[0].text
+    assert text.startswith(FATAL)
+    assert len(text) <= 300
+    assert "\x1b" not in text
+
+
+def test_ends_of_lines_of_another_system(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(b"h:1:2 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\r\n" * 2)
+    found = judge(read([path])).findings
+    assert [(one.id, one.values["value"]) for one in found] == [("env-set", "1")]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("gone.log", "does not exist: name log files, or a run"),
+        (".", "is a directory: name the log files in it"),
+    ],
+)
+def test_what_is_no_file_is_one_sentence(tmp_path: Path, name: str, why: str) -> None:
+    with pytest.raises(RunError, match=why) as raised:
+        read([tmp_path / name])
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_of_somebody_else(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("x")
+    path.chmod(0)
+    with pytest.raises(RunError, match=r"cannot be read \(permission denied\)"):
+        read([path])
+
+
+@pytest.mark.parametrize(
+    "data", [bytes(range(256)) * 40, b"\x1f\x8b\x08\x00" + os.urandom(4000), b"\x80\x04" + bytes(99)]
+)
+def test_what_is_no_text_is_refused(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "a.gz"
+    path.write_bytes(data)
+    with pytest.raises(RunError, match="is no text"):
+        read([path])
+
+
+def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.touch()
+    verdict = judge(read([path]))
+    assert (verdict.findings, verdict.first) == ((), None)
+
+
+def test_a_pipe_is_read_to_its_end() -> None:
+    code = (
+        "from distui.runners.diagnosis.reading import read\n"
+        "from distui.runners.diagnosis.verdict import judge\n"
+        "print([one.id for one in judge(read(['/dev/stdin'])).findings])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=f"{FATAL}\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.strip() == "['ib-port-error']"
+
+
+PEAK = """
+import resource, sys
+from distui.runners.diagnosis.reading import read
+from distui.runners.diagnosis.verdict import judge
+judge(read(sys.argv[1:2]))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+reading = read(sys.argv[2:])
+judge(reading)
+print(reading.lines, before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def grown(small: Path, large: Path) -> tuple[int, float]:
+    """Lines of the larger log, and MiB that it takes beyond the smaller."""
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, small, large], capture_output=True, text=True, timeout=170, check=True
+    )
+    lines, before, after = map(int, done.stdout.split())
+    return lines, (after - before) / 1024
+
+
+@pytest.mark.long
+def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
+    """200 MB of the same processes: no more than a few blocks beyond 2 MB of them."""
+    corpus = b"".join(path.read_bytes() + b"\n" for path in sorted(CORPUS.glob("*.log")))
+    for name, size in (("small", 2 << 20), ("large", 200 << 20)):
+        (tmp_path / name).write_bytes(corpus * (size // len(corpus)))
+    lines, mib = grown(tmp_path / "small", tmp_path / "large")
+    assert lines > 1_500_000
+    assert mib < 16
+
+
+@pytest.mark.long
+def test_memory_is_bounded_where_everything_is_new(tmp_path: Path) -> None:
+    """Every line of another process, communicator, host, pair and variable."""
+
+    def log(path: Path, count: int) -> None:
+        with path.open("w") as file:
+            for one in range(count):
+                head = f"host{one}:{one}:{one} [0] NCCL INFO"
+                file.write(
+                    f"{head} comm 0x{one:x} rank {one} nranks {one + 1} commId 0x{one:x} - Init START\n"
+                )
+                file.write(f"{head} Channel 00/0 : {one}[0] -> {one + 1}[0] [send] via NET/IB{one}/0\n")
+                file.write(f"{head} NCCL_V{one} set by environment to {one}.\n")
+                file.write(
+                    f"host{one}:{one}:{one} [0] x.cc:1 NCCL WARN Connection closed by remote peer {one}\n"
+                )
+
+    log(tmp_path / "small", 30_000)
+    log(tmp_path / "large", 500_000)
+    lines, mib = grown(tmp_path / "small", tmp_path / "large")
+    assert lines == 2_000_000
+    assert mib < 48
