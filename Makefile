@@ -36,7 +36,7 @@ test-long: install ## the long matrices alone
 
 test-cluster: install ## on a Slurm cluster in network namespaces, through SkyPilot (root on Debian or Ubuntu)
 	$(BIN)/python -m tests.rigs.slurm prepare
-	$(PYTEST) tests/cluster
+	$(PYTEST) tests/cluster tests/presets/test_skypilot_task.py # whose schema is only there now
 
 test-all: test test-long test-cluster ## the tests, the long matrices, the cluster
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from distui.presets.errors import PlanError
-from distui.presets.launchers import skypilot
+from distui.presets.launchers import skypilot, skytable
 from distui.presets.launchers.skypilot import Cargo, Resources
 from distui.presets.yamltext import dump
 
@@ -280,15 +281,7 @@ def test_yaml_is_read_back_as_it_was(value: Any) -> None:
     assert read_back(text) == value
 
 
-def test_skypilots_own_schema_takes_the_task(tmp_path: Path) -> None:
-    wish = Resources(
-        infra="slurm/lab/gpu", gpus="H100:8", cpus="4+", memory="16+", network_tier="best", autostop_min=5,
-        any_of=({"gpus": "A100:8"}, {"gpus": "H100:8", "infra": "slurm/lab"}),
-        workdir=str(tmp_path), setup="true",
-    )  # fmt: skip
-    cargo = Cargo(run="r", bundle="bundle-1", source=str(tmp_path), secrets={"A_KEY": "x"})
-    text = dump(skypilot.task("t-0123abcd", 2, wish, cargo, {"A": "1"}))
-    code = """
+SCHEMA = """
 import sys, yaml
 from sky.utils import common_utils, schemas
 config = yaml.safe_load(sys.stdin.read())
@@ -296,14 +289,36 @@ common_utils.validate_schema(config, schemas.get_task_schema(), "task: ")
 common_utils.validate_schema(config["resources"], schemas.get_resources_schema(), "resources: ")
 print("fits")
 """
-    env = {**os.environ, "HOME": str(tmp_path), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"}
+
+
+def fits_schema(task: Mapping[str, Any], home: Path) -> None:
+    """Assert that SkyPilot's own schemas take it."""
+    env = {**os.environ, "HOME": str(home), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"}
     done = subprocess.run(
-        [sky_python(), "-c", code],
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=env,
+        [sky_python(), "-c", SCHEMA], input=dump(task), capture_output=True, text=True, timeout=120, env=env,
         check=False,
-    )
+    )  # fmt: skip
     assert done.stdout.strip().endswith("fits"), done.stderr[-2000:]
+
+
+def test_skypilots_own_schema_takes_the_task(tmp_path: Path) -> None:
+    wish = Resources(
+        infra="slurm/lab/gpu", gpus="H100:8", cpus="4+", memory="16+", network_tier="best", autostop_min=5,
+        any_of=({"gpus": "A100:8"}, {"gpus": "H100:8", "infra": "slurm/lab"}),
+        workdir=str(tmp_path), setup="true",
+    )  # fmt: skip
+    cargo = Cargo(run="r", bundle="bundle-1", source=str(tmp_path), secrets={"A_KEY": "x"})
+    fits_schema(skypilot.task("t-0123abcd", 2, wish, cargo, {"A": "1"}), tmp_path)
+
+
+def test_and_the_task_of_an_imported_preset(tmp_path: Path) -> None:
+    imported = {
+        "resources": {"accelerators": {"H100": 8}, "cpus": "32+", "disk_size": 512, "use_spot": True,
+                      "any_of": [{"infra": "aws"}, {"infra": "gcp"}], "network_tier": "best"},
+        "file_mounts": {"/data": "s3://bucket"},
+        "setup": "pip install torch",
+    }  # fmt: skip
+    wish = skypilot.check(skytable.filled(Resources(), imported))
+    made = skytable.completed(skypilot.task("t-0123abcd", 2, wish, CARGO, {}), imported)
+    assert made["resources"]["use_spot"] is True
+    fits_schema(made, tmp_path)
