@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .cloud_arguments import cloud_options, cluster_verbs
+from .diagnose_arguments import diagnose_verb
 from .host_arguments import elsewhere, host_options
 
 Verbs = Any  # argparse has no public name for what add_subparsers returns
@@ -53,6 +54,7 @@ def add_verbs(verbs: Verbs) -> None:
     _presets(verbs)
     _advise(verbs)
     _doctor(verbs)
+    diagnose_verb(verbs)
     demo = verbs.add_parser("demo", help="train the shipped example on 2 ranks and open the cockpit on it")
     demo.add_argument("--preset", default="ddp", help="preset to train under (default: ddp)")
     demo.add_argument("--steps", type=count, default=2000, help="optimizer steps (default: 2000)")

@@ -83,6 +83,13 @@ class Stamp:
     text: str
     """Sorts as time."""
 
+    @property
+    def local(self) -> str | None:
+        """Month, day and time of the host, which NCCL and torch both write; None for a shipper's."""
+        if self.kind == "iso":
+            return None
+        return self.text if self.kind == "glog" else self.text[5:7] + self.text[8:]
+
 
 def take_apart(text: str) -> Line:
     """Any line; never raises."""

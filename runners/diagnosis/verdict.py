@@ -10,7 +10,7 @@ from .derived import derived, several_nodes
 from .grammar import Head
 from .reading import Reading
 from .rules import ROLES, SEVERITIES, Role, Severity
-from .tally import Entry, Evidence, First, Progress
+from .tally import Entry, Evidence, Progress
 
 Order = Literal["lines", "time", "unknown"]
 
@@ -135,15 +135,13 @@ def _earliest(entries: list[Entry]) -> tuple[Entry, Order]:
     firsts = [(first, entry) for entry in entries for first in entry.firsts]
     if len({first.file for first, _ in firsts}) == 1:
         return min(firsts, key=lambda one: (one[0].evidence.line, one[1].rule.place))[1], "lines"
-    stamps = [first.stamp for first, _ in firsts]
-    if all(stamp is not None for stamp in stamps) and len({stamp.kind for stamp in stamps if stamp}) == 1:
-        return min(firsts, key=_time)[1], "time"
+    stamps = [first.stamp for first, _ in firsts if first.stamp is not None]
+    if len(stamps) == len(firsts):
+        if len({stamp.kind for stamp in stamps}) == 1:
+            return firsts[min(range(len(firsts)), key=lambda at: stamps[at].text)][1], "time"
+        if all(stamp.local for stamp in stamps):
+            return firsts[min(range(len(firsts)), key=lambda at: stamps[at].local or "")][1], "time"
     return min(firsts, key=lambda one: (one[0].file, one[0].evidence.line, one[1].rule.place))[1], "unknown"
-
-
-def _time(one: tuple[First, Entry]) -> tuple[str, int, int]:
-    first, _ = one
-    return first.stamp.text if first.stamp else "", first.file, first.evidence.line
 
 
 def behind(progress: Mapping[int, Progress]) -> tuple[int, ...]:

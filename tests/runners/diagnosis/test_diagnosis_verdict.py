@@ -78,6 +78,14 @@ def test_across_files_time_decides(tmp_path: Path) -> None:
     assert (verdict.first.id, verdict.order) == ("cuda-oom", "time")
 
 
+def test_nccl_and_torch_write_the_same_clock(tmp_path: Path) -> None:
+    stuck = "[rank2]:[F601 12:00:05.35 ProcessGroupNCCL.cpp:1224] [PG 3 Rank 2] watchdog got stuck for 600 seconds"
+    for stamp, first in (("12:00:03", "cuda-oom"), ("12:00:07", "pt-heartbeat")):
+        verdict = of(tmp_path, [stuck], [f"[2025-06-01 {stamp}] " + OOM.format("b")])
+        assert verdict.first is not None
+        assert (verdict.first.id, verdict.order) == (first, "time")
+
+
 @pytest.mark.parametrize("stamp", ["", "2025-06-01T12:00:03 "])
 def test_across_files_without_a_common_time_nobody_knows(tmp_path: Path, stamp: str) -> None:
     verdict = of(tmp_path, ["[2025-06-01 12:00:07] " + PORT.format("a")], [stamp + OOM.format("b")])

@@ -1,0 +1,199 @@
+"""`distui diagnose`: what it prints, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from distui.runners import registry
+from distui.runners.diagnosis.rules import book
+from distui.tui.cli import main
+from distui.tui.verbs.diagnose import spans
+
+ROOT = Path(__file__).resolve().parents[2]
+INIT = (
+    "{0}:{1}:{1} [0] NCCL INFO ncclCommInitRank comm 0x55d1 rank {2} nranks 2 cudaDev 0 nvmlDev 0 busId 1000 "
+    "commId 0x673b - Init {3}"
+)
+PORT = "NCCL WARN NET/IB : mlx5_0:1 Got async event : port error"
+CLOSED = "NCCL WARN socketProgress: Connection closed by remote peer gpu-b<4>"
+WATCHDOG = (
+    "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=21, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, "
+    "Timeout(ms)=600000) ran for 600060 milliseconds before timing out."
+)
+LOG = [
+    "gpu-a:71:71 [0] NCCL INFO NCCL version 2.26.2+cuda12.2",
+    "gpu-a:71:71 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [RO]; OOB eth0:10.0.0.1<0>",
+    "gpu-a:71:71 [0] NCCL INFO Using network IB",
+    INIT.format("gpu-a", 71, 0, "START"),
+    INIT.format("gpu-b", 92, 1, "START"),
+    INIT.format("gpu-a", 71, 0, "COMPLETE"),
+    INIT.format("gpu-b", 92, 1, "COMPLETE"),
+    "gpu-a:71:80 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0/GDRDMA",
+    "step 20 loss 2.1",
+    "",
+    f"[2026-03-01 12:00:07] gpu-b:92:99 [0] transport/net_ib.cc:93 {PORT}",
+    "",
+    f"[2026-03-01 12:00:31] gpu-a:71:80 [0] misc/socket.cc:49 {CLOSED}",
+    f"[rank0]:[E301 12:10:09.1 ProcessGroupNCCL.cpp:607] [Rank 0] {WATCHDOG}",
+]  # fmt: skip
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(LOG) + "\n")
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(["diagnose", *words])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.usefixtures("log")
+def test_the_first_cause_is_on_top_and_the_documentation_shows_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, err = run(capsys, "train.log")
+    lines = out.splitlines()
+    assert (code, err) == (1, "")
+    assert lines[0] == "First cause: ib-port-error (rank 1; gpu-b): A port of InfiniBand or RoCE went down."
+    assert lines[1] == f"    train.log:11: {LOG[10]}"
+    assert (
+        lines[3]
+        == "    Symptoms that go with it: sock-closed-by-peer 1 × (rank 0), pt-watchdog 1 × (rank 0)"
+    )
+    assert "Communicator 0x673b: 2 ranks, seen on 2 hosts: 2 complete" in lines
+    assert "    pairs: 1 over NET/IB/GDRDMA" in lines
+    assert lines[-2] == (
+        "Node gpu-a: NCCL 2.26.2+cuda12.2; rank 0; network IB over RoCE; interfaces eth0; HCAs mlx5_0:1 RoCE"
+    )
+    assert lines[-1] == "Node gpu-b: NCCL n/a; rank 1; network n/a"
+    assert f"$ distui diagnose train.log\n{out}```" in (ROOT / "docs/diagnosis.md").read_text("utf-8")
+
+
+@pytest.mark.usefixtures("log")
+def test_json_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "train.log", "--json")
+    found = json.loads(out)
+    assert code == 1
+    assert found["first_cause"] == {"id": "ib-port-error", "order": "lines"}
+    assert [one["id"] for one in found["findings"]] == [
+        "ib-port-error",
+        "sock-closed-by-peer",
+        "pt-watchdog",
+    ]
+    assert found["findings"][0]["evidence"] == [{"file": "train.log", "line": 11, "text": LOG[10]}]
+    assert [(one["id"], one["count"], one["ranks"]) for one in found["victims"]] == [
+        ("sock-closed-by-peer", 1, [0]),
+        ("pt-watchdog", 1, [0]),
+    ]
+    assert found["communicators"][0]["stages"] == {"complete": 2}
+    keys = re.findall(r"^\| (`.*?`) \|", (ROOT / "docs/diagnosis.md").read_text("utf-8"), re.MULTILINE)
+    documented = {key for cell in keys for key in re.findall(r"`(\w+)`", cell)}
+    assert set(found) <= documented
+
+
+@pytest.mark.parametrize(
+    ("lines", "says", "expected"),
+    [
+        ([], "Nothing is written there.", 0),
+        (["step 1"], "Nothing wrong is said in 1 line, 0 of them of NCCL.", 0),
+        (LOG[12:13], "No line says a cause: what follows is said because of something else.", 0),
+        (
+            ["h:1:2 [0] NCCL INFO Call to connect returned Connection refused, retrying"],
+            "First cause: sock-refused",
+            0,
+        ),
+        (["h:1:2 [0] NCCL WARN Too many open files"], "First cause: too-many-files", 1),
+    ],
+)
+def test_exit_codes(
+    log: Path, capsys: pytest.CaptureFixture[str], lines: list[str], says: str, expected: int
+) -> None:
+    log.write_text("".join(f"{line}\n" for line in lines))
+    code, out, _ = run(capsys, str(log))
+    assert code == expected
+    assert out.startswith(says)
+
+
+def test_several_files_without_a_common_time(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log.with_name("other.log").write_text("h:1:2 [0] NCCL WARN Too many open files\n")
+    _, out, _ = run(capsys, "train.log", "other.log")
+    assert (
+        "    Which cause came first is not known: the files' lines carry no common time."
+        in out.splitlines()
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "code", "says"),
+    [
+        (["gone.log"], 3, "distui: there is no file gone.log, and no run 'gone.log': "),
+        (["train.log", "gone.log"], 2, "distui: gone.log does not exist: name log files, or a run "),
+        (["."], 2, "distui: . is a directory: name the log files in it"),
+    ],
+)
+def test_what_cannot_be_read_is_one_sentence(
+    log: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    names: list[str],
+    code: int,
+    says: str,
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(log.parent))
+    found, out, err = run(capsys, *names)
+    assert (found, out) == (code, "")
+    assert err.startswith(says)
+    assert err.count("\n") == 1
+
+
+def test_a_run_by_its_name(
+    log: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(log.parent))
+    record = registry.new_record("trained")
+    path = registry.create(record, b"{}", {})
+    code, _, err = run(capsys, "trained")
+    assert (code, err.startswith("distui: there are no logs of trained on this machine: ")) == (2, True)
+    for attempt, text in (("001", "h:1:2 [0] NCCL WARN Too many open files"), ("002", LOG[10])):
+        folder = path / f"node-0/attempt-{attempt}"
+        folder.mkdir(parents=True)
+        (folder / "rank-3.nccl").write_text(f"{text}\n")
+        (folder / "rank-3.err").write_text("")
+    code, out, _ = run(capsys, "trained", "--json")
+    found = json.loads(out)
+    assert code == 1
+    assert found["files"] == ["node-0/attempt-002/rank-3.err", "node-0/attempt-002/rank-3.nccl"]
+    (finding,) = found["findings"]
+    assert (finding["id"], finding["rank"], finding["node"]) == ("ib-port-error", 3, 0)
+
+
+def test_nothing_that_a_log_holds_is_a_command_to_the_terminal(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log.write_text(
+        "h\x1b]0;x\x07:1:2 [0] NCCL INFO Using network \x1b[31mIB\n\x1b[2Jh:1:2 [0] NCCL WARN Too many open files\n"
+    )
+    _, out, _ = run(capsys, str(log))
+    assert "\x1b" not in out
+    assert "\x07" not in out
+
+
+def test_numbers_as_spans() -> None:
+    assert spans([5, 0, 1, 2]) == "0-2, 5"
+    assert spans([]) == ""
+    assert spans(list(range(0, 40, 2))).endswith("20, 22 …")
+
+
+def test_the_table_of_the_documentation_is_that_of_the_rules() -> None:
+    text = (ROOT / "docs/diagnosis.md").read_text("utf-8")
+    rows = re.findall(r"^\| ([a-z0-9-]+) \| (error|warn|info) \| (\w+) \| (.+) \|$", text, re.MULTILINE)
+    assert rows == [(rule.id, rule.severity, rule.role, rule.text.rstrip(".")) for rule in book().rules]

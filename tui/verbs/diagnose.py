@@ -1,0 +1,212 @@
+"""diagnose: what logs say is wrong, the first cause on top, and what they say of nodes and communicators."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...runners import registry
+from ...runners.diagnosis.document import behind, document
+from ...runners.diagnosis.parts import Communicator, Node
+from ...runners.diagnosis.reading import Reading, read
+from ...runners.diagnosis.verdict import Finding, Verdict, judge
+from ...runners.errors import NoSuchRunError, RunError
+from ...runners.logs.clean import clean_text
+from ...runners.logs.files import list_files
+from ..text import NA
+
+SHOWN = 8
+"""Communicators and nodes that are shown; --json has all."""
+ORDERS = {"time": ", by time", "lines": "", "unknown": ""}
+UNORDERED = "Which cause came first is not known: the files' lines carry no common time."
+
+
+def diagnose(options: argparse.Namespace) -> int:
+    """Print what was found; 1 where a cause is an error. Raises RunError."""
+    reading = _reading(options.names)
+    verdict = judge(reading)
+    if options.json:
+        sys.stdout.write(json.dumps(document(reading, verdict)) + "\n")
+    else:
+        sys.stdout.write("\n".join(clean_text(line) for line in text(reading, verdict)) + "\n")
+    return 1 if verdict.failed else 0
+
+
+def _reading(names: list[str]) -> Reading:
+    """The files, or the newest attempt of a run. Raises RunError."""
+    if len(names) > 1 or (names and Path(names[0]).exists()):
+        return read(names)
+    try:
+        entry = registry.resolve(names[0] if names else None)
+    except NoSuchRunError as error:
+        if not names:
+            raise
+        raise NoSuchRunError(f"there is no file {names[0]}, and {error}") from None
+    files = [file for file in list_files(entry.path) if file.attempt is not None]
+    newest = max((file.attempt or 0 for file in files), default=0)
+    chosen = [file.id for file in files if file.attempt == newest]
+    if not chosen:
+        raise RunError(
+            f"there are no logs of {entry.record.name} on this machine: "
+            "save those of its ranks with `distui logs`, and name the file"
+        )
+    return read([entry.path / one for one in chosen], chosen)
+
+
+def text(reading: Reading, verdict: Verdict) -> list[str]:
+    """Everything, as lines."""
+    lines = _first(verdict) or [_no_cause(reading, verdict)]
+    shown = [
+        one
+        for one in verdict.findings
+        if one is not verdict.first
+        and one.role in ("cause", "hint", "symptom")
+        and not _folded(one, verdict)
+    ]
+    for one in shown:
+        lines += ["", *_finding(one)]
+    said = [f"{one.id} {one.count} ×" for one in verdict.findings if one.role in ("fact", "trace", "noise")]
+    lines += ["", f"Also said: {', '.join(said)}"] if said else []
+    communicators = reading.statements.sessions.all()
+    versions = ", ".join(sorted(reading.statements.versions))
+    lines += ["", f"NCCL {versions}"] if versions else []
+    for communicator in communicators[:SHOWN]:
+        lines += ["", *_communicator(communicator)]
+    nodes = list(reading.statements.nodes.values())
+    lines += [""] if nodes else []
+    for node in nodes[:SHOWN]:
+        lines.append(_node(node, reading.statements.sessions.ranks_on(node.host)))
+    more = max(0, len(communicators) - SHOWN), max(0, len(nodes) - SHOWN)
+    if any(more):
+        lines.append(
+            f"… {_many(more[0], 'communicator')} and {_many(more[1], 'node')} more: --json has them"
+        )
+    return lines
+
+
+def _folded(one: Finding, verdict: Verdict) -> bool:
+    return verdict.first is not None and one.role == "symptom"
+
+
+def _first(verdict: Verdict) -> list[str]:
+    if verdict.first is None:
+        return []
+    others = [one for one in verdict.findings if one.role == "cause" and one is not verdict.first]
+    unsure = verdict.order == "unknown" and bool(others)
+    label = "A cause: " if unsure else f"First cause{ORDERS[verdict.order]}: "
+    lines = _finding(verdict.first, label)
+    if verdict.victims:
+        followed = ", ".join(
+            f"{one.id} {one.count} ×" + f" ({_named(one.ranks)})" * bool(one.ranks)
+            for one in verdict.victims
+        )
+        lines.append(f"    Symptoms that go with it: {followed}")
+    lines += [f"    {_behind(verdict)}"] if verdict.behind else []
+    return [*lines, f"    {UNORDERED}"] if unsure else lines
+
+
+def _no_cause(reading: Reading, verdict: Verdict) -> str:
+    if not reading.lines:
+        return "Nothing is written there."
+    if verdict.victims:
+        told = f" {_behind(verdict)}" if verdict.behind else ""
+        return (
+            "No line says a cause: what follows is said because of something else. "
+            f"Look at the ranks whose logs are not here.{told}"
+        )
+    return (
+        f"Nothing wrong is said in {_many(reading.lines, 'line')}, {reading.nccl_lines:,} of them of NCCL."
+    )
+
+
+def _behind(verdict: Verdict) -> str:
+    return f"Behind the others: {_named(verdict.behind)}."
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"rank{'' if len(ranks) == 1 else 's'} {spans(ranks)}"
+
+
+def _finding(one: Finding, before: str = "") -> list[str]:
+    """A sentence, where it stands, what to do."""
+    where = [f"{one.count} ×"] if one.count > 1 else []
+    where += [_named(one.ranks)] if one.ranks else []
+    where += [", ".join(one.hosts[:4]) + " …" * (len(one.hosts) > 4)] if one.hosts else []
+    label = f"{before}{one.id}" if before else f"{one.severity} {one.role} {one.id}"
+    lines = [f"{label}{' (' + '; '.join(where) + ')' if where else ''}: {one.text}"]
+    lines += [f"    {one.seen}"] if one.seen else []
+    lines += [f"    {its.file}:{its.line}: {its.text}" for its in one.evidence[:1]]
+    variables = " ".join(f"{name}={value}" for name, value in one.env.items())
+    lines += [f"    {one.remedy}"] if one.remedy else []
+    lines += [f"    {variables}"] if variables else []
+    return lines
+
+
+def _head(one: Communicator) -> str:
+    """ "Communicator 0x673b: 16 ranks, 2 nodes: 15 complete, 1 started"."""
+    if one.nranks is None:
+        return "Of communicators that no line names:"
+    nodes = (
+        _many(one.nnodes, "node") if one.nnodes is not None else f"seen on {_many(len(one.hosts), 'host')}"
+    )
+    stages = [f"{number} {stage}" for stage, number in one.stages().items()]
+    silent = one.nranks - len(one.ranks)
+    stages += [f"{silent} not in these logs"] if silent > 0 else []
+    return f"Communicator{' ' * bool(one.id)}{one.id}: {_many(one.nranks, 'rank')}, {nodes}: {', '.join(stages)}"
+
+
+def _many(number: int, name: str) -> str:
+    return f"{number:,} {name}{'' if number == 1 else 's'}"
+
+
+def _communicator(one: Communicator) -> list[str]:
+    """A card of some lines; what is not said is left out, but for the numbers of ranks and nodes."""
+    lines = [_head(one)]
+    late = behind(one)
+    lines += [f"    behind: {_named(late)}"] if late else []
+    slowest = one.slowest()
+    if slowest is not None:
+        phases = ", ".join(f"{name} {value:g} s" for name, value in slowest.phases.items())
+        lines.append(f"    init {slowest.seconds:g} s (rank {slowest.rank}, the slowest: {phases})")
+    shape = [f"{number} {kind}" for kind, number in one.channels.items()]
+    shape += [f"{len(one.rings)} rings"] if one.rings else []
+    shape += [f"{one.trees} trees"] if one.trees else []
+    for label, parts in (
+        ("channels", shape),
+        ("pairs", [f"{number} over {kind}" for kind, number in one.transports().items()]),
+        ("tuned", [f"{choice} {number} ×" for choice, number in one.tuning.most_common(6)]),
+        ("called", [f"{called} {number} ×" for called, number in one.collectives.most_common(6)]),
+    ):
+        lines += [f"    {label}: {', '.join(parts)}"] if parts else []
+    return lines
+
+
+def _node(node: Node, ranks: list[int]) -> str:
+    hcas = [f"{name} {kind}" for name, kind in node.hcas.items()]
+    parts = [
+        f"NCCL {', '.join(sorted(node.versions)) or NA}",
+        _named(ranks) if ranks else f"ranks {NA}",
+        f"network {node.network() or NA}",
+        f"bootstrap {node.bootstrap}" if node.bootstrap else "",
+        f"interfaces {', '.join(list(node.interfaces)[:6])}" if node.interfaces else "",
+        f"HCAs {', '.join(hcas[:8])}" if hcas else "",
+        f"plugins {', '.join(sorted(node.plugins)[:4])}" if node.plugins else "",
+        f"{_many(len(node.env), 'variable')} read" if node.env else "",
+    ]
+    name = node.host or f"{NA} ({node.file})"
+    return f"Node {name}: {'; '.join(part for part in parts if part)}"
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """[0, 1, 2, 5] → "0-2, 5"."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    shown = [str(low) if low == high else f"{low}-{high}" for low, high in found]
+    return ", ".join(shown[:12]) + " …" * (len(shown) > 12)
