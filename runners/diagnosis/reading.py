@@ -52,6 +52,13 @@ _SAID: dict[str, tuple[Say, bool]] = {
 """First word of a message → who understands it, and whether no rule does."""
 
 
+_NAMED = (Statements.comm, True)
+_VERSION = (Statements.version_line, True)
+_VARIABLE = (Statements.variable, False)
+_CALLED = (Statements.collective, False)
+_NUMBERED = (Statements.numbered, True)
+
+
 class Reading:
     """What some logs say, all together."""
 
@@ -73,6 +80,7 @@ class Reading:
         self._heads.clear()
         self._rank = rank_in_name(name) if rank is None else rank
         self._number = 0
+        self.tally.open(len(self.files), name)
         self.statements.version = ()
 
     def feed(self, lines: Iterable[str]) -> None:
@@ -113,10 +121,9 @@ class Reading:
 
     def _fired(self, line: str, first: re.Match[str], head: Head, number: int) -> None:
         """A line with a needle in it."""
-        version = self.statements.version
         for rule, match in self.book.fired(line, first):
-            if not version or rule.holds_for(version):
-                self.tally.add(rule, match, head, (len(self.files), self.files[-1], number))
+            if not (rule.since or rule.until) or rule.holds_for(self.statements.version):
+                self.tally.add(rule, match, head, number)
 
     def _head(self, text: str) -> Head:
         head = self._heads.get(text)
@@ -135,17 +142,12 @@ class Reading:
 
 def _other(word: str) -> tuple[Say, bool] | None:
     """Words that are no fixed ones."""
-    if word.startswith("ncclComm"):
-        return Statements.comm, True
-    if word.startswith("NCCL_"):
-        return Statements.variable, False
-    if word == "NCCL":
-        return Statements.version_line, True
-    if word.isdecimal():
-        return Statements.numbered, True
-    if word[-1:] == ":" and word[:-1].isalpha():
-        return Statements.collective, False
-    return None
+    kind = word[:4]
+    if kind == "nccl" or kind == "NCCL":
+        return _NAMED if word.startswith("ncclComm") else _VERSION if word == kind else _VARIABLE
+    if word[-1:] == ":":
+        return _CALLED if word[:-1].isalpha() else None
+    return _NUMBERED if word.isdecimal() else None
 
 
 def rank_in_name(name: str) -> int | None:

@@ -88,6 +88,10 @@ class Book:
         """The same, from the first needle on."""
         rules = self._of[first[1]]
         further = self.needle(line, first.end())
+        if further is None and len(rules) == 1:
+            (rule,) = rules
+            match = rule.pattern.search(line) if rule.pattern is not None else None
+            return [] if match is None else [(rule, match)]
         while further is not None:
             more = self._of[further[1]]
             if more is not rules:

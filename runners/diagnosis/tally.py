@@ -73,20 +73,29 @@ class Tally:
         self.entries = [Entry(rule) for rule in book.rules]
         self.progress: dict[int, Progress] = {}
         """By rank."""
+        self._file = 0
+        self._name = ""
 
-    def add(self, rule: Rule, match: re.Match[str], head: Head, where: tuple[int, str, int]) -> None:
-        """A line that fired a rule. `where`: number and name of the file, number of the line."""
+    def open(self, file: int, name: str) -> None:
+        """What comes is of this file: its number, from 1, and its name."""
+        self._file, self._name = file, name
+
+    def add(self, rule: Rule, match: re.Match[str], head: Head, number: int) -> None:
+        """A line that fired a rule, and its number in the file."""
         entry = self.entries[rule.place]
         entry.count += 1
         if head.source not in entry.heads and len(entry.heads) < SOURCES:
             entry.heads[head.source] = head
         firsts = entry.firsts
-        if (not firsts or firsts[-1].file != where[0]) and len(firsts) < FILES:
-            firsts.append(_first(rule, match, head, where))
+        if (not firsts or firsts[-1].file != self._file) and len(firsts) < FILES:
+            firsts.append(_first(rule, match, head, self._file, self._evidence(match.string, number)))
         elif len(entry.further) < EVIDENCE - 1:
-            entry.further.append(_evidence(match.string, where))
+            entry.further.append(self._evidence(match.string, number))
         if rule.id in ("pt-watchdog", "pt-pg-status"):
             self._progressed(match, head)
+
+    def _evidence(self, line: str, number: int) -> Evidence:
+        return Evidence(self._name, number, clean_text(line.strip(), WIDTH - 24)[:WIDTH])
 
     def _progressed(self, match: re.Match[str], head: Head) -> None:
         """Keep each rank's first: later ones are of other groups, or follow from it."""
@@ -101,13 +110,7 @@ class Tally:
             one.enqueued, one.completed = int(said["enqueued"][:18]), int(said["completed"][:18])
 
 
-def _first(rule: Rule, match: re.Match[str], head: Head, where: tuple[int, str, int]) -> First:
+def _first(rule: Rule, match: re.Match[str], head: Head, file: int, evidence: Evidence) -> First:
     values = {name: clean_text(value, 200) for name, value in match.groupdict().items() if value}
     softer = bool(rule.softer) and rule.softer in match[0]
-    line = match.string
-    return First(where[0], _evidence(line, where), head, stamp_of(line), values, softer)
-
-
-def _evidence(line: str, where: tuple[int, str, int]) -> Evidence:
-    shown = clean_text(line.strip(), WIDTH - 24)
-    return Evidence(where[1], where[2], shown[:WIDTH])
+    return First(file, evidence, head, stamp_of(match.string), values, softer)

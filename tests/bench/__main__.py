@@ -26,6 +26,7 @@ TOPICS = {
     "relay": "relaying",
     "ssh": "sshing",
     "slow": "delaying",
+    "nccl-lines": "nccl_lines",
     "cluster": "clustering",
     "more": "more",
 }
