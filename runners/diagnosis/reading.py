@@ -17,6 +17,8 @@ from .tally import Tally
 BLOCK = 1 << 20
 LONGEST = 1 << 16
 """Bytes of a line that are looked at."""
+REPORT, REPORT_LINES = "pt-nccl-error", 64
+"""With what torch begins its report of an error of NCCL, and in how many lines NCCL's own reason follows."""
 HEADS = 1 << 14
 """Heads that are remembered: threads write many lines with the same."""
 
@@ -73,13 +75,14 @@ class Reading:
         self._heads: dict[str, Head] = {}
         self._rank: int | None = None
         self._number = 0
+        self._report_until = 0
 
     def open(self, name: str, rank: int | None = None) -> None:
         """What comes is of another file, or the log of this rank."""
         self.files.append(name)
         self._heads.clear()
         self._rank = rank_in_name(name) if rank is None else rank
-        self._number = 0
+        self._number = self._report_until = 0
         self.tally.open(len(self.files), name)
         self.statements.version = ()
 
@@ -97,7 +100,7 @@ class Reading:
             if mark is None:
                 padded = " " + line
                 if first := needle(padded):
-                    self._fired(padded, first, self._bare(line), number)
+                    self._fired(padded, first, self._bare(line), number, bare=True)
                 continue
             nccl += 1
             start, level = mark.end(), mark[1]
@@ -119,11 +122,15 @@ class Reading:
         self.nccl_lines += nccl
         self._number = number
 
-    def _fired(self, line: str, first: re.Match[str], head: Head, number: int) -> None:
-        """A line with a needle in it."""
+    def _fired(self, line: str, first: re.Match[str], head: Head, number: int, bare: bool = False) -> None:
+        """A line with a needle in it; a bare one has no mark of NCCL."""
         for rule, match in self.book.fired(line, first):
+            if bare and rule.marked and number > self._report_until:
+                continue
             if not (rule.since or rule.until) or rule.holds_for(self.statements.version):
                 self.tally.add(rule, match, head, number)
+                if rule.id == REPORT:
+                    self._report_until = number + REPORT_LINES
 
     def _head(self, text: str) -> Head:
         head = self._heads.get(text)

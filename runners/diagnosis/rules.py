@@ -45,6 +45,7 @@ class Rule:
     since: Version = ()
     until: Version = ()
     unless: tuple[str, ...] = ()
+    marked: bool = False
     softer: str = ""
     """A match that holds this text is a fact, no cause: it is usual in some places."""
     place: int = 0

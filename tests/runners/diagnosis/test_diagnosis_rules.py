@@ -41,10 +41,27 @@ def test_a_rule_fires_on_its_line_and_not_on_its_neighbour(rule: Rule) -> None:
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule.pattern], ids=lambda rule: rule.id)
 def test_a_line_without_its_head_says_the_same(rule: Rule) -> None:
-    """After `Last error:` torch repeats NCCL's message alone; what names its source file needs the head."""
+    """Below torch's report NCCL's message stands alone; what names its source file needs the head."""
     message = LINES[rule.id][0].partition("NCCL WARN ")[2]
     if message and rule.id not in ("cuda-failure", "nvls-invalid-arg"):
-        assert rule.id in fired(message)
+        report = [
+            LINES["pt-nccl-error"][0],
+            "ncclInternalError: Internal check failed.",
+            "Last error:",
+            message,
+        ]
+        assert fired(*report).get(rule.id) == 1
+        assert fired(message).get(rule.id) == (None if rule.marked else 1)
+
+
+def test_what_others_write_too_is_not_taken_for_nccl() -> None:
+    lines = ["ALSA: Unable to open device default", "connect to redis failed", "json: invalid type 3"]
+    assert fired(*lines) == {}
+    assert set(fired(*(f"h:1:2 [0] NCCL WARN {line}" for line in lines))) == {
+        "ib-open-device", "sock-connect-failed", "invalid-usage",
+    }  # fmt: skip
+    far = [LINES["pt-nccl-error"][0], *["a line of something else"] * 64, lines[0]]
+    assert set(fired(*far)) == {"pt-nccl-error"}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
