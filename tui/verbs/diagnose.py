@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from ...runners import registry
 from ...runners.diagnosis.document import behind, document
@@ -37,7 +37,7 @@ def diagnose(options: argparse.Namespace) -> int:
 
 def _reading(names: list[str]) -> Reading:
     """The files, or the newest attempt of a run. Raises RunError."""
-    if len(names) > 1 or (names and Path(names[0]).exists()):
+    if len(names) > 1 or (names and os.path.exists(names[0])):
         return read(names)
     try:
         entry = registry.resolve(names[0] if names else None)
