@@ -15,7 +15,10 @@ __all__ = ["Asked", "Obeys", "look"]
 NOTHING = "obeys nothing: the preset sets only flags and environment"
 
 COPY = "parallelize.parallelize"
-"""The one call that obeys, from a copy of the file beside the script."""
+"""The one call that obeys, from a copy of the folder beside the script."""
+
+STEPS = tuple(full.removesuffix("parallelize") + "forward_backward" for full in (PARALLELIZE, COPY))
+"""The call that leaves the order of forward and backward passes to the preset."""
 
 VARIABLE = "DISTUI_DEEPSPEED_CONFIG"
 """By which a DeepSpeed script may ask for the configuration itself (launchers.deepspeed.VARIABLE)."""
@@ -47,6 +50,8 @@ class Asked:
     """Names of the dimensions that there are."""
     args: Sequence[str] = ()
     """The script's own arguments."""
+    accumulation: int = 1
+    """Backward passes before each optimizer step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,7 @@ def look(script: str | None, source: str | bytes | None, asked: Asked = USUAL) -
         return Obeys(None, f"{name} {_unreadable(error, source)}, so what it obeys is unknown.")
     ours = found.find(PARALLELIZE, COPY)
     if ours is not None:
-        return _parallelize(name, ours, asked)
+        return _parallelize(name, ours, asked, found.find(*STEPS) is not None)
     for call in found.calls:
         what = framework(call.full)
         if what:
@@ -85,12 +90,18 @@ def look(script: str | None, source: str | bytes | None, asked: Asked = USUAL) -
     return Obeys(None, f"{name} {NOTHING}.")
 
 
-def _parallelize(name: str, call: Call, asked: Asked) -> Obeys:
+def _parallelize(name: str, call: Call, asked: Asked, steps: bool) -> Obeys:
+    """`steps`: whether it leaves forward and backward to distui, too."""
     said = f"{name} calls parallelize() in line {call.line}"
     if asked.kind == "deepspeed":
         return Obeys(None, f"{said}, which is not DeepSpeed: take fsdp2, or zero1.", "parallelize")
-    doubt = "" if call.full == PARALLELIZE else ", if the parallelize.py beside it is distui's"
-    how = f"{said}: it obeys strategy and precision{doubt}."
+    if "pp" in asked.mesh and not steps:
+        return Obeys(None, f"{said} and never forward_backward(), by which a pipeline runs.", "parallelize")
+    doubt = "" if call.full == PARALLELIZE else ", if the parallelize beside it is distui's"
+    but = ", but not batch.accumulation, which acts in forward_backward()" * (
+        asked.accumulation > 1 and not steps
+    )
+    how = f"{said}: it obeys strategy and precision{doubt}{but}."
     return Obeys(how, how, "parallelize")
 
 

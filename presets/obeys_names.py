@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 PARALLELIZE = "distui.runners.inrank.parallelize.parallelize"
+STEPS = PARALLELIZE.removesuffix("parallelize") + "forward_backward"
 """distui's own call."""
 
 FRAMEWORKS = {
@@ -144,7 +145,7 @@ class _Names:
         """The full dotted name of `node`; "" when it is not a name that an import explains."""
         if isinstance(node, ast.Name):
             starred = (f"{module}.{node.id}" for module in self.stars)
-            guess = next((full for full in starred if full == PARALLELIZE or framework(full)), "")
+            guess = next((full for full in starred if full in (PARALLELIZE, STEPS) or framework(full)), "")
             return self.known.get(node.id, guess)
         if isinstance(node, ast.Attribute):
             inner = self.full(node.value)

@@ -79,7 +79,13 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
     look = obeys.look(
         script,
         None if request.no_python else place.script_source,
-        obeys.Asked(kind=preset.strategy.kind, backend=ranks.backend, mesh=tuple(sizes), args=request.args),
+        obeys.Asked(
+            kind=preset.strategy.kind,
+            backend=ranks.backend,
+            mesh=tuple(sizes),
+            args=request.args,
+            accumulation=preset.batch.accumulation,
+        ),
     )
     python = request.python or place.python
     launch = _launch(preset, request, place, ranks.nproc, script)

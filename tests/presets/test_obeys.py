@@ -38,7 +38,7 @@ def test_any_form_of_the_one_call_obeys(source: str) -> None:
 def test_a_copied_file_obeys_with_a_doubt() -> None:
     look = obeys.look("train.py", "from parallelize import parallelize\nparallelize(m)")
     assert look.how is not None
-    assert "if the parallelize.py beside it is distui's" in look.how
+    assert "if the parallelize beside it is distui's" in look.how
 
 
 @pytest.mark.parametrize(
@@ -232,3 +232,28 @@ def test_the_shipped_examples_are_told_apart() -> None:
     plain = obeys.look("plain_ddp.py", (EXAMPLES / "plain_ddp.py").read_bytes())
     assert plain.how is None
     assert "DistributedDataParallel" in plain.why
+
+
+def test_a_pipeline_and_accumulation_need_forward_backward() -> None:
+    without = f"from {WHOLE} import parallelize\nparallelize(m)"
+    with_it = (
+        f"from {WHOLE} import forward_backward, parallelize\nparallelize(m)\nforward_backward(m, x, y)"
+    )
+    copied = "import parallelize as p\np.parallelize(m)\np.forward_backward(m, x, y)"
+    pipeline = obeys.Asked(mesh=("pp", "dp"))
+    look = obeys.look("train.py", without, pipeline)
+    assert look.how is None
+    assert (
+        look.why
+        == "train.py calls parallelize() in line 2 and never forward_backward(), by which a pipeline runs."
+    )
+    passes = obeys.Asked(mesh=("dp",), accumulation=4)
+    how = obeys.look("train.py", without, passes).how
+    assert how is not None
+    assert how.endswith("but not batch.accumulation, which acts in forward_backward().")
+    starred = f"from {WHOLE} import *\nparallelize(m)\nforward_backward(m, x, y)"
+    for source in (with_it, copied, starred):
+        for asked in (pipeline, passes):
+            found = obeys.look("train.py", source, asked).how
+            assert found is not None
+            assert "but not" not in found
