@@ -37,8 +37,8 @@ def wire(
     launch = _with_options(launch, look, where)
     own = look.reader == "trainer" and preset.strategy.kind == "deepspeed"
     config = accelerate.config(preset, launch, backend, where, own_precision=own)
-    added = accelerate.environment(config)
-    if preset.batch.accumulation > 1 and preset.strategy.kind != "deepspeed":
+    added = {} if look.reader == "parallelize" else accelerate.environment(config)
+    if added and preset.batch.accumulation > 1 and preset.strategy.kind != "deepspeed":
         added["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = str(preset.batch.accumulation)
     if preset.strategy.kind == "deepspeed":
         added |= deepspeed.environment(backend, where)
