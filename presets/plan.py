@@ -76,17 +76,7 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
     ranks = topology.ranks(preset, gpus, place.cores, place.nodes)
     sizes = _mesh(preset, ranks.nproc)
     env, notes = _rank_env(preset, request, place, wished, ranks)
-    look = obeys.look(
-        script,
-        None if request.no_python else place.script_source,
-        obeys.Asked(
-            kind=preset.strategy.kind,
-            backend=ranks.backend,
-            mesh=tuple(sizes),
-            args=request.args,
-            accumulation=preset.batch.accumulation,
-        ),
-    )
+    look = _look(preset, request, place, ranks.backend, sizes)
     python = request.python or place.python
     launch = _launch(preset, request, place, ranks.nproc, script)
     wired = wiring.wire(preset, launch, look, ranks.backend, place.run_dir, python or "python", env)
@@ -116,6 +106,17 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
         hook=preset.hook,
         notes=(*ranks.notes, *notes, *_node_notes(preset.topology, place.port), *wired.notes, look.why),
     )
+
+
+def _look(
+    preset: Preset, request: Request, place: Place, backend: str, sizes: Mapping[str, int]
+) -> obeys.Obeys:
+    """What the script makes of the preset."""
+    asked = obeys.Asked(
+        kind=preset.strategy.kind, backend=backend, mesh=tuple(sizes), args=request.args,
+        accumulation=preset.batch.accumulation,
+    )  # fmt: skip
+    return obeys.look(request.script, None if request.no_python else place.script_source, asked)
 
 
 def _mesh(preset: Preset, nproc: int) -> dict[str, int]:

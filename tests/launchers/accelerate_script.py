@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,9 @@ def main() -> None:
         path.write_text(json.dumps(described(accelerator, model, optimizer, losses)))
     accelerator.wait_for_everyone()
     accelerator.end_training()
+    time.sleep(
+        0.5
+    )  # gloo's threads outlive the group for a moment, and an interpreter that ends meanwhile aborts
 
 
 if __name__ == "__main__":
