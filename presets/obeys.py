@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .model import StrategyKind
-from .obeys_names import PARALLELIZE, Call, Script, framework, parse
+from .obeys_names import PARALLELIZE, STEPS, Call, Script, framework, parse
 
 __all__ = ["Asked", "Obeys", "look"]
 
@@ -16,9 +16,7 @@ NOTHING = "obeys nothing: the preset sets only flags and environment"
 
 COPY = "parallelize.parallelize"
 """The one call that obeys, from a copy of the folder beside the script."""
-
-STEPS = tuple(full.removesuffix("parallelize") + "forward_backward" for full in (PARALLELIZE, COPY))
-"""The call that leaves the order of forward and backward passes to the preset."""
+COPIED_STEPS = "parallelize.forward_backward"
 
 VARIABLE = "DISTUI_DEEPSPEED_CONFIG"
 """By which a DeepSpeed script may ask for the configuration itself (launchers.deepspeed.VARIABLE)."""
@@ -82,7 +80,7 @@ def look(script: str | None, source: str | bytes | None, asked: Asked = USUAL) -
         return Obeys(None, f"{name} {_unreadable(error, source)}, so what it obeys is unknown.")
     ours = found.find(PARALLELIZE, COPY)
     if ours is not None:
-        return _parallelize(name, ours, asked, found.find(*STEPS) is not None)
+        return _parallelize(name, ours, asked, found.find(STEPS, COPIED_STEPS) is not None)
     for call in found.calls:
         what = framework(call.full)
         if what:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 PARALLELIZE = "distui.runners.inrank.parallelize.parallelize"
-STEPS = PARALLELIZE.removesuffix("parallelize") + "forward_backward"
-"""distui's own call."""
+STEPS = "distui.runners.inrank.parallelize.forward_backward"
+"""distui's own calls; the second leaves the order of forward and backward passes to the preset."""
 
 FRAMEWORKS = {
     "DistributedDataParallel": (

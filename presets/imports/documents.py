@@ -10,7 +10,7 @@ from ..lint import deepspeed as deepspeed_rules
 from ..lint import jsonnodes
 from ..lint import skypilot as skypilot_rules
 from ..lint.files import Yaml, lint_file
-from ..lint.nodes import MOST_BYTES, Node, Unreadable
+from ..lint.nodes import MOST_BYTES, Node, Unreadable, decoded
 from . import accelerate, deepspeed, skypilot
 from .values import Imported
 
@@ -44,12 +44,7 @@ def _document(name: str, data: bytes, yaml: Yaml) -> Node:
     """Raises Unreadable, and PresetError for several documents."""
     if len(data) > MOST_BYTES:
         raise Unreadable(1, f"is larger than {MOST_BYTES >> 20} MiB")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise Unreadable(data.count(b"\n", 0, error.start) + 1, "is not UTF-8 text") from None
-    if "\0" in text:
-        raise Unreadable(text.count("\n", 0, text.index("\0")) + 1, "is no text: it holds NUL bytes")
+    text = decoded(data)
     if name.lower().endswith(".json") or (text.lstrip().startswith("{") and not _is_yaml(name)):
         return jsonnodes.read(text)
     documents = yaml(text)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .. import environ
+from .. import environ, nccl
 from ..errors import PresetError
 from ..launchers import accelerate
 from ..launchers import deepspeed as deepspeed_launcher
@@ -18,7 +18,6 @@ from .values import Imported
 MADE = ("DISTUI_", "ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_")
 """Beginnings of variables that the fields make."""
 MADE_NAMES = ("NCCL_RAS_ADDR", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "DS_ACCELERATOR", "DS_ENV_FILE")
-NCCL = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_")
 
 
 def imported(
@@ -50,8 +49,8 @@ def imported(
     hidden = sorted(name for name, value in env.items() if value == MASK)
     found.notes += [f"{name} is left out: its value is a secret; pass it with --env." for name in hidden]
     env = {name: value for name, value in env.items() if value != MASK}
-    found.variables("nccl", {name: value for name, value in env.items() if name.startswith(NCCL)})
-    found.variables("env", {name: value for name, value in env.items() if not name.startswith(NCCL)})
+    found.variables("nccl", {name: value for name, value in env.items() if nccl.known(name)})
+    found.variables("env", {name: value for name, value in env.items() if not nccl.known(name)})
     return found
 
 

@@ -34,4 +34,4 @@ def imported(document: Mapping[str, Any], source: str) -> Imported:
 
 
 def _is_nccl(name: str, value: object) -> bool:
-    return name.startswith(("NCCL_", "TORCH_NCCL_", "TORCH_FR_")) and nccl.check(name, str(value)) is None
+    return nccl.known(name) and nccl.check(name, str(value)) is None

@@ -9,7 +9,7 @@ from ..finding import Finding, worst_first
 from ..load import Library
 from . import accelerate, deepspeed, jsonnodes, launches, presetfile, script, skypilot
 from .commands import Surroundings
-from .nodes import MOST_BYTES, Node, Unreadable
+from .nodes import MOST_BYTES, Node, Unreadable, decoded
 from .rules import found
 
 Yaml = Callable[[str], list[Node]]
@@ -46,13 +46,7 @@ def _text(data: bytes) -> str:
     """Raises Unreadable."""
     if len(data) > MOST_BYTES:
         raise Unreadable(1, f"is larger than {MOST_BYTES >> 20} MiB, which no file is that lint knows")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise Unreadable(data.count(b"\n", 0, error.start) + 1, "is not UTF-8 text") from None
-    if "\0" in text:
-        raise Unreadable(text.count("\n", 0, text.index("\0")) + 1, "is no text: it holds NUL bytes")
-    return text
+    return decoded(data)
 
 
 def _checked(

@@ -21,6 +21,17 @@ class Unreadable(Exception):
         self.line = line
 
 
+def decoded(data: bytes) -> str:
+    """The text of a file. Raises Unreadable."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Unreadable(data.count(b"\n", 0, error.start) + 1, "is not UTF-8 text") from None
+    if "\0" in text:
+        raise Unreadable(text.count("\n", 0, text.index("\0")) + 1, "is no text: it holds NUL bytes")
+    return text
+
+
 def whole(text: str) -> int | None:
     """The whole number that a text is; None where it is none, or no count of anything."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None

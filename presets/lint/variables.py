@@ -14,7 +14,6 @@ from ..finding import Finding
 from .nodes import whole
 from .rules import found
 
-FAMILIES = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_")
 FOREIGN = (
     *("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_", "NCCL_SHARP_", "NCCL_UCX_", "NCCL_PLUGIN_", "NCCL_SHIMNET_"),
     *("NCCL_TUNER_CONFIG", "NCCL_HOME", "NCCL_ROOT", "NCCL_LIB", "NCCL_INCLUDE", "NCCL_VERSION"),
@@ -47,7 +46,7 @@ def check(name: str, value: str, where: str, nnodes: int | None = None) -> Itera
     if re.fullmatch(r"(TORCH_)?NCCL_TIMEOUT\w*", name):
         text = f"Neither NCCL nor torch reads {name}: collectives keep their own timeout (10 minutes)."
         yield found("L1", where, text, value=shown)
-    elif name.startswith(FAMILIES) or _misspelt(name):
+    elif nccl.known(name) or _misspelt(name):
         for one in _nccl(name, value, where, known):
             yield replace(one, value=shown)
     bad, what = SLOW.get(name, ("", ""))

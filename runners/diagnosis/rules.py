@@ -66,7 +66,6 @@ class Book:
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = tuple(rules)
-        self.by_id = {rule.id: rule for rule in self.rules}
         found: dict[str, set[Rule]] = {}
         needles = sorted({needle for rule in self.rules for needle in rule.needles}, key=len, reverse=True)
         for needle in needles:

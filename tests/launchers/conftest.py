@@ -2,17 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from e2e.conftest import world
 
-import pytest
-from e2e.runs import World
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    """A fresh user; closed, and checked for what is left, after the test."""
-    world = World()
-    try:
-        yield world
-    finally:
-        world.close()
+__all__ = ["world"]

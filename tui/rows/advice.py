@@ -12,7 +12,6 @@ from ...presets.memory import (
     Estimate,
     Format,
     Shape,
-    compare,
     estimate_for,
     format_for,
     needed,
@@ -54,11 +53,6 @@ class Advice:
     def first(self) -> Estimate | None:
         """The simplest that fits."""
         return next((one for one in self.estimates if one.fits), None)
-
-
-def advise(model: Shape, form: Format, gpus: Gpus, nodes: int) -> Advice:
-    """The strategies of data parallelism on so many nodes of these GPUs."""
-    return Advice(model, form, gpus, nodes, compare(model, form, nodes * gpus.count, gpus.memory_gb * GB))
 
 
 def asked(form: LaunchForm, preset: Preset, here: str = "") -> Advice | None:

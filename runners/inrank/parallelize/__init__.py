@@ -105,7 +105,7 @@ def forward_backward(model: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
     if any(len(value) % passes for value in inputs):
         raise ParallelizeError(f"a batch of {len(inputs[0])} cannot be cut into {passes} equal parts")
     for number, parts in enumerate(zip(*(value.chunk(passes) for value in inputs))):
-        with _synchronised(model, number == passes - 1):
+        with _synchronised(model, number == passes - 1) if passes > 1 else nullcontext():
             loss = model(*parts) / passes
             loss.backward()
         total = loss.detach() if total is None else total + loss.detach()

@@ -23,8 +23,6 @@ OPTIONS: Dict[str, _Types] = {
     "fsdp2": {"reshard_after_forward": (bool, int), **_FSDP},
 }
 """Every strategy with the options it takes and their types."""
-DIMENSIONS = ("pp", "dp_replicate", "ep", "cp", "tp")
-"""Of the mesh, beside that of the data, which has the ranks that are left."""
 _PIPELINE: _Types = {"pp": (int,), "schedule": (str,), "microbatches": (int,)}
 MESH: Dict[str, _Types] = {
     "single": {},
@@ -62,7 +60,7 @@ class Settings(NamedTuple):
     """Type to sum gradients in."""
 
     def size(self, dimension: str) -> int:
-        """Of one of DIMENSIONS."""
+        """Of a dimension of the mesh, beside that of the data, which has the ranks that are left."""
         return int(self.mesh.get(dimension, 1))
 
 
