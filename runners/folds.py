@@ -27,7 +27,9 @@ from .model import (
     HostTick,
     LogGrew,
     NcclChanged,
+    NcclTick,
     Outcome,
+    PulseTick,
     RankChanged,
     RankPhase,
     RankTick,
@@ -247,6 +249,18 @@ def _rank_tick(state: RunState, at: Stamped, event: RankTick) -> None:
             rank.sample, rank.sampled = sample, at.time
 
 
+def _pulse_tick(state: RunState, at: Stamped, event: PulseTick) -> None:
+    for pulse in event.pulses:
+        rank = state.ranks.get(pulse.rank)
+        if rank is not None and pulse.pid in (None, rank.pid):
+            rank.pulse = pulse
+
+
+def _nccl_tick(state: RunState, at: Stamped, event: NcclTick) -> None:
+    if event.attempt == state.attempt:
+        state.nodes[at.node].nccl = bytes(event.document)
+
+
 def _log_grew(state: RunState, at: Stamped, event: LogGrew) -> None:
     state.log_sizes.update(event.sizes)
 
@@ -275,6 +289,8 @@ FOLDS: dict[type, Callable[[RunState, Stamped, Any], None]] = {
     GpuTick: _gpu_tick,
     HostTick: _host_tick,
     RankTick: _rank_tick,
+    PulseTick: _pulse_tick,
+    NcclTick: _nccl_tick,
     LogGrew: _log_grew,
     CaughtUp: _caught_up,
 }

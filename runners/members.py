@@ -10,6 +10,7 @@ from .model import (
     Host,
     LinkState,
     Outcome,
+    Pulse,
     RankPhase,
     RankPlace,
     RankSample,
@@ -34,6 +35,7 @@ class Rank:
     sample: RankSample | None = None
     sampled: float = 0.0
     """Unix time of `sample`."""
+    pulse: Pulse | None = None
 
 
 @dataclass(slots=True)
@@ -56,6 +58,8 @@ class Node:
     link_since: float = 0.0
     link_text: str = ""
     retry_at: float | None = None
+    nccl: bytes | None = None
+    """What NCCL's logs there say, as a JSON object; see diagnosis/live.py."""
     phase: RunPhase | None = None
     """How the node's part of the run ended; None while it goes on."""
 

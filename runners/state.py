@@ -21,7 +21,9 @@ from .model import (
     LinkChanged,
     LogGrew,
     NcclChanged,
+    NcclTick,
     PlanSummary,
+    PulseTick,
     RankPhase,
     RankTick,
     RestartDelayed,
@@ -33,6 +35,7 @@ from .model import (
 
 __all__ = ["Attempt", "Node", "Progress", "Rank", "RunState"]
 
+_SAMPLES = (GpuTick, HostTick, RankTick, PulseTick, NcclTick, LogGrew)
 _BEGUN = (RankPhase.RUNNING, RankPhase.SUCCEEDED)
 
 
@@ -97,7 +100,7 @@ class RunState:
             node.source = max(node.source, stamped.source)
         self.source = max(self.source, stamped.source)
         FOLDS[type(stamped.event)](self, stamped, stamped.event)
-        if isinstance(stamped.event, GpuTick | HostTick | RankTick | LogGrew):
+        if isinstance(stamped.event, _SAMPLES):
             self.telemetry_version += 1
         else:
             self.version += 1

@@ -11,12 +11,15 @@ from pathlib import Path
 from ...presets.plan import Plan
 from .. import identity
 from ..chronicle import Chronicle, summarise
+from ..diagnosis.judging import Judging
 from ..logs.window import ask_window
 from ..model import AgentStarted, Event, FindingRaised, RunCreated, RunPhase
 from ..registry import AGENT_FILE, Entry
 from ..wire.sockets import stem, sweep_sockets
 from .commands import Commands
 from .hooks import Hooks
+from .nccl_logs import NcclLogs
+from .pulses import Pulses
 from .relay import Relay
 from .runner import Runner
 from .sampling import Sampling
@@ -52,6 +55,10 @@ class Agent:
         self.supervision = Supervision(self)
         self.hooks = Hooks(entry.path, self.stem, self.emit, self.node)
         self.sampling = Sampling(self)
+        self.pulses = Pulses(self)
+        self.nccl_logs = NcclLogs(self)
+        self.judging = Judging(self.state, plan, self.emit) if entry.record.kind != "node" else None
+        """None for a part of a run on several nodes: its hub judges."""
         self.relay = self._make_relay()
 
     @property
@@ -128,9 +135,15 @@ class Agent:
         self.supervision.resume_ranks()
         self.commands.resume()
         sampling = asyncio.create_task(self.sampling.run())
+        looks = [asyncio.create_task(one.run()) for one in (self.pulses, self.nccl_logs)]
+        if self.judging is not None:
+            looks.append(asyncio.create_task(self.judging.run()))
         if self.relay is not None:
             self.spawn(asyncio.create_task(self.relay.run(self._runner_socket)))
         await self.supervision.run()
+        for look in looks:
+            look.cancel()
+        await asyncio.wait(looks)
         await self.sampling.stop(sampling)
         await self._linger()
         await self.server.close()

@@ -185,6 +185,8 @@ class Supervision:
         if phase is RunPhase.FAILED and cause is not None and cause.text not in text:
             text = f"{cause.text}; {text}"
         self._agent.sampling.grown()
+        if self._agent.judging is not None:
+            self._agent.judging.look()
         self._agent.emit(RunEnded(phase, code, clean_text(text)), source=source, at=at)
 
     async def _runner_lost(self) -> None:

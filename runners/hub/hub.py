@@ -16,6 +16,7 @@ from ...presets.plan import Plan
 from .. import identity
 from ..agent.server import Server
 from ..chronicle import Chronicle, summarise
+from ..diagnosis.judging import Judging
 from ..model import (
     HUB,
     AgentStarted,
@@ -72,6 +73,7 @@ class Hub(Nodes):
         self.kept = Record(entry.path)
         self.links = Links(self)
         self.commands = Commands(self)
+        self.judging = Judging(self.state, plan, self.emit)
         self._socket = Path(stem(entry.record.run8) + ".sock")
         self.server = Server(
             self._socket,
@@ -169,7 +171,11 @@ class Hub(Nodes):
         self.emit(AgentStarted(os.getpid(), known, resumed))
         for node, grown in windows.kept_sizes(self).items():
             self.emit(grown, node=node)
-        tasks = [asyncio.create_task(self._look()), *self._begin_cloud()]
+        tasks = [
+            asyncio.create_task(self._look()),
+            asyncio.create_task(self.judging.run()),
+            *self._begin_cloud(),
+        ]
         await self._judge()
         await self._leave(tasks)
 
@@ -228,6 +234,7 @@ class Hub(Nodes):
             self._turn.clear()
             end = self._verdict()
             if end is not None and not self.held:
+                self.judging.look()
                 self.emit(end)
                 return
             with contextlib.suppress(TimeoutError):

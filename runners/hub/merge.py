@@ -16,6 +16,8 @@ from ..model import (
     FindingRaised,
     LogGrew,
     NcclChanged,
+    Pulse,
+    PulseTick,
     RankChanged,
     RunCreated,
     Stamped,
@@ -70,6 +72,19 @@ def _placed(event: Event, node: int, shift: float) -> Event:
         return structs.replace(event, first_cause=structs.replace(event.first_cause, node=node, at=at))
     if isinstance(event, RankChanged) and event.at is not None:
         return structs.replace(event, at=event.at + shift)
+    if isinstance(event, PulseTick) and shift:
+        return PulseTick(tuple(_shifted(pulse, shift) for pulse in event.pulses))
     if isinstance(event, NcclChanged) and event.until is not None:
         return structs.replace(event, until=event.until + shift)
     return event
+
+
+def _shifted(pulse: Pulse, shift: float) -> Pulse:
+    """By our clock, so that arrivals of ranks on several nodes can be compared."""
+    return structs.replace(
+        pulse,
+        at=pulse.at + shift,
+        last_step=None if pulse.last_step is None else pulse.last_step + shift,
+        active=tuple(structs.replace(one, created=one.created + shift) for one in pulse.active),
+        recent=tuple(structs.replace(one, created=one.created + shift) for one in pulse.recent),
+    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from msgspec import Struct, field
+from msgspec import Raw, Struct, field
 
+from .pulse import Pulse
 from .values import (
     Cluster,
     Finding,
@@ -197,6 +198,20 @@ class RankTick(Struct, frozen=True, tag=True):
     ranks: tuple[RankSample, ...]
 
 
+class PulseTick(Struct, frozen=True, tag=True):
+    """What every rank of a node is doing; the detectors' evidence."""
+
+    pulses: tuple[Pulse, ...]
+
+
+class NcclTick(Struct, frozen=True, tag=True):
+    """What NCCL's logs on a node say so far, of the current attempt."""
+
+    attempt: int
+    document: Raw
+    """One JSON object; see diagnosis/live.py."""
+
+
 class LogGrew(Struct, frozen=True, tag=True):
     """Sizes in bytes of the log files that grew, by file id (path relative to the run directory)."""
 
@@ -231,11 +246,13 @@ Event = (
     | GpuTick
     | HostTick
     | RankTick
+    | PulseTick
+    | NcclTick
     | LogGrew
     | CaughtUp
 )
 
-TELEMETRY = (GpuTick, HostTick, RankTick, LogGrew, CaughtUp)
+TELEMETRY = (GpuTick, HostTick, RankTick, PulseTick, NcclTick, LogGrew, CaughtUp)
 """Events that no journal keeps."""
 
 

@@ -207,6 +207,11 @@ class Finding(Struct, frozen=True, omit_defaults=True):
     node: int | None = None
     remedy: str = ""
     evidence: tuple[str, ...] = ()
+    """A sentence or a line each: what the statement rests on."""
+    ranks: tuple[int, ...] = ()
+    """All ranks that it is about, where that is not `rank` alone."""
+    since: float | None = None
+    """Unix time from which it holds; the text itself names no age, so that it stays the same while it holds."""
 
 
 class Cluster(Struct, frozen=True, omit_defaults=True):
