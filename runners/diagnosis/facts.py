@@ -90,4 +90,4 @@ class Facts(Struct, frozen=True, omit_defaults=True):
     sampled: bool = False
     """Whether parts of the logs were skipped, because they grew faster than they could be read."""
     raw: dict[str, Line] = {}
-    """Lines worth showing, by what they are about: "network:<host>", "version:<host>", "comm:<id>", "rule:<rule id>", …."""
+    """Lines worth showing, by what they are about: "network:<host>", "version:<host>", "comm:<id>", "rule:<id>"."""
