@@ -20,6 +20,7 @@ from .commands import Commands
 from .hooks import Hooks
 from .nccl_logs import NcclLogs
 from .pulses import Pulses
+from .ras import RasWatch
 from .relay import Relay
 from .runner import Runner
 from .sampling import Sampling
@@ -136,6 +137,8 @@ class Agent:
         self.commands.resume()
         sampling = asyncio.create_task(self.sampling.run())
         looks = [asyncio.create_task(one.run()) for one in (self.pulses, self.nccl_logs)]
+        if self.node == 0:
+            looks.append(asyncio.create_task(RasWatch(self).run()))
         if self.judging is not None:
             looks.append(asyncio.create_task(self.judging.run()))
         if self.relay is not None:

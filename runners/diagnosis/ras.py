@@ -1,0 +1,200 @@
+"""What NCCL's RAS answers, as values: who is missing in a communicator, and who has launched fewer collectives. Pure.
+
+The formats are those of src/ras/client_support.cc: JSON from NCCL 2.28.7 on, text before. RAS counts launches, not
+completions, and knows nothing of Send and Recv: what it says is a hint, never a proof.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+JSON_SINCE = (2, 28, 7)
+TRUSTED_SINCE = (2, 28, 0)
+"""Earlier ones crashed when they were asked: in 2.26 (#1669, #1718), in 2.27.7 even unasked (#1996)."""
+
+_VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+_NO_COMMA = re.compile(r'("nvml_dev": -?\d+)(\s+"status")')
+_COMM = re.compile(r"^#\d+-\d+ \(([0-9a-f]+)\) ([A-Z,]+)")
+_OPERATIONS = re.compile(r"different (\w+) operation counts")
+_RANK = re.compile(
+    r"^Rank (\d+)(?: has launched up to operation (\d+)| has not launched any operations)? --"
+    r"(?: GPU \S+ managed by process (\d+) on node (\S+))?"
+)
+_GROUP = re.compile(r"^(\d+) ranks? have (?:launched up to operation (\d+)|not launched any operations)")
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A rank whose process does not answer RAS."""
+
+    rank: int
+    host: str = ""
+    pid: int | None = None
+    dead: bool | None = None
+    """Whether RAS takes it for dead; None where it does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """One communicator."""
+
+    hash: str
+    size: int | None = None
+    missing: tuple[Missing, ...] = ()
+    counts: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Launches by operation ("AllReduce") and rank; of the text form only those of the outliers."""
+    usual: dict[str, int] = field(default_factory=dict)
+    """What most ranks have launched, by operation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One answer."""
+
+    communicators: tuple[Communicator, ...]
+    version: str = ""
+
+
+class RasError(ValueError):
+    """What came is no report of RAS."""
+
+
+def parse_version(text: str) -> tuple[int, int, int] | None:
+    """ "2.28.9+cuda12.4" → (2, 28, 9)."""
+    found = _VERSION.search(text)
+    return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
+
+
+def parse(text: str) -> Report:
+    """Either form. Raises RasError."""
+    return parse_json(text) if text.lstrip().startswith("{") else parse_text(text)
+
+
+def parse_json(text: str) -> Report:
+    """The JSON form; 2.28.7 and 2.28.9 leave out a comma in a missing rank. Raises RasError."""
+    try:
+        document = json.loads(_NO_COMMA.sub(r"\1,\2", text))
+        found = tuple(_communicator(one) for one in document["communicators"])
+        return Report(found, str(document.get("nccl_version", "")))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RasError(f"RAS sent what is no report: {error}") from None
+
+
+def _communicator(one: dict[str, Any]) -> Communicator:
+    counts: dict[str, dict[int, int]] = {}
+    for rank in one["ranks"]:
+        for operation, number in rank.get("collective_counts", {}).items():
+            counts.setdefault(operation, {})[int(rank["rank"])] = int(number)
+    missing = tuple(
+        Missing(int(rank["rank"]), str(rank.get("host", "")), rank.get("pid"), _dead(rank))
+        for rank in one.get("missing_ranks", ())
+    )
+    usual = {operation: _usual(by_rank.values()) for operation, by_rank in counts.items()}
+    return Communicator(str(one["hash"]), int(one["size"]), missing, counts, usual)
+
+
+def _dead(rank: dict[str, Any]) -> bool | None:
+    status = rank.get("status")
+    return bool(status.get("considered_dead")) if isinstance(status, dict) else None
+
+
+def parse_text(text: str) -> Report:
+    """The text form (2.24 to 2.28.6): only what it lists under Errors and Warnings. Raises RasError."""
+    if "NCCL version" not in text and "Communicators" not in text:
+        raise RasError("RAS sent what is no report")
+    reader = _TextReader()
+    for line in text.splitlines():
+        reader.take(line.strip())
+    version = re.search(r"NCCL version (\S+)", text)
+    return Report(tuple(reader.found.values()), version[1] if version else "")
+
+
+class _TextReader:
+    """Line by line; what follows a headline belongs to it."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Communicator] = {}
+        self._hash = self._kind = self._operation = ""
+        self._group: tuple[int, int] | None = None
+        """Ranks and launches of the group whose outliers may follow."""
+        self._largest: dict[tuple[str, str], int] = {}
+
+    def take(self, line: str) -> None:
+        """The next line."""
+        if head := _COMM.match(line):
+            self._hash, self._kind, self._operation, self._group = head[1], head[2], "", None
+            self.found.setdefault(self._hash, Communicator("0x" + self._hash.lstrip("0")))
+        elif not self._hash:
+            return
+        elif said := _OPERATIONS.search(line):
+            self._operation, self._group = said[1], None
+        elif group := _GROUP.match(line):
+            self._launched(int(group[1]), int(group[2] or 0))
+        elif rank := _RANK.match(line):
+            self._rank(rank)
+
+    def _launched(self, ranks: int, count: int) -> None:
+        """So many ranks have launched so many: the largest group is what is usual."""
+        self._group = ranks, count
+        at = self._hash, self._operation
+        if self._operation and ranks > self._largest.get(at, 0):
+            self._largest[at] = ranks
+            self.found[self._hash].usual[self._operation] = count
+
+    def _rank(self, said: re.Match[str]) -> None:
+        number, comm = int(said[1]), self.found[self._hash]
+        if self._operation:
+            alone = int(said[2]) if said[2] else 0 if "not launched" in said[0] else None
+            count = alone if alone is not None else self._group[1] if self._group else None
+            if count is not None:
+                comm.counts.setdefault(self._operation, {})[number] = count
+                if alone is not None:
+                    self._launched(1, alone)
+        elif "INCOMPLETE" in self._kind:
+            one = Missing(number, said[4] or "", int(said[3]) if said[3] else None)
+            self.found[self._hash] = replace(comm, missing=(*comm.missing, one))
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """Ranks that launched fewer of one operation than most, in two reports, with no launch between them."""
+
+    operation: str
+    ranks: tuple[int, ...]
+    count: int
+    most: int
+    communicator: str
+
+
+def stuck(before: Report, now: Report) -> list[Behind]:
+    """Who is behind and does not move: counts that differ in one report alone are normal."""
+    earlier = {one.hash: one for one in before.communicators}
+    found = []
+    for comm in now.communicators:
+        known = earlier.get(comm.hash)
+        for operation, counts in comm.counts.items():
+            most = comm.usual.get(operation)
+            late = [rank for rank, count in counts.items() if most is not None and count < most]
+            if not late or known is None or known.counts.get(operation) != counts or most is None:
+                continue
+            if known.usual.get(operation) == most:
+                least = min(counts[rank] for rank in late)
+                found.append(Behind(operation, tuple(sorted(late)), least, most, comm.hash))
+    return found
+
+
+def _usual(counts: Iterable[int]) -> int:
+    """The count that most have; of equals the larger."""
+    tally = Counter(counts)
+    return max(tally, key=lambda count: (tally[count], count))
+
+
+def missing(report: Report) -> list[Missing]:
+    """Every rank that does not answer, once."""
+    found = {(one.rank, one.pid): one for comm in report.communicators for one in comm.missing}
+    return [found[at] for at in sorted(found, key=str)]

@@ -1,0 +1,116 @@
+"""When NCCL's RAS may be asked, and how. Its server lives in libnccl beside a GPU: here a socket speaks its lines."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from distui.runners.agent import ras as watch
+from distui.runners.diagnosis import ras
+from distui.runners.members import Rank
+from distui.runners.model import Collective, Group, Pulse, RankPhase, RankPlace
+from distui.runners.state import RunState
+
+from .test_ras import GONE, TEXT, report
+
+NOW = 1_800_000_000.0
+
+
+def waiting(
+    version: str | None = "2.29.7", seq: int = 43, completed: int = 42, age: float = 20.0
+) -> RunState:
+    """Two ranks that wait in a collective."""
+    state = RunState()
+    for number in range(2):
+        rank = state.ranks[number] = Rank(
+            RankPlace(number, number), RankPhase.RUNNING, nccl_version=version
+        )
+        active = (Collective("0", seq, "all_reduce", created=NOW - age),)
+        rank.pulse = Pulse(number, NOW, groups=(Group("0", (0, 1), seq, completed),), active=active)
+    return state
+
+
+def test_ranks_that_wait_may_be_asked_for() -> None:
+    assert watch.refusal(waiting(), False, NOW) == ""
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        (waiting(None), "not known"),
+        (waiting("2.21.5"), "from 2.24"),
+        (waiting("2.26.2"), "crashed"),
+        (waiting("2.27.7"), "crashed"),
+        (waiting(completed=0), "first collective"),
+        (waiting(seq=1), "first collective"),
+        (waiting(age=1.0), "no rank waits"),
+        (RunState(), "not every rank"),
+    ],
+)
+def test_it_is_not_asked_where_that_could_harm_or_is_of_no_use(state: RunState, why: str) -> None:
+    assert why in watch.refusal(state, False, NOW)
+
+
+def test_a_user_can_have_it_asked_from_2_24_on() -> None:
+    assert watch.refusal(waiting("2.26.2"), True, NOW) == ""
+    assert watch.refusal(waiting("2.23.4"), True, NOW) != ""
+
+
+def test_it_is_not_asked_while_a_rank_is_not_seen() -> None:
+    state = waiting()
+    state.ranks[1].pulse = None
+    assert "first collective" in watch.refusal(state, False, NOW)
+
+
+async def served(text: str, heard: list[str]) -> asyncio.Server:
+    """A port that speaks the protocol of RAS."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := (await reader.readline()).decode().strip():
+            heard.append(line)
+            if line == "VERBOSE STATUS":
+                writer.write(text.encode())
+                break
+            writer.write(b"SERVER PROTOCOL 2\n" if line.startswith("CLIENT") else b"OK\n")
+        await writer.drain()
+        writer.close()
+
+    return await asyncio.start_server(serve, "127.0.0.1", 0)
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+async def test_a_report_is_fetched(as_json: bool) -> None:
+    heard: list[str] = []
+    server = await served(report([200, 199]) if as_json else TEXT, heard)
+    async with server:
+        said = await watch.ask(server.sockets[0].getsockname()[1], as_json)
+    assert said.communicators[0].hash == "0x673bdeadbeef"
+    assert ("SET FORMAT json" in heard) is as_json
+
+
+async def test_nobody_there_is_an_error_of_the_system() -> None:
+    server = await served("", [])
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    with pytest.raises(OSError):
+        await watch.ask(port, True)
+
+
+def test_only_what_did_not_move_between_two_reports_is_told() -> None:
+    still = ras.parse(report([200, 200, 199, 200]))
+    moved = ras.parse(report([201, 201, 200, 201]))
+    assert watch.judge(moved, still, 0) is None
+    finding = watch.judge(still, still, 0)
+    assert finding is not None
+    assert (finding.severity, finding.role, finding.ranks) == ("info", "hint", (2,))
+    assert "rank 2 launched AllReduce 199 times, most ranks 200 times" in finding.evidence[0]
+
+
+def test_a_rank_that_is_silent_in_both_is_told() -> None:
+    gone = ras.parse(report([200, 200, 200], GONE.format(comma="", dead="true")))
+    assert watch.judge(ras.parse(report([200, 200, 200])), gone, 0) is None
+    finding = watch.judge(gone, gone, 0)
+    assert finding is not None
+    assert finding.evidence == ("rank 3 (pid 14 gpu-b) is taken for dead",)
