@@ -147,6 +147,14 @@ class Host(Struct, frozen=True, omit_defaults=True):
     """Share of the last 10 s in which some task waited for a core (PSI)."""
     cgroup_mem_max: int | None = None
     cgroup_oom_kills: int | None = None
+    cgroup_mem_used: int | None = None
+    """What counts against `cgroup_mem_max`, page cache left out."""
+    steal_percent: float | None = None
+    """Share of all cores' time that a hypervisor gave to other machines."""
+    page_cache: int | None = None
+    """Files that are kept in memory, without shared memory."""
+    nic_errors: int | None = None
+    """Errors, not drops, that network interfaces and InfiniBand ports counted in the last minute."""
 
 
 class RankSample(Struct, frozen=True, omit_defaults=True):
@@ -169,6 +177,10 @@ class RankSample(Struct, frozen=True, omit_defaults=True):
     step: int | None = None
     step_s: float | None = None
     """Mean seconds a step over the last sample period."""
+    throttled_percent: float | None = None
+    """Share of its cgroup's quota periods in which the quota held it back; None without a quota."""
+    cpus: str | None = None
+    """Cores that it may run on, as in "0-3,8"."""
 
 
 class FirstCause(Struct, frozen=True, omit_defaults=True):
@@ -193,6 +205,15 @@ class FirstCause(Struct, frozen=True, omit_defaults=True):
     """Unix time at which it failed, by its node's clock; in a hub's journal by the hub's."""
     symptom: bool = False
     """True when what it says is only that somebody else was gone."""
+    kind: str = ""
+    """Class of the failure, as in "died-<kind>": see inrank/classes.py."""
+    remedy: str = ""
+    retry: str = ""
+    """Whether a restart can help: "no", "maybe", "yes"."""
+    where: str = ""
+    """File and line of the user's code that raised: "/home/me/train.py:88"."""
+    evidence: tuple[str, ...] = ()
+    """What the kernel and the driver say of it, a line each."""
 
 
 class Finding(Struct, frozen=True, omit_defaults=True):

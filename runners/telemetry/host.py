@@ -12,6 +12,8 @@ import psutil
 from ..model import Host
 from .cgroup import Cgroup
 from .counters import Counter
+from .limits import MemoryUse
+from .nic_errors import PORT_ERRORS, NicErrors, of_interfaces
 from .proc import KeptFile
 
 DISK_S = 10.0
@@ -36,6 +38,8 @@ class HostSampler:
         self._root = Path(root)
         self._clock = clock
         self._cgroup = Cgroup(self._root)
+        self._cgroup_use = MemoryUse(self._root)
+        self._errors = NicErrors()
         self._rates: dict[str, Counter] = {}
         self._nics: tuple[bytes, ...] = ()
         self._ports: tuple[str, ...] = ()
@@ -54,9 +58,11 @@ class HostSampler:
         memory, swap = psutil.virtual_memory(), psutil.swap_memory()
         received, sent = self._network(now)
         ib_received, ib_sent = self._infiniband(now)
+        self._look_for_errors(now)
         limit, kills = self._cgroup.read()
+        busy, steal = self._busy.percent()
         return Host(
-            cpu_percent=self._busy.percent(),
+            cpu_percent=busy,
             cores=self._cores,
             load1=_load1(),
             mem_used=memory.total - memory.available,
@@ -69,6 +75,10 @@ class HostSampler:
             cpu_stall_percent=_pressure(self._kept("proc/pressure/cpu").read()),
             cgroup_mem_max=limit,
             cgroup_oom_kills=kills,
+            cgroup_mem_used=self._cgroup_use.read(),
+            steal_percent=steal,
+            page_cache=max(0, memory.cached - memory.shared),
+            nic_errors=self._errors.lately,
             **self._file_systems(now),
         )
 
@@ -106,6 +116,14 @@ class HostSampler:
         )
         return _sum(received), _sum(sent)
 
+    def _look_for_errors(self, now: float) -> None:
+        if not self._errors.due(now):
+            return
+        data = self._kept("proc/net/dev").read_all()
+        counted = [self._number(f"{port}/{name}") or 0 for port in self._ports for name in PORT_ERRORS]
+        if data is not None:
+            self._errors.add(now, of_interfaces(data, self._nics) + sum(counted))
+
     def _number(self, name: str) -> int | None:
         data = self._kept(name).read()  # sysfs answers EINVAL or EIO for a port that went away
         return int(data) if data and data.strip().isdigit() else None
@@ -122,21 +140,26 @@ class HostSampler:
 
 
 class _Busy:
-    """Share of all cores that was busy between two calls."""
+    """Shares of all cores that were busy, and that a hypervisor gave to others, between two calls."""
 
     def __init__(self) -> None:
-        self._before: tuple[float, float] | None = None
+        self._before: tuple[float, float, float] | None = None
 
-    def percent(self) -> float | None:
+    def percent(self) -> tuple[float | None, float | None]:
         times = psutil.cpu_times()
         # guest time is already in user time (proc_stat(5)).
         total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
         idle = times.idle + getattr(times, "iowait", 0.0)
-        before, self._before = self._before, (total, idle)
+        stolen = getattr(times, "steal", 0.0)
+        before, self._before = self._before, (total, idle, stolen)
         if before is None or total <= before[0]:
-            return None
-        share = 1 - (idle - before[1]) / (total - before[0])
-        return 100 * min(1.0, max(0.0, share))
+            return None, None
+        passed = total - before[0]
+        return _percent(1 - (idle - before[1]) / passed), _percent((stolen - before[2]) / passed)
+
+
+def _percent(share: float) -> float:
+    return 100 * min(1.0, max(0.0, share))
 
 
 def _sum(rates: list[float | None]) -> float | None:

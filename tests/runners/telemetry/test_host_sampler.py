@@ -47,6 +47,11 @@ def test_a_sample_of_this_machine(tmp_path: Path) -> None:
     assert 0 < host.cpu_percent <= 100
     assert first.net_rx_bps is None
     assert host.load1 is not None
+    assert first.steal_percent is None
+    assert host.steal_percent is not None
+    assert 0 <= host.steal_percent <= 100
+    assert host.page_cache is not None
+    assert 0 < host.page_cache < memory.total
 
 
 def test_a_sample_is_cheap(tmp_path: Path) -> None:
@@ -64,7 +69,15 @@ def test_a_machine_that_tells_nothing_has_no_values(tmp_path: Path) -> None:
     sampler.sample()
     clock.now += 1
     host = sampler.sample()
-    for field in ("net_rx_bps", "ib_rx_bps", "cpu_stall_percent", "cgroup_mem_max", "disk_free"):
+    for field in (
+        "net_rx_bps",
+        "ib_rx_bps",
+        "cpu_stall_percent",
+        "cgroup_mem_max",
+        "cgroup_mem_used",
+        "nic_errors",
+        "disk_free",
+    ):
         assert getattr(host, field) is None
 
 

@@ -1,0 +1,114 @@
+"""What the cgroups of a process allow and hold: processor quota, cores, memory in use. Versions 1 and 2, cgroups(7)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from .proc import KeptFile, number_after, read_once
+
+FILE_CACHE = (b"\nactive_file ", b"\ninactive_file ", b"\nslab_reclaimable ")
+FILE_CACHE_V1 = (b"\ntotal_active_file ", b"\ntotal_inactive_file ")
+
+
+def levels(root: Path, pid: int | str, controller: str) -> list[Path]:
+    """The folders of a process's cgroup and of those above it, nearest first; [] where it is in none."""
+    told = read_once(f"{root}/proc/{pid}/cgroup") or b""
+    parts = [line.split(":", 2) for line in os.fsdecode(told).splitlines()]
+    own = {name: part[2] for part in parts if len(part) == 3 for name in part[1].split(",")}
+    mount, path = root / "sys/fs/cgroup" / controller, own.get(controller)
+    if path is None or not mount.is_dir():
+        mount, path = root / "sys/fs/cgroup", own.get("")
+    if path is None or not mount.is_dir():
+        return []
+    start = mount / path.lstrip("/")
+    if not start.is_dir():  # in a container whose mount shows only its own part
+        start = mount
+    return [level for level in (start, *start.parents) if level.is_relative_to(mount)]
+
+
+class MemoryUse:
+    """Bytes that count against the tightest memory limit above this process, page cache left out."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        above = levels(root, "self", "memory")
+        self._levels = [_Memory(level) for level in above if _Memory.there(level)]
+
+    def read(self) -> int | None:
+        """Bytes now; None where no level has a limit, or where the kernel does not tell."""
+        limited = [(limit, level) for level in self._levels if (limit := level.limit()) is not None]
+        return min(limited, key=lambda one: one[0])[1].used() if limited else None
+
+
+class _Memory:
+    """The memory files of one level."""
+
+    def __init__(self, level: Path) -> None:
+        v1 = (level / "memory.limit_in_bytes").exists()
+        names = (
+            ("memory.limit_in_bytes", "memory.usage_in_bytes") if v1 else ("memory.max", "memory.current")
+        )
+        self._limit, self._used = (KeptFile(str(level / name)) for name in names)
+        self._stat = KeptFile(str(level / "memory.stat"), 8192)
+        self._cache = FILE_CACHE_V1 if v1 else FILE_CACHE
+
+    @staticmethod
+    def there(level: Path) -> bool:
+        return any((level / name).exists() for name in ("memory.limit_in_bytes", "memory.max"))
+
+    def limit(self) -> int | None:
+        text = (self._limit.read() or b"").strip()
+        return int(text) if text.isdigit() and int(text) < 1 << 60 else None
+
+    def used(self) -> int | None:
+        text, stat = (self._used.read() or b"").strip(), self._stat.read()
+        if not text.isdigit() or stat is None:
+            return None
+        return max(0, int(text) - sum(number_after(b"\n" + stat, label) or 0 for label in self._cache))
+
+
+class Limits:
+    """What holds one process back; call `look` every few seconds. `proc` is where /proc is."""
+
+    def __init__(self, pid: int, proc: str = "/proc") -> None:
+        self._pid = pid
+        above = levels(Path(proc).parent, pid, "cpu")
+        self._stats = [
+            KeptFile(str(level / "cpu.stat")) for level in above if (level / "cpu.stat").exists()
+        ]
+        self._before: dict[int, tuple[int, int]] = {}
+        self.throttled: float | None = None
+        """Percent of the quota's periods between the last two looks in which it was held back; None without a quota."""
+        self.cpus: str | None = None
+        """Cores that it may run on, as in "0-3,8"; None when it is gone."""
+
+    def look(self) -> None:
+        """Read anew."""
+        shares = [self._share(index, file) for index, file in enumerate(self._stats)]
+        self.throttled = max((share for share in shares if share is not None), default=None)
+        try:
+            self.cpus = ranges(os.sched_getaffinity(self._pid))
+        except OSError:
+            self.cpus = None
+
+    def _share(self, index: int, file: KeptFile) -> float | None:
+        stat = b"\n" + (file.read() or b"")
+        periods, throttled = number_after(stat, b"\nnr_periods "), number_after(stat, b"\nnr_throttled ")
+        if periods is None or throttled is None:
+            return None
+        before = self._before.get(index)
+        self._before[index] = periods, throttled
+        if before is None or periods <= before[0]:  # no quota: nothing is counted
+            return None
+        return min(100.0, 100.0 * max(0, throttled - before[1]) / (periods - before[0]))
+
+
+def ranges(numbers: set[int]) -> str:
+    """ "0-3,8"."""
+    found: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][1] == number - 1:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in found)

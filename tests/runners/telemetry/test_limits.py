@@ -1,0 +1,115 @@
+"""What cgroups allow and hold, from files of both versions; cores from this machine's kernel."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from distui.runners.telemetry.limits import Limits, MemoryUse, ranges
+
+
+def put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def quota(root: Path, periods: int, throttled: int) -> None:
+    put(
+        root / "sys/fs/cgroup/job/cpu.stat",
+        f"usage_usec 9\nnr_periods {periods}\nnr_throttled {throttled}\n",
+    )
+
+
+def test_the_quota_of_the_cgroup_or_of_one_above(tmp_path: Path) -> None:
+    put(tmp_path / "proc/7/cgroup", "0::/job/rank\n")
+    put(tmp_path / "sys/fs/cgroup/job/rank/cpu.stat", "usage_usec 9\n")
+    quota(tmp_path, 100, 10)
+    limits = Limits(7, f"{tmp_path}/proc")
+    limits.look()
+    assert limits.throttled is None
+    quota(tmp_path, 150, 50)
+    limits.look()
+    assert limits.throttled == 80.0
+    limits.look()  # no period has passed: nothing is known
+    assert limits.throttled is None
+
+
+def test_the_quota_of_version_1(tmp_path: Path) -> None:
+    put(tmp_path / "proc/7/cgroup", "4:cpu,cpuacct:/job\n0::/\n")
+    base = tmp_path / "sys/fs/cgroup/cpu/job/cpu.stat"
+    put(base, "nr_periods 10\nnr_throttled 0\nthrottled_time 0\n")
+    limits = Limits(7, f"{tmp_path}/proc")
+    limits.look()
+    put(base, "nr_periods 30\nnr_throttled 5\nthrottled_time 1000\n")
+    limits.look()
+    assert limits.throttled == 25.0
+
+
+def test_no_quota(tmp_path: Path) -> None:
+    put(tmp_path / "proc/7/cgroup", "0::/job\n")
+    put(tmp_path / "sys/fs/cgroup/job/cpu.stat", "nr_periods 0\nnr_throttled 0\n")
+    limits = Limits(7, f"{tmp_path}/proc")
+    limits.look()
+    limits.look()
+    assert limits.throttled is None
+
+
+def test_the_cores_of_a_process_that_is_bound_to_one() -> None:
+    core = min(os.sched_getaffinity(0))
+    code = f"import os; os.sched_setaffinity(0, [{core}]); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as bound:
+        assert bound.stdout is not None
+        bound.stdout.readline()
+        limits = Limits(bound.pid)
+        limits.look()
+        assert limits.cpus == str(core)
+        bound.communicate(b"\n")
+    limits.look()
+    assert limits.cpus is None
+
+
+@pytest.mark.parametrize(
+    ("cores", "text"), [({0}, "0"), ({0, 1, 2, 3, 8}, "0-3,8"), ({1, 2, 7, 8}, "1-2,7-8"), (set(), "")]
+)
+def test_ranges(cores: set[int], text: str) -> None:
+    assert ranges(cores) == text
+
+
+def test_memory_in_use_without_page_cache(tmp_path: Path) -> None:
+    put(tmp_path / "proc/self/cgroup", "0::/job/step\n")
+    job = tmp_path / "sys/fs/cgroup/job"
+    put(job / "memory.max", "1000\n")
+    put(job / "memory.current", "900\n")
+    put(job / "memory.stat", "anon 300\nfile 500\ninactive_file 400\nactive_file 50\nslab_reclaimable 10\n")
+    put(job / "step/memory.max", "max\n")
+    put(job / "step/memory.current", "5\n")
+    put(job / "step/memory.stat", "anon 5\n")
+    assert MemoryUse(tmp_path).read() == 440
+
+
+def test_memory_in_use_of_version_1(tmp_path: Path) -> None:
+    put(tmp_path / "proc/self/cgroup", "4:memory:/job\n0::/\n")
+    job = tmp_path / "sys/fs/cgroup/memory/job"
+    put(job / "memory.limit_in_bytes", "1000\n")
+    put(job / "memory.usage_in_bytes", "700\n")
+    put(
+        job / "memory.stat",
+        "cache 9\nactive_file 1\ninactive_file 1\ntotal_active_file 100\ntotal_inactive_file 50\n",
+    )
+    assert MemoryUse(tmp_path).read() == 550
+
+
+def test_memory_without_a_limit_is_not_told(tmp_path: Path) -> None:
+    put(tmp_path / "proc/self/cgroup", "0::/job\n")
+    job = tmp_path / "sys/fs/cgroup/job"
+    put(job / "memory.max", "max\n")
+    put(job / "memory.current", "900\n")
+    put(job / "memory.stat", "anon 300\n")
+    assert MemoryUse(tmp_path).read() is None
+    assert MemoryUse(tmp_path / "nothing").read() is None
