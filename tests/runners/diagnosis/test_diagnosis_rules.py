@@ -131,3 +131,19 @@ def test_the_corpus_names_rules_that_are_there() -> None:
     }
     assert named <= {rule.id for rule in RULES}
     assert len(named) > 45
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Got async event : port error",
+        "Got async error event: port error",
+        "Got non-fatal async event: port error(10)",
+    ],
+    ids=["2.21", "2.24", "2.28"],
+)
+def test_a_port_that_goes_down_is_told_in_the_words_of_each_version(said: str) -> None:
+    line = f"node3:811:860 [2] transport/net_ib.cc:93 NCCL WARN NET/IB : mlx5_0:1 {said}"
+    first = book().needle(line)
+    assert first is not None
+    assert [rule.id for rule, _ in book().fired(line, first)] == ["ib-port-error"]
