@@ -8,6 +8,8 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from ...presets.environ import refusal
 from ...presets.secrets import mask
 from ..model import (
@@ -26,6 +28,7 @@ from ..model import (
     Signal,
     Stop,
 )
+from ..wire.frames import MAX_LINE
 from .hooks import HookError
 from .processes import send_signal, sweep
 from .runner import ask_once
@@ -39,6 +42,11 @@ RUNNER_SECONDS = 20.0
 """How long a restart waits for a runner that is being started anew, before it is refused."""
 RESTART_SECONDS = 300.0
 """How long a restart may take before its command is answered with what is known then."""
+
+DUMP_SECONDS = 15.0
+"""How long a rank may take to tell: the first stacks of a flight recorder of 2,000 entries take some 2 s."""
+DUMP_BYTES = MAX_LINE - (256 << 10)
+"""Of the answers to one dump together: a longer line breaks the link."""
 
 VERBS = {
     Restart: "restart", Stop: "stop", SetNccl: "nccl", Signal: "signal", Dump: "dump", Down: "down",
@@ -205,10 +213,10 @@ class Commands:
             raise Refused("no rank is running")
         if command.what == "stacks":
             asked = [hook.stacks() for hook in hooks]
-        elif command.what in ("flight", "memory"):
-            asked = [_text(hook.ask(command.what)) for hook in hooks]
+        elif command.what in ("flight", "memory", "record"):
+            asked = [_text(hook.ask(command.what, DUMP_SECONDS)) for hook in hooks]
         else:
-            raise Refused(f"there is no dump {command.what!r}: stacks, flight or memory")
+            raise Refused(f"there is no dump {command.what!r}: stacks, flight, memory or record")
         answers = await asyncio.gather(*asked, return_exceptions=True)
         data, silent = {}, []
         for hook, answer in zip(hooks, answers, strict=True):
@@ -220,6 +228,9 @@ class Commands:
                 raise answer
         if not data:
             raise Refused("; ".join(silent))
+        data, left = within(data, DUMP_BYTES)
+        if left:
+            silent.append(f"too long for one answer: ask for {name_ranks(left)} with --rank")
         text = f"{command.what} of {name_ranks(tuple(int(rank) for rank in data))}"
         return ("; ".join([text, *silent]), data)
 
@@ -227,6 +238,18 @@ class Commands:
 async def _text(asked: asyncio.Future[dict[str, object]] | object) -> str:
     answer = await asked  # type: ignore[misc]
     return str(answer["text"])
+
+
+def within(data: dict[str, str], most: int) -> tuple[dict[str, str], tuple[int, ...]]:
+    """The first answers that fit into one line of `most` bytes, and the ranks of the others; one always stays."""
+    kept: dict[str, str] = {}
+    used = 0
+    for rank, text in data.items():
+        used += len(msgspec.json.encode(text)) + len(rank) + 4
+        if kept and used > most:
+            break
+        kept[rank] = text
+    return kept, tuple(int(rank) for rank in data if rank not in kept)
 
 
 def name_ranks(ranks: tuple[int, ...]) -> str:
