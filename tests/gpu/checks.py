@@ -1,0 +1,173 @@
+"""The checks, by name."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from ..e2e.runs import EXAMPLES, Run, until
+from . import jobs
+from .site import Check, LeftOut, Site
+
+VERDICT_S = 60.0
+"""Most seconds from the sign of a fault to its verdict; 30 are the goal, and told."""
+
+
+def _job(site: Site, text: str, *options: str) -> Run:
+    script = site.world.script("job.py", text)
+    return site.world.run("launch", "ddp", "--nproc-per-node", str(site.ranks), *options, "--", script)
+
+
+def _finding(run: Run, prefix: str, seconds: float = VERDICT_S) -> tuple[dict[str, Any], float]:
+    """The first finding whose id begins so, and after how many seconds."""
+    began = time.monotonic()
+    found: list[dict[str, Any]] = []
+
+    def look() -> bool:
+        found[:] = [one for one in run.status()["findings"] if one["id"].startswith(prefix)]
+        return bool(found)
+
+    assert until(look, seconds, every=0.5), f"no finding {prefix}…: {run.describe()}"
+    return found[0], time.monotonic() - began
+
+
+def telemetry(site: Site) -> str:
+    """Every rank has its GPU, as NVML sees it, and the GPUs are at work."""
+    site.needs_gpu()
+    run = _job(site, jobs.TRAIN).healthy()
+    state = run.eventually(
+        lambda now: all(rank["gpu_source"] == "nvml" and rank["gpu_mem"] for rank in now["ranks"]), 30
+    )
+    placed = {rank["rank"]: rank["gpu"] for rank in state["ranks"]}
+    assert len(set(placed.values())) == site.ranks, placed
+    busy = run.eventually(lambda now: all((gpu["util"] or 0) > 0 for gpu in now["nodes"][0]["gpus"]), 30)
+    parts = [
+        f"GPU {gpu['index']}: {gpu['util']:.0f} %, {gpu['mem_used'] / 2**30:.1f} GiB, {gpu['power_w']} W"
+        for gpu in busy["nodes"][0]["gpus"]
+    ]
+    return f"rank → GPU {placed}; {'; '.join(parts)}"
+
+
+def statements(site: Site) -> str:
+    """What NCCL says at INFO is read whole: version, communicator, transports."""
+    site.needs_gpu()
+    run = _job(site, jobs.TRAIN, "--nccl", "DEBUG=INFO").healthy()
+    said = json.loads(run.distui("diagnose", "--json").out)
+    (first, *_) = said["communicators"]
+    assert first["nranks"] == site.ranks, first
+    assert said["first_cause"] is None, said["findings"]
+    return f"NCCL {said['nccl']}, {said['nccl_lines']} lines, pairs {first['transports']}, channels {first['channels']}"
+
+
+def tap(site: Site) -> str:
+    """COLL for some seconds, live: lines come, and the level goes back by itself."""
+    site.needs_gpu()
+    run = _job(site, jobs.TRAIN).healthy()
+    began = time.monotonic()
+    done = run.distui("nccl", "INFO", "--subsys", "COLL", "--for", "5").fine()
+    log = run.path / "node-0" / "attempt-001" / "rank-0.1.nccl"
+    assert until(lambda: log.exists() and b"AllReduce" in log.read_bytes(), 10), done.out
+    first = time.monotonic() - began
+    assert until(lambda: any("back at" in event["text"] for event in run.of("NcclChanged")), 20)
+    lines = log.read_bytes().count(b"AllReduce")
+    return f"first line after {first:.1f} s, {lines} AllReduce lines of rank 0 in 5 s; {done.out.strip()}"
+
+
+def restart(site: Site) -> str:
+    """All ranks again, in place."""
+    run = _job(site, jobs.TRAIN).healthy()
+    said: str = run.distui("restart", "--yes", timeout=120).fine().out.strip()
+    return said
+
+
+def hang(site: Site) -> str:
+    """A rank that does not join is named with its line."""
+    site.needs_ranks(2)
+    run = _job(site, jobs.MISSING).healthy()
+    finding, seconds = _finding(run, "hang-")
+    assert finding["rank"] == 1, finding
+    assert finding["evidence"], finding
+    return f"{seconds:.0f} s: {finding['id']}: {finding['text']}"
+
+
+def mismatch(site: Site) -> str:
+    """Ranks that call a collective with different sizes."""
+    site.needs_ranks(2)
+    run = _job(site, jobs.TWO_SHAPES)
+    finding, seconds = _finding(run, "hang-mismatch")
+    return f"{seconds:.0f} s: {finding['text']}"
+
+
+def out_of_memory(site: Site) -> str:
+    """CUDA's allocator gives up: rank, sizes, and what would fit."""
+    site.needs_gpu()
+    run = _job(site, jobs.OUT_OF_MEMORY, "--max-restarts", "0")
+    finding, seconds = _finding(run, "oom-cuda", 180)
+    assert finding["rank"] == 0, finding
+    return f"{seconds:.0f} s: {finding['text']} {finding['remedy']}"
+
+
+def dumps(site: Site) -> str:
+    """Stacks, flight recorder and memory of all ranks."""
+    run = _job(site, jobs.TRAIN).healthy()
+    sizes = {what: len(run.distui("dump", what).fine().out) for what in ("stacks", "flight", "memory")}
+    assert all(sizes.values()), sizes
+    return f"characters: {sizes}"
+
+
+def doctor(site: Site) -> str:
+    """Facts of the node and, with two GPUs, NCCL between them."""
+    done = site.world.distui("doctor", "--json", timeout=300)
+    assert done.code in (0, 1), done.err
+    found = [one["id"] for one in done.json()["findings"]]
+    return f"exit status {done.code}, findings {found or 'none'}"
+
+
+def _preset(site: Site, name: str) -> str:
+    """Ten steps of the shipped example."""
+    script, options = str(EXAMPLES / "chargpt.py"), ("--nproc-per-node", str(site.ranks))
+    run = site.world.run("launch", name, *options, "--", script, "--steps", "10")
+    assert run.wait(timeout=300) == 0, run.describe()
+    state = run.status()
+    return f"{state['state']} after {state['ended'] - state['began']:.0f} s"
+
+
+def _of_preset(name: str, gpu_only: bool) -> Check:
+    def check(site: Site) -> str:
+        if gpu_only:
+            site.needs_gpu()
+        if name.startswith("ds-"):
+            try:
+                import deepspeed  # noqa: F401
+            except ImportError:
+                raise LeftOut("deepspeed is not installed") from None
+        return _preset(site, name)
+
+    return check
+
+
+CHECKS: dict[str, Check] = {
+    "telemetry": telemetry,
+    "statements": statements,
+    "tap": tap,
+    "restart": restart,
+    "hang": hang,
+    "mismatch": mismatch,
+    "out-of-memory": out_of_memory,
+    "dumps": dumps,
+    "doctor": doctor,
+    **{
+        f"preset {name}": _of_preset(name, gpu_only)
+        for name, gpu_only in (
+            ("ddp", False),
+            ("zero1", False),
+            ("fsdp1-offload", True),
+            ("fsdp2", False),
+            ("fsdp2-offload", True),
+            ("ds-zero3", True),
+            ("ds-zero3-cpu", True),
+            ("ds-zero3-nvme", True),
+        )
+    },
+}
