@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest -q
 # Most tests wait for processes: two at a time are done in half the time. Each has a home and sockets of its own.
 JOBS ?= 2
 
-.PHONY: help install demo test test-long test-cluster test-all check lint types imports bench pictures clean
+.PHONY: help install demo test test-long test-faults test-cluster test-all check lint types imports bench pictures clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -33,12 +33,16 @@ test-long: install ## the long matrices alone
 	$(BIN)/python -m pip install --quiet --group hf
 	$(PYTEST) -m long -n $(JOBS) --dist loadfile
 	$(PYTEST) tests/launchers tests/strategies/test_accepted.py -m 'not long' # what only these packages can read
+	$(PYTEST) tests/faults -m long -n $(JOBS) --dist load
+
+test-faults: install ## jobs that are broken for real, and whether the diagnosis names it (8 minutes)
+	$(PYTEST) tests/faults -m 'not long' -n $(JOBS) --dist load
 
 test-cluster: install ## on a Slurm cluster in network namespaces, through SkyPilot (root on Debian or Ubuntu)
 	$(BIN)/python -m tests.rigs.slurm prepare
 	$(PYTEST) tests/cluster tests/presets/test_skypilot_task.py # whose schema is only there now
 
-test-all: test test-long test-cluster ## the tests, the long matrices, the cluster
+test-all: test test-faults test-long test-cluster ## the tests, the faults, the long matrices, the cluster
 
 check: lint types imports ## lint, format, types, imports
 

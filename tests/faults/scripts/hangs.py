@@ -1,0 +1,162 @@
+"""A training whose rank ROGUE breaks after some seconds so that the others wait: hangs.py FAULT."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from job import Trainer, begin, sign  # type: ignore[import-not-found]
+from torch.utils.data import DataLoader, Dataset
+
+FAULT = sys.argv[1]
+ROGUE = 1
+LONG_S = 1e6
+
+
+def spin() -> None:
+    """Python that never ends."""
+    number = 0
+    while True:
+        number += 1
+
+
+def doze() -> None:
+    """Python that waits for nothing."""
+    time.sleep(LONG_S)
+
+
+def hold_the_gil() -> None:
+    """C code that keeps the GIL: PyDLL does not release it."""
+    ctypes.PyDLL(None).sleep(int(LONG_S))
+
+
+def stop_myself() -> None:
+    """What a debugger, a job scheduler or ^Z does."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def leave() -> None:
+    """A script that thinks it is done."""
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def save_to_a_pipe() -> None:
+    """A checkpoint onto storage that does not take it: a pipe that nobody reads."""
+    path = Path(os.environ["FAULT_SIGN"]).with_name("storage")
+    os.mkfifo(path)
+    holder = os.open(path, os.O_RDWR)
+    torch.save({"weights": torch.zeros(1 << 20)}, path)
+    os.close(holder)
+
+
+STUCK = {
+    "spin": spin,
+    "doze": doze,
+    "gil": hold_the_gil,
+    "stopped": stop_myself,
+    "leave": leave,
+    "checkpoint": save_to_a_pipe,
+}
+
+
+class Samples(Dataset[torch.Tensor]):  # type: ignore[misc]
+    """Samples, one of which never comes."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank, self.began = rank, time.monotonic()
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.rank == ROGUE and time.monotonic() - self.began > 3:
+            read_from_a_dead_server(self.rank)
+        return torch.randn(64)
+
+
+def read_from_a_dead_server(rank: int) -> None:
+    """Where a sample's file would come from."""
+    sign(rank)
+    time.sleep(LONG_S)
+
+
+def with_loader(rank: int, workers: int) -> None:
+    """A training fed by a DataLoader."""
+    loader = DataLoader(Samples(rank), batch_size=16, num_workers=workers)
+    trainer = Trainer()
+    for batch in loader:
+        trainer.step(batch)
+
+
+def with_collectives(rank: int) -> None:
+    """Steps of two different collectives; once the rogue leaves one out, or calls another."""
+    trainer, done = Trainer(), False
+    while True:
+        odd = rank == ROGUE and not done and trainer.due()
+        done = done or odd
+        if odd:
+            sign(rank)
+        flat = trainer.backward(trainer.batch())
+        seen = torch.ones(16) if not (odd and FAULT == "size") else torch.ones(48)
+        if odd and FAULT == "type":
+            dist.broadcast(flat, 0)
+        else:
+            dist.all_reduce(flat)
+        if not (odd and FAULT == "skip"):
+            count_samples(seen)
+        trainer.update(flat)
+        time.sleep(0.02)
+
+
+def count_samples(seen: torch.Tensor) -> None:
+    """The second collective of each step."""
+    if FAULT == "size":
+        dist.all_reduce(seen)
+    else:
+        dist.broadcast(seen, 0)
+
+
+def uneven(rank: int) -> None:
+    """The rogue has three batches less than the others, and goes on to the end of the epoch."""
+    trainer, over = Trainer(), torch.zeros(1)
+    while not over.item():
+        trainer.step()
+        over = torch.tensor([float(trainer.due())])
+        dist.all_reduce(over)
+    for _ in range(3 if rank != ROGUE else 0):
+        trainer.step()
+    if rank == ROGUE:
+        sign(rank)
+    end_of_epoch()
+
+
+def end_of_epoch() -> None:
+    """What follows the last batch."""
+    dist.barrier()
+
+
+def main() -> None:
+    """Train until the fault."""
+    rank = begin()
+    if FAULT.startswith("loader"):
+        with_loader(rank, int(FAULT.rpartition("-")[2]))
+    elif FAULT in ("skip", "type", "size"):
+        with_collectives(rank)
+    elif FAULT == "uneven":
+        uneven(rank)
+    else:  # anything else trains for ever
+        trainer = Trainer()
+        while not (rank == ROGUE and FAULT in STUCK and trainer.due()):
+            trainer.step()
+        sign(rank)
+        STUCK[FAULT]()
+
+
+main()

@@ -1,0 +1,92 @@
+"""The table fault → verdict → seconds → right or wrong of docs/diagnosis.md, from what the tests saw.
+
+With DISTUI_WRITE=1 the tests write down what they see, and the table anew.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+SEEN = Path(__file__).with_name("seen.json")
+DOCUMENT = Path(__file__).parents[2] / "docs" / "diagnosis.md"
+BEGIN, END = "<!-- faults: written by the tests -->", "<!-- end of faults -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One row."""
+
+    verdict: str
+    """The sentence, as it was said."""
+    seconds: float | None
+    """From the sign of the fault to the verdict; None without a verdict."""
+    wrong: str
+    """What was wrong with it; "" when it was right."""
+
+
+def known() -> dict[str, Any]:
+    """What was seen last: `faults` and `healthy` by name, `date`, `machine`."""
+    found: dict[str, Any] = json.loads(SEEN.read_text()) if SEEN.exists() else {}
+    return {"faults": {}, "healthy": {}, "date": "", "machine": "", **found}
+
+
+def remember(name: str, seen: Seen, healthy: bool = False) -> None:
+    """Write down what a case came to, and the table with it, where that is asked for."""
+    if not os.environ.get("DISTUI_WRITE"):
+        return
+    with SEEN.with_suffix(".lock").open("w") as lock:  # two files of tests run at once
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = known()
+        found["healthy" if healthy else "faults"][name] = asdict(seen)
+        found |= {"date": time.strftime("%Y-%m-%d"), "machine": machine()}
+        SEEN.write_text(json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
+        before, begin, rest = DOCUMENT.read_text().partition(BEGIN)
+        assert begin, f"{DOCUMENT} has lost its mark {BEGIN}"
+        DOCUMENT.write_text(before + BEGIN + "\n\n" + text(found) + "\n" + END + rest.partition(END)[2])
+
+
+def machine() -> str:
+    """On what it was seen."""
+    cores = os.cpu_count()
+    release = ".".join(platform.release().split(".")[:2])
+    return (
+        f"{cores} cores, no GPU, Linux {release}, Python {platform.python_version()}, "
+        f"torch {version('torch').partition('+')[0]} with gloo"
+    )
+
+
+def in_document() -> str:
+    """The table that stands there."""
+    return DOCUMENT.read_text().partition(BEGIN)[2].partition(END)[0].strip() + "\n"
+
+
+def text(found: Mapping[str, Any]) -> str:
+    """The table, in Markdown."""
+    lines = [f"Seen on {found['date']}: {found['machine']}.", ""]
+    lines += ["| fault | verdict | seconds | |", "|---|---|---|---|"]
+    lines += [row(name, Seen(**seen)) for name, seen in sorted(found["faults"].items())]
+    lines += ["", "| healthy job | what is said | |", "|---|---|---|"]
+    for name, seen in sorted(found["healthy"].items()):
+        lines.append(f"| {name} | {_cell(seen['verdict'])} | {seen['wrong'] or 'right'} |")
+    return "\n".join(lines) + "\n"
+
+
+def row(name: str, seen: Seen) -> str:
+    """One fault."""
+    seconds = "–" if seen.seconds is None else f"{seen.seconds:.1f}"
+    right = f"wrong: {seen.wrong}" if seen.wrong else "right"
+    return f"| {name} | {_cell(seen.verdict)} | {seconds} | {_cell(right)} |"
+
+
+def _cell(said: str) -> str:
+    """A sentence in a table; folders of tests differ from run to run."""
+    return said.replace("|", "\\|").replace("\n", " ") or "–"
