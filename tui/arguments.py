@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .cloud_arguments import cloud_options, cluster_verbs
-from .diagnose_arguments import diagnose_verb
+from .diagnose_arguments import bundle_verbs, diagnose_verb, dump_verb
 from .host_arguments import elsewhere, host_options
 
 Verbs = Any  # argparse has no public name for what add_subparsers returns
@@ -55,6 +55,7 @@ def add_verbs(verbs: Verbs) -> None:
     _advise(verbs)
     _doctor(verbs)
     diagnose_verb(verbs)
+    bundle_verbs(verbs)
     demo = verbs.add_parser("demo", help="train the shipped example on 2 ranks and open the cockpit on it")
     demo.add_argument("--preset", default="ddp", help="preset to train under (default: ddp)")
     demo.add_argument("--steps", type=count, default=2000, help="optimizer steps (default: 2000)")
@@ -147,16 +148,11 @@ def _looking(verbs: Verbs) -> None:
     elsewhere(verb, many=True)
     _json(verb)
     verb.set_defaults(verb="runs:ls")
-    for name, summary in (
-        ("attach", "open the cockpit on a run"),
-        ("replay", "open the record of a run that has ended"),
-    ):
-        verb = verbs.add_parser(name, help=summary)
-        _run(verb)
-        verb.add_argument("--readonly", action="store_true", default=argparse.SUPPRESS, help="look only")
-        if name == "attach":
-            elsewhere(verb)
-        verb.set_defaults(verb=f"cockpit:{name}")
+    verb = verbs.add_parser("attach", help="open the cockpit on a run")
+    _run(verb)
+    verb.add_argument("--readonly", action="store_true", default=argparse.SUPPRESS, help="look only")
+    elsewhere(verb)
+    verb.set_defaults(verb="cockpit:attach")
     verb = verbs.add_parser("status", help="everything that is true of a run now")
     _run(verb)
     _json(verb)
@@ -221,12 +217,7 @@ def _changing(verbs: Verbs) -> None:
     _ranks(verb)
     _json(verb)
     verb.set_defaults(verb="control:send_signal")
-    verb = verbs.add_parser("dump", help="what the ranks are doing: stacks, flight recorder, memory")
-    _run(verb)
-    verb.add_argument("what", choices=("stacks", "flight", "memory"))
-    _ranks(verb)
-    _json(verb)
-    verb.set_defaults(verb="control:dump")
+    dump_verb(verbs)
     verb = verbs.add_parser("stop", help="end a run: SIGTERM, grace, SIGKILL, sweep")
     _run(verb)
     verb.add_argument("--grace", type=seconds, metavar="SECONDS", help="(default: the preset's)")

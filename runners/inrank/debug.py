@@ -216,10 +216,9 @@ def memory() -> str:
     allocator's numbers, with the path of torch's own snapshot of them."""
     import resource
 
-    facts: dict[str, Any] = {
-        "max_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "rss_bytes": resident(),
-    }
+    held, peak = resident(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # the kernel's two counters lag by different amounts
+    facts: dict[str, Any] = {"max_rss_bytes": max(held, peak), "rss_bytes": held}
     cuda = _cuda()
     if cuda is None:
         facts["note"] = NO_CUDA

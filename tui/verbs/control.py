@@ -1,4 +1,4 @@
-"""nccl, restart, signal, dump, stop: changing a run from the command line."""
+"""nccl, restart, signal, stop: changing a run from the command line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...presets.environ import refusal
 from ...presets.secrets import mask
 from ...runners import registry
 from ...runners.errors import RunError
-from ...runners.model import Command, CommandDone, Dump, Restart, SetNccl, Signal, Stop
+from ...runners.model import Command, CommandDone, Restart, SetNccl, Signal, Stop
 from ...runners.state import RunState
 from ...runners.wire.client import new_id
 from ...runners.wire.link import Link
@@ -53,11 +53,6 @@ def send_signal(options: argparse.Namespace) -> int:
     return _do(options, Signal(new_id(), options.signal, tuple(options.rank)))
 
 
-def dump(options: argparse.Namespace) -> int:
-    """Print what the ranks answered, each under its own heading."""
-    return _do(options, Dump(new_id(), options.what, tuple(options.rank)))
-
-
 def _do(options: argparse.Namespace, command: Command) -> int:
     async def use(entry: registry.Entry, link: Link) -> CommandDone:
         return await link.send(command)  # no history is asked for: the answer is all that comes
@@ -68,9 +63,7 @@ def _do(options: argparse.Namespace, command: Command) -> int:
             msgspec.json.encode({"ok": done.ok, "text": done.text, "data": done.data}).decode() + "\n"
         )
     elif done.ok:
-        for rank, text in sorted(done.data.items(), key=lambda item: int(item[0])):
-            sys.stdout.write(f"--- rank {rank}\n{text.rstrip()}\n")
-        sys.stdout.write("" if done.data else done.text + "\n")
+        sys.stdout.write(done.text + "\n")
     if not done.ok:
         sys.stderr.write(f"distui: {done.text}\n")
     return 0 if done.ok else 1

@@ -116,7 +116,7 @@ def test_stacks_of_a_rank_stuck_in_c(world: World) -> None:
     run = world.run("launch", "ddp", "--nproc-per-node", "2", "--grace", "2", "--", script)
     assert run.wait("running") == 0
     assert until(lambda: all(run.file(f"node-0/attempt-001/rank-{rank}.out") for rank in (0, 1)), 40)
-    said = run.distui("dump", "stacks").fine().out
+    said = run.distui("dump", "stacks", "--raw").fine().out
     assert "--- rank 0" in said
     stuck = said[said.index("--- rank 1") :]
     assert "stuck_in_c" in stuck, said

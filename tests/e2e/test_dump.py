@@ -1,0 +1,85 @@
+"""`distui dump` on real ranks: one rank sleeps, the other waits for it, and both are told as one view."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from .runs import Run, World, until
+
+HANG = """
+import sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+def asleep():
+    print("here", flush=True)
+    time.sleep(600)
+def step():
+    dist.all_reduce(torch.ones(20))
+for _ in range(5):
+    step()
+if rank == 1:
+    asleep()
+print("here", flush=True)
+step()
+"""
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def hung(world: World) -> Iterator[Run]:
+    """Two ranks, of which rank 1 sleeps and rank 0 waits."""
+    script = world.script("hang.py", HANG)
+    run = world.run("launch", "ddp", "--nproc-per-node", "2", "--grace", "2", "--", script)
+    assert run.wait("running") == 0
+    out = [f"node-0/attempt-001/rank-{rank}.out" for rank in (0, 1)]
+    assert until(lambda: all(b"here" in run.file(name) for name in out), 60), run.describe()
+    assert until(lambda: "all_reduce" in run.distui("dump", "stacks", "--rank", "0").out, 20)
+    yield run
+    run.stop("--grace", "2").fine()
+
+
+def test_what_the_ranks_do_is_told_as_one_view(hung: Run) -> None:
+    lines = hung.distui("dump", "stacks").fine().out.splitlines()
+    assert lines[0] == "1 rank (0) here:"
+    there = lines.index("1 rank (1) there:")
+    assert any(line.startswith("    ") and line.endswith("hang.py:10 step") for line in lines[:there])
+    assert any(line.startswith("  > ") and line.endswith("hang.py:8 asleep") for line in lines[there:])
+    raw = hung.distui("dump", "stacks", "--raw", "--rank", "1").fine().out
+    assert raw.startswith("--- rank 1\n")
+    assert "Thread 0x" in raw
+    told = hung.distui("dump", "stacks", "--json").fine().json()
+    assert [group["ranks"] for group in told["merged"]] == [[0], [1]]
+    assert set(told["data"]) == {"0", "1"}
+
+    said = hung.distui("dump", "flight").fine().out
+    assert said.startswith("Group 0 (default_pg): 2 ranks")
+    assert "Furthest behind is rank 1." in said
+    assert "Rank 0 waits in #6 all_reduce Float[20] (" in said
+    assert "hang.py:10 step) since " in said
+    assert "; rank 1 has not called it." in said
+    (group,) = hung.distui("dump", "flight", "--json").fine().json()["merged"]
+    assert [(part["called"], part["completed"]) for part in group["parts"]] == [(6, 5), (5, 5)]
+    assert group["divergences"] == []
+
+    said = hung.distui("dump", "memory").fine().out.splitlines()
+    assert said[0].split() == ["rank", "resident", "peak"]
+    assert "Ranks 0, 1: no CUDA in this rank: there is no allocator to take a snapshot of." in said
+    told = hung.distui("dump", "memory", "--json").fine().json()
+    assert all(50 << 20 < one["rss_bytes"] <= one["max_rss_bytes"] for one in told["merged"])
+
+
+def test_answers_become_files_and_replace_none(hung: Run) -> None:
+    hung.distui("dump", "flight", "--out", "kept").fine()
+    folder = hung.world.work / "kept"
+    assert sorted(path.name for path in folder.iterdir()) == ["flight-rank-0.json", "flight-rank-1.json"]
+    assert json.loads((folder / "flight-rank-0.json").read_text())["entries"][-1]["retired"] is False
+    before = (folder / "flight-rank-0.json").read_bytes()
+    hung.distui("dump", "flight", "--out", "kept").refused(2, "is there already")
+    assert (folder / "flight-rank-0.json").read_bytes() == before
+    hung.distui("dump", "flight", "--out", "hang.py/x").refused(2, "cannot be written")
+    hung.distui("dump", "stacks", "--record").refused(2, "--record is for memory")
+    hung.distui("dump", "flight", "--rank", "7").refused(1, "no running rank 7")

@@ -1,0 +1,190 @@
+"""What ranks answered to a dump, as one view: lines for a person, values for JSON. Pure."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from ...runners.diagnosis import flight as recorders
+from ...runners.diagnosis import stacks as merging
+from ..text import NA, size, table
+
+CUDA = "allocated_bytes.all.current", "reserved_bytes.all.current"
+PEAKS = "allocated_bytes.all.peak", "reserved_bytes.all.peak"
+SPLIT = "inactive_split_bytes.all.current"
+VIEWER = "https://pytorch.org/memory_viz"
+
+
+def spans(numbers: Sequence[int], most: int = 12) -> str:
+    """[0, 1, 2, 5] → "0-2, 5"."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    shown = [
+        str(low) if low == high else f"{low}, {high}" if low + 1 == high else f"{low}-{high}"
+        for low, high in found
+    ]
+    return ", ".join(shown[:most]) + " …" * (len(shown) > most)
+
+
+def ranks(numbers: Sequence[int]) -> str:
+    """ "rank 3", "ranks 0-2, 5"."""
+    return f"rank{'' if len(numbers) == 1 else 's'} {spans(numbers)}"
+
+
+def stacks(texts: Mapping[int, str]) -> list[str]:
+    """Equal stacks once: "62 ranks here"; `>` marks frames in which a group differs from the largest."""
+    lines: list[str] = []
+    for number, group in enumerate(merging.merged(texts)):
+        count = len(group.ranks)
+        where = f"{count} rank{'' if count == 1 else 's'} ({spans(group.ranks)}) {'there' if number else 'here'}"
+        lines += [""] if number else []
+        if not group.frames:
+            lines.append(f"{where}: no Python stack of the main thread is known")
+            continue
+        lines.append(f"{where}:")
+        apart = len(group.frames) - group.shared
+        lines += [f"  {'>' if number and at < apart else ' '} {one}" for at, one in enumerate(group.frames)]
+    return lines
+
+
+def stack_values(texts: Mapping[int, str]) -> list[dict[str, Any]]:
+    """The same for --json."""
+    return [{"ranks": list(one.ranks), "frames": list(one.frames)} for one in merging.merged(texts)]
+
+
+def flight(texts: Mapping[int, str]) -> list[str]:
+    """A table a group, and what it shows. Raises ValueError."""
+    lines: list[str] = []
+    for group in recorders.merged(texts):
+        lines += [""] if lines else []
+        named = f"{group.name} ({group.desc})" if group.desc else group.name
+        members = f"{len(group.ranks)} ranks" + (f" ({spans(group.ranks)})" if group.sure else " known")
+        lines += [f"Group {named}: {members}", *(f"    {row}" for row in _rows(group))]
+        lines += [f"    {sentence}" for sentence in _said(group)]
+    return lines or ["No rank has called a collective yet."]
+
+
+def flight_values(texts: Mapping[int, str]) -> list[dict[str, Any]]:
+    """The same for --json. Raises ValueError."""
+    return [asdict(group) for group in recorders.merged(texts)]
+
+
+def _rows(group: recorders.Group) -> list[str]:
+    """Ranks that are equally far share a row."""
+    alike: dict[tuple[str, str, str], list[int]] = {}
+    for part in group.parts:
+        newest = "" if part.newest is None else f"{part.newest.what}  {part.newest.site}".rstrip()
+        alike.setdefault((_number(part.called), _number(part.completed), newest), []).append(part.rank)
+    rows = [("ranks", "called", "completed", "newest call")]
+    rows += [(spans(those), *row) for row, those in sorted(alike.items(), key=lambda one: one[1])]
+    return table(rows, frozenset({1, 2}))
+
+
+def _number(value: int | None) -> str:
+    return NA if value is None else str(value)
+
+
+def _said(group: recorders.Group) -> list[str]:
+    said = []
+    if group.lowest:
+        verb = "is" if len(group.lowest) == 1 else "are"
+        said.append(f"Furthest behind {verb} {ranks(group.lowest)}.")
+    for wait in group.waits:
+        clock = time.strftime("%H:%M:%S", time.localtime(wait.since))
+        site = f" ({wait.call.site})" if wait.call.site else ""
+        verb = "waits" if len(wait.ranks) == 1 else "wait"
+        text = f"{ranks(wait.ranks).capitalize()} {verb} in #{wait.call.seq} {wait.call.what}{site} since {clock}"
+        if wait.missing:
+            have = "has" if len(wait.missing) == 1 else "have"
+            text += f"; {ranks(wait.missing)} {have} not called it"
+        elif not group.unasked:
+            text += "; every rank known has called it" if set(wait.ranks) == set(group.ranks) else ""
+        said.append(text + ".")
+    for parting in group.divergences:
+        shown = [f"{call.what} at {call.site or NA} ({ranks(those)})" for call, those in parting.variants]
+        said.append(f"First difference in {parting.of}: #{parting.seq}: {'; '.join(shown)}.")
+    if group.unasked:
+        said.append(f"Nothing was told by {ranks(group.unasked)}.")
+    return said
+
+
+def memory(texts: Mapping[int, str]) -> list[str]:
+    """A row a rank and device, and where the snapshots are. Raises ValueError."""
+    told = memory_values(texts)
+    rows: list[tuple[str, ...]] = [("rank", "resident", "peak")]
+    if any(one["devices"] for one in told):
+        rows[0] += ("GPU", "allocated", "reserved", "peak alloc.", "peak res.", "split", "OOMs")
+    for one in told:
+        host = (str(one["rank"]), size(one["rss_bytes"]), size(one["max_rss_bytes"]))
+        rows += [(*host, *_device(name, its)) for name, its in one["devices"].items()] or [
+            host + (NA,) * (len(rows[0]) - 3)
+        ]
+    lines = table(rows, frozenset(range(len(rows[0]))))
+    return [*lines, *_snapshots(told)]
+
+
+def _device(name: str, its: Mapping[str, Any]) -> tuple[str, ...]:
+    split = its["fragmentation"]
+    sizes = (size(its[key]) for key in ("allocated", "reserved", "peak_allocated", "peak_reserved"))
+    return (name, *sizes, NA if split is None else f"{split:.0%}", _number(its["ooms"]))
+
+
+def _snapshots(told: Sequence[Mapping[str, Any]]) -> list[str]:
+    paths = [f"    rank {one['rank']}: {one['snapshot']}" for one in told if one["snapshot"]]
+    lines = [""] if paths or any(one["note"] for one in told) else []
+    if paths:
+        curve = all(one["recording"] for one in told if one["snapshot"])
+        hint = "" if curve else "; `distui dump RUN memory --record` lets the next ones show a curve"
+        lines += [f"Snapshots on the ranks' nodes, for {VIEWER}{hint}:", *paths]
+    notes: dict[str, list[int]] = {}
+    for one in told:
+        if one["note"]:
+            notes.setdefault(one["note"], []).append(one["rank"])
+    return lines + [f"{ranks(those).capitalize()}: {note}." for note, those in notes.items()]
+
+
+def memory_values(texts: Mapping[int, str]) -> list[dict[str, Any]]:
+    """The same for --json: sizes in bytes; `fragmentation` is the share of what is reserved that lies unused in
+    blocks which are used in part. Raises ValueError."""
+    found = []
+    for rank in sorted(texts):
+        told = json.loads(texts[rank])
+        if not isinstance(told, dict):
+            raise ValueError("it is no object")
+        cuda = told.get("cuda") or {}
+        found.append(
+            {
+                "rank": rank,
+                "rss_bytes": told.get("rss_bytes"),
+                "max_rss_bytes": told.get("max_rss_bytes"),
+                "devices": {name: _device_values(its) for name, its in sorted(cuda.items())},
+                "recording": bool(told.get("recording")),
+                "snapshot": told.get("snapshot"),
+                "note": told.get("note") or told.get("snapshot_error"),
+            }
+        )
+    return found
+
+
+def _device_values(its: Mapping[str, Any]) -> dict[str, Any]:
+    reserved, split = its.get(CUDA[1]), its.get(SPLIT)
+    return {
+        "allocated": its.get(CUDA[0]),
+        "reserved": reserved,
+        "peak_allocated": its.get(PEAKS[0]),
+        "peak_reserved": its.get(PEAKS[1]),
+        "total": its.get("total_bytes"),
+        "fragmentation": split / reserved if reserved and split is not None else None,
+        "retries": its.get("num_alloc_retries"),
+        "ooms": its.get("num_ooms"),
+    }
+
+
+VALUES = {"stacks": stack_values, "flight": flight_values, "memory": memory_values}
