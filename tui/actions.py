@@ -26,7 +26,7 @@ class Action:
     text: str
     """What it does, for help and palette."""
     scope: str
-    """Where it works: "app", "run", "move", "table", "log", "launch"."""
+    """Where it works: one of SCOPES."""
     footer: str = ""
     """Word in the footer; "" keeps it out of there."""
     mutates: bool = False
@@ -40,14 +40,21 @@ ACTIONS: tuple[Action, ...] = (
     Action("palette", "ctrl+p", "command_palette", "command palette", "app"),
     Action("command", "colon", "command", "command line: restart env K=V, nccl INFO, stop, down", "run"),
     Action("launch", "ctrl+n,4", "launch", "new run", "app", "new run", mutates=True),
+    Action("finding", "enter", "zoom", "the line of the log that it rests on, else the rank's log", "findings",
+           "log"),
+    Action("statement", "enter", "zoom", "the line of the log that says it", "statements", "line"),
+    Action("communicator", "c", "screen.communicator(1)", "the next communicator", "statements", "next"),
+    Action("communicator.back", "C", "screen.communicator(-1)", "the communicator before", "statements"),
     Action("runs", "6", "runs", "list of runs", "app"),
     Action("theme", "t", "theme", "next theme: dark, light, the terminal's own colours", "app"),
     Action("pane.overview", "1", "pane('overview')", "overview", "run"),
     Action("pane.ranks", "2", "pane('ranks')", "rank table", "run"),
     Action("pane.log", "3", "pane('log')", "log", "run"),
     Action("pane.events", "5", "pane('events')", "findings, attempts and notices", "run"),
-    Action("diagnose", "i", "pane('events')", "diagnose: findings with their evidence", "run"),
-    Action("back", "escape", "back", "back: filter off, then all ranks, then overview", "run"),
+    Action("pane.nccl", "7", "pane('nccl')", "what NCCL says: nodes, communicators, transports, rings, init", "run"),
+    Action("diagnose", "i", "pane('findings')", "diagnose: findings, worst first, with their evidence", "run"),
+    Action("stacks", "w", "stacks", "where the marked ranks, or all, are: equal stacks together", "run"),
+    Action("back", "escape", "back", "back: where a line was opened, filter off, all ranks, overview", "run"),
     Action("restart", "r", "restart", "restart the worker group, or reconnect now", "run", "restart",
            mutates=True),
     Action("stop", "x", "stop", "stop the run", "run", "stop", mutates=True),
@@ -82,6 +89,8 @@ SCOPES = {
     "app": "everywhere",
     "run": "on a run",
     "list": "in the rank table, the log and the run list",
+    "findings": "in the findings",
+    "statements": "on the NCCL screen",
     "move": "moving (tab and shift+tab change the pane)",
 }
 """Headings of the help, in its order."""

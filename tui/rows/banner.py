@@ -6,13 +6,12 @@ from ...runners.model import FirstCause, LinkState
 from ..follow import LinkPhase
 from . import glyphs
 from .cells import Row, age, clip, numbers
+from .findings import NO_VERDICT, items, place
 from .frame import Frame
 from .nodes import listed, names, silent
 
 SLOW_CONNECT_S = 5.0
 """After this long, connecting is worth a line of its own."""
-
-_GRAVITY = {"error": 0, "warn": 1, "info": 2}
 
 
 def banner_rows(frame: Frame, width: int, most: int) -> list[Row]:
@@ -21,7 +20,7 @@ def banner_rows(frame: Frame, width: int, most: int) -> list[Row]:
     found = found or _newest(frame)
     if len(found) > most > 1 and len(frame.state.findings) > 1:
         hidden = len(found) - most + 1
-        found = [*found[: most - 1], ((f"  … {hidden} more: 5 shows all", "dim"),)]
+        found = [*found[: most - 1], ((f"  … {hidden} more: i shows all", "dim"),)]
     return [clip(row, width) for row in found[:most]] or [()]
 
 
@@ -93,13 +92,19 @@ def _gpu_problems(frame: Frame) -> list[Row]:
 
 
 def _findings(frame: Frame) -> list[Row]:
+    """One row a kind, the worst first; symptoms of a cause that stands here are left to the pane of findings."""
     rows: list[Row] = []
-    ordered = sorted(frame.state.findings.values(), key=lambda one: _GRAVITY.get(one.severity, 1))
-    for finding in ordered:
+    for item in items(frame.state):
+        if item.follows:
+            continue
+        finding = item.first
         glyph, style = glyphs.severity(finding)
-        where = f" rank {finding.rank}:" if finding.rank is not None else ""
+        many = len(item.findings) > 1
+        told = finding.rank is None or f"rank {finding.rank}" in finding.text
+        where = f" {place(frame.state, item)}:" if many else "" if told else f" rank {finding.rank}:"
         remedy = f" ({finding.remedy})" if finding.remedy else ""
-        rows.append(((f" {glyph}", style), (f"{where} {finding.text}{remedy}", "text")))
+        quiet = finding.severity == "info" and finding.id != NO_VERDICT
+        rows.append(((f" {glyph}", style), (f"{where} {finding.text}{remedy}", "dim" if quiet else "text")))
     return rows
 
 

@@ -20,7 +20,7 @@ class View:
     """How the user looks at the run; changed by keys, never by events."""
 
     pane: str = "overview"
-    """"overview", "ranks", "log" or "events"."""
+    """"overview", "ranks", "log", "events", "findings" or "nccl"."""
     metric: str = "util"
     sort: str = "rank"
     reverse: bool = False

@@ -30,7 +30,7 @@ class Layout:
     table: int = 0
     events: int = 0
     main: str = "log"
-    """The pane that takes the rest: "log", "table" or "events"."""
+    """The pane that takes the rest: "log", "table", "events", "findings" or "nccl"."""
 
 
 def side_width(width: int) -> int:
@@ -57,8 +57,8 @@ def plan_layout(
     framed = height >= TALL
     extra = 2 if framed else 1
     shown = max(1, min(banner, 6 if framed else 2))
-    if pane in ("log", "events"):
-        return Layout(framed=framed, banner=shown, main=pane)
+    if pane in ("log", "events", "findings", "nccl"):
+        return Layout(framed=framed, banner=1 if pane == "findings" else shown, main=pane)
     if pane == "ranks":
         return Layout(framed=framed, banner=shown, main="table")
     room = height - 2 - shown  # the status line and the footer

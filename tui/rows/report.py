@@ -12,6 +12,7 @@ from . import glyphs
 from .banner import cause_text
 from .billing import remains
 from .cells import Row, duration, fit, numbers, plural, wall, wrap
+from .findings import worst_first
 from .frame import Frame
 
 _OUTCOME = {
@@ -87,7 +88,7 @@ def event_rows(frame: Frame, width: int) -> list[Row]:
     """The events screen: findings with remedy and evidence, the ledger, the notices newest first."""
     state = frame.state
     rows: list[Row] = []
-    for finding in state.findings.values():
+    for finding in worst_first(state.findings.values()):
         glyph, style = glyphs.severity(finding)
         rows.append(((f" {glyph} {finding.id}", style), (_where(finding.rank, finding.node), "dim")))
         rows += wrap(finding.text, width - 1, first="   ")

@@ -10,7 +10,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Container, Vertical
 from textual.events import Resize
-from textual.screen import Screen
 from textual.widget import Widget
 
 from ...runners.logs.files import LogError
@@ -23,9 +22,12 @@ from ..rows.launching import launch_rows, launching
 from ..rows.layout import Layout, plan_layout, side_width
 from ..rows.ranks import next_sort
 from ..rows.report import end_rows
+from ..widgets.diagnosis import Diagnosis
 from ..widgets.footer import KeyFooter
 from ..widgets.log_view import LogView
+from ..widgets.nccl_board import NcclBoard
 from ..widgets.panes import Banner, Events, HeatMap, RankTable, StatusLine, Summary
+from .diagnosing import DiagnosingScreen
 from .modal import PromptScreen
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 _MOST_BANNER = 6
 
 
-class RunScreen(Screen[None]):
+class RunScreen(DiagnosingScreen):
     """One run. The keys of `actions.py` with scope "run" act here; what changes the run goes to the app."""
 
     app: CockpitApp
@@ -48,6 +50,8 @@ class RunScreen(Screen[None]):
         self.heat = HeatMap(frames, id="heat")
         self.ranks = RankTable(frames, id="ranks")
         self.events = Events(frames, id="events")
+        self.diagnosis = Diagnosis(frames)
+        self.nccl = NcclBoard(frames)
         self.log_view = LogView(frames, app.read_log, app.grown, id="log")
         self.summary = Summary(frames, id="summary")
         self.foot = KeyFooter(id="footer")
@@ -64,6 +68,8 @@ class RunScreen(Screen[None]):
                 yield self.heat
                 yield self.ranks
                 yield self.events
+                yield self.diagnosis
+                yield self.nccl
             yield self.log_view
         yield self.summary
         yield self.foot
@@ -124,6 +130,8 @@ class RunScreen(Screen[None]):
             self.heat: shared.heat,
             self.ranks: "1fr" if shared.main == "table" else shared.table,
             self.events: "1fr" if shared.main == "events" else shared.events,
+            self.diagnosis: "1fr" if shared.main == "findings" else 0,
+            self.nccl: "1fr" if shared.main == "nccl" else 0,
             self.log_view: "1fr" if shared.main == "log" and not shared.small else 0,
             self.summary: "1fr" if shared.small else 0,
         }
@@ -133,7 +141,8 @@ class RunScreen(Screen[None]):
         self.log_view.styles.width = shared.beside or "1fr"
         self.query_one("#body").display = not shared.small
         left = self.query_one("#left")
-        left.display = any(pane.display for pane in (self.heat, self.ranks, self.events))
+        inner = (self.heat, self.ranks, self.events, self.diagnosis, self.nccl)
+        left.display = any(pane.display for pane in inner)
         fills = shared.main != "log" or shared.beside
         left.styles.height = "1fr" if fills else "auto"
         if self.focused is None or not self.focused.display:
@@ -141,7 +150,12 @@ class RunScreen(Screen[None]):
 
     def _focus_main(self, shared: Layout) -> None:
         first = self.log_view if shared.main == "log" and not shared.table else self.ranks
-        self.set_focus(self.events if shared.main == "events" else first)
+        self.set_focus(self._of_pane(shared.main, first))
+
+    def _of_pane(self, pane: str, other: Widget) -> Widget:
+        """What has the keys of a pane; `other` where nothing of its own has."""
+        own = {"events": self.events, "findings": self.diagnosis.list, "nccl": self.nccl.panel}
+        return own.get(pane, other)
 
     # --- keys that only change what is seen
 
@@ -149,12 +163,18 @@ class RunScreen(Screen[None]):
         return self.app.allowed(action)
 
     def action_pane(self, pane: str) -> None:
+        self._from = None
+        self.show_pane(pane)
+
+    def show_pane(self, pane: str) -> None:
         self.app.look(pane=pane)
-        target = {"log": self.log_view, "events": self.events}.get(pane, self.ranks)
+        target = self._of_pane(pane, self.log_view if pane == "log" else self.ranks)
         self.call_after_refresh(target.focus)
 
     def action_back(self) -> None:
         chosen = self.log_view.selection
+        if self.went_back():
+            return
         if chosen.pattern:
             self.log_view.select(replace(chosen, pattern=""))
         elif chosen.rank is not None:

@@ -1,0 +1,151 @@
+"""Facts of NCCL as nodes tell them, and runs with findings: what the screens of the diagnosis are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+import scripted as play
+import several
+
+from distui.runners.diagnosis.facts import Communicator, Facts, Init, Line, Node, Pair
+from distui.runners.logs.files import file_id
+from distui.runners.model import CaughtUp, Event, Finding, FindingRaised, NcclTick
+
+PHASES = {"kernels": 0.31, "bootstrap": 0.42, "topo": 0.18, "graphs": 0.04, "connections": 0.12}
+
+
+def hosts_of(nodes: int, each: int, prefix: str = "c") -> dict[str, tuple[int, ...]]:
+    return {f"{prefix}{node + 1}": tuple(range(node * each, (node + 1) * each)) for node in range(nodes)}
+
+
+def pairs_of(nodes: int, each: int, between: str = "NET/IB/GDRDMA") -> tuple[Pair, ...]:
+    """All pairs inside a node, and between nodes those of equal local ranks, round about."""
+    inside = [
+        Pair(node * each + one, node * each + other, "P2P/CUMEM")
+        for node in range(nodes)
+        for one in range(each)
+        for other in range(each)
+        if one != other
+    ]
+    size = nodes * each
+    across = [Pair(rank, (rank + each) % size, between) for rank in range(size)] if nodes > 1 else []
+    return (*inside, *across)
+
+
+def communicator(nodes: int = 1, each: int = 8, **changes: object) -> Communicator:
+    """One that all have joined."""
+    size = nodes * each
+    values: dict[str, object] = {
+        "id": "0x673b5f0a1c2d3e4f",
+        "nranks": size,
+        "nnodes": nodes,
+        "hosts": hosts_of(nodes, each, "c" if nodes > 1 else "n00"),
+        "stages": dict.fromkeys(range(size), "connected"),
+        "began": {rank: play.BEGAN + 5 + 0.02 * (rank % 5) for rank in range(size)},
+        "inits": tuple(
+            Init(
+                rank,
+                sum(PHASES.values()) + 0.03 * (rank % 4),
+                {**PHASES, "topo": 0.18 + 0.03 * (rank % 4)},
+            )
+            for rank in range(size)
+        ),
+        "pairs": pairs_of(nodes, each),
+        "rings": (tuple(range(size)), tuple(reversed(range(size)))),
+        "ring_count": 4,
+        "trees": 4,
+        "channels": {"coll": 4, "p2p": 8},
+        "tuning": {"AllReduce RING LL": 12, "AllReduce TREE SIMPLE": 3},
+    }
+    return Communicator(**(values | changes))  # type: ignore[arg-type]
+
+
+def node(host: str, number: int = 0, **changes: object) -> Node:
+    values: dict[str, object] = {
+        "host": host,
+        "node": number,
+        "versions": ("2.29.7+cuda12.9",),
+        "networks": ("IB",),
+        "bootstrap": f"eth0:10.1.0.{number + 1}",
+        "interfaces": ("eth0",),
+        "hcas": {"mlx5_0:1": "IB", "mlx5_1:1": "IB"},
+        "env": {"NCCL_DEBUG": "INFO", "NCCL_IB_HCA": "mlx5"},
+    }
+    return Node(**(values | changes))  # type: ignore[arg-type]
+
+
+def line(rank: int, number: int, text: str, node: int = 0) -> Line:
+    return Line(file_id(node, 1, rank, "nccl"), number, text)
+
+
+def facts(one: Communicator | None = None, *, raw: bool = True, **changes: object) -> Facts:
+    """Of a run on one node or on several, all alike."""
+    chosen = one or communicator()
+    hosts = list(chosen.hosts)
+    lines = {
+        "network:n001": line(0, 1, "n001:4711:1 [0] NCCL INFO Init COMPLETE"),
+        f"comm:{chosen.id}": line(0, 1, "n001:4711:1 [0] NCCL INFO Init COMPLETE"),
+    }
+    values: dict[str, object] = {
+        "nodes": tuple(node(host, number) for number, host in enumerate(hosts)),
+        "communicators": (chosen,),
+        "lines": 13_204,
+        "nccl_lines": 12_034,
+        "raw": lines if raw else {},
+    }
+    return Facts(**(values | changes))  # type: ignore[arg-type]
+
+
+def tick(told: Facts, attempt: int = 1) -> NcclTick:
+    return NcclTick(attempt, msgspec.Raw(msgspec.json.encode(told)))
+
+
+def running(told: Facts, *findings: Finding) -> list[tuple[float, Event]]:
+    """The run on one node, which has told this."""
+    raised: list[tuple[float, Event]] = [(120, FindingRaised(one)) for one in findings]
+    return [*play.running()[:-1], *raised, (124.6, tick(told)), (124.7, CaughtUp(20))]
+
+
+def on_nodes(told: Facts, nodes: int = 2, *findings: Finding) -> list[several.Told]:
+    """The run on several nodes; the first tells of all."""
+    raised: list[several.Told] = [(120, one.node or 0, FindingRaised(one)) for one in findings]
+    ended = [event for event in several.running(nodes) if not isinstance(event[2], CaughtUp)]
+    return [*ended, *raised, (124.6, 0, tick(told)), (124.7, several.HUB, CaughtUp(20))]
+
+
+def uneven() -> Facts:
+    """Two nodes: one has chosen TCP, and one of its ranks is late."""
+    one = communicator(2, 4)
+    slow = tuple(
+        msgspec.structs.replace(pair, kind="NET/Socket") if (pair.source, pair.target) == (5, 1) else pair
+        for pair in one.pairs
+    )
+    stages = {**dict.fromkeys(range(8), "connected"), 6: "bootstrapped"}
+    inits = tuple(init for init in one.inits if init.rank != 6)
+    late = msgspec.structs.replace(one, pairs=slow, stages=stages, inits=inits)
+    small = communicator(1, 4, id="0x11", nnodes=1, hosts={"c1": (0, 1, 2, 3)})
+    odd = node("c2", 1, networks=("Socket",), hcas={}, env={"NCCL_DEBUG": "INFO"}, versions=("2.27.3",))
+    return facts(late, nodes=(node("c1"), odd), communicators=(late, small))
+
+
+def findings() -> Iterable[Finding]:
+    """A hang with what goes with it, and something that is no alarm."""
+    text = "rank 3 never joined all_reduce 1204: it is in load() at data.py:88, and 7 ranks wait for it"
+    yield Finding(
+        "hang-not-joined", "error", text, rank=3, node=0, since=play.BEGAN + 83,
+        remedy="look at data.py:88 on rank 3; a barrier before it would show who is late",
+        evidence=(
+            "rank 3: stack unchanged in 6 looks: load (data.py:88) < next (data.py:41) < main (train.py:60)",
+            "ranks 0-2, 4-7: all_reduce 1204 of group 0 called at train.py:71",
+            f"{file_id(0, 1, 3, 'nccl')}:1: n001:4714:1 [3] NCCL INFO Init COMPLETE",
+        ),
+    )  # fmt: skip
+    for rank in (0, 1, 2):
+        yield Finding("pt-watchdog", "warn", f"rank {rank}'s watchdog says a timeout", "symptom", rank=rank)
+    yield Finding("sock-closed-by-peer", "warn", "a peer closed its connection", "symptom", rank=4)
+    yield Finding("expect-gdr", "warn", "GPUDirect RDMA is off although both nodes have it", "hint", node=0)
+    yield Finding(
+        "hang-no-verdict", "info", "no verdict: missing the stack of rank 5 (no hook)", "fact", rank=5
+    )
+    yield Finding("first-step", "info", "the first step takes long: it compiles", "fact")

@@ -1,0 +1,228 @@
+"""The findings of a run: worst first, equal ones together, what they rest on, and what all of them rest on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ...presets.nccl import LEVELS
+from ...runners.logs.clean import clean_text
+from ...runners.model import Finding
+from ...runners.state import RunState
+from . import glyphs
+from .cells import Cell, Row, age, clip, duration, fit, numbers, plural, wall, wrap
+from .frame import Frame
+from .nodes import names
+
+GRAVITY = {"error": 0, "warn": 1, "info": 2}
+_ROLES = {"cause": 0, "hint": 1, "symptom": 2, "fact": 3}
+NO_VERDICT = "hang-no-verdict"
+"""Of the findings that are no alarm, the one that a user waits for."""
+
+_EACH = 12
+"""Sentences of equal findings that are shown one by one."""
+_LABEL = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One row of the list: a finding, or several of one kind."""
+
+    findings: tuple[Finding, ...]
+    follows: bool = False
+    """Whether these are the symptoms of a cause that stands above them."""
+
+    @property
+    def first(self) -> Finding:
+        return self.findings[0]
+
+    @property
+    def key(self) -> str:
+        """Stays the same while more findings of its kind come and go."""
+        return "symptoms" if self.follows else f"{self.first.role} {self.first.id}"
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Every rank that it is about."""
+        return tuple(sorted({rank for one in self.findings for rank in ranks_of(one)}))
+
+
+def ranks_of(one: Finding) -> tuple[int, ...]:
+    """The ranks of one finding."""
+    alone = () if one.rank is None else (one.rank,)
+    return one.ranks or alone
+
+
+def worst_first(found: Iterable[Finding]) -> list[Finding]:
+    """By severity, then causes before hints before symptoms; the earlier ones first."""
+    return sorted(found, key=_order)
+
+
+def _order(one: Finding) -> tuple[int, int, int, float]:
+    gravity = GRAVITY.get(one.severity, 1)
+    since = float("inf") if one.since is None else one.since
+    return gravity, one.id != NO_VERDICT, _ROLES.get(one.role, 4), since
+
+
+def items(state: RunState) -> list[Item]:
+    """Rows of the list; symptoms stand together below the first cause, where there is one."""
+    kinds: dict[tuple[str, str], list[Finding]] = {}
+    followers: list[Finding] = []
+    found = worst_first(state.findings.values())
+    caused = any(one.role == "cause" and one.severity != "info" for one in found)
+    for one in found:
+        if caused and one.role == "symptom":
+            followers.append(one)
+        else:
+            kinds.setdefault((one.role, one.id), []).append(one)
+    listed = [Item(tuple(alike)) for alike in kinds.values()]
+    if followers:
+        at = next(at for at, item in enumerate(listed) if item.first.role == "cause")
+        listed.insert(at + 1, Item(tuple(followers), follows=True))
+    return listed
+
+
+def item_row(frame: Frame, item: Item, width: int) -> Row:
+    """Severity, role, where, since when, and what."""
+    one = item.first
+    glyph, style = glyphs.severity(one)
+    quiet = one.severity == "info" and one.id != NO_VERDICT
+    ink = "dim" if quiet or item.follows else "text"
+    said = _symptoms(item) if item.follows else _said(item)
+    since = min((each.since for each in item.findings if each.since is not None), default=None)
+    old = "" if since is None else age(max(0.0, _now(frame, one) - since))
+    cells: tuple[Cell, ...] = (
+        (f"{'│' if item.follows else glyph} ", "dim" if item.follows else style),
+        (fit("" if item.follows else one.role, 8), "dim" if quiet else style),
+        (fit(place(frame.state, item), 9) + " ", "dim" if quiet else "accent"),
+        (fit(old, 4, right=True) + "  ", "dim"),
+        (said, ink),
+    )
+    return clip(cells, width)
+
+
+def _now(frame: Frame, one: Finding) -> float:
+    if frame.state.phase.ended and frame.state.ended:
+        return frame.state.ended
+    return frame.node_now(one.node or 0)
+
+
+def _said(item: Item) -> str:
+    many = f"{len(item.findings)} × " if len(item.findings) > 1 else ""
+    return many + clean_text(item.first.text)
+
+
+def _symptoms(item: Item) -> str:
+    counts: dict[str, int] = {}
+    for one in item.findings:
+        counts[one.id] = counts.get(one.id, 0) + 1
+    told = ", ".join(f"{name} {count} ×" if count > 1 else name for name, count in counts.items())
+    return f"{plural(len(item.findings), 'symptom')} that go with it: {told}"
+
+
+def place(state: RunState, item: Item) -> str:
+    """`r3`, `r0-3`, `62 ranks`, `c2`; "" where it is about the run."""
+    ranks = item.ranks
+    if ranks:
+        short = f"r{numbers(ranks)}".replace(", ", ",")
+        return short if len(short) <= 9 else plural(len(ranks), "rank")
+    nodes = {one.node for one in item.findings if one.node is not None}
+    known = names(state)
+    if len(nodes) == 1:
+        return known.get(min(nodes), f"node {min(nodes)}")
+    return plural(len(nodes), "node") if nodes else ""
+
+
+def detail_rows(frame: Frame, item: Item, width: int) -> list[Row]:
+    """One item in full: its sentence, what to do, which ranks, since when, the evidence."""
+    one = item.first
+    glyph, style = glyphs.severity(one)
+    rows: list[Row] = [((f"{glyph} {one.severity} {one.role} ", style), (one.id, "dim"))]
+    rows += wrap(clean_text(one.text), width, "head")
+    if one.remedy:
+        rows += _labelled("do", one.remedy, width, "accent")
+    rows += _labelled("where", _where(frame.state, item), width)
+    if one.since is not None:
+        rows += _labelled("since", _since(frame, one), width)
+    for other in item.findings[1:_EACH]:
+        rows += _labelled("also" if not item.follows else other.id, _with_rank(other), width, "dim")
+    if len(item.findings) > _EACH:
+        rows += _labelled("", f"… {len(item.findings) - _EACH} more of this kind", width, "dim")
+    return rows + _evidence(item, width)
+
+
+def _labelled(label: str, text: str, width: int, style: str = "text") -> list[Row]:
+    if not text:
+        return []
+    head = fit(label, _LABEL) if len(label) < _LABEL else f"{label}  "
+    lines = wrap(clean_text(text), width - len(head), style)
+    return [((head if not at else " " * len(head), "dim"), *line) for at, line in enumerate(lines)]
+
+
+def _where(state: RunState, item: Item) -> str:
+    ranks, nodes = item.ranks, {one.node for one in item.findings if one.node is not None}
+    nodes |= {state.ranks[rank].place.node for rank in ranks if rank in state.ranks and state.merged}
+    known = names(state)
+    hosts = [known.get(node, f"node {node}") for node in sorted(nodes)]
+    told = f"rank{'' if len(ranks) == 1 else 's'} {numbers(ranks)}" if ranks else ""
+    on = ", ".join(hosts[:8]) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "")
+    return " on ".join(part for part in (told, on) if part)
+
+
+def _since(frame: Frame, one: Finding) -> str:
+    since = one.since or 0.0
+    return f"{wall(since)}, {duration(_now(frame, one) - since)} ago"
+
+
+def _with_rank(one: Finding) -> str:
+    ranks = ranks_of(one)
+    return f"{f'rank {numbers(ranks)}: ' if ranks else ''}{one.text}"
+
+
+def _evidence(item: Item, width: int) -> list[Row]:
+    """All of the first, then one line of each of the others."""
+    lines = [*item.first.evidence, *(one.evidence[0] for one in item.findings[1:_EACH] if one.evidence)]
+    if not lines:
+        return [(("no evidence is told", "dim"),)] if item.first.role == "cause" else []
+    rows: list[Row] = [(("evidence", "dim"),)]
+    for line in lines:
+        wrapped = wrap(clean_text(line), width - 2)
+        rows += [(("│ ", "dim"), *row) for row in wrapped]
+    return rows
+
+
+def coverage_rows(state: RunState) -> list[Row]:
+    """What verdicts rest on, and what of it is missing; nothing before the first rank and after the end."""
+    ranks = state.ranks
+    if not ranks or state.phase.ended:
+        return []
+    hooks = sum(rank.hook in ("up", "armed") for rank in ranks.values())
+    recorders = sum(rank.pulse is not None and rank.pulse.recorder is True for rank in ranks.values())
+    return [
+        (("verdicts rest on", "dim"),),
+        _covered("hooks: stacks, steps, collectives", hooks, len(ranks), "rank"),
+        _covered("flight recorder of torch", recorders, len(ranks), "rank"),
+        _nccl_covered(state),
+    ]
+
+
+def _covered(what: str, there: int, all_: int, noun: str) -> Row:
+    whole = there == all_
+    glyph, style = (glyphs.OK, "ok") if whole else (glyphs.MISSING, "warn")
+    count = f"all {plural(all_, noun)}" if whole else f"{there} of {plural(all_, noun)}"
+    return ((f" {glyph} ", style), (f"{what}: ", "text"), (count, "dim" if whole else "warn"))
+
+
+def _nccl_covered(state: RunState) -> Row:
+    what = "NCCL's statements"
+    if state.plan is not None and state.plan.backend == "gloo":
+        return ((f" {glyphs.MISSING} ", "dim"), (f"{what}: ", "text"), ("gloo: NCCL is not used", "dim"))
+    quiet = {rank.nccl_debug for rank in state.ranks.values()} <= {None, *LEVELS[:2]}
+    told = sum(node.nccl is not None for node in state.nodes.values())
+    if quiet:
+        return (
+            (f" {glyphs.MISSING} ", "warn"),
+            (f"{what}: ", "text"),
+            ("need INFO: d raises the level", "warn"),
+        )
+    return _covered(what, told, len(state.nodes), "node")

@@ -1,0 +1,266 @@
+"""How every pair of ranks is connected: one letter a pair, folded to nodes where ranks do not fit. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...runners.diagnosis.facts import Communicator, Line
+from . import glyphs
+from .cells import Cell, Row, clip, fit, plural, wrap
+from .statements import Told, short
+
+MOST_RANKS = 64
+"""Ranks of which each has a row; more are folded to nodes."""
+
+LETTERS = "PVCGSN?T"
+"""From the best: P2P, NVLink SHARP, CollNet, network with GPUDirect, shared memory, network, unknown, TCP."""
+
+_STYLE = {"P": "ok", "V": "ok", "C": "ok", "G": "accent", "S": "text", "N": "text", "?": "dim", "T": "warn"}
+_SELF = "\\"
+ODD = 4
+"""Connections worse than the usual that are named."""
+
+
+def letter(kind: str) -> str:
+    """One letter for a transport as NCCL writes it; of several the worst."""
+    return max((_letter(one) for one in kind.split(" and ")), key=LETTERS.index)
+
+
+def _letter(kind: str) -> str:
+    head = kind.partition("/")[0].upper()
+    if head in ("P2P", "SHM", "NVLS", "COLLNET"):
+        return {"P2P": "P", "SHM": "S", "NVLS": "V", "COLLNET": "C"}[head]
+    if head != "NET":
+        return "?"
+    if "GDRDMA" in kind:
+        return "G"
+    return "T" if "/Socket" in kind else "N"
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What one row and one column stand for."""
+
+    label: str
+    group: int
+    """A gap is drawn between groups."""
+
+
+@dataclass(slots=True)
+class Grid:
+    """Units, and the letters of the pairs between them."""
+
+    units: list[Unit]
+    of_rank: dict[int, int]
+    noun: str
+    """What a unit is: "rank", "node", "3 nodes"."""
+    cells: dict[tuple[int, int], Counter[str]] = field(default_factory=dict)
+
+    @property
+    def single(self) -> bool:
+        """Whether every unit is one rank."""
+        return self.noun == "rank"
+
+
+def host_of(one: Communicator) -> dict[int, str]:
+    """Rank → host, as far as it was seen."""
+    return {rank: host for host, ranks in one.hosts.items() for rank in ranks}
+
+
+def hosts_in_order(one: Communicator) -> list[str]:
+    """Hosts by their lowest rank."""
+    return sorted((host for host in one.hosts if one.hosts[host]), key=lambda host: min(one.hosts[host]))
+
+
+def _size(one: Communicator) -> int:
+    highest = max((max(pair.source, pair.target) for pair in one.pairs), default=-1)
+    return max(one.nranks or 0, highest + 1, 1 + max(one.stages, default=-1))
+
+
+def grid(one: Communicator, width: int) -> Grid:
+    """Ranks where they fit, else nodes, else as many nodes together as it takes."""
+    size, hosts, at = _size(one), hosts_in_order(one), host_of(one)
+    index = {host: number for number, host in enumerate(hosts)}
+    several = len(hosts) > 1
+    labels = [
+        f"{short(at[rank])} r{rank}" if several and rank in at else f"r{rank}" for rank in range(size)
+    ]
+    if size <= MOST_RANKS and _room(width, labels, len(hosts)) >= size:
+        units = [Unit(label, index.get(at.get(rank, ""), 0)) for rank, label in enumerate(labels)]
+        made = Grid(units, {rank: rank for rank in range(size)}, "rank")
+    elif several:
+        made = _by_nodes(hosts, index, at, width)
+    else:
+        step = -(-size // max(1, min(MOST_RANKS, width - 16)))
+        units = [Unit(f"r{low}-{min(low + step, size) - 1}", 0) for low in range(0, size, step)]
+        made = Grid(units, {rank: rank // step for rank in range(size)}, plural(step, "rank"))
+    for pair in one.pairs:
+        if pair.source in made.of_rank and pair.target in made.of_rank:
+            cell = made.of_rank[pair.source], made.of_rank[pair.target]
+            made.cells.setdefault(cell, Counter())[letter(pair.kind)] += 1
+    return made
+
+
+def _by_nodes(hosts: Sequence[str], index: dict[str, int], at: dict[int, str], width: int) -> Grid:
+    named = [short(host) for host in hosts]
+    step = -(-len(hosts) // max(1, _room(width, named, 1)))
+    units = [
+        Unit(named[low] if step == 1 else f"{named[low]}…{named[min(low + step, len(hosts)) - 1]}", 0)
+        for low in range(0, len(hosts), step)
+    ]
+    noun = "node" if step == 1 else plural(step, "node")
+    return Grid(units, {rank: index[host] // step for rank, host in at.items()}, noun)
+
+
+def _room(width: int, labels: Sequence[str], groups: int) -> int:
+    """Columns for cells beside the labels, without the gaps between groups."""
+    return width - _label_width(labels) - 1 - max(0, groups - 1)
+
+
+def _label_width(labels: Sequence[str]) -> int:
+    return min(16, max(map(len, labels), default=0))
+
+
+def cell_text(counts: Counter[str] | None) -> Cell:
+    """The letter of the worst; a small one where others are better."""
+    if not counts:
+        return glyphs.MISSING, "dim"
+    worst = max(counts, key=LETTERS.index)
+    return (worst if len(counts) == 1 else worst.lower()), _STYLE[worst]
+
+
+def matrix_rows(one: Communicator, width: int, raw: Mapping[str, Line]) -> list[Told]:
+    """The legend, then the matrix; a sentence where no connection was told. `raw`: see Facts.raw."""
+    if not one.pairs:
+        text = "no line tells how ranks are connected: NCCL_DEBUG=INFO tells it at init, with P2P, SHM and NET on"
+        return [Told(row) for row in wrap(text, width, "dim")]
+    made = grid(one, width)
+    edge, count = _label_width([unit.label for unit in made.units]), len(made.units)
+    groups = len({unit.group for unit in made.units})
+    step = 2 if edge + 1 + 2 * count + groups - 1 <= width else 1
+    rows = _header(made, edge, step)
+    for number, unit in enumerate(made.units):
+        if number and unit.group != made.units[number - 1].group and step == 2:
+            rows.append(())
+        rows.append(((_fitted(unit.label, edge) + " ", "dim"), *_line_of(made, number, step)))
+    return [*_legend(one, made, width, raw), Told(()), *(Told(row) for row in rows)]
+
+
+def _line_of(made: Grid, row: int, step: int) -> list[Cell]:
+    """The cells of one row."""
+    cells: list[Cell] = []
+    for column, other in enumerate(made.units):
+        gap = " " * (column > 0 and other.group != made.units[column - 1].group)
+        own = made.single and row == column
+        text, style = (_SELF, "dim") if own else cell_text(made.cells.get((row, column)))
+        cells.append((gap + text + " " * (step - 1), style))
+    return _joined(cells)
+
+
+def wanted_width(one: Communicator) -> int:
+    """Columns that the matrix takes before anything is folded further than to nodes."""
+    made = grid(one, 10_000)
+    step = 2 if len(made.units) <= MOST_RANKS else 1
+    groups = len({unit.group for unit in made.units})
+    return _label_width([unit.label for unit in made.units]) + 1 + step * len(made.units) + groups - 1
+
+
+def _fitted(label: str, width: int) -> str:
+    """Hosts differ at their ends."""
+    return fit(label if len(label) <= width else f"…{label[1 - width :]}", width)
+
+
+def _joined(cells: Iterable[Cell]) -> list[Cell]:
+    """Neighbours of one style as one cell."""
+    found: list[Cell] = []
+    for text, style in cells:
+        if found and found[-1][1] == style:
+            found[-1] = (found[-1][0] + text, style)
+        else:
+            found.append((text, style))
+    return found
+
+
+def _header(made: Grid, edge: int, step: int) -> list[Row]:
+    """The number of each column, read from above."""
+    count = len(made.units)
+    rows: list[Row] = []
+    for power in (100, 10, 1):
+        if power > 1 and count <= power:
+            continue
+        text = ""
+        for at, unit in enumerate(made.units):
+            gap = " " * (at > 0 and unit.group != made.units[at - 1].group)
+            digit = str(at // power % 10) if power == 1 or (at % 10 == 0 and at >= power) else " "
+            text += gap + digit + " " * (step - 1)
+        rows.append(((" " * (edge + 1) + text.rstrip(), "dim"),))
+    return rows
+
+
+def _legend(one: Communicator, made: Grid, width: int, raw: Mapping[str, Line]) -> list[Told]:
+    """What the letters mean and how many pairs each has; then what is worse than the usual."""
+    kinds = Counter(pair.kind for pair in one.pairs)
+    best = sorted(kinds, key=lambda kind: (LETTERS.index(letter(kind)), -kinds[kind]))
+    edge = max(map(len, best))
+    rows = [
+        Told(
+            clip(
+                (
+                    (f"{letter(kind)}  ", _STYLE[letter(kind)]),
+                    (fit(kind, edge) + "  ", "text"),
+                    (plural(kinds[kind], "pair"), "dim"),
+                ),
+                width,
+            ),
+            raw.get(f"pair:{one.id}:{kind}"),
+        )
+        for kind in best
+    ]
+    folded = f"; {one.folded:,} more pairs of the same nodes and kinds" if one.folded else ""
+    told = f"a row a {made.noun} that sends{_small(made)}{folded}"
+    rows += [Told(row) for row in wrap(told, width, "dim")]
+    odd = odd_ones(one, made)
+    if odd:
+        more = f" and {len(odd) - ODD} more" if len(odd) > ODD else ""
+        lines = wrap(f"worse than the usual: {', '.join(odd[:ODD])}{more}", width - 2, "text")
+        rows += [
+            Told(((f"{glyphs.WARN} " if not at else "  ", "warn"), *line)) for at, line in enumerate(lines)
+        ]
+    return rows
+
+
+def _small(made: Grid) -> str:
+    mixed = any(len(counts) > 1 for counts in made.cells.values())
+    small = "; a small letter: the worst of several kinds" if mixed else ""
+    return f"{small}; {glyphs.MISSING} no connection was told"
+
+
+def odd_ones(one: Communicator, made: Grid) -> list[str]:
+    """Connections that are worse than most of their kind, inside nodes or between them."""
+    at = host_of(one)
+    kinds: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
+    for pair in one.pairs:
+        kinds[at.get(pair.source) == at.get(pair.target)][letter(pair.kind)] += 1
+    usual = {
+        inside: max(counts, key=lambda name: (counts[name], -LETTERS.index(name)))
+        for inside, counts in kinds.items()
+        if counts
+    }
+    found: dict[tuple[str, str, str], int] = {}
+    for pair in one.pairs:
+        inside = at.get(pair.source) == at.get(pair.target)
+        if LETTERS.index(letter(pair.kind)) > LETTERS.index(usual[inside]):
+            ends = _ends(pair.source, pair.target, at, made)
+            found[(*ends, pair.kind)] = found.get((*ends, pair.kind), 0) + 1
+    return [
+        f"{source} → {target} {kind}{f' ({count} pairs)' if count > 1 else ''}"
+        for (source, target, kind), count in found.items()
+    ]
+
+
+def _ends(source: int, target: int, at: dict[int, str], made: Grid) -> tuple[str, str]:
+    if made.single:
+        return f"r{source}", f"r{target}"
+    return short(at.get(source, f"r{source}")), short(at.get(target, f"r{target}"))

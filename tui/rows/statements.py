@@ -1,0 +1,285 @@
+"""What NCCL says of nodes and communicators, as cards; equal nodes share one, and what differs is marked. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ...presets.secrets import mask
+from ...runners.diagnosis.facts import Communicator, Facts, Init, Line, Node
+from . import glyphs
+from .cells import NA, Row, clip, fit, numbers, plural, row_width, wrap
+
+STAGES = ("started", "bootstrapped", "complete", "connected", "running", "destroyed", "aborted")
+READY = STAGES.index("complete")
+CARDS = 6
+"""Communicators that are shown with the chosen one; the others are counted."""
+_LABEL = 14
+
+
+class Told(NamedTuple):
+    """A row, and the line of a log that it rests on."""
+
+    row: Row
+    line: Line | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Nodes of which NCCL says the same."""
+
+    nodes: tuple[Node, ...]
+    said: Mapping[str, str]
+    """Label → what is said; "" is unknown."""
+
+
+def short(host: str) -> str:
+    """A host without its domain; an address stays whole."""
+    first = host.partition(".")[0]
+    return host if first.isdecimal() or not first else first
+
+
+def ranks_on(facts: Facts, host: str) -> tuple[int, ...]:
+    """Ranks of a host in the largest communicator that it has a part in."""
+    own = [one for one in facts.communicators if host in one.hosts]
+    largest = max(own, key=lambda one: one.nranks or 0, default=None)
+    return tuple(sorted(largest.hosts[host])) if largest else ()
+
+
+# ---- nodes
+
+
+def node_groups(facts: Facts) -> list[Group]:
+    """Groups of equal nodes, the largest first: the others are what is odd."""
+    found: dict[tuple[str, ...], list[Node]] = {}
+    said: dict[tuple[str, ...], Mapping[str, str]] = {}
+    for node in facts.nodes:
+        compared = _compared(node)
+        key = (*compared.values(), *(f"{name}={value}" for name, value in sorted(node.env.items())))
+        found.setdefault(key, []).append(node)
+        said.setdefault(key, compared)
+    ordered = sorted(found.items(), key=lambda item: -len(item[1]))
+    return [Group(tuple(nodes), said[key]) for key, nodes in ordered]
+
+
+def _compared(node: Node) -> dict[str, str]:
+    """What has to be the same on all nodes; addresses need not."""
+    hcas: dict[str, list[str]] = {}
+    for name, kind in node.hcas.items():
+        hcas.setdefault(kind, []).append(name)
+    return {
+        "NCCL": ", ".join(node.versions),
+        "network": ", ".join(node.networks),
+        "bootstrap": node.bootstrap.partition(":")[0],
+        "interfaces": ", ".join(one.partition(":")[0] for one in node.interfaces),
+        "HCAs": "; ".join(f"{', '.join(names)} ({kind})" for kind, names in hcas.items()),
+        "plugins": ", ".join(node.plugins),
+    }
+
+
+_ALWAYS = ("NCCL", "network")
+"""What is n/a where nothing is said; the rest is then left out."""
+
+
+def node_rows(facts: Facts, width: int) -> list[Told]:
+    """A card a group of equal nodes."""
+    groups = node_groups(facts)
+    rows: list[Told] = []
+    for group in groups:
+        rows += _card(facts, group, groups[0], width)
+    return rows
+
+
+def _card(facts: Facts, group: Group, usual: Group, width: int) -> list[Told]:
+    odd = group is not usual
+    hosts = [short(node.host) for node in group.nodes]
+    ranks = [rank for node in group.nodes for rank in ranks_on(facts, node.host)]
+    glyph, style = (glyphs.WARN, "warn") if odd else (glyphs.OK, "ok")
+    count = f"  {len(hosts)} nodes alike" if len(hosts) > 1 else ""
+    host = group.nodes[0].host
+    head: Row = ((f"{glyph} ", style), (_hosts(hosts), "head"), (count, "dim"))
+    told = f"rank{'' if len(ranks) == 1 else 's'} {numbers(ranks)}" if ranks else ""
+    rows = _headed(head, "ranks", told, width, _line(facts, host))
+    for label, value in group.said.items():
+        differs = odd and value != usual.said[label]
+        if value or differs or label in _ALWAYS:
+            shown = _with_address(group, label, value)
+            others = f"   the others: {usual.said[label] or NA}" if differs else ""
+            rows += _field(label, shown or NA, others, differs, width, _line(facts, host, label))
+    return rows + _variables(facts, group, usual, width)
+
+
+def _headed(head: Row, label: str, text: str, width: int, line: Line | None) -> list[Told]:
+    """The first row of a card with one more thing, which has a row of its own where it does not fit."""
+    whole: Row = (*head, (f"  {text}" if text else "", "dim"))
+    if row_width(whole) <= width or not text:
+        return [Told(clip(whole, width), line)]
+    return [Told(clip(head, width), line), *_field(label, text, "", False, width, line)]
+
+
+def _with_address(group: Group, label: str, value: str) -> str:
+    if label == "bootstrap" and len(group.nodes) == 1:
+        return group.nodes[0].bootstrap
+    return value
+
+
+def _line(facts: Facts, host: str, label: str = "") -> Line | None:
+    """What a field rests on, else any line about the node."""
+    kinds = {"NCCL": "version", "network": "network", "bootstrap": "bootstrap", "HCAs": "hcas"}
+    order = [kinds[label]] if label in kinds else []
+    found = (facts.raw.get(f"{kind}:{host}") for kind in (*order, "host", "network", "version"))
+    return next((line for line in found if line is not None), None)
+
+
+def _field(label: str, value: str, others: str, differs: bool, width: int, line: Line | None) -> list[Told]:
+    lines = wrap(value + others, max(10, width - _LABEL), "warn" if differs else "text")
+    mark = glyphs.WARN if differs else " "
+    return [
+        Told(((fit(f"{mark} {label}" if not at else "", _LABEL), "warn" if differs else "dim"), *row), line)
+        for at, row in enumerate(lines)
+    ]
+
+
+def _variables(facts: Facts, group: Group, usual: Group, width: int) -> list[Told]:
+    """All of the usual nodes; of the others those that differ."""
+    own, common = group.nodes[0].env, usual.nodes[0].env
+    line = _line(facts, group.nodes[0].host)
+    if group is usual:
+        text = "  ".join(f"{name}={mask(name, value)}" for name, value in sorted(own.items()))
+        return _field("variables", text, "", False, width, line) if text else []
+    rows: list[Told] = []
+    for name in sorted({*own, *common}):
+        if own.get(name) != common.get(name):
+            value = f"{name}={mask(name, own[name])}" if name in own else f"{name} is not set"
+            others = f"   the others: {mask(name, common[name]) if name in common else 'not set'}"
+            rows += _field("variable", value, others, True, width, line)
+    return rows
+
+
+def _hosts(hosts: Sequence[str]) -> str:
+    named = ", ".join(host or NA for host in hosts[:4])
+    return named + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
+
+
+# ---- communicators
+
+
+def by_size(facts: Facts) -> list[Communicator]:
+    """Communicators in the order of the screen: the largest first."""
+    return sorted(facts.communicators, key=lambda one: -(one.nranks or 0))
+
+
+def chosen_of(facts: Facts, wanted: str) -> Communicator | None:
+    """The communicator of this id; else one that is not ready, else the largest."""
+    ordered = by_size(facts)
+    named = next((one for one in ordered if one.id == wanted), None) if wanted else None
+    late = next((one for one in ordered if late_ranks(one) or missing(one)), None)
+    return named or late or next(iter(ordered), None)
+
+
+def late_ranks(one: Communicator) -> dict[str, tuple[int, ...]]:
+    """Stage → ranks that are not ready although others are; {} where all are alike."""
+    reached = [_stage(stage) for stage in one.stages.values()]
+    if not reached or max(reached) < READY:
+        return {}
+    found: dict[str, list[int]] = {}
+    for rank, stage in sorted(one.stages.items()):
+        if _stage(stage) < READY or stage == "aborted":
+            found.setdefault(stage, []).append(rank)
+    return {stage: tuple(ranks) for stage, ranks in found.items()}
+
+
+def missing(one: Communicator) -> tuple[int, ...]:
+    """Ranks that no log has heard of; () where nothing is known of any."""
+    if one.nranks is None or not one.stages:
+        return ()
+    return tuple(rank for rank in range(one.nranks) if rank not in one.stages)
+
+
+def _stage(stage: str) -> int:
+    return STAGES.index(stage) if stage in STAGES else 0
+
+
+def slowest(one: Communicator) -> Init | None:
+    """The rank whose init took longest."""
+    return max(one.inits, key=lambda init: init.seconds, default=None)
+
+
+def name_of(one: Communicator) -> str:
+    """Its id, or that it has none."""
+    return one.id or "without an id"
+
+
+def communicator_rows(facts: Facts, chosen: Communicator, width: int) -> list[Told]:
+    """A card each; the chosen one is marked and has all there is to say."""
+    ordered = by_size(facts)
+    wanted = [one for one in ordered if late_ranks(one) or missing(one) or one is chosen]
+    shown = [*wanted[:CARDS], *(one for one in ordered if one not in wanted)][:CARDS]
+    if chosen not in shown:
+        shown[-1] = chosen
+    rows: list[Told] = []
+    for one in (one for one in ordered if one in shown):
+        rows += _communicator(facts, one, one is chosen, len(ordered) > 1, width)
+    left = [one for one in ordered if one not in shown]
+    if left:
+        sizes = Counter(plural(one.nranks, "rank") if one.nranks else NA for one in left)
+        told = ", ".join(f"{count} of {size}" for size, count in sizes.items())
+        rows.append(Told(((f"  … {len(left)} more, all alike in their stages: {told}", "dim"),)))
+    return rows
+
+
+def _communicator(facts: Facts, one: Communicator, chosen: bool, several: bool, width: int) -> list[Told]:
+    line = facts.raw.get(f"comm:{one.id}")
+    late, absent = late_ranks(one), missing(one)
+    glyph, style = (glyphs.WARN, "warn") if late or absent else (glyphs.OK, "ok")
+    if not any(_stage(stage) >= READY for stage in one.stages.values()):
+        glyph, style = glyphs.STALE, "warn"
+    size = plural(one.nranks, "rank") if one.nranks is not None else f"ranks {NA}"
+    nodes = one.nnodes if one.nnodes is not None else len(one.hosts) or None
+    shape = f"  {size} on {plural(nodes, 'node') if nodes else NA}"
+    mark = glyphs.MARK if chosen and several else " "
+    head: Row = (
+        (f"{glyph} ", style),
+        (name_of(one), "head"),
+        (f" {mark}", "accent"),
+        (shape, "text"),
+    )
+    rows = _headed(head, "stages", _counts(one), width, line)
+    for stage, ranks in late.items():
+        rows += _field("behind", f"rank {numbers(ranks)}: {stage}, not complete", "", True, width, line)
+    if absent:
+        rows += _field("missing", f"no line is heard of rank {numbers(absent)}", "", True, width, line)
+    if chosen:
+        for label, text in _facts_of(one):
+            rows += _field(label, text, "", False, width, line) if text else []
+    return rows
+
+
+def _counts(one: Communicator) -> str:
+    counts = Counter(one.stages.values())
+    return ", ".join(f"{counts[stage]} {stage}" for stage in STAGES if counts[stage]) or f"stages {NA}"
+
+
+def _facts_of(one: Communicator) -> list[tuple[str, str]]:
+    worst = slowest(one)
+    took = ""
+    if worst is not None:
+        phases = sorted(worst.phases.items(), key=lambda item: -item[1])
+        told = ", ".join(f"{name} {value:.2f}" for name, value in phases if value)
+        took = f"{worst.seconds:.2f} s, rank {worst.rank} the slowest{': ' + told if told else ''}"
+    channels = [f"{number} {kind}" for kind, number in one.channels.items()]
+    channels += [plural(one.ring_count, "ring")] if one.ring_count else []
+    channels += [plural(one.trees, "tree")] if one.trees else []
+    channels += ["NVLink SHARP"] if one.nvls else []
+    return [
+        ("init", took),
+        ("channels", ", ".join(channels)),
+        ("tuned", _counted(one.tuning)),
+        ("called", _counted(one.collectives)),
+    ]
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,} ×" for name, count in Counter(counts).most_common(6))
