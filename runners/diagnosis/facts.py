@@ -44,6 +44,10 @@ class Communicator(Struct, frozen=True, omit_defaults=True):
     nvls: bool | None = None
     tuning: dict[str, int] = {}
     collectives: dict[str, int] = {}
+    folded: int = 0
+    """Pairs that are left out of `pairs`: of each two hosts and kind only the first stands there then."""
+    seen: float | None = None
+    """Unix time at which an agent first read of it."""
 
 
 class Node(Struct, frozen=True, omit_defaults=True):
@@ -90,4 +94,5 @@ class Facts(Struct, frozen=True, omit_defaults=True):
     sampled: bool = False
     """Whether parts of the logs were skipped, because they grew faster than they could be read."""
     raw: dict[str, Line] = {}
-    """Lines worth showing, by what they are about: "network:<host>", "version:<host>", "comm:<id>", "rule:<id>"."""
+    """Lines worth showing, by what they are about: "host:<host>" (its first), "network:<host>", "version:<host>",
+    "bootstrap:<host>", "hcas:<host>", "comm:<id>", "pair:<id>:<kind>", "rule:<id>"."""

@@ -6,6 +6,9 @@ import enum
 from collections import Counter
 from dataclasses import dataclass, field
 
+from .grammar import Stamp
+from .tally import Evidence
+
 RANKS = 1 << 16
 """Most ranks of a communicator that are kept one by one."""
 PAIRS = 1 << 17
@@ -40,6 +43,8 @@ class RankPart:
     pid: int | None
     pointer: str
     stage: Stage = Stage.STARTED
+    stamp: Stamp | None = None
+    """Of its first line; None where that carries none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,8 @@ class Communicator:
     collectives: Counter[str] = field(default_factory=Counter)
     tuning: Counter[str] = field(default_factory=Counter)
     """ "AllReduce RING LL" → how often it was chosen."""
+    lines: dict[str, Evidence] = field(default_factory=dict)
+    """The first that names it ("comm"), and the first of each transport ("pair:SHM")."""
 
     def stages(self) -> dict[str, int]:
         """Stage → number of ranks that stand there."""
@@ -108,6 +115,7 @@ class Communicator:
         self.nvls = self.nvls or other.nvls
         self.collectives.update(other.collectives)
         self.tuning.update(other.tuning)
+        self.lines = other.lines | self.lines
 
 
 @dataclass(slots=True)
@@ -129,12 +137,18 @@ class Node:
     plugins: set[str] = field(default_factory=set)
     env: dict[str, str] = field(default_factory=dict)
     """Variables that NCCL says it has read."""
+    lines: dict[str, Evidence] = field(default_factory=dict)
+    """The first that names it ("host"), its version, network, bootstrap, and its HCAs."""
 
-    def network(self) -> str:
-        """ "IB over RoCE", "Socket", …; "" where it is not said."""
+    def named_networks(self) -> list[str]:
+        """ "IB over RoCE", "Socket", …"""
         kinds = {kind.partition("/")[0] for kind in self.hcas.values()}
         roce = " over RoCE" if kinds == {"RoCE"} else ""
-        return ", ".join(name + roce * name.startswith("IB") for name in sorted(self.networks))
+        return [name + roce * name.startswith("IB") for name in sorted(self.networks)]
+
+    def network(self) -> str:
+        """The networks as one text; "" where it is not said."""
+        return ", ".join(self.named_networks())
 
 
 def keep(where: set[str], name: str) -> None:

@@ -6,11 +6,12 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import RunError
-from .grammar import MARK, OLD, Head, parse_head, rank_of
-from .rules import Book, book
+from .grammar import MARK, OLD, Head, parse_head, rank_of, stamp_of
+from .rules import Book, Version, book
 from .statements import Statements
 from .tally import Tally
 
@@ -61,6 +62,18 @@ _CALLED = (Statements.collective, False)
 _NUMBERED = (Statements.numbered, True)
 
 
+@dataclass(slots=True)
+class _Place:
+    """Where a file is left off that is read in turns."""
+
+    number: int
+    """Of the file, from 1."""
+    rank: int | None
+    line: int = 0
+    report_until: int = 0
+    version: Version = ()
+
+
 class Reading:
     """What some logs say, all together."""
 
@@ -73,23 +86,53 @@ class Reading:
         self.lines = 0
         self.nccl_lines = 0
         self._heads: dict[str, Head] = {}
+        self._places: dict[str, _Place] = {}
+        self._name = ""
         self._rank: int | None = None
+        self._file = 0
         self._number = 0
         self._report_until = 0
 
     def open(self, name: str, rank: int | None = None) -> None:
         """What comes is of another file, or the log of this rank."""
         self.files.append(name)
+        self._begin(name, _Place(len(self.files), rank_in_name(name) if rank is None else rank))
+
+    def turn_to(self, name: str, rank: int | None = None) -> None:
+        """What comes goes on where this file was left, by its name; one that is new is opened."""
+        if name == self._name:
+            return
+        self.leave()
+        place = self._places.pop(name, None)
+        if place is None:
+            self.open(name, rank)
+        else:
+            self._begin(name, place)
+
+    def leave(self) -> None:
+        """Remember where the file is left off that was read last."""
+        if self._name:
+            self._places[self._name] = _Place(
+                self._file, self._rank, self._number, self._report_until, self.statements.version
+            )
+            self._name = ""
+
+    def skip(self, lines: int) -> None:
+        """Lines of the file are left out: their numbers count all the same."""
+        self._number += lines
+
+    def _begin(self, name: str, place: _Place) -> None:
         self._heads.clear()
-        self._rank = rank_in_name(name) if rank is None else rank
-        self._number = self._report_until = 0
-        self.tally.open(len(self.files), name)
-        self.statements.version = ()
+        self._name, self._file, self._rank = name, place.number, place.rank
+        self._number, self._report_until = place.line, place.report_until
+        self.tally.open(place.number, name)
+        self.statements.version = place.version
 
     def feed(self, lines: Iterable[str]) -> None:
         """Whole lines of the file that was opened last, without their ends."""
         number, nccl = self._number, 0
         mark_in, needle, said = MARK.search, self.book.needle, _SAID
+        statements, noted = self.statements, self.statements.noted
         for line in lines:
             number += 1
             if not line:
@@ -108,11 +151,15 @@ class Reading:
                 word = line[start : line.find(" ", start)]
                 known = said.get(word) or _other(word)
                 if known is not None:
-                    known[0](self.statements, self._head(line[: mark.start()]), line[start:])
+                    known[0](statements, self._head(line[: mark.start()]), line[start:])
+                    if noted:
+                        self._keep(line, number)
                     if known[1]:
                         continue
             elif level is None:  # torch ends its own sentence with NCCL's version
-                self.statements.version_line(self._head(line[: mark.start()]), line[start:])
+                statements.version_line(self._head(line[: mark.start()]), line[start:])
+                if noted:
+                    self._keep(line, number)
                 if first := needle(padded := " " + line):
                     self._fired(padded, first, self._head(line[: mark.start()]), number)
                 continue
@@ -132,19 +179,28 @@ class Reading:
                 if rule.id == REPORT:
                     self._report_until = number + REPORT_LINES
 
+    def _keep(self, line: str, number: int) -> None:
+        """A line that says something for the first time."""
+        kept = self.tally.evidence(line, number)
+        for lines, key, part in self.statements.noted:
+            lines.setdefault(key, kept)
+            if part is not None:
+                part.stamp = stamp_of(line)
+        self.statements.noted.clear()
+
     def _head(self, text: str) -> Head:
         head = self._heads.get(text)
         if head is None:
             if len(self._heads) >= HEADS:
                 self._heads.clear()
-            head = self._heads[text] = parse_head(text, self.files[-1], self._rank)
+            head = self._heads[text] = parse_head(text, self._name, self._rank)
         return head
 
     def _bare(self, line: str) -> Head:
         """Who writes a line that is none of NCCL's."""
         said = rank_of(line)
         rank = self._rank if said is None else said
-        return Head(rank=rank, source=(self.files[-1], None, rank))
+        return Head(rank=rank, source=(self._name, None, rank))
 
 
 def _other(word: str) -> tuple[Say, bool] | None:
@@ -202,17 +258,18 @@ def _blocks(path: Path, descriptor: int) -> Iterator[list[str]]:
             block, skipping = block[at:], False
         whole, newline, tail = block.rpartition(b"\n")
         if newline:
-            yield _decoded(rest + whole)
+            yield decoded(rest + whole)
             rest = tail
         else:
             rest += tail
         if len(rest) > LONGEST:
             rest, skipping = rest[:LONGEST], True
     if rest:
-        yield _decoded(rest)
+        yield decoded(rest)
 
 
-def _decoded(data: bytes) -> list[str]:
+def decoded(data: bytes) -> list[str]:
+    """Whole lines, each cut where it is too long."""
     lines = data.replace(b"\r\n", b"\n").decode("utf-8", "replace").split("\n")
     if len(data) > LONGEST and max(map(len, lines)) > LONGEST:
         return [line[:LONGEST] for line in lines]

@@ -10,6 +10,10 @@ from .grammar import Head
 from .parts import KEPT, NODES, PAIRS, RANKS, Communicator, Node, RankPart, Stage, Timing, keep
 from .rules import Version, parse_version
 from .sessions import Sessions
+from .tally import Evidence
+
+Note = tuple[dict[str, Evidence], str, RankPart | None]
+"""Where a line is kept, under which key, and the rank whose first it is."""
 
 
 class Statements:
@@ -21,6 +25,8 @@ class Statements:
         self.version: Version = ()
         """The newest that was read."""
         self.versions: set[str] = set()
+        self.noted: list[Note] = []
+        """What the message that was read last says for the first time: whoever knows its line keeps that there."""
 
     def version_line(self, head: Head, message: str) -> None:
         """ "2.21.5+cuda12.4" behind "NCCL version"; until 2.21, and at WARN, without a host."""
@@ -29,6 +35,7 @@ class Statements:
             self.version = parse_version(said)
             keep(self.versions, said)
             if head.host and (node := self.node(head)):
+                self._first(node.lines, "version")
                 keep(node.versions, said)
 
     def node(self, head: Head) -> Node | None:
@@ -37,7 +44,12 @@ class Statements:
         node = self.nodes.get(name)
         if node is None and len(self.nodes) < NODES:
             node = self.nodes[name] = Node(head.host, "" if head.host else name)
+            self._first(node.lines, "host")
         return node
+
+    def _first(self, lines: dict[str, Evidence], key: str) -> None:
+        if key not in lines:
+            self.noted.append((lines, key, None))
 
     def comm(self, head: Head, message: str) -> None:
         """A line that names a communicator, rank and nranks."""
@@ -50,6 +62,7 @@ class Statements:
             if ending and ending[1].startswith(("Destroy", "Abort")):
                 return
             session = self.sessions.join(head, found)
+            self.noted.append((session.communicator.lines, "comm", session.part))
         self.node(head)
         part, communicator = session.part, session.communicator
         if nodes := say.NODES.search(rest):
@@ -77,16 +90,23 @@ class Statements:
             channel, source, target = int(found[1]), int(found[2]), int(found[3])
             via = say.transport(found[5])
             known = communicator.pairs.get((source, target))
-            if known is not None:
-                known.add(via)
-            elif len(communicator.pairs) < PAIRS:
-                communicator.pairs[source, target] = {via}
+            if known is None or via not in known:
+                self._pair(communicator, (source, target), via)
             if found[4] and via.startswith("NET/"):
                 _end(
                     communicator, (source, target, channel), found[4] == "receive", via.endswith("/GDRDMA")
                 )
         elif (found := say.RING.match(message)) and len(communicator.rings) < KEPT:
             communicator.rings.setdefault(int(found[1]), " ".join(found[2].split()))
+
+    def _pair(self, communicator: Communicator, ends: tuple[int, int], via: str) -> None:
+        """A transport that this pair of ranks was not known to use."""
+        if ends in communicator.pairs:
+            communicator.pairs[ends].add(via)
+        elif len(communicator.pairs) < PAIRS:
+            communicator.pairs[ends] = {via}
+        if len(communicator.lines) < KEPT:
+            self._first(communicator.lines, f"pair:{via}")
 
     def trees(self, head: Head, message: str) -> None:
         """The trees of a rank."""
@@ -122,8 +142,10 @@ class Statements:
             return
         if found := say.BOOTSTRAP.match(message):
             node.bootstrap = found[1]
+            self._first(node.lines, "bootstrap")
         devices, _, oob = message.partition("; OOB ")
         if message.startswith("NET/IB"):
+            self._first(node.lines, "hcas")
             for name, kind in say.HCA.findall(devices)[:KEPT]:
                 node.hcas[name[:60]] = kind[:60]
         for name, address in say.INTERFACE.findall(oob if message.startswith("NET/IB") else message)[:KEPT]:
@@ -134,6 +156,8 @@ class Statements:
         """What traffic between nodes goes over."""
         found = say.NETWORK.match(message) or say.ASSIGNED.match(message)
         if found and (node := self.node(head)):
+            if found[1] not in node.networks:  # a second one is news, too
+                self.noted.append((node.lines, f"network {found[1]}" if node.networks else "network", None))
             keep(node.networks, found[1])
 
     def plugin(self, head: Head, message: str) -> None:

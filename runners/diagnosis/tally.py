@@ -53,6 +53,8 @@ class Entry:
     further: list[Evidence] = field(default_factory=list)
     heads: dict[Thread, Head] = field(default_factory=dict)
     """Who says so."""
+    files: set[int] = field(default_factory=set)
+    """Of `firsts`: files may be read in turns."""
 
 
 @dataclass(slots=True)
@@ -86,15 +88,16 @@ class Tally:
         entry.count += 1
         if head.source not in entry.heads and len(entry.heads) < SOURCES:
             entry.heads[head.source] = head
-        firsts = entry.firsts
-        if (not firsts or firsts[-1].file != self._file) and len(firsts) < FILES:
-            firsts.append(_first(rule, match, head, self._file, self._evidence(match.string, number)))
+        if self._file not in entry.files and len(entry.files) < FILES:
+            entry.files.add(self._file)
+            entry.firsts.append(_first(rule, match, head, self._file, self.evidence(match.string, number)))
         elif len(entry.further) < EVIDENCE - 1:
-            entry.further.append(self._evidence(match.string, number))
+            entry.further.append(self.evidence(match.string, number))
         if rule.id in ("pt-watchdog", "pt-pg-status"):
             self._progressed(match, head)
 
-    def _evidence(self, line: str, number: int) -> Evidence:
+    def evidence(self, line: str, number: int) -> Evidence:
+        """A line of the file that is read now."""
         return Evidence(self._name, number, clean_text(line.strip(), WIDTH - 24)[:WIDTH])
 
     def _progressed(self, match: re.Match[str], head: Head) -> None:

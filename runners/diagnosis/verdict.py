@@ -69,7 +69,7 @@ def judge(reading: Reading) -> Verdict:
     entries = [entry for entry in reading.tally.entries if entry.count or entry.rule.id in said]
     if several_nodes(reading.statements) is False:
         entries = [entry for entry in entries if entry.rule.id != "sock-bad-interface-hint"]
-    findings = {entry.rule.id: _finding(entry, said.get(entry.rule.id, ""), reading) for entry in entries}
+    findings = {entry.rule.id: finding_of(entry, said.get(entry.rule.id, ""), reading) for entry in entries}
     causes = [entry for entry in entries if findings[entry.rule.id].role == "cause"]
     first, order = _first_of(causes)
     head = None if first is None else findings[first.rule.id]
@@ -87,7 +87,8 @@ def _weight(one: Finding) -> tuple[int, int]:
     return ROLES.index(one.role), SEVERITIES.index(one.severity)
 
 
-def _finding(entry: Entry, seen: str, reading: Reading) -> Finding:
+def finding_of(entry: Entry, seen: str, reading: Reading) -> Finding:
+    """What a rule says, from the lines that fired it so far."""
     rule = entry.rule
     soft = bool(entry.firsts) and all(first.softer for first in entry.firsts)
     first = entry.firsts[0] if entry.firsts else None
