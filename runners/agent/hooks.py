@@ -64,6 +64,8 @@ class Hook:
         self.counts = False
         """Whether it was asked for its steps and has not answered yet."""
         self._steps: tuple[int, float] | None = None
+        self._owed: asyncio.Future[dict[str, Any]] | None = None
+        """The answer to the newest question of `pulse`."""
 
     @property
     def up(self) -> bool:
@@ -140,16 +142,9 @@ class Hook:
 
     async def ask(self, op: str, seconds: float = 5.0, **fields: Any) -> dict[str, Any]:
         """One request. Raises HookError when there is no hook, no answer, or the answer is an error."""
-        if self._writer is None:
-            raise HookError(
-                f"rank {self.rank} has no hook (started with --no-hook or python -I, or no Python)"
-            )
-        self._asked += 1
+        future = self._question(op, fields)
         number = self._asked
-        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._answers[number] = future
         try:
-            self._writer.write(msgspec.json.encode({"op": op, "id": number, **fields}) + b"\n")
             async with asyncio.timeout(seconds):
                 answer = await future
         except (TimeoutError, OSError):
@@ -158,6 +153,18 @@ class Hook:
         if "error" in answer:
             raise HookError(f"rank {self.rank}: {answer['error']}")
         return answer
+
+    def _question(self, op: str, fields: dict[str, Any]) -> asyncio.Future[dict[str, Any]]:
+        """Ask, under the newest number; the answer to come. Raises HookError when there is no hook."""
+        if self._writer is None:
+            raise HookError(
+                f"rank {self.rank} has no hook (started with --no-hook or python -I, or no Python)"
+            )
+        self._asked += 1
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._answers[self._asked] = future
+        self._writer.write(msgspec.json.encode({"op": op, "id": self._asked, **fields}) + b"\n")
+        return future
 
     async def change(self, op: str, **fields: Any) -> dict[str, Any]:
         """A request that is answered with NCCL's state, which is told when it is news. Raises HookError."""
@@ -188,6 +195,35 @@ class Hook:
                 raise
             if not self.hello.get("faulthandler"):
                 raise HookError(f"{error}, and its script has taken SIGUSR2 for itself") from None
+        return await self._stacks_by_signal(self.stacks_file, self.pid)
+
+    async def pulse(self, seconds: float, **fields: Any) -> dict[str, Any]:
+        """What the rank is doing. Who still owes the answer before is not asked again: it would answer them all.
+
+        Raises HookError when there is no answer in time.
+        """
+        if self._owed is None or self._owed.done():
+            self._owed = self._question("pulse", fields)
+            self._owed.add_done_callback(lambda one: one.exception())  # perhaps nobody waits any more
+        done, _ = await asyncio.wait({self._owed}, timeout=seconds)
+        if not done:
+            raise HookError(f"rank {self.rank} did not answer within {seconds:g} s")
+        answer = self._owed.result()
+        return {} if "error" in answer else answer  # an older hook: it lives
+
+    async def stacks_by_signal(self) -> str:
+        """Python stacks through faulthandler's signal, whoever holds the interpreter; "" where that is not safe.
+
+        Without its handler the signal would end the process, so only one whose hook is connected is asked. It cuts a
+        sleep of C's short. Raises HookError when nothing is written.
+        """
+        if (
+            not self.up
+            or self.stacks_file is None
+            or self.pid is None
+            or not self.hello.get("faulthandler")
+        ):
+            return ""
         return await self._stacks_by_signal(self.stacks_file, self.pid)
 
     async def _stacks_by_signal(self, file: Path, pid: int) -> str:

@@ -6,8 +6,10 @@ imported it.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
+import gc
 import json
 import os
 import signal
@@ -20,7 +22,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from . import debug, leaving, quiet
+from . import debug, leaving, pulse, quiet, traces
 from .control import accept_forever, listen, request_in
 
 MISTAKES = (OSError, RuntimeError, AttributeError, ImportError, ValueError, LookupError, TypeError)
@@ -72,6 +74,7 @@ class Hook:
     def __init__(self, path: str) -> None:
         self.steps = Steps()
         self.levels = debug.Levels()
+        self._pulse = pulse.Pulse()
         self.armed = False
         self._leaving = leaving.Leaving()
         self._server = listen(path)
@@ -79,6 +82,7 @@ class Hook:
         self._answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "hello": lambda request: self.hello(),
             "steps": lambda request: self.counted(),
+            "pulse": self.pulse,
             "nccl": lambda request: self.levels.set_nccl(request["env"], request.get("lasting", True)),
             "c10d": lambda request: self.levels.set_c10d(request["level"], request.get("lasting", True)),
             "back": lambda request: self.levels.back(),
@@ -150,6 +154,11 @@ class Hook:
             "faulthandler": owns_signal(),
         }
 
+    def pulse(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What the rank is doing; "samples": looks at the stack, "whole", "sites": see collectives.py."""
+        asked = {key: request[key] for key in ("samples", "whole", "sites") if key in request}
+        return self._pulse.take(self.steps.count, self.steps.last, **asked)
+
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """One request → one answer; what went wrong comes back as {"error": sentence}."""
         op = request.get("op")
@@ -178,26 +187,37 @@ def stacks() -> str:
 
 
 def note_exceptions() -> None:
-    """Write down when an uncaught exception came: exits alone cannot tell the culprit from its victims."""
+    """Write down when and where an uncaught exception came: exits alone cannot tell the culprit from its victims.
+
+    A script that reached its end says so, too: the interpreter may still crash while it shuts down.
+    """
     chained, rank = sys.excepthook, os.getpid()
+    raised = threading.Event()
 
     def noted(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         try:
             if os.getpid() == rank:
-                _note(kind, value)
+                raised.set()
+                with contextlib.suppress(*MISTAKES):
+                    steps = next((one.count for one in gc.get_objects() if type(one) is Steps), None)
+                    _note("exc", dict(traces.note_of(kind, value, trace), step=steps))
         finally:
             chained(kind, value, trace)
 
+    def ended() -> None:
+        if os.getpid() == rank and not raised.is_set():
+            _note("end", {})
+
     sys.excepthook = noted
+    atexit.register(ended)
 
 
-def _note(kind: type[BaseException], value: BaseException) -> None:
-    line = {"time": time.time(), "type": kind.__name__, "text": str(value)[:2000]}
+def _note(ending: str, what: dict[str, Any]) -> None:
     with (
         contextlib.suppress(OSError, KeyError),
-        open(os.environ["DISTUI_RANK_FILES"] + ".exc", "w") as file,
+        open("%s.%s" % (os.environ["DISTUI_RANK_FILES"], ending), "w") as file,
     ):
-        json.dump(line, file)
+        json.dump(dict(what, time=time.time()), file)
 
 
 def attach() -> None:

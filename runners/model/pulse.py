@@ -18,7 +18,8 @@ class Collective(Struct, frozen=True, omit_defaults=True):
     """One entry of torch's flight recorder."""
 
     group: str
-    """Name of the process group, as the entries have it: "0" is the default one."""
+    """Name of the process group, as the entries have it: "0" is the default one. Where a group has NCCL and gloo,
+    "0/gloo" is that of gloo, which counts for itself."""
     seq: int
     """Number of this collective in its group, from 1: the same on every rank that does the same."""
     op: str
@@ -96,6 +97,9 @@ class Pulse(Struct, frozen=True, omit_defaults=True):
     """Newest completed ones, oldest first; at most 64, without sites but for the last 8."""
     recorder: bool | None = None
     """Whether torch has a flight recorder that could be read."""
+    whole: bool = False
+    """Whether this look saw every collective; else `active` and `recent` are empty, because each group moved since the
+    look before, or waits for nothing. At least every 15 s, and while somebody waits."""
     stalls: tuple[Stall, ...] = ()
     """Looked for only while the rank waits."""
     world_size: str | None = None
