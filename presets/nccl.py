@@ -27,6 +27,12 @@ DEFAULT_SUBSYS = "INIT,BOOTSTRAP,ENV"
 LIVE_SINCE = "2.24"
 """The NCCL version from which a running process follows a changed level."""
 
+FLOOD_BYTES = 50e6
+"""Bytes a second of a node's NCCL logs from which on a level that was set live is taken back."""
+
+LINE_BYTES = 190
+"""Of a line of COLL, with its pointers and stream; other lines are shorter."""
+
 
 @dataclass(frozen=True, slots=True)
 class Subsystem:
@@ -37,6 +43,8 @@ class Subsystem:
     """NCCL version it came with."""
     text: str
     """What it prints and what that costs, in a sentence."""
+    lines: float = 0.0
+    """Lines a collective a rank on a running job; 0: it writes at start and end, or with each connection."""
 
 
 SUBSYSTEMS = (
@@ -47,6 +55,7 @@ SUBSYSTEMS = (
         "COLL",
         "2.3.4",
         "One line for each collective on each rank: a flood on a running job, take seconds.",
+        lines=1,
     ),
     Subsystem(
         "P2P", "2.3.4", "How GPUs of one node reach each other; some lines for each pair at connect time."
@@ -64,6 +73,7 @@ SUBSYSTEMS = (
         "TUNING",
         "2.5",
         "Algorithm and protocol chosen for each size; from 2.22 a line for each collective.",
+        lines=1,
     ),
     Subsystem(
         "ENV",
@@ -71,7 +81,7 @@ SUBSYSTEMS = (
         "Every variable that NCCL read, with its value; one line each, the effective settings.",
     ),
     Subsystem("ALLOC", "2.9.9", "Each allocation of memory with its size; many lines at the start."),
-    Subsystem("CALL", "2.13", "Each call into NCCL, only together with TRACE; a flood."),
+    Subsystem("CALL", "2.13", "Each call into NCCL, only together with TRACE; a flood.", lines=1),
     Subsystem("NVLS", "2.17", "NVLink SHARP: its groups and buffers; some lines at the start."),
     Subsystem("PROXY", "2.18", "The threads that serve the network; some lines for each connection."),
     Subsystem("BOOTSTRAP", "2.21", "How the ranks find each other over TCP; a few lines at the start."),
@@ -80,7 +90,7 @@ SUBSYSTEMS = (
     Subsystem("RAS", "2.24", "NCCL's own health service: peers that come, go or fall silent; few lines."),
     Subsystem("DESTROY", "2.30.3", "How communicators are taken down; a few lines at the end."),
     Subsystem("ALLOC_HOST", "2.30.7", "Each allocation of host memory; many lines at the start."),
-    Subsystem("ALL", "2.3.4", "Everything; a flood."),
+    Subsystem("ALL", "2.3.4", "Everything; a flood.", lines=2),
 )
 
 
@@ -175,6 +185,50 @@ def subsystems(version: str | None = None) -> tuple[Subsystem, ...]:
     if version is None:
         return SUBSYSTEMS
     return tuple(known for known in SUBSYSTEMS if version_key(known.since) <= version_key(version))
+
+
+def disk_reserve(total: int) -> int:
+    """Bytes that are to stay free on a disk of `total` bytes: 5 %, and 2 GiB at least."""
+    return max(total // 20, 2 << 30)
+
+
+def flood_rate(level: str, subsys: str, collectives: float, ranks: int) -> float:
+    """Bytes a second that `ranks` ranks write that call so many collectives a second; 0.0 where it is next to none.
+
+    Raises NcclError for a level or a list that NCCL would not understand.
+    """
+    if parse_level(level) not in ("INFO", "TRACE"):
+        return 0.0
+    return sum(one.lines for one in _flooding(level, subsys)) * LINE_BYTES * collectives * ranks
+
+
+def cost(level: str, subsys: str, collectives: float = 200.0, ranks: int = 8) -> str:
+    """What a level costs, in words: "COLL: a line a collective a rank; at 200 collectives/s × 8 ranks ≈ 0.3 MB/s".
+
+    "" where it writes only at the start, at the end, and with new connections. Raises NcclError.
+    """
+    rate = flood_rate(level, subsys, collectives, ranks)
+    if not rate:
+        return ""
+    names = ", ".join(one.name for one in _flooding(level, subsys))
+    lines = sum(one.lines for one in _flooding(level, subsys))
+    each = "a line" if lines == 1 else f"{lines:g} lines"
+    return (
+        f"{names}: {each} a collective a rank; at {collectives:g} collectives/s × {ranks} "
+        f"rank{'s' * (ranks != 1)} ≈ {rate / 1e6:{'.1f' if rate < 1e7 else '.0f'}} MB/s"
+    )
+
+
+def _flooding(level: str, subsys: str) -> list[Subsystem]:
+    """The subsystems of a list, as `parse_subsys` takes it, that write for each collective."""
+    wanted = parse_subsys(subsys)
+    names = set(wanted.removeprefix("^").split(","))
+    if wanted.startswith("^"):
+        names = {one.name for one in SUBSYSTEMS} - names - {"ALL"}
+    loud = [one for one in SUBSYSTEMS if one.lines and one.name in names]
+    if any(one.name == "ALL" for one in loud):
+        return [one for one in loud if one.name == "ALL"]
+    return [one for one in loud if one.name != "CALL" or parse_level(level) == "TRACE"]
 
 
 def version_key(version: str) -> tuple[int, ...]:

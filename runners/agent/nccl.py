@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...presets.nccl import DEFAULT_SUBSYS, NcclError, parse_level, parse_subsys
-from ..model import NcclChanged, SetNccl
+from ..model import FindingCleared, NcclChanged, SetNccl
 from ..state import Attempt
+from .flood import FLOOD_ID
 from .hooks import HookError
 
 if TYPE_CHECKING:
@@ -54,6 +56,9 @@ class NcclSwitch:
         except NcclError as error:
             raise Refused(str(error)) from None
         env = {"NCCL_DEBUG": level, "NCCL_DEBUG_SUBSYS": subsys}
+        flood = self._agent.state.findings.get((FLOOD_ID, None, self._agent.node))
+        if flood is not None:  # of a level that somebody has changed now
+            self._agent.emit(FindingCleared(flood.id, flood.rank, flood.node))
         if command.restart:
             return await self._restart(command, env)
         lasting = command.seconds is None
@@ -62,6 +67,34 @@ class NcclSwitch:
             await self._agent.commands.set_for_next(env)
         text = await self._conclude(command, level, answers)
         return "; ".join([text, *silent])
+
+    async def lower(self, why: str) -> tuple[bool, str]:
+        """Take a level back that somebody set while the run was going; whether it was, and a sentence that says so."""
+        from .commands import Refused
+
+        agent, last = self._agent, self._agent.state.nccl
+        env = standing(agent.plan.env, agent.state.attempts)
+        if last is not None and _same(last, env):  # set by a restart, and so it stands
+            env = standing(agent.plan.env, ())
+        now = "" if last is None else f" at {last.level} {last.subsys}".rstrip()
+        if last is None or _same(last, env):
+            level = f"{env['NCCL_DEBUG']} {env['NCCL_DEBUG_SUBSYS']}"
+            return False, f"{why}: the launch itself asks for {level}, which is left as it is"
+        try:
+            ranks = tuple(sorted(agent.hooks.by_rank))
+            answers, silent = await self._ask(ranks, "nccl", env=env, lasting=True)
+        except (HookError, Refused) as error:
+            return False, f"{why}{now}, and cannot be told to stop: {error}"
+        if not all(answer.get("changed") for answer in answers.values()):
+            version = next(iter(answers.values())).get("version") or "here"
+            return False, f"{why}{now}, and NCCL {version} cannot change that live: only a restart can"
+        self._go_back_after(None, ())
+        if last.until is None:
+            with contextlib.suppress(Refused, OSError, TimeoutError):
+                await agent.commands.set_for_next(env)
+        text = "; ".join([f"{why}{now}: NCCL_DEBUG is back at {env['NCCL_DEBUG']}", *silent])
+        agent.emit(NcclChanged(env["NCCL_DEBUG"], "", ranks, True, text, None))
+        return True, text
 
     async def _restart(self, command: SetNccl, env: dict[str, str]) -> str:
         """Through the environment, which is one for all ranks; a limited level is none for later attempts."""
@@ -161,6 +194,11 @@ class NcclSwitch:
         until = None if command.seconds is None else time.time() + command.seconds
         subsys = parse_subsys(command.subsys)
         self._agent.emit(NcclChanged(level, subsys, ranks, live, text, until))
+
+
+def _same(last: NcclChanged, env: Mapping[str, str]) -> bool:
+    """Whether that is the level that the environment has; one that was taken back names no subsystems."""
+    return last.level == env["NCCL_DEBUG"] and last.subsys in ("", env["NCCL_DEBUG_SUBSYS"])
 
 
 def _span(command: SetNccl) -> str:

@@ -47,6 +47,7 @@ class Sessions:
             if session.part is None:
                 unnamed.take(session.communicator)
         said = unnamed.pairs or unnamed.channels or unnamed.rings or unnamed.timed
+        said = said or unnamed.collectives or unnamed.tuning  # COLL was turned on later than at the start
         return [*self.communicators, *([unnamed] if said else [])]
 
     def ranks_on(self, host: str) -> list[int]:
