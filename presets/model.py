@@ -179,6 +179,8 @@ class RestartPolicy:
     """Upper bound of that wait, seconds."""
     reset_after_s: float = 600.0
     """Seconds without failure after which the count starts again at 0."""
+    always: bool = False
+    """Restart also after failures that would come again: a missing module, the same exception at the same step."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

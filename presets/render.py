@@ -90,6 +90,7 @@ def _policy(policy: RestartPolicy) -> str:
     return (
         f"restart, at most {policy.limit} times, waiting {policy.backoff_s:g} s, doubled each time "
         f"up to {policy.backoff_max_s:g} s; {policy.reset_after_s:g} s without failure clear the count"
+        + ("; also when a restart cannot help" if policy.always else "")
     )
 
 

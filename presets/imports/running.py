@@ -61,7 +61,7 @@ def _topology(plan: Plan, found: Imported) -> None:
     if plan.launcher == "command":
         found.put("launcher.kind", "accelerate" if accelerate.MODULE in plan.argv else "deepspeed")
     found.put("launcher.grace_s", plan.grace_s)
-    for name in ("limit", "backoff_s", "backoff_max_s", "reset_after_s"):
+    for name in ("limit", "backoff_s", "backoff_max_s", "reset_after_s", "always"):
         found.put(f"restart.{name}", getattr(plan.restart, name))
 
 

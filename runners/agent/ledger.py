@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from ..logs.clean import clean_line
+from ..inrank.classes import Death, Failure, classify, first_of
+from ..logs.clean import clean_line, clean_text
 from ..logs.files import LogError, file_id
 from ..logs.window import read_window
 from ..model import AttemptEnded, FirstCause, Outcome, RankChanged, RankPhase
+from .oom import NOTHING, Evidence
 
 LAST_LINES = 12
+LONGEST = 400
+"""Characters of the sentence about a failure."""
 
-_SYMPTOM = re.compile(
-    r"Connection (closed|reset) by peer|Connection refused|connectFullMesh|Broken pipe|remote process exited"
-    r"|ncclRemoteError|NCCL communicator was aborted|Socket Timeout|DistNetworkError|Read error|Timed out waiting"
-)
-"""Texts of exceptions that a rank raises because another one is gone."""
+LOOKED_AT = 80
+"""Lines of a rank's stderr that its class may be read from."""
 
 
 class Raised(Struct, frozen=True):
-    """What the hook wrote when an exception was not caught."""
+    """What the hook wrote when an exception was not caught: see inrank/traces.py."""
 
     time: float
     type: str
     text: str
+    where: str = ""
+    importing: bool = False
+    path: str | None = None
+    python: str = ""
+    before: tuple[str, ...] = ()
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,28 +45,36 @@ class Ended:
     change: RankChanged
     raised: Raised | None
     last_lines: tuple[str, ...]
-    oom: str | None = None
+    evidence: Evidence = NOTHING
     node: int = 0
+    finished: bool = False
+    """Whether its script had reached its end."""
 
     @property
-    def symptom(self) -> bool:
-        """Whether it only says that somebody else was gone."""
-        text = f"{self.raised.type}: {self.raised.text}" if self.raised else " ".join(self.last_lines)
-        return self.oom is None and bool(_SYMPTOM.search(text))
+    def failure(self) -> Failure:
+        """Its class."""
+        change = self.change
+        said = {} if self.raised is None else structs.asdict(self.raised)
+        return classify(
+            Death(
+                change.rank,
+                change.exit_code,
+                said,
+                self.last_lines,
+                change.pid,
+                change.at or 0.0,
+                self.evidence.oom,
+                self.finished,
+            )
+        )
 
-    @property
-    def when(self) -> float:
-        """An exception is older than the exit it leads to."""
-        times = [self.change.at or 0.0]
-        if self.raised is not None:
-            times.append(self.raised.time)
-        return min(times)
 
-
-def gather(run_dir: Path, change: RankChanged, oom: str | None, node: int = 0) -> Ended:
+def gather(run_dir: Path, change: RankChanged, evidence: Evidence = NOTHING, node: int = 0) -> Ended:
     """Read what a failed rank left behind."""
-    error_log = file_id(node, change.attempt, change.rank, "err")
-    return Ended(change, _raised(run_dir / error_log), last_lines(run_dir, error_log), oom, node)
+    file = file_id(node, change.attempt, change.rank, "err")
+    log = run_dir / file
+    lines = last_lines(run_dir, file, LOOKED_AT)
+    return Ended(change, _raised(log), lines, evidence, node, log.with_suffix(".end").exists())
 
 
 def _raised(error_log: Path) -> Raised | None:
@@ -84,8 +98,10 @@ def first_cause(ended: list[Ended]) -> FirstCause | None:
     """The earliest rank that failed of itself; those that failed because of it are its victims."""
     if not ended:
         return None
-    ordered = sorted(ended, key=lambda one: (one.symptom, one.when))
-    first, victims = ordered[0], tuple(sorted(one.change.rank for one in ordered[1:]))
+    failures = {one.change.rank: one.failure for one in ended}
+    failure = first_of(list(failures.values()))
+    assert failure is not None
+    first = next(one for one in ended if one.change.rank == failure.rank)
     change = first.change
     return FirstCause(
         rank=change.rank,
@@ -94,26 +110,23 @@ def first_cause(ended: list[Ended]) -> FirstCause | None:
         pid=change.pid,
         exit_code=change.exit_code if change.signal is None else None,
         signal=change.signal,
-        oom=first.oom,
-        text=describe(first),
-        last_lines=first.last_lines,
-        victims=victims,
-        at=first.when or None,
-        symptom=first.symptom,
+        oom=first.evidence.oom,
+        text=describe(failure),
+        last_lines=first.last_lines[-LAST_LINES:],
+        victims=tuple(sorted(rank for rank in failures if rank != failure.rank)),
+        at=failure.at or None,
+        symptom=failure.symptom,
+        kind=failure.kind,
+        remedy=clean_text(failure.remedy),
+        retry=failure.retry,
+        where=clean_text(failure.where),
+        evidence=first.evidence.lines,
     )
 
 
-def describe(ended: Ended) -> str:
-    """One sentence: how a rank ended and why."""
-    change = ended.change
-    if ended.oom:
-        return f"rank {change.rank} was killed for memory by the kernel ({ended.oom})"
-    if change.signal:
-        return f"rank {change.rank} (pid {change.pid}) was ended by {change.signal}"
-    if ended.raised:
-        reason = clean_line(f"{ended.raised.type}: {ended.raised.text}".splitlines()[0].encode(), 200)
-        return f"rank {change.rank} raised {reason} (exit code {change.exit_code})"
-    return f"rank {change.rank} ended with exit code {change.exit_code}"
+def describe(failure: Failure) -> str:
+    """One sentence, safe to show: how a rank ended and why."""
+    return clean_line(failure.text.encode("utf-8", "replace"), LONGEST)
 
 
 def close_attempt(

@@ -25,7 +25,7 @@ from ..model import (
     Stamped,
 )
 from . import ledger
-from .oom import OomWatch
+from .oom import NOTHING, Evidence, OomWatch
 from .processes import sweep
 from .runner import ReportTail, Runner, reports
 
@@ -41,7 +41,8 @@ class Supervision:
         self.runner: Runner | None = None
         self._changes: dict[int, RankChanged] = {}
         """Last change of each rank of the open attempt."""
-        self._oom: dict[int, str | None] = {}
+        self._evidence: dict[int, Evidence] = {}
+        """What the kernel said of the ranks that ended."""
         self._oom_watch = OomWatch()
         self._last_word: tuple[int, Stamped] | None = None
 
@@ -140,7 +141,7 @@ class Supervision:
             self._agent.hooks.follow(event)
 
     def _attempt_started(self, event: AttemptStarted) -> None:
-        self._changes, self._oom = {}, {}
+        self._changes, self._evidence = {}, {}
         number = str(event.attempt)
         job = sweep(
             self._agent.entry.record.run,
@@ -152,9 +153,12 @@ class Supervision:
     def _rank_changed(self, event: RankChanged) -> RankChanged:
         if event.state is not RankPhase.RUNNING:
             self._agent.hooks.forget(event.rank)
-            self._oom[event.rank] = self._oom_watch.evidence(event.pid, event.signal)
+            if event.state in (RankPhase.FAILED, RankPhase.KILLED):
+                self._evidence[event.rank] = self._oom_watch.evidence(event.pid, event.signal)
             if self._agent.stopping() and event.state is not RankPhase.SUCCEEDED:
                 event = structs.replace(event, state=RankPhase.STOPPED)
+        else:
+            self._oom_watch.follow(event.pid)
         self._changes[event.rank] = event
         return event
 
@@ -168,7 +172,10 @@ class Supervision:
                 self._changes,
                 asked=asked,
                 gathered=lambda change: ledger.gather(
-                    self._agent.run_dir, change, self._oom.get(change.rank), self._agent.node
+                    self._agent.run_dir,
+                    change,
+                    self._evidence.get(change.rank, NOTHING),
+                    self._agent.node,
                 ),
             )
         )

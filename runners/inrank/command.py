@@ -65,7 +65,8 @@ class Managed:
             elif code == 0:
                 return "succeeded", 0, "the command ended with exit code 0"
             elif not self.another_attempt():
-                return "failed", code, "the command %s" % how(code)
+                why = "; " + group.deaths.why if group.plan["restart"]["limit"] else ""
+                return "failed", code, "the command %s%s" % (how(code), why)
 
     def another_attempt(self) -> bool:
         """Wait as the policy says; False when there is no further attempt."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from . import leaving, spawned
 from .control import Control
+from .deaths import Deaths, End
 from .policy import after_failure, how_it_ended
 from .report import Report
 
@@ -60,6 +61,8 @@ class Group:
         """Live ranks of the current attempt: local rank → pid."""
         self.unseen: set[int] = set()
         """Local ranks of the current attempt that were never seen alive or dead."""
+        self.deaths = Deaths()
+        """How the ranks of the current attempt ended, and why there may be no other."""
         self.failed = threading.Event()
         self.lock = threading.Lock()
         self.on_stop: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGTERM)
@@ -174,22 +177,24 @@ class Group:
     def _begin(self, number: int) -> None:
         self.attempt, self.began, self.ending = number, time.time(), False
         self.failed.clear()
-        self.unseen = set()
+        self.unseen, self.deaths.ends = set(), {}
         if not (self.stopping or self.restart.is_set()):
             self.wake.clear()
 
     def back_off(self) -> bool:
         """After a failure: wait as the policy says; False when it allows no further attempt."""
-        policy = self.plan["restart"]
-        verdict = after_failure(policy, self.failures, time.time() - self.began)
+        policy, healthy_s = self.plan["restart"], time.time() - self.began
+        verdict = after_failure(policy, self.failures, healthy_s)
         self.failures = verdict.failures
-        if verdict.restart and verdict.wait_s:
+        if not self.deaths.allow(policy, verdict, self._directory(self.attempt), healthy_s):
+            return False
+        if verdict.wait_s:
             self.report(
                 "RestartDelayed", wait_s=verdict.wait_s, failures=verdict.failures, limit=policy["limit"]
             )
             if not (self.restart.is_set() or self.stopping):
                 self.wake.wait(verdict.wait_s)
-        return verdict.restart
+        return True
 
     def watch(self, places: list[dict[str, Any]], before: Iterable[int]) -> None:
         """Find the pids of the ranks about to be spawned, and report each one's start and end.
@@ -229,7 +234,9 @@ class Group:
             with self.lock:
                 asked = self.ending or self.stopping or self.restart.is_set()
                 state = how_it_ended(code, asked, self.failed.is_set())
-                if state in ("failed", "killed", "lost"):
+                failed = state in ("failed", "killed", "lost")
+                self.deaths.ends[local] = End(place["rank"], pid, code, now, failed)
+                if failed:
                     self.failed.set()
                 if not self.muted():
                     name = spawned.signal_name(code)

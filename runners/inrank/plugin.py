@@ -110,10 +110,7 @@ def before_attempt(group: Group, met: Round) -> None:
     if group.attempt and not group.restart.is_set() and failed and not met.was_told():
         group.cause = "failure"
         if not group.back_off():
-            raise GaveUp(
-                "gave up: the restart policy allows %d failures, this was number %d"
-                % (group.plan["restart"]["limit"], group.failures)
-            )
+            raise GaveUp(group.deaths.why)
     if group.stopping:
         raise Stopped
     if group.restart.is_set():

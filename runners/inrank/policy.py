@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from .classes import Failure
+
 
 class Verdict(NamedTuple):
     """What follows a failure."""
@@ -21,6 +23,7 @@ UNLIMITED: Mapping[str, float] = {
     "backoff_s": 0.0,
     "backoff_max_s": 0.0,
     "reset_after_s": 10**9,
+    "always": True,
 }
 """For ranks whose own launcher decides how often they start again."""
 
@@ -39,6 +42,27 @@ def after_failure(policy: Mapping[str, float], failures: int, healthy_s: float) 
         return Verdict(False, 0.0, failures)
     wait_s = min(policy["backoff_s"] * 2 ** min(failures - 1, _DOUBLINGS), policy["backoff_max_s"])
     return Verdict(True, float(wait_s), failures)
+
+
+def hopeless(
+    policy: Mapping[str, float], failure: Failure | None, earlier: Failure | None, healthy_s: float
+) -> str:
+    """Why no restart can help after this failure; "" when it may, or when the policy restarts always.
+
+    `earlier` is the first cause of the attempt before. Whoever failed in the same way at another step may have made
+    progress from a checkpoint, and a group that was healthy for long has.
+    """
+    if failure is None or policy.get("always"):
+        return ""
+    if failure.retry == "no":
+        return "a restart cannot help: %s" % failure.text
+    again = earlier is not None and failure.key and failure.key == earlier.key
+    if not again or failure.step is None or healthy_s >= policy["reset_after_s"]:
+        return ""
+    if earlier is None or failure.step != earlier.step:
+        return ""
+    when = "at the same step (%d)" % failure.step if failure.step else "before the first step"
+    return "gave up: failed in the same way twice, %s: %s" % (when, failure.text)
 
 
 def how_it_ended(exit_code: int | None, asked: bool, after_failure_of_another: bool) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -23,6 +23,8 @@ _LAUNCHERS = re.compile(
 )
 """What a launcher raises because its ranks failed."""
 
+COMPILING = ("SyntaxError", "IndentationError", "TabError")
+
 Frames = Iterable[tuple[str, int, str]]
 """File, line and function, outermost first."""
 
@@ -31,7 +33,7 @@ def note_of(kind: type[BaseException], value: BaseException, trace: TracebackTyp
     """What is kept of an exception as JSON values: type, text, where, importing, errno, path, python, before."""
     frames = list(_frames_of(trace))
     where, importing = place(frames)
-    if isinstance(value, SyntaxError) and value.filename:
+    if isinstance(value, SyntaxError) and value.filename and not value.filename.startswith("<"):
         where, importing = "%s:%d" % (value.filename, value.lineno or 0), True
     named = value.filename if isinstance(value, OSError) and isinstance(value.filename, str) else None
     return {
@@ -81,12 +83,11 @@ def shortened(text: str) -> str:
     return text[: LONGEST // 2] + " … " + text[-LONGEST // 2 :]
 
 
-def innermost(kind: str, text: str) -> tuple[str, str]:
-    """Type and text of what a worker process of a data loader raised, where this exception only carries that."""
-    if "Original Traceback" not in text:
-        return kind, text
-    carried = in_lines(text.splitlines())
-    return (carried["type"], carried["text"]) if carried else (kind, text)
+def unwrapped(raised: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a worker process of a data loader raised, where the rank's own exception only carries that."""
+    text = str(raised.get("text", ""))
+    carried = in_lines(text.splitlines()) if "Original Traceback" in text else {}
+    return {**raised, **carried, "importing": False} if carried else raised
 
 
 def in_lines(lines: Sequence[str]) -> dict[str, Any]:
@@ -97,7 +98,7 @@ def in_lines(lines: Sequence[str]) -> dict[str, Any]:
     for raw in lines:
         line = _TAG.sub("", raw.rstrip())
         frame = _FRAME.match(line)
-        if line.startswith("Traceback (most recent call last)"):
+        if "Traceback (most recent call last)" in line:
             within, frames = True, []
         elif frame:
             within = True
@@ -114,7 +115,5 @@ def in_lines(lines: Sequence[str]) -> dict[str, Any]:
 def _carried(kind: str, text: str, frames: Sequence[tuple[str, int, str]]) -> dict[str, Any]:
     where, importing = place(frames)
     name = kind.rpartition(".")[2]
-    return {"type": name, "text": text, "where": where, "importing": importing or name in _COMPILING}
-
-
-_COMPILING = ("SyntaxError", "IndentationError", "TabError")
+    compiling = name in COMPILING and bool(frames) and not frames[-1][0].startswith("<")
+    return {"type": name, "text": text, "where": where, "importing": importing or compiling}

@@ -211,7 +211,7 @@ class FirstCause(Struct, frozen=True, omit_defaults=True):
     retry: str = ""
     """Whether a restart can help: "no", "maybe", "yes"."""
     where: str = ""
-    """File and line of the user's code that raised: "/home/me/train.py:88"."""
+    """Path and line of the user's code that raised: "…/train.py:88"."""
     evidence: tuple[str, ...] = ()
     """What the kernel and the driver say of it, a line each."""
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from distui.runners.agent.ledger import Ended, Raised, close_attempt, first_cause, gather
+from distui.runners.agent.oom import Evidence
 from distui.runners.model import Outcome, RankChanged, RankPhase
 
 
@@ -36,7 +37,7 @@ def test_a_rank_that_only_says_that_another_is_gone_is_no_cause() -> None:
 
 def test_the_kernel_has_the_word_on_memory() -> None:
     found = first_cause(
-        [Ended(change(2, 1.0, -9, "SIGKILL"), None, (), oom="kernel log: Killed process 102")]
+        [Ended(change(2, 1.0, -9, "SIGKILL"), None, (), Evidence("kernel log: Killed process 102"))]
     )
     assert found is not None
     assert found.text.startswith("rank 2 was killed for memory by the kernel")
@@ -47,8 +48,8 @@ def test_what_a_failed_rank_left_behind_is_read(tmp_path: Path) -> None:
     home.mkdir(parents=True)
     (home / "rank-1.err").write_bytes(b"Traceback\n  File\n\n\x1b[31mValueError: x\x1b[0m\n")
     (home / "rank-1.exc").write_text(json.dumps({"time": 5.0, "type": "ValueError", "text": "x"}))
-    ended = gather(tmp_path, change(1, 6.0), None)
-    assert ended.when == 5.0
+    ended = gather(tmp_path, change(1, 6.0))
+    assert ended.failure.at == 5.0
     assert ended.last_lines == ("Traceback", "  File", "ValueError: x")
 
 

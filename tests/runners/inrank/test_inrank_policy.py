@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from distui.runners.inrank.policy import UNLIMITED, after_failure, how_it_ended
+from distui.runners.inrank.classes import Failure
+from distui.runners.inrank.policy import UNLIMITED, after_failure, hopeless, how_it_ended
 from distui.runners.model import RankPhase
 
 POLICY = {"limit": 3, "backoff_s": 1.0, "backoff_max_s": 3.0, "reset_after_s": 600.0}
@@ -61,3 +62,37 @@ def test_a_launcher_that_decides_for_itself_is_never_held_up() -> None:
 )
 def test_how_a_rank_ended(exit_code: int | None, asked: bool, after_another: bool, name: str) -> None:
     assert how_it_ended(exit_code, asked, after_another) == name
+
+
+def failed(retry: str = "maybe", key: str = "ValueError|x|train.py:88", step: int | None = 7) -> Failure:
+    return Failure(3, "exception", "rank 3 raised ValueError: x", "", retry, key=key, step=step)
+
+
+def test_what_would_come_again_is_not_tried_again() -> None:
+    why = hopeless(POLICY, failed("no"), None, 1.0)
+    assert why == "a restart cannot help: rank 3 raised ValueError: x"
+    assert not hopeless({**POLICY, "always": True}, failed("no"), None, 1.0)
+    assert not hopeless(POLICY, None, None, 1.0), "nothing is known"
+
+
+@pytest.mark.parametrize(
+    ("failure", "earlier", "healthy_s", "said"),
+    [
+        (failed(), None, 1.0, ""),
+        (failed(), failed(), 1.0, "at the same step (7)"),
+        (failed(step=0), failed(step=0), 1.0, "before the first step"),
+        (failed(), failed(step=6), 1.0, ""),  # from a checkpoint it may come further each time
+        (failed(step=6), failed(), 1.0, ""),
+        (failed(step=None), failed(step=None), 1.0, ""),
+        (failed(), failed(key="KeyError|x|train.py:88"), 1.0, ""),
+        (failed(key=""), failed(key=""), 1.0, ""),  # a signal says nothing of why
+        (failed(), failed(), 600.0, ""),  # healthy for long in between
+    ],
+)
+def test_the_same_failure_at_the_same_step_is_given_up(
+    failure: Failure, earlier: Failure | None, healthy_s: float, said: str
+) -> None:
+    why = hopeless(POLICY, failure, earlier, healthy_s)
+    assert bool(why) == bool(said)
+    assert said in why
+    assert not hopeless(UNLIMITED, failure, earlier, healthy_s)

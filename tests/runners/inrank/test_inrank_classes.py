@@ -1,0 +1,259 @@
+"""From what real ranks left behind to classes of failures: the texts are those of real runs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from distui.runners.inrank.classes import Death, classify, first_of
+from distui.runners.inrank.traces import in_lines, note_of
+
+GLOO = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp"
+
+
+def raised(kind: str, text: str, **more: Any) -> dict[str, Any]:
+    """What a hook notes."""
+    where = {"where": "/job/train.py:88", "python": "/usr/bin/python", "step": 0, "time": 5.0}
+    return {"type": kind, "text": text, **where, **more}
+
+
+def of(kind: str, text: str, **more: Any) -> Any:
+    return classify(Death(3, 1, raised(kind, text, **more)))
+
+
+EXCEPTIONS = [
+    ("ValueError", "bad sample 17",
+     "exception", "maybe", "rank 3 raised ValueError: bad sample 17 at train.py:88"),
+    ("ModuleNotFoundError", "No module named 'flash_attn'",
+     "import-missing", "no", "rank 3 finds no module named flash_attn in /usr/bin/python (train.py:88)"),
+    ("ImportError", "cannot import name 'x' from 'y' (y.py)",
+     "import-crash", "no", "rank 3 raised ImportError: cannot import name"),
+    ("RuntimeError", ("[enforce fail at /__w/gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable "
+      "to find address for: nope0"),
+     "address", "no", "rank 3 finds no network interface or address nope0 (train.py:88)"),
+    ("DistBackendError", ("NCCL error in: NCCLUtils.cpp:94, internal error\nLast error:\nBootstrap : no "
+      "socket interface found"),
+     "address", "no", "rank 3 finds no network interface that NCCL may use"),
+    ("DistNetworkError", ("The server socket has failed to listen on any local network address. port: "
+      "45609, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"),
+     "port-in-use", "maybe", "rank 3 finds its port 45609 in use"),
+    ("OSError", ("[Errno 98] Address already in use (while attempting to bind on address "
+      "('127.0.0.1', 57677))"),
+     "port-in-use", "maybe", "rank 3 finds its port 57677 in use"),
+    ("OSError", "[Errno 98] Address already in use", "port-in-use", "maybe", "rank 3 finds its port in use"),
+    ("PermissionError", "[Errno 13] Permission denied: '/ckpt/7'",
+     "permission", "no", "rank 3 has no permission for /ckpt/7"),
+    ("RuntimeError", ("[enforce fail at inline_container.cc:747] . open file failed with strerror: "
+      "Permission denied"),
+     "permission", "no", "rank 3 has no permission to open a file"),
+    ("OSError", "[Errno 30] Read-only file system: '/ckpt'",
+     "permission", "no", "rank 3 may not write to a read-only"),
+    ("OSError", "[Errno 28] No space left on device",
+     "disk-full", "maybe", "rank 3 finds the disk full (train.py:88)"),
+    ("RuntimeError", "[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598",
+     "disk-full", "maybe", "rank 3 could not write all of a file with torch.save"),
+    ("FileNotFoundError", "[Errno 2] No such file or directory: '/data/x.bin'",
+     "file-missing", "maybe", "rank 3 finds no file or directory /data/x.bin"),
+    ("RuntimeError", "Parent directory /nope does not exist.",
+     "file-missing", "maybe", "rank 3 finds no file or dir"),
+    ("OutOfMemoryError", ("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+      "79.11 GiB"),
+     "cuda-oom", "maybe", "rank 3 ran out of GPU memory"),
+    ("MemoryError", "", "host-oom", "maybe", "rank 3 ran out of host memory"),
+    ("RuntimeError", ("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't "
+      "allocate memory: you tried to allocate 140737488355328 bytes. Error code 12 (Cannot allocate memory)"),
+     "host-oom", "maybe", "rank 3 ran out of host memory"),
+    ("RuntimeError", ("DataLoader worker (pid 18553) is killed by signal: Bus error. It is possible "
+      "that dataloader's workers are out of shared memory. Please try to raise your shared memory limit."),
+     "segfault", "maybe", "rank 3 lost a worker of its data loader to a bus error"),
+    ("RuntimeError", "DataLoader worker (pid(s) 7, 8) is killed by signal: Killed. ",
+     "killed", "maybe", "rank 3 lost"),
+    ("RuntimeError", "CUDA error: uncorrectable ECC error encountered",
+     "ecc", "yes", "rank 3 hit an uncorrectable"),
+    ("AcceleratorError", ("CUDA error: device-side assert triggered\nCUDA kernel errors might be "
+      "asynchronously reported"),
+     "cuda-error", "maybe", "rank 3 failed on its GPU: device-side assert triggered"),
+    ("RuntimeError", "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be",
+     "cuda-error", "maybe", "rank 3 failed on its GPU: an illegal memory access was encountered (train.py:88)"),
+    ("RuntimeError", "CUDA error: no kernel image is available for execution on the device",
+     "cuda-error", "no", "rank 3 cannot use a GPU: no kernel image is available for execution"),
+    ("AssertionError", "Torch not compiled with CUDA enabled",
+     "cuda-error", "no", "rank 3 cannot use a GPU: Torch not"),
+    ("AssertionError", "loss is nan",
+     "nan", "maybe", "rank 3 stopped at numbers that are not finite: AssertionError"),
+    ("AssertionError", "shapes", "assertion", "maybe", "rank 3 raised AssertionError: shapes at train.py:88"),
+    ("KeyboardInterrupt", "", "terminated", "yes", "rank 3 was interrupted"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "text", "named", "retry", "says"), EXCEPTIONS)
+def test_what_an_exception_means(kind: str, text: str, named: str, retry: str, says: str) -> None:
+    found = of(kind, text)
+    assert (found.kind, found.retry, found.symptom) == (named, retry, False)
+    assert found.text.startswith(says)
+    assert found.remedy
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "named"),
+    [
+        ("RuntimeError", f"{GLOO}/pair.cc:553] Connection closed by peer [127.0.0.1]:14724.", "peer-gone"),
+        ("RuntimeError", f"{GLOO}/pair.cc:537] Read error [127.0.0.1]:738: Connection reset by peer.", "peer-gone"),
+        ("DistBackendError", "NCCL error: remote process exited or there was a network error", "peer-gone"),
+        ("RuntimeError", f"{GLOO}/unbound_buffer.cc:78] Timed out waiting 3000ms for recv operation", "timeout"),
+        ("DistStoreError", "Timed out after 2 seconds waiting for clients. 1/2 clients joined.", "timeout"),
+        ("DistNetworkError", "The client socket has timed out after 2000ms while trying to connect to (10.0.0.9, 1).",
+         "connect-timeout"),
+        ("ConnectionResetError", "[Errno 104] Connection reset by peer", "connection"),
+    ],
+)  # fmt: skip
+def test_what_only_says_that_another_is_gone(kind: str, text: str, named: str) -> None:
+    found = of(kind, text)
+    assert (found.kind, found.retry, found.symptom, found.key) == (named, "maybe", True, "")
+
+
+LINES = [
+    (2, ["usage: t.py [-h] [--lr LR]", "t.py: error: unrecognized arguments: --nope"], "usage", "no",
+     "rank 0 refused its arguments: unrecognized arguments: --nope"),
+    (2, ["/usr/bin/python: can't open file '/x/t.py': [Errno 2] No such file or directory"], "file-missing", "no",
+     "rank 0 finds no script /x/t.py"),
+    (2, ["no words"], "exit-silent", "maybe", "rank 0 ended with exit code 2"),
+    (127, ["train.sh: line 3: trainer: command not found"], "not-executable", "no",
+     "rank 0 could not execute a command (exit code 127): train.sh: line 3: trainer: command not found"),
+    (1, ["/usr/bin/python: No module named trainer"], "import-missing", "no", "rank 0 finds no module named trainer"),
+    (1, ["out of luck"], "exit-silent", "maybe", "rank 0 ended with exit code 1"),
+    (137, [], "killed", "yes", "rank 0 was ended by SIGKILL from outside"),
+    (-9, [], "killed", "yes", "rank 0 was ended by SIGKILL from outside"),
+    (-15, [], "terminated", "yes", "rank 0 was ended by SIGTERM, which distui did not send"),
+    (-11, [], "segfault", "maybe", "rank 0 was ended by SIGSEGV"),
+    (-7, [], "segfault", "maybe", "rank 0 was ended by SIGBUS"),
+    (-6, ["terminate called without an active exception"], "exit-abort", "maybe",
+     "rank 0 crashed at interpreter exit (SIGABRT), after its script had ended"),
+    (-6, ["[rank0]:[E12] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=6)",
+          "terminate called after throwing an instance of 'c10::DistBackendError'"], "timeout", "maybe",
+     "rank 0 waited for a collective until the time limit (SIGABRT)"),
+    (-6, ["terminate called after throwing an instance of 'c10::AcceleratorError'",
+          "  what():  CUDA error: an illegal memory access was encountered"], "cuda-error", "maybe",
+     "rank 0 failed on its GPU: an illegal memory access was encountered (SIGABRT)"),
+    (-6, [], "abort", "maybe", "rank 0 was ended by SIGABRT"),
+    (None, [], "lost", "maybe", "rank 0 ended, and nobody saw how"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "lines", "named", "retry", "says"), LINES)
+def test_what_a_code_and_the_last_lines_mean(
+    code: int | None, lines: list[str], named: str, retry: str, says: str
+) -> None:
+    found = classify(Death(0, code, {}, lines))
+    assert (found.kind, found.retry) == (named, retry)
+    assert found.text.startswith(says)
+
+
+def test_a_crash_after_the_end_of_the_script_needs_no_restart() -> None:
+    for code in (-6, -11):
+        found = classify(Death(0, code, {}, (), finished=True))
+        assert (found.kind, found.retry) == ("exit-abort", "no")
+    assert classify(Death(0, 1, {}, (), finished=True)).kind == "exit-silent"
+
+
+def test_the_kernel_has_the_last_word_on_memory() -> None:
+    found = classify(Death(2, -9, {}, (), oom="kernel log: Killed process 7"))
+    assert (found.kind, found.retry) == ("host-oom", "maybe")
+    assert found.text == "rank 2 was killed for memory by the kernel (kernel log: Killed process 7)"
+
+
+def test_only_what_comes_at_once_and_again_is_hopeless_while_importing() -> None:
+    assert of("NameError", "x", importing=True).retry == "no"
+    assert of("RuntimeError", "x", importing=True).retry == "maybe"
+    assert of("NameError", "x", importing=True, step=None).retry == "maybe", "whether it trained is unknown"
+    later = of("NameError", "x", importing=True, step=7)
+    assert (later.kind, later.retry) == ("exception", "maybe")
+
+
+def test_a_worker_of_a_data_loader_is_quoted() -> None:
+    carried = (
+        "Caught FileNotFoundError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+        '  File "/env/lib/python3.11/site-packages/torch/utils/data/_utils/fetch.py", line 54, in fetch\n'
+        "    data = [self.dataset[idx]]\n"
+        '  File "/job/data.py", line 5, in __getitem__\n'
+        "FileNotFoundError: [Errno 2] No such file or directory: '/data/nope.bin'\n"
+    )
+    found = of("FileNotFoundError", carried)
+    assert found.text == "rank 3 finds no file or directory /data/nope.bin (data.py:5)"
+    assert found.where == "/job/data.py:5"
+
+
+def test_an_exception_that_led_to_it_is_believed_of_few_things_only() -> None:
+    full = of("RuntimeError", "saving failed", before=["OSError: [Errno 28] No space left on device"])
+    assert full.kind == "disk-full"
+    tried = of("RuntimeError", "no attention", before=["ModuleNotFoundError: No module named 'flash_attn'"])
+    assert tried.kind == "exception", "scripts go on without a module that they can do without"
+
+
+def test_the_same_failure_has_the_same_key_whatever_its_numbers() -> None:
+    one = of("ValueError", "bad object at 0x7f00 in batch 17")
+    other = of("ValueError", "bad object at 0x7eff in batch 4")
+    elsewhere = of("ValueError", "bad object at 0x7f00 in batch 17", where="/job/train.py:90")
+    assert one.key == other.key != ""
+    assert one.key != elsewhere.key
+
+
+def test_the_first_is_the_earliest_that_failed_of_itself() -> None:
+    victim = of("RuntimeError", f"{GLOO}/pair.cc:553] Connection closed by peer", time=1.0)
+    culprit, later = of("ValueError", "x", time=2.0), of("KeyError", "y", time=3.0)
+    assert first_of([later, victim, culprit]) is culprit
+    assert first_of([]) is None
+
+
+MERGED = """\
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/job/me.py", line 6, in <module>
+[rank1]:     main()
+[rank1]:   File "/env/lib/python3.11/site-packages/torch/x.py", line 9, in step
+[rank1]: torch.distributed.DistNetworkError: no way
+W1120 torch/distributed/elastic/multiprocessing/api.py:1010] Sending process 7 closing signal SIGTERM
+Traceback (most recent call last):
+  File "/env/bin/torchrun", line 8, in <module>
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+"""
+
+
+def test_an_exception_is_found_in_the_merged_output_of_a_launcher() -> None:
+    found = in_lines(MERGED.splitlines())
+    assert found == {
+        "type": "DistNetworkError",
+        "text": "no way",
+        "where": "/job/me.py:6",
+        "importing": False,
+    }
+    assert in_lines(["ValueError: only a word"]) == {}
+
+
+def test_a_note_names_the_users_own_line() -> None:
+    code = compile("import json\ndef f():\n    json.loads('{')\nf()\n", "/job/train.py", "exec")
+    try:
+        exec(code, {})
+    except ValueError as error:
+        noted = note_of(type(error), error, error.__traceback__)
+    assert noted["where"] == "/job/train.py:3"
+    assert (noted["type"], noted["importing"], noted["python"]) == (
+        "JSONDecodeError",
+        False,
+        sys.executable,
+    )
+
+
+def test_a_note_of_a_syntax_error_names_its_own_file() -> None:
+    try:
+        compile("def f(:\n", "/job/broken.py", "exec")
+    except SyntaxError as error:
+        noted = note_of(type(error), error, error.__traceback__)
+    assert (noted["where"], noted["importing"]) == ("/job/broken.py:1", True)
+
+
+def test_a_long_text_keeps_both_ends() -> None:
+    noted = note_of(ValueError, ValueError("a" * 5000 + "the end"), None)
+    assert len(noted["text"]) < 2100
+    assert noted["text"].endswith("the end")
