@@ -2,12 +2,276 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from ...model import Finding
+from ...model import Finding, Pulse, RankPhase, RunPhase, Site, Stall
+from . import naming, places, progress, waits
+from .places import Kind
 from .view import View
+
+WAIT_S, TOGETHER_S, UNMET_S = 8.0, 12.0, 20.0
+"""How long a rank must have waited for the others: to count at all; for connections that get no answer, other addresses
+or sizes; and where all ranks are there and do not meet."""
+SYN_LOOKS = 2
+
+
+class Comer(NamedTuple):
+    """A rank that is in init_process_group, or that makes another group."""
+
+    rank: int
+    pulse: Pulse
+    since: float
+    """Unix time of the first look that found it there."""
+    op: str
+    inner: Site
+
+    @property
+    def waited(self) -> float:
+        return self.pulse.at - self.since
 
 
 def find(view: View) -> Iterable[Finding]:
     """See the module."""
-    return ()
+    if view.state.phase not in (RunPhase.STARTING, RunPhase.RUNNING) or not view.history:
+        return ()
+    there = [comer for rank, pulses in view.history.items() if (comer := _comer(view, rank, pulses))]
+    if not any(comer.waited >= WAIT_S for comer in there):
+        return ()
+    return _alarms(view, there) or _waiting(view, there)
+
+
+def alarms(view: View) -> list[Finding]:
+    """What is wrong with the start for certain."""
+    return [one for one in find(view) if one.severity != "info"]
+
+
+def _comer(view: View, rank: int, pulses: Sequence[Pulse]) -> Comer | None:
+    if not pulses or waits.ended(view, rank):
+        return None
+    newest = pulses[-1]
+    if newest.step or newest.active or not places.distributed(newest.stack):
+        return None
+    where = places.place(newest.stack)
+    if where.kind is not Kind.STORE:
+        return None
+    since = newest.at
+    for one in reversed(pulses):
+        if progress.works(one, newest) or places.place(one.stack) != where:
+            break
+        since = one.at
+    inner = next(site for site in newest.stack if places.place((site,)).kind is Kind.STORE)
+    return Comer(rank, newest, since, where.op, inner)
+
+
+def _alarms(view: View, there: Sequence[Comer]) -> list[Finding]:
+    long = [comer for comer in there if comer.waited >= WAIT_S]
+    cut = unanswered(view, long)
+    if cut:
+        return cut
+    sizes = _sizes(view, there)
+    if sizes is not None:
+        return [sizes]
+    other = _masters(view, there) or _unmet(view, there) or _ended(view, there)
+    return [other] if other is not None else []
+
+
+def unanswered(view: View, comers: Sequence[Comer]) -> list[Finding]:
+    """Connections that get no answer: one finding for each address."""
+    found: dict[str, dict[int, Stall]] = {}
+    for comer in comers:
+        pulses = view.history[comer.rank]
+        for stall in comer.pulse.stalls:
+            looks = sum(any(_alike(one, stall) for one in pulse.stalls) for pulse in pulses)
+            if stall.state == "SYN_SENT" and looks >= SYN_LOOKS:
+                found.setdefault(stall.remote, {}).setdefault(comer.rank, stall)
+    return [_unreachable(view, remote, comers, tuple(sorted(by))) for remote, by in list(found.items())[:4]]
+
+
+def _alike(one: Stall, other: Stall) -> bool:
+    return one.state == other.state and one.remote == other.remote
+
+
+def _unreachable(view: View, remote: str, comers: Sequence[Comer], ranks: tuple[int, ...]) -> Finding:
+    first = next(comer for comer in comers if comer.rank == ranks[0])
+    master = first.pulse.master or ""
+    to_master = bool(master) and remote.rpartition(":")[2] == master.rpartition(":")[2]
+    who, get = naming.who(view.state, ranks), naming.verb(ranks, "gets", "get")
+    if to_master:
+        said = master if master == remote else f"{master} ({remote})"
+        text = f"{who} {get} no answer from MASTER_ADDR:MASTER_PORT {said}"
+        remedy = (
+            "set MASTER_ADDR to an address of rank 0's node that the others can reach, and look at firewall and route "
+            "to that port"
+        )
+    else:
+        text = f"{who} {get} no answer from {remote}, where another rank says that it listens"
+        remedy = (
+            "name an interface that all nodes reach each other by: NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME; "
+            "look at firewall and route"
+        )
+    return _finding(
+        view, "start-unreachable", ranks, text, remedy, comers,
+        [f"{naming.ranks_text(ranks)}: connections to {remote} get no answer to their SYN"],
+    )  # fmt: skip
+
+
+def _sizes(view: View, there: Sequence[Comer]) -> Finding | None:
+    """World sizes that differ, or a rank beyond its own."""
+    if not any(comer.waited >= WAIT_S for comer in there):
+        return None
+    told = {rank: size for rank, pulses in view.history.items() if (size := pulses[-1].world_size)}
+    groups = _grouped(told)
+    if len(groups) > 1:
+        (most, usual), (few, other) = groups[0], groups[1]
+        text = (
+            f"{naming.who(view.state, other)} {naming.verb(other, 'has', 'have')} WORLD_SIZE {few}, "
+            f"{naming.ranks_text(usual)} {naming.verb(usual, 'has', 'have')} {most}"
+        )
+        said = [f"{naming.who(view.state, ranks)}: WORLD_SIZE={size}" for size, ranks in groups[:4]]
+    else:
+        other = tuple(rank for rank, size in sorted(told.items()) if size.isdecimal() and rank >= int(size))
+        if not other:
+            return None
+        text = f"{naming.who(view.state, other)} cannot be in a world of WORLD_SIZE {told[other[0]]}"
+        said = [f"RANK={other[0]}, WORLD_SIZE={told[other[0]]}"]
+    return _finding(
+        view, "start-world-size", other, text, "give every rank the same WORLD_SIZE: nodes × ranks a node", there,
+        said,
+    )  # fmt: skip
+
+
+def _grouped(told: Mapping[int, str]) -> list[tuple[str, tuple[int, ...]]]:
+    """Values and who has them; the commonest first, then that of the lowest rank."""
+    found: dict[str, list[int]] = {}
+    for rank in sorted(told):
+        found.setdefault(told[rank], []).append(rank)
+    return [(value, tuple(ranks)) for value, ranks in sorted(found.items(), key=lambda one: -len(one[1]))]
+
+
+def _masters(view: View, there: Sequence[Comer]) -> Finding | None:
+    """Ranks that look for rank 0 at different addresses."""
+    groups = _grouped({comer.rank: _plain(comer.pulse.master) for comer in there if comer.pulse.master})
+    ports = {address.rpartition(":")[2] for address, _ in groups}
+    patience = TOGETHER_S if len(ports) > 1 else UNMET_S
+    if len(groups) < 2 or not any(comer.waited >= patience for comer in there):
+        return None
+    (most, usual), (few, other) = groups[0], groups[1]
+    text = (
+        f"{naming.who(view.state, other)} {naming.verb(other, 'looks', 'look')} for rank 0 at {few}, "
+        f"{naming.ranks_text(usual)} at {most}"
+    )
+    return _finding(
+        view, "start-unreachable", other, text,
+        "give every rank the same MASTER_ADDR and MASTER_PORT: an address of rank 0's node that all can reach", there,
+        [f"{naming.who(view.state, ranks)}: MASTER_ADDR:MASTER_PORT {address}" for address, ranks in groups[:4]],
+    )  # fmt: skip
+
+
+def _plain(master: str | None) -> str:
+    host, _, port = (master or "").rpartition(":")
+    return f"{'127.0.0.1' if host in ('localhost', '::1', '[::1]') else host}:{port}"
+
+
+def _unmet(view: View, there: Sequence[Comer]) -> Finding | None:
+    """All ranks look for rank 0's store, and none finds it."""
+    expected = _expected(view)
+    seeking = [
+        comer for comer in there if comer.inner.file.endswith("/rendezvous.py") and comer.waited >= UNMET_S
+    ]
+    if not expected or len(seeking) < expected or not seeking[0].pulse.master:
+        return None
+    ranks = tuple(sorted(comer.rank for comer in seeking))
+    text = f"all {len(ranks)} ranks are there, and nobody answers at MASTER_ADDR:MASTER_PORT {seeking[0].pulse.master}"
+    return _finding(
+        view, "start-unreachable", ranks, text,
+        "set MASTER_ADDR to an address of rank 0's node and MASTER_PORT to a free port there", there,
+        [f"every rank waits in {naming.site_text(seeking[0].inner)} for the store of rank 0"],
+    )  # fmt: skip
+
+
+def _ended(view: View, there: Sequence[Comer]) -> Finding | None:
+    """A rank that ended before it came."""
+    gone = tuple(rank for rank in sorted(view.state.ranks) if waits.ended(view, rank))
+    starts = any(comer.op == "init_process_group" and comer.waited >= WAIT_S for comer in there)
+    if not gone or not starts:
+        return None
+    ranks = sorted(comer.rank for comer in there)
+    text = (
+        f"{naming.who(view.state, gone)} ended before the process group was there; {naming.ranks_text(ranks)} "
+        f"{naming.verb(ranks, 'waits', 'wait')} in {there[0].op}"
+    )
+    return _finding(
+        view, "hang-gone", gone, text, "let every rank of the group call init_process_group", there,
+        [f"rank {rank}: exit code {view.state.ranks[rank].exit_code}" for rank in gone[:4]],
+    )  # fmt: skip
+
+
+def _expected(view: View) -> int:
+    """How many ranks there have to be; 0 when nobody knows."""
+    told = {pulses[-1].world_size for pulses in view.history.values()} - {None}
+    said = next(iter(told)) if len(told) == 1 else None
+    if said is not None and said.isdecimal():
+        return int(said)
+    return view.state.attempts[-1].world_size if view.state.attempts else 0
+
+
+def _waiting(view: View, there: Sequence[Comer]) -> list[Finding]:
+    """Who is not there yet, and what it does instead."""
+    ranks = tuple(sorted(comer.rank for comer in there if comer.waited >= WAIT_S))
+    first = next(comer for comer in there if comer.rank == ranks[0])
+    absent = sorted(set(range(_expected(view))) - {comer.rank for comer in there})
+    if not absent or first.op != "init_process_group":
+        if first.waited < TOGETHER_S:
+            return []
+        text = f"{naming.who(view.state, ranks)} {naming.verb(ranks, 'waits', 'wait')} in {first.op} for the others"
+    else:
+        wait = f"{naming.verb(ranks, 'waits', 'wait')} in {first.op}"
+        text = f"{naming.who(view.state, ranks)} {wait}; {naming.who(view.state, absent)} not there yet"
+        text = text.replace(" not there yet", f" {naming.verb(absent, 'is', 'are')} not there yet")
+    said = list(_reasons(view, absent))
+    return [_finding(view, "start-waiting", ranks, text, _NOTHING, there, said, severity="info")]
+
+
+_NOTHING = "nothing, if they still import or load; else look at the logs of the ranks that are not there"
+
+
+def _reasons(view: View, absent: Sequence[int]) -> Iterable[str]:
+    """What absent ranks do, equal ones together."""
+    found: dict[str, list[int]] = {}
+    for rank in absent:
+        found.setdefault(_reason(view, rank), []).append(rank)
+    for reason, ranks in list(found.items())[:6]:
+        yield f"{naming.who(view.state, ranks)}: {reason}"
+
+
+def _reason(view: View, rank: int) -> str:
+    known, pulses = view.state.ranks.get(rank), view.history.get(rank, ())
+    if known is None:
+        return "no such rank was started here"
+    if known.phase is RankPhase.STARTING and known.pid is None:
+        return "no process yet"
+    if waits.ended(view, rank):
+        return f"ended ({known.phase})"
+    if not pulses or not pulses[-1].hook:
+        return "its hook does not answer" if pulses else "nothing is heard of it"
+    if pulses[-1].torch is False:
+        return "torch.distributed is not imported yet"
+    does = progress.doing(pulses, hooked=True)
+    own = places.users(does.stack, 1)
+    if does.mode is progress.Mode.ASLEEP and own:
+        return f"sleeps at {naming.site_text(own[0])}"
+    return "has not called init_process_group" if not pulses[-1].groups else "has a process group already"
+
+
+def _finding(
+    view: View, known: str, ranks: Sequence[int], text: str, remedy: str, there: Sequence[Comer],
+    said: Iterable[str], severity: str = "error",
+) -> Finding:  # fmt: skip
+    nodes = naming.nodes_of(view.state, ranks)
+    wait = sorted(comer.rank for comer in there)
+    return Finding(
+        known, severity, text, role="cause" if severity != "info" else "fact", rank=ranks[0],
+        ranks=tuple(ranks) if len(ranks) > 1 else (), node=nodes[0] if len(nodes) == 1 else None, remedy=remedy,
+        evidence=(*said, f"{naming.who(view.state, wait)} {naming.verb(wait, 'is', 'are')} in {there[0].op}"),
+    )  # fmt: skip

@@ -1,0 +1,79 @@
+"""How findings name ranks, nodes, places and times, so that all of them read alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+from ...model import Collective, Site
+from ...state import RunState
+
+MOST = 12
+"""Spans of ranks that one sentence names."""
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """[0, 1, 3] → "0, 1, 3"; [0, 1, 2, 5] → "0-2, 5"."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    shown: list[str] = []
+    for low, high in found:
+        shown.extend([f"{low}-{high}"] if high > low + 1 else [str(one) for one in range(low, high + 1)])
+    return ", ".join(shown[:MOST]) + " …" * (len(shown) > MOST)
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """ "rank 2", "ranks 0, 1, 3"."""
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {spans(ranks)}"
+
+
+def host(state: RunState, node: int) -> str:
+    """What a user calls a node."""
+    known = state.nodes.get(node)
+    return (known.host if known is not None else "") or f"node {node}"
+
+
+def nodes_of(state: RunState, ranks: Iterable[int]) -> list[int]:
+    """Numbers of the nodes that some ranks are on."""
+    return sorted({state.ranks[rank].place.node for rank in ranks if rank in state.ranks})
+
+
+def several(state: RunState) -> bool:
+    """Whether ranks are on more than one node, so that a node has to be named."""
+    return len(nodes_of(state, state.ranks)) > 1
+
+
+def who(state: RunState, ranks: Sequence[int]) -> str:
+    """ "rank 9 on gpu-b"; the node only where there are several, and where it is one."""
+    nodes = nodes_of(state, ranks)
+    where = f" on {host(state, nodes[0])}" if len(nodes) == 1 and several(state) else ""
+    return ranks_text(ranks) + where
+
+
+def site_text(site: Site) -> str:
+    """ "train.py:33 load"."""
+    return f"{site.file.rpartition('/')[2]}:{site.line} {site.name}"
+
+
+def stack_text(sites: Iterable[Site]) -> str:
+    """Frames of a stack, innermost first, as one line."""
+    return ", ".join(site_text(site) for site in sites)
+
+
+def clock(at: float) -> str:
+    """ "20:41:07 UTC"."""
+    return time.strftime("%H:%M:%S UTC", time.gmtime(at))
+
+
+def call_text(call: Collective) -> str:
+    """ "all_reduce #42"; one that only a stack tells of has no number."""
+    return f"{call.op} #{call.seq}" if call.seq and not call.p2p else call.op
+
+
+def verb(ranks: Sequence[int], one: str, many: str) -> str:
+    """The form that goes with the number of ranks."""
+    return one if len(ranks) == 1 else many

@@ -1,0 +1,275 @@
+"""Who the others wait for, and what it does."""
+
+from __future__ import annotations
+
+import pytest
+
+from distui.runners.model import Group, RankPhase, RunPhase, Site
+
+from .hang_rig import (
+    END,
+    IN_ALL_REDUCE,
+    IN_BARRIER,
+    IN_LOADER,
+    IN_MONITORED,
+    IN_NEW_GROUP,
+    IN_RECV,
+    IN_SAVE,
+    LOAD,
+    NOW,
+    PYTHON,
+    STEP,
+    TORCH,
+    Made,
+    call,
+    only,
+    quiet,
+    series,
+    waiting,
+)  # fmt: skip
+
+
+def test_a_sleeping_rank_is_named_with_its_line() -> None:
+    made = Made().wait([0, 1, 3]).add(series(2, LOAD, enqueued=41))
+    found = only(made.hang())
+    assert (found.id, found.severity, found.role, found.rank, found.node) == (
+        "hang-not-joined", "error", "cause", 2, 0,
+    )  # fmt: skip
+    assert found.text == "rank 2 sleeps at train.py:33 load; ranks 0, 1, 3 wait for it in all_reduce #42"
+    assert found.since == NOW - 14
+    assert found.evidence[:3] == (
+        "ranks 0, 1, 3 wait in all_reduce #42 of default_pg (train.py:50 step) since 20:40:53 UTC",
+        "rank 2 called 41 collectives of default_pg",
+        "stack of rank 2: train.py:33 load, train.py:70 main, train.py:80 <module>",
+    )
+
+
+def test_nodes_are_named_where_there_are_several() -> None:
+    made = Made(ranks=16, nodes=2).wait([*range(9), *range(10, 16)]).add(series(9, LOAD, enqueued=41))
+    found = only(made.hang())
+    assert found.text.startswith("rank 9 on gpu-b sleeps at train.py:33 load; ranks 0-8, 10-15 wait")
+    assert found.node == 1
+
+
+def test_ranks_that_sleep_at_one_place_make_one_finding() -> None:
+    made = (
+        Made(ranks=16, nodes=2)
+        .wait(range(8))
+        .add(*(series(rank, LOAD, enqueued=41) for rank in range(8, 16)))
+    )
+    found = only(made.hang())
+    assert found.text.startswith("ranks 8-15 on gpu-b sleep at train.py:33 load; ranks 0-7 wait for them")
+    assert (found.rank, found.ranks) == (8, tuple(range(8, 16)))
+
+
+def test_the_text_stays_while_time_goes_on() -> None:
+    made = Made().wait([0, 1, 3]).add(series(2, LOAD, enqueued=41))
+    later = Made().wait([0, 1, 3], end=NOW + 30).add(series(2, LOAD, enqueued=41, end=NOW + 30))
+    assert made.hang() == later.hang()
+
+
+@pytest.mark.parametrize(
+    ("stack", "known", "said"),
+    [
+        (IN_LOADER, "hang-loader", "waits for its data loader at train.py:70 main"),
+        (IN_SAVE, "hang-checkpoint", "sits in checkpoint I/O at train.py:61 keep"),
+        ((Site(PYTHON + "pdb.py", 10, "interaction"), *STEP), "hang-not-joined", "sits in the debugger at train.py:50"),
+        ((Site(PYTHON + "subprocess.py", 2004, "_try_wait"), *STEP), "hang-not-joined", "waits for a process that"),
+        ((Site(PYTHON + "threading.py", 331, "wait"), *STEP), "hang-not-joined", "waits for a lock, a queue or"),
+    ],
+)  # fmt: skip
+def test_where_a_rank_sleeps_makes_the_verdict(stack: tuple[Site, ...], known: str, said: str) -> None:
+    found = only(Made().wait([0, 1, 3]).add(series(2, stack, enqueued=41)).hang())
+    assert found.id == known
+    assert found.text.startswith(f"rank 2 {said}")
+    assert found.remedy
+
+
+def test_a_stopped_rank() -> None:
+    made = Made().wait([0, 1, 3]).add(series(2, (), state="T", hook=False, groups=()))
+    found = only(made.hang())
+    assert (found.id, found.rank, found.severity) == ("hang-stopped", 2, "error")
+    assert "kernel state of pid 102: T (stopped)" in found.evidence
+    assert "distui signal RUN CONT --rank 2" in found.remedy
+
+
+def test_a_rank_stopped_within_the_collective() -> None:
+    inside = waiting(2)[:4]
+    silent = series(2, (), state="T", hook=False, groups=(), looks=4)
+    found = only(Made().wait([0, 1, 3]).add((*inside[:4], *silent)).hang())
+    assert found.id == "hang-stopped"
+
+
+def test_a_stopped_rank_counts_also_where_no_recorder_tells_who_waits() -> None:
+    made = Made(ranks=2).add(
+        series(0, STEP, share=0.9, recorder=False), series(1, (), state="T", hook=False, groups=())
+    )
+    assert only(made.hang()).id == "hang-stopped"
+
+
+def test_a_rank_that_ended_well_before_the_others() -> None:
+    made = Made().wait([0, 1, 3]).add(series(2, END, enqueued=41)).end(2)
+    found = only(made.hang())
+    assert (found.id, found.rank) == ("hang-gone", 2)
+    assert found.text.startswith(
+        "rank 2 ended with exit code 0; ranks 0, 1, 3 wait for it in all_reduce #42"
+    )
+    assert "drop_last" in found.remedy
+    assert "Join" in found.remedy
+
+
+def test_a_killed_rank() -> None:
+    made = Made().wait([0, 1, 3]).end(2, RankPhase.KILLED, None, "SIGKILL")
+    assert only(made.hang()).text.startswith("rank 2 was ended by SIGKILL; ranks 0, 1, 3 wait for it")
+
+
+def test_a_c_call_that_keeps_the_lock() -> None:
+    before = series(2, LOAD, enqueued=41, looks=2, end=NOW - 12)
+    silent = series(2, LOAD, hook=False, groups=(), looks=5, sites=None)
+    found = only(Made().wait([0, 1, 3]).add((*before, *silent)).hang())
+    assert (found.id, found.severity) == ("hang-c-call", "error")
+    assert found.text.startswith("rank 2 sits in a C call that keeps Python's lock at train.py:33 load")
+
+
+def test_a_c_call_that_computes_is_told_later_and_as_a_warning() -> None:
+    silent = series(2, LOAD, hook=False, groups=(), share=1.0, sites=None)
+    assert quiet(Made().wait([0, 1, 3]).add(silent).hang())
+    found = only(Made().wait([0, 1, 3], call(42, age=21)).add(silent).hang())
+    assert (found.id, found.severity) == ("hang-c-call", "warn")
+
+
+def test_a_loop_in_python() -> None:
+    spin = (Site("/job/train.py", 34, "spin"), *LOAD)
+    made = Made().wait([0, 1, 3], call(42, age=21)).add(series(2, spin, share=0.95, enqueued=41, state="R"))
+    found = only(made.hang())
+    assert (found.id, found.severity, found.rank) == ("hang-python", "warn", 2)
+    assert found.text.startswith("rank 2 loops at train.py:34 spin; ranks 0, 1, 3 wait for it")
+
+
+def test_the_chain_is_followed_to_its_end() -> None:
+    """Ranks 0 and 1 wait in their tp group; rank 3 of the next waits in dp for rank 1's peer, that is asleep."""
+    tp0, tp1, dp1 = ("tp", (0, 1)), ("tp", (2, 3)), ("dp", (1, 3))
+    groups = {
+        0: (Group("tp", (0, 1), 8, 7),),
+        1: (Group("tp", (0, 1), 7, 7), Group("dp", (1, 3), 5, 4)),
+        2: (Group("tp", (2, 3), 8, 7),),
+        3: (Group("tp", (2, 3), 7, 7), Group("dp", (1, 3), 4, 4)),
+    }
+    assert tp0 != tp1 != dp1
+    made = Made().add(
+        waiting(0, call(8, group="tp"), groups=groups[0]),
+        waiting(1, call(5, group="dp"), groups=groups[1]),
+        waiting(2, call(8, group="tp"), groups=groups[2]),
+        series(3, LOAD, groups=groups[3]),
+    )
+    found = only(made.hang())
+    assert (found.id, found.rank) == ("hang-not-joined", 3)
+    assert found.text.startswith("rank 3 sleeps at train.py:33 load; ranks 0-2 wait for it")
+    assert any("rank 0 waits in all_reduce #8 of group tp" in line for line in found.evidence)
+
+
+def test_a_circle_is_told_as_one() -> None:
+    made = Made(ranks=2).add(
+        waiting(0, call(5, group="a"), groups=(Group("a", (0, 1), 5, 4), Group("b", (0, 1), 2, 2))),
+        waiting(1, call(3, group="b"), groups=(Group("b", (0, 1), 3, 2), Group("a", (0, 1), 4, 4))),
+    )
+    found = only(made.hang())
+    assert found.id == "hang-mismatch"
+    assert found.text == (
+        "ranks wait for each other: rank 0 in all_reduce #5 of group a; rank 1 in all_reduce #3 of group b"
+    )
+
+
+def test_a_sleeper_among_asynchronous_collectives_is_no_circle() -> None:
+    """NCCL's calls return at once: rank 1 has called one collective, sleeps, and has the others wait in another."""
+    made = Made(ranks=2).add(
+        waiting(0, call(5, group="a"), groups=(Group("a", (0, 1), 5, 4), Group("b", (0, 1), 2, 2))),
+        waiting(
+            1, call(3, group="b"), stack=LOAD, groups=(Group("b", (0, 1), 3, 2), Group("a", (0, 1), 4, 4))
+        ),
+    )
+    found = only(made.hang())
+    assert (found.id, found.rank) == ("hang-not-joined", 1)
+
+
+def test_a_receive_without_a_known_peer_names_the_sleeper_outside() -> None:
+    made = Made(ranks=3).add(series(0, IN_RECV), series(1, IN_RECV), series(2, LOAD))
+    found = only(made.hang())
+    assert (found.id, found.rank) == ("hang-not-joined", 2)
+    assert "ranks 0, 1 wait for it in recv" in found.text
+
+
+def test_a_receive_says_nothing_while_somebody_outside_works() -> None:
+    busy = series(2, STEP, share=0.9, sites=6)
+    assert quiet(Made(ranks=3).add(series(0, IN_RECV), series(1, LOAD), busy).hang())
+
+
+def test_a_rank_in_something_that_is_not_recorded() -> None:
+    made = Made().wait([0, 1, 3]).add(series(2, IN_MONITORED, enqueued=41))
+    found = only(made.hang())
+    assert (found.id, found.rank) == ("hang-mismatch", 2)
+    assert found.text.startswith(
+        "rank 2 is in monitored_barrier at train.py:77 finish where ranks 0, 1, 3 are in"
+    )
+
+
+def test_a_rank_that_makes_a_group() -> None:
+    made = Made().wait([0, 1, 3]).add(series(2, IN_NEW_GROUP, enqueued=41))
+    found = only(made.hang())
+    assert (found.id, found.rank) == ("hang-mismatch", 2)
+    assert "rank 2 is in new_group at train.py:77 finish" in found.text
+
+
+def test_no_verdict_says_which_data_is_missing() -> None:
+    made = Made().wait([0, 1, 3], call(42, age=61)).add(series(2, (), hook=False, groups=()))
+    made.state.ranks[2].hook = None
+    found = only(made.hang())
+    assert (found.id, found.severity) == ("hang-no-verdict", "info")
+    assert found.text.endswith("nothing tells why: rank 2 has no hook that answers")
+    assert Made().wait([0, 1, 3], call(42, age=40)).hang() == []
+
+
+def test_all_in_one_recv_is_no_verdict() -> None:
+    made = Made(ranks=2).wait([0, 1], call(7, "recv", age=70, p2p=True))
+    found = only(made.hang())
+    assert found.id == "hang-no-verdict"
+    assert "is recorded nowhere" in found.text
+
+
+def test_a_rank_that_works_is_told_without_alarm() -> None:
+    within = (Site("/job/train.py", 91, "evaluate"), Site("/job/train.py", 88, "validate"), *STEP[1:])
+    busy = series(0, within, share=0.9, sites=5, enqueued=41)
+    assert Made().wait([1, 2, 3]).add(busy).hang() == []
+    found = only(Made().wait([1, 2, 3], call(42, age=31)).add(busy).hang())
+    assert (found.id, found.severity) == ("hang-not-joined", "info")
+    assert found.text == "rank 0 works in validate(); ranks 1-3 wait for it in all_reduce #42"
+
+
+def test_nothing_is_said_of_a_run_that_ends() -> None:
+    made = Made().wait([0, 1, 3]).add(series(2, LOAD, enqueued=41))
+    made.state.phase = RunPhase.STOPPING
+    assert made.hang() == []
+
+
+def test_old_news_of_a_rank_are_no_evidence() -> None:
+    made = Made().wait([0, 1, 3]).add(series(2, LOAD, enqueued=41, end=NOW - 20))
+    assert quiet(made.hang())
+
+
+def test_the_barrier_at_the_end_is_read_as_any_other() -> None:
+    made = (
+        Made(ranks=2)
+        .wait([0], call(42, "barrier", sites=END, what=""), stack=IN_BARRIER)
+        .add(series(1, LOAD))
+    )
+    assert only(made.add(series(1, LOAD, enqueued=41)).hang()).text.endswith(
+        "rank 0 waits for it in barrier #42"
+    )
+
+
+def test_many_ranks_are_judged_together() -> None:
+    made = Made(ranks=1024, nodes=8).wait(rank for rank in range(1024) if rank != 700)
+    found = only(made.add(series(700, LOAD, enqueued=41)).hang())
+    assert found.rank == 700
+    assert found.text.startswith("rank 700 on gpu-f sleeps")
+    assert IN_ALL_REDUCE[0].file.startswith(TORCH)
