@@ -156,12 +156,12 @@ def _looking(verbs: Verbs) -> None:
     verb = verbs.add_parser("status", help="everything that is true of a run now")
     _run(verb)
     _json(verb)
-    verb.set_defaults(verb="runs:status")
+    verb.set_defaults(verb="bundled:status")
     verb = verbs.add_parser("events", help="the journal of a run")
     _run(verb)
     verb.add_argument("-f", "--follow", action="store_true", help="go on with what comes")
     _json(verb)
-    verb.set_defaults(verb="runs:events")
+    verb.set_defaults(verb="bundled:events")
     verb = verbs.add_parser("wait", help="wait for a run; returns its outcome")
     _run(verb)
     verb.add_argument(
@@ -184,7 +184,7 @@ def _logs(verbs: Verbs) -> None:
     verb.add_argument("-f", "--follow", action="store_true", help="go on with what comes")
     verb.add_argument("--grep", default="", metavar="RE", help="only lines that match")
     verb.add_argument("--attempt", type=count, metavar="N", help="(default: the newest)")
-    verb.set_defaults(verb="logs:logs")
+    verb.set_defaults(verb="bundled:logs")
 
 
 def _changing(verbs: Verbs) -> None:

@@ -65,9 +65,9 @@ def test_what_the_ranks_do_is_told_as_one_view(hung: Run) -> None:
     assert [(part["called"], part["completed"]) for part in group["parts"]] == [(6, 5), (5, 5)]
     assert group["divergences"] == []
 
-    said = hung.distui("dump", "memory").fine().out.splitlines()
-    assert said[0].split() == ["rank", "resident", "peak"]
-    assert "Ranks 0, 1: no CUDA in this rank: there is no allocator to take a snapshot of." in said
+    lines = hung.distui("dump", "memory").fine().out.splitlines()
+    assert lines[0].split() == ["rank", "resident", "peak"]
+    assert "Ranks 0, 1: no CUDA in this rank: there is no allocator to take a snapshot of." in lines
     told = hung.distui("dump", "memory", "--json").fine().json()
     assert all(50 << 20 < one["rss_bytes"] <= one["max_rss_bytes"] for one in told["merged"])
 

@@ -163,8 +163,12 @@ def test_a_run_by_its_name(
     monkeypatch.setenv("XDG_STATE_HOME", str(log.parent))
     record = registry.new_record("trained")
     path = registry.create(record, b"{}", {})
-    code, _, err = run(capsys, "trained")
-    assert (code, err.startswith("distui: there are no logs of trained on this machine: ")) == (2, True)
+    code, out, _ = run(capsys, "trained")
+    assert code == 0
+    assert out.splitlines() == [
+        "Nothing stands against trained now.",
+        "  Missing: no logs of the newest attempt are on this machine.",
+    ]
     for attempt, text in (("001", "h:1:2 [0] NCCL WARN Too many open files"), ("002", LOG[10])):
         folder = path / f"node-0/attempt-{attempt}"
         folder.mkdir(parents=True)

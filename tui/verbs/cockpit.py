@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import sys
+from pathlib import Path
 
 from ...runners import registry
 from ...runners.errors import RunError
@@ -26,17 +28,28 @@ def attach(options: argparse.Namespace) -> int:
 
 
 def replay(options: argparse.Namespace) -> int:
-    """Open the record of a run that has ended."""
+    """Open the record of a run that has ended, or a bundle that another person exported."""
+    if options.run is not None and os.path.isfile(options.run):
+        check_terminal()
+        from ...runners.export.opening import opened
+
+        with opened(Path(options.run)) as manifest:
+            return show(manifest.run, True, options.ascii)
     entry = registry.resolve(options.run)
     if not registry.ended(entry):
         raise RunError(f"{entry.record.name} is live: `distui attach {entry.record.name}` opens it")
     return show(entry.record.run, True, options.ascii)
 
 
-def show(run: str | None, readonly: bool, ascii_only: bool) -> int:
-    """Run the cockpit and return its exit status."""
+def check_terminal() -> None:
+    """Raises RunError where there is none."""
     if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
         raise RunError("the cockpit needs a terminal: `distui status` and `distui logs` print text")
+
+
+def show(run: str | None, readonly: bool, ascii_only: bool) -> int:
+    """Run the cockpit and return its exit status."""
+    check_terminal()
     gc.disable()  # nothing of what a start makes is garbage; the app turns it on again
     from ..app import run_cockpit
     from ..source import LocalSource

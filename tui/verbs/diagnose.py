@@ -6,16 +6,22 @@ import argparse
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from ...runners import registry
+from ...runners.diagnosis import sources, standing
 from ...runners.diagnosis.document import behind, document
 from ...runners.diagnosis.parts import Communicator, Node
-from ...runners.diagnosis.reading import Reading, read
+from ...runners.diagnosis.reading import Reading
 from ...runners.diagnosis.verdict import Finding, Verdict, judge
-from ...runners.errors import NoSuchRunError, RunError
+from ...runners.errors import NoSuchRunError
+from ...runners.export import bundle
+from ...runners.export.opening import opened
 from ...runners.logs.clean import clean_text
-from ...runners.logs.files import list_files
+from ...runners.state import RunState
 from ..text import NA
 
 SHOWN = 8
@@ -26,34 +32,59 @@ UNORDERED = "Which cause came first is not known: the files' lines carry no comm
 
 def diagnose(options: argparse.Namespace) -> int:
     """Print what was found; 1 where a cause is an error. Raises RunError."""
-    reading = _reading(options.names)
-    verdict = judge(reading)
-    if options.json:
-        sys.stdout.write(json.dumps(document(reading, verdict)) + "\n")
-    else:
-        sys.stdout.write("\n".join(clean_text(line) for line in text(reading, verdict)) + "\n")
-    return 1 if verdict.failed else 0
-
-
-def _reading(names: list[str]) -> Reading:
-    """The files, or the newest attempt of a run. Raises RunError."""
+    names = options.names
+    if len(names) == 1 and bundle.is_bundle(Path(names[0])):
+        with opened(Path(names[0])) as manifest:
+            return _of_run(registry.resolve(manifest.run), options.json)
     if len(names) > 1 or (names and os.path.exists(names[0])):
-        return read(names)
+        reading = sources.read_all([(name, Path(name)) for name in names])
+        verdict = judge(reading)
+        _print(options.json, document(reading, verdict), text(reading, verdict))
+        return 1 if verdict.failed else 0
     try:
         entry = registry.resolve(names[0] if names else None)
     except NoSuchRunError as error:
         if not names:
             raise
         raise NoSuchRunError(f"there is no file {names[0]}, and {error}") from None
-    files = [file for file in list_files(entry.path) if file.attempt is not None]
-    newest = max((file.attempt or 0 for file in files), default=0)
-    chosen = [file.id for file in files if file.attempt == newest]
-    if not chosen:
-        raise RunError(
-            f"there are no logs of {entry.record.name} on this machine: "
-            "save those of its ranks with `distui logs`, and name the file"
-        )
-    return read([entry.path / one for one in chosen], chosen)
+    return _of_run(entry, options.json)
+
+
+def _of_run(entry: registry.Entry, as_json: bool) -> int:
+    """What its detectors say, and then what its logs say, as far as they are here."""
+    files, state = sources.of_run(entry), entry.state()
+    reading = sources.read_all(files)
+    verdict, live = judge(reading), standing.document(state, len(files))
+    lines = against(entry.record.name, state, live["missing"])
+    if files:
+        lines += ["", "The logs of the newest attempt:", *text(reading, verdict)]
+    _print(as_json, document(reading, verdict) | {"live": live}, lines)
+    failed = any(one.severity == "error" and one.role == "cause" for one in state.findings.values())
+    return 1 if verdict.failed or failed else 0
+
+
+def _print(as_json: bool, value: dict[str, Any], lines: Sequence[str]) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps(value) + "\n")
+    else:
+        sys.stdout.write("\n".join(clean_text(line) for line in lines) + "\n")
+
+
+def against(name: str, state: RunState, missing: Sequence[str]) -> list[str]:
+    """What stands against a run by its own detectors, as lines."""
+    found = standing.standing(state)
+    when = "at its end" if state.phase.ended else "now"
+    lines = [f"Against {name} {when}:" if found else f"Nothing stands against {name} {when}."]
+    for one in found:
+        host = state.nodes[one.node].host if one.node in state.nodes else ""
+        concerned = one.ranks or (() if one.rank is None else (one.rank,))
+        where = "; ".join(part for part in (_named(concerned) if concerned else "", host) if part)
+        lines.append(f"  {one.severity} {one.role} {one.id}{f' ({where})' if where else ''}: {one.text}")
+        if one.since is not None:
+            lines.append(f"      since {time.strftime('%H:%M:%S', time.localtime(one.since))}")
+        lines += [f"      {line}" for line in one.evidence]
+        lines += [f"      Do: {one.remedy}"] if one.remedy else []
+    return lines + [f"  Missing: {sentence}." for sentence in missing]
 
 
 def text(reading: Reading, verdict: Verdict) -> list[str]:

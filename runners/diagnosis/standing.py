@@ -1,0 +1,56 @@
+"""What a run's journal says stands against it now, and which data a verdict lacks. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import to_builtins
+
+from ..model import Finding, LinkState, RankPhase
+from ..state import RunState
+
+ORDER = ("error", "warn", "info")
+ROLES = ("cause", "hint", "symptom", "fact")
+
+
+def standing(state: RunState) -> list[Finding]:
+    """The findings that hold, the worst first."""
+
+    def weight(one: Finding) -> tuple[int, int, float]:
+        severity = ORDER.index(one.severity) if one.severity in ORDER else len(ORDER)
+        role = ROLES.index(one.role) if one.role in ROLES else len(ROLES)
+        return severity, role, one.since or 0.0
+
+    return sorted(state.findings.values(), key=weight)
+
+
+def missing(state: RunState, logs: int) -> list[str]:
+    """Data that a diagnosis would want and has not, a sentence each. `logs`: how many logs were read."""
+    said = [] if logs else ["no logs of the newest attempt are on this machine"]
+    for node in state.nodes.values():
+        if node.link is LinkState.LOST and not state.phase.ended:
+            said.append(f"{node.host or f'node {node.node}'} does not answer: what it says is of before")
+    blind = [
+        number
+        for number, rank in sorted(state.ranks.items())
+        if rank.phase is RankPhase.RUNNING and not rank.hook
+    ]
+    if blind and not state.phase.ended:
+        named = ", ".join(map(str, blind[:8])) + ", …" * (len(blind) > 8)
+        said.append(
+            f"no hook answers in rank{'' if len(blind) == 1 else 's'} {named}: no stack, no flight recorder"
+        )
+    return said
+
+
+def document(state: RunState, logs: int) -> dict[str, Any]:
+    """For `--json`: `state`, `attempt`, `findings[]` as in `status --json`, `missing[]`."""
+    return {
+        "state": str(state.phase),
+        "attempt": state.attempt,
+        "findings": [
+            {name: to_builtins(getattr(one, name)) for name in one.__struct_fields__}
+            for one in standing(state)
+        ],
+        "missing": missing(state, logs),
+    }

@@ -1,0 +1,148 @@
+"""`distui export` of real runs, and what another person, elsewhere, sees of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .runs import DISTUI, Run, World, until
+from .screen import Screen
+
+SECRET = "hf_" + "q7" * 12
+NOISY = """
+import os, sys
+print("token", os.environ["MY_SECRET"], "WANDB_API_KEY=abcdef123", flush=True)
+print("h:1:2 [0] NCCL WARN Too many open files", file=sys.stderr, flush=True)
+for number in range({lines}):
+    print("line", number, "x" * 100)
+sys.stdout.flush()
+sys.exit({code})
+"""
+pytestmark = pytest.mark.timeout(180)
+
+
+def noisy(world: World, lines: int = 10, code: int = 3) -> Run:
+    """A run that has failed, and whose log holds secrets."""
+    text = NOISY.format(lines=lines, code=code)
+    run = world.execute(text, "--env", f"MY_SECRET={SECRET}", "--restarts", "0", name="noisy")
+    assert run.wait() == (1 if code else 0)
+    return run
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """The files of a bundle, by their names below the run's."""
+    with tarfile.open(path) as bundle:
+        found = {}
+        for member in bundle:
+            file = bundle.extractfile(member)
+            assert file is not None
+            found[member.name.partition("/")[2]] = file.read()
+    return found
+
+
+def test_a_bundle_holds_the_run_and_no_secret(world: World) -> None:
+    run = noisy(world)
+    said = run.distui("export", "out.tar.gz").fine().out
+    path = world.work / "out.tar.gz"
+    assert path.stat().st_mode & 0o077 == 0
+    assert "secrets masked" in said
+    assert "`distui replay out.tar.gz` opens it" in said
+    files = contents(path)
+    wanted = {
+        "plan.json", "run.json", "journal.jsonl", "status.json", "findings.json", "diagnose.json", "agent.log",
+        "runner.log", "node-0/attempt-001/rank-0.out", "node-0/attempt-001/rank-0.err", "MANIFEST.json",
+        "metrics/1s.jsonl",
+    }  # fmt: skip
+    assert wanted <= set(files)
+    assert not [name for name, data in files.items() if SECRET.encode() in data or b"abcdef123" in data]
+    assert b"token *** WANDB_API_KEY=***" in files["node-0/attempt-001/rank-0.out"]
+    assert json.loads(files["status.json"])["state"] == "failed"
+    assert json.loads(files["diagnose.json"])["first_cause"]["id"] == "too-many-files"
+    manifest = json.loads(files["MANIFEST.json"])
+    assert manifest["run"] == run.id
+    assert (manifest["live"], manifest["masked"] >= 2) == (False, True)
+    assert {one["name"] for one in manifest["files"]} == set(files) - {"MANIFEST.json"}
+    assert not [name for name in os.listdir(world.work) if name.endswith(".tmp")]
+
+    run.distui("export", "out.tar.gz").refused(2, "out.tar.gz is there already", "--force")
+    run.distui("export", "no/where.tar.gz").refused(2, "cannot be written")
+    run.distui("export", "out.tar.gz", "--force", "--json").fine().json()
+
+
+def test_long_logs_are_cut_and_say_so(world: World) -> None:
+    run = noisy(world, lines=30_000, code=0)
+    run.distui("export", "out.tar.gz", "--logs", "1").fine()
+    files = contents(world.work / "out.tar.gz")
+    data, whole = files["node-0/attempt-001/rank-0.out"], run.file("node-0/attempt-001/rank-0.out")
+    assert (256 << 10) + (1 << 20) - 4096 < len(data) < (256 << 10) + (1 << 20) + 4096
+    assert data.splitlines()[2] == whole.splitlines()[2]
+    assert data.endswith(whole[-1000:])
+    (marker,) = [line for line in data.splitlines() if line.startswith(b"[distui export left out ")]
+    assert f" of {len(whole):,}]".encode() in marker
+    (told,) = [one for one in json.loads(files["MANIFEST.json"])["files"] if one.get("of")]
+    assert (told["name"], told["of"]) == ("node-0/attempt-001/rank-0.out", len(whole))
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[World]:
+    """Another person's machine: other directories, and no runs."""
+    other = World()
+    try:
+        yield other
+    finally:
+        other.close()
+
+
+def test_another_person_opens_it(world: World, elsewhere: World) -> None:
+    run = noisy(world)
+    run.distui("export", "out.tar.gz").fine()
+    file = str(world.work / "out.tar.gz")
+    done = elsewhere.distui("diagnose", file)
+    assert done.code == 1
+    assert "too-many-files" in done.out
+    told = elsewhere.distui("diagnose", file, "--json").json()
+    assert told["files"] == ["node-0/attempt-001/rank-0.out", "node-0/attempt-001/rank-0.err"]
+    assert told["live"]["state"] == "failed"
+    assert elsewhere.distui("status", file, "--json").fine().json()["run"] == run.id
+    assert "RunEnded" in elsewhere.distui("events", file).fine().out
+    assert "line 9 " in elsewhere.distui("logs", file).fine().out
+    screen = Screen((DISTUI, "replay", file), elsewhere.env, elsewhere.work, 120, 40)
+    try:
+        screen.until("noisy", 30)
+        screen.until("FAILED", 30)
+        screen.press("3")
+        screen.until("line 9 ", 30)
+        screen.press("q")
+        assert screen.ended() == 0
+    finally:
+        screen.close()
+    assert not list(elsewhere.runs.glob("*")), "nothing is left of a replay"
+    elsewhere.distui("replay", file).refused(2, "needs a terminal")
+
+
+def test_a_live_run_is_told_as_it_was(world: World, elsewhere: World) -> None:
+    run = world.execute("import time\nprint('up', flush=True)\ntime.sleep(600)\n", name="sleeper")
+    assert run.wait("running") == 0
+    assert until(lambda: b"up" in run.file("node-0/attempt-001/rank-0.out"), 20)
+    assert "as it is now" in run.distui("export", "live.tar.gz").fine().out
+    file = str(world.work / "live.tar.gz")
+    told = elsewhere.distui("status", file, "--json").fine().json()
+    assert told["state"] == "lost"
+    assert "had not ended when it was exported" in told["text"]
+    assert elsewhere.distui("logs", file).fine().out.strip() == "[rank 0 out] up"
+    assert run.status()["state"] == "running"
+    run.stop("--grace", "2").fine()
+
+
+def test_what_was_changed_or_cut_off_is_refused(world: World, elsewhere: World) -> None:
+    run = noisy(world)
+    run.distui("export", "out.tar.gz").fine()
+    data = (world.work / "out.tar.gz").read_bytes()
+    (world.work / "half.tar.gz").write_bytes(data[: len(data) // 2])
+    elsewhere.distui("status", str(world.work / "half.tar.gz")).refused(2, "half.tar.gz", "again")
+    elsewhere.distui("status", "nothing.tar.gz").refused(3, "nothing.tar.gz")

@@ -1,0 +1,85 @@
+"""What leaves this machine holds no secret, and is otherwise as it was."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from distui.runners.export.masking import Masker, secrets_in
+
+TOKEN = "hf_" + "aB3" * 8
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("WANDB_API_KEY=0123abcd rank 3", "WANDB_API_KEY=*** rank 3"),
+        ("environ({'HF_TOKEN': 'x1y2', 'A': 'b'})", "environ({'HF_TOKEN': '***', 'A': 'b'})"),
+        ('{\\"HF_TOKEN\\": \\"x1y2\\"}', '{\\"HF_TOKEN\\": \\"***\\"}'),
+        ("DB_PASSWORD: geheim", "DB_PASSWORD: ***"),
+        ("train.py --hf-token x1y2 --lr 1", "train.py --hf-token *** --lr 1"),
+        ("['--api-key', 'x1y2', '--lr']", "['--api-key', '***', '--lr']"),
+        ("clone https://me:pw@git.example/x", "clone https://***@git.example/x"),
+        (f"login with {TOKEN}.", "login with ***."),
+        ("AKIA" + "A" * 16, "***"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc=\n-----END", "***-----END"),
+    ],
+)
+def test_secrets_by_name_and_by_looks(text: str, expected: str) -> None:
+    masker = Masker()
+    assert masker.text(text.encode()).decode() == expected
+    assert masker.count == 1
+    assert masker.text(expected.encode()).decode() == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "step 20 loss 2.1 tokens/s=512.5",
+        "MAX_TOKENS=2048 TOKENIZERS_PARALLELISM=false",
+        "train.py --tokenizer gpt2 --keys a,b",
+        "KeyError: 'weight'",
+        "NCCL INFO NCCL_IB_PKEY set by environment to 0.",
+        "HF_TOKEN= ",
+        "http://host:8080/path and user@host",
+        "gpu-a:71:71 [0] NCCL INFO comm 0x55d1 rank 0 nranks 2 - Init COMPLETE",
+    ],
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    masker = Masker()
+    assert masker.text(text.encode()).decode() == text
+    assert masker.count == 0
+
+
+def test_known_values_go_wherever_they_stand() -> None:
+    secrets = secrets_in(
+        {"MY_SECRET": 'geh"eim1', "HF_TOKEN": "abc", "PATH": "/bin/long", "API_KEY": "1234567"}
+    )
+    assert secrets == {'geh"eim1'}
+    masker = Masker(secrets)
+    assert masker.text(b'it is geh"eim1, says abc') == b"it is ***, says abc"
+    line = json.dumps({"text": 'it is geh"eim1'}).encode()
+    assert json.loads(masker.text(line)) == {"text": "it is ***"}
+
+
+def test_documents_stay_documents() -> None:
+    plan = {
+        "env": {"HF_TOKEN": "x1", "MAX_TOKENS": "2048", "KEY": None, "LR": "1"},
+        "argv": ["--password", "pw", "a"],
+    }
+    plan["argv"] = ["--password=pw", "a"]
+    masked = json.loads(Masker().document(json.dumps(plan).encode()))
+    assert masked["env"] == {"HF_TOKEN": "***", "MAX_TOKENS": "2048", "KEY": None, "LR": "1"}
+    assert masked["argv"] == ["--password=***", "a"]
+    journal = b'{"seq":1,"event":{"env":{"A_KEY":"secret"}}}\n{"torn\n'
+    assert Masker().lines(journal) == b'{"seq":1,"event":{"env":{"A_KEY":"***"}}}\n'
+
+
+def test_long_lines_cost_linear_time() -> None:
+    masker = Masker({"no-such-value"})
+    began = time.process_time()
+    for text in (b"A" * (2 << 20), b"KEY" * (700 << 10), b"--a-" * (500 << 10), b"://a:" * (400 << 10)):
+        masker.text(text)
+    assert time.process_time() - began < 20
