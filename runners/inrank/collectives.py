@@ -17,6 +17,8 @@ from operator import methodcaller
 from types import ModuleType
 from typing import Any
 
+DEFAULT = "0"
+"""Name of the group of all ranks."""
 ACTIVE, RECENT, RECENT_SITES, SITES = 16, 64, 8, 12
 SIZE_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 RECORDERS = ("nccl", "fr")
@@ -267,7 +269,9 @@ class Collectives:
         self._names.clear()
         self._mixed.clear()
         for group, name in list(getattr(world, "pg_names", {}).items()):
-            self._names[str(name)] = tuple(sorted(world.pg_group_ranks.get(group, ())))  # type: ignore[union-attr]
+            ranks = tuple(sorted(world.pg_group_ranks.get(group, ())))  # type: ignore[union-attr]
+            # That the default group has all of them is known, and would be said by each of them every time.
+            self._names[str(name)] = () if name == DEFAULT else ranks
             backends = str(world.pg_backend_config.get(group, ""))  # type: ignore[union-attr]
             if "nccl" in backends and "gloo" in backends:
                 self._mixed.append(str(name))

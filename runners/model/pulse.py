@@ -42,7 +42,7 @@ class Group(Struct, frozen=True, omit_defaults=True):
 
     name: str
     ranks: tuple[int, ...] = ()
-    """Global ranks; () where the recorder does not say."""
+    """Global ranks; () for the default group, which has all, and where the recorder does not say."""
     enqueued: int = 0
     """Number of the collective that was called last; 0: none yet."""
     completed: int = 0

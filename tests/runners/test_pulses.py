@@ -1,0 +1,253 @@
+"""The agent's look at its ranks: whom it asks, how often, and what it sees without their help."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from distui.runners.agent import outside, pulses
+from distui.runners.agent.hooks import Hooks
+from distui.runners.agent.pulses import Pulses
+from distui.runners.agent.stalls import address, parse, stalls
+from distui.runners.model import HookChanged, RankChanged, RankPhase, Site, Stall
+
+pytestmark = pytest.mark.timeout(30)
+
+HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode"
+MADE = f"""{HEAD}
+   0: 0100007F:733C 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 101 1 0 100 0 0 10 0
+   1: 0A00000A:D431 0B00000A:733C 02 00000001:00000000 01:0000031C 00000005     0        0 102 2 0 3200 0 0 1 7
+   2: 0A00000A:D432 0B00000A:733C 01 00000000:00000000 02:000A0000 00000000     0        0 103 2 0 20 4 30 10 -1
+   3: 0A00000A:D433 0B00000A:733C 01 00010000:00000000 01:00000100 00000003     0        0 104 2 0 20 4 30 10 -1
+   4: 0A00000A:D434 0B00000A:733C 06 00000000:00000000 03:00000100 00000000     0        0 0 3 0
+   5: cut short
+"""
+
+
+def test_of_all_connections_those_that_wait_are_read() -> None:
+    assert parse(MADE) == {
+        "102": Stall("10.0.0.10:54321", "10.0.0.11:29500", "SYN_SENT", 5, 1),
+        "104": Stall("10.0.0.10:54323", "10.0.0.11:29500", "ESTABLISHED", 3, 65536),
+    }
+    assert parse(HEAD) == {}
+    assert parse("") == {}
+
+
+def test_addresses_are_read_in_both_versions() -> None:
+    assert address("0100007F:0050") == "127.0.0.1:80"
+    assert address("00000000000000000000000001000000:0050") == "[::1]:80"
+    assert address("0000000000000000FFFF00000A00000A:733C") == "10.0.0.10:29500"
+    assert address("000080FE00000000FF005450B6ADFEA0:0016") == "[fe80::5054:ff:a0fe:adb6]:22"
+
+
+@pytest.fixture
+def full() -> Iterator[tuple[str, int]]:
+    """An address that answers no more: the queue of its server is full, and the kernel drops what comes."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        with socket.create_connection(server.getsockname()):
+            yield server.getsockname()
+
+
+def test_a_connect_that_nobody_answers_is_seen(full: tuple[str, int]) -> None:
+    with socket.socket() as client:
+        client.setblocking(False)
+        client.connect_ex(full)
+        (found,) = stalls([os.getpid()])[os.getpid()]
+        assert found.state == "SYN_SENT"
+        assert found.remote == f"{full[0]}:{full[1]}"
+        assert found.local == ":".join(map(str, client.getsockname()))
+        assert stalls([os.getppid()]).get(os.getppid()) is None  # these sockets are not its own
+
+
+def test_what_the_other_end_does_not_read_is_seen() -> None:
+    with (
+        socket.create_server(("::1", 0), family=socket.AF_INET6) as server,
+        socket.create_connection(server.getsockname()[:2]) as client,
+    ):
+        assert stalls([os.getpid()]) == {}
+        peer, _ = server.accept()
+        client.setblocking(False)
+        with peer:
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    client.send(bytes(1 << 16))
+            (found,) = stalls([os.getpid()])[os.getpid()]
+    assert found.state == "ESTABLISHED"
+    assert found.remote.startswith("[::1]:")
+    assert found.unsent > 1 << 16
+
+
+def test_a_process_that_is_gone_has_nothing() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    assert stalls([process.pid]) == {}
+    assert outside.look(process.pid) == outside.Outside(None, None, None, None, None)
+    assert outside.meeting(process.pid) == (None, None)
+
+
+def test_what_children_wrote_is_told_with_the_parents(tmp_path: Path) -> None:
+    script = f"""
+import os, sys
+if os.fork() == 0:
+    with open({str(tmp_path / "file")!r}, "wb") as file:
+        file.write(bytes(1 << 20)); file.flush(); os.fsync(file.fileno())
+    print("written", flush=True)
+    sys.stdin.read()
+    os._exit(0)
+sys.stdin.read()
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={**os.environ, "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"},
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.readline()
+    seen = outside.look(process.pid)
+    assert len(outside.tree(process.pid)) == 2
+    assert seen.state == "S"
+    assert seen.written_bytes is not None
+    assert seen.written_bytes >= 1 << 20
+    assert seen.process_s is not None
+    assert outside.meeting(process.pid) == ("4", "10.0.0.1:29500")
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    assert outside.look(process.pid).state == "T"
+    process.send_signal(signal.SIGCONT)
+    process.communicate()
+
+
+def test_the_main_thread_is_read_from_what_faulthandler_writes() -> None:
+    text = """Thread 0x00007f01 (most recent call first):
+  File "/x/inrank/hook.py", line 9 in serve
+
+Current thread 0x00007f02 (most recent call first):
+  File "<frozen importlib._bootstrap>", line 241 in _call_with_frames_removed
+  File "/x/my train.py", line ??? in <module>
+"""
+    assert outside.sites(text) == (
+        Site("<frozen importlib._bootstrap>", 241, "_call_with_frames_removed"),
+        Site("/x/my train.py", 0, "<module>"),
+    )
+    assert outside.sites("") == ()
+
+
+class Rank:
+    """The hook's end of a socket: it answers when and what the test says."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self.faulthandler = pid, False
+        self.asked: list[dict[str, Any]] = []
+        self.free = asyncio.Event()
+        self.free.set()
+        self.answer: dict[str, Any] = {"stack": [["a.py", 1, "f"]], "sites": 1, "samples": 1, "step": 3}
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hello = {"pid": self.pid, "armed": False, "nccl": {}, "faulthandler": self.faulthandler}
+        writer.write(json.dumps(hello).encode() + b"\n")
+        while line := await reader.readline():
+            self.asked.append(json.loads(line))
+            await self.free.wait()
+            writer.write(json.dumps(dict(self.answer, id=self.asked[-1]["id"])).encode() + b"\n")
+        writer.close()
+
+
+@asynccontextmanager
+async def looked(directory: Path, *ranks: Rank) -> AsyncIterator[tuple[Pulses, dict[int, int]]]:
+    """Pulses of an agent whose hooks are connected to `ranks`, and their pids."""
+    up = asyncio.Event()
+
+    def changed(event: HookChanged) -> None:
+        if all(hook.up for hook in hooks.by_rank.values()):
+            up.set()
+
+    hooks = Hooks(directory, str(directory / "h"), changed)
+    servers = []
+    for number, rank in enumerate(ranks):
+        servers.append(await asyncio.start_unix_server(rank.serve, directory / f"h.r{number}"))
+        hooks.follow(RankChanged(1, number, RankPhase.RUNNING, number, rank.pid))
+    try:
+        await asyncio.wait_for(up.wait(), 5)
+        agent: Any = SimpleNamespace(hooks=hooks)
+        yield Pulses(agent), {number: rank.pid for number, rank in enumerate(ranks)}
+    finally:
+        for rank in ranks:
+            rank.free.set()
+        for number in range(len(ranks)):
+            hooks.forget(number)
+        for server in servers:
+            server.close()
+
+
+async def test_a_silent_rank_is_asked_once_and_the_others_are_looked_at_closely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulses, "ANSWER_S", 0.2)
+    other, silent = Rank(os.getpid()), Rank(os.getpid())
+    async with looked(tmp_path, other, silent) as (taking, pids):
+        first = await taking.look(pids)
+        assert [one.hook for one in first] == [True, True]
+        assert first[0].stack == (Site("a.py", 1, "f"),)
+        assert (other.asked[0]["samples"], other.asked[0]["whole"], other.asked[0]["sites"]) == (
+            1,
+            True,
+            False,
+        )
+        silent.free.clear()
+        for _ in range(3):
+            one, two = await taking.look(pids)
+            assert (one.hook, two.hook, two.stack) == (True, False, ())
+        assert len(silent.asked) == 2
+        assert (other.asked[-1]["samples"], other.asked[-1]["sites"]) == (pulses.SAMPLES, True)
+        silent.free.set()
+        await asyncio.sleep(0.05)
+        assert [one.hook for one in await taking.look(pids)] == [True, True]
+        assert len(silent.asked) == 3
+
+
+async def test_a_rank_whose_hook_is_older_lives_and_tells_nothing(tmp_path: Path) -> None:
+    old = Rank(os.getpid())
+    old.answer = {"error": "unknown request 'pulse'"}
+    async with looked(tmp_path, old) as (taking, pids):
+        (told,) = await taking.look(pids)
+        assert (told.hook, told.stack, told.step, told.recorder) == (True, (), None, None)
+
+
+async def test_a_rank_without_a_hook_is_seen_from_outside(tmp_path: Path) -> None:
+    async with looked(tmp_path, Rank(os.getpid())) as (taking, pids):
+        _, other = await taking.look({**pids, 5: os.getpid()})
+        assert (other.rank, other.hook, other.recorder, other.stack) == (5, False, None, ())
+        assert other.state is not None
+        assert other.process_s is not None
+        assert await taking.look({}) == ()
+
+
+async def test_no_signal_goes_to_who_would_die_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulses, "ANSWER_S", 0.1)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", "import sys; sys.stdin.read()", stdin=subprocess.PIPE
+    )
+    rank = Rank(process.pid)
+    async with looked(tmp_path, rank) as (taking, pids):
+        rank.free.clear()
+        for _ in range(4):
+            (told,) = await taking.look(pids)
+            assert not told.hook
+    await process.communicate(b"")
+    assert process.returncode == 0
