@@ -6,9 +6,10 @@ One process judges a run: its agent where it has one, else the hub of its nodes.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...presets.plan import Plan
@@ -16,6 +17,8 @@ from ..model import Event, Finding, Pulse
 from ..state import RunState
 from ..telemetry import health
 from .detectors import KEPT, Detector, View, died, hang, memory, promises, starting, straggler
+from .detectors.arrivals import Arrivals
+from .detectors.curve import Curve, Point, room
 
 DETECTORS: tuple[Detector, ...] = (
     died.find,
@@ -26,6 +29,14 @@ DETECTORS: tuple[Detector, ...] = (
     promises.find,
 )
 EVERY_S = 2.0
+AT_ONCE = 450
+"""Pulses of one look whose collectives are compared; those of more ranks follow with the next looks."""
+_OWN = re.compile(r"(hang|start|died|oom|expect)-.*|straggler|input-bound|mem-creep")
+
+
+def owns(name: str) -> bool:
+    """Whether a finding of this id comes from the detectors."""
+    return _OWN.fullmatch(name) is not None
 
 
 @dataclass(slots=True)
@@ -40,10 +51,16 @@ class Judging:
     def __init__(self, state: RunState, plan: Plan | None, emit: Callable[[Event], None]) -> None:
         self._state, self._plan, self._emit = state, plan, emit
         self._kept: dict[int, _Kept] = {}
+        self._arrivals = Arrivals()
+        self._fresh: deque[Pulse] = deque()
+        """Pulses whose collectives are not compared yet."""
+        self._memory: dict[int, Curve] = {}
+        self._memory_before: dict[int, Curve] = {}
+        self._node_memory: dict[int, Curve] = {}
         self._attempt = 0
         self._raised: dict[health.Key, Finding] = {}
 
-    def resume(self, owned: Callable[[str], bool]) -> None:
+    def resume(self, owned: Callable[[str], bool] = owns) -> None:
         """After a replay: findings that an earlier process raised are ours to clear, where `owned` knows the id."""
         self._raised = {at: one for at, one in self._state.findings.items() if owned(one.id)}
 
@@ -64,18 +81,55 @@ class Judging:
     def view(self, now: float) -> View:
         """What the detectors look at, with the newest pulses remembered."""
         self._remember()
-        history = {rank: tuple(kept.pulses) for rank, kept in self._kept.items()}
-        return View(state=self._state, plan=self._plan, now=now, history=history)
+        return View(
+            state=self._state,
+            plan=self._plan,
+            now=now,
+            history={rank: tuple(kept.pulses) for rank, kept in self._kept.items()},
+            arrivals=self._arrivals,
+            memory=_points(self._memory),
+            memory_before=_points(self._memory_before),
+            node_memory=_points(self._node_memory),
+        )
 
     def _remember(self) -> None:
         if self._state.attempt != self._attempt:
             self._kept, self._attempt = {}, self._state.attempt
+            self._forget_calls()
+            self._memory_before, self._memory = self._memory, {}
         for number, rank in self._state.ranks.items():
-            pulse = rank.pulse
-            if pulse is None:
-                continue
-            kept = self._kept.get(number)
-            if kept is None or kept.pid != pulse.pid:
-                kept = self._kept[number] = _Kept(pulse.pid)
-            if not kept.pulses or kept.pulses[-1].at < pulse.at:
-                kept.pulses.append(pulse)
+            if rank.pulse is not None:
+                self._remember_pulse(rank.pulse)
+            if rank.sample is not None and rank.sample.rss_bytes is not None:
+                point = Point(rank.sampled, rank.sample.rss_bytes, rank.sample.gpu_mem)
+                self._memory.setdefault(number, Curve()).add(point)
+        self._compare()
+        for number, node in self._state.nodes.items():
+            if (known := room(node.metrics)) is not None:
+                self._node_memory.setdefault(number, Curve()).add(Point(node.heard, known.used))
+
+    def _remember_pulse(self, pulse: Pulse) -> None:
+        kept = self._kept.get(pulse.rank)
+        if kept is None or kept.pid != pulse.pid:
+            if kept is not None:  # another process: what its predecessor called says nothing of it
+                self._forget_calls()
+            kept = self._kept[pulse.rank] = _Kept(pulse.pid)
+        if not kept.pulses or kept.pulses[-1].at < pulse.at:
+            kept.pulses.append(pulse)
+            self._fresh.append(pulse)
+
+    def _forget_calls(self) -> None:
+        self._arrivals = Arrivals()
+        self._fresh.clear()
+
+    def _compare(self) -> None:
+        """Feed what is fresh to the arrivals, in portions that keep a look short; nothing is kept for long."""
+        world = self._state.attempts[-1].world_size if self._state.attempts else 0
+        for _ in range(max(AT_ONCE, len(self._fresh) - 4 * AT_ONCE)):
+            if not self._fresh:
+                return
+            self._arrivals.add(self._fresh.popleft(), world)
+
+
+def _points(curves: Mapping[int, Curve]) -> dict[int, Sequence[Point]]:
+    return {number: curve.points for number, curve in curves.items()}

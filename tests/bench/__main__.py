@@ -27,6 +27,7 @@ TOPICS = {
     "ssh": "sshing",
     "slow": "delaying",
     "nccl-lines": "nccl_lines",
+    "detectors": "detecting",
     "cluster": "clustering",
     "more": "more",
 }

@@ -2,12 +2,255 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from ...model import Finding
+from ...members import Attempt
+from ...model import Finding, FirstCause, Outcome
+from . import creep, curve, fits, naming
+from .curve import Point
 from .view import View
+
+LINGERS_S = 120.0
+"""Seconds into the next attempt for which the end of the one before is still told."""
+FULL = 0.90
+"""Share of its limit from which a killed rank counts as killed for memory, where the kernel tells nothing."""
+
+_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_SIZE = r"([\d.]+) (bytes|[KMG]iB)"
+_CUDA = re.compile(r"(?:CUDA|HIP)(?: error:)? out of memory|OutOfMemoryError")
+_TRIED = re.compile(rf"[Tt]ried to allocate {_SIZE}")
+_CAPACITY = re.compile(rf"total capacity of {_SIZE}|{_SIZE} total capacity")
+_ALLOCATED = re.compile(rf"{_SIZE} is allocated by PyTorch|{_SIZE} already allocated")
+_RESERVED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
+_RESERVED_ALL = re.compile(rf"{_SIZE} reserved in total by PyTorch")
+_GPU = re.compile(r"\bGPU (\d+)\b")
+_OTHER = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
+_HOST = re.compile(
+    r"\bMemoryError\b|DefaultCPUAllocator|std::bad_alloc|Cannot allocate memory|\[Errno 12\]"
+)
+_CGROUP = re.compile(r"cgroup|memcg", re.IGNORECASE)
+
+
+class Cuda(NamedTuple):
+    """What torch says of GPU memory that ran out, in bytes; None where it does not say."""
+
+    tried: int | None
+    capacity: int | None
+    allocated: int | None
+    """By tensors of this process."""
+    unused: int | None
+    """Reserved by its allocator, but in no tensor."""
+    gpu: int | None
+    """As this process counts them."""
+    others: int
+    """Bytes of other processes on the same GPU."""
 
 
 def find(view: View) -> Iterable[Finding]:
-    """See the module."""
-    return ()
+    """The end of the newest attempt for want of memory; memory that grows, or is nearly full, while ranks run."""
+    attempt = _ended(view)
+    if attempt is not None and attempt.first_cause is not None:
+        yield from _out_of_memory(view, attempt, attempt.first_cause)
+    if not view.state.phase.ended:
+        yield from creep.near(view)
+        yield from creep.rising(view)
+
+
+def _ended(view: View) -> Attempt | None:
+    """The newest attempt where it failed; the one before while the newest is young."""
+    attempts = view.state.attempts
+    for attempt in attempts[:-3:-1]:
+        if attempt.ended is not None:
+            told = attempt is attempts[-1] or view.now - attempts[-1].began < LINGERS_S
+            failed = attempt.outcome in (Outcome.FAILED, Outcome.LOST, Outcome.RESTARTED)
+            return attempt if told and failed else None
+    return None
+
+
+def _out_of_memory(view: View, attempt: Attempt, cause: FirstCause) -> Iterable[Finding]:
+    said = "\n".join((cause.text, *cause.last_lines))
+    if cause.oom is None and _CUDA.search(said) and cause.kind in ("", "cuda-oom"):
+        yield _cuda(view, attempt, cause, said)
+    elif cause.oom is not None or cause.kind == "host-oom" or (not cause.kind and _HOST.search(said)):
+        yield _host(view, attempt, cause, cause.oom or "", sure=True)
+    elif cause.signal == "SIGKILL" and (why := _was_full(view, cause)):
+        yield _host(view, attempt, cause, why, sure=False)
+
+
+# --- CUDA ----------------------------------------------------------------------------------------------------
+
+
+def parse_cuda(text: str) -> Cuda:
+    """The numbers in torch's words, of torch 1.x and 2.x."""
+    allocated, reserved = _bytes(_ALLOCATED, text), _bytes(_RESERVED, text)
+    in_all = _bytes(_RESERVED_ALL, text)
+    if reserved is None and in_all is not None and allocated is not None:
+        reserved = max(0, in_all - allocated)
+    gpu = _GPU.search(text)
+    return Cuda(
+        tried=_bytes(_TRIED, text),
+        capacity=_bytes(_CAPACITY, text),
+        allocated=allocated,
+        unused=reserved,
+        gpu=int(gpu[1]) if gpu else None,
+        others=sum(_number(found[2], found[3]) for found in _OTHER.finditer(text)),
+    )
+
+
+def _bytes(pattern: re.Pattern[str], text: str) -> int | None:
+    found = pattern.search(text)
+    if found is None:
+        return None
+    number, unit = [part for part in found.groups() if part is not None]
+    return _number(number, unit)
+
+
+def _number(number: str, unit: str) -> int:
+    try:
+        return round(float(number) * _UNITS[unit])
+    except ValueError:  # "1.2.3"
+        return 0
+
+
+def _cuda(view: View, attempt: Attempt, cause: FirstCause, said: str) -> Finding:
+    found = parse_cuda(said)
+    who = _who(view, attempt, cause)
+    of = f" of {curve.size(found.capacity)}" if found.capacity else ""
+    wanted = f": {curve.size(found.tried)} more did not fit" if found.tried else ""
+    return Finding(
+        id="oom-cuda",
+        severity="error",
+        text=f"{who} ran out of GPU memory{of}{wanted}",
+        rank=cause.rank,
+        node=cause.node,
+        remedy=_cuda_remedy(view, found),
+        evidence=(
+            *_cuda_numbers(found),
+            *_curve(view, attempt, cause.rank, gpu=True),
+            *_quoted(cause, _CUDA),
+        ),
+        ranks=cause.victims,
+        since=cause.at,
+    )
+
+
+def _cuda_numbers(found: Cuda) -> Iterable[str]:
+    if found.allocated is not None:
+        unused = "" if found.unused is None else f", {curve.size(found.unused)} reserved but unused"
+        yield f"tensors held {curve.size(found.allocated)}{unused}"
+    if found.others:
+        yield f"other processes on this GPU held {curve.size(found.others)}"
+
+
+def _cuda_remedy(view: View, found: Cuda) -> str:
+    capacity = found.capacity or _gpu_memory(view)
+    remedy = fits.remedy(view.state.plan, None if capacity is None else capacity / 1e9)
+    if found.unused is not None and found.tried is not None and found.unused >= found.tried:
+        first = "the memory is in pieces: try --env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True first"
+        return f"{first}; then {remedy}"
+    if capacity and found.others > 0.1 * capacity:
+        return f"end the other processes on this GPU (nvidia-smi names them); else {remedy}"
+    return remedy
+
+
+def _gpu_memory(view: View) -> int | None:
+    """Of the smallest GPU."""
+    sizes = [gpu.mem_total for node in view.state.nodes.values() for gpu in node.gpus if gpu.mem_total]
+    return min(sizes, default=None)
+
+
+# --- host and cgroup -----------------------------------------------------------------------------------------
+
+
+def _host(view: View, attempt: Attempt, cause: FirstCause, why: str, *, sure: bool) -> Finding:
+    node = view.state.nodes.get(cause.node)
+    known = curve.room(None if node is None else node.metrics)
+    in_cgroup = bool(_CGROUP.search(why)) or (not why and known is not None and known.cgroup)
+    limit = "" if known is None or known.cgroup != in_cgroup else f" of {curve.size(known.limit)}"
+    where = f"the memory{limit} of its cgroup" if in_cgroup else f"host memory{limit}"
+    ended = "was killed" if cause.signal == "SIGKILL" else "failed"
+    who = _who(view, attempt, cause)
+    return Finding(
+        id="oom-cgroup" if in_cgroup else "oom-host",
+        severity="error",
+        text=f"{who} {ended}: {where} ran out"
+        if sure
+        else f"{who} was killed, most likely because {where} ran out",
+        rank=cause.rank,
+        node=cause.node,
+        remedy=_host_remedy(in_cgroup),
+        evidence=(
+            *((why,) if why else ()),
+            *_curve(view, attempt, cause.rank, gpu=False),
+            *_largest(view, attempt, cause),
+            *_quoted(cause, _HOST),
+        ),
+        ranks=cause.victims,
+        since=cause.at,
+    )
+
+
+def _host_remedy(in_cgroup: bool) -> str:
+    less = (
+        "take fewer data-loader workers or prefetched batches, and keep less of the data set in each rank"
+    )
+    more = (
+        "ask for more memory for the job (--mem of Slurm, the container's limit)"
+        if in_cgroup
+        else "fewer ranks on a node, or a node with more memory"
+    )
+    return f"{less}; else {more}; states that rest in host memory (cpu_offload) need room there, too"
+
+
+def _was_full(view: View, cause: FirstCause) -> str:
+    """Why a killed rank was most likely killed for memory; "" where nothing says so."""
+    node = view.state.nodes.get(cause.node)
+    known = curve.room(None if node is None else node.metrics)
+    points = view.node_memory.get(cause.node, ())
+    at = cause.at if cause.at is not None else view.now
+    near = [point.rss for point in points if point.rss is not None and -15.0 <= point.at - at <= 2.0]
+    if known is None or not near or max(near) < FULL * known.limit:
+        return ""
+    what = "the cgroup's" if known.cgroup else "the node's"
+    used, limit = curve.size(max(near)), curve.size(known.limit)
+    return f"{used} of {what} {limit} were in use shortly before; the kernel's own word cannot be read"
+
+
+def _largest(view: View, attempt: Attempt, cause: FirstCause) -> Iterable[str]:
+    """The rank of that node that held most, where it is another."""
+    nodes = {place.rank: place.node for place in attempt.ranks}
+    held = {
+        rank: max(point.rss or 0 for point in points[-3:])
+        for rank, points in _curves(view, attempt).items()
+        if points and nodes.get(rank) == cause.node
+    }
+    most = max(held, key=lambda rank: held[rank], default=cause.rank)
+    if most != cause.rank and held[most] > 1.2 * held.get(cause.rank, 0):
+        yield f"rank {most} held more: {curve.size(held[most])}"
+
+
+# --- shared --------------------------------------------------------------------------------------------------
+
+
+def _curves(view: View, attempt: Attempt) -> dict[int, Sequence[Point]]:
+    newest = attempt is view.state.attempts[-1]
+    return dict(view.memory if newest else view.memory_before)
+
+
+def _curve(view: View, attempt: Attempt, rank: int, *, gpu: bool) -> Iterable[str]:
+    points = _curves(view, attempt).get(rank, ())
+    values = [(point.at, size) for point in points if (size := point.gpu if gpu else point.rss) is not None]
+    if text := curve.told(values):
+        yield f"rank {rank}'s {'GPU' if gpu else 'host'} memory: {text}"
+
+
+def _who(view: View, attempt: Attempt, cause: FirstCause) -> str:
+    several = len({place.node for place in attempt.ranks}) > 1
+    return f"rank {cause.rank}" + (f" on {naming.host(view.state, cause.node)}" if several else "")
+
+
+def _quoted(cause: FirstCause, pattern: re.Pattern[str]) -> Iterable[str]:
+    """The line of its stderr that says so."""
+    yield from [line for line in cause.last_lines if pattern.search(line)][-1:]

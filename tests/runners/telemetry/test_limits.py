@@ -30,11 +30,17 @@ def test_the_quota_of_the_cgroup_or_of_one_above(tmp_path: Path) -> None:
     quota(tmp_path, 100, 10)
     limits = Limits(7, f"{tmp_path}/proc")
     limits.look()
-    assert limits.throttled is None
     quota(tmp_path, 150, 50)
     limits.look()
     assert limits.throttled == 80.0
-    limits.look()  # no period has passed: nothing is known
+
+
+def test_without_a_period_between_two_looks_nothing_is_known(tmp_path: Path) -> None:
+    put(tmp_path / "proc/7/cgroup", "0::/job\n")
+    quota(tmp_path, 150, 50)
+    limits = Limits(7, f"{tmp_path}/proc")
+    limits.look()
+    limits.look()
     assert limits.throttled is None
 
 

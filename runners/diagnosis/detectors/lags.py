@@ -1,0 +1,200 @@
+"""Who lets the others wait, by the rule of the minimum wait: step after step the same rank is the last to call.
+
+The culprit waits least, its victim is the upper median of the group, and the price is the difference of their waits as a
+share of the step. Nothing is said of few collectives, of ranks that take turns in being last, or of one long pause.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from .arrivals import Arrivals, Meetings, Piece
+
+CLOCKS_S = 0.02
+"""By how much the clocks of two nodes may differ."""
+COLLECTIVES = 20
+"""Fewer say nothing."""
+PIECES = 3
+SPAN_S = 10.0
+"""A shorter time says nothing."""
+AGREE = 0.8
+"""Share of the steps in which the same rank must be the last."""
+LEAST = 0.10
+"""Share of the step below which nothing is said."""
+LEAST_S = 0.005
+"""Seconds of a step below which nothing is said."""
+KEEPS = 0.7
+"""Share of these limits at which what was said before still holds, so that it does not come and go."""
+OLD_S = 60.0
+"""Collectives that ended longer ago, and longer ago than five steps, say nothing of now."""
+SAMPLED = 64
+"""Members of a group that stand for all of them, beside those that came last."""
+
+
+class Lag(NamedTuple):
+    """One rank, or one node, that the others wait for."""
+
+    rank: int | None
+    """None: several ranks of `node` in turn."""
+    node: int
+    share: float
+    """Of each step, from 0 to 1."""
+    step_s: float
+    stepwise: bool
+    """Whether `step_s` is an optimizer step; else a piece of time."""
+    since: float
+    """Unix time of the oldest collective that says so."""
+    members: int
+    """Ranks of the group."""
+    timed: bool
+    """Whether the times are of kernels."""
+
+
+class Split(NamedTuple):
+    """Seconds of a rank's step, and how many of them it waits for others."""
+
+    step_s: float
+    wait_s: float
+
+
+Who = tuple[int | None, int]
+"""Rank, or None for a whole node; and the node."""
+
+
+def lags(
+    arrivals: Arrivals, nodes: Mapping[int, int], now: float, said: frozenset[Who] = frozenset()
+) -> list[Lag]:
+    """The worst first; `nodes`: rank → node, `said`: who was named before.
+
+    A rank that is late only because it waits in another group is left out.
+    """
+    seen = [(group, pieces) for group in arrivals.groups if (pieces := _pieces(group, nodes, now))]
+    found = [lag for group, pieces in seen if (lag := _lag(group, pieces, nodes, said)) is not None]
+    worst: dict[tuple[int | None, int], Lag] = {}
+    for lag in sorted(found, key=lambda one: -one.share):
+        worst.setdefault((lag.rank, lag.node), lag)
+    return [lag for lag in worst.values() if not _victim(lag, seen, nodes)]
+
+
+def splits(arrivals: Arrivals, nodes: Mapping[int, int], now: float) -> dict[int, Split]:
+    """Of each rank, over all its groups; ranks of which too little is known are left out."""
+    found: dict[int, Split] = {}
+    for group in arrivals.groups:
+        pieces = _pieces(group, nodes, now)
+        if not pieces:
+            continue
+        margin = _margin(group, nodes)
+        step = statistics.median(piece.seconds for piece in pieces)
+        for rank, member in group.index.items():
+            shares = _share(pieces, member, margin)
+            before = found.get(rank, Split(0.0, 0.0))
+            longest = max(step, before.step_s)
+            known = before.wait_s / before.step_s if before.step_s else 0.0
+            found[rank] = Split(longest, min(1.0, known + shares) * longest)
+    return found
+
+
+def _pieces(group: Meetings, nodes: Mapping[int, int], now: float) -> list[Piece]:
+    """The steps of a group; [] where they are too few or too old."""
+    if len(group.met) < COLLECTIVES:
+        return []
+    pieces = group.pieces(_margin(group, nodes))
+    if len(pieces) < PIECES or sum(piece.calls for piece in pieces) < COLLECTIVES:
+        return []
+    if pieces[-1].ends - pieces[0].ends + pieces[0].seconds < SPAN_S:
+        return []
+    usual = statistics.median(piece.seconds for piece in pieces)
+    return pieces if now - pieces[-1].ends <= max(OLD_S, 5 * usual) else []
+
+
+def _margin(group: Meetings, nodes: Mapping[int, int]) -> float:
+    """Seconds by which the clocks of a group may differ; kernels need no common clock."""
+    places = {nodes.get(rank) for rank in group.members}
+    return 0.0 if group.timed or len(places) == 1 else CLOCKS_S
+
+
+def _lag(
+    group: Meetings, pieces: list[Piece], nodes: Mapping[int, int], said: frozenset[Who]
+) -> Lag | None:
+    asked = _asked(pieces, len(group.members))
+    margin = _margin(group, nodes)
+    blamed = [_blame(piece, asked, margin) for piece in pieces]
+    share = statistics.median(one[1] for one in blamed)
+    ranks = Counter(group.members[member] for member, price in blamed if price > LEAST / 2)
+    found = _most(ranks, len(pieces), nodes, said)
+    if found is None or (found[0] is None and all(nodes.get(one) == found[1] for one in group.members)):
+        return None
+    step = statistics.median(piece.seconds for piece in pieces)
+    keeps = KEEPS if found in said else 1.0
+    if share < LEAST * keeps or share * step < LEAST_S * keeps:
+        return None
+    return Lag(
+        *found,
+        share=share,
+        step_s=step,
+        stepwise=group.a_step is not None,
+        since=pieces[0].ends - pieces[0].seconds,
+        members=len(group.members),
+        timed=group.timed,
+    )
+
+
+def _most(ranks: Counter[int], pieces: int, nodes: Mapping[int, int], said: frozenset[Who]) -> Who | None:
+    """The rank, or the node, that is the last in most pieces."""
+    if not ranks:
+        return None
+    rank, times = ranks.most_common(1)[0]
+    one: Who = rank, nodes.get(rank, 0)
+    if times >= AGREE * pieces * (KEEPS if one in said else 1.0):
+        return one
+    node, times = Counter(nodes.get(each, 0) for each in ranks.elements()).most_common(1)[0]
+    return (None, node) if times >= AGREE * pieces * (KEEPS if (None, node) in said else 1.0) else None
+
+
+def _asked(pieces: Iterable[Piece], size: int) -> Sequence[int]:
+    """Members whose waits are looked at: all of a small group, else those that were last and some others."""
+    if size <= SAMPLED:
+        return range(size)
+    last = {met.who for piece in pieces for met in piece.waits}
+    return sorted(last.union(range(0, size, size // SAMPLED)))
+
+
+def _blame(piece: Piece, asked: Sequence[int], margin: float) -> tuple[int, float]:
+    """The member that waits least in a piece, and what that costs the others, as a share of the piece."""
+    waits = _waits(piece, asked, margin)
+    least = min(waits)
+    victim = sorted(waits)[len(waits) // 2]
+    return asked[waits.index(least)], (victim - least) / piece.seconds
+
+
+def _waits(piece: Piece, asked: Sequence[int], margin: float) -> list[float]:
+    """Seconds for which members wait in a piece."""
+    totals = [0.0] * len(asked)
+    for met in piece.waits:
+        values, late = met.values, met.late - margin
+        totals = [
+            total + (late - values[member] if values[member] < late else 0.0)
+            for total, member in zip(totals, asked, strict=True)
+        ]
+    return totals
+
+
+def _share(pieces: list[Piece], member: int, margin: float) -> float:
+    """What share of the usual piece a member waits for."""
+    return statistics.median(_waits(piece, (member,), margin)[0] / piece.seconds for piece in pieces)
+
+
+def _victim(lag: Lag, seen: list[tuple[Meetings, list[Piece]]], nodes: Mapping[int, int]) -> bool:
+    """Whether the rank itself waits for others in another group for most of what it costs."""
+    if lag.rank is None:
+        return False
+    for group, pieces in seen:
+        member = group.index.get(lag.rank)
+        if member is None:
+            continue
+        if _share(pieces, member, _margin(group, nodes)) >= lag.share / 2:
+            return True
+    return False

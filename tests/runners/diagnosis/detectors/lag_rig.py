@@ -1,0 +1,103 @@
+"""Made trainings: what the ranks' flight recorders and hooks say, pulse by pulse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from distui.runners.diagnosis.detectors import KEPT, View
+from distui.runners.members import Attempt, Node, Rank
+from distui.runners.model import Collective, Group, Pulse, RankPhase, RankPlace, RankSample, Site
+from distui.runners.state import RunState
+
+BEGAN = 1_000_000.0
+STACK = (Site("/home/me/train.py", 40, "train"),)
+LOADER = (
+    Site("/home/me/data.py", 12, "__getitem__"),
+    Site("/env/lib/python3.11/site-packages/torch/utils/data/_utils/fetch.py", 54, "fetch"),
+    Site("/env/lib/python3.11/site-packages/torch/utils/data/dataloader.py", 757, "_next_data"),
+    *STACK,
+)
+
+
+@dataclass
+class Training:
+    """Ranks that meet in collectives of one group; `late(rank, step)`: extra seconds before the first of a step."""
+
+    ranks: int = 4
+    nodes: int = 1
+    step_s: float = 0.5
+    calls: int = 4
+    """Collectives of a step."""
+    overlap: bool = False
+    """Called one after the other without waiting, as DDP does with its buckets."""
+    late: Callable[[int, int], float] = lambda rank, step: 0.0
+    skew: Mapping[int, float] = field(default_factory=dict)
+    """Node → seconds by which its clock is ahead."""
+    op: str = "all_reduce"
+    nccl: bool = False
+    counted: bool = True
+    """Whether the hook counts steps."""
+    stacks: Mapping[int, Sequence[Site]] = field(default_factory=dict)
+    group: str = "0"
+    told: bool = True
+    """Whether the recorder names the group's ranks."""
+
+    def node(self, rank: int) -> int:
+        return rank * self.nodes // self.ranks
+
+    def history(self, seconds: float = 40.0, every: float = 5.0) -> dict[int, list[Pulse]]:
+        """Pulses of all ranks, the newest KEPT."""
+        calls = self._run(seconds)
+        looks = [BEGAN + every * number for number in range(1, int(seconds / every) + 1)][-KEPT:]
+        return {rank: [self._pulse(rank, calls[rank], at) for at in looks] for rank in range(self.ranks)}
+
+    def _run(self, seconds: float) -> list[list[Collective]]:
+        found: list[list[Collective]] = [[] for _ in range(self.ranks)]
+        now, step = [BEGAN] * self.ranks, 0
+        while max(now) < BEGAN + seconds:
+            now = [at + self.late(rank, step) for rank, at in enumerate(now)]
+            ends = 0.0
+            for number in range(self.calls):
+                now = [at + self.step_s / self.calls for at in now]
+                ends = max(now)
+                self._call(found, now, step * self.calls + number + 1, ends)
+                if not self.overlap:
+                    now = [ends + 0.001] * self.ranks
+            now = [ends + 0.001] * self.ranks
+            step += 1
+        return found
+
+    def _call(self, found: list[list[Collective]], at: list[float], seq: int, ends: float) -> None:
+        for rank, time in enumerate(at):
+            created = time + self.skew.get(self.node(rank), 0.0)
+            timed = {"started": True, "duration_ms": 1000 * (ends - time) + 1} if self.nccl else {}
+            if self.nccl:
+                created = ends - 0.1  # a call returns at once: its time says nothing
+            found[rank].append(Collective(self.group, seq, self.op, created=created, done=True, **timed))  # type: ignore[arg-type]
+
+    def _pulse(self, rank: int, calls: list[Collective], at: float) -> Pulse:
+        before = [one for one in calls if one.created <= at]
+        ranks = tuple(range(self.ranks)) if self.told else ()
+        return Pulse(
+            rank=rank, at=at, pid=100 + rank, hook=True, stack=tuple(self.stacks.get(rank, STACK)), samples=1,
+            step=len(before) // self.calls if self.counted else None,
+            groups=(Group(self.group, ranks, enqueued=len(before), completed=len(before)),),
+            recent=tuple(before[-64:]), recorder=True,
+        )  # fmt: skip
+
+    def state(self) -> RunState:
+        """Ranks on their nodes, running."""
+        places = tuple(RankPlace(rank, rank, self.node(rank)) for rank in range(self.ranks))
+        state = RunState(attempts=[Attempt(1, BEGAN, "start", self.ranks, {}, places)])
+        for number in range(self.nodes):
+            state.nodes[number] = Node(number, host=f"gpu-{'abcdefgh'[number]}")
+        for place in places:
+            state.ranks[place.rank] = Rank(
+                place, RankPhase.RUNNING, pid=100 + place.rank, sample=RankSample(place.rank)
+            )
+        return state
+
+    def view(self, seconds: float = 40.0, state: RunState | None = None) -> View:
+        history = self.history(seconds)
+        return View(state=state or self.state(), plan=None, now=BEGAN + seconds + 1.0, history=history)

@@ -1,0 +1,228 @@
+"""Who the others wait for: found where it is so, and nobody accused where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from msgspec import structs
+
+from distui.runners.diagnosis.detectors import View, straggler
+from distui.runners.diagnosis.detectors.arrivals import Arrivals
+from distui.runners.model import Finding, RankSample
+
+from .lag_rig import BEGAN, LOADER, Training
+
+
+def slow(rank: int, seconds: float = 0.2) -> Callable[[int, int], float]:
+    return lambda number, step: seconds if number == rank else 0.0
+
+
+def found(view: View) -> list[Finding]:
+    return list(straggler.find(view))
+
+
+def alarms(view: View) -> list[Finding]:
+    return [one for one in found(view) if one.severity != "info"]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("ranks", [2, 4, 9])
+def test_a_slow_rank_is_named_with_its_price(ranks: int, overlap: bool) -> None:
+    (one,) = found(Training(ranks=ranks, overlap=overlap, late=slow(1)).view())
+    assert (one.id, one.severity, one.rank, one.node) == ("straggler", "warn", 1, 0)
+    assert one.text == (
+        "rank 1 is the one that the others wait for, about 30 % of each step; "
+        "no reason is seen in clocks, throttling, CPU or I/O"
+    )
+    assert one.evidence[1].startswith("the others wait 20")
+    assert " ms in each step of 70" in one.evidence[1]
+    assert one.since is not None
+    assert BEGAN <= one.since < BEGAN + 30
+
+
+def test_nccl_tells_by_the_time_of_its_kernels() -> None:
+    (one,) = found(Training(nccl=True, late=slow(3)).view())
+    assert one.rank == 3
+    assert "kernels" in one.evidence[0]
+
+
+def test_nccl_without_kernel_times_says_nothing() -> None:
+    view = Training(late=slow(3), nccl=True).view()
+    history = {
+        rank: [
+            structs.replace(
+                pulse, recent=tuple(structs.replace(call, duration_ms=None) for call in pulse.recent)
+            )
+            for pulse in pulses
+        ]
+        for rank, pulses in view.history.items()
+    }
+    assert found(View(state=view.state, plan=None, now=view.now, history=history)) == []
+
+
+def test_the_same_without_counted_steps() -> None:
+    (one,) = found(Training(counted=False, late=slow(1)).view())
+    assert one.rank == 1
+    assert "% of the time" in one.text
+
+
+def test_a_group_whose_ranks_are_not_told_is_the_whole_world() -> None:
+    (one,) = found(Training(told=False, late=slow(2)).view())
+    assert one.rank == 2
+
+
+def test_an_unknown_group_says_nothing() -> None:
+    assert found(Training(told=False, group="7", late=slow(2)).view()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "training"),
+    [
+        ("even", Training()),
+        ("a little slower", Training(late=slow(1, 0.03))),
+        ("in turn", Training(late=lambda rank, step: 0.3 if step % 4 == rank else 0.0)),
+        ("one long validation", Training(late=lambda rank, step: 15.0 if (rank, step) == (0, 30) else 0.0)),
+        ("validation again and again", Training(late=lambda rank, step: 2.0 if rank == 0 and step % 8 == 0 else 0.0)),
+        ("all slow alike", Training(late=lambda rank, step: 0.5)),
+        ("tiny steps", Training(step_s=0.004, late=slow(1, 0.002))),
+        ("long steps", Training(step_s=12.0)),
+        ("slow compile of the first step", Training(late=lambda rank, step: 20.0 * (rank == 1 and step == 0))),
+        ("broadcast", Training(op="broadcast", late=slow(0))),
+        ("too few collectives", Training(step_s=3.0, calls=1, late=slow(1, 1.0))),
+    ],
+)  # fmt: skip
+def test_healthy_jobs_are_left_alone(name: str, training: Training) -> None:
+    assert alarms(training.view()) == [], name
+
+
+def test_ranks_that_have_just_begun_are_left_alone() -> None:
+    assert found(Training(late=slow(1)).view(8.0)) == []
+
+
+def test_what_is_long_past_says_nothing() -> None:
+    view = Training(late=slow(1)).view()
+    later = View(state=view.state, plan=None, now=view.now + 300, history=view.history)
+    assert found(later) == []
+
+
+def test_clocks_that_differ_accuse_nobody() -> None:
+    even = Training(nodes=2, step_s=0.1, calls=8, skew={1: 0.015})
+    assert found(even.view()) == []
+
+
+def test_on_another_node_the_clocks_margin_is_taken_off() -> None:
+    (one,) = found(Training(nodes=2, skew={1: 0.015}, late=slow(3, 0.4)).view())
+    assert (one.rank, one.node) == (3, 1)
+    assert one.text.startswith("rank 3 on gpu-b is the one")
+
+
+def test_a_node_whose_ranks_are_slow_in_turn_is_named() -> None:
+    late = lambda rank, step: 0.3 if rank == 2 + step % 2 else 0.0  # noqa: E731
+    (one,) = found(Training(ranks=6, nodes=3, late=late).view())
+    assert (one.rank, one.node, one.ranks) == (None, 1, (2, 3))
+    assert one.text.startswith("the ranks on gpu-b hold the others up")
+
+
+def test_it_is_told_in_the_same_words_while_little_changes() -> None:
+    training = Training(late=slow(1))
+    (first,) = found(training.view())
+    training = Training(late=slow(1, 0.22))
+    state = training.state()
+    state.findings[first.id, first.rank, first.node] = first
+    assert found(training.view(state=state)) == [first]
+    much = Training(late=slow(1, 0.8))
+    (other,) = found(much.view(state=state))
+    assert "about 60 %" in other.text
+    assert other.since == first.since
+
+
+def test_it_stays_a_little_below_the_limit_and_then_goes() -> None:
+    training = Training(late=slow(1, 0.05))
+    assert found(training.view()) == []
+    state = training.state()
+    said = Finding("straggler", "warn", "rank 1 …, about 10 % of each step; …", rank=1, node=0)
+    state.findings["straggler", 1, 0] = said
+    assert found(training.view(state=state)) == [said]
+    assert found(Training(late=slow(1, 0.02)).view(state=state)) == []
+
+
+def test_the_slow_loader_of_one_rank_is_the_reason() -> None:
+    (one,) = found(Training(late=slow(1), stacks={1: LOADER}).view())
+    assert one.text == (
+        "rank 1 holds the others up: it waits for its data loader (data.py:12 __getitem__); "
+        "costs about 30 % of each step"
+    )
+    assert "num_workers" in one.remedy
+
+
+def test_slow_loaders_of_all_ranks_are_no_straggler() -> None:
+    training = Training(late=lambda rank, step: 0.5, stacks=dict.fromkeys(range(4), LOADER))
+    (one,) = found(training.view())
+    assert (one.id, one.severity) == ("input-bound", "info")
+    assert "data.py:12 __getitem__" in one.text
+    state = training.state()
+    state.findings["input-bound", None, None] = one
+    assert found(training.view(50.0, state)) == [one]
+
+
+def test_loaders_before_the_first_step_are_not_told() -> None:
+    view = Training(stacks=dict.fromkeys(range(4), LOADER)).view()
+    history = {
+        rank: [structs.replace(pulse, step=0) for pulse in pulses] for rank, pulses in view.history.items()
+    }
+    assert found(View(state=view.state, plan=None, now=view.now, history=history)) == []
+
+
+def test_the_split_of_each_ranks_step() -> None:
+    splits = straggler.splits(Training(late=slow(1)).view())
+    assert set(splits) == {0, 1, 2, 3}
+    assert splits[0].step_s == pytest.approx(0.7, rel=0.02)
+    assert splits[0].wait_s == pytest.approx(0.2, rel=0.05)
+    assert splits[1].wait_s == pytest.approx(0.0, abs=0.005)
+
+
+def test_a_rank_that_is_late_because_it_waits_elsewhere_is_not_named() -> None:
+    """Rank 1 waits for rank 0 in their own group, and both are late for the whole world."""
+    world = Training(late=lambda rank, step: 0.2 if rank < 2 else 0.0)
+    pair = Training(ranks=2, late=slow(0), group="3")
+    view, inner = world.view(), pair.view()
+    history = {
+        rank: [
+            structs.replace(
+                one,
+                groups=(*one.groups, *other.groups),
+                recent=(*one.recent[-32:], *other.recent[-32:]),
+            )
+            if other is not None
+            else one
+            for one, other in zip(pulses, inner.history.get(rank, [None] * len(pulses)), strict=True)
+        ]
+        for rank, pulses in view.history.items()
+    }
+    both = found(View(state=view.state, plan=None, now=view.now, history=history))
+    assert [one.rank for one in both if one.rank is not None] == [0]
+
+
+def test_a_group_that_was_made_anew_counts_again() -> None:
+    training = Training(late=slow(1))
+    arrivals = Arrivals.of(training.history(), 4)
+    (group,) = arrivals.groups
+    assert group.closed > 200
+    again = [pulses[0] for pulses in Training(late=slow(2)).history(10.0).values()]
+    for pulse in again:
+        arrivals.add(structs.replace(pulse, at=pulse.at + 500), 4)
+    assert 0 < group.closed < 100
+
+
+def test_reasons_join_from_telemetry() -> None:
+    training = Training(late=slow(1))
+    state = training.state()
+    for number, rank in state.ranks.items():
+        rank.sample = RankSample(number, throttled_percent=70.0 if number == 1 else 0.0)
+    (one,) = found(training.view(state=state))
+    assert (
+        one.text
+        == "rank 1 holds the others up: its cgroup's CPU quota holds it back; costs about 30 % of each step"
+    )
+    assert "cpu.max" in one.remedy

@@ -1,0 +1,169 @@
+"""Judging: what it remembers between looks, and what it tells of what changed."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from distui.runners.diagnosis.detectors import KEPT
+from distui.runners.diagnosis.judging import Judging, owns
+from distui.runners.members import Attempt, Node, Rank
+from distui.runners.model import (
+    Collective,
+    Event,
+    Finding,
+    FindingCleared,
+    FindingRaised,
+    Group,
+    Host,
+    Pulse,
+    RankPhase,
+    RankPlace,
+    RankSample,
+    Stamped,
+)
+from distui.runners.state import RunState
+
+FULL = Host(mem_total=1000, mem_used=500, cgroup_mem_max=100, cgroup_mem_used=99)
+CALM = Host(mem_total=1000, mem_used=500, cgroup_mem_max=100, cgroup_mem_used=50)
+
+
+def state_of(ranks: int = 2) -> RunState:
+    places = tuple(RankPlace(rank, rank) for rank in range(ranks))
+    state = RunState(attempts=[Attempt(1, 0.0, "start", ranks, {}, places)])
+    state.nodes[0] = Node(0, host="gpu-a", metrics=CALM)
+    state.ranks = {place.rank: Rank(place, RankPhase.RUNNING, pid=10 + place.rank) for place in places}
+    return state
+
+
+def pulse(rank: int, at: float, pid: int = 10, calls: int = 3) -> Pulse:
+    recent = tuple(
+        Collective("0", seq, "all_reduce", created=at + seq / 100, done=True) for seq in range(1, calls + 1)
+    )
+    return Pulse(
+        rank=rank, at=at, pid=pid, groups=(Group("0", (0, 1), enqueued=calls),), recent=recent, hook=True
+    )
+
+
+@pytest.fixture
+def told() -> list[Event]:
+    return []
+
+
+def test_a_finding_is_told_once_and_cleared_once(told: list[Event]) -> None:
+    state = state_of()
+
+    def emit(event: Event) -> None:
+        told.append(event)
+        state.apply(Stamped(100.0, event, 0))
+
+    judging = Judging(state, None, emit)
+    judging.look(100.0)
+    assert told == []
+    state.nodes[0].metrics = FULL
+    judging.look(102.0)
+    judging.look(104.0)
+    (raised,) = told
+    assert isinstance(raised, FindingRaised)
+    assert raised.finding.id == "oom-near"
+    state.nodes[0].metrics = CALM
+    judging.look(106.0)
+    judging.look(108.0)
+    assert told[1:] == [FindingCleared("oom-near", None, 0)]
+
+
+def test_a_new_process_clears_what_its_predecessor_raised_and_nothing_else(told: list[Event]) -> None:
+    state = state_of()
+    for name in ("hang-not-joined", "died-usage", "gpu-lost:gpu0", "disk-low"):
+        state.findings[name, None, 0] = Finding(name, "warn", "…", node=0)
+    judging = Judging(state, None, told.append)
+    judging.resume()
+    judging.look(100.0)
+    assert sorted(one.id for one in told if isinstance(one, FindingCleared)) == [
+        "died-usage",
+        "hang-not-joined",
+    ]
+
+
+def test_a_finding_that_still_holds_is_not_told_anew_after_a_resume(told: list[Event]) -> None:
+    state = state_of()
+    state.nodes[0].metrics = FULL
+    first: list[Event] = []
+    Judging(state, None, first.append).look(100.0)
+    (raised,) = first
+    assert isinstance(raised, FindingRaised)
+    state.findings[raised.finding.id, raised.finding.rank, raised.finding.node] = raised.finding
+    judging = Judging(state, None, told.append)
+    judging.resume()
+    judging.look(500.0)
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    "name", ["hang-mismatch", "start-waiting", "straggler", "input-bound", "oom-cuda", "mem-creep"]
+)
+def test_ids_that_are_its_own(name: str) -> None:
+    assert owns(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["gpu-ecc:gpu1", "xid-79", "disk-full", "sampler-failed", "stragglers", "my-hang-x"]
+)
+def test_ids_that_are_not(name: str) -> None:
+    assert not owns(name)
+
+
+def test_pulses_are_kept_once_and_not_for_ever(told: list[Event]) -> None:
+    state = state_of()
+    judging = Judging(state, None, told.append)
+    for number in range(20):
+        state.ranks[0].pulse = pulse(0, float(number))
+        judging.view(float(number))
+        history = judging.view(float(number) + 0.5).history
+    assert [one.at for one in history[0]] == [float(number) for number in range(20 - KEPT, 20)]
+    assert 1 not in history
+
+
+def test_another_process_begins_anew(told: list[Event]) -> None:
+    state = state_of()
+    judging = Judging(state, None, told.append)
+    for rank in (0, 1):
+        state.ranks[rank].pulse = pulse(rank, 1.0)
+    arrivals = judging.view(2.0).arrivals
+    assert arrivals is not None
+    assert [group.closed for group in arrivals.groups] == [3]
+    state.ranks[1].pulse = pulse(1, 3.0, pid=99)
+    view = judging.view(4.0)
+    assert [one.pid for one in view.history[1]] == [99]
+    assert view.arrivals is not None
+    assert [group.closed for group in view.arrivals.groups] == [0]
+
+
+def test_memory_of_an_attempt_is_kept_through_the_next(told: list[Event]) -> None:
+    state = state_of()
+    judging = Judging(state, None, told.append)
+    for at in (1.0, 2.0, 2.0, 3.0):
+        state.ranks[1].sample, state.ranks[1].sampled = RankSample(1, rss_bytes=int(at), gpu_mem=7), at
+        state.nodes[0].heard = at
+        view = judging.view(at)
+    assert [(one.at, one.rss, one.gpu) for one in view.memory[1]] == [(1.0, 1, 7), (2.0, 2, 7), (3.0, 3, 7)]
+    assert [one.rss for one in view.node_memory[0]] == [50, 50, 50]
+    assert view.memory_before == {}
+    state.attempts.append(Attempt(2, 4.0, "failure", 2, {}, ()))
+    state.ranks = {}
+    view = judging.view(5.0)
+    assert view.memory == {}
+    assert [one.rss for one in view.memory_before[1]] == [1, 2, 3]
+    assert len(view.node_memory[0]) == 3
+
+
+def test_a_look_without_a_time_is_of_now(told: list[Event]) -> None:
+    state = state_of()
+    state.nodes[0].metrics = FULL
+    before = time.time()
+    Judging(state, None, told.append).look()
+    (raised,) = told
+    assert isinstance(raised, FindingRaised)
+    assert raised.finding.since is not None
+    assert before <= raised.finding.since <= time.time()
