@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from ...model import Collective, Site
 from ...state import RunState
 
-MOST = 12
-"""Spans of ranks that one sentence names."""
+MOST = 8
+"""Spans of ranks that one sentence names; of more it tells the number."""
 
 
 def spans(numbers: Iterable[int]) -> str:
@@ -23,12 +23,17 @@ def spans(numbers: Iterable[int]) -> str:
     shown: list[str] = []
     for low, high in found:
         shown.extend([f"{low}-{high}"] if high > low + 1 else [str(one) for one in range(low, high + 1)])
-    return ", ".join(shown[:MOST]) + " …" * (len(shown) > MOST)
+    return ", ".join(shown)
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """ "rank 2", "ranks 0, 1, 3"."""
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {spans(ranks)}"
+    """ "rank 2", "ranks 0, 1, 3", "128 ranks (0, 8, …)"."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    said = spans(ranks)
+    if said.count(",") < MOST:
+        return f"ranks {said}"
+    return f"{len(ranks)} ranks ({', '.join(said.split(', ')[:2])}, …)"
 
 
 def host(state: RunState, node: int) -> str:

@@ -121,6 +121,15 @@ def _asleep(pulses: Sequence[Pulse]) -> float:
     return newest.at - since if count >= 3 else 0.0
 
 
+def still_since(pulses: Sequence[Pulse]) -> float:
+    """Unix time of the first look that found the stack of the newest; nothing has grown since."""
+    newest = pulses[-1]
+    same = _trail(pulses, lambda one: one.stack == newest.stack)
+    if works(same[0], newest):
+        same = _trail(same, lambda one: not works(one, newest))
+    return same[0].at
+
+
 def _deep(pulses: Sequence[Pulse]) -> bool:
     """Whether it uses no processor time at all, and is not in the kernel's uninterruptible sleep of I/O."""
     first, last = pulses[-3], pulses[-1]

@@ -55,12 +55,8 @@ def _comer(view: View, rank: int, pulses: Sequence[Pulse]) -> Comer | None:
     where = places.place(newest.stack)
     if where.kind is not Kind.STORE:
         return None
-    since = newest.at
-    for one in reversed(pulses):
-        if progress.works(one, newest) or places.place(one.stack) != where:
-            break
-        since = one.at
-    inner = next(site for site in newest.stack if places.place((site,)).kind is Kind.STORE)
+    since = progress.still_since(pulses)
+    inner = next(site for site in newest.stack if "/torch/distributed/" in site.file)
     return Comer(rank, newest, since, where.op, inner)
 
 

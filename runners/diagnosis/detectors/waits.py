@@ -55,19 +55,14 @@ class Meeting:
     missing: tuple[int, ...] = ()
     """Members that have not called it; () where it has no number."""
     desc: str = ""
+    since: float = 0.0
+    """Unix time at which the first of them called it."""
+    age: float = 0.0
+    """Seconds that the first of them has waited, by its own clock."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
         return tuple(sorted(self.waits))
-
-    @property
-    def since(self) -> float:
-        """Unix time at which the first of them called it."""
-        return min(wait.call.created for wait in self.waits.values())
-
-    @property
-    def age(self) -> float:
-        return max(wait.age for wait in self.waits.values())
 
     @property
     def call(self) -> Collective:
@@ -133,14 +128,12 @@ def _by_stack(rank: int, pulses: Sequence[Pulse]) -> Wait | None:
     newest = pulses[-1]
     if not newest.hook or not places.distributed(newest.stack):
         return None
+    since = progress.still_since(pulses)
+    if newest.at - since < WAIT_S:
+        return None
     place = places.place(newest.stack)
     if place.kind is not Kind.COLLECTIVE:
         return None
-    since = newest.at
-    for one in reversed(pulses):
-        if one.stack != newest.stack or progress.works(one, newest):
-            break
-        since = one.at
     sites = places.users(newest.stack) if place.site is not None else ()
     call = Collective(group=DEFAULT, seq=0, op=place.op, created=since, sites=sites, p2p=True)
     return Wait(rank, (DEFAULT, ()), call, newest.at - since, recorded=False)
@@ -177,6 +170,8 @@ def _meet(view: View, found: Waits) -> None:
         spot = Spot(wait.key, 0, call.op) if call.p2p else Spot(wait.key, call.seq)
         found.meetings.setdefault(spot, Meeting(spot)).waits[wait.rank] = wait
     for spot, meeting in list(found.meetings.items()):
+        meeting.since = min(wait.call.created for wait in meeting.waits.values())
+        meeting.age = max(wait.age for wait in meeting.waits.values())
         limit = min(patience(view.history[rank]) for rank in list(meeting.waits)[:4])
         if meeting.age < limit:
             del found.meetings[spot]
