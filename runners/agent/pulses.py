@@ -29,8 +29,8 @@ WHOLE_S = 15.0
 """Seconds between looks at every collective where nobody waits; see inrank/collectives.py for what they cost."""
 SAMPLES = 10
 """Looks at a stack while attentive."""
-WAITS_S, STILL_S = 5.0, 8.0
-"""Age of a collective that waits; seconds without a new collective after which a rank stands still."""
+EARLY_S, WAITS_S, STILL_S = 2.0, 5.0, 8.0
+"""Ages of a collective that may come to wait, and of one that waits; seconds without a new one when a rank is still."""
 BEGINS_S = 10.0, 300.0
 """Age of a process within which it is a slow beginner until its first step or collective."""
 SIGNAL_S = 10.0
@@ -95,10 +95,11 @@ class Pulses:
         asked = self._question()
         pulses = await asyncio.gather(*(self._one(*each, asked) for each in sorted(ranks.items())))
         now = time.monotonic()
-        waiting = [pulse for pulse in pulses if self._waits(pulse)]
+        early = [pulse for pulse in pulses if self._waits(pulse, EARLY_S)]
+        waiting = [pulse for pulse in pulses if self._waits(pulse, WAITS_S)]
         slow = [pulse for pulse in pulses if self._begins(pulse, now)]
         still = [pulse for pulse in pulses if self._still(pulse, now)]
-        self._waiting, self._attentive = bool(waiting), bool(waiting or slow or still)
+        self._waiting, self._attentive = bool(waiting), bool(early or slow or still)
         pids = {ranks[pulse.rank] for pulse in (*waiting, *slow)}
         found = await asyncio.to_thread(stalls, pids) if pids else {}
         return tuple(
@@ -166,10 +167,10 @@ class Pulses:
         with contextlib.suppress(HookError, OSError):
             known.stack = outside.sites(await hook.stacks_by_signal())
 
-    def _waits(self, pulse: Pulse) -> bool:
-        """Whether it is in a collective for long, or silent."""
+    def _waits(self, pulse: Pulse, seconds: float) -> bool:
+        """Whether it is in a collective for longer, or silent."""
         return self._known[pulse.rank].silent > 0 or any(
-            pulse.at - one.created > WAITS_S for one in pulse.active
+            pulse.at - one.created > seconds for one in pulse.active
         )
 
     def _begins(self, pulse: Pulse, now: float) -> bool:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-import pickle
 import signal
-import sys
+import socket
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from distui.runners.inrank.collectives import Collectives, inputs
 from distui.runners.model import Pulse
 from distui.runners.state import RunState
 
 from .inrank_rig import Asking, Driven, driven, eventually, launch, rank
+from .test_inrank_hook import interpreters
 
 GLOO = """
 import time, torch
@@ -123,12 +119,25 @@ async def test_who_holds_the_interpreter_in_c_is_silent_and_shows_its_stack_by_s
 
 async def test_without_hooks_the_kernel_tells_what_it_knows(own_directories: Path) -> None:
     script = own_directories / "train.py"
-    script.write_text("import time; time.sleep(600)")
-    async with driven(launch(script, hook=False)) as run:
-        told = await pulsed(run, 0, lambda taken: taken.state == "S")
-        assert (told.hook, told.stack, told.torch, told.world_size) == (False, (), None, "2")
-        assert told.master is not None
-        assert told.process_s is not None
+    script.write_text(
+        "import os, socket; socket.create_connection(('127.0.0.1', int(os.environ['TO'])), 600)"
+    )
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        port = server.getsockname()[1]
+        # The queue of the server is full from now on: the kernel drops whoever else knocks.
+        with socket.create_connection(server.getsockname()):
+            async with driven(launch(script, hook=False, env={"TO": str(port)})) as run:
+                told = await pulsed(run, 0, lambda taken: taken.state == "S")
+                assert (told.hook, told.stack, told.torch, told.world_size) == (False, (), None, "2")
+                assert told.master is not None
+                assert told.process_s is not None
+                assert told.stalls == ()  # it has only begun
+                told = await pulsed(run, 0, lambda taken: taken.stalls)
+                (stall,) = told.stalls
+                assert (stall.remote, stall.state) == (f"127.0.0.1:{port}", "SYN_SENT")
+                assert stall.retransmits > 0
 
 
 ALONE = """
@@ -162,6 +171,39 @@ def place(own_directories: Path) -> Path:
     return path
 
 
+@pytest.mark.parametrize("python", interpreters(), ids=lambda path: Path(path).name)
+def test_a_rank_without_torch_tells_its_stack(place: Path, python: str) -> None:
+    script = "import sys\ndef wait():\n    sys.stdin.read()\nwait()\n"
+    with rank(place, script, python=python, WORLD_SIZE="2") as started:
+        asking = Asking(started.socket)
+        eventually(lambda: asking.ask("pulse")["stack"][0][1:] == [3, "wait"])
+        taken = asking.ask("pulse", samples=2, whole=True, sites=True)
+        assert [site[2] for site in taken["stack"]] == ["wait", "<module>"]
+        assert (taken["sites"], taken["samples"], taken["torch"], taken["step"]) == (1, 2, False, 0)
+        assert (taken["last_step"], taken["world_size"], taken["master"]) == (None, "2", None)
+        assert 0 < taken["cpu_s"] <= taken["process_s"]
+        assert "recorder" not in taken
+        assert "error" in asking.ask("pulse", samples="many")
+        asking.close()
+        assert started.ends() == 0
+
+
+DEEP = """
+import sys
+def down(left):
+    sys.stdin.read() if not left else down(left - 1)
+down(600)
+"""
+
+
+def test_of_a_deep_stack_the_innermost_frames_are_told(place: Path) -> None:
+    with rank(place, DEEP) as started:
+        asking = Asking(started.socket)
+        eventually(lambda: [site[2] for site in asking.ask("pulse")["stack"]] == ["down"] * 24)
+        asking.close()
+        assert started.ends() == 0
+
+
 @pytest.mark.torch
 def test_a_look_at_all_collectives_leaves_nothing_behind(place: Path) -> None:
     with rank(place, ALONE) as started:
@@ -192,105 +234,3 @@ def test_a_look_at_all_collectives_leaves_nothing_behind(place: Path) -> None:
         asking.close()
         assert started.ends() == 0
         assert started.read("err") == ""
-
-
-def entry(number: int, name: str, **more: Any) -> dict[str, Any]:
-    """An entry as an NCCL build records it; no such build is on a machine without a GPU."""
-    return {
-        "pg_id": 3, "process_group": ("0", "default_pg"), "collective_seq_id": number, "p2p_seq_id": 0,
-        "op_id": number, "profiling_name": f"nccl:{name}", "time_created_ns": number * 10**9, "input_sizes": [[8]],
-        "input_dtypes": ["BFloat16"], "state": "completed", "retired": True, "is_p2p": False, "frames": [], **more,
-    }  # fmt: skip
-
-
-class Recorder:
-    """torch with NCCL's recorder, and one of gloo that has the same group."""
-
-    def __init__(self, *entries: dict[str, Any], enqueued: int, completed: int) -> None:
-        self.entries, self.counts = entries, (enqueued, completed)
-
-    def status(self) -> dict[str, Any]:
-        one = dict(zip(("last_enqueued_collective", "last_completed_collective"), self.counts, strict=True))
-        return {"pg_status": {"3": one}}
-
-    def _dump_nccl_trace(self, entries: bool, stacks: bool, active: bool) -> bytes:
-        return pickle.dumps(dict(self.status(), entries=list(self.entries)))
-
-    def _dump_nccl_trace_json(self, entries: bool) -> bytes:
-        return json.dumps(self.status()).encode()
-
-    def _dump_fr_trace(self, entries: bool, stacks: bool, active: bool) -> bytes:
-        return pickle.dumps(
-            {"entries": [entry(1, "x", profiling_name="gloo:barrier", input_sizes=[], pg_id=0)]}
-        )
-
-    def _dump_fr_trace_json(self, entries: bool) -> bytes:
-        return json.dumps({}).encode()
-
-
-@pytest.fixture
-def looked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Recorder], dict[str, Any]]:
-    """A look at such a torch."""
-    world = SimpleNamespace(
-        pg_names={1: "0"}, pg_group_ranks={1: {0: 0}}, pg_backend_config={1: "cpu:gloo,cuda:nccl"}
-    )
-
-    def look(recorder: Recorder) -> dict[str, Any]:
-        core = SimpleNamespace(_distributed_c10d=recorder)
-        monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(_C=core, __file__="/x/torch/__init__.py"))
-        monkeypatch.setitem(sys.modules, "torch.distributed", SimpleNamespace(is_initialized=lambda: True))
-        monkeypatch.setitem(
-            sys.modules, "torch.distributed.distributed_c10d", SimpleNamespace(_world=world)
-        )
-        return Collectives().look(True, True)
-
-    return look
-
-
-Look = Callable[[Recorder], dict[str, Any]]
-
-
-def test_of_nccl_the_state_tells_and_gloos_part_of_the_group_counts_for_itself(looked: Look) -> None:
-    waits = entry(3, "all_gather", state="scheduled", retired=False, frames=[
-        {"filename": "/x/torch/distributed/c10d.py", "line": 5, "name": "all_gather"},
-        {"filename": "/y/train.py", "line": 7, "name": "step"},
-    ])  # fmt: skip
-    # The watchdog has not come to the second one, but its kernel has ended.
-    told = looked(
-        Recorder(
-            entry(1, "all_reduce"), entry(2, "all_reduce", retired=False), waits, enqueued=3, completed=1
-        )
-    )
-    (one,) = told["active"]
-    assert (one["group"], one["seq"], one["op"], one["started"]) == ("0", 3, "all_gather", None)
-    assert one["sites"] == [["/y/train.py", 7, "step"]]
-    assert [(group["name"], group["enqueued"], group["completed"]) for group in told["groups"]] == [
-        ("0", 3, 2), ("0/gloo", 1, 1),
-    ]  # fmt: skip
-    assert [(each["group"], each["seq"], each["what"], each["started"]) for each in told["recent"]] == [
-        ("0", 1, "BFloat16[8]", True), ("0/gloo", 1, "", None), ("0", 2, "BFloat16[8]", True),
-    ]  # fmt: skip
-
-
-def test_members_of_a_coalesced_call_are_done_with_it(looked: Look) -> None:
-    pair: dict[str, Any] = {"state": "scheduled", "retired": False, "p2p_seq_id": 4, "is_p2p": True}
-    entries = [
-        entry(0, "send", **pair),
-        entry(0, "recv", **pair),
-        entry(0, "coalesced", p2p_seq_id=4, is_p2p=True),
-    ]
-    told = looked(Recorder(*entries, enqueued=4, completed=4))
-    assert told["active"] == []
-    assert [(each["op"], each["seq"], each["p2p"]) for each in told["recent"][1:3]] == [
-        ("recv", 4, True),
-        ("coalesced", 4, True),
-    ]
-    entries[-1].update(state="started", retired=False)
-    told = looked(Recorder(*entries, enqueued=4, completed=3))
-    assert [(each["op"], each["started"]) for each in told["active"]] == [("coalesced", True)]
-
-
-def test_inputs_are_said_shortly() -> None:
-    assert inputs([], []) == ""
-    assert inputs([[2, 3], [2, 3], [1]], ["Float", "Float", "Long"]) == "Float[2, 3] ×2 Long[1]"
-    assert inputs([[n] for n in range(6)], ["Int"]) == "Int[0] Int[1] Int[2] Int[3] and 2 more"

@@ -1,0 +1,139 @@
+"""What is read out of a flight recorder of torch, where no machine without a GPU has one."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from distui.runners.inrank.collectives import Collectives, inputs
+
+
+def entry(number: int, name: str, **more: Any) -> dict[str, Any]:
+    """An entry as an NCCL build records it; no such build is on a machine without a GPU."""
+    return {
+        "pg_id": 3, "process_group": ("0", "default_pg"), "collective_seq_id": number, "p2p_seq_id": 0,
+        "op_id": number, "profiling_name": f"nccl:{name}", "time_created_ns": number * 10**9, "input_sizes": [[8]],
+        "input_dtypes": ["BFloat16"], "state": "completed", "retired": True, "is_p2p": False, "frames": [], **more,
+    }  # fmt: skip
+
+
+class Recorder:
+    """torch with NCCL's recorder, and one of gloo that has the same group."""
+
+    def __init__(self, *entries: dict[str, Any], enqueued: int, completed: int) -> None:
+        self.entries, self.counts = entries, (enqueued, completed)
+
+    def status(self) -> dict[str, Any]:
+        one = dict(zip(("last_enqueued_collective", "last_completed_collective"), self.counts, strict=True))
+        return {"pg_status": {"3": one}}
+
+    def _dump_nccl_trace(self, entries: bool, stacks: bool, active: bool) -> bytes:
+        return pickle.dumps(dict(self.status(), entries=list(self.entries)))
+
+    def _dump_nccl_trace_json(self, entries: bool) -> bytes:
+        return json.dumps(self.status()).encode()
+
+    def _dump_fr_trace(self, entries: bool, stacks: bool, active: bool) -> bytes:
+        return pickle.dumps(
+            {"entries": [entry(1, "x", profiling_name="gloo:barrier", input_sizes=[], pg_id=0)]}
+        )
+
+    def _dump_fr_trace_json(self, entries: bool) -> bytes:
+        return json.dumps({}).encode()
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Recorder], dict[str, Any]]:
+    """A look at such a torch."""
+    world = SimpleNamespace(
+        pg_names={1: "0"}, pg_group_ranks={1: {0: 0}}, pg_backend_config={1: "cpu:gloo,cuda:nccl"}
+    )
+
+    def look(recorder: Recorder) -> dict[str, Any]:
+        core = SimpleNamespace(_distributed_c10d=recorder)
+        monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(_C=core, __file__="/x/torch/__init__.py"))
+        monkeypatch.setitem(sys.modules, "torch.distributed", SimpleNamespace(is_initialized=lambda: True))
+        monkeypatch.setitem(
+            sys.modules, "torch.distributed.distributed_c10d", SimpleNamespace(_world=world)
+        )
+        return Collectives().look(True, True)
+
+    return look
+
+
+Look = Callable[[Recorder], dict[str, Any]]
+
+
+def test_of_nccl_the_state_tells_and_gloos_part_of_the_group_counts_for_itself(looked: Look) -> None:
+    waits = entry(3, "all_gather", state="scheduled", retired=False, frames=[
+        {"filename": "/x/torch/distributed/c10d.py", "line": 5, "name": "all_gather"},
+        {"filename": "/y/train.py", "line": 7, "name": "step"},
+    ])  # fmt: skip
+    # The watchdog has not come to the second one, but its kernel has ended.
+    told = looked(
+        Recorder(
+            entry(1, "all_reduce"), entry(2, "all_reduce", retired=False), waits, enqueued=3, completed=1
+        )
+    )
+    (one,) = told["active"]
+    assert (one["group"], one["seq"], one["op"], one["started"]) == ("0", 3, "all_gather", None)
+    assert one["sites"] == [["/y/train.py", 7, "step"]]
+    assert [(group["name"], group["enqueued"], group["completed"]) for group in told["groups"]] == [
+        ("0", 3, 2), ("0/gloo", 1, 1),
+    ]  # fmt: skip
+    assert [(each["group"], each["seq"], each["what"], each["started"]) for each in told["recent"]] == [
+        ("0", 1, "BFloat16[8]", True), ("0/gloo", 1, "", None), ("0", 2, "BFloat16[8]", True),
+    ]  # fmt: skip
+
+
+def test_members_of_a_coalesced_call_are_done_with_it(looked: Look) -> None:
+    pair: dict[str, Any] = {"state": "scheduled", "retired": False, "p2p_seq_id": 4, "is_p2p": True}
+    entries = [
+        entry(0, "send", **pair),
+        entry(0, "recv", **pair),
+        entry(0, "coalesced", p2p_seq_id=4, is_p2p=True),
+    ]
+    told = looked(Recorder(*entries, enqueued=4, completed=4))
+    assert told["active"] == []
+    assert [(each["op"], each["seq"], each["p2p"]) for each in told["recent"][1:3]] == [
+        ("recv", 4, True),
+        ("coalesced", 4, True),
+    ]
+    entries[-1].update(state="started", retired=False)
+    told = looked(Recorder(*entries, enqueued=4, completed=3))
+    assert [(each["op"], each["started"]) for each in told["active"]] == [("coalesced", True)]
+
+
+def test_inputs_are_said_shortly() -> None:
+    assert inputs([], []) == ""
+    assert inputs([[2, 3], [2, 3], [1]], ["Float", "Float", "Long"]) == "Float[2, 3] ×2 Long[1]"
+    assert inputs([[n] for n in range(6)], ["Int"]) == "Int[0] Int[1] Int[2] Int[3] and 2 more"
+
+
+def test_a_group_that_waits_is_looked_at_whole_without_being_asked(looked: Look) -> None:
+    recorder = Recorder(entry(1, "all_reduce"), enqueued=1, completed=1)
+    looked(recorder)
+    collectives = Collectives()
+    wholes = []
+    for counts in ((1, 1), (1, 1), (2, 1), (3, 1), (3, 1), (3, 3), (3, 3)):
+        recorder.counts = counts
+        wholes.append(collectives.look(False, False)["whole"])
+    # The first one meets the group; then only one in which it waits as in the look before.
+    assert wholes == [True, False, False, False, True, False, False]
+
+
+def test_without_a_recorder_nothing_is_told(monkeypatch: pytest.MonkeyPatch, looked: Look) -> None:
+    looked(Recorder(enqueued=0, completed=0))
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "0")
+    assert Collectives().look(True, True) == {"recorder": False}
+    monkeypatch.delenv("TORCH_FR_BUFFER_SIZE")
+    monkeypatch.setitem(
+        sys.modules, "torch", SimpleNamespace(_C=SimpleNamespace(_distributed_c10d=object()))
+    )
+    assert Collectives().look(True, True) == {"recorder": False}
