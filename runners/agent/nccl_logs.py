@@ -213,6 +213,9 @@ class NcclLogs:
         """An attempt's logs from their start; after an adoption what was raised of them already stays so."""
         self._tails = Tails(self._agent.run_dir, self._agent.node, attempt)
         self._last, self._seen = None, {}
+        node = self._agent.state.nodes.get(self._agent.node)
+        if node is not None and node.nccl is not None:  # of the attempt before
+            self._agent.emit(NcclTick(attempt, Raw(live.encode(Facts()))))
         here = attempt_dir(self._agent.node, attempt) + "/"
         names = {rule.id for rule in book().rules} | {BEHIND_ID}
         known: dict[str, Finding] = {}
