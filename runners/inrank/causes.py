@@ -169,6 +169,22 @@ CAUSES: tuple[Cause, ...] = (
         "maybe",
     ),
     _cause(
+        "mismatch",
+        r"op\.preamble\.length <= op\.nbytes",
+        "received data of another size than it asked for: another rank calls a collective of another size",
+        "compare what the ranks pass to their collectives; `distui dump` of a run in this state names the call of each",
+        "maybe",
+        anywhere=True,
+    ),
+    _cause(
+        "mismatch",
+        r"Detected mismatch between collectives on ranks\.? ?([^\n]*)",
+        "calls another collective than the others: {0}",
+        "compare what the ranks do up to this collective",
+        "maybe",
+        anywhere=True,
+    ),
+    _cause(
         "connect-timeout",
         r"client socket has timed out.*?connect to \(([^)]+)\)|client socket has failed to connect to[^\n(]*\(([^)]+)\)"
         r"|^ConnectionRefusedError: ([^\n]+)|^TimeoutError: (\[Errno 110\][^\n]*)",
@@ -216,7 +232,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     _cause(
         "file-missing",
-        r"FileNotFoundError: \[Errno 2\][^\n]*?'([^'\n]+)'|Parent directory (\S+) does not exist"
+        r"(?:FileNotFoundError|NotADirectoryError): [^\n]*?'([^'\n]+)'|Parent directory (\S+) does not exist"
         r"|FileNotFoundError: ([^\n]+)",
         "finds no file or directory {0}",
         "check the path on that node: relative ones start at the directory of the launch",

@@ -173,6 +173,7 @@ def _filled(cause: Cause, match: re.Match[str], raised: Mapping[str, Any], head:
         "python": str(raised.get("python") or "its Python"),
         "line": _line(head),
     }
+    named = named if len(named) <= LONGEST else named[: LONGEST - 1] + "…"
     says = " ".join(cause.says.format(named.strip(" ."), **words).split())
     if raised.get("where"):
         says += " (%s)" % os.path.basename(str(raised["where"]))

@@ -34,7 +34,8 @@ def first_failure(directory: str, ends: Iterable[End]) -> Failure | None:
     ended = list(ends)
     seen = {one.rank for one in ended}
     unseen = [End(rank, 0, 1, 0.0, True) for rank in _raisers(directory) if rank not in seen]
-    first = first_of([classify(_death(directory, one)) for one in [*ended, *unseen] if one.failed])
+    deaths = [_death(directory, one) for one in [*ended, *unseen] if one.failed]
+    first = first_of([classify(one) for one in deaths if one.at or one.raised])
     if (
         first is not None
         and first.kind == "exit-abort"

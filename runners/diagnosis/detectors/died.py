@@ -2,12 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from ...model import Finding
+from ...members import Attempt
+from ...model import Finding, FirstCause, Outcome, RunPhase
+from ...state import RunState
+from . import memory, naming
 from .view import View
+
+LINES = 8
+"""Last lines of its stderr that are shown as evidence."""
+FAILED = (Outcome.FAILED, Outcome.LOST)
+MEMORY = ("cuda-oom", "host-oom", "killed")
+"""Classes of which memory.py may know more."""
+CAN_HELP = {
+    "no": "a restart cannot help before that",
+    "maybe": "",
+    "yes": "a restart can help",
+}
 
 
 def find(view: View) -> Iterable[Finding]:
-    """See the module."""
-    return ()
+    """The first cause of the newest attempt, where that failed and nobody had asked for its end."""
+    state = view.state
+    attempt = state.attempts[-1] if state.attempts else None
+    if attempt is None or attempt.ended is None or attempt.outcome not in FAILED:
+        return
+    cause = attempt.first_cause
+    if cause is None or not cause.kind or state.phase in (RunPhase.STOPPING, RunPhase.STOPPED):
+        return
+    if cause.kind in MEMORY and any(one.id.startswith("oom-") for one in memory.find(view)):
+        return  # one end, one sentence
+    yield Finding(
+        id=f"died-{cause.kind}",
+        severity="error",
+        role="symptom" if cause.symptom else "cause",
+        text=_text(state, cause),
+        rank=cause.rank,
+        ranks=tuple(sorted((cause.rank, *cause.victims))) if cause.victims else (),
+        node=cause.node,
+        remedy="; ".join(part for part in (cause.remedy, CAN_HELP.get(cause.retry, "")) if part),
+        evidence=tuple(_evidence(state, attempt, cause)),
+        since=cause.at if cause.at is not None else attempt.ended,
+    )
+
+
+def _text(state: RunState, cause: FirstCause) -> str:
+    """The ledger's sentence, with the node where there are several."""
+    plain = f"rank {cause.rank}"
+    if not naming.several(state) or not cause.text.startswith(plain + " "):
+        return cause.text
+    return f"{plain} on {naming.host(state, cause.node)}{cause.text[len(plain) :]}"
+
+
+def _evidence(state: RunState, attempt: Attempt, cause: FirstCause) -> Iterator[str]:
+    ended = cause.signal or (None if cause.exit_code is None else f"exit code {cause.exit_code}")
+    if ended is not None:
+        yield f"attempt {attempt.number}: rank {cause.rank} (pid {cause.pid}) ended with {ended}"
+    before = _before(state, attempt, cause)
+    if before:
+        word = "attempt" if len(before) == 1 else "attempts"
+        yield f"{word} {naming.spans(before)} ended in the same way"
+    if cause.victims:
+        yield f"after it: {naming.ranks_text(cause.victims)}"
+    if cause.where:
+        yield f"raised at {cause.where}"
+    if cause.oom:
+        yield cause.oom
+    yield from cause.evidence
+    yield from _xids(state, cause)
+    yield from cause.last_lines[-LINES:]
+
+
+def _before(state: RunState, attempt: Attempt, cause: FirstCause) -> list[int]:
+    """Numbers of the attempts right before that ended of the same class at the same place."""
+    found: list[int] = []
+    for one in reversed(state.attempts[:-1]):
+        other = one.first_cause
+        if other is None or (other.kind, other.where) != (cause.kind, cause.where):
+            break
+        found.append(one.number)
+    return found
+
+
+def _xids(state: RunState, cause: FirstCause) -> Iterator[str]:
+    """What the driver told of that node's GPUs during the run."""
+    for finding in state.findings.values():
+        if finding.id.startswith("xid-") and finding.node in (None, cause.node):
+            yield finding.text

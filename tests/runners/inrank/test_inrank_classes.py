@@ -137,6 +137,9 @@ LINES = [
     (-6, ["terminate called after throwing an instance of 'c10::AcceleratorError'",
           "  what():  CUDA error: an illegal memory access was encountered"], "cuda-error", "maybe",
      "rank 0 failed on its GPU: an illegal memory access was encountered (SIGABRT)"),
+    (-6, ["terminate called after throwing an instance of 'gloo::EnforceNotMet'",
+          "  what():  [enforce fail at /gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 6668 vs 2776."],
+     "mismatch", "maybe", "rank 0 received data of another size than it asked for"),
     (-6, [], "abort", "maybe", "rank 0 was ended by SIGABRT"),
     (None, [], "lost", "maybe", "rank 0 ended, and nobody saw how"),
 ]  # fmt: skip

@@ -1,0 +1,130 @@
+"""What is said of an attempt that failed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from distui.runners.diagnosis.detectors import View, died
+from distui.runners.members import Attempt, Node, Rank
+from distui.runners.model import Finding, FirstCause, Outcome, RankPhase, RankPlace, RunPhase
+from distui.runners.state import RunState
+
+NOW = 1_000_000.0
+RAISED = FirstCause(
+    3, 3, 0, pid=77, exit_code=1, kind="exception", retry="maybe", remedy="look at that line",
+    text="rank 3 raised ValueError: bad sample at train.py:88 (exit code 1)", where="job/train.py:88",
+    last_lines=tuple(f"line {number}" for number in range(12)), victims=(0, 1, 2), at=NOW - 5,
+)  # fmt: skip
+
+
+def failed(*causes: FirstCause | None, outcome: Outcome = Outcome.FAILED, nodes: int = 1) -> RunState:
+    """A run whose attempts ended of these causes."""
+    places = tuple(RankPlace(rank, rank, rank * nodes // 4) for rank in range(4))
+    state = RunState(phase=RunPhase.FAILED)
+    state.nodes = {node: Node(node, host=f"gpu-{node}") for node in range(nodes)}
+    state.ranks = {place.rank: Rank(place, RankPhase.FAILED) for place in places}
+    for number, cause in enumerate(causes, 1):
+        attempt = Attempt(number, NOW - 100, "launch", 4, {}, places)
+        attempt.ended, attempt.outcome, attempt.first_cause = NOW, outcome, cause
+        state.attempts.append(attempt)
+    return state
+
+
+def found(state: RunState) -> list[Finding]:
+    return list(died.find(View(state=state, plan=None, now=NOW + 1, history={})))
+
+
+def one(state: RunState) -> Finding:
+    (finding,) = found(state)
+    return finding
+
+
+def cause(**more: Any) -> FirstCause:
+    return FirstCause(**{**{name: getattr(RAISED, name) for name in RAISED.__struct_fields__}, **more})
+
+
+def test_the_first_cause_is_named_with_its_evidence() -> None:
+    said = one(failed(RAISED))
+    assert (said.id, said.severity, said.role) == ("died-exception", "error", "cause")
+    assert said.text == "rank 3 raised ValueError: bad sample at train.py:88 (exit code 1)"
+    assert (said.rank, said.node, said.ranks, said.since) == (3, 0, (0, 1, 2, 3), NOW - 5)
+    assert said.remedy == "look at that line"
+    assert said.evidence[:3] == (
+        "attempt 1: rank 3 (pid 77) ended with exit code 1",
+        "after it: ranks 0-2",
+        "raised at job/train.py:88",
+    )
+    assert said.evidence[3:] == RAISED.last_lines[-8:]
+
+
+def test_of_several_nodes_the_sentence_names_the_one() -> None:
+    said = one(failed(cause(node=1), nodes=2))
+    assert said.text == "rank 3 on gpu-1 raised ValueError: bad sample at train.py:88 (exit code 1)"
+    assert said.node == 1
+
+
+@pytest.mark.parametrize(
+    ("retry", "words"),
+    [
+        ("no", "look at that line; a restart cannot help before that"),
+        ("maybe", "look at that line"),
+        ("yes", "look at that line; a restart can help"),
+    ],
+)
+def test_whether_a_restart_can_help_is_said(retry: str, words: str) -> None:
+    assert one(failed(cause(retry=retry))).remedy == words
+
+
+def test_the_kernel_and_the_driver_are_quoted() -> None:
+    state = failed(
+        cause(signal="SIGABRT", kind="cuda-error", evidence=("kernel log: NVRM: Xid (PCI:1): 79",))
+    )
+    state.findings[("xid-79:gpu2", None, 0)] = Finding(
+        "xid-79:gpu2", "error", "Xid 79 on GPU 2: off the bus", node=0
+    )
+    state.findings[("xid-48:gpu1", None, 5)] = Finding("xid-48:gpu1", "error", "elsewhere", node=5)
+    said = one(state).evidence
+    assert said[0] == "attempt 1: rank 3 (pid 77) ended with SIGABRT"
+    assert {"kernel log: NVRM: Xid (PCI:1): 79", "Xid 79 on GPU 2: off the bus"} <= set(said)
+    assert "elsewhere" not in said
+
+
+def test_attempts_that_ended_in_the_same_way_are_counted() -> None:
+    assert "attempts 1, 2 ended in the same way" in one(failed(RAISED, RAISED, RAISED)).evidence
+    other = cause(where="job/train.py:90")
+    assert "attempt 2 ended in the same way" in one(failed(other, RAISED, RAISED)).evidence
+    assert not [line for line in one(failed(RAISED, other)).evidence if "same way" in line]
+
+
+def test_a_victims_words_are_a_symptom() -> None:
+    assert one(failed(cause(kind="peer-gone", symptom=True))).role == "symptom"
+
+
+def test_memory_is_told_by_those_who_know_more() -> None:
+    said = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    known = cause(kind="cuda-oom", text="rank 3 ran out of GPU memory", last_lines=(said,))
+    assert found(failed(known)) == []
+    silent = cause(kind="cuda-oom", text="rank 3 ran out of GPU memory", last_lines=())
+    assert one(failed(silent)).id == "died-cuda-oom"
+
+
+@pytest.mark.parametrize("outcome", [Outcome.SUCCEEDED, Outcome.RESTARTED, Outcome.STOPPED])
+def test_what_was_asked_for_or_went_well_is_no_death(outcome: Outcome) -> None:
+    assert found(failed(RAISED, outcome=outcome)) == []
+
+
+def test_nothing_is_said_without_a_cause_or_of_an_attempt_that_goes_on() -> None:
+    assert found(failed(None, outcome=Outcome.LOST)) == []
+    assert found(RunState()) == []
+    going = failed(RAISED, RAISED)
+    going.attempts[-1].ended = going.attempts[-1].outcome = going.attempts[-1].first_cause = None
+    assert found(going) == []
+
+
+def test_nothing_is_said_of_a_run_that_its_user_stops() -> None:
+    for phase in (RunPhase.STOPPING, RunPhase.STOPPED):
+        state = failed(RAISED)
+        state.phase = phase
+        assert found(state) == []

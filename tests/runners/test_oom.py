@@ -1,0 +1,78 @@
+"""What the kernel says of the end of a rank."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from distui.runners.agent.oom import (
+    NOTHING,
+    OomWatch,
+    Record,
+    in_kernel_log,
+    kernel_log,
+    kills_in,
+    record,
+    xids,
+)
+
+KILLED = "Memory cgroup out of memory: Killed process 4242 (python) total-vm:9kB, anon-rss:8kB"
+FELL = "NVRM: Xid (PCI:0000:18:00): 79, pid=4242, name=python, GPU has fallen off the bus."
+NAMELESS = "NVRM: Xid (PCI:0000:18:00): 48, DBE (double bit error)"
+
+
+def test_a_record_of_the_kernels_log_is_taken_apart() -> None:
+    assert record(b"6,1234,5000000,-;oom-kill: x\n SUBSYSTEM=mm\n") == Record(
+        5.0, "oom-kill: x\n SUBSYSTEM=mm"
+    )
+    assert record(b"no record") == Record(0.0, "")
+
+
+def test_the_pid_decides_who_was_killed() -> None:
+    log = [Record(1.0, KILLED), Record(2.0, KILLED.replace("4242", "7"))]
+    assert in_kernel_log(4242, log) == KILLED
+    assert in_kernel_log(424, log) is None
+
+
+def test_an_xid_is_held_against_the_process_it_names_or_who_ended_right_after() -> None:
+    log = [Record(100.0, FELL), Record(100.0, NAMELESS), Record(100.0, "NVRM: loading")]
+    assert xids(4242, log, 5000.0) == (f"kernel log: {FELL} (the GPU fell off the bus)",)
+    assert xids(7, log, 110.0) == (f"kernel log: {NAMELESS} (double-bit ECC error)",)
+    assert xids(7, log, 5000.0) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "kills"),
+    [
+        ("low 0\noom 3\noom_kill 2\n", 2),  # memory.events
+        ("oom_kill_disable 0\nunder_oom 0\noom_kill 5\n", 5),  # memory.oom_control of cgroups v1
+        ("oom_kill x\n", None),
+        ("", None),
+    ],
+)
+def test_the_counter_of_a_cgroup(tmp_path: Path, text: str, kills: int | None) -> None:
+    (tmp_path / "memory.events").write_text(text)
+    assert kills_in(tmp_path / "memory.events") == kills
+    assert kills_in(tmp_path / "none") is None
+
+
+def test_a_kill_from_outside_is_none_of_the_kernels() -> None:
+    watch = OomWatch()
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    watch.follow(process.pid)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert watch.evidence(process.pid, "SIGKILL") == NOTHING
+    assert watch.evidence(None, "SIGKILL") == NOTHING
+
+
+def test_the_kernels_log_is_read_in_order_where_it_may_be() -> None:
+    times = [one.at for one in kernel_log()]
+    if not times:
+        pytest.skip("this user may not read the kernel's log")
+    assert times[-1] > 0
