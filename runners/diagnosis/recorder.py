@@ -55,19 +55,62 @@ Key = tuple[str, tuple[int, ...]]
 
 
 def read(rank: int, told: Any, known: dict[Key, Known]) -> None:
-    """Add what one rank's recorder holds. Raises ValueError for what is none."""
+    """Add what one rank's recorders hold. Raises ValueError for what is none."""
     if not isinstance(told, dict):
         raise ValueError("it is no flight recorder's")
+    members = told.get("members")
+    names: set[str] = set()
+    for one in told.get("recorders") or [told]:
+        names |= _read(rank, one, members if isinstance(members, dict) else {}, known, names)
+
+
+def _read(
+    rank: int, told: Any, members: Mapping[str, Any], known: dict[Key, Known], taken: set[str]
+) -> set[str]:
+    """One recorder: NCCL's, or that of all else, whose groups may have the names of NCCL's (`taken`). Their names."""
     entries = [one for one in told.get("entries") or () if isinstance(one, dict)]
     status: Mapping[str, Any] = told.get("pg_status") or {}
     config: Mapping[str, Any] = told.get("pg_config") or {}
+    names = set()
     for number in dict.fromkeys([*map(str, status), *(str(one.get("pg_id")) for one in entries)]):
         mine = [one for one in entries if str(one.get("pg_id")) == number]
         name, desc = _names(mine, config.get(number), number)
-        group = known.setdefault((name, _ranks(config, number, len(status))), Known())
+        ranks = _listed(members.get(name)) or _ranks(config, number, len(status))
+        if not mine and name in taken:
+            continue
+        names.add(name)
+        group = known.setdefault((f"{name}/gloo" if name in taken else name, ranks), Known())
         group.desc = group.desc or desc
-        member = group.members[rank] = Member(calls={call.seq: call for call in map(_call, mine) if call})
-        _count(member, status.get(number) or {}, bool(told.get("comm_lib_version")))
+        calls = {call.seq: call for entry in _settled(mine) if (call := _call(entry)) is not None}
+        group.members[rank] = _member(calls)
+    return names
+
+
+def _member(calls: dict[int, Call]) -> Member:
+    """How far the rank is, by its entries: torch's own counts have sends and receives in them."""
+    if not calls:
+        return Member()
+    done = [seq for seq, call in calls.items() if call.done]
+    return Member(calls, max(calls), max(done) if done else min(calls) - 1)
+
+
+def _settled(entries: Iterable[Any]) -> Iterable[Any]:
+    """The parts of a coalesced call are never retired: the call itself tells."""
+    done: dict[Any, bool] = {}
+    told = list(entries)
+    for entry in told:
+        if str(entry.get("profiling_name")).endswith(":coalesced"):
+            done[_numbers(entry)] = _completed(entry)
+    return [entry | {"retired": True} if done.get(_numbers(entry)) else entry for entry in told]
+
+
+def _numbers(entry: Any) -> tuple[Any, Any]:
+    return entry.get("collective_seq_id"), entry.get("p2p_seq_id")
+
+
+def _completed(entry: Any) -> bool:
+    """gloo's entries stay "scheduled" for ever: that they are retired is what tells."""
+    return bool(entry.get("retired")) or entry.get("state") == "completed"
 
 
 def _names(entries: list[Any], config: Any, number: str) -> tuple[str, str]:
@@ -84,25 +127,13 @@ def _ranks(config: Mapping[str, Any], number: str, groups: int) -> tuple[int, ..
     said = config.get(number) or (config.get("") if groups == 1 else None)
     text = said.get("ranks") if isinstance(said, dict) else None
     try:
-        found = json.loads(text) if isinstance(text, str) else text
+        return _listed(json.loads(text) if isinstance(text, str) else text)
     except ValueError:
         return ()
-    return tuple(sorted(one for one in found or () if isinstance(one, int)))
 
 
-def _count(member: Member, status: Mapping[str, Any], numbered: bool) -> None:
-    """How far the rank is, by its entries. `numbered`: whether the status counts collectives alone (NCCL).
-
-    gloo's status counts sends and receives with them, so it is believed only where there are no entries to look at.
-    """
-    done = [seq for seq, call in member.calls.items() if call.done]
-    if member.calls:
-        first = min(member.calls)
-        member.called = max(member.calls)
-        member.completed = max(done) if done else (first - 1)
-    elif numbered:
-        member.called = _number(status.get("last_enqueued_collective"))
-        member.completed = _number(status.get("last_completed_collective"))
+def _listed(value: Any) -> tuple[int, ...]:
+    return tuple(sorted(one for one in value or () if isinstance(one, int)))
 
 
 def _number(value: Any) -> int | None:
@@ -127,7 +158,7 @@ def _call(entry: Any) -> Call | None:
         sizes=",".join(str(size).replace(" ", "") for size in entry.get("input_sizes") or ()),
         site=_site(entry.get("frames") or ()),
         created=(_number(entry.get("time_created_ns")) or 0) / 1e9,
-        done=bool(entry.get("retired")) or entry.get("state") == "completed",
+        done=_completed(entry),
     )
 
 

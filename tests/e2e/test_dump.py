@@ -76,7 +76,10 @@ def test_answers_become_files_and_replace_none(hung: Run) -> None:
     hung.distui("dump", "flight", "--out", "kept").fine()
     folder = hung.world.work / "kept"
     assert sorted(path.name for path in folder.iterdir()) == ["flight-rank-0.json", "flight-rank-1.json"]
-    assert json.loads((folder / "flight-rank-0.json").read_text())["entries"][-1]["retired"] is False
+    assert (
+        json.loads((folder / "flight-rank-0.json").read_text())["recorders"][0]["entries"][-1]["retired"]
+        is False
+    )
     before = (folder / "flight-rank-0.json").read_bytes()
     hung.distui("dump", "flight", "--out", "kept").refused(2, "is there already")
     assert (folder / "flight-rank-0.json").read_bytes() == before

@@ -134,11 +134,40 @@ def test_groups_of_one_name_stay_apart_where_nccl_names_their_members() -> None:
     ]
 
 
-def test_what_has_left_the_buffer_is_told_by_nccls_status_and_never_by_gloos() -> None:
+def test_what_has_left_the_buffer_is_not_known() -> None:
+    """torch's own counts have sends and receives in them."""
     status = {"0": {"last_enqueued_collective": 7, "last_completed_collective": 6}}
-    texts = {0: text([], pg_status=status), 1: text([], pg_status=status, comm_lib_version="2.27.3")}
-    (group,) = flight.merged(texts)
-    assert [(part.called, part.completed) for part in group.parts] == [(None, None), (7, 6)]
+    (group,) = flight.merged({rank: text([], pg_status=status) for rank in (0, 1)})
+    assert [(part.called, part.completed) for part in group.parts] == [(None, None), (None, None)]
+    assert (group.lowest, group.waits) == ((), ())
+
+
+def both(rank: int, called: int) -> str:
+    """Of a rank whose default group has NCCL and gloo."""
+    nccl = {"kind": "nccl", "entries": [entry(9, "all_gather", backend="nccl")], "pg_status": {"0": {}}}
+    gloo = {
+        "kind": "fr",
+        "entries": [entry(called, "barrier", size=0, done=False)],
+        "pg_status": {"0": {}, "3": {}},
+    }
+    return json.dumps({"recorders": [nccl, gloo], "members": {"0": [0, 1], "3": [rank]}})
+
+
+def test_nccl_and_gloo_of_one_group_are_counted_apart() -> None:
+    groups = flight.merged({0: both(0, 2), 1: both(1, 1)})
+    assert [(group.name, group.ranks, group.sure) for group in groups] == [
+        ("0", (0, 1), True),
+        ("3", (0,), True),
+        ("3", (1,), True),
+        ("0/gloo", (0, 1), True),
+    ]
+    assert [part.called for part in groups[0].parts] == [9, 9]
+    assert (groups[3].lowest, groups[3].waits[1].missing) == ((1,), (1,))
+
+
+def test_the_parts_of_a_coalesced_call_are_done_when_it_is() -> None:
+    parts = [entry(3, done=False, backend="nccl"), entry(3, "coalesced", backend="nccl")]
+    assert flight.merged({0: text(parts)})[0].waits == ()
 
 
 @pytest.mark.parametrize("wrong", ["", "[]", "no json"])
