@@ -10,7 +10,7 @@ import msgspec
 
 from ..runners import registry
 from ..runners.diagnosis.facts import Facts
-from ..runners.errors import RunError
+from ..runners.errors import NoSuchRunError, RunError
 from ..runners.logs.files import list_files
 from ..runners.state import RunState
 
@@ -47,14 +47,16 @@ def merged(documents: Iterable[bytes]) -> Facts | None:
 
 def log_paths(run: str) -> tuple[Path, list[str]]:
     """The run's directory, and the logs of its newest attempt on this machine. Raises RunError."""
-    entry = registry.resolve(run)
+    away = "the logs of this run are not on this machine: `distui diagnose FILE` reads them where they are"
+    try:
+        entry = registry.resolve(run)
+    except NoSuchRunError:  # of a source that keeps its runs elsewhere
+        raise RunError(away) from None
     files = [file for file in list_files(entry.path) if file.attempt is not None]
     newest = max((file.attempt or 0 for file in files), default=0)
     chosen = [file.id for file in files if file.attempt == newest]
     if not chosen:
-        raise RunError(
-            "the logs of this run are not on this machine: `distui diagnose FILE` reads them there"
-        )
+        raise RunError(away)
     return entry.path, chosen
 
 

@@ -10,7 +10,7 @@ import several
 
 from distui.runners.diagnosis.facts import Communicator, Facts, Init, Line, Node, Pair
 from distui.runners.logs.files import file_id
-from distui.runners.model import CaughtUp, Event, Finding, FindingRaised, NcclTick
+from distui.runners.model import HUB, CaughtUp, Event, Finding, FindingRaised, Host, HostTick, NcclTick
 
 PHASES = {"kernels": 0.31, "bootstrap": 0.42, "topo": 0.18, "graphs": 0.04, "connections": 0.12}
 
@@ -104,14 +104,15 @@ def tick(told: Facts, attempt: int = 1) -> NcclTick:
 def running(told: Facts, *findings: Finding) -> list[tuple[float, Event]]:
     """The run on one node, which has told this."""
     raised: list[tuple[float, Event]] = [(120, FindingRaised(one)) for one in findings]
-    return [*play.running()[:-1], *raised, (124.6, tick(told)), (124.7, CaughtUp(20))]
+    disk = HostTick(Host(cpu_percent=40.0, cores=64, disk_free=812 << 30, disk_total=1800 << 30))
+    return [*play.running()[:-1], *raised, (124.6, disk), (124.6, tick(told)), (124.7, CaughtUp(20))]
 
 
 def on_nodes(told: Facts, nodes: int = 2, *findings: Finding) -> list[several.Told]:
     """The run on several nodes; the first tells of all."""
     raised: list[several.Told] = [(120, one.node or 0, FindingRaised(one)) for one in findings]
     ended = [event for event in several.running(nodes) if not isinstance(event[2], CaughtUp)]
-    return [*ended, *raised, (124.6, 0, tick(told)), (124.7, several.HUB, CaughtUp(20))]
+    return [*ended, *raised, (124.6, 0, tick(told)), (124.7, HUB, CaughtUp(20))]
 
 
 def uneven() -> Facts:
@@ -149,3 +150,25 @@ def findings() -> Iterable[Finding]:
         "hang-no-verdict", "info", "no verdict: missing the stack of rank 5 (no hook)", "fact", rank=5
     )
     yield Finding("first-step", "info", "the first step takes long: it compiles", "fact")
+
+
+def stacks() -> dict[str, str]:
+    """Seven ranks in a collective, one in its data loader; as faulthandler writes them."""
+
+    def text(*frames: tuple[str, int, str]) -> str:
+        lines = [f'  File "{file}", line {number} in {name}' for file, number, name in frames]
+        return "\n".join(["Current thread 0x00007f00 (most recent call first):", *lines, ""])
+
+    torch = "/opt/venv/lib/python3.11/site-packages/torch/distributed"
+    usual = text(
+        (f"{torch}/distributed_c10d.py", 2821, "all_reduce"),
+        (f"{torch}/c10d_logger.py", 81, "wrapper"),
+        ("train.py", 71, "step"),
+        ("train.py", 90, "main"),
+    )
+    other = text(
+        ("data.py", 88, "load"),
+        ("train.py", 65, "step"),
+        ("train.py", 90, "main"),
+    )
+    return {str(rank): other if rank == 5 else usual for rank in range(8)}

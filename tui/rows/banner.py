@@ -94,7 +94,7 @@ def _gpu_problems(frame: Frame) -> list[Row]:
 def _findings(frame: Frame) -> list[Row]:
     """One row a kind, the worst first; symptoms of a cause that stands here are left to the pane of findings."""
     rows: list[Row] = []
-    for item in items(frame.state):
+    for item in items(frame.state.findings.values()):
         if item.follows:
             continue
         finding = item.first

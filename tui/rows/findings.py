@@ -64,11 +64,11 @@ def _order(one: Finding) -> tuple[int, int, int, float]:
     return gravity, one.id != NO_VERDICT, _ROLES.get(one.role, 4), since
 
 
-def items(state: RunState) -> list[Item]:
+def items(given: Iterable[Finding]) -> list[Item]:
     """Rows of the list; symptoms stand together below the first cause, where there is one."""
     kinds: dict[tuple[str, str], list[Finding]] = {}
     followers: list[Finding] = []
-    found = worst_first(state.findings.values())
+    found = worst_first(given)
     caused = any(one.role == "cause" and one.severity != "info" for one in found)
     for one in found:
         if caused and one.role == "symptom":

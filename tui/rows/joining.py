@@ -30,8 +30,8 @@ def ring_rows(one: Communicator, width: int) -> list[Row]:
         if ring:
             orders.setdefault(_begun(ring, at), []).append(number)
     if not orders:
-        told = plural(one.ring_count, "ring") if one.ring_count else "no ring"
-        return wrap(f"{told}: no line tells the order whole", width, "dim")
+        told = f"{plural(one.ring_count, 'ring')}: no line tells the order whole"
+        return wrap(told if one.ring_count else "no line tells of rings", width, "dim")
     rows: list[Row] = []
     for order, numbers in orders.items():
         name = f"ring {','.join(map(str, numbers))}" if len(numbers) < 5 else plural(len(numbers), "ring")

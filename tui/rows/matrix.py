@@ -46,6 +46,8 @@ class Unit:
     label: str
     group: int
     """A gap is drawn between groups."""
+    number: int
+    """Above its column."""
 
 
 @dataclass(slots=True)
@@ -74,28 +76,27 @@ def hosts_in_order(one: Communicator) -> list[str]:
     return sorted((host for host in one.hosts if one.hosts[host]), key=lambda host: min(one.hosts[host]))
 
 
-def _size(one: Communicator) -> int:
-    highest = max((max(pair.source, pair.target) for pair in one.pairs), default=-1)
-    return max(one.nranks or 0, highest + 1, 1 + max(one.stages, default=-1))
+def _members(one: Communicator) -> list[int]:
+    """Its ranks; where nobody says how many there are, those that something is known of."""
+    known = {rank for pair in one.pairs for rank in (pair.source, pair.target)} | set(one.stages)
+    return sorted(known | set(range(one.nranks or 0)))
 
 
 def grid(one: Communicator, width: int) -> Grid:
     """Ranks where they fit, else nodes, else as many nodes together as it takes."""
-    size, hosts, at = _size(one), hosts_in_order(one), host_of(one)
+    ranks, hosts, at = _members(one), hosts_in_order(one), host_of(one)
     index = {host: number for number, host in enumerate(hosts)}
     several = len(hosts) > 1
-    labels = [
-        f"{short(at[rank])} r{rank}" if several and rank in at else f"r{rank}" for rank in range(size)
-    ]
-    if size <= MOST_RANKS and _room(width, labels, len(hosts)) >= size:
-        units = [Unit(label, index.get(at.get(rank, ""), 0)) for rank, label in enumerate(labels)]
-        made = Grid(units, {rank: rank for rank in range(size)}, "rank")
+    labels = [f"{short(at[rank])} r{rank}" if several and rank in at else f"r{rank}" for rank in ranks]
+    if len(ranks) <= MOST_RANKS and _room(width, labels, len(hosts)) >= len(ranks):
+        made = Grid([], {}, "rank")
+        for place, (rank, label) in enumerate(zip(ranks, labels, strict=True)):
+            made.units.append(Unit(label, index.get(at.get(rank, ""), 0), rank))
+            made.of_rank[rank] = place
     elif several:
         made = _by_nodes(hosts, index, at, width)
     else:
-        step = -(-size // max(1, min(MOST_RANKS, width - 16)))
-        units = [Unit(f"r{low}-{min(low + step, size) - 1}", 0) for low in range(0, size, step)]
-        made = Grid(units, {rank: rank // step for rank in range(size)}, plural(step, "rank"))
+        made = _by_ranks(ranks, width)
     for pair in one.pairs:
         if pair.source in made.of_rank and pair.target in made.of_rank:
             cell = made.of_rank[pair.source], made.of_rank[pair.target]
@@ -103,11 +104,25 @@ def grid(one: Communicator, width: int) -> Grid:
     return made
 
 
+def _by_ranks(ranks: Sequence[int], width: int) -> Grid:
+    """Some ranks together, where nothing is known of nodes."""
+    step = -(-len(ranks) // max(1, min(MOST_RANKS, width - 16)))
+    parts = [ranks[low : low + step] for low in range(0, len(ranks), step)]
+    units = [Unit(f"r{part[0]}-{part[-1]}", 0, at) for at, part in enumerate(parts)]
+    return Grid(units, {rank: at for at, part in enumerate(parts) for rank in part}, plural(step, "rank"))
+
+
 def _by_nodes(hosts: Sequence[str], index: dict[str, int], at: dict[int, str], width: int) -> Grid:
     named = [short(host) for host in hosts]
     step = -(-len(hosts) // max(1, _room(width, named, 1)))
+    if step > 1:  # a label then names two
+        step = -(-len(hosts) // max(1, _room(width, [f"{name}…{name}" for name in named], 1)))
     units = [
-        Unit(named[low] if step == 1 else f"{named[low]}…{named[min(low + step, len(hosts)) - 1]}", 0)
+        Unit(
+            named[low] if step == 1 else f"{named[low]}…{named[min(low + step, len(hosts)) - 1]}",
+            0,
+            low // step,
+        )
         for low in range(0, len(hosts), step)
     ]
     noun = "node" if step == 1 else plural(step, "node")
@@ -184,17 +199,18 @@ def _joined(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def _header(made: Grid, edge: int, step: int) -> list[Row]:
-    """The number of each column, read from above."""
-    count = len(made.units)
+    """The number of each column, read from above; higher digits stand where they change."""
     rows: list[Row] = []
-    for power in (100, 10, 1):
-        if power > 1 and count <= power:
+    highest = max(unit.number for unit in made.units)
+    for power in (1000, 100, 10, 1):
+        if power > max(1, highest):
             continue
-        text = ""
+        text, before = "", 0
         for at, unit in enumerate(made.units):
             gap = " " * (at > 0 and unit.group != made.units[at - 1].group)
-            digit = str(at // power % 10) if power == 1 or (at % 10 == 0 and at >= power) else " "
-            text += gap + digit + " " * (step - 1)
+            shown = power == 1 or unit.number // power != before
+            text += gap + (str(unit.number // power % 10) if shown else " ") + " " * (step - 1)
+            before = unit.number // power
         rows.append(((" " * (edge + 1) + text.rstrip(), "dim"),))
     return rows
 
@@ -219,7 +235,8 @@ def _legend(one: Communicator, made: Grid, width: int, raw: Mapping[str, Line]) 
         for kind in best
     ]
     folded = f"; {one.folded:,} more pairs of the same nodes and kinds" if one.folded else ""
-    told = f"a row a {made.noun} that sends{_small(made)}{folded}"
+    sends = f"a {made.noun} that sends" if made.noun in ("rank", "node") else f"{made.noun} that send"
+    told = f"each row is {sends}{_small(made)}{folded}"
     rows += [Told(row) for row in wrap(told, width, "dim")]
     odd = odd_ones(one, made)
     if odd:

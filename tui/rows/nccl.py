@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
+from statistics import median
 
-from ...presets.nccl import DEFAULT_SUBSYS, LEVELS, Subsystem, subsystems
+from ...presets.nccl import (
+    DEFAULT_SUBSYS,
+    FLOOD_BYTES,
+    LEVELS,
+    Subsystem,
+    cost,
+    disk_reserve,
+    flood_rate,
+    subsystems,
+)
 from ...runners.model import SetNccl
 from ...runners.state import RunState
-from .cells import Row, fit, numbers
+from .cells import Row, age, amount, fit, numbers, wrap
+from .nodes import name_of
 
 SECONDS: tuple[float | None, ...] = (None, 5.0, 10.0, 30.0, 60.0, 300.0)
 """How long a level can last, as the dialog offers it; `:nccl` takes any number."""
+
+ENDS_S = 60.0
+"""How long a level that writes for every collective lasts, unless somebody says otherwise."""
+
+USUAL = 200.0
+"""Collectives a second, where nobody knows how many there are."""
 
 _HEAD = 3
 """Rows before the subsystems: level, duration, way."""
@@ -45,6 +63,21 @@ def ways(state: RunState) -> Ways:
     return Ways(True, f"{version} changes it live on every rank")
 
 
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """The node with the least room."""
+
+    name: str
+    free: int
+    total: int
+    """Bytes both."""
+
+    @property
+    def room(self) -> int:
+        """Bytes that may be written."""
+        return max(0, self.free - disk_reserve(self.total))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclForm:
     """What is chosen so far."""
@@ -58,6 +91,23 @@ class NcclForm:
     ways: Ways = field(default_factory=lambda: Ways(False, ""))
     ranks: tuple[int, ...] = ()
     """() means all."""
+    timed: bool = True
+    """Whether the duration follows the choice: until somebody chooses one."""
+    rate: float | None = None
+    """Collectives a second of a rank, as the flight recorder tells; None: unknown."""
+    together: int = 1
+    """Most of these ranks on one node."""
+    disk: Disk | None = None
+
+    @property
+    def subsys(self) -> str:
+        """What is chosen, as NCCL_DEBUG_SUBSYS takes it."""
+        return ",".join(one.name for one in self.known if one.name in self.chosen)
+
+    @property
+    def floods(self) -> bool:
+        """Whether it writes for every collective, or is TRACE."""
+        return self.level == "TRACE" or flood_rate(self.level, self.subsys, 1.0, 1) > 0
 
 
 def begin(state: RunState, marked: frozenset[int]) -> NcclForm:
@@ -65,27 +115,59 @@ def begin(state: RunState, marked: frozenset[int]) -> NcclForm:
     levels = {rank.nccl_debug for rank in state.ranks.values()}
     versions = {rank.nccl_version for rank in state.ranks.values() if rank.nccl_version}
     possible = ways(state)
+    ranks = tuple(sorted(marked & set(state.ranks)))
+    asked = ranks or tuple(state.ranks)
     level = levels.pop() if len(levels) == 1 else None
     return NcclForm(
         level=level if level in LEVELS else "WARN",
         restart=not possible.live,
         known=subsystems(versions.pop() if len(versions) == 1 else None),
         ways=possible,
-        ranks=tuple(sorted(marked & set(state.ranks))),
+        ranks=ranks,
+        rate=collectives_a_second(state),
+        together=max(Counter(state.ranks[rank].place.node for rank in asked).values(), default=1),
+        disk=_fullest(state, {state.ranks[rank].place.node for rank in asked}),
     )
 
 
+def collectives_a_second(state: RunState) -> float | None:
+    """Of the rank in the middle; None where no flight recorder tells."""
+    rates = []
+    for rank in state.ranks.values():
+        done = rank.pulse.recent if rank.pulse is not None else ()
+        if len(done) > 1 and (took := done[-1].created - done[0].created) > 0:
+            rates.append((len(done) - 1) / took)
+    return median(rates) if rates else None
+
+
+def _fullest(state: RunState, nodes: set[int]) -> Disk | None:
+    """The disk with the least room of those that these nodes write to; None where none is known."""
+    found = [
+        Disk(name_of(state, number), node.metrics.disk_free, node.metrics.disk_total)
+        for number, node in state.nodes.items()
+        if number in nodes
+        and node.metrics is not None
+        and node.metrics.disk_free is not None
+        and node.metrics.disk_total is not None
+    ]
+    return min(found, key=lambda disk: disk.free, default=None)
+
+
 def change(form: NcclForm, row: int, step: int) -> NcclForm:
-    """The form after the value of a row was changed: the next (1) or previous (-1) one."""
-    if row == 0:
-        return replace(form, level=LEVELS[(LEVELS.index(form.level) + step) % len(LEVELS)])
+    """The form after the value of a row was changed: the next (1) or previous (-1) one.
+
+    What floods gets an end, as long as nobody chose the duration.
+    """
     if row == 1:
-        return replace(form, seconds=SECONDS[(SECONDS.index(form.seconds) + step) % len(SECONDS)])
+        now = SECONDS.index(form.seconds)
+        return replace(form, seconds=SECONDS[(now + step) % len(SECONDS)], timed=False)
     if row == 2:
         return replace(form, restart=not form.restart if form.ways.live else True)
-    if row < _HEAD + len(form.known):
-        return replace(form, chosen=form.chosen ^ {form.known[row - _HEAD].name})
-    return form
+    if row == 0:
+        form = replace(form, level=LEVELS[(LEVELS.index(form.level) + step) % len(LEVELS)])
+    elif row < _HEAD + len(form.known):
+        form = replace(form, chosen=form.chosen ^ {form.known[row - _HEAD].name})
+    return replace(form, seconds=ENDS_S if form.floods else None) if form.timed else form
 
 
 def form_rows(form: NcclForm, width: int) -> list[Row]:
@@ -110,10 +192,48 @@ def _lasting(seconds: float | None) -> str:
     return "ever" if seconds is None else f"{seconds:g}s"
 
 
-def note(form: NcclForm) -> str:
-    """Below the rows: what is possible, and what no choice of subsystems means."""
-    chosen = "" if form.chosen else f"; no subsystem chosen: {DEFAULT_SUBSYS}"
-    return f"{form.ways.text}{chosen}"
+def note_rows(form: NcclForm, width: int) -> list[Row]:
+    """Below the choices: what is possible, what it writes, the disk, and what ends it."""
+    each = USUAL if form.rate is None else max(form.rate, 0.1)
+    rate = flood_rate(form.level, form.subsys, each, form.together)
+    said = (
+        ("live", form.ways.text),
+        ("writes", _written(form, each)),
+        ("disk", _room(form, rate)),
+        ("ends", _ends(form)),
+    )
+    return [
+        ((fit(label if not at else "", 7), "dim"), *row)
+        for label, text in said
+        for at, row in enumerate(wrap(text, width - 7, "dim"))
+    ]
+
+
+def _written(form: NcclForm, each: float) -> str:
+    words = cost(form.level, form.subsys, float(f"{each:.2g}"), form.together)
+    if words:
+        return f"{words} a node{', if there are so many' if form.rate is None else ''}"
+    if form.level == "TRACE":
+        return "without bound where NCCL was built for TRACE, else what INFO does"
+    which = "" if form.chosen or form.level != "INFO" else f"{DEFAULT_SUBSYS} (none is chosen): "
+    return f"{which}little once the job runs"
+
+
+def _room(form: NcclForm, rate: float) -> str:
+    disk = form.disk
+    if disk is None:
+        return "how much is free is not known"
+    lasts = f": enough for {age(disk.room / rate)}" if rate > 0 else ""
+    return f"{amount(disk.free)} of {amount(disk.total)} free on {disk.name}{lasts}"
+
+
+def _ends(form: NcclForm) -> str:
+    """What ends a flood."""
+    after = "when somebody changes it" if form.seconds is None else f"after {form.seconds:g} s"
+    if not form.ways.live:
+        return f"{after}; nothing takes it back earlier, because it cannot be changed live"
+    least = amount(disk_reserve(form.disk.total)) if form.disk is not None else "5 %"
+    return f"{after}; earlier above {FLOOD_BYTES / 1e6:.0f} MB/s a node, or with less than {least} of disk free"
 
 
 def command(form: NcclForm, command_id: str) -> SetNccl:
@@ -121,7 +241,7 @@ def command(form: NcclForm, command_id: str) -> SetNccl:
     return SetNccl(
         id=command_id,
         level=form.level,
-        subsys=",".join(one.name for one in form.known if one.name in form.chosen),
+        subsys=form.subsys,
         ranks=form.ranks,
         seconds=form.seconds,
         restart=form.restart,

@@ -16,6 +16,9 @@ from .statements import Told, communicator_rows, name_of, node_rows
 FINDINGS = 4
 """Most findings on top; the pane of findings has all."""
 
+OTHERS = ("hang-", "straggler", "died-", "oom-", "mem-", "start-")
+"""How findings begin that rest on something else than NCCL's words: the banner has them."""
+
 _QUIET = (None, "VERSION", "WARN")
 
 
@@ -67,7 +70,8 @@ def _head(text: str, hint: str = "") -> Told:
 
 
 def _findings(frame: Frame, facts: Facts, width: int) -> list[Told]:
-    found = [item for item in items(frame.state) if item.first.severity != "info"]
+    about = (one for one in frame.state.findings.values() if not one.id.startswith(OTHERS))
+    found = [item for item in items(about) if item.first.severity != "info"]
     rows = [
         Told(item_row(frame, item, width), _evidence(facts, item.first.id)) for item in found[:FINDINGS]
     ]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from ...runners.diagnosis.stacks import Group, main_frames, merged
 from ...runners.logs.clean import clean_text
 from . import glyphs
-from .cells import Row, numbers, plural
+from .cells import Row, fit, numbers, plural
+
+_PACKAGES = re.compile(r"/(?:site|dist)-packages/|/lib/python\d\.\d+/")
 
 
 def stack_title(data: Mapping[str, str]) -> str:
@@ -43,19 +46,16 @@ def _group_rows(group: Group, data: Mapping[str, str]) -> list[Row]:
         )
         return [*rows, ((f"    {told}", "dim"),)]
     parted = len(group.frames) - group.shared - 1
+    edge = min(24, max(len(frame.rpartition(" ")[2]) for frame in group.frames)) + 2
     for at, frame in enumerate(group.frames):
         where, _, function = clean_text(frame).rpartition(" ")
         mark = glyphs.CURSOR if group.shared and at == parted else " "
-        rows.append(
-            (
-                (f"  {mark} ", "warn"),
-                (function, "text" if at <= parted or not group.shared else "dim"),
-                (f"   {_end_of(where)}", "dim"),
-            )
-        )
+        ink = "dim" if group.shared and at > parted else "text"
+        rows.append(((f"  {mark} ", "warn"), (fit(function, edge), ink), (_end_of(where), "dim")))
     return rows
 
 
-def _end_of(where: str, width: int = 56) -> str:
-    """File and line; of a long path the end, because the line stands there."""
-    return where if len(where) <= width else f"…{where[1 - width :]}"
+def _end_of(where: str, width: int = 34) -> str:
+    """File and line: of a package what stands in it, of a long path the end, because the line stands there."""
+    inside = _PACKAGES.split(where)[-1]
+    return inside if len(inside) <= width else f"…{inside[1 - width :]}"

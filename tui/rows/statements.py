@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -100,8 +100,8 @@ def _card(facts: Facts, group: Group, usual: Group, width: int) -> list[Told]:
     count = f"  {len(hosts)} nodes alike" if len(hosts) > 1 else ""
     host = group.nodes[0].host
     head: Row = ((f"{glyph} ", style), (_hosts(hosts), "head"), (count, "dim"))
-    told = f"rank{'' if len(ranks) == 1 else 's'} {numbers(ranks)}" if ranks else ""
-    rows = _headed(head, "ranks", told, width, _line(facts, host))
+    label = "rank" if len(ranks) == 1 else "ranks"
+    rows = _headed(head, label, numbers(ranks), width, _line(facts, host))
     for label, value in group.said.items():
         differs = odd and value != usual.said[label]
         if value or differs or label in _ALWAYS:
@@ -113,7 +113,8 @@ def _card(facts: Facts, group: Group, usual: Group, width: int) -> list[Told]:
 
 def _headed(head: Row, label: str, text: str, width: int, line: Line | None) -> list[Told]:
     """The first row of a card with one more thing, which has a row of its own where it does not fit."""
-    whole: Row = (*head, (f"  {text}" if text else "", "dim"))
+    named = f"{label} {text}" if label.startswith("rank") else text
+    whole: Row = (*head, (f"  {named}" if text else "", "dim"))
     if row_width(whole) <= width or not text:
         return [Told(clip(whole, width), line)]
     return [Told(clip(head, width), line), *_field(label, text, "", False, width, line)]
@@ -171,10 +172,10 @@ def by_size(facts: Facts) -> list[Communicator]:
     return sorted(facts.communicators, key=lambda one: -(one.nranks or 0))
 
 
-def chosen_of(facts: Facts, wanted: str) -> Communicator | None:
+def chosen_of(facts: Facts, wanted: str | None) -> Communicator | None:
     """The communicator of this id; else one that is not ready, else the largest."""
     ordered = by_size(facts)
-    named = next((one for one in ordered if one.id == wanted), None) if wanted else None
+    named = next((one for one in ordered if one.id == wanted), None)
     late = next((one for one in ordered if late_ranks(one) or missing(one)), None)
     return named or late or next(iter(ordered), None)
 
@@ -209,7 +210,12 @@ def slowest(one: Communicator) -> Init | None:
 
 def name_of(one: Communicator) -> str:
     """Its id, or that it has none."""
-    return one.id or "without an id"
+    return one.id or "of no named communicator"
+
+
+def named_ranks(ranks: Collection[int]) -> str:
+    """`rank 3`, `ranks 0-2, 5`."""
+    return f"rank{'' if len(ranks) == 1 else 's'} {numbers(ranks)}"
 
 
 def communicator_rows(facts: Facts, chosen: Communicator, width: int) -> list[Told]:
@@ -236,28 +242,34 @@ def _communicator(facts: Facts, one: Communicator, chosen: bool, several: bool, 
     glyph, style = (glyphs.WARN, "warn") if late or absent else (glyphs.OK, "ok")
     if not any(_stage(stage) >= READY for stage in one.stages.values()):
         glyph, style = glyphs.STALE, "warn"
-    size = plural(one.nranks, "rank") if one.nranks is not None else f"ranks {NA}"
-    nodes = one.nnodes if one.nnodes is not None else len(one.hosts) or None
-    shape = f"  {size} on {plural(nodes, 'node') if nodes else NA}"
     mark = glyphs.MARK if chosen and several else " "
     head: Row = (
         (f"{glyph} ", style),
         (name_of(one), "head"),
         (f" {mark}", "accent"),
-        (shape, "text"),
+        (_shape(one), "text"),
     )
     rows = _headed(head, "stages", _counts(one), width, line)
     for stage, ranks in late.items():
-        rows += _field("behind", f"rank {numbers(ranks)}: {stage}, not complete", "", True, width, line)
+        rows += _field("behind", f"{named_ranks(ranks)}: {stage}, not complete", "", True, width, line)
     if absent:
-        rows += _field("missing", f"no line is heard of rank {numbers(absent)}", "", True, width, line)
+        rows += _field("missing", f"no line tells of {named_ranks(absent)}", "", True, width, line)
     if chosen:
         for label, text in _facts_of(one):
             rows += _field(label, text, "", False, width, line) if text else []
     return rows
 
 
+def _shape(one: Communicator) -> str:
+    if one.nranks is None:
+        return ""
+    on = plural(one.nnodes, "node") if one.nnodes is not None else f"{plural(len(one.hosts), 'host')} seen"
+    return f"  {plural(one.nranks, 'rank')} on {on}"
+
+
 def _counts(one: Communicator) -> str:
+    if one.nranks is None:
+        return ""
     counts = Counter(one.stages.values())
     return ", ".join(f"{counts[stage]} {stage}" for stage in STAGES if counts[stage]) or f"stages {NA}"
 
@@ -269,7 +281,7 @@ def _facts_of(one: Communicator) -> list[tuple[str, str]]:
         phases = sorted(worst.phases.items(), key=lambda item: -item[1])
         told = ", ".join(f"{name} {value:.2f}" for name, value in phases if value)
         took = f"{worst.seconds:.2f} s, rank {worst.rank} the slowest{': ' + told if told else ''}"
-    channels = [f"{number} {kind}" for kind, number in one.channels.items()]
+    channels = [f"{number} {kind}" for kind, number in one.channels.items() if number]
     channels += [plural(one.ring_count, "ring")] if one.ring_count else []
     channels += [plural(one.trees, "tree")] if one.trees else []
     channels += ["NVLink SHARP"] if one.nvls else []

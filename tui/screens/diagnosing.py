@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from textual import on
 from textual.screen import Screen
+from textual.timer import Timer
 
 from ...runners.logs.clean import clean_text
 from ...runners.model import Dump
@@ -26,6 +27,9 @@ _AT = re.compile(r"(?P<file>\S+):(?P<line>\d+): (?P<text>.*)", re.DOTALL)
 _SPECIAL = re.compile(r"[\\.^$*+?{}\[\]|()]")
 _LONGEST = 160
 """Characters of a line by which it is found again."""
+
+PATIENCE_S = 0.5
+"""How long an answer may take before somebody wonders whether the key was heard."""
 
 
 def pattern_of(text: str) -> str:
@@ -116,10 +120,11 @@ class DiagnosingScreen(Screen[None]):
             self.notify("the run has ended: there are no ranks to ask")
             return
         marked = tuple(sorted(self.app.view.marked & set(state.ranks)))
-        self.notify(f"asking {'the marked ranks' if marked else 'every rank'} for its stack", timeout=2)
-        self.run_worker(self._ask_stacks(marked), group="stacks", exclusive=True)
+        who = "the marked ranks" if marked else "every rank"
+        late = self.set_timer(PATIENCE_S, lambda: self.notify(f"asking {who} for stacks", timeout=2))
+        self.run_worker(self._ask_stacks(marked, late), group="stacks", exclusive=True)
 
-    async def _ask_stacks(self, ranks: tuple[int, ...]) -> None:
+    async def _ask_stacks(self, ranks: tuple[int, ...], late: Timer) -> None:
         follower = self.app.follower
         if follower is None:
             return
@@ -128,6 +133,8 @@ class DiagnosingScreen(Screen[None]):
         except LinkError as error:
             self.notify(str(error), severity="error", markup=False)
             return
+        finally:
+            late.stop()
         if not done.data:
             self.notify(done.text, severity="information" if done.ok else "error", markup=False)
             return

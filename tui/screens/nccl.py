@@ -14,7 +14,7 @@ from textual.widgets import Static
 from ...runners.model import SetNccl
 from ...runners.state import RunState
 from ..rows.cells import Row, numbers
-from ..rows.nccl import NcclForm, begin, change, command, form_rows, note
+from ..rows.nccl import NcclForm, begin, change, command, form_rows, note_rows
 from ..widgets.rows_view import RowsView
 
 _KEYS: Row = (
@@ -49,7 +49,9 @@ class NcclScreen(ModalScreen[SetNccl | None]):
         self.choices = _Choices(id="modal-rows", cursor=True)
         self.foot = RowsView(id="modal-keys")
         self.foot.can_focus = False
-        self.choices.ascii_only = self.foot.ascii_only = ascii_only
+        self.hint = RowsView(id="modal-hint")
+        self.hint.can_focus = False
+        self.choices.ascii_only = self.foot.ascii_only = self.hint.ascii_only = ascii_only
 
     def compose(self) -> ComposeResult:
         ranks = self.form.ranks
@@ -57,7 +59,7 @@ class NcclScreen(ModalScreen[SetNccl | None]):
         with Vertical(id="box"):
             yield Static(f"NCCL_DEBUG of {who}", id="modal-title", markup=False)
             yield self.choices
-            yield Static(note(self.form), id="modal-hint", markup=False)
+            yield self.hint
             yield self.foot
 
     def on_mount(self) -> None:
@@ -67,16 +69,21 @@ class NcclScreen(ModalScreen[SetNccl | None]):
     def on_resize(self, event: Resize) -> None:
         width = min(110, event.size.width - 4)
         self.query_one("#box").styles.width = width
-        self._width = width - 8
-        rows = form_rows(self.form, self._width)
-        self.choices.styles.height = max(3, min(len(rows), event.size.height * 9 // 10 - 12))
+        self._width, self._height = width - 8, event.size.height * 9 // 10
+        self._draw()
+
+    def _draw(self) -> None:
+        """The choices in the rows that the sentences below leave."""
+        rows, said = form_rows(self.form, self._width), note_rows(self.form, self._width)
+        self.hint.styles.height = len(said)
+        self.choices.styles.height = max(3, min(len(rows), self._height - 9 - len(said)))
         self.choices.set_rows(rows)
+        self.hint.set_rows(said)
 
     def action_change(self, step: int) -> None:
         """Change the value of the current row."""
         self.form = change(self.form, self.choices.cursor, step)
-        self.choices.set_rows(form_rows(self.form, self._width))
-        self.query_one("#modal-hint", Static).update(note(self.form))
+        self._draw()
 
     def action_apply(self) -> None:
         """Hand the command over to the confirmation."""

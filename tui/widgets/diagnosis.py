@@ -50,7 +50,7 @@ class FindingList(Inner):
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
         key = self.current.key if self.current is not None else ""
-        self._items = items(frame.state)
+        self._items = items(frame.state.findings.values())
         keys = [item.key for item in self._items]
         if key in keys:
             self.cursor = keys.index(key)
@@ -119,7 +119,7 @@ class Diagnosis(Vertical):
         if not self.display:
             return
         frames = self.list.gutter.height
-        wanted = max(1, len(items(frame.state))) + frames
+        wanted = max(1, len(items(frame.state.findings.values()))) + frames
         height = max(2 + frames, min(wanted, self.size.height // 2))
         if self.list.styles.height is None or self.list.styles.height.value != height:
             self.list.styles.height = height

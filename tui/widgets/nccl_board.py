@@ -66,8 +66,8 @@ class NcclBoard(Horizontal):
     def __init__(self, frames: Signal[Frame]) -> None:
         super().__init__(id="nccl")
         self._frames = frames
-        self.chosen = ""
-        """Id of the communicator; "" takes the one most worth a look."""
+        self.chosen: str | None = None
+        """Id of the communicator; None takes the one most worth a look."""
         self.panel = Said(frames, "said", self.said)
         """The cards."""
         self.map = Said(frames, "map", self.mapped)

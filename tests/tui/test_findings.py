@@ -1,0 +1,151 @@
+"""Findings as rows: their order, what is folded, what stands in full; and the merged stacks."""
+
+from __future__ import annotations
+
+import pytest
+import scripted as play
+import told
+from test_rows import frame_of, line_of, text_of
+
+from distui.runners.model import Event, Finding, FindingRaised, Pulse, PulseTick
+from distui.tui.rows.banner import banner_rows
+from distui.tui.rows.cells import row_width
+from distui.tui.rows.findings import coverage_rows, detail_rows, item_row, items, worst_first
+from distui.tui.rows.frame import Frame
+from distui.tui.rows.stacks import stack_rows, stack_title
+
+
+def raised(*found: Finding) -> Frame:
+    events: list[tuple[float, Event]] = [(120, FindingRaised(one)) for one in found]
+    return frame_of([*play.running(), *events])
+
+
+def test_the_worst_is_first_and_causes_come_before_what_follows_from_them() -> None:
+    found = [
+        Finding("a", "info", "a", "fact"),
+        Finding("b", "warn", "b", "symptom"),
+        Finding("c", "warn", "c", "hint"),
+        Finding("d", "warn", "d", "cause", since=20.0),
+        Finding("e", "warn", "e", "cause", since=10.0),
+        Finding("f", "error", "f", "hint"),
+        Finding("hang-no-verdict", "info", "no verdict: missing", "fact"),
+    ]
+    ids = [one.id for one in worst_first(found)]
+    assert ids == ["f", "e", "d", "c", "b", "hang-no-verdict", "a"]
+
+
+def test_symptoms_of_a_cause_are_one_row_below_it_with_their_counts() -> None:
+    listed = items(told.findings())
+    assert [item.follows for item in listed] == [False, True, False, False, False]
+    assert listed[0].first.id == "hang-not-joined"
+    row = line_of(item_row(raised(*told.findings()), listed[1], 120))
+    assert "4 symptoms that go with it: pt-watchdog 3 ×, sock-closed-by-peer" in row
+    assert "r0-2,4" in row
+
+
+def test_without_a_cause_symptoms_stand_for_themselves_a_row_a_kind() -> None:
+    frame = raised(*(one for one in told.findings() if one.role != "cause"))
+    listed = items(frame.state.findings.values())
+    kinds = {item.first.id: len(item.findings) for item in listed}
+    assert kinds["pt-watchdog"] == 3
+    assert not any(item.follows for item in listed)
+    shown = text_of([item_row(frame, item, 120) for item in listed])
+    assert "3 × rank 0's watchdog says a timeout" in shown
+
+
+def test_a_cause_that_is_no_alarm_takes_no_symptoms() -> None:
+    frame = raised(Finding("c", "info", "c", "cause"), Finding("s", "warn", "s", "symptom"))
+    assert [item.first.id for item in items(frame.state.findings.values())] == ["s", "c"]
+
+
+def test_a_row_says_severity_role_rank_and_since_when_in_any_width() -> None:
+    frame = raised(*told.findings())
+    first = items(frame.state.findings.values())[0]
+    assert line_of(item_row(frame, first, 200)).split()[:4] == ["✖", "cause", "r3", "42s"]
+    for width in (20, 40, 78, 200):
+        assert all(
+            row_width(item_row(frame, item, width)) <= width
+            for item in items(frame.state.findings.values())
+        )
+
+
+def test_what_is_no_alarm_is_dim_but_the_missing_verdict_can_be_read() -> None:
+    frame = raised(*told.findings())
+    ink = {
+        item.first.id: item_row(frame, item, 200)[-1][1] for item in items(frame.state.findings.values())
+    }
+    assert ink["hang-no-verdict"] == "text"
+    assert ink["first-step"] == "dim"
+    assert ink["hang-not-joined"] == "text"
+
+
+def test_in_full_there_is_what_to_do_where_since_and_the_evidence() -> None:
+    frame = raised(*told.findings())
+    rows = detail_rows(frame, items(frame.state.findings.values())[0], 60)
+    shown = text_of(rows)
+    for part in ("error cause hang-not-joined", "do        look at data.py:88", "rank 3", "42 s ago"):
+        assert part in shown
+    assert "│ ranks 0-2, 4-7: all_reduce 1204" in shown
+    assert max(row_width(row) for row in rows) <= 60
+
+
+def test_many_of_one_kind_are_named_and_the_rest_is_counted() -> None:
+    many = [Finding("oom", "error", f"rank {at} is out of memory", rank=at) for at in range(40)]
+    frame = raised(*many)
+    (item,) = items(frame.state.findings.values())
+    shown = text_of(detail_rows(frame, item, 100))
+    assert "ranks 0-39" in shown
+    assert "28 more of this kind" in shown
+    assert line_of(item_row(frame, item, 100)).startswith("✖ cause   r0-39")
+
+
+def test_escapes_in_a_finding_do_not_reach_the_screen() -> None:
+    bad = Finding("x", "warn", "te\x1b[2Jxt", remedy="d\x1b[1mo", evidence=("a\x1b[2Jb",))
+    frame = raised(bad)
+    (item,) = items(frame.state.findings.values())
+    assert "\x1b" not in text_of([item_row(frame, item, 80), *detail_rows(frame, item, 80)])
+
+
+def test_the_banner_has_one_row_a_kind_and_leaves_symptoms_to_the_pane() -> None:
+    shown = text_of(banner_rows(raised(*told.findings()), 200, 6))
+    assert "watchdog" not in shown
+    assert "no verdict: missing the stack of rank 5" in shown
+    assert shown.splitlines()[0].startswith(" ✖ rank 3 never joined")
+    assert "i shows all" in line_of(banner_rows(raised(*told.findings()), 80, 2)[-1])
+
+
+def test_what_verdicts_rest_on_says_what_is_missing() -> None:
+    shown = text_of(coverage_rows(frame_of(play.running()).state))
+    assert "hooks: stacks, steps, collectives: all 8 ranks" in shown
+    assert "flight recorder of torch: 0 of 8 ranks" in shown
+    assert "need INFO: d raises the level" in shown
+    pulses = tuple(Pulse(rank=rank, at=1.0, recorder=rank != 5) for rank in range(8))
+    some = frame_of([*play.running(), (124, PulseTick(pulses))])
+    assert "flight recorder of torch: 7 of 8 ranks" in text_of(coverage_rows(some.state))
+    gloo = text_of(coverage_rows(frame_of(play.running(2, gpu=False)).state))
+    assert "gloo: NCCL is not used" in gloo
+    assert "hooks: stacks, steps, collectives: 0 of 2 ranks" in gloo
+    assert coverage_rows(frame_of(play.finished()).state) == []
+
+
+def stack(*frames: str) -> str:
+    lines = [f'  File "{file}", line {line} in {name}' for file, line, name in map(str.split, frames)]
+    return "\n".join(["Current thread 0x00007f00 (most recent call first):", *lines])
+
+
+def test_equal_stacks_are_shown_once_and_where_others_part_is_marked() -> None:
+    usual = stack("/v/torch/distributed_c10d.py 30 all_reduce", "train.py 71 step", "train.py 90 main")
+    other = stack("data.py 88 load", "train.py 65 step", "train.py 90 main")
+    data = {str(rank): usual if rank != 5 else other for rank in range(8)}
+    shown = text_of(stack_rows(data)).splitlines()
+    assert stack_title(data) == "Where 8 ranks are: 2 places"
+    assert shown[0] == "7 ranks here: 0-4, 6-7"
+    alone = shown.index("rank 5 alone")
+    assert [line.split()[0] for line in shown[alone + 1 :]] == ["load", "›", "main"]
+
+
+@pytest.mark.parametrize("text", ["", "the hook does not answer"])
+def test_a_rank_without_a_stack_says_so(text: str) -> None:
+    shown = text_of(stack_rows({"3": text}))
+    assert "rank 3 alone" in shown
+    assert (text or "no Python runs there") in shown

@@ -1,0 +1,220 @@
+"""Keys of the findings and of the NCCL screen: from the sentence to its line in the log, and back."""
+
+from __future__ import annotations
+
+import pytest
+import scripted as play
+import told
+from conftest import Rig, Start, shown
+
+from distui.runners import registry
+from distui.runners.model import CommandDone, Dump, Finding, FindingRaised, Host, HostTick, SetNccl
+from distui.tui.screens.diagnosing import pattern_of
+from distui.tui.screens.modal import TextScreen
+from distui.tui.screens.nccl import NcclScreen
+from distui.tui.screens.run import RunScreen
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def run_screen(it: Rig) -> RunScreen:
+    screen = it.app.screen
+    assert isinstance(screen, RunScreen)
+    return screen
+
+
+async def test_i_shows_the_findings_and_enter_the_line_that_is_the_evidence(rig: Start) -> None:
+    it = rig(told.running(told.facts(), *told.findings()))
+    async with shown(it):
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("i")
+        await it.until(lambda: "findings · 3 alarms" in it.screen())
+        assert "do        look at data.py:88" in it.screen()
+        await it.press("enter")
+        await it.until(lambda: "Init COMPLETE" in it.screen() and "rank 3 · nccl" in it.screen())
+        assert "node-0/attempt-001/rank-3.nccl" in {file for file, _, grep in it.link.reads if grep}
+        await it.press("escape")
+        await it.until(lambda: "findings · 3 alarms" in it.screen())
+        assert run_screen(it).log_view.selection.rank is None
+
+
+async def test_moving_in_the_list_shows_the_other_in_full(rig: Start) -> None:
+    it = rig(told.running(told.facts(), *told.findings()))
+    async with shown(it, 120, 40):
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("i", "down")
+        await it.until(lambda: "sock-closed-by-peer  rank 4: a peer closed its connection" in it.screen())
+        await it.press("G")
+        await it.until(lambda: "the first step takes long" in it.screen() and "info fact" in it.screen())
+
+
+async def test_a_finding_without_a_line_opens_the_log_of_its_rank(rig: Start) -> None:
+    it = rig(told.running(told.facts(), Finding("slow", "warn", "rank 4 waits least", rank=4)))
+    async with shown(it):
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("i", "enter")
+        await it.until(lambda: "rank 4 ready" in it.screen())
+        assert run_screen(it).log_view.selection.rank == 4
+        await it.press("1", "escape")
+        assert run_screen(it).log_view.selection.rank is None
+
+
+async def test_a_finding_about_no_rank_stays_where_it_is_and_says_so(rig: Start) -> None:
+    it = rig(told.running(told.facts(), Finding("start", "warn", "a node is not reachable")))
+    async with shown(it):
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("i", "enter")
+        await it.until(lambda: "names no rank and no line" in it.told())
+
+
+async def test_the_cursor_stays_on_its_finding_when_a_worse_one_comes(rig: Start) -> None:
+    it = rig(told.running(told.facts(), Finding("slow", "warn", "rank 4 waits least", rank=4)))
+    async with shown(it, 120, 40):
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("i")
+        it.link.play(FindingRaised(Finding("died", "error", "rank 1 was killed", rank=1)), seq=80)
+        await it.until(lambda: "rank 1 was killed" in it.screen())
+        current = run_screen(it).diagnosis.list.current
+        assert current is not None
+        assert current.first.id == "slow"
+
+
+async def test_no_finding_says_so_and_what_is_missing(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("i")
+        await it.until(lambda: "nothing is known to be wrong" in it.screen())
+        assert "flight recorder of torch: 0 of 8 ranks" in it.screen()
+
+
+async def test_w_asks_for_stacks_and_shows_equal_ones_together(rig: Start) -> None:
+    it = rig(play.running())
+    text = 'Thread 0x1 (most recent call first):\n  File "train.py", line {} in {}\n'
+    data = {str(rank): text.format(*((71, "step") if rank != 5 else (88, "load"))) for rank in range(8)}
+    it.link.answers["Dump"] = CommandDone("x", True, "stacks of 8 ranks", data)
+    async with shown(it):
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("w")
+        await it.until(lambda: isinstance(it.app.screen, TextScreen))
+        await it.until(lambda: "7 ranks here: 0-4, 6-7" in it.screen() and "rank 5 alone" in it.screen())
+        (command,) = it.link.commands
+        assert isinstance(command, Dump)
+        assert (command.what, command.ranks) == ("stacks", ())
+        await it.press("escape", "2", "g", "space", "w")
+        await it.until(lambda: len(it.link.commands) == 2)
+        second = it.link.commands[1]
+        assert isinstance(second, Dump)
+        assert second.ranks == (0,)
+
+
+async def test_w_after_the_end_and_a_refusal_are_told(rig: Start) -> None:
+    it = rig(play.failed())
+    async with shown(it):
+        await it.until(lambda: "FAILED" in it.screen())
+        await it.press("w")
+        await it.until(lambda: "the run has ended" in it.told())
+
+
+async def test_7_shows_what_nccl_says_and_enter_opens_its_line(rig: Start) -> None:
+    it = rig(told.running(told.facts()))
+    async with shown(it):
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("7")
+        await it.until(lambda: "1 node · 1 communicator" in it.screen())
+        await it.press("down", "enter")
+        await it.until(lambda: "rank 0 · nccl" in it.screen() and "Init COMPLETE" in it.screen())
+        await it.press("escape")
+        await it.until(lambda: "1 node · 1 communicator" in it.screen())
+        await it.press("G", "enter")
+        await it.until(lambda: "no single line says this" in it.told())
+
+
+@pytest.mark.parametrize(("width", "beside"), [(80, False), (119, False), (120, True), (200, True)])
+async def test_the_map_stands_below_or_beside_but_always_once(rig: Start, width: int, beside: bool) -> None:
+    it = rig(told.running(told.facts()))
+    async with shown(it, width, 120):
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("7")
+        await it.until(lambda: "transport of each pair" in it.screen() and "k kernels" in it.screen())
+        assert it.screen().count("transport of each pair") == 1
+        assert ("how the ranks are connected" in it.screen()) is beside
+
+
+async def test_c_goes_through_the_communicators(rig: Start) -> None:
+    it = rig(nodes=told.on_nodes(told.uneven()))
+    async with shown(it, 120, 60):
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("7")
+        await it.until(lambda: "transport of each pair   0x673b5f0a1c2d3e4f" in it.screen())
+        await it.press("c")
+        await it.until(lambda: "transport of each pair   0x11" in it.screen())
+        await it.press("C")
+        await it.until(lambda: "transport of each pair   0x673b5f0a1c2d3e4f" in it.screen())
+
+
+async def test_without_facts_the_screen_says_why(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("7")
+        await it.until(lambda: "NCCL's statements need INFO: press d" in it.screen())
+
+
+async def test_an_ended_run_without_logs_here_says_so(rig: Start) -> None:
+    async with shown(rig(play.failed())) as it:
+        await it.until(lambda: "FAILED" in it.screen())
+        await it.press("7")
+        await it.until(lambda: "The logs of this run are not on this machine" in it.screen())
+
+
+COMM = "ncclCommInitRank comm 0x5576aaaa0 rank 0 nranks 2 cudaDev 0 busId 1000 commId 0xbab0000000000001"
+LOG = f"""\
+n001:4711:4711 [0] NCCL INFO Bootstrap: Using eth0:192.0.2.2<0>
+n001:4711:4790 [0] NCCL INFO Using network Socket
+n001:4711:4790 [0] NCCL INFO {COMM} - Init START
+n001:4711:4790 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
+n001:4711:4790 [0] NCCL INFO {COMM} - Init COMPLETE
+"""
+
+
+async def test_an_ended_run_is_read_from_its_logs_here(rig: Start) -> None:
+    it = rig(play.failed())
+    record = registry.RunRecord("r-1a2b3c4d", "1a2b3c4d", "minigpt", play.BEGAN, "n001")
+    log = registry.create(record, b"{}", {}) / "node-0" / "attempt-001" / "rank-0.nccl"
+    log.parent.mkdir(parents=True)
+    log.write_text(LOG)
+    async with shown(it):
+        await it.until(lambda: "FAILED" in it.screen())
+        await it.press("7")
+        await it.until(lambda: "1 node · 1 communicator" in it.screen())
+        assert "0xbab0000000000001" in it.screen()
+        assert "no line tells of rank 1" in it.screen()
+
+
+async def test_what_floods_ends_by_itself_unless_somebody_chose(rig: Start) -> None:
+    it = rig(play.running())
+    async with shown(it, 120, 40):
+        await it.until(lambda: "RUNNING" in it.screen())
+        it.link.play(HostTick(Host(disk_free=10 << 30, disk_total=100 << 30)), time=it.now)
+        await it.until(lambda: it.app.follower is not None and it.app.follower.state.nodes[0].metrics)
+        await it.press("d", "right", *["down"] * 4, "space")
+        assert isinstance(it.app.screen, NcclScreen)
+        await it.until(lambda: "(x) 60s" in it.screen())
+        for part in (
+            "COLL: a line a collective a rank",
+            "10.0G of 100G free on n001",
+            "after 60 s; earlier above 50 MB/s a node, or with less than 5.0G",
+        ):
+            assert part in it.screen()
+        await it.press("space")
+        assert "(x) ever" in it.screen()
+        await it.press("space", "g", "down", "right", "enter", "y")
+        await it.until(lambda: it.link.commands)
+        (command,) = it.link.commands
+        assert isinstance(command, SetNccl)
+        assert (command.level, command.subsys, command.seconds) == ("INFO", "COLL", 300.0)
+
+
+def test_a_line_is_found_again_by_its_message() -> None:
+    line = "n001:4711:1 [0] NCCL INFO comm 0x1 (a+b) [3] done."
+    assert pattern_of(line) == r"INFO comm 0x1 \(a\+b\) \[3\] done\."
+    assert pattern_of("RuntimeError: x") == "RuntimeError: x"

@@ -1,0 +1,91 @@
+"""Snapshots of the findings, of what NCCL says, and of the dialog that asks it for more; see test_looks.py."""
+
+from __future__ import annotations
+
+import pytest
+import told
+from conftest import Start
+from test_looks import LARGE, MIDDLE, SMALL, Compare, look
+
+from distui.runners.model import CommandDone
+
+pytestmark = pytest.mark.timeout(60)
+
+SIZES = pytest.mark.parametrize("size", [SMALL, MIDDLE, LARGE], ids=["80x24", "120x40", "200x60"])
+
+
+@SIZES
+def test_findings(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
+    it = rig(told.running(told.facts(), *told.findings()))
+    assert look(snap_compare, it, size, "RUNNING", ["i"], then="findings · 3 alarms")
+
+
+def test_no_findings(snap_compare: Compare, rig: Start) -> None:
+    it = rig(told.running(told.facts()))
+    assert look(snap_compare, it, SMALL, "RUNNING", ["i"], then="nothing is known to be wrong")
+
+
+@SIZES
+def test_nccl(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
+    it = rig(told.running(told.facts()))
+    assert look(snap_compare, it, size, "RUNNING", ["7"], then="1 node · 1 communicator")
+
+
+@SIZES
+def test_nccl_on_nodes_that_differ(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
+    it = rig(nodes=told.on_nodes(told.uneven(), 2, *told.findings()))
+    assert look(snap_compare, it, size, "RUNNING", ["7"], then="▲ NCCL        2.27.3")
+
+
+@SIZES
+def test_nccl_of_a_thousand_ranks(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
+    it = rig(nodes=told.on_nodes(told.facts(told.communicator(128, 8))))
+    assert look(snap_compare, it, size, "RUNNING", ["7", "pagedown"], then="128 nodes alike")
+
+
+def test_the_map_below_the_cards(snap_compare: Compare, rig: Start) -> None:
+    it = rig(nodes=told.on_nodes(told.uneven()))
+    press = ["7", "pagedown", "pagedown"]
+    assert look(snap_compare, it, SMALL, "RUNNING", press, then="worse than the usual")
+
+
+def test_nccl_says_nothing(snap_compare: Compare, rig: Start) -> None:
+    it = rig(told.running(told.facts())[:-2])
+    assert look(snap_compare, it, SMALL, "RUNNING", ["7"], then="press d")
+
+
+def test_where_the_ranks_are(snap_compare: Compare, rig: Start) -> None:
+    it = rig(told.running(told.facts()))
+    it.link.answers["Dump"] = CommandDone("x", True, "stacks of 8 ranks", told.stacks())
+    assert look(snap_compare, it, SMALL, "RUNNING", ["w"], then="rank 5 alone")
+
+
+@pytest.mark.parametrize("size", [SMALL, MIDDLE], ids=["80x24", "120x40"])
+def test_a_flood_ends_by_itself(snap_compare: Compare, rig: Start, size: tuple[int, int]) -> None:
+    it = rig(told.running(told.facts()))
+    press = ["d", "right", *["down"] * 4, "space"]
+    assert look(snap_compare, it, size, "RUNNING", press, then="after 60 s; earlier")
+
+
+def test_ascii(snap_compare: Compare, rig: Start) -> None:
+    it = rig(nodes=told.on_nodes(told.uneven(), 2, *told.findings()), ascii_only=True)
+    assert look(snap_compare, it, MIDDLE, "RUNNING", ["7"], then="! NCCL        2.27.3")
+
+
+def test_findings_in_ascii(snap_compare: Compare, rig: Start) -> None:
+    it = rig(told.running(told.facts(), *told.findings()), ascii_only=True)
+    assert look(snap_compare, it, SMALL, "RUNNING", ["i"], then="findings . 3 alarms")
+
+
+def test_light(snap_compare: Compare, rig: Start) -> None:
+    it = rig(nodes=told.on_nodes(told.uneven()))
+    assert look(snap_compare, it, MIDDLE, "RUNNING", ["t", "7"], then="▲ NCCL        2.27.3")
+
+
+@pytest.mark.parametrize("key", ["i", "7"])
+def test_without_colour(
+    snap_compare: Compare, rig: Start, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    it = rig(told.running(told.facts(), *told.findings()))
+    assert look(snap_compare, it, SMALL, "RUNNING", [key], then="rank 3 never joined")
