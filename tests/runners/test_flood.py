@@ -1,0 +1,221 @@
+"""The guard over a level of NCCL_DEBUG: what is a flood, and what real runs make of one."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from distui.presets.nccl import FLOOD_BYTES, NcclError, cost, disk_reserve, flood_rate
+from distui.runners.agent.flood import FLOOD_ID, Flow, limit, written
+from distui.runners.model import Finding, FindingRaised
+from distui.runners.state import RunState
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "rigs" / "nccl"))
+from build_nccl import build_nccl, compiler
+from inrank.inrank_rig import Driven, driven, launch
+from inrank.test_inrank_nccl import real_library
+
+RIGS = Path(__file__).parents[1] / "rigs" / "nccl"
+GIB = 1 << 30
+needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the fake NCCL")
+
+
+# ---- what is a flood
+
+
+def test_a_rate_over_some_seconds_is_one() -> None:
+    flow = Flow(50e6)
+    assert flow.look(0.0, 0, None, None) is None
+    assert flow.look(1.0, 80_000_000, None, None) is None, "a second says little"
+    found = flow.look(2.0, 160_000_000, None, None)
+    assert found is not None
+    assert (found.rate, found.free) == (80e6, None)
+    assert found.text == "NCCL's logs on this node grow by 80 MB/s"
+
+
+def test_a_burst_that_ends_is_none() -> None:
+    flow = Flow(50e6)
+    looks = [
+        flow.look(float(at), size, None, None) for at, size in enumerate([0, 90_000_000] + [90_000_000] * 8)
+    ]
+    assert looks == [None] * 10
+
+
+def test_files_that_go_away_are_no_rate() -> None:
+    flow = Flow(50e6)
+    for at, size in enumerate((900_000_000, 950_000_000, 0, 60_000_000)):
+        assert flow.look(float(at), size, None, None) is None
+
+
+@pytest.mark.parametrize(
+    ("free", "total", "flood"),
+    [
+        (3 * GIB, 100 * GIB, True),
+        (6 * GIB, 100 * GIB, False),
+        (1 * GIB, 10 * GIB, True),
+        (3 * GIB, 10 * GIB, False),
+    ],
+)
+def test_little_room_is_a_flood_while_the_logs_grow(free: int, total: int, flood: bool) -> None:
+    flow, quiet = Flow(50e6), Flow(50e6)
+    found = [flow.look(float(at), at * 3_000_000, free, total) for at in range(4)][-1]
+    assert (found is not None) == flood
+    if found is not None:
+        assert found.text == f"NCCL's logs on this node grow by 3 MB/s, and {free / GIB:.1f} GiB are free"
+    assert [quiet.look(float(at), at * 1000, free, total) for at in range(4)] == [None] * 4
+
+
+def test_only_nccl_s_own_files_count(tmp_path: Path) -> None:
+    for name, size in (("rank-0.nccl", 5), ("rank-0.1.nccl", 7), ("rank-0.out", 100)):
+        (tmp_path / name).write_bytes(b"x" * size)
+    assert written(tmp_path) == 12
+    assert written(tmp_path / "gone") == 0
+
+
+@pytest.mark.parametrize(("said", "most"), [("", 50e6), ("2.5", 2.5e6), ("much", 50e6)])
+def test_the_limit_can_be_another(monkeypatch: pytest.MonkeyPatch, said: str, most: float) -> None:
+    monkeypatch.setenv("DISTUI_FLOOD_MB", said)
+    assert limit() == most
+
+
+# ---- what it will cost
+
+
+def test_a_cost_is_told_in_words() -> None:
+    assert (
+        cost("INFO", "COLL")
+        == "COLL: a line a collective a rank; at 200 collectives/s × 8 ranks ≈ 0.3 MB/s"
+    )
+    assert cost("info", "coll,tuning,net", 2000, 128) == (
+        "COLL, TUNING: 2 lines a collective a rank; at 2000 collectives/s × 128 ranks ≈ 97 MB/s"
+    )
+    assert cost("TRACE", "COLL,CALL", ranks=1).endswith("at 200 collectives/s × 1 rank ≈ 0.1 MB/s")
+    assert cost("INFO", "COLL,CALL") == cost("INFO", "COLL"), "CALL says something at TRACE alone"
+    assert cost("INFO", "^COLL").startswith("TUNING: a line")
+    assert cost("INFO", "ALL,COLL").startswith("ALL: 2 lines")
+
+
+@pytest.mark.parametrize(
+    ("level", "subsys"), [("INFO", ""), ("INFO", "NET,GRAPH"), ("WARN", "COLL"), ("VERSION", "ALL")]
+)
+def test_what_writes_little_costs_nothing(level: str, subsys: str) -> None:
+    assert cost(level, subsys) == ""
+    assert flood_rate(level, subsys, 1e6, 1024) == 0.0
+
+
+def test_what_nccl_does_not_know_has_no_cost() -> None:
+    with pytest.raises(NcclError, match="LOUD"):
+        cost("LOUD", "COLL")
+    with pytest.raises(NcclError, match="CPU"):
+        cost("INFO", "CPU")
+
+
+def test_what_is_to_stay_free() -> None:
+    assert [disk_reserve(size * GIB) for size in (10, 1000)] == [2 * GIB, 50 * GIB]
+    assert flood_rate("INFO", "COLL", 200, 8) < FLOOD_BYTES < flood_rate("INFO", "ALL", 20_000, 8)
+
+
+# ---- real runs
+
+
+@pytest.fixture
+def low(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent of which 2 kB/s are a flood: the rigs call ten times as much."""
+    monkeypatch.setenv("DISTUI_FLOOD_MB", "0.002")
+
+
+def flooded(state: RunState) -> Finding | None:
+    return state.findings.get((FLOOD_ID, None, 0))
+
+
+async def lowered(run: Driven) -> str:
+    """Wait until the guard has acted; what it says of it."""
+    await run.until(lambda s: flooded(s) is not None, 20.0)
+    one = flooded(run.state)
+    assert one is not None
+    assert (one.severity, "at most 0.002 MB/s" in one.evidence[0]) == ("warn", True)
+    return one.text
+
+
+@needs_compiler
+@pytest.mark.torch
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("low")
+async def test_a_level_that_somebody_set_is_taken_back_on_the_running_ranks() -> None:
+    library = str(build_nccl(tempfile.mkdtemp(prefix="fake-nccl-"), False))
+    async with driven(launch(RIGS / "calls_nccl.py", library)) as run:
+        await run.hooked()
+        assert (await run.nccl("INFO", "COLL")).ok
+        text = await lowered(run)
+        assert text.startswith("NCCL's logs on this node grow by 0.0")
+        assert text.endswith("MB/s at INFO COLL: NCCL_DEBUG is back at WARN")
+        assert run.state.nccl is not None
+        assert (run.state.nccl.level, run.state.nccl.until, run.state.nccl.text) == ("WARN", None, text)
+        assert {rank.nccl_debug for rank in run.state.ranks.values()} == {"WARN"}
+        sizes = [run.log(f"rank-{rank}.1.nccl") for rank in (0, 1)]
+
+        # What was set to last for the next start, too, lasts no longer.
+        assert (await run.restart()).ok
+        await run.hooked()
+        assert {rank.nccl_debug for rank in run.state.ranks.values()} == {"WARN"}
+        assert [run.log(f"rank-{rank}.1.nccl") for rank in (0, 1)] == sizes, "the files stay as they are"
+
+        # The next wish is heard, and the finding of the last one goes.
+        assert (await run.nccl("INFO", "COLL", ranks=(1,), seconds=60.0)).ok
+        assert flooded(run.state) is None
+        await lowered(run)
+        assert [rank.nccl_debug for rank in run.state.ranks.values()] == ["WARN", "WARN"]
+        assert len([e for e in run.events if isinstance(e.event, FindingRaised)]) == 2
+
+
+@needs_compiler
+@pytest.mark.torch
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("low")
+async def test_what_the_launch_asks_for_is_left_alone_and_said() -> None:
+    library = str(build_nccl(tempfile.mkdtemp(prefix="fake-nccl-"), False))
+    env = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "COLL"}
+    async with driven(launch(RIGS / "calls_nccl.py", library, nproc_per_node=1, nccl=env)) as run:
+        await run.hooked(1)
+        assert (await lowered(run)).endswith("the launch itself asks for INFO COLL, which is left as it is")
+        assert run.state.ranks[0].nccl_debug == "INFO"
+
+
+@needs_compiler
+@pytest.mark.torch
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("low")
+async def test_an_old_library_cannot_be_told() -> None:
+    library = str(build_nccl(tempfile.mkdtemp(prefix="fake-nccl-"), True))
+    async with driven(launch(RIGS / "calls_nccl.py", library, nproc_per_node=1)) as run:
+        await run.hooked(1)
+        assert (await run.nccl("INFO", "COLL", restart=True)).ok
+        assert (await lowered(run)).endswith(
+            "at INFO COLL, and NCCL 2.21.5 cannot change that live: only a restart can"
+        )
+        await run.wrote("rank-0.nccl", "AllReduce", attempt=2)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(120)
+async def test_the_real_library_is_silenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = real_library()
+    if path is None:
+        pytest.skip("nvidia-nccl-cu12 is not installed: dependency group nccl")
+    monkeypatch.setenv("DISTUI_FLOOD_MB", "0.0002")
+    wanted = {"NCCL_DEBUG": "VERSION"}
+    async with driven(launch(RIGS / "real_nccl.py", path, nproc_per_node=1, nccl=wanted)) as run:
+        await run.hooked(1)
+        assert (await run.nccl("INFO", "ALL")).ok
+        await run.until(lambda s: flooded(s) is not None, 30.0)
+        one = flooded(run.state)
+        assert one is not None
+        assert one.text.endswith("at INFO ALL: NCCL_DEBUG is back at VERSION")
+        size = len(run.log("rank-0.1.nccl"))
+        assert size > 0
+        await run.until(lambda s: s.nccl and s.nccl.level == "VERSION")
+        assert len(run.log("rank-0.1.nccl")) - size < 2000
+        assert "NCCL" not in run.log("rank-0.2.nccl")
