@@ -18,6 +18,10 @@ BENIGN = frozenset(("idle", "application clocks", "sync boost", "display clocks"
 """Clock reasons that hold nothing back, or that somebody wished."""
 FETCHING = 0.5
 """Share of the samples in one place from which a rank counts as mostly there."""
+OFTEN = 0.25
+"""Share of the samples in one place from which it may be what makes a rank slow."""
+TELLING = (Kind.LOADER, Kind.CHECKPOINT, Kind.CODE, Kind.LOCK, Kind.NETWORK, Kind.SUBPROCESS)
+"""Places that tell why."""
 PULSES = 3
 """Fewer samples say nothing of where a rank is."""
 WITNESSES = 16
@@ -58,8 +62,7 @@ def usual(pulses: Sequence[Pulse]) -> Place | None:
 
 def witnesses(view: View, but: int | None = None) -> list[Place | None]:
     """Where some of the other ranks usually are."""
-    others = [pulses for rank, pulses in view.history.items() if rank != but and pulses]
-    return [usual(pulses) for pulses in others[:: max(1, len(others) // WITNESSES)]]
+    return [usual(pulses) for pulses in _some(view, but)]
 
 
 # --- the GPU -------------------------------------------------------------------------------------------------
@@ -184,21 +187,48 @@ def _low_cache(node: Node | None) -> bool:
 
 
 def _of_place(view: View, rank: int) -> Iterator[Reason]:
-    own = usual(view.history.get(rank, ()))
-    if own is None or own.kind not in (Kind.LOADER, Kind.CHECKPOINT, Kind.CODE, Kind.LOCK, Kind.NETWORK):
+    """A place where it is far more often than the others are."""
+    own = _places(view.history.get(rank, ()))
+    if len(own) < PULSES:
         return
-    others = witnesses(view, rank)
-    exact = own.kind is Kind.CODE
-    alike = [one for one in others if one and (one == own if exact else one.kind is own.kind)]
-    if 2 * len(alike) > len(others):
+    counted = Counter(_spot(one) for one in own if one.kind in TELLING)
+    others = Counter[object]()
+    pooled = 0
+    for pulses in _some(view, rank):
+        found = _places(pulses)
+        pooled += len(found)
+        others.update(_spot(one) for one in found)
+    for spot, times in counted.most_common():
+        share, theirs = times / len(own), others[spot] / max(1, pooled)
+        if times < 2 or share < OFTEN or theirs > share / 3:
+            continue
+        sites = Counter(one.site for one in own if _spot(one) == spot)
+        site = sites.most_common(1)[0][0]
+        where = "" if site is None else naming.site_text(site)
+        if spot is Kind.LOADER:
+            text = f"it waits for its data loader ({where})" if where else "it waits for its data loader"
+            remedy = (
+                "give its loader more workers (num_workers, prefetch_factor), or its data faster storage"
+            )
+            yield Reason("data loader", text, remedy)
+        elif where:
+            yield Reason(where, f"it is often at {where}", "see what this place does on this rank alone")
         return
-    where = "" if own.site is None else naming.site_text(own.site)
-    if own.kind is Kind.LOADER:
-        text = f"it waits for its data loader ({where})" if where else "it waits for its data loader"
-        remedy = "give its loader more workers (num_workers, prefetch_factor), or its data faster storage"
-        yield Reason("data loader", text, remedy)
-    elif where:
-        yield Reason(where, f"it is mostly at {where}", "see what this place does on this rank alone")
+
+
+def _places(pulses: Sequence[Pulse]) -> list[Place]:
+    return [place(pulse.stack) for pulse in pulses if pulse.stack]
+
+
+def _spot(one: Place) -> object:
+    """What counts as the same place: a function of the user's own code, else the kind."""
+    return (one.site.file, one.site.name) if one.kind is Kind.CODE and one.site else one.kind
+
+
+def _some(view: View, but: int | None = None) -> list[Sequence[Pulse]]:
+    """The pulses of some of the other ranks."""
+    others = [pulses for rank, pulses in view.history.items() if rank != but and pulses]
+    return others[:: max(1, len(others) // WITNESSES)]
 
 
 # --- the node ------------------------------------------------------------------------------------------------
@@ -227,7 +257,7 @@ def _of_node(view: View, rank: Rank) -> Iterator[Reason]:
 def _short_of_cores(host: Host, hosts: list[Host]) -> Iterator[Reason]:
     stalled = host.cpu_stall_percent is not None and host.cpu_stall_percent >= 40
     loaded = bool(host.load1 and host.cores and host.load1 > 1.5 * host.cores)
-    if not (stalled or loaded) or (hosts and not _far(host.load1, [one.load1 for one in hosts], 1.5)):
+    if not (stalled or loaded) or not hosts or (not _far(host.load1, [one.load1 for one in hosts], 1.5)):
         return
     yield Reason("short of cores", "the node is short of cores",
                  "end what else runs there, or give the ranks fewer threads (OMP_NUM_THREADS)",

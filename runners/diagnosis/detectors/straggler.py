@@ -17,6 +17,8 @@ ID = "straggler"
 INPUT = "input-bound"
 MOST = 3
 """Findings at once."""
+LOOKS = 4
+"""Stacks of a rank without which nobody can say that it is slow for no reason."""
 MOVED = 8
 """Points of a percentage by which it has to move before it is told anew."""
 NO_REASON = "no reason is seen in clocks, throttling, CPU or I/O"
@@ -31,7 +33,8 @@ def find(view: View) -> Iterable[Finding]:
     said = {(one.rank, one.node or 0): one for one in view.state.findings.values() if one.id == ID}
     found = lags.lags(_arrivals(view), _nodes(view), view.now, frozenset(said))
     if found:
-        return [_told(view, lag, said.get((lag.rank, lag.node))) for lag in found[:MOST]]
+        told = (_told(view, lag, said.get((lag.rank, lag.node))) for lag in found[:MOST])
+        return [one for one in told if one is not None]
     return _input_bound(view)
 
 
@@ -51,12 +54,17 @@ def _nodes(view: View) -> Mapping[int, int]:
     return {number: rank.place.node for number, rank in view.state.ranks.items()}
 
 
-def _told(view: View, lag: Lag, before: Finding | None) -> Finding:
-    """The finding; as it was told before, where what is new is only a little more or less of the same."""
+def _told(view: View, lag: Lag, before: Finding | None) -> Finding | None:
+    """The finding; as it was told before, where what is new is only a little more or less of the same.
+
+    None while no reason is known and the rank was not looked at often enough to say that there is none.
+    """
     percent = max(10, 5 * round(20 * lag.share))
     why = [] if lag.rank is None else reasons.reasons(view, lag.rank)
     if before is not None and _same(before, 100 * lag.share, why):
         return before
+    if before is None and not why and _looks(view, lag.rank) < LOOKS:
+        return None
     return Finding(
         id=ID,
         severity="warn",
@@ -68,6 +76,12 @@ def _told(view: View, lag: Lag, before: Finding | None) -> Finding:
         ranks=() if lag.rank is not None else _of_node(view, lag.node),
         since=lag.since if before is None or before.since is None else before.since,
     )
+
+
+def _looks(view: View, rank: int | None) -> int:
+    """How often a rank's stack is known; where it never is, waiting for it is no use."""
+    pulses = () if rank is None else view.history.get(rank, ())
+    return sum(bool(pulse.stack) for pulse in pulses) or LOOKS
 
 
 def _same(before: Finding, percent: float, why: list[Reason]) -> bool:

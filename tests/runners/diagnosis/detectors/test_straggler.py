@@ -41,6 +41,18 @@ def test_a_slow_rank_is_named_with_its_price(ranks: int, overlap: bool) -> None:
     assert BEGAN <= one.since < BEGAN + 30
 
 
+def test_without_a_reason_it_waits_for_a_few_looks_at_the_rank() -> None:
+    view = Training(late=slow(1)).view(20.0)
+    few = {rank: pulses[-3:] for rank, pulses in view.history.items()}
+    assert len(found(view)) == 1
+    arrivals = Arrivals.of(view.history, 4)
+    assert found(View(state=view.state, plan=None, now=view.now, history=few, arrivals=arrivals)) == []
+    blind = {rank: [structs.replace(one, stack=()) for one in pulses] for rank, pulses in few.items()}
+    assert (
+        len(found(View(state=view.state, plan=None, now=view.now, history=blind, arrivals=arrivals))) == 1
+    )
+
+
 def test_nccl_tells_by_the_time_of_its_kernels() -> None:
     (one,) = found(Training(nccl=True, late=slow(3)).view())
     assert one.rank == 3
