@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
+import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from distui.runners import registry
 from distui.runners.diagnosis.rules import book
+from distui.runners.model import Finding, FindingRaised, PlanSummary, RunCreated, Stamped
 from distui.tui.cli import main
 from distui.tui.verbs.diagnose import spans
 
@@ -203,3 +207,46 @@ def test_the_table_of_the_documentation_is_that_of_the_rules() -> None:
     text = (ROOT / "docs/diagnosis.md").read_text("utf-8")
     rows = re.findall(r"^\| ([a-z0-9-]+) \| (error|warn|info) \| (\w+) \| (.+) \|$", text, re.MULTILINE)
     assert rows == [(rule.id, rule.severity, rule.role, rule.text.rstrip(".")) for rule in book().rules]
+
+
+def test_a_runs_own_findings_stand_above_what_its_logs_say(
+    log: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(log.parent))
+    path = registry.create(registry.new_record("stuck"), b"{}", {})
+    hang = Finding(
+        "hang-not-joined", "error", "rank 2 sleeps in load()", rank=2, node=0, remedy="look at the loader",
+        evidence=("ranks 0, 1 wait in all_reduce #42", "its stack: train.py:33 load"), since=1.7e9,
+    )  # fmt: skip
+    told = [
+        RunCreated("stuck-1", "stuck", "gpu-a", PlanSummary("ddp", "ddp", "torchrun", "train.py")),
+        FindingRaised(Finding("straggler", "warn", "rank 1 is slow", role="hint", ranks=(0, 1))),
+        FindingRaised(hang),
+    ]
+    lines = [msgspec.json.encode(Stamped(1.7e9, event, seq + 1)) + b"\n" for seq, event in enumerate(told)]
+    (path / "journal.jsonl").write_bytes(b"".join(lines))
+    code, out, _ = run(capsys, "stuck")
+    clock = time.strftime("%H:%M:%S", time.localtime(1.7e9))
+    assert code == 1
+    assert out.splitlines() == [
+        "Against stuck now:",
+        "  error cause hang-not-joined (rank 2; gpu-a): rank 2 sleeps in load()",
+        f"      since {clock}",
+        "      ranks 0, 1 wait in all_reduce #42",
+        "      its stack: train.py:33 load",
+        "      Do: look at the loader",
+        "  warn hint straggler (ranks 0-1): rank 1 is slow",
+        "  Missing: no logs of the newest attempt are on this machine.",
+    ]
+    code, out, _ = run(capsys, "stuck", "--json")
+    live = json.loads(out)["live"]
+    assert [one["id"] for one in live["findings"]] == ["hang-not-joined", "straggler"]
+    assert live["findings"][0]["evidence"] == list(hang.evidence)
+    assert live["missing"] == ["no logs of the newest attempt are on this machine"]
+    assert code == 1
+
+
+def test_packed_logs_are_read(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    packed = log.with_name("train.log.gz")
+    packed.write_bytes(gzip.compress(log.read_bytes()))
+    assert run(capsys, str(packed))[1] == run(capsys, str(log))[1].replace("train.log", "train.log.gz")
