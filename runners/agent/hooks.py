@@ -13,7 +13,7 @@ import msgspec
 
 from ..logs.files import attempt_dir
 from ..model import HookChanged, RankChanged
-from .processes import send_signal
+from .processes import send_signal, state_of
 
 LINE_LIMIT = 64 << 20
 """Bytes of one answer: a flight recorder of 2,000 entries is a few MB."""
@@ -227,6 +227,8 @@ class Hook:
         return await self._stacks_by_signal(self.stacks_file, self.pid)
 
     async def _stacks_by_signal(self, file: Path, pid: int) -> str:
+        if state_of(pid) in ("T", "t"):
+            raise HookError(f"rank {self.rank} (pid {pid}) is stopped, and answers nothing until SIGCONT")
         before = file.stat().st_size if file.exists() else 0
         send_signal(pid, signal.SIGUSR2)
         size = before

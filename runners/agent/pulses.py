@@ -33,8 +33,9 @@ EARLY_S, WAITS_S, STILL_S = 2.0, 5.0, 8.0
 """Ages of a collective that may come to wait, and of one that waits; seconds without a new one when a rank is still."""
 BEGINS_S = 10.0, 300.0
 """Age of a process within which it is a slow beginner until its first step or collective."""
-SIGNAL_S = 10.0
-"""Seconds between two signals to a rank that does not answer: each may cut a call of C's short."""
+SIGNAL_S, SELDOM_S, OFTEN = 10.0, 60.0, 6
+"""Seconds between signals to a rank that does not answer, for each may cut a call of C's short; the same after so many
+of them."""
 STOPPED = ("T", "t", "Z", "X", None)
 """States of processes that write no stack."""
 
@@ -50,6 +51,8 @@ class _Known:
     silent: int = 0
     """Looks in a row that its hook did not answer, though it is connected."""
     signalled: float = -math.inf
+    signals: int = 0
+    """In this silence."""
     stack: tuple[Site, ...] = ()
     """From the newest signal of this silence."""
     enqueued: int = 0
@@ -155,15 +158,15 @@ class Pulses:
         except HookError:
             known.silent = known.silent + 1 if hook.up else 0
             return None
-        known.silent, known.stack = 0, ()
+        known.silent, known.signals, known.stack = 0, 0, ()
         return answer
 
     async def _signal(self, hook: Hook, known: _Known) -> None:
         """Have the rank write its stack, not too often; what it wrote last holds until it answers again."""
         now = time.monotonic()
-        if now - known.signalled < SIGNAL_S:
+        if now - known.signalled < (SIGNAL_S if known.signals < OFTEN else SELDOM_S):
             return
-        known.signalled = now
+        known.signalled, known.signals = now, known.signals + 1
         with contextlib.suppress(HookError, OSError):
             known.stack = outside.sites(await hook.stacks_by_signal())
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from distui.runners.agent import outside, pulses
-from distui.runners.agent.hooks import Hooks
+from distui.runners.agent.hooks import HookError, Hooks
 from distui.runners.agent.pulses import Pulses
 from distui.runners.agent.stalls import address, parse, stalls
 from distui.runners.model import HookChanged, RankChanged, RankPhase, Site, Stall
@@ -249,5 +249,26 @@ async def test_no_signal_goes_to_who_would_die_of_it(
         for _ in range(4):
             (told,) = await taking.look(pids)
             assert not told.hook
+    await process.communicate(b"")
+    assert process.returncode == 0
+
+
+async def test_a_stopped_rank_is_sent_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulses, "ANSWER_S", 0.1)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", "import sys; sys.stdin.read()", stdin=subprocess.PIPE
+    )
+    rank = Rank(process.pid)
+    rank.faulthandler = True  # as it says; a signal would end this process as soon as it goes on
+    async with looked(tmp_path, rank) as (taking, pids):
+        rank.free.clear()
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        for _ in range(4):
+            (told,) = await taking.look(pids)
+            assert (told.hook, told.state, told.stack) == (False, "T", ())
+        with pytest.raises(HookError, match="is stopped"):
+            await taking._agent.hooks.by_rank[0].stacks_by_signal()
+        process.send_signal(signal.SIGCONT)
     await process.communicate(b"")
     assert process.returncode == 0
