@@ -13,7 +13,11 @@ FILE_CACHE_V1 = (b"\ntotal_active_file ", b"\ntotal_inactive_file ")
 
 def levels(root: Path, pid: int | str, controller: str) -> list[Path]:
     """The folders of a process's cgroup and of those above it, nearest first; [] where it is in none."""
-    told = read_once(f"{root}/proc/{pid}/cgroup") or b""
+    return _above(root, read_once(f"{root}/proc/{pid}/cgroup") or b"", controller)
+
+
+def _above(root: Path, told: bytes, controller: str) -> list[Path]:
+    """`told`: what /proc/<pid>/cgroup holds."""
     parts = [line.split(":", 2) for line in os.fsdecode(told).splitlines()]
     own = {name: part[2] for part in parts if len(part) == 3 for name in part[1].split(",")}
     mount, path = root / "sys/fs/cgroup" / controller, own.get(controller)
@@ -71,11 +75,10 @@ class Limits:
     """What holds one process back; call `look` every few seconds. `proc` is where /proc is."""
 
     def __init__(self, pid: int, proc: str = "/proc") -> None:
-        self._pid = pid
-        above = levels(Path(proc).parent, pid, "cpu")
-        self._stats = [
-            KeptFile(str(level / "cpu.stat")) for level in above if (level / "cpu.stat").exists()
-        ]
+        self._pid, self._root = pid, Path(proc).parent
+        self._groups = KeptFile(f"{proc}/{pid}/cgroup")
+        self._told: bytes | None = None
+        self._stats: list[KeptFile] = []
         self._before: dict[int, tuple[int, int]] = {}
         self.throttled: float | None = None
         """Percent of the quota's periods between the last two looks in which it was held back; None without a quota."""
@@ -84,12 +87,24 @@ class Limits:
 
     def look(self) -> None:
         """Read anew."""
+        self._find()
         shares = [self._share(index, file) for index, file in enumerate(self._stats)]
         self.throttled = max((share for share in shares if share is not None), default=None)
         try:
             self.cpus = ranges(os.sched_getaffinity(self._pid))
         except OSError:
             self.cpus = None
+
+    def _find(self) -> None:
+        """The files of its cgroups; it may be moved to another while it runs."""
+        told = self._groups.read() or b""
+        if told == self._told:
+            return
+        self._told, self._before = told, {}
+        above = _above(self._root, told, "cpu")
+        self._stats = [
+            KeptFile(str(level / "cpu.stat")) for level in above if (level / "cpu.stat").exists()
+        ]
 
     def _share(self, index: int, file: KeptFile) -> float | None:
         stat = b"\n" + (file.read() or b"")

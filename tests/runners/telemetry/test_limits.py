@@ -55,6 +55,19 @@ def test_the_quota_of_version_1(tmp_path: Path) -> None:
     assert limits.throttled == 25.0
 
 
+def test_a_process_that_is_moved_to_another_cgroup(tmp_path: Path) -> None:
+    put(tmp_path / "proc/7/cgroup", "0::/elsewhere\n")
+    put(tmp_path / "sys/fs/cgroup/elsewhere/cpu.stat", "nr_periods 0\nnr_throttled 0\n")
+    quota(tmp_path, 10, 0)
+    limits = Limits(7, f"{tmp_path}/proc")
+    limits.look()
+    put(tmp_path / "proc/7/cgroup", "0::/job\n")
+    limits.look()
+    quota(tmp_path, 20, 5)
+    limits.look()
+    assert limits.throttled == 50.0
+
+
 def test_no_quota(tmp_path: Path) -> None:
     put(tmp_path / "proc/7/cgroup", "0::/job\n")
     put(tmp_path / "sys/fs/cgroup/job/cpu.stat", "nr_periods 0\nnr_throttled 0\n")
