@@ -100,6 +100,12 @@ def test_a_process_that_is_gone_has_nothing() -> None:
     assert outside.meeting(process.pid) == (None, None)
 
 
+def stop(pid: int) -> None:
+    """Stop a child of this process, and wait until it is."""
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED)
+
+
 def test_what_children_wrote_is_told_with_the_parents(tmp_path: Path) -> None:
     script = f"""
 import os, sys
@@ -124,8 +130,7 @@ sys.stdin.read()
     assert seen.written_bytes >= 1 << 20
     assert seen.process_s is not None
     assert outside.meeting(process.pid) == ("4", "10.0.0.1:29500")
-    process.send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    stop(process.pid)
     assert outside.look(process.pid).state == "T"
     process.send_signal(signal.SIGCONT)
     process.communicate()
@@ -262,8 +267,7 @@ async def test_a_stopped_rank_is_sent_nothing(tmp_path: Path, monkeypatch: pytes
     rank.faulthandler = True  # as it says; a signal would end this process as soon as it goes on
     async with looked(tmp_path, rank) as (taking, pids):
         rank.free.clear()
-        process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        stop(process.pid)
         for _ in range(4):
             (told,) = await taking.look(pids)
             assert (told.hook, told.state, told.stack) == (False, "T", ())
