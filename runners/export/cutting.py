@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 HEAD = 256 << 10
 """Bytes of a log's beginning."""
-ALL_LOGS = 2 << 30
+ALL_LOGS = 1 << 30
 """Bytes that the ends of all logs may have together; where they are many each is given less."""
 LEAST_TAIL = 64 << 10
 

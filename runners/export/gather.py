@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -162,18 +161,3 @@ def environment(pid: int) -> dict[str, str]:
             if equals:
                 found[name] = value
     return found
-
-
-def sentences(manifest: Manifest, path: Path) -> Iterable[str]:
-    """What was written, for a person."""
-    whole = sum(one.bytes for one in manifest.files)
-    cut = sum(one.of is not None for one in manifest.files)
-    yield (
-        f"{path} holds {manifest.name} as it {'is now' if manifest.live else 'ended'}: {len(manifest.files)} files, "
-        f"{whole / (1 << 20):.1f} MiB"
-        + (f", {cut} logs cut" if cut else "")
-        + (f", {manifest.masked} secrets masked" if manifest.masked else "")
-    )
-    for text in manifest.missing:
-        yield f"not in it: {text}"
-    yield f"`distui replay {path}` opens it"

@@ -81,7 +81,7 @@ def against(name: str, state: RunState, missing: Sequence[str]) -> list[str]:
         where = "; ".join(part for part in (_named(concerned) if concerned else "", host) if part)
         lines.append(f"  {one.severity} {one.role} {one.id}{f' ({where})' if where else ''}: {one.text}")
         if one.since is not None:
-            lines.append(f"      since {time.strftime('%H:%M:%S', time.localtime(one.since))}")
+            lines.append(f"      since {time.strftime('%H:%M:%S', time.gmtime(one.since))} UTC")
         lines += [f"      {line}" for line in one.evidence]
         lines += [f"      Do: {one.remedy}"] if one.remedy else []
     return lines + [f"  Missing: {sentence}." for sentence in missing]

@@ -13,7 +13,7 @@ from typing import Any
 from ...runners import identity
 from ...runners.errors import RunError
 from ...runners.logs.clean import clean_text
-from ...runners.model import CommandDone, Dump
+from ...runners.model import CommandDone, Dump, RankPhase
 from ...runners.state import RunState
 from ...runners.wire.client import new_id
 from ...runners.wire.link import Link
@@ -59,13 +59,13 @@ async def _ask(link: Link, options: argparse.Namespace) -> CommandDone:
 
 
 async def _ranks(link: Link) -> list[int]:
-    """Ranks of the newest attempt."""
+    """Ranks of the newest attempt that have a process: of a question to one that is gone nothing would come."""
     state = RunState()
     async for stamped in link.events():
         state.apply(stamped)
         if state.live:
             break
-    return sorted(state.ranks)
+    return sorted(number for number, rank in state.ranks.items() if rank.phase is RankPhase.RUNNING)
 
 
 def together(told: Sequence[CommandDone]) -> CommandDone:

@@ -97,7 +97,7 @@ def _said(group: recorders.Group) -> list[str]:
         verb = "is" if len(group.lowest) == 1 else "are"
         said.append(f"Furthest behind {verb} {ranks(group.lowest)}.")
     for wait in group.waits:
-        clock = time.strftime("%H:%M:%S", time.localtime(wait.since))
+        clock = time.strftime("%H:%M:%S UTC", time.gmtime(wait.since))
         site = f" ({wait.call.site})" if wait.call.site else ""
         verb = "waits" if len(wait.ranks) == 1 else "wait"
         text = f"{ranks(wait.ranks).capitalize()} {verb} in #{wait.call.seq} {wait.call.what}{site} since {clock}"
