@@ -181,10 +181,10 @@ class Reading:
 
     def _keep(self, line: str, number: int) -> None:
         """A line that says something for the first time."""
-        kept = self.tally.evidence(line, number)
         for lines, key, part in self.statements.noted:
-            lines.setdefault(key, kept)
-            if part is not None:
+            if key not in lines:
+                lines[key] = self.tally.evidence(line, number)
+            if part is not None and "[20" in line:  # as NCCL's own stamp begins
                 part.stamp = stamp_of(line)
         self.statements.noted.clear()
 
