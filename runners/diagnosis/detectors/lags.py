@@ -88,8 +88,13 @@ def splits(arrivals: Arrivals, nodes: Mapping[int, int], now: float) -> dict[int
             continue
         margin = _margin(group, nodes)
         step = statistics.median(piece.seconds for piece in pieces)
-        for rank, member in group.index.items():
-            shares = _share(pieces, member, margin)
+        rows = [
+            [wait / piece.seconds for wait in _waits(piece, range(len(group.members)), margin)]
+            for piece in pieces
+        ]
+        for rank, shares in zip(
+            group.members, map(statistics.median, zip(*rows, strict=True)), strict=True
+        ):
             before = found.get(rank, Split(0.0, 0.0))
             longest = max(step, before.step_s)
             known = before.wait_s / before.step_s if before.step_s else 0.0

@@ -53,7 +53,7 @@ def find(view: View) -> Iterable[Finding]:
     attempt = _ended(view)
     if attempt is not None and attempt.first_cause is not None:
         yield from _out_of_memory(view, attempt, attempt.first_cause)
-    if not view.state.phase.ended:
+    if view.state.attempts and view.state.attempts[-1].ended is None:
         yield from creep.near(view)
         yield from creep.rising(view)
 

@@ -331,6 +331,11 @@ def test_a_cgroup_that_is_nearly_full() -> None:
     assert found(state) == []
 
 
+def test_what_is_nearly_full_is_not_told_of_ranks_that_have_ended() -> None:
+    host = structs.replace(LIMITED, cgroup_mem_used=round(7.9 * GIB))
+    assert found(state_of(FirstCause(0, 0, 0, text="ValueError", kind="exception"), host=host)) == []
+
+
 def test_a_machine_that_is_full_without_a_cgroup_is_not_told_so() -> None:
     assert found(state_of(host=full(63))) == []
 
