@@ -89,6 +89,7 @@ class Hook:
             "stacks": lambda request: {"text": stacks()},
             "flight": lambda request: {"text": debug.flight()},
             "memory": lambda request: {"text": debug.memory()},
+            "record": lambda request: {"text": debug.record()},
             "leave": lambda request: self._leaving.soon(),
         }
         os.register_at_fork(after_in_child=self._leave_to_parent)

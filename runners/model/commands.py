@@ -59,7 +59,7 @@ class Signal(Struct, frozen=True, tag=True):
 class Dump(Struct, frozen=True, tag=True):
     id: str
     what: str
-    """"stacks", "flight" or "memory"."""
+    """"stacks", "flight", "memory", or "record": torch records allocations for later snapshots of its memory."""
     ranks: tuple[int, ...] = ()
 
 
