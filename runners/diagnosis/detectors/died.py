@@ -15,6 +15,7 @@ LINES = 8
 FAILED = (Outcome.FAILED, Outcome.LOST)
 MEMORY = ("cuda-oom", "host-oom", "killed")
 """Classes of which memory.py may know more."""
+LOST = "see runner.log and the kernel's log there: what ends a runner most often is the kernel, for want of memory"
 CAN_HELP = {
     "no": "a restart cannot help before that",
     "maybe": "",
@@ -28,14 +29,18 @@ def find(view: View) -> Iterable[Finding]:
     attempt = state.attempts[-1] if state.attempts else None
     if attempt is None or attempt.ended is None or attempt.outcome not in FAILED:
         return
+    if state.phase in (RunPhase.STOPPING, RunPhase.STOPPED):
+        return
     cause = attempt.first_cause
-    if cause is None or not cause.kind or state.phase in (RunPhase.STOPPING, RunPhase.STOPPED):
+    if cause is None and attempt.outcome is Outcome.LOST and attempt.text:
+        yield Finding("died-lost", "error", attempt.text, remedy=LOST, since=attempt.ended)
+    if cause is None or not cause.kind:
         return
     if cause.kind in MEMORY and any(one.id.startswith("oom-") for one in memory.find(view)):
         return  # one end, one sentence
     yield Finding(
         id=f"died-{cause.kind}",
-        severity="error",
+        severity="warn" if cause.kind == "exit-abort" else "error",
         role="symptom" if cause.symptom else "cause",
         text=_text(state, cause),
         rank=cause.rank,

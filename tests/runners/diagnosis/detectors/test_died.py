@@ -115,8 +115,19 @@ def test_what_was_asked_for_or_went_well_is_no_death(outcome: Outcome) -> None:
     assert found(failed(RAISED, outcome=outcome)) == []
 
 
+def test_an_attempt_that_nobody_saw_end_is_told() -> None:
+    state = failed(None, outcome=Outcome.LOST)
+    state.attempts[0].text = "attempt 1 lost its runner (pid 7)"
+    said = one(state)
+    assert (said.id, said.text, said.rank, said.since) == ("died-lost", state.attempts[0].text, None, NOW)
+
+
+def test_a_crash_after_the_end_of_the_script_is_no_error() -> None:
+    assert one(failed(cause(kind="exit-abort"))).severity == "warn"
+
+
 def test_nothing_is_said_without_a_cause_or_of_an_attempt_that_goes_on() -> None:
-    assert found(failed(None, outcome=Outcome.LOST)) == []
+    assert found(failed(None)) == []
     assert found(RunState()) == []
     going = failed(RAISED, RAISED)
     going.attempts[-1].ended = going.attempts[-1].outcome = going.attempts[-1].first_cause = None
