@@ -17,9 +17,15 @@ CLOCKS_S = 0.02
 """By how much the clocks of two nodes may differ."""
 COLLECTIVES = 20
 """Fewer say nothing."""
-PIECES = 3
+STEPS = 6
+"""In fewer steps being the last says nothing: a pause may be validation or a checkpoint."""
 SPAN_S = 10.0
 """A shorter time says nothing."""
+WINDOW_S = 30.0
+"""What is older says nothing of now, where what is newer suffices."""
+HEAVIEST_S = 2.0
+"""A step counts by its length, so that many short ones of before do not outvote the slow ones of now; but no pause
+counts for more than this."""
 AGREE = 0.8
 """Share of the steps in which the same rank must be the last."""
 LEAST = 0.10
@@ -106,13 +112,20 @@ def _pieces(group: Meetings, nodes: Mapping[int, int], now: float) -> list[Piece
     """The steps of a group; [] where they are too few or too old."""
     if len(group.met) < COLLECTIVES:
         return []
-    pieces = group.pieces(_margin(group, nodes))
-    if len(pieces) < PIECES or sum(piece.calls for piece in pieces) < COLLECTIVES:
+    newest: list[Piece] = []
+    calls = 0
+    for piece in reversed(group.pieces(_margin(group, nodes))):
+        enough = calls >= COLLECTIVES and len(newest) >= STEPS
+        if enough and newest[0].ends - piece.ends + piece.seconds > WINDOW_S:
+            break
+        newest.append(piece)
+        calls += piece.calls
+    if calls < COLLECTIVES or len(newest) < STEPS:
         return []
-    if pieces[-1].ends - pieces[0].ends + pieces[0].seconds < SPAN_S:
+    if newest[0].ends - newest[-1].ends + newest[-1].seconds < SPAN_S:
         return []
-    usual = statistics.median(piece.seconds for piece in pieces)
-    return pieces if now - pieces[-1].ends <= max(OLD_S, 5 * usual) else []
+    usual = statistics.median(piece.seconds for piece in newest)
+    return newest[::-1] if now - newest[0].ends <= max(OLD_S, 5 * usual) else []
 
 
 def _margin(group: Meetings, nodes: Mapping[int, int]) -> float:
@@ -127,12 +140,17 @@ def _lag(
     asked = _asked(pieces, len(group.members))
     margin = _margin(group, nodes)
     blamed = [_blame(piece, asked, margin) for piece in pieces]
-    share = statistics.median(one[1] for one in blamed)
-    ranks = Counter(group.members[member] for member, price in blamed if price > LEAST / 2)
-    found = _most(ranks, len(pieces), nodes, said)
+    weights = [min(piece.seconds, HEAVIEST_S) for piece in pieces]
+    share = _middle([one[1] for one in blamed], weights)
+    named = [
+        (group.members[at], weight)
+        for (at, price), weight in zip(blamed, weights, strict=True)
+        if price > LEAST / 2
+    ]
+    found = _most(named, sum(weights), nodes, said)
     if found is None or (found[0] is None and all(nodes.get(one) == found[1] for one in group.members)):
         return None
-    step = statistics.median(piece.seconds for piece in pieces)
+    step = _middle([piece.seconds for piece in pieces], weights)
     keeps = KEEPS if found in said else 1.0
     if share < LEAST * keeps or share * step < LEAST_S * keeps:
         return None
@@ -147,16 +165,31 @@ def _lag(
     )
 
 
-def _most(ranks: Counter[int], pieces: int, nodes: Mapping[int, int], said: frozenset[Who]) -> Who | None:
-    """The rank, or the node, that is the last in most pieces."""
-    if not ranks:
-        return None
-    rank, times = ranks.most_common(1)[0]
-    one: Who = rank, nodes.get(rank, 0)
-    if times >= AGREE * pieces * (KEEPS if one in said else 1.0):
-        return one
-    node, times = Counter(nodes.get(each, 0) for each in ranks.elements()).most_common(1)[0]
-    return (None, node) if times >= AGREE * pieces * (KEEPS if (None, node) in said else 1.0) else None
+def _most(
+    named: Sequence[tuple[int, float]], weight: float, nodes: Mapping[int, int], said: frozenset[Who]
+) -> Who | None:
+    """The rank, or the node, that is the last in most pieces. `named`: the last of each piece, and its weight."""
+    for of in (lambda rank: (rank, nodes.get(rank, 0)), lambda rank: (None, nodes.get(rank, 0))):
+        weights: dict[Who, float] = {}
+        times: Counter[Who] = Counter()
+        for rank, heavy in named:
+            who = of(rank)
+            weights[who] = weights.get(who, 0.0) + heavy
+            times[who] += 1
+        for who in weights:
+            if weights[who] >= AGREE * weight * (KEEPS if who in said else 1.0) and times[who] >= STEPS:
+                return who
+    return None
+
+
+def _middle(values: Sequence[float], weights: Sequence[float]) -> float:
+    """The median by weight."""
+    left = sum(weights) / 2
+    for value, weight in sorted(zip(values, weights, strict=True)):
+        left -= weight
+        if left <= 0:
+            return value
+    return 0.0
 
 
 def _asked(pieces: Iterable[Piece], size: int) -> Sequence[int]:

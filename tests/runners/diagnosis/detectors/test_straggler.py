@@ -159,6 +159,15 @@ def test_it_stays_a_little_below_the_limit_and_then_goes() -> None:
     assert found(Training(late=slow(1, 0.02)).view(state=state)) == []
 
 
+def test_steps_that_have_just_become_slow_are_not_outvoted_by_the_fast_ones_before() -> None:
+    """Eighteen seconds with many fast steps, then twelve with few."""
+    training = Training(step_s=0.05, late=lambda rank, step: 0.5 if rank == 1 and step >= 340 else 0.0)
+    view = training.view(30.0)
+    (one,) = found(View(state=view.state, plan=None, now=view.now, history=view.history))
+    assert one.rank == 1
+    assert "about 90 %" in one.text
+
+
 def test_the_slow_loader_of_one_rank_is_the_reason() -> None:
     (one,) = found(Training(late=slow(1), stacks={1: LOADER}).view())
     assert one.text == (
