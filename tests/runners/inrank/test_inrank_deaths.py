@@ -67,6 +67,32 @@ async def test_the_same_exception_before_the_first_step_is_tried_twice(script: P
     assert (cause.rank, cause.kind) == (1, "exception")
 
 
+TRAINS = """\
+import os, sys, time, torch
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while not sys.modules["torch.optim.optimizer"]._global_optimizer_post_hooks:
+    time.sleep(0.01)  # the hook arms itself a moment after the import
+for step in range(min(4, 2 + int(os.environ["DISTUI_ATTEMPT"]))):
+    model(torch.ones(2)).sum().backward()
+    optimizer.step()
+if os.environ["RANK"] == "1":
+    raise ValueError("bad sample")
+time.sleep(600)
+"""
+
+
+@pytest.mark.torch
+async def test_who_comes_further_than_the_attempt_before_goes_on(script: Path) -> None:
+    """3 steps, then 4, then 4 again."""
+    script.write_text(TRAINS)
+    run = await ended(script, replace(QUICK, limit=5))
+    assert len(run.state.attempts) == 3
+    assert (
+        "failed in the same way twice, at the same step (4): rank 1 raised ValueError" in run.state.end_text
+    )
+
+
 @pytest.mark.torch
 async def test_who_says_always_gets_all_attempts(script: Path) -> None:
     script.write_text("import flash_attn_9\n")
