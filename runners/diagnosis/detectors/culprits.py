@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...model import Finding, RankPhase, Site
 from . import naming, places, progress, waits
 from .places import Kind
 from .progress import Doing, Mode
 from .view import View
-from .waits import Ends, Meeting
+from .waits import Ends, Meeting, Spot
 
 LONG_S, WORKS_S, LOADER_S = 20.0, 30.0, 120.0
 """How long others must wait before less certain signs count: a loop or slow I/O, work, a loader whose workers work."""
@@ -56,6 +57,14 @@ class Verdict:
     stack: tuple[Site, ...] = ()
     proof: str = ""
     """What else shows it, of the rank."""
+
+
+class Case(NamedTuple):
+    """One verdict, on whom, and the meetings that they are missing from."""
+
+    said: Verdict
+    ranks: list[int]
+    nearest: list[Meeting]
 
 
 def judge(view: View, rank: int, meetings: Sequence[Meeting]) -> Verdict | None:
@@ -169,6 +178,21 @@ def _verdict(known: str, does: Doing, said: str, proof: str, severity: str = "er
     return Verdict(
         id=known, severity=severity, does=said, remedy=_REMEDIES[known], proof=proof, stack=does.stack
     )
+
+
+def together(view: View, candidates: Mapping[int, Sequence[Meeting]]) -> list[Case]:
+    """Verdicts on ranks that others wait for, equal ones of several ranks together; the worst first."""
+    found: dict[tuple[str, str, str], Case] = {}
+    near: dict[tuple[str, str, str], dict[Spot, Meeting]] = {}
+    for rank, meetings in sorted(candidates.items()):
+        said = judge(view, rank, meetings)
+        if said is not None:
+            key = (said.id, said.does, said.severity)
+            found.setdefault(key, Case(said, [], [])).ranks.append(rank)
+            near.setdefault(key, {}).update({one.spot: one for one in meetings})
+    for key, case in found.items():
+        case.nearest.extend(near[key].values())
+    return sorted(found.values(), key=lambda case: (case.said.severity != "error", case.ranks))
 
 
 def finding(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ...model import Finding, Pulse, RunPhase
-from . import culprits, joined, starting, waits
+from msgspec import structs
+
+from ...model import Finding, Outcome, Pulse, RankPhase, RunPhase
+from . import culprits, joined, naming, starting, waits
 from .culprits import Verdict
 from .places import Kind
 from .progress import Mode
@@ -19,7 +21,9 @@ STOPPED_S, QUIET_S = 8.0, 60.0
 
 def find(view: View) -> Iterable[Finding]:
     """See the module."""
-    if view.state.phase not in (RunPhase.STARTING, RunPhase.RUNNING) or not view.history:
+    if view.state.phase not in (RunPhase.STARTING, RunPhase.RUNNING):
+        return _left(view)
+    if not view.history:
         return ()
     found = waits.look(view)
     halted = _stopped(view, found)
@@ -33,6 +37,28 @@ def find(view: View) -> Iterable[Finding]:
     if alarms:
         return alarms[:MOST]
     return (_disagree(view, found, chain) or said or _open(view, found))[:MOST]
+
+
+def _left(view: View) -> list[Finding]:
+    """Ranks that were done before the others, where that ended the attempt: those lost their connections to them."""
+    attempt = view.state.attempts[-1] if view.state.attempts else None
+    cause = attempt.first_cause if attempt is not None else None
+    if attempt is None or cause is None or not cause.symptom or attempt.outcome is not Outcome.FAILED:
+        return []
+    done = [rank for rank, known in sorted(view.state.ranks.items()) if known.phase is RankPhase.SUCCEEDED]
+    if not done or view.state.phase in (RunPhase.STOPPING, RunPhase.STOPPED):
+        return []
+    said = culprits.judge(view, done[0], ())
+    if said is None:
+        return []
+    told = culprits.finding(view, done, said, Ends({}, (), (), (), {}), ())
+    text = f"{told.text} while the others still worked; rank {cause.rank} then lost its connection"
+    evidence = (
+        f"{naming.ranks_text(done)}: exit code 0",
+        f"rank {cause.rank}: {cause.text}",
+        *told.evidence,
+    )
+    return [structs.replace(told, text=text, evidence=evidence, since=cause.at)]
 
 
 def _stopped(view: View, found: Waits) -> list[Finding]:
@@ -61,18 +87,14 @@ def _lasts(pulses: Sequence[Pulse], found: Waits) -> bool:
 
 
 def _verdicts(view: View, candidates: Mapping[int, tuple[Meeting, ...]], chain: Ends) -> list[Finding]:
-    """What is to be said of ranks that others wait for; of equal ones together, alarms first."""
-    cases: dict[tuple[str, str, str], tuple[Verdict, list[int], dict[waits.Spot, Meeting]]] = {}
-    for rank, meetings in candidates.items():
-        if view.history.get(rank) and view.history[rank][-1].state in ("T", "t"):
-            continue
-        said = culprits.judge(view, rank, meetings)
-        if said is not None:
-            case = cases.setdefault((said.id, said.does, said.severity), (said, [], {}))
-            case[1].append(rank)
-            case[2].update({one.spot: one for one in meetings})
-    order = sorted(cases.values(), key=lambda case: (case[0].severity != "error", case[1][0]))
-    return [_told(view, sorted(ranks), said, chain, list(near.values())) for said, ranks, near in order]
+    """What is to be said of ranks that others wait for; of stopped ones it has been said."""
+    able = {
+        rank: meetings
+        for rank, meetings in candidates.items()
+        if not view.history.get(rank) or view.history[rank][-1].state not in ("T", "t")
+    }
+    cases = culprits.together(view, able)
+    return [_told(view, case.ranks, case.said, chain, case.nearest) for case in cases]
 
 
 def _told(view: View, ranks: list[int], said: Verdict, chain: Ends, near: list[Meeting]) -> Finding:

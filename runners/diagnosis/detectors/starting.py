@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ...model import Finding, Pulse, RankPhase, RunPhase, Site, Stall
-from . import naming, places, progress, waits
+from . import latecomers, naming, places, progress, waits
 from .places import Kind
 from .view import View
 
@@ -69,7 +69,11 @@ def _alarms(view: View, there: Sequence[Comer]) -> list[Finding]:
     if sizes is not None:
         return [sizes]
     other = _masters(view, there) or _unmet(view, there) or _ended(view, there)
-    return [other] if other is not None else []
+    if other is not None:
+        return [other]
+    came = {comer.rank: comer.waited for comer in there}
+    in_init = all(comer.op == latecomers.INIT for comer in there)
+    return latecomers.find(view, came) if in_init and max(came.values()) >= UNMET_S else []
 
 
 def unanswered(view: View, comers: Sequence[Comer]) -> list[Finding]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from distui.runners.model import Pulse, Stall
+from distui.runners.model import Pulse, Site, Stall
 
-from .hang_rig import IN_INIT, IN_NEW_GROUP, LOAD, NOW, Made, only, quiet, series, waiting
+from .hang_rig import IN_INIT, IN_NEW_GROUP, LOAD, NOW, PYTHON, Made, only, quiet, series, waiting
 
 
 def coming(rank: int, *, size: str = "4", master: str = "gpu-a:29500", **more: object) -> tuple[Pulse, ...]:
@@ -135,3 +135,20 @@ def test_a_quick_start_says_nothing() -> None:
 def test_groups_of_a_training_are_not_the_start() -> None:
     made = Made().add(*(series(rank, IN_NEW_GROUP, end=NOW) for rank in range(4)))
     assert made.start() == []
+
+
+def test_a_rank_that_never_comes() -> None:
+    asleep = series(1, LOAD, step=0, groups=(), world_size="2")
+    made = Made(ranks=2).add(coming(0, size="2", every=4.0), asleep)
+    found = only(made.start())
+    assert (found.id, found.rank, found.severity) == ("hang-not-joined", 1, "error")
+    assert found.text == "rank 1 sleeps at train.py:33 load; rank 0 waits for it in init_process_group"
+    assert made.hang() == []
+
+
+def test_a_rank_that_may_still_come() -> None:
+    download = (Site(PYTHON + "socket.py", 706, "readinto"), *LOAD)
+    reading = series(1, download, step=0, groups=(), world_size="2")
+    working = series(1, LOAD, step=0, groups=(), world_size="2", share=0.9, sites=5)
+    for pulses in (reading, working):
+        assert quiet(Made(ranks=2).add(coming(0, size="2", every=4.0), pulses).start())
