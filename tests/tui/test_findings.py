@@ -12,6 +12,7 @@ from distui.tui.rows.banner import banner_rows
 from distui.tui.rows.cells import row_width
 from distui.tui.rows.findings import coverage_rows, detail_rows, item_row, items, worst_first
 from distui.tui.rows.frame import Frame
+from distui.tui.rows.report import dump_rows
 from distui.tui.rows.stacks import stack_rows, stack_title
 
 
@@ -149,3 +150,10 @@ def test_a_rank_without_a_stack_says_so(text: str) -> None:
     shown = text_of(stack_rows({"3": text}))
     assert "rank 3 alone" in shown
     assert (text or "no Python runs there") in shown
+
+
+def test_a_dump_of_stacks_begins_with_where_the_ranks_are_and_has_all_of_it() -> None:
+    shown = text_of(dump_rows(told.stacks()))
+    assert shown.startswith("7 ranks here: 0-4, 6-7")
+    assert shown.count("Current thread") == 8
+    assert text_of(dump_rows({"0": "no hook answers"})) == "rank 0\n  no hook answers"

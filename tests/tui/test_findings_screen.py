@@ -9,6 +9,7 @@ from conftest import Rig, Start, shown
 
 from distui.runners import registry
 from distui.runners.model import CommandDone, Dump, Finding, FindingRaised, Host, HostTick, SetNccl
+from distui.tui.rows.log import Selection
 from distui.tui.screens.diagnosing import pattern_of
 from distui.tui.screens.modal import TextScreen
 from distui.tui.screens.nccl import NcclScreen
@@ -218,3 +219,29 @@ def test_a_line_is_found_again_by_its_message() -> None:
     line = "n001:4711:1 [0] NCCL INFO comm 0x1 (a+b) [3] done."
     assert pattern_of(line) == r"INFO comm 0x1 \(a\+b\) \[3\] done\."
     assert pattern_of("RuntimeError: x") == "RuntimeError: x"
+
+
+async def test_a_shorter_log_paints_over_all_of_the_longer_one(
+    rig: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with shown(rig(play.running(), lines=5), 120, 60) as it:
+        await it.until(lambda: "step 4" in it.screen())
+        view = run_screen(it).log_view
+        before, painted, paint = len(view.rows), set[int](), view.paint_rows
+
+        def watched(rows: list[int]) -> None:
+            painted.update(rows)
+            paint(rows)
+
+        monkeypatch.setattr(view, "paint_rows", watched)
+        view.select(Selection(rank=1))
+        await it.until(lambda: len(view.rows) == 3)
+        await it.until(lambda: painted >= set(range(before)))
+
+
+async def test_an_ended_run_shows_what_happened_where_nothing_was_found(rig: Start) -> None:
+    async with shown(rig(play.failed())) as it:
+        await it.until(lambda: "FAILED" in it.screen())
+        await it.press("i")
+        await it.until(lambda: "No findings." in it.screen() and "shape mismatch in block 7" in it.screen())
+        assert "distui diagnose minigpt" in run_screen(it).diagnosis.detail.rows[-1][0][0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ...presets.nccl import LEVELS
 from ...runners.logs.clean import clean_text
 from ...runners.model import Finding
 from ...runners.state import RunState
@@ -18,6 +17,9 @@ GRAVITY = {"error": 0, "warn": 1, "info": 2}
 _ROLES = {"cause": 0, "hint": 1, "symptom": 2, "fact": 3}
 NO_VERDICT = "hang-no-verdict"
 """Of the findings that are no alarm, the one that a user waits for."""
+
+QUIET = {None, "VERSION", "WARN"}
+"""Levels of NCCL_DEBUG at which it makes no statements."""
 
 _EACH = 12
 """Sentences of equal findings that are shown one by one."""
@@ -217,7 +219,7 @@ def _nccl_covered(state: RunState) -> Row:
     what = "NCCL's statements"
     if state.plan is not None and state.plan.backend == "gloo":
         return ((f" {glyphs.MISSING} ", "dim"), (f"{what}: ", "text"), ("gloo: NCCL is not used", "dim"))
-    quiet = {rank.nccl_debug for rank in state.ranks.values()} <= {None, *LEVELS[:2]}
+    quiet = {rank.nccl_debug for rank in state.ranks.values()} <= QUIET
     told = sum(node.nccl is not None for node in state.nodes.values())
     if quiet:
         return (

@@ -6,7 +6,7 @@ from ...runners.diagnosis.facts import Communicator, Facts, Line
 from ...runners.state import RunState
 from . import glyphs
 from .cells import Row, amount, plural, wrap
-from .findings import item_row, items
+from .findings import QUIET, item_row, items
 from .frame import Frame
 from .joining import init_rows, ring_rows
 from .launching import launching
@@ -18,8 +18,6 @@ FINDINGS = 4
 
 OTHERS = ("hang-", "straggler", "died-", "oom-", "mem-", "start-")
 """How findings begin that rest on something else than NCCL's words: the banner has them."""
-
-_QUIET = (None, "VERSION", "WARN")
 
 
 def why_empty(state: RunState, reading: str = "") -> str:
@@ -33,7 +31,7 @@ def why_empty(state: RunState, reading: str = "") -> str:
     if state.phase.ended:
         return "Nothing of NCCL is in the logs of this run."
     levels = {rank.nccl_debug for rank in state.ranks.values()}
-    if levels <= set(_QUIET):
+    if levels <= QUIET:
         level = next((one for one in levels if one), "WARN")
         return (
             f"NCCL_DEBUG is {level}, and NCCL's statements need INFO: press d. "

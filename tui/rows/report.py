@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...presets.secrets import mask
+from ...runners.diagnosis.stacks import main_frames
 from ...runners.logs.clean import clean_text
 from ...runners.model import FirstCause, Outcome, RunPhase
 from ...runners.state import Attempt, RunState
@@ -14,6 +15,7 @@ from .billing import remains
 from .cells import Row, duration, fit, numbers, plural, wall, wrap
 from .findings import worst_first
 from .frame import Frame
+from .stacks import stack_rows
 
 _OUTCOME = {
     Outcome.SUCCEEDED: "ok",
@@ -111,8 +113,10 @@ def _where(rank: int | None, node: int | None) -> str:
 
 
 def dump_rows(data: Mapping[str, str]) -> list[Row]:
-    """What a dump brought, by rank."""
+    """What a dump brought, by rank; of stacks first where the ranks are, equal ones together."""
     rows: list[Row] = []
+    if any(main_frames(text) for text in data.values()):
+        rows += [*stack_rows(data), ()]
     for rank, text in sorted(data.items(), key=lambda item: (len(item[0]), item[0])):
         rows.append(((f"rank {rank}", "head"),))
         rows += [((f"  {clean_text(line)}", "text"),) for line in text.splitlines()]

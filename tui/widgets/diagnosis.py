@@ -15,6 +15,7 @@ from ..actions import bindings
 from ..rows.cells import Row, plural
 from ..rows.findings import Item, coverage_rows, detail_rows, item_row, items
 from ..rows.frame import Frame
+from ..rows.report import end_rows
 from .panes import Pane
 
 
@@ -56,7 +57,8 @@ class FindingList(Inner):
             self.cursor = keys.index(key)
         self.entitle(_title(frame, self._items))
         if not self._items:
-            return [(("No findings: nothing is known to be wrong.", "text"),)]
+            quiet = "" if frame.state.phase.ended else ": nothing is known to be wrong"
+            return [((f"No findings{quiet}.", "text"),)]
         return [item_row(frame, item, width - 2) for item in self._items]
 
     @property
@@ -92,6 +94,10 @@ class FindingDetail(Inner):
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
         item = self._findings.current
         covered = coverage_rows(frame.state)
+        if item is None and frame.state.phase.ended:
+            self.entitle("what happened")
+            told = f"its logs may say more: distui diagnose {frame.state.name}"
+            return [*end_rows(frame, width - 1), (), ((f" {told}", "dim"),)]
         self.entitle("evidence" if item is not None else "data")
         if item is None:
             return covered

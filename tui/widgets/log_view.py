@@ -170,7 +170,7 @@ class LogView(Lines):
         if chosen == self.selection:
             self._tail, self._attempt, self._lines = tail, frame.state.attempt, []
             self._known = ()
-            self.rows.clear()
+            self.set_rows([])  # also where the new ones will be fewer
             self.cursor = 0
 
     def _add_files(self, tail: LogTail, state: RunState) -> None:

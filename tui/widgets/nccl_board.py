@@ -107,7 +107,8 @@ class NcclBoard(Horizontal):
             return
         from ..rows.matrix import wanted_width
 
-        beside, one = width >= BESIDE, self._one(frame)
+        one = self._one(frame)
+        beside = one is not None and width >= BESIDE
         wanted = min(width - CARDS, 6 + wanted_width(one)) if one is not None and beside else 0
         columns = max(wanted, width // 2) if beside else 0
         if columns != self._columns:
