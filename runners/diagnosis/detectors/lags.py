@@ -19,8 +19,9 @@ COLLECTIVES = 20
 """Fewer say nothing."""
 STEPS = 6
 """In fewer steps being the last says nothing: a pause may be validation or a checkpoint."""
-SPAN_S = 10.0
-"""A shorter time says nothing."""
+SPAN_S, SHORT_S = 10.0, 5.0
+"""A shorter time says nothing; where the price is high, the second."""
+HIGH = 0.20
 WINDOW_S = 30.0
 """What is older says nothing of now, where what is newer suffices."""
 HEAVIEST_S = 2.0
@@ -122,7 +123,7 @@ def _pieces(group: Meetings, nodes: Mapping[int, int], now: float) -> list[Piece
         calls += piece.calls
     if calls < COLLECTIVES or len(newest) < STEPS:
         return []
-    if newest[0].ends - newest[-1].ends + newest[-1].seconds < SPAN_S:
+    if newest[0].ends - newest[-1].ends + newest[-1].seconds < SHORT_S:
         return []
     usual = statistics.median(piece.seconds for piece in newest)
     return newest[::-1] if now - newest[0].ends <= max(OLD_S, 5 * usual) else []
@@ -149,6 +150,8 @@ def _lag(
     ]
     found = _most(named, sum(weights), nodes, said)
     if found is None or (found[0] is None and all(nodes.get(one) == found[1] for one in group.members)):
+        return None
+    if share < HIGH and pieces[-1].ends - pieces[0].ends + pieces[0].seconds < SPAN_S:
         return None
     step = _middle([piece.seconds for piece in pieces], weights)
     keeps = KEEPS if found in said else 1.0

@@ -108,8 +108,25 @@ def test_healthy_jobs_are_left_alone(name: str, training: Training) -> None:
     assert alarms(training.view()) == [], name
 
 
-def test_ranks_that_have_just_begun_are_left_alone() -> None:
-    assert found(Training(late=slow(1)).view(8.0)) == []
+@pytest.mark.parametrize(("seconds", "late", "count"), [(4.0, 0.2, 0), (8.0, 0.07, 0), (9.0, 0.3, 1)])
+def test_a_short_time_says_something_only_of_a_high_price(seconds: float, late: float, count: int) -> None:
+    training = Training(late=slow(1, late))
+    arrivals = Arrivals.of(training.history(seconds, 0.5), 4)
+    view = training.view()
+    assert (
+        len(
+            found(
+                View(
+                    state=view.state,
+                    plan=None,
+                    now=BEGAN + seconds,
+                    history=view.history,
+                    arrivals=arrivals,
+                )
+            )
+        )
+        == count
+    )
 
 
 def test_what_is_long_past_says_nothing() -> None:
