@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
-import gc
 import json
 import os
 import signal
@@ -71,8 +70,8 @@ class Steps:
 class Hook:
     """Everything a rank answers."""
 
-    def __init__(self, path: str) -> None:
-        self.steps = Steps()
+    def __init__(self, path: str, steps: Steps) -> None:
+        self.steps = steps
         self.levels = debug.Levels()
         self._pulse = pulse.Pulse()
         self.armed = False
@@ -187,7 +186,7 @@ def stacks() -> str:
         return file.read()
 
 
-def note_exceptions() -> None:
+def note_exceptions(steps: Steps) -> None:
     """Write down when and where an uncaught exception came: exits alone cannot tell the culprit from its victims.
 
     A script that reached its end says so, too: the interpreter may still crash while it shuts down.
@@ -200,8 +199,7 @@ def note_exceptions() -> None:
             if os.getpid() == rank:
                 raised.set()
                 with contextlib.suppress(*MISTAKES):
-                    steps = next((one.count for one in gc.get_objects() if type(one) is Steps), None)
-                    _note("exc", dict(traces.note_of(kind, value, trace), step=steps))
+                    _note("exc", dict(traces.note_of(kind, value, trace), step=steps.count))
         finally:
             chained(kind, value, trace)
 
@@ -224,8 +222,9 @@ def _note(ending: str, what: dict[str, Any]) -> None:
 def attach() -> None:
     """Called once by sitecustomize in a rank."""
     quiet.survive_full_disk()
-    note_exceptions()
+    steps = Steps()
+    note_exceptions(steps)
     # Stacks also while the GIL is held: faulthandler writes from the signal handler itself.
     file = open(os.environ["DISTUI_RANK_FILES"] + ".stacks", "w")  # noqa: SIM115
     faulthandler.register(signal.SIGUSR2, file, all_threads=True)
-    Hook(os.environ["DISTUI_HOOK"]).run()
+    Hook(os.environ["DISTUI_HOOK"], steps).run()
