@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from ..model import RankSample
 from .kin import Kin
+from .limits import Limits
 from .proc import KeptFile, Stat, parse_io, parse_stat, read_io, read_stat
 
 CHILDREN_S = 5.0
-"""Seconds between two passes over /proc for the ranks' children."""
+"""Seconds between two passes over /proc for the ranks' children, and two looks at what holds the ranks back."""
 
 
 class _Used(NamedTuple):
@@ -31,6 +32,7 @@ class _Tracked:
     def __init__(self, stat: Stat, proc: str) -> None:
         self._stat = KeptFile(f"{proc}/{stat.pid}/stat", 1024)
         self._io = KeptFile(f"{proc}/{stat.pid}/io", 1024)
+        self.limits = Limits(stat.pid, proc)
         self.pid = stat.pid
         self.started = stat.started
         self.gone = False
@@ -100,6 +102,7 @@ class RankSampler:
         below = self._kin.below([tracked.pid for tracked in self._tracked.values()])
         for tracked in self._tracked.values():
             tracked.children = below[tracked.pid]
+            tracked.limits.look()
 
     def _one(self, rank: int, pid: int, now: float) -> RankSample:
         tracked = self._tracked.get(rank)
@@ -121,6 +124,8 @@ class RankSampler:
             children=len(tracked.children),
             read_bps=rates.read,
             write_bps=rates.written,
+            throttled_percent=tracked.limits.throttled,
+            cpus=tracked.limits.cpus,
         )
 
     def _children(self, tracked: _Tracked) -> dict[int, _Used]:

@@ -238,3 +238,12 @@ def test_proc_of_this_process() -> None:
     assert me.ppid == os.getppid()
     assert read_nspids(os.getpid())[-1] > 0
     assert read_nspids(2**22 + 1) == ()
+
+
+def test_what_holds_a_rank_back_is_told_with_it() -> None:
+    """Its cores; a quota is told where there is one, which tests/faults makes."""
+    with subprocess.Popen(["sleep", "60"]) as rank:
+        os.sched_setaffinity(rank.pid, {min(os.sched_getaffinity(0))})
+        sample = RankSampler().sample({0: rank.pid})[0]
+        rank.kill()
+    assert sample.cpus == str(min(os.sched_getaffinity(0)))
