@@ -175,29 +175,43 @@ class Sampling:
                 "disk-full",
                 "error",
                 "the disk of the run directory is full: log lines are lost, the run goes on",
+                "the journal or the metrics could not be written" if refused else _room(free, total),
             )
         elif free is None or not total:
             return
         elif free < DISK_LOW * total:
             self._clear("disk-full")
             self._disk(
-                "disk-low", "warn", f"only {free / 2**30:.1f} GiB are free where the run directory is"
+                "disk-low",
+                "warn",
+                f"only {free / 2**30:.1f} GiB are free where the run directory is",
+                _room(free, total),
             )
         else:
             self._clear("disk-full")
             self._clear("disk-low")
 
-    def _disk(self, name: str, severity: str, text: str) -> None:
-        self._raise(name, severity, text, f"free space on the file system of {self._agent.run_dir}")
+    def _disk(self, name: str, severity: str, text: str, evidence: str) -> None:
+        remedy = f"free space on the file system of {self._agent.run_dir}"
+        self._raise(name, severity, text, remedy, evidence)
 
-    def _raise(self, name: str, severity: str, text: str, remedy: str) -> None:
+    def _raise(self, name: str, severity: str, text: str, remedy: str, *evidence: str) -> None:
         if name not in self._raised:
             self._raised.add(name)
             self._agent.emit(
-                FindingRaised(Finding(name, severity, text, remedy=remedy, node=self._agent.node))
+                FindingRaised(
+                    Finding(name, severity, text, remedy=remedy, node=self._agent.node, evidence=evidence)
+                )
             )
 
     def _clear(self, name: str) -> None:
         if name in self._raised:
             self._raised.discard(name)
             self._agent.emit(FindingCleared(name, node=self._agent.node))
+
+
+def _room(free: int | None, total: int | None) -> str:
+    """What the file system tells of its space."""
+    if free is None or not total:
+        return "the file system refuses what is written"
+    return f"{free / 2**20:.0f} MiB of {total / 2**20:.0f} MiB are free there"
