@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from .agent import Agent
 
 EVERY_S = 2.0
-BEHIND_S = 0.1
-"""Between two turns while there is more to read."""
+BUSY_S, BEHIND_S = 0.2, 0.02
+"""Between two turns while much is written, and while there is more to read."""
 IN_LOOP = 256 << 10
 """Bytes that are read between other things; more of them in a thread."""
 RETRIED_S = 20.0
@@ -142,11 +142,11 @@ class NcclLogs:
         try:
             while True:
                 async with self._turns:
-                    (left,) = await asyncio.gather(self._turn(), return_exceptions=True)
-                if isinstance(left, BaseException):
-                    self._failed(left)
+                    (pause,) = await asyncio.gather(self._turn(), return_exceptions=True)
+                if isinstance(pause, BaseException):
+                    self._failed(pause)
                     return
-                await asyncio.sleep(BEHIND_S if left else EVERY_S)
+                await asyncio.sleep(pause)
         finally:
             guarding.cancel()
 
@@ -171,11 +171,11 @@ class NcclLogs:
 
     # ---- turns
 
-    async def _turn(self) -> int:
-        """Read some of what is there; bytes that are left."""
+    async def _turn(self) -> float:
+        """Read some of what is there; seconds until the next time."""
         attempt = self._agent.state.attempt
         if not attempt:
-            return 0
+            return EVERY_S
         if self._tails is None or self._tails.attempt != attempt:
             await self._end()
             self._begin(attempt)
@@ -189,7 +189,7 @@ class NcclLogs:
                 await asyncio.sleep(0)
         if left or self._dirty:
             self._tell(left)
-        return tails.left
+        return BEHIND_S if tails.left else BUSY_S if left > IN_LOOP else EVERY_S
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
         """Let a thread read. It is waited for even where this task is cancelled: by the next who reads."""

@@ -12,8 +12,8 @@ from ..logs.files import LogError, LogFile, attempt_dir, opened, parse_file_id
 
 BLOCK = 64 << 10
 """Bytes that are looked at in one go: some milliseconds."""
-TURN = 4 << 20
-"""Most bytes of one file in one turn."""
+TURN, WHOLE = 4 << 20, 16 << 20
+"""Most bytes of one file in one turn, where there are many; and of a few files together."""
 BEHIND = 64 << 20
 """With more than this left to read, only the newest part is read whole."""
 LAST = 16 << 20
@@ -180,9 +180,9 @@ class Tails:
             for tail in self._tails.values():
                 if tail.left > 2 * NEWEST:
                     yield from tail.skip(share)
-        for tail in self._tails.values():
-            if tail.left:
-                yield from tail.read(TURN)
+        grown = [tail for tail in self._tails.values() if tail.left]
+        for tail in grown:
+            yield from tail.read(max(TURN, WHOLE // len(grown)))
 
     def drain(self, behind: int = BEHIND) -> None:
         """A whole turn at once, for a thread; `hurry` ends it early."""

@@ -15,6 +15,7 @@ from distui.runners.state import RunState
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "rigs" / "nccl"))
 from build_nccl import build_nccl, compiler
+from inrank.conftest import own_directories as own_directories
 from inrank.inrank_rig import Driven, driven, launch
 from inrank.test_inrank_nccl import real_library
 

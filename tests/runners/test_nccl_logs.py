@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from distui.runners import local, registry
 from distui.runners.agent import tails as module
 from distui.runners.agent.nccl_logs import RETRIED_S, Told, rdma
+from distui.runners.agent.processes import gone
 from distui.runners.agent.tails import BEHIND, NEWEST, Tails
 from distui.runners.diagnosis import live
 from distui.runners.diagnosis.facts import Facts
 from distui.runners.diagnosis.reading import Reading
 from distui.runners.diagnosis.verdict import judge
-from distui.runners.model import Finding, FindingRaised
+from distui.runners.model import Finding, FindingRaised, Stop
 from distui.runners.model.events import NcclTick
 from distui.runners.state import RunState
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "rigs" / "nccl"))
 from build_nccl import build_nccl, compiler
+from inrank.conftest import own_directories as own_directories
 from inrank.inrank_rig import PLAIN_DDP, driven, execute, launch
 
 CALLS = Path(__file__).parents[1] / "rigs" / "nccl" / "calls_nccl.py"
@@ -154,13 +159,13 @@ def test_behind_a_flood_warnings_are_read_and_lines_are_counted(ranks: Ranks) ->
 
 
 def test_less_than_that_is_read_whole(ranks: Ranks) -> None:
-    ranks.write("rank-0.nccl", COLL * ((6 << 20) // len(COLL)))
+    ranks.write("rank-0.nccl", COLL * ((20 << 20) // len(COLL)))
     ranks.read()
     assert ranks.tails.left > 0, "a turn is bounded"
     while ranks.tails.left:
         ranks.read()
     assert not ranks.tails.sampled
-    assert ranks.tails.reading.nccl_lines == (6 << 20) // len(COLL)
+    assert ranks.tails.reading.nccl_lines == (20 << 20) // len(COLL)
 
 
 def test_a_thread_that_reads_can_be_hurried(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,3 +333,40 @@ async def test_a_healthy_gloo_job_raises_nothing() -> None:
         await asyncio.sleep(2.5)  # more than a turn, in which nothing may come
         assert [one.id for one in run.state.findings.values()] == []
         assert facts(run.state) is None
+
+
+WRITES = f"""
+import time
+print({PORT!r}, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.timeout(120)
+async def test_a_new_agent_reads_from_the_start_and_raises_nothing_twice(tmp_path: Path) -> None:
+    script = tmp_path / "writes.py"
+    script.write_text(WRITES)
+    async with driven(execute(sys.executable, str(script))) as run:
+        await run.until(lambda s: s.findings)
+        first = run.state.agent_pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        assert await gone(first, 10.0)
+        await run.link.close()
+        entry = registry.at(run.path)
+        assert entry is not None
+        run.link = await local.open_link(entry)
+        going = asyncio.create_task(run.pump())
+        await run.until(lambda s: s.agent_pid != first)
+        with (run.path / HERE / "rank-0.out").open("a") as file:
+            file.write(f"{LAST}\n")
+        await run.until(lambda s: len(s.findings) == 2)
+        raised = [e.event.finding.id for e in run.events if isinstance(e.event, FindingRaised) and e.seq]
+        assert sorted(set(raised)) == ["ib-port-error", "ib-retry-exceeded"]
+        journal = (run.path / "journal.jsonl").read_text()
+        assert journal.count('"FindingRaised"') == 2
+        (late,) = [one for one in run.state.findings.values() if one.id == "ib-retry-exceeded"]
+        assert late.evidence[0].startswith(f"{HERE}/rank-0.out:2: ")
+        await run.link.send(Stop("end", grace_s=1.0))
+        await run.until(lambda s: s.phase.ended)
+        await going
