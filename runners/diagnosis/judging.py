@@ -100,13 +100,14 @@ class Judging:
         for number, rank in self._state.ranks.items():
             if rank.pulse is not None:
                 self._remember_pulse(rank.pulse)
-            if rank.sample is not None and rank.sample.rss_bytes is not None:
-                point = Point(rank.sampled, rank.sample.rss_bytes, rank.sample.gpu_mem)
-                self._memory.setdefault(number, Curve()).add(point)
+            sample = rank.sample
+            if sample is not None and sample.rss_bytes is not None:
+                point = Point(rank.sampled, sample.rss_bytes, sample.gpu_mem)
+                _curve(self._memory, number).add(point)
         self._compare()
         for number, node in self._state.nodes.items():
             if (known := room(node.metrics)) is not None:
-                self._node_memory.setdefault(number, Curve()).add(Point(node.heard, known.used))
+                _curve(self._node_memory, number).add(Point(node.heard, known.used))
 
     def _remember_pulse(self, pulse: Pulse) -> None:
         kept = self._kept.get(pulse.rank)
@@ -129,6 +130,13 @@ class Judging:
             if not self._fresh:
                 return
             self._arrivals.add(self._fresh.popleft(), world)
+
+
+def _curve(curves: dict[int, Curve], number: int) -> Curve:
+    found = curves.get(number)
+    if found is None:
+        found = curves[number] = Curve()
+    return found
 
 
 def _points(curves: Mapping[int, Curve]) -> dict[int, Sequence[Point]]:

@@ -38,9 +38,9 @@ STACK = tuple(
         )
         for number in range(12)
     ]
-    + [Site("/home/me/train.py", 50, "step"), Site("/home/me/train.py", 90, "main")]
+    + [Site("/job/train.py", 50, "step"), Site("/job/train.py", 90, "main")]
 )
-ASLEEP = (Site("/home/me/train.py", 33, "load"), *STACK[-1:])
+ASLEEP = (Site("/job/train.py", 33, "load"), *STACK[-1:])
 
 Pulses = Callable[[int, float], Pulse]
 """Rank and time of the look → what it says."""

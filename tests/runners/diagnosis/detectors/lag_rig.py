@@ -11,9 +11,9 @@ from distui.runners.model import Collective, Group, Pulse, RankPhase, RankPlace,
 from distui.runners.state import RunState
 
 BEGAN = 1_000_000.0
-STACK = (Site("/home/me/train.py", 40, "train"),)
+STACK = (Site("/job/train.py", 40, "train"),)
 LOADER = (
-    Site("/home/me/data.py", 12, "__getitem__"),
+    Site("/job/data.py", 12, "__getitem__"),
     Site("/env/lib/python3.11/site-packages/torch/utils/data/_utils/fetch.py", 54, "fetch"),
     Site("/env/lib/python3.11/site-packages/torch/utils/data/dataloader.py", 757, "_next_data"),
     *STACK,

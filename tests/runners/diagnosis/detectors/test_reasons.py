@@ -173,7 +173,7 @@ def test_a_single_node_that_is_short_of_cores_slows_all_its_ranks_alike() -> Non
     assert reasons(View(state=state, plan=None, now=0.0, history={}), 1) == []
 
 
-SAVING = (Site("/home/me/train.py", 70, "log_images"), *STACK)
+SAVING = (Site("/job/train.py", 70, "log_images"), *STACK)
 
 
 @pytest.mark.parametrize(
