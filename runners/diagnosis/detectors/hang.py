@@ -168,5 +168,13 @@ def _disagree(view: View, found: Waits, chain: Ends) -> list[Finding]:
 
 def _open(view: View, found: Waits) -> list[Finding]:
     """After a minute without a verdict: which data is missing."""
-    long = [one for one in found.meetings.values() if one.age >= QUIET_S]
+    long = [one for one in found.meetings.values() if _long(view, one)]
     return [joined.no_verdict(view, long)] if long else []
+
+
+def _long(view: View, meeting: Meeting) -> bool:
+    """Where only stacks tell, the kept pulses do not reach back so far: then the newest step counts."""
+    if meeting.age >= QUIET_S or all(wait.recorded for wait in meeting.waits.values()):
+        return meeting.age >= QUIET_S
+    steps = [view.history[rank][-1].last_step for rank in meeting.waits]
+    return all(step is not None and view.now - step >= QUIET_S for step in steps)

@@ -10,9 +10,9 @@ from . import latecomers, naming, places, progress, waits
 from .places import Kind
 from .view import View
 
-WAIT_S, TOGETHER_S, UNMET_S = 8.0, 12.0, 20.0
-"""How long a rank must have waited for the others: to count at all; for connections that get no answer, other addresses
-or sizes; and where all ranks are there and do not meet."""
+WAIT_S, LONG_S = 8.0, 12.0
+"""How long a rank must have waited for the others: to count at all; and where nothing but the time shows that something
+is wrong. The kept pulses of a rank reach 14 s back while it waits."""
 SYN_LOOKS = 2
 
 
@@ -73,7 +73,7 @@ def _alarms(view: View, there: Sequence[Comer]) -> list[Finding]:
         return [other]
     came = {comer.rank: comer.waited for comer in there}
     in_init = all(comer.op == latecomers.INIT for comer in there)
-    return latecomers.find(view, came) if in_init and max(came.values()) >= UNMET_S else []
+    return latecomers.find(view, came) if in_init and max(came.values()) >= LONG_S else []
 
 
 def unanswered(view: View, comers: Sequence[Comer]) -> list[Finding]:
@@ -153,8 +153,11 @@ def _masters(view: View, there: Sequence[Comer]) -> Finding | None:
     """Ranks that look for rank 0 at different addresses."""
     groups = _grouped({comer.rank: _plain(comer.pulse.master) for comer in there if comer.pulse.master})
     ports = {address.rpartition(":")[2] for address, _ in groups}
-    patience = TOGETHER_S if len(ports) > 1 else UNMET_S
-    if len(groups) < 2 or not any(comer.waited >= patience for comer in there):
+    if len(groups) < 2 or not any(comer.waited >= LONG_S for comer in there):
+        return None
+    if len(ports) == 1 and len(there) < _expected(
+        view
+    ):  # these may be names of one machine, and somebody late
         return None
     (most, usual), (few, other) = groups[0], groups[1]
     text = (
@@ -177,7 +180,7 @@ def _unmet(view: View, there: Sequence[Comer]) -> Finding | None:
     """All ranks look for rank 0's store, and none finds it."""
     expected = _expected(view)
     seeking = [
-        comer for comer in there if comer.inner.file.endswith("/rendezvous.py") and comer.waited >= UNMET_S
+        comer for comer in there if comer.inner.file.endswith("/rendezvous.py") and comer.waited >= LONG_S
     ]
     if not expected or len(seeking) < expected or not seeking[0].pulse.master:
         return None
@@ -218,17 +221,17 @@ def _expected(view: View) -> int:
 
 def _waiting(view: View, there: Sequence[Comer]) -> list[Finding]:
     """Who is not there yet, and what it does instead."""
-    ranks = tuple(sorted(comer.rank for comer in there if comer.waited >= WAIT_S))
+    ranks = tuple(sorted(comer.rank for comer in there if comer.waited >= LONG_S))
+    if not ranks:
+        return []
     first = next(comer for comer in there if comer.rank == ranks[0])
     absent = sorted(set(range(_expected(view))) - {comer.rank for comer in there})
     if not absent or first.op != "init_process_group":
-        if first.waited < TOGETHER_S:
-            return []
         text = f"{naming.who(view.state, ranks)} {naming.verb(ranks, 'waits', 'wait')} in {first.op} for the others"
     else:
         wait = f"{naming.verb(ranks, 'waits', 'wait')} in {first.op}"
-        text = f"{naming.who(view.state, ranks)} {wait}; {naming.who(view.state, absent)} not there yet"
-        text = text.replace(" not there yet", f" {naming.verb(absent, 'is', 'are')} not there yet")
+        missing = f"{naming.who(view.state, absent)} {naming.verb(absent, 'is', 'are')} not there yet"
+        text = f"{naming.who(view.state, ranks)} {wait}; {missing}"
     said = list(_reasons(view, absent))
     return [_finding(view, "start-waiting", ranks, text, _NOTHING, there, said, severity="info")]
 

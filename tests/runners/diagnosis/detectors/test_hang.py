@@ -236,6 +236,14 @@ def test_all_in_one_recv_is_no_verdict() -> None:
     assert "is recorded nowhere" in found.text
 
 
+def test_what_only_stacks_tell_is_left_open_after_a_minute_without_a_step() -> None:
+    def made(last_step: float) -> Made:
+        return Made(ranks=2).add(*(series(rank, IN_RECV, last_step=NOW - last_step) for rank in (0, 1)))
+
+    assert only(made(70.0).hang()).id == "hang-no-verdict"
+    assert made(30.0).hang() == []
+
+
 def test_a_rank_that_works_is_told_without_alarm() -> None:
     within = (Site("/job/train.py", 91, "evaluate"), Site("/job/train.py", 88, "validate"), *STEP[1:])
     busy = series(0, within, share=0.9, sites=5, enqueued=41)

@@ -83,26 +83,33 @@ def test_names_of_this_machine_are_one() -> None:
     assert quiet(made.start())
 
 
-def test_other_names_may_be_of_one_machine() -> None:
+def test_other_names_may_be_of_one_machine_while_somebody_is_late() -> None:
     made = Made(ranks=3).add(
         coming(0, size="3", master="10.0.0.1:1"), coming(1, size="3", master="gpu-a:1")
     )
     assert quiet(made.start())
 
 
+def test_other_names_of_which_one_is_wrong() -> None:
+    made = Made(ranks=2).add(
+        coming(0, size="2", master="10.0.0.1:1"), coming(1, size="2", master="gpu-a:1")
+    )
+    assert only(made.start()).text == "rank 1 looks for rank 0 at gpu-a:1, rank 0 at 10.0.0.1:1"
+
+
 def test_all_are_there_and_nobody_answers() -> None:
-    made = Made().add(*(coming(rank, every=4.0) for rank in range(4)))
+    made = Made().add(*(coming(rank) for rank in range(4)))
     found = only(made.start())
     assert found.id == "start-unreachable"
     assert found.text == "all 4 ranks are there, and nobody answers at MASTER_ADDR:MASTER_PORT gpu-a:29500"
-    assert quiet(Made().add(*(coming(rank) for rank in range(4))).start())
+    assert quiet(Made().add(*(coming(rank, looks=6) for rank in range(4))).start())
 
 
 def test_who_is_not_there_yet() -> None:
     made = Made(ranks=4).add(
         coming(0), coming(1),
         series(2, LOAD, step=0, groups=(), torch=False, share=0.8, sites=4, world_size="4"),
-        series(3, LOAD, step=0, groups=(), world_size="4"),
+        series(3, (Site(PYTHON + "socket.py", 706, "readinto"), *LOAD), step=0, groups=(), world_size="4"),
     )  # fmt: skip
     found = only(made.start())
     assert (found.id, found.severity) == ("start-waiting", "info")
@@ -139,7 +146,7 @@ def test_groups_of_a_training_are_not_the_start() -> None:
 
 def test_a_rank_that_never_comes() -> None:
     asleep = series(1, LOAD, step=0, groups=(), world_size="2")
-    made = Made(ranks=2).add(coming(0, size="2", every=4.0), asleep)
+    made = Made(ranks=2).add(coming(0, size="2"), asleep)
     found = only(made.start())
     assert (found.id, found.rank, found.severity) == ("hang-not-joined", 1, "error")
     assert found.text == "rank 1 sleeps at train.py:33 load; rank 0 waits for it in init_process_group"
@@ -151,4 +158,4 @@ def test_a_rank_that_may_still_come() -> None:
     reading = series(1, download, step=0, groups=(), world_size="2")
     working = series(1, LOAD, step=0, groups=(), world_size="2", share=0.9, sites=5)
     for pulses in (reading, working):
-        assert quiet(Made(ranks=2).add(coming(0, size="2", every=4.0), pulses).start())
+        assert quiet(Made(ranks=2).add(coming(0, size="2"), pulses).start())
