@@ -83,7 +83,7 @@ def _line(evidence: Evidence) -> Line:
 
 def _node(node: parts.Node, raw: dict[str, Line]) -> Node:
     name = node.host or node.file
-    raw |= {f"{_key(key)}:{name}{_rest(key)}": _line(line) for key, line in node.lines.items()}
+    raw |= {f"{_key(key)}:{name}{_rest(key)}": _line(line.evidence()) for key, line in node.lines.items()}
     first = node.lines.get("host")
     known = None if first is None else parse_file_id(first.file)
     address = node.interfaces.get(node.bootstrap, "")
@@ -113,7 +113,7 @@ def _rest(key: str) -> str:
 def _communicator(name: str, one: parts.Communicator, raw: dict[str, Line]) -> Communicator:
     for key, line in one.lines.items():
         what, _, kind = key.partition(":")
-        raw[f"{what}:{name}" + (f":{kind}" if kind else "")] = _line(line)
+        raw[f"{what}:{name}" + (f":{kind}" if kind else "")] = _line(line.evidence())
     members = list(one.ranks.values())[:RANKS]
     hosts: dict[str, list[int]] = {}
     for part in members:

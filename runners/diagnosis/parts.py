@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from .grammar import Stamp
-from .tally import Evidence
+from .tally import Raw
 
 RANKS = 1 << 16
 """Most ranks of a communicator that are kept one by one."""
@@ -83,7 +83,7 @@ class Communicator:
     collectives: Counter[str] = field(default_factory=Counter)
     tuning: Counter[str] = field(default_factory=Counter)
     """ "AllReduce RING LL" → how often it was chosen."""
-    lines: dict[str, Evidence] = field(default_factory=dict)
+    lines: dict[str, Raw] = field(default_factory=dict)
     """The first that names it ("comm"), and the first of each transport ("pair:SHM")."""
 
     def stages(self) -> dict[str, int]:
@@ -137,7 +137,7 @@ class Node:
     plugins: set[str] = field(default_factory=set)
     env: dict[str, str] = field(default_factory=dict)
     """Variables that NCCL says it has read."""
-    lines: dict[str, Evidence] = field(default_factory=dict)
+    lines: dict[str, Raw] = field(default_factory=dict)
     """The first that names it ("host"), its version, network, bootstrap, and its HCAs."""
 
     def named_networks(self) -> list[str]:

@@ -13,7 +13,7 @@ from ..errors import RunError
 from .grammar import MARK, OLD, Head, parse_head, rank_of, stamp_of
 from .rules import Book, Version, book
 from .statements import Statements
-from .tally import Tally
+from .tally import WIDTH, Raw, Tally
 
 BLOCK = 1 << 20
 LONGEST = 1 << 16
@@ -183,7 +183,7 @@ class Reading:
         """A line that says something for the first time."""
         for lines, key, part in self.statements.noted:
             if key not in lines:
-                lines[key] = self.tally.evidence(line, number)
+                lines[key] = Raw(self._name, number, line[:WIDTH])
             if part is not None and "[20" in line:  # as NCCL's own stamp begins
                 part.stamp = stamp_of(line)
         self.statements.noted.clear()

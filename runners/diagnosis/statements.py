@@ -10,9 +10,9 @@ from .grammar import Head
 from .parts import KEPT, NODES, PAIRS, RANKS, Communicator, Node, RankPart, Stage, Timing, keep
 from .rules import Version, parse_version
 from .sessions import Sessions
-from .tally import Evidence
+from .tally import Raw
 
-Note = tuple[dict[str, Evidence], str, RankPart | None]
+Note = tuple[dict[str, Raw], str, RankPart | None]
 """Where a line is kept, under which key, and the rank whose first it is."""
 
 
@@ -47,7 +47,7 @@ class Statements:
             self._first(node.lines, "host")
         return node
 
-    def _first(self, lines: dict[str, Evidence], key: str) -> None:
+    def _first(self, lines: dict[str, Raw], key: str) -> None:
         if key not in lines:
             self.noted.append((lines, key, None))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..logs.clean import clean_text
 from .grammar import Head, Stamp, Thread, stamp_of
@@ -27,6 +28,23 @@ class Evidence:
     """From 1."""
     text: str
     """As it was written, without what would be a command to a terminal, cut to 300 characters."""
+
+
+class Raw(NamedTuple):
+    """A line as it was read, of which nobody knows yet whether it will be shown."""
+
+    file: str
+    line: int
+    text: str
+
+    def evidence(self) -> Evidence:
+        """As it may be shown."""
+        return Evidence(self.file, self.line, shown(self.text))
+
+
+def shown(line: str) -> str:
+    """Without what would be a command to a terminal, and cut."""
+    return clean_text(line.strip(), WIDTH - 24)[:WIDTH]
 
 
 @dataclass(slots=True)
@@ -98,7 +116,7 @@ class Tally:
 
     def evidence(self, line: str, number: int) -> Evidence:
         """A line of the file that is read now."""
-        return Evidence(self._name, number, clean_text(line.strip(), WIDTH - 24)[:WIDTH])
+        return Evidence(self._name, number, shown(line))
 
     def _progressed(self, match: re.Match[str], head: Head) -> None:
         """Keep each rank's first: later ones are of other groups, or follow from it."""
