@@ -211,6 +211,15 @@ CAUSES: tuple[Cause, ...] = (
         anywhere=True,
     ),
     _cause(
+        "connect-timeout",
+        r"connectFullMesh failed.*?(?:timed out connecting|refused|No route|unreachable).*?remote=\[([^\]\n]+)\]",
+        "could not connect to another rank at {0}",
+        "see whether that rank had ended; each rank tells the others the address of its interface, and from another "
+        "node a loopback (127.0.0.1) leads nowhere: set GLOO_SOCKET_IFNAME to one that leads to the other nodes",
+        "maybe",
+        symptom=True,
+    ),
+    _cause(
         "peer-gone",
         r"(?i:^RuntimeError|^\w*Dist\w+Error|gloo|nccl|c10d|TCPStore).*?"
         r"(?:Connection (?:closed|reset) by|Connection refused|connectFullMesh|Broken pipe"

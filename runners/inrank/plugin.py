@@ -57,7 +57,7 @@ def plug_in(group: Group, config: Any, each_look: Callable[[], None]) -> None:
 
 def make_handler(group: Group, inner: Any, each_look: Callable[[], None], nodes: int) -> Any:
     """Wrap a RendezvousHandler with the group's restarts and its policy."""
-    from torch.distributed.elastic.rendezvous import RendezvousHandler
+    from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousHandler
 
     met = Round()
 
@@ -76,7 +76,11 @@ def make_handler(group: Group, inner: Any, each_look: Callable[[], None], nodes:
 
         def num_nodes_waiting(self) -> int:
             each_look()
-            waiting: int = inner.num_nodes_waiting()
+            try:
+                waiting: int = inner.num_nodes_waiting()
+            except RendezvousError:  # the head is gone, and torch ends the ranks here
+                group.ending = True
+                raise
             group.ending = group.ending or waiting > 0  # torch ends the ranks for those who wait
             if not group.restart.is_set():
                 return waiting

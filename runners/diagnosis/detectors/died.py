@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ...members import Attempt
-from ...model import Finding, FirstCause, Outcome, RunPhase
+from ...model import Finding, FirstCause, Outcome, RankPhase, RunPhase
 from ...state import RunState
 from . import memory, naming
+from .culprits import UNEVEN
 from .view import View
 
 LINES = 8
@@ -36,6 +37,10 @@ def find(view: View) -> Iterable[Finding]:
         yield Finding("died-lost", "error", attempt.text, remedy=LOST, since=attempt.ended)
     if cause is None or not cause.kind:
         return
+    early = _done_early(state, cause)
+    if early:
+        yield _left(state, attempt, cause, early)
+        return
     if cause.kind in MEMORY and any(one.id.startswith("oom-") for one in memory.find(view)):
         return  # one end, one sentence
     yield Finding(
@@ -48,6 +53,28 @@ def find(view: View) -> Iterable[Finding]:
         node=cause.node,
         remedy="; ".join(part for part in (cause.remedy, CAN_HELP.get(cause.retry, "")) if part),
         evidence=tuple(_evidence(state, attempt, cause)),
+        since=cause.at if cause.at is not None else attempt.ended,
+    )
+
+
+def _done_early(state: RunState, cause: FirstCause) -> list[int]:
+    """Ranks that were through with the script when others lost their connections to them."""
+    if not cause.symptom or cause.kind != "peer-gone":
+        return []
+    return sorted(number for number, one in state.ranks.items() if one.phase is RankPhase.SUCCEEDED)
+
+
+def _left(state: RunState, attempt: Attempt, cause: FirstCause, early: list[int]) -> Finding:
+    """What looks like a crash on the others is the regular end of one."""
+    return Finding(
+        id="died-peer-gone",
+        severity="error",
+        text=f"{naming.who(state, early)} ended with exit code 0 before the others were done",
+        rank=early[0] if len(early) == 1 else None,
+        ranks=tuple(sorted({*early, cause.rank, *cause.victims})),
+        node=state.ranks[early[0]].place.node,
+        remedy=UNEVEN,
+        evidence=(f"because of it {cause.text}", *_evidence(state, attempt, cause)),
         since=cause.at if cause.at is not None else attempt.ended,
     )
 
