@@ -9,15 +9,18 @@ import fcntl
 import json
 import os
 import platform
+import re
+import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[2]
 SEEN = Path(__file__).with_name("seen.json")
-DOCUMENT = Path(__file__).parents[2] / "docs" / "diagnosis.md"
+DOCUMENT = ROOT / "docs" / "diagnosis.md"
 BEGIN, END = "<!-- faults: written by the tests -->", "<!-- end of faults -->"
 
 
@@ -43,10 +46,10 @@ def remember(name: str, seen: Seen, healthy: bool = False) -> None:
     """Write down what a case came to, and the table with it, where that is asked for."""
     if not os.environ.get("DISTUI_WRITE"):
         return
-    with SEEN.with_suffix(".lock").open("w") as lock:  # two files of tests run at once
+    with Path(__file__).open() as lock:  # two tests run at once
         fcntl.flock(lock, fcntl.LOCK_EX)
         found = known()
-        found["healthy" if healthy else "faults"][name] = asdict(seen)
+        found["healthy" if healthy else "faults"][name] = asdict(replace(seen, verdict=plain(seen.verdict)))
         found |= {"date": time.strftime("%Y-%m-%d"), "machine": machine()}
         SEEN.write_text(json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
         before, begin, rest = DOCUMENT.read_text().partition(BEGIN)
@@ -87,6 +90,11 @@ def row(name: str, seen: Seen) -> str:
     return f"| {name} | {_cell(seen.verdict)} | {seconds} | {_cell(right)} |"
 
 
+def plain(said: str) -> str:
+    """A sentence without the folders of this machine and of this test."""
+    said = said.replace(sys.executable, "python").replace(f"{ROOT}/", "")
+    return re.sub(r"/tmp/d[tk]-\w+/", "", said)
+
+
 def _cell(said: str) -> str:
-    """A sentence in a table; folders of tests differ from run to run."""
     return said.replace("|", "\\|").replace("\n", " ") or "–"

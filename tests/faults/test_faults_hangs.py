@@ -37,7 +37,7 @@ FAULTS = {
     "stopped": Fault(name="one rank is stopped by SIGSTOP", wanted=Wanted(ids=("hang-stopped",), rank=1)),
     "leave": Fault(
         name="one rank ends with exit code 0 before the others",
-        wanted=Wanted(ids=("hang-gone",), rank=1),
+        wanted=Wanted(ids=("hang-gone", "died-peer-gone"), rank=1, words=("exit code 0",)),
     ),
     "checkpoint": Fault(
         name="one rank is stuck in writing a checkpoint",

@@ -13,7 +13,7 @@ from e2e.runs import World
 
 from . import cgroups
 from .network import NOBODY, Islander, lan
-from .rig import Wanted, see, start
+from .rig import Wanted, execute, see, start
 from .test_faults_ends import mounted
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(150)]
@@ -60,6 +60,20 @@ def test_world_sizes_that_differ(world: World) -> None:
     see("one rank has another WORLD_SIZE", run, Wanted(ids=("start-world-size",), words=("2", "3")))
 
 
+def test_a_world_size_of_ones_own(world: World) -> None:
+    """`distui exec` of one rank that is told of four."""
+    port = str(free_port())
+    own = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "4",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
+    wanted = Wanted(ids=("start-world-size", "start-waiting"), words=("WORLD_SIZE", "4"))
+    see("exec of one rank with WORLD_SIZE=4", execute(world, "begins.py", "none", env=own), wanted)
+
+
 def test_an_interface_that_is_not_there(world: World) -> None:
     run = start(world, "begins.py", "none", options=("--env", "GLOO_SOCKET_IFNAME=nope0"))
     see("GLOO_SOCKET_IFNAME names no interface", run, Wanted(ids=("died-address",), words=("nope0",)))
@@ -68,7 +82,7 @@ def test_an_interface_that_is_not_there(world: World) -> None:
 def test_a_slow_core(world: World) -> None:
     with cgroups.cpu(0.2) as group:
         run = start(world, "slow.py", "throttled", options=("--env", f"FAULT_CGROUP={group}"))
-        wanted = Wanted(ids=("straggler",), rank=1, words=("cgroup",))
+        wanted = Wanted(ids=("straggler",), rank=1, words=("CPU quota",))
         see("one rank's CPU is throttled by its cgroup", run, wanted)
 
 

@@ -32,8 +32,10 @@ def doze() -> None:
 
 
 def hold_the_gil() -> None:
-    """C code that keeps the GIL: PyDLL does not release it."""
-    ctypes.PyDLL(None).sleep(int(LONG_S))
+    """C code that waits for itself and keeps the GIL: PyDLL does not release it, and no signal ends the wait."""
+    libc, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
+    libc.pthread_mutex_lock(mutex)
+    libc.pthread_mutex_lock(mutex)
 
 
 def stop_myself() -> None:

@@ -54,8 +54,8 @@ def throttled(rank: int) -> None:
             Path(os.environ["FAULT_CGROUP"], "cgroup.procs").write_text(str(os.getpid()))
             sign(rank)
             moved = True
-        compute(200_000)
-        trainer.step(pause_s=0.05)
+        compute(1_000_000)
+        trainer.step(pause_s=0.0)
 
 
 def main() -> None:
