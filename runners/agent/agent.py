@@ -135,6 +135,8 @@ class Agent:
         self.emit(AgentStarted(os.getpid(), known, adopted))
         self.supervision.resume_ranks()
         self.commands.resume()
+        if resumed and self.judging is not None:
+            self.judging.resume()
         sampling = asyncio.create_task(self.sampling.run())
         looks = [asyncio.create_task(one.run()) for one in (self.pulses, self.nccl_logs)]
         if self.node == 0:

@@ -154,7 +154,9 @@ class Hub(Nodes):
     async def run(self, ready: Callable[[], None]) -> None:
         """Serve the run until it has ended and nobody looks any more; `ready` once the socket answers."""
         resumed = self.chronicle.replay(self._replayed)
-        if not resumed:
+        if resumed:
+            self.judging.resume()
+        else:
             told = RunCreated(
                 self.record.run, self.record.name, self.record.host, summarise(self.plan), merged=True
             )
