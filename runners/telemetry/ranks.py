@@ -9,7 +9,6 @@ from typing import NamedTuple
 from ..model import RankSample
 from .kin import Kin
 from .limits import Limits
-from .limits import Limits
 from .proc import KeptFile, Stat, parse_io, parse_stat, read_io, read_stat
 
 CHILDREN_S = 5.0
@@ -33,7 +32,6 @@ class _Tracked:
     def __init__(self, stat: Stat, proc: str) -> None:
         self._stat = KeptFile(f"{proc}/{stat.pid}/stat", 1024)
         self._io = KeptFile(f"{proc}/{stat.pid}/io", 1024)
-        self.limits = Limits(stat.pid, proc)
         self.limits = Limits(stat.pid, proc)
         self.pid = stat.pid
         self.started = stat.started
@@ -105,7 +103,6 @@ class RankSampler:
         for tracked in self._tracked.values():
             tracked.children = below[tracked.pid]
             tracked.limits.look()
-            tracked.limits.look()
 
     def _one(self, rank: int, pid: int, now: float) -> RankSample:
         tracked = self._tracked.get(rank)
@@ -127,8 +124,6 @@ class RankSampler:
             children=len(tracked.children),
             read_bps=rates.read,
             write_bps=rates.written,
-            throttled_percent=tracked.limits.throttled,
-            cpus=tracked.limits.cpus,
             throttled_percent=tracked.limits.throttled,
             cpus=tracked.limits.cpus,
         )
