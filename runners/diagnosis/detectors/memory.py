@@ -30,6 +30,7 @@ _OTHER = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
 _HOST = re.compile(
     r"\bMemoryError\b|DefaultCPUAllocator|std::bad_alloc|Cannot allocate memory|\[Errno 12\]"
 )
+_ASKED = re.compile(r"tried to allocate (\d+) bytes")
 _CGROUP = re.compile(r"cgroup|memcg", re.IGNORECASE)
 
 
@@ -74,7 +75,8 @@ def _out_of_memory(view: View, attempt: Attempt, cause: FirstCause) -> Iterable[
     if cause.oom is None and _CUDA.search(said) and cause.kind in ("", "cuda-oom"):
         yield _cuda(view, attempt, cause, said)
     elif cause.oom is not None or cause.kind == "host-oom" or (not cause.kind and _HOST.search(said)):
-        yield _host(view, attempt, cause, cause.oom or "", sure=True)
+        refused = _refused(view, attempt, cause)
+        yield _host(view, attempt, cause, cause.oom or "", sure=True) if refused is None else refused
     elif cause.signal == "SIGKILL" and (why := _was_full(view, cause)):
         yield _host(view, attempt, cause, why, sure=False)
 
@@ -192,6 +194,36 @@ def _host(view: View, attempt: Attempt, cause: FirstCause, why: str, *, sure: bo
     )
 
 
+def _refused(view: View, attempt: Attempt, cause: FirstCause) -> Finding | None:
+    """Where an allocation failed although its node had the room: a limit of the process itself, or a policy."""
+    node = view.state.nodes.get(cause.node)
+    known, near = curve.room(None if node is None else node.metrics), _near(view, cause)
+    if cause.oom is not None or cause.signal == "SIGKILL" or known is None or not near:
+        return None
+    free = known.limit - max(near)
+    tried = next((int(found[1]) for line in cause.last_lines if (found := _ASKED.search(line))), 0)
+    if free < (1 - FULL) * known.limit or tried > free:
+        return None
+    asked = f"asked for {curve.size(tried)} and got" if tried else "got"
+    return Finding(
+        id="oom-host",
+        severity="error",
+        text=f"{_who(view, attempt, cause)} {asked} no more host memory, though there was room: "
+        "a limit of the process itself refuses it",
+        rank=cause.rank,
+        node=cause.node,
+        remedy="see `ulimit -v` where the ranks start, and vm.overcommit_memory of that node; raise the limit, "
+        "or keep less of the data set in each rank",
+        evidence=(
+            f"of {curve.size(known.limit)} on the node {curve.size(max(near))} were in use shortly before",
+            *_curve(view, attempt, cause.rank, gpu=False),
+            *_quoted(cause, _HOST),
+        ),
+        ranks=cause.victims,
+        since=cause.at,
+    )
+
+
 def _host_remedy(in_cgroup: bool) -> str:
     less = (
         "take fewer data-loader workers or prefetched batches, and keep less of the data set in each rank"
@@ -208,14 +240,19 @@ def _was_full(view: View, cause: FirstCause) -> str:
     """Why a killed rank was most likely killed for memory; "" where nothing says so."""
     node = view.state.nodes.get(cause.node)
     known = curve.room(None if node is None else node.metrics)
-    points = view.node_memory.get(cause.node, ())
-    at = cause.at if cause.at is not None else view.now
-    near = [point.rss for point in points if point.rss is not None and -15.0 <= point.at - at <= 2.0]
+    near = _near(view, cause)
     if known is None or not near or max(near) < FULL * known.limit:
         return ""
     what = "the cgroup's" if known.cgroup else "the node's"
     used, limit = curve.size(max(near)), curve.size(known.limit)
     return f"{used} of {what} {limit} were in use shortly before; the kernel's own word cannot be read"
+
+
+def _near(view: View, cause: FirstCause) -> list[int]:
+    """Bytes in use on the node of a failure, shortly before it."""
+    points = view.node_memory.get(cause.node, ())
+    at = cause.at if cause.at is not None else view.now
+    return [point.rss for point in points if point.rss is not None and -15.0 <= point.at - at <= 2.0]
 
 
 def _largest(view: View, attempt: Attempt, cause: FirstCause) -> Iterable[str]:
