@@ -146,7 +146,6 @@ class Agent:
         if self.relay is not None:
             self.spawn(asyncio.create_task(self.relay.run(self._runner_socket)))
         await self.supervision.run()
-        await self.nccl_logs.finish()
         for look in looks:
             look.cancel()
         await asyncio.wait(looks)

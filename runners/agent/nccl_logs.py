@@ -137,7 +137,7 @@ class NcclLogs:
         self._own = ((), None) if agent.plan.backend == "gloo" else rdma()
 
     async def run(self) -> None:
-        """Tell an NcclTick when there is news; cancel to stop."""
+        """Tell an NcclTick when there is news; cancelled, it reads what is left."""
         guarding = asyncio.create_task(self._guard.run())
         try:
             while True:
@@ -147,6 +147,9 @@ class NcclLogs:
                     self._failed(pause)
                     return
                 await asyncio.sleep(pause)
+        except asyncio.CancelledError:
+            await self.finish()
+            raise
         finally:
             guarding.cancel()
 
