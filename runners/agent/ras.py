@@ -39,7 +39,7 @@ def refusal(state: RunState, always: bool, now: float) -> str:
     if oldest < (2, 24, 0):
         return "NCCL has RAS from 2.24 on"
     if oldest < ras.TRUSTED_SINCE and not always:
-        return "RAS of NCCL 2.24 to 2.27 has crashed jobs when it was asked (with --nccl RAS_ENABLE=1 it is asked nevertheless)"
+        return "RAS of NCCL 2.24 to 2.27 has crashed jobs that asked it; --nccl RAS_ENABLE=1 has it asked"
     pulses = {number: rank.pulse for number, rank in ranks.items()}
     if not _all_joined(
         {number: pulse for number, pulse in pulses.items() if pulse is not None}, len(ranks)

@@ -115,6 +115,7 @@ class Supervision:
         offset, stamped = said
         assert isinstance(stamped.event, RunEnded)
         event = stamped.event
+        await self._agent.nccl_logs.finish()
         self._end(event.phase, event.exit_code, event.text, source=offset, at=stamped.time)
 
     async def dismiss(self) -> None:
@@ -205,6 +206,7 @@ class Supervision:
             text = f"the runner (pid {pid}) died: its ranks are ended, their files are kept"
             agent.emit(RunnerLost(pid, text))
         left = await sweep(agent.entry.record.run, grace_s=agent.plan.grace_s)
+        await agent.nccl_logs.finish()
         for change in list(self._changes.values()):
             if change.state is RankPhase.RUNNING:
                 self._changes[change.rank] = structs.replace(change, state=RankPhase.STOPPED)

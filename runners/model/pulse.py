@@ -106,3 +106,5 @@ class Pulse(Struct, frozen=True, omit_defaults=True):
     """WORLD_SIZE in the rank's environment."""
     master: str | None = None
     """MASTER_ADDR:MASTER_PORT there."""
+    loops: int | None = None
+    """Samples that found the innermost frame at a jump backwards: in a loop that calls nothing."""

@@ -21,7 +21,8 @@ TREE_PERCENT = 20.0
 BYTES = 256 << 10
 """Read or written between two pulses: above this, a rank does I/O."""
 ASLEEP_S = 10.0
-LOOP_SAMPLES = 15
+LOOP_SAMPLES, LOOP_SHARE = 15, 0.8
+"""Looks at a loop, and the share of them that finds it at a jump backwards: a long call of C is at a call."""
 GPU_PERCENT = 5.0
 
 
@@ -182,7 +183,8 @@ def _loops(pulses: Sequence[Pulse]) -> bool:
     trail = _trail(pulses, lambda one: one.hook and one.stack[:1] == (innermost,) and one.sites == 1)
     if len(trail) < 3 or trail[-1].at - trail[0].at < ASLEEP_S or works(trail[0], trail[-1]):
         return False
-    if sum(one.samples for one in trail) < LOOP_SAMPLES:
+    samples = sum(one.samples for one in trail)
+    if samples < LOOP_SAMPLES or sum(one.loops or 0 for one in trail) < LOOP_SHARE * samples:
         return False
     main = _share(trail[0].cpu_s, trail[-1].cpu_s, trail[0], trail[-1])
     return main is not None and main >= BUSY_SHARE and _others(trail) <= OTHERS_SHARE

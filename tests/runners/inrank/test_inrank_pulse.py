@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,6 +44,43 @@ while os.environ["RANK"] == "1":
     held_in_c()
 time.sleep(600)
 """
+
+
+LOOPS = """
+import threading, time
+from distui.runners.inrank.pulse import jumps_back
+
+def spin(until, flag=[False]):
+    while not flag[0]:
+        pass
+
+def product(until):
+    while time.monotonic() < until:
+        sum(range(3_000_000))
+
+main = threading.main_thread().ident
+for work in (spin, product):
+    seen = []
+    def look(stop=spin.__defaults__[0]):
+        for _ in range(40):
+            time.sleep(0.01)
+            seen.append(jumps_back(main))
+        stop[0] = True
+    looking = threading.Thread(target=look)
+    looking.start()
+    work(time.monotonic() + 1.0)
+    looking.join()
+    print(sum(seen) / len(seen))
+"""
+
+
+def test_a_loop_that_calls_nothing_is_told_from_long_calls() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOOPS], capture_output=True, text=True, timeout=60, check=True
+    )
+    spins, calls = map(float, done.stdout.split())
+    assert spins > 0.9
+    assert calls < 0.2
 
 
 def pulse(state: RunState, rank: int) -> Pulse | None:

@@ -140,10 +140,19 @@ def test_a_c_call_that_computes_is_told_later_and_as_a_warning() -> None:
 
 def test_a_loop_in_python() -> None:
     spin = (Site("/job/train.py", 34, "spin"), *LOAD)
-    made = Made().wait([0, 1, 3], call(42, age=21)).add(series(2, spin, share=0.95, enqueued=41, state="R"))
+    made = Made().wait([0, 1, 3], call(42, age=21))
+    made.add(series(2, spin, share=0.95, enqueued=41, state="R", loops=9))
     found = only(made.hang())
     assert (found.id, found.severity, found.rank) == ("hang-python", "warn", 2)
     assert found.text.startswith("rank 2 loops at train.py:34 spin; ranks 0, 1, 3 wait for it")
+
+
+def test_a_long_call_of_c_is_no_loop() -> None:
+    """As busy, and at one line as well: but never at a jump backwards."""
+    product = (Site("/job/train.py", 34, "product"), *LOAD)
+    made = Made().wait([0, 1, 3], call(42, age=21))
+    made.add(series(2, product, share=0.95, enqueued=41, state="R", loops=0))
+    assert not [one for one in made.hang() if one.severity != "info"]
 
 
 def test_the_chain_is_followed_to_its_end() -> None:
