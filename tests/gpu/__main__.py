@@ -1,4 +1,4 @@
-"""`python -m tests.gpu [--rehearse] [CHECK…]`: make the checks and write docs/gpu-report.md."""
+"""`python -m gpu [--rehearse] [CHECK…]`: make the checks and write docs/gpu-report.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..e2e.runs import World
+from e2e.runs import World
+
 from .checks import CHECKS
 from .site import Seen, Site, make
 
@@ -20,7 +21,7 @@ REPORT = Path(__file__).parents[2] / "docs" / "gpu-report.md"
 
 def main(argv: Sequence[str]) -> int:
     """1 where a check failed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.gpu")
+    parser = argparse.ArgumentParser(prog="python -m gpu")
     parser.add_argument("--rehearse", action="store_true", help="on gloo, without a GPU; writes no report")
     parser.add_argument("checks", nargs="*", metavar="CHECK", help=", ".join(CHECKS))
     options = parser.parse_args(argv)

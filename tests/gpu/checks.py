@@ -6,7 +6,8 @@ import json
 import time
 from typing import Any
 
-from ..e2e.runs import EXAMPLES, Run, until
+from e2e.runs import EXAMPLES, Run, until
+
 from . import jobs
 from .site import Check, LeftOut, Site
 

@@ -16,4 +16,4 @@ if [ "$rehearse" -eq 0 ] && ! .venv/bin/python -c 'import sys, torch; sys.exit(n
   echo "tests/gpu/run.sh: torch in .venv sees no GPU; install a CUDA build of torch there" >&2
   exit 2
 fi
-exec .venv/bin/python -m tests.gpu "$@"
+PYTHONPATH=tests exec .venv/bin/python -m gpu "$@"

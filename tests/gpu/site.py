@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..e2e.runs import World
+from e2e.runs import World
 
 
 class LeftOut(Exception):

@@ -235,7 +235,7 @@ def test_an_allocation_that_failed_on_a_node_with_room(used: float, tried: int, 
     """`ulimit -v`: not the memory of the node ran out."""
     line = f"RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate {tried * GIB} bytes."
     cause = FirstCause(0, 0, 0, last_lines=(line,), kind="host-oom", at=NOW)
-    host = Host(mem_total=64 * GIB, mem_used=used * GIB)
+    host = Host(mem_total=64 * GIB, mem_used=int(used * GIB))
     (one,) = found(state_of(cause, host=host), node_memory={0: host_points(rise(40, used, used))})
     assert ("a limit of the process itself refuses it" in one.text) is refused
     assert one.text.startswith("rank 0 asked for 2.0 GiB and got no more") is refused
