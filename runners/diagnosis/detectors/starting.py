@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ...model import Finding, Pulse, RankPhase, RunPhase, Site, Stall
-from . import latecomers, naming, places, progress, waits
+from . import alone, latecomers, naming, places, progress, waits
 from .places import Kind
 from .view import View
 
@@ -37,7 +37,7 @@ def find(view: View) -> Iterable[Finding]:
         return ()
     there = [comer for rank, pulses in view.history.items() if (comer := _comer(view, rank, pulses))]
     if not any(comer.waited >= WAIT_S for comer in there):
-        return ()
+        return alone.find(view)
     return _alarms(view, there) or _waiting(view, there)
 
 
