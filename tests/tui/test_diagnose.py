@@ -14,7 +14,6 @@ from distui.runners import registry
 from distui.runners.diagnosis.rules import book
 from distui.runners.model import Event, Finding, FindingRaised, PlanSummary, RunCreated, Stamped
 from distui.tui.cli import main
-from distui.tui.verbs.diagnose import spans
 
 ROOT = Path(__file__).resolve().parents[2]
 INIT = (
@@ -169,7 +168,7 @@ def test_a_run_by_its_name(
     code, out, _ = run(capsys, "trained")
     assert code == 0
     assert out.splitlines() == [
-        "Nothing stands against trained now.",
+        "No findings of trained now.",
         "  Missing: no logs of the newest attempt are on this machine.",
     ]
     for attempt, text in (("001", "h:1:2 [0] NCCL WARN Too many open files"), ("002", LOG[10])):
@@ -194,12 +193,6 @@ def test_nothing_that_a_log_holds_is_a_command_to_the_terminal(
     _, out, _ = run(capsys, str(log))
     assert "\x1b" not in out
     assert "\x07" not in out
-
-
-def test_numbers_as_spans() -> None:
-    assert spans([5, 0, 1, 2]) == "0-2, 5"
-    assert spans([]) == ""
-    assert spans(list(range(0, 40, 2))).endswith("20, 22 …")
 
 
 def test_the_table_of_the_documentation_is_that_of_the_rules() -> None:
@@ -227,13 +220,13 @@ def test_a_runs_own_findings_stand_above_what_its_logs_say(
     code, out, _ = run(capsys, "stuck")
     assert code == 1
     assert out.splitlines() == [
-        "Against stuck now:",
+        "Findings of stuck now:",
         "  error cause hang-not-joined (rank 2; gpu-a): rank 2 sleeps in load()",
         "      since 22:13:20 UTC",
         "      ranks 0, 1 wait in all_reduce #42",
         "      its stack: train.py:33 load",
         "      Do: look at the loader",
-        "  warn hint straggler (ranks 0-1): rank 1 is slow",
+        "  warn hint straggler (ranks 0, 1): rank 1 is slow",
         "  Missing: no logs of the newest attempt are on this machine.",
     ]
     code, out, _ = run(capsys, "stuck", "--json")

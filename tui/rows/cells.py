@@ -11,6 +11,8 @@ from collections.abc import Iterable
 
 from rich.cells import cell_len, set_cell_size
 
+from ...runners.spans import runs
+
 Cell = tuple[str, str]
 """Text and the name of its style."""
 
@@ -136,13 +138,7 @@ def wall(at: float) -> str:
 
 def numbers(values: Iterable[int]) -> str:
     """Rank numbers with runs folded: `0-3, 6`."""
-    spans: list[list[int]] = []
-    for value in sorted(values):
-        if spans and value == spans[-1][1] + 1:
-            spans[-1][1] = value
-        else:
-            spans.append([value, value])
-    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in runs(values))
 
 
 def plural(count: int, noun: str) -> str:

@@ -21,9 +21,12 @@ from ...runners.errors import NoSuchRunError
 from ...runners.export import bundle
 from ...runners.export.opening import opened
 from ...runners.logs.clean import clean_text
+from ...runners.spans import spans
 from ...runners.state import RunState
 from ..text import NA
 
+MOST = 12
+"""Runs of ranks that a line names."""
 SHOWN = 8
 """Communicators and nodes that are shown; --json has all."""
 ORDERS = {"time": ", by time", "lines": "", "unknown": ""}
@@ -74,7 +77,7 @@ def against(name: str, state: RunState, missing: Sequence[str]) -> list[str]:
     """What stands against a run by its own detectors, as lines."""
     found = standing.standing(state)
     when = "at its end" if state.phase.ended else "now"
-    lines = [f"Against {name} {when}:" if found else f"Nothing stands against {name} {when}."]
+    lines = [f"Findings of {name} {when}:" if found else f"No findings of {name} {when}."]
     for one in found:
         host = state.nodes[one.node].host if one.node in state.nodes else ""
         concerned = one.ranks or (() if one.rank is None else (one.rank,))
@@ -158,7 +161,7 @@ def _behind(verdict: Verdict) -> str:
 
 
 def _named(ranks: Sequence[int]) -> str:
-    return f"rank{'' if len(ranks) == 1 else 's'} {spans(ranks)}"
+    return f"rank{'' if len(ranks) == 1 else 's'} {spans(ranks, MOST)}"
 
 
 def _finding(one: Finding, before: str = "") -> list[str]:
@@ -229,15 +232,3 @@ def _node(node: Node, ranks: list[int]) -> str:
     ]
     name = node.host or f"{NA} ({node.file})"
     return f"Node {name}: {'; '.join(part for part in parts if part)}"
-
-
-def spans(numbers: Sequence[int]) -> str:
-    """[0, 1, 2, 5] → "0-2, 5"."""
-    found: list[list[int]] = []
-    for number in sorted(numbers):
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    shown = [str(low) if low == high else f"{low}-{high}" for low, high in found]
-    return ", ".join(shown[:12]) + " …" * (len(shown) > 12)

@@ -10,32 +10,20 @@ from typing import Any
 
 from ...runners.diagnosis import flight as recorders
 from ...runners.diagnosis import stacks as merging
+from ...runners.spans import spans
 from ..text import NA, size, table
 
 CUDA = "allocated_bytes.all.current", "reserved_bytes.all.current"
 PEAKS = "allocated_bytes.all.peak", "reserved_bytes.all.peak"
 SPLIT = "inactive_split_bytes.all.current"
+MOST = 12
+"""Runs of ranks that a line names."""
 VIEWER = "https://pytorch.org/memory_viz"
-
-
-def spans(numbers: Sequence[int], most: int = 12) -> str:
-    """[0, 1, 2, 5] → "0-2, 5"."""
-    found: list[list[int]] = []
-    for number in sorted(numbers):
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    shown = [
-        str(low) if low == high else f"{low}, {high}" if low + 1 == high else f"{low}-{high}"
-        for low, high in found
-    ]
-    return ", ".join(shown[:most]) + " …" * (len(shown) > most)
 
 
 def ranks(numbers: Sequence[int]) -> str:
     """ "rank 3", "ranks 0-2, 5"."""
-    return f"rank{'' if len(numbers) == 1 else 's'} {spans(numbers)}"
+    return f"rank{'' if len(numbers) == 1 else 's'} {spans(numbers, MOST)}"
 
 
 def stacks(texts: Mapping[int, str]) -> list[str]:
@@ -43,7 +31,7 @@ def stacks(texts: Mapping[int, str]) -> list[str]:
     lines: list[str] = []
     for number, group in enumerate(merging.merged(texts)):
         count = len(group.ranks)
-        where = f"{count} rank{'' if count == 1 else 's'} ({spans(group.ranks)}) {'there' if number else 'here'}"
+        where = f"{count} rank{'' if count == 1 else 's'} ({spans(group.ranks, MOST)}) {'there' if number else 'here'}"
         lines += [""] if number else []
         if not group.frames:
             lines.append(f"{where}: no Python stack of the main thread is known")
@@ -65,7 +53,9 @@ def flight(texts: Mapping[int, str]) -> list[str]:
     for group in recorders.merged(texts):
         lines += [""] if lines else []
         named = f"{group.name} ({group.desc})" if group.desc else group.name
-        members = f"{len(group.ranks)} ranks" + (f" ({spans(group.ranks)})" if group.sure else " known")
+        members = f"{len(group.ranks)} ranks" + (
+            f" ({spans(group.ranks, MOST)})" if group.sure else " known"
+        )
         lines += [f"Group {named}: {members}", *(f"    {row}" for row in _rows(group))]
         lines += [f"    {sentence}" for sentence in _said(group)]
     return lines or ["No rank has called a collective yet."]
@@ -83,7 +73,7 @@ def _rows(group: recorders.Group) -> list[str]:
         newest = "" if part.newest is None else f"{part.newest.what}  {part.newest.site}".rstrip()
         alike.setdefault((_number(part.called), _number(part.completed), newest), []).append(part.rank)
     rows = [("ranks", "called", "completed", "newest call")]
-    rows += [(spans(those), *row) for row, those in sorted(alike.items(), key=lambda one: one[1])]
+    rows += [(spans(those, MOST), *row) for row, those in sorted(alike.items(), key=lambda one: one[1])]
     return table(rows, frozenset({1, 2}))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from ...members import Attempt
 from ...model import Finding, FirstCause, Outcome, RankPhase, RunPhase
+from ...spans import spans
 from ...state import RunState
 from . import memory, naming
 from .culprits import UNEVEN
@@ -94,7 +95,7 @@ def _evidence(state: RunState, attempt: Attempt, cause: FirstCause) -> Iterator[
     before = _before(state, attempt, cause)
     if before:
         word = "attempt" if len(before) == 1 else "attempts"
-        yield f"{word} {naming.spans(before)} ended in the same way"
+        yield f"{word} {spans(before)} ended in the same way"
     if cause.victims:
         yield f"after it: {naming.ranks_text(cause.victims)}"
     if cause.where:

@@ -6,24 +6,11 @@ import time
 from collections.abc import Iterable, Sequence
 
 from ...model import Collective, Site
+from ...spans import spans
 from ...state import RunState
 
 MOST = 8
 """Spans of ranks that one sentence names; of more it tells the number."""
-
-
-def spans(numbers: Iterable[int]) -> str:
-    """[0, 1, 3] → "0, 1, 3"; [0, 1, 2, 5] → "0-2, 5"."""
-    found: list[list[int]] = []
-    for number in sorted(numbers):
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    shown: list[str] = []
-    for low, high in found:
-        shown.extend([f"{low}-{high}"] if high > low + 1 else [str(one) for one in range(low, high + 1)])
-    return ", ".join(shown)
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
