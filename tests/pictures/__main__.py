@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 import time
@@ -62,6 +63,11 @@ FAILED = Shot(
     "failed", "What is known of why a run failed", (120, 40), (r"rank 1", r"step 5"), ("v",), r"failed"
 )
 
+VERDICT = Shot(
+    "verdict", "Which rank the others wait for, and how that is known", (120, 40), ("evidence", r"SIGCONT"), ("i",),
+    r"is stopped",
+)  # fmt: skip
+
 
 NODES = Shot(
     "nodes", "A run on three nodes, one of which does not answer", (120, 40), ("lost", "FOLLOW"), (), "lost"
@@ -99,13 +105,17 @@ def with_gpus(wanted: Callable[[str], bool]) -> None:
 
 def without_gpus(wanted: Callable[[str], bool]) -> None:
     """Two ranks on the CPU; in the end one of them is killed."""
-    if not any(wanted(shot.name) for shot in (CPU, LAUNCH, LAUNCH_MEMORY, FAILED)):
+    if not any(wanted(shot.name) for shot in (CPU, LAUNCH, LAUNCH_MEMORY, VERDICT, FAILED)):
         return
     with contextlib.closing(Stage(gpus=0)) as stage:
         stage.train("gpt-small", 2, "--restarts", "0")
         for shot in (CPU, LAUNCH, LAUNCH_MEMORY):
             if wanted(shot.name):
                 take(stage, "gpt-small", shot)
+        if wanted(VERDICT.name):
+            stage.kill("gpt-small", 1, signal.SIGSTOP)
+            take(stage, "gpt-small", VERDICT)
+            stage.kill("gpt-small", 1, signal.SIGCONT)
         if wanted(FAILED.name):
             stage.kill("gpt-small", 1)
             subprocess.run([DISTUI, "wait", "gpt-small", "--timeout", "60"], env=stage.env, check=False)

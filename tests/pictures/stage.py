@@ -83,10 +83,10 @@ class Stage:
         if self.gpus:
             self.play(tuple(rank["pid"] for rank in self.status(name)["ranks"]))
 
-    def kill(self, run: str, rank: int) -> None:
-        """What an out-of-memory killer does to a rank."""
+    def kill(self, run: str, rank: int, number: int = signal.SIGKILL) -> None:
+        """What an out-of-memory killer does to a rank; another signal than that, what somebody else does."""
         pid = next(one["pid"] for one in self.status(run)["ranks"] if one["rank"] == rank)
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
 
     def cockpit(self, run: str, columns: int, lines: int) -> Terminal:
         """The cockpit on a run."""
