@@ -19,6 +19,7 @@ from ..telemetry import health
 from .detectors import KEPT, Detector, View, died, hang, memory, promises, starting, straggler
 from .detectors.arrivals import Arrivals
 from .detectors.curve import Curve, Point, room
+from .inherited import Inherited
 
 DETECTORS: tuple[Detector, ...] = (
     died.find,
@@ -34,9 +35,13 @@ AT_ONCE = 450
 _OWN = re.compile(r"(hang|start|died|oom|expect)-.*|straggler|input-bound|mem-creep")
 
 
-def owns(name: str) -> bool:
-    """Whether a finding of this id comes from the detectors."""
-    return _OWN.fullmatch(name) is not None
+_SHARED = "version-mismatch"
+"""Told by an agent of one node, whose NCCL says so, and by the detectors over all nodes, of none in particular."""
+
+
+def owns(one: Finding) -> bool:
+    """Whether a finding comes from the detectors."""
+    return _OWN.fullmatch(one.id) is not None or (one.id == _SHARED and one.node is None)
 
 
 @dataclass(slots=True)
@@ -59,10 +64,12 @@ class Judging:
         self._node_memory: dict[int, Curve] = {}
         self._attempt = 0
         self._raised: dict[health.Key, Finding] = {}
+        self._inherited = Inherited((), 0)
 
-    def resume(self, owned: Callable[[str], bool] = owns) -> None:
-        """After a replay: findings that an earlier process raised are ours to clear, where `owned` knows the id."""
-        self._raised = {at: one for at, one in self._state.findings.items() if owned(one.id)}
+    def resume(self) -> None:
+        """After a replay: what the detectors of an earlier process found is ours to clear, once it can be judged."""
+        self._raised = {at: one for at, one in self._state.findings.items() if owns(one)}
+        self._inherited = Inherited(self._raised.values(), self._state.attempt)
 
     async def run(self) -> None:
         """Look for as long as the run lives; cancel to stop."""
@@ -73,7 +80,7 @@ class Judging:
     def look(self, now: float | None = None) -> None:
         """One look; `now` in unix seconds, or this moment."""
         view = self.view(time.time() if now is None else now)
-        found = [finding for detector in DETECTORS for finding in detector(view)]
+        found = self._inherited.judge(view, [one for detector in DETECTORS for one in detector(view)])
         for event in health.changes(self._raised, found):
             self._emit(event)
         self._raised = {health.key(finding): finding for finding in found}

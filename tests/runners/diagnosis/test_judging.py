@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
+from msgspec import structs
 
-from distui.runners.diagnosis.detectors import KEPT
+from distui.runners.diagnosis import inherited as inheritance
+from distui.runners.diagnosis.detectors import KEPT, View
 from distui.runners.diagnosis.judging import Judging, owns
 from distui.runners.members import Attempt, Node, Rank
 from distui.runners.model import (
@@ -73,17 +75,86 @@ def test_a_finding_is_told_once_and_cleared_once(told: list[Event]) -> None:
     assert told[1:] == [FindingCleared("oom-near", None, 0)]
 
 
-def test_a_new_process_clears_what_its_predecessor_raised_and_nothing_else(told: list[Event]) -> None:
-    state = state_of()
-    for name in ("hang-not-joined", "died-usage", "gpu-lost:gpu0", "disk-low"):
-        state.findings[name, None, 0] = Finding(name, "warn", "…", node=0)
+def inherited(state: RunState, told: list[Event], *findings: Finding) -> Judging:
+    """A judging that goes on where another one had raised these."""
+    state.findings = {(one.id, one.rank, one.node): one for one in findings}
     judging = Judging(state, None, told.append)
     judging.resume()
+    return judging
+
+
+def cleared(told: list[Event]) -> list[str]:
+    return sorted(one.id for one in told if isinstance(one, FindingCleared))
+
+
+def test_a_new_process_clears_what_its_predecessor_raised_and_nothing_else(told: list[Event]) -> None:
+    names = ("hang-not-joined", "died-usage", "gpu-lost:gpu0", "disk-low")
+    state = state_of()
+    judging = inherited(state, told, *(Finding(name, "warn", "…", node=0) for name in names))
     judging.look(100.0)
-    assert sorted(one.id for one in told if isinstance(one, FindingCleared)) == [
-        "died-usage",
-        "hang-not-joined",
-    ]
+    assert cleared(told) == ["died-usage"]
+    state.attempts.append(Attempt(2, 101.0, "request", 2, {}, ()))
+    judging.look(102.0)
+    assert cleared(told) == ["died-usage", "hang-not-joined"]
+
+
+def test_what_is_looked_for_is_cleared_when_all_ranks_were_looked_at_for_long_enough(
+    told: list[Event],
+) -> None:
+    state = state_of()
+    judging = inherited(state, told, Finding("hang-not-joined", "error", "…", node=0))
+    for at in range(100, 134, 2):
+        state.ranks[0].pulse = pulse(0, float(at))
+        if at >= 110:
+            state.ranks[1].pulse = pulse(1, float(at), pid=11)
+        judging.look(float(at))
+        assert cleared(told) == (["hang-not-joined"] if at >= 110 + inheritance.AGAIN_S else [])
+
+
+def test_a_rank_without_pulses_is_not_waited_for_for_ever(told: list[Event]) -> None:
+    judging = inherited(state_of(), told, Finding("hang-not-joined", "error", "…", node=0))
+    judging.look(100.0)
+    judging.look(100.0 + inheritance.SILENT_S)
+    assert told == []
+    judging.look(100.0 + inheritance.SILENT_S + inheritance.AGAIN_S)
+    assert cleared(told) == ["hang-not-joined"]
+
+
+def judged(before: Finding, *found: Finding) -> list[Finding]:
+    """What holds at the first look after a resume."""
+    view = View(state=state_of(), plan=None, now=100.0, history={})
+    return inheritance.Inherited([before], 1).judge(view, list(found))
+
+
+HANG = Finding("hang-not-joined", "error", "rank 1 sleeps", "cause", 1, 0, since=5.0)
+
+
+def test_a_finding_that_says_the_same_stays_as_it_was() -> None:
+    assert judged(HANG, structs.replace(HANG, since=5.25, evidence=("…",))) == [HANG]
+
+
+def test_less_certain_words_do_not_take_the_place_of_a_verdict() -> None:
+    works = structs.replace(HANG, severity="info", text="rank 1 works")
+    unclear = Finding("hang-no-verdict", "info", "…")
+    assert judged(HANG, works, unclear) == [HANG]
+
+
+def test_another_verdict_takes_the_place_of_what_was_said() -> None:
+    loops = structs.replace(HANG, id="hang-python", text="rank 1 loops")
+    assert judged(HANG, loops) == [loops]
+    assert (
+        judged(HANG, structs.replace(HANG, text="rank 1 sleeps elsewhere"))[0].text
+        == "rank 1 sleeps elsewhere"
+    )
+
+
+def test_what_agents_raise_under_the_same_id_is_theirs(told: list[Event]) -> None:
+    state = state_of()
+    theirs, ours = (Finding("version-mismatch", "error", "…", node=node) for node in (0, None))
+    judging = inherited(state, told, theirs, ours)
+    state.attempts.append(Attempt(2, 99.0, "request", 2, {}, ()))
+    judging.look(100.0)
+    assert told == [FindingCleared("version-mismatch", None, None)]
 
 
 def test_a_finding_that_still_holds_is_not_told_anew_after_a_resume(told: list[Event]) -> None:
@@ -104,14 +175,14 @@ def test_a_finding_that_still_holds_is_not_told_anew_after_a_resume(told: list[E
     "name", ["hang-mismatch", "start-waiting", "straggler", "input-bound", "oom-cuda", "mem-creep"]
 )
 def test_ids_that_are_its_own(name: str) -> None:
-    assert owns(name)
+    assert owns(Finding(name, "warn", "…"))
 
 
 @pytest.mark.parametrize(
     "name", ["gpu-ecc:gpu1", "xid-79", "disk-full", "sampler-failed", "stragglers", "my-hang-x"]
 )
 def test_ids_that_are_not(name: str) -> None:
-    assert not owns(name)
+    assert not owns(Finding(name, "warn", "…"))
 
 
 def test_pulses_are_kept_once_and_not_for_ever(told: list[Event]) -> None:
