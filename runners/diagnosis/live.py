@@ -77,6 +77,21 @@ def placed(facts: Facts, node: int, devices: tuple[str, ...], peermem: bool | No
     )
 
 
+def shifted(facts: Facts, shift: float) -> Facts:
+    """By a clock that is `shift` seconds ahead."""
+    return structs.replace(
+        facts,
+        communicators=tuple(
+            structs.replace(
+                one,
+                began={rank: at + shift for rank, at in one.began.items()},
+                seen=None if one.seen is None else one.seen + shift,
+            )
+            for one in facts.communicators
+        ),
+    )
+
+
 def _line(evidence: Evidence) -> Line:
     return Line(evidence.file, evidence.line, evidence.text)
 

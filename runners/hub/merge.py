@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from msgspec import structs
+from msgspec import MsgspecError, Raw, structs
 
+from ..diagnosis import live
 from ..logs.files import whole_id
 from ..model import (
     AttemptEnded,
@@ -16,6 +17,7 @@ from ..model import (
     FindingRaised,
     LogGrew,
     NcclChanged,
+    NcclTick,
     Pulse,
     PulseTick,
     RankChanged,
@@ -62,21 +64,43 @@ def _placed(event: Event, node: int, shift: float) -> Event:
             event, ranks=tuple(structs.replace(place, node=node) for place in event.ranks)
         )
     if isinstance(event, FindingRaised):
-        return FindingRaised(structs.replace(event.finding, node=node))
+        return FindingRaised(
+            structs.replace(event.finding, node=node, since=_moved(event.finding.since, shift))
+        )
     if isinstance(event, FindingCleared):
         return structs.replace(event, node=node)
     if isinstance(event, LogGrew):
         return LogGrew({whole_id(file, node): size for file, size in event.sizes.items()})
     if isinstance(event, AttemptEnded) and event.first_cause is not None:
-        at = None if event.first_cause.at is None else event.first_cause.at + shift
+        at = _moved(event.first_cause.at, shift)
         return structs.replace(event, first_cause=structs.replace(event.first_cause, node=node, at=at))
-    if isinstance(event, RankChanged) and event.at is not None:
-        return structs.replace(event, at=event.at + shift)
-    if isinstance(event, PulseTick) and shift:
+    return _timed(event, shift) if shift else event
+
+
+def _timed(event: Event, shift: float) -> Event:
+    """The times of an event that names no node."""
+    if isinstance(event, RankChanged):
+        return structs.replace(event, at=_moved(event.at, shift))
+    if isinstance(event, PulseTick):
         return PulseTick(tuple(_shifted(pulse, shift) for pulse in event.pulses))
-    if isinstance(event, NcclChanged) and event.until is not None:
-        return structs.replace(event, until=event.until + shift)
+    if isinstance(event, NcclChanged):
+        return structs.replace(event, until=_moved(event.until, shift))
+    if isinstance(event, NcclTick):
+        return structs.replace(event, document=_later(event.document, shift))
     return event
+
+
+def _moved(at: float | None, shift: float) -> float | None:
+    return None if at is None else at + shift
+
+
+def _later(document: Raw, shift: float) -> Raw:
+    """What NCCL's logs say, by our clock; as it is, where it is of a version that this one does not read."""
+    try:
+        facts = live.decode(bytes(document))
+    except MsgspecError:
+        return document
+    return Raw(live.encode(live.shifted(facts, shift)))
 
 
 def _shifted(pulse: Pulse, shift: float) -> Pulse:

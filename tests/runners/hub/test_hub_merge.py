@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import Raw
 
+from distui.runners.diagnosis import live
+from distui.runners.diagnosis.facts import Communicator, Facts
 from distui.runners.hub.merge import merge, shift_of, sub_id
 from distui.runners.logs.files import part_of, whole_id
 from distui.runners.model import (
@@ -19,6 +22,7 @@ from distui.runners.model import (
     FirstCause,
     LogGrew,
     NcclChanged,
+    NcclTick,
     Outcome,
     PlanSummary,
     RankChanged,
@@ -68,6 +72,18 @@ def test_every_time_of_an_event_is_moved_to_our_clock() -> None:
     assert merged(change, shift=-10.0).event.at == 89.0  # type: ignore[union-attr]
     assert merged(ended, shift=-10.0).event.first_cause.at == 88.0  # type: ignore[union-attr]
     assert merged(level, shift=-10.0).event.until == 150.0  # type: ignore[union-attr]
+
+
+def test_the_times_of_findings_and_of_what_nccl_says_are_moved_too() -> None:
+    raised = FindingRaised(Finding("disk-low", "warn", "", node=0, since=50.0))
+    assert merged(raised, shift=-10.0).event.finding.since == 40.0  # type: ignore[union-attr]
+    facts = Facts(communicators=(Communicator("0xabc", 2, began={1: 20.0}, seen=30.0),))
+    told = merged(NcclTick(1, Raw(live.encode(facts))), shift=-10.0).event
+    assert isinstance(told, NcclTick)
+    (one,) = live.decode(bytes(told.document)).communicators
+    assert (one.began, one.seen) == ({1: 10.0}, 20.0)
+    foreign = NcclTick(1, Raw(b'{"communicators": 7}'))
+    assert merged(foreign, shift=-10.0).event == foreign
 
 
 def test_whatever_names_a_node_names_the_right_one() -> None:
