@@ -14,6 +14,8 @@ from .view import View
 
 LINES = 8
 """Last lines of its stderr that are shown as evidence."""
+OTHERS_S = 10.0
+"""A rank that only suffered is not told so long, while ranks of other nodes seem to run: theirs may be the cause."""
 FAILED = (Outcome.FAILED, Outcome.LOST)
 MEMORY = ("cuda-oom", "host-oom", "killed")
 """Classes of which memory.py may know more."""
@@ -38,6 +40,8 @@ def find(view: View) -> Iterable[Finding]:
         yield Finding("died-lost", "error", attempt.text, remedy=LOST, since=attempt.ended)
     if cause is None or not cause.kind:
         return
+    if cause.symptom and view.now < attempt.ended + OTHERS_S and _others(state, cause):
+        return
     early = _done_early(state, cause)
     if early:
         yield _left(state, attempt, cause, early)
@@ -55,6 +59,13 @@ def find(view: View) -> Iterable[Finding]:
         remedy="; ".join(part for part in (cause.remedy, CAN_HELP.get(cause.retry, "")) if part),
         evidence=tuple(_evidence(state, attempt, cause)),
         since=cause.at if cause.at is not None else attempt.ended,
+    )
+
+
+def _others(state: RunState, cause: FirstCause) -> bool:
+    """Whether other nodes have not told yet how their ranks ended."""
+    return any(
+        one.phase is RankPhase.RUNNING and one.place.node != cause.node for one in state.ranks.values()
     )
 
 

@@ -102,6 +102,16 @@ def test_a_victims_words_are_a_symptom() -> None:
     assert one(failed(cause(kind="peer-gone", symptom=True))).role == "symptom"
 
 
+def test_a_victim_is_not_told_before_the_other_nodes_had_time_to_say_what_they_know() -> None:
+    state = failed(cause(rank=0, node=0, kind="peer-gone", symptom=True), nodes=2)
+    state.ranks[3].phase = RankPhase.RUNNING
+    assert found(state) == []
+    late = died.find(View(state=state, plan=None, now=NOW + died.OTHERS_S, history={}))
+    assert [said.id for said in late] == ["died-peer-gone"]
+    state.ranks[3].phase, state.ranks[1].phase = RankPhase.FAILED, RankPhase.RUNNING
+    assert one(state).id == "died-peer-gone"  # a rank of its own node is no reason to wait
+
+
 def test_memory_is_told_by_those_who_know_more() -> None:
     said = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     known = cause(kind="cuda-oom", text="rank 3 ran out of GPU memory", last_lines=(said,))
