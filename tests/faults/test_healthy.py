@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from e2e.runs import World
 
@@ -17,12 +19,13 @@ SHAPES = {
     "idle": "20 s of idleness between epochs",
     "uneven-load": "each step another rank has more to do",
     "validation": "validation of 32 s on all ranks",
-    "first-compile": "32 s of tracing before the first step",
+    "first-trace": "32 s of tracing before the first step",
+    "first-compile": "torch.compile before the first step",
     "preparation": "rank 0 prepares data for 32 s, the others wait",
     "accumulation": "gradient accumulation of 12 s a step",
 }
 """By the argument of healthy.py."""
-LONG = ("validation", "first-compile", "preparation", "accumulation")
+LONG = ("validation", "first-trace", "first-compile", "preparation", "accumulation")
 """Only in `make test-long`."""
 
 
@@ -30,4 +33,6 @@ LONG = ("validation", "first-compile", "preparation", "accumulation")
     "shape", [pytest.param(shape, marks=pytest.mark.long) if shape in LONG else shape for shape in SHAPES]
 )
 def test_no_alarm(world: World, shape: str) -> None:
+    if shape == "first-compile" and shutil.which("c++") is None:
+        pytest.skip("torch.compile needs a C++ compiler")
     see_peace(SHAPES[shape], start(world, "healthy.py", shape), LIMIT_S)

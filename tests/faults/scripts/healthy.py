@@ -81,9 +81,17 @@ def validation_on_0(rank: int, trainer: Trainer) -> None:
     dist.barrier()
 
 
-def first_compile(rank: int, trainer: Trainer) -> None:
-    """On all ranks, before a step."""
+def first_trace(rank: int, trainer: Trainer) -> None:
+    """On all ranks, before the first step."""
     trace()
+
+
+def first_compile(rank: int, trainer: Trainer) -> None:
+    """On all ranks, before the first step: torch's compiler in earnest, with nothing in its cache."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(os.environ["FAULT_SIGN"]).with_name(f"cache-{rank}"))
+    for width in (96, 160):
+        layer = torch.nn.TransformerEncoderLayer(width, 8, 2 * width, batch_first=True)
+        torch.compile(layer)(torch.randn(2, 16, width)).sum().backward()
 
 
 def idle(rank: int, trainer: Trainer) -> None:
@@ -137,6 +145,7 @@ SHAPES = {
     "validation": validation,
     "validation-0": validation_on_0,
     "first-compile": first_compile,
+    "first-trace": first_trace,
     "idle": idle,
     "accumulation": accumulation,
     "checkpoint": checkpoint,
@@ -149,7 +158,7 @@ def main() -> None:
     """Train, have the shape, train a little, leave."""
     rank = begin()
     trainer = Trainer()
-    for _ in range(40):
+    for _ in range(0 if SHAPE.startswith("first") else 40):
         trainer.step()
     if rank == 0:
         sign(rank)
