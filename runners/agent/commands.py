@@ -31,6 +31,7 @@ from ..model import (
 from ..wire.frames import MAX_LINE
 from .hooks import HookError
 from .processes import send_signal, sweep
+from .pyspy import EVERY_S, spoken, stacks
 from .runner import ask_once
 
 if TYPE_CHECKING:
@@ -211,21 +212,27 @@ class Commands:
         hooks = self._agent.hooks.chosen(command.ranks)
         if not hooks:
             raise Refused("no rank is running")
+        old: dict[int, float] = {}
         if command.what == "stacks":
-            asked = [hook.stacks() for hook in hooks]
+            asked = [stacks(hook, self._agent.pulses.spy, old) for hook in hooks]
         elif command.what in ("flight", "memory", "record"):
             asked = [_text(hook.ask(command.what, DUMP_SECONDS)) for hook in hooks]
         else:
             raise Refused(f"there is no dump {command.what!r}: stacks, flight, memory or record")
         answers = await asyncio.gather(*asked, return_exceptions=True)
-        data, silent = {}, []
+        data, failed = {}, []
         for hook, answer in zip(hooks, answers, strict=True):
             if isinstance(answer, str):
                 data[str(hook.rank)] = answer
             elif isinstance(answer, HookError):
-                silent.append(str(answer))
+                failed.append(answer)
             else:
                 raise answer
+        silent = spoken(failed)
+        if old:
+            which = f"the stack{'s' * (len(old) > 1)} of {name_ranks(tuple(old))}"
+            age = f"{'is' if len(old) == 1 else 'are up to'} {max(old.values()):.0f} s old"
+            silent.append(f"{which} {age}: py-spy looks at a rank every {EVERY_S:.0f} s at most")
         if not data:
             raise Refused("; ".join(silent))
         data, left = within(data, DUMP_BYTES)

@@ -16,6 +16,7 @@ from msgspec import structs
 from ..model import Pulse, PulseTick, RankPhase, Site
 from . import outside
 from .hooks import Hook, HookError
+from .pyspy import PySpy
 from .stalls import stalls
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ SIGNAL_S, SELDOM_S, OFTEN = 10.0, 60.0, 6
 of them."""
 STOPPED = ("T", "t", "Z", "X", None)
 """States of processes that write no stack."""
+QUIET_SHARE = 0.05
+"""Of a core: who uses less without a hook stands still, and may wait."""
 
 
 @dataclass(slots=True)
@@ -58,6 +61,11 @@ class _Known:
     enqueued: int = 0
     moved: float = 0.0
     """When a collective was called last, as far as the looks tell."""
+    cpu_s: float | None = None
+    looked: float = 0.0
+    """Of the main thread, at the look before."""
+    busy: float = 0.0
+    """When it used its core last, as far as the looks tell."""
 
 
 class Pulses:
@@ -65,6 +73,7 @@ class Pulses:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
+        self.spy = PySpy()
         self._known: dict[int, _Known] = {}
         self._attentive = self._waiting = False
         """Whether to look often; whether a rank waits for others, or is silent."""
@@ -72,16 +81,19 @@ class Pulses:
 
     async def run(self) -> None:
         """Tell a PulseTick every few seconds; cancel to stop."""
-        while True:
-            await self._rest()
-            ranks = {
-                number: rank.pid
-                for number, rank in self._agent.state.ranks.items()
-                if rank.phase is RankPhase.RUNNING and rank.pid is not None
-            }
-            pulses = await self.look(ranks)
-            if pulses:
-                self._agent.emit(PulseTick(pulses))
+        try:
+            while True:
+                await self._rest()
+                ranks = {
+                    number: rank.pid
+                    for number, rank in self._agent.state.ranks.items()
+                    if rank.phase is RankPhase.RUNNING and rank.pid is not None
+                }
+                pulses = await self.look(ranks)
+                if pulses:
+                    self._agent.emit(PulseTick(pulses))
+        finally:
+            await self.spy.close()
 
     async def _rest(self) -> None:
         """Until the clock shows a multiple of the pace: all nodes look at about the same moment."""
@@ -112,9 +124,10 @@ class Pulses:
 
     def _remember(self, ranks: Mapping[int, int]) -> None:
         self._known = {rank: known for rank, known in self._known.items() if ranks.get(rank) == known.pid}
+        self.spy.keep(ranks.values())
         now = time.monotonic()
         for rank in ranks.keys() - self._known.keys():
-            self._known[rank] = _Known(ranks[rank], now, *outside.meeting(ranks[rank]), moved=now)
+            self._known[rank] = _Known(ranks[rank], now, *outside.meeting(ranks[rank]), moved=now, busy=now)
         if not ranks:
             self._attentive = self._waiting = False
 
@@ -149,7 +162,24 @@ class Pulses:
                 pass  # whatever answers there is no hook of ours
         if hook is not None and known.silent > 1 and seen.state not in STOPPED:
             await self._signal(hook, known)
-        return Pulse(**facts, **given, stack=known.stack, cpu_s=seen.cpu_s, process_s=seen.process_s)
+        stack = known.stack or self._from_outside(hook, known, seen)
+        return Pulse(**facts, **given, stack=stack, cpu_s=seen.cpu_s, process_s=seen.process_s)
+
+    def _from_outside(self, hook: Hook | None, known: _Known, seen: outside.Outside) -> tuple[Site, ...]:
+        """The stack by py-spy, if it has one: of who is silent, and without a hook of who stands still, or anyone while
+        a rank of this node waits.
+        """
+        now = time.monotonic()
+        before, known.cpu_s = known.cpu_s, seen.cpu_s
+        used = None if before is None or seen.cpu_s is None else seen.cpu_s - before
+        if used is None or used > QUIET_SHARE * (now - known.looked):
+            known.busy = now
+        known.looked = now
+        if hook is not None and hook.up:
+            wanted = known.silent > 1
+        else:
+            wanted = now - known.since > STILL_S and (self._waiting or now - known.busy > STILL_S)
+        return self.spy.sites(known.pid, wanted and seen.state not in STOPPED)
 
     async def _answer(self, hook: Hook, known: _Known, asked: dict[str, Any]) -> dict[str, Any] | None:
         """What the hook says; None when there is none, or it is silent."""

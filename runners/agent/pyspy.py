@@ -1,0 +1,304 @@
+"""Stacks of ranks that do not tell theirs, by py-spy where it is installed: never imported, never required."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import signal
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from ..model import Site
+from ..telemetry.proc import read_once, read_stat
+from .hooks import Hook, HookError
+from .processes import environ_of, send_signal, state_of
+
+LIMIT_S = 5.0
+"""How long one dump may take."""
+EVERY_S = 30.0
+"""Between dumps of one rank; who asks earlier gets the one before."""
+PATIENCE_S = 20.0
+"""Until who asks is answered, when many ranks wait for their turn."""
+AGAIN_S = 300.0
+"""Until a rank of which none could be taken is tried again, where nobody asks."""
+RIGHT = "py-spy may not trace it: that needs root, CAP_SYS_PTRACE, or kernel.yama.ptrace_scope 0"
+MISSING = "py-spy is not on PATH nor beside its Python (pip install py-spy)"
+_REFUSED = re.compile(rb"permission denied|operation not permitted", re.IGNORECASE)
+_COUNTS = re.compile(rb"^State:\s+(\w)|ctxt_switches:\s+(\d+)", re.MULTILINE)
+
+
+class PySpyError(Exception):
+    """There is no stack from outside; the text says why, and goes on a sentence."""
+
+
+class Unseen(HookError):
+    """A rank that told no stack and could not be looked at either."""
+
+    def __init__(self, told: HookError, why: PySpyError) -> None:
+        super().__init__(f"{told}, and {why}")
+        self.told, self.why = str(told), str(why)
+
+
+class _Frame(msgspec.Struct, frozen=True):
+    name: str
+    filename: str
+    line: int = 0
+
+
+class _Thread(msgspec.Struct, frozen=True):
+    thread_id: int
+    frames: list[_Frame]
+    thread_name: str | None = None
+    os_thread_id: int | None = None
+
+
+_decoder = msgspec.json.Decoder(list[_Thread])
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One dump of a process."""
+
+    threads: tuple[_Thread, ...]
+    """As faulthandler has them: the main thread last."""
+    at: float
+    """Monotonic seconds."""
+
+    def sites(self) -> tuple[Site, ...]:
+        """The main thread, innermost first."""
+        if not self.threads:
+            return ()
+        return tuple(
+            Site(one.filename, max(0, one.line), _name(one.name)) for one in self.threads[-1].frames
+        )
+
+    def text(self) -> str:
+        """As faulthandler writes it, below a line that says whose it is."""
+        parts = ["Seen from outside, by py-spy"]
+        for thread in self.threads:
+            named = f" [{' '.join(thread.thread_name.split())}]" if thread.thread_name else ""
+            lines = [f"Thread 0x{thread.thread_id:016x}{named} (most recent call first):"]
+            for one in thread.frames:
+                line = one.line if one.line > 0 else "???"
+                lines.append(f'  File "{one.filename}", line {line} in {_name(one.name)}')
+            parts.append("\n".join(lines))
+        return "\n\n".join(parts) + "\n"
+
+
+def _name(name: str) -> str:
+    """ "Event.wait" as faulthandler says it: "wait"."""
+    return name.rpartition(".")[2]
+
+
+def read(written: bytes, pid: int, at: float = 0.0) -> Seen:
+    """What `py-spy dump --json` wrote. Raises PySpyError."""
+    try:
+        threads = _decoder.decode(written)
+    except msgspec.MsgspecError as error:
+        raise PySpyError(f"what py-spy wrote cannot be read ({error})") from None
+    if not threads:
+        raise PySpyError("py-spy found no thread that runs Python")
+
+    def main(one: _Thread) -> bool:
+        return one.os_thread_id == pid if one.os_thread_id else one.thread_name == "MainThread"
+
+    if not any(main(one) for one in threads):
+        raise PySpyError("py-spy did not find its main thread")
+    return Seen(tuple(sorted(threads, key=main)), at)
+
+
+def find(pid: int) -> str | None:
+    """The program, on PATH or beside the interpreter of the process; None when there is none."""
+    place = _beside(pid)
+    return shutil.which("py-spy") or (shutil.which("py-spy", path=place) if place is not None else None)
+
+
+def _beside(pid: int) -> str | None:
+    """The interpreter's directory, a venv's where it was called there; None for another user's process, since nothing of
+    theirs is to be run with the rights of this one.
+    """
+    proc = Path(f"/proc/{pid}")
+    with contextlib.suppress(OSError):
+        if proc.stat().st_uid != os.geteuid():
+            return None
+        word = os.fsdecode((proc / "cmdline").read_bytes().split(b"\0")[0])
+        if "/" not in word:
+            word = shutil.which(word, path=environ_of(pid).get("PATH", os.defpath)) or ""
+        called = os.path.join(os.readlink(proc / "cwd"), word)
+        return os.path.dirname(called if os.path.isfile(called) else os.readlink(proc / "exe"))
+    return None
+
+
+def _stands(pid: int) -> bytes | None:
+    """How often the main thread has run so far, while it does not run; equal twice: it did not in between."""
+    told = _COUNTS.findall(read_once(f"/proc/{pid}/task/{pid}/status") or b"")
+    if len(told) < 3 or told[0][0] not in (b"S", b"D", b"T", b"t"):
+        return None
+    return b" ".join(count for _, count in told[1:])
+
+
+def _pausable(pid: int) -> bool:
+    """Whether all threads can be stopped: not while one is deep in the kernel, or where somebody stopped them."""
+    tasks = f"/proc/{pid}/task"
+    with contextlib.suppress(OSError):
+        told = (read_stat(int(tid), tasks) for tid in os.listdir(tasks))
+        return not any(one.state in "DTt" for one in told if one is not None)
+    return False
+
+
+class PySpy:
+    """The stacks of this node's ranks from outside: one process after the other, and none too often."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._seen: dict[int, Seen] = {}
+        self._failed: dict[int, float] = {}
+        """Monotonic seconds of dumps that were not taken."""
+        self._wanted: set[int] = set()
+        self._since: dict[int, float] = {}
+        """Monotonic seconds since which its stack is wanted without a break."""
+        self._task: asyncio.Task[None] | None = None
+
+    async def dump(self, pid: int) -> Seen:
+        """The stacks now, or those of the last EVERY_S. Raises PySpyError."""
+        async with self._turn:
+            known = self._seen.get(pid)
+            if known is not None and time.monotonic() - known.at < EVERY_S:
+                return known
+            self._seen.pop(pid, None)
+            try:
+                self._seen[pid] = known = await _dump(pid)
+            except PySpyError:
+                self._failed[pid] = time.monotonic()
+                raise
+            self._failed.pop(pid, None)
+            return known
+
+    def sites(self, pid: int, wanted: bool) -> tuple[Site, ...]:
+        """The main thread as it was seen last, () before that; soon seen anew while it is `wanted`."""
+        now, known = time.monotonic(), self._seen.get(pid)
+        if not wanted:
+            self._wanted.discard(pid)
+            self._since.pop(pid, None)
+            return ()
+        since, failed = self._since.setdefault(pid, now), self._failed.get(pid)
+        fresh = known is not None and now - known.at < EVERY_S
+        if not fresh and (failed is None or now - failed > AGAIN_S):
+            self._wanted.add(pid)
+            if self._task is None or self._task.done():
+                self._task = asyncio.create_task(self._work())
+        return known.sites() if known is not None and known.at >= since else ()
+
+    async def _work(self) -> None:
+        while self._wanted:
+            with contextlib.suppress(PySpyError):
+                await self.dump(self._wanted.pop())
+
+    def keep(self, pids: Iterable[int]) -> None:
+        """Forget all processes but these."""
+        alive = set(pids)
+        self._wanted &= alive
+        for known in (self._seen, self._failed, self._since):
+            for pid in known.keys() - alive:
+                del known[pid]
+
+    async def close(self) -> None:
+        """End what is under way."""
+        self._wanted.clear()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+
+async def stacks(hook: Hook, spy: PySpy, old: dict[int, float]) -> str:
+    """Python stacks of a rank: what it tells, else what is seen; the seconds of one that was seen before go into `old`.
+
+    Raises HookError.
+    """
+    asked = time.monotonic()
+    try:
+        return await hook.stacks()
+    except HookError as error:
+        told = error
+    if hook.pid is None or state_of(hook.pid) in (None, "Z", "X"):
+        raise told
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            seen = await spy.dump(hook.pid)
+    except PySpyError as why:
+        raise Unseen(told, why) from None
+    except TimeoutError:
+        raise Unseen(told, PySpyError("py-spy was busy with other ranks")) from None
+    if asked - seen.at > 1.0:
+        old[hook.rank] = asked - seen.at
+    return seen.text()
+
+
+def spoken(failed: Sequence[HookError]) -> list[str]:
+    """What failed, a sentence each; why py-spy could not help is said once where it is the same for all."""
+    reasons = {one.why for one in failed if isinstance(one, Unseen)}
+    if len(reasons) != 1:
+        return [str(one) for one in failed]
+    last = next(one for one in reversed(failed) if isinstance(one, Unseen))
+    return [one.told if isinstance(one, Unseen) and one is not last else str(one) for one in failed]
+
+
+async def _dump(pid: int) -> Seen:
+    """One dump. Raises PySpyError."""
+    program = find(pid)
+    if program is None:
+        raise PySpyError(MISSING)
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            at, written = time.monotonic(), await _look(program, pid)
+    except TimeoutError:
+        raise PySpyError(f"py-spy was not done within {LIMIT_S:g} s") from None
+    except OSError as error:
+        raise PySpyError(f"py-spy cannot be started ({error.strerror})") from None
+    return read(written, pid, at)
+
+
+async def _look(program: str, pid: int) -> bytes:
+    """What py-spy writes. Who stands still is not paused for it: that would cut calls of the kernel short."""
+    before = _stands(pid)
+    if before is not None:
+        try:
+            written = await _run(program, pid, "--nonblocking")
+        except PySpyError:
+            if not _pausable(pid):
+                raise
+        else:
+            if before == _stands(pid):
+                return written
+    if not _pausable(pid):
+        raise PySpyError("py-spy cannot pause it: it is stopped, gone, or deep in a call of the kernel")
+    return await _run(program, pid)
+
+
+async def _run(program: str, pid: int, *options: str) -> bytes:
+    process = await asyncio.create_subprocess_exec(
+        program, "dump", "--pid", str(pid), "--json", *options,
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        written, said = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+            if not options:  # the stop that it had asked for is perhaps still to come
+                send_signal(pid, signal.SIGCONT)
+    if process.returncode == 0:
+        return written
+    if _REFUSED.search(said):
+        raise PySpyError(RIGHT)
+    lines = [line.removeprefix("Error: ") for line in said.decode("utf-8", "replace").splitlines()]
+    why = next((line.rstrip(". ") for line in lines if line.strip()), f"exit code {process.returncode}")
+    raise PySpyError(f"py-spy failed: {why}")
