@@ -252,7 +252,7 @@ def _behind(view: View, ranks: Sequence[int], meeting: Meeting) -> Iterable[str]
     """How many collectives the culprits have called, where they have told."""
     if not meeting.numbered:
         return
-    name = meeting.spot.key[0]
+    name = meeting.spot.key.name
     counts: dict[int, list[int]] = {}
     for rank in ranks:
         told = waits.last_answer(view.history.get(rank, ()))

@@ -25,7 +25,7 @@ ALIGN = (
 
 def mismatch(view: View, meeting: Meeting, *, sites: bool) -> Finding | None:
     """Ranks that called different things as the same collective. `sites`: whether another call site alone is told."""
-    name, seq = meeting.spot.key[0], meeting.spot.seq
+    name, seq = meeting.spot.key.name, meeting.spot.seq
     made = {rank: wait.call for rank, wait in meeting.waits.items()}
     for rank in meeting.members:
         call = None if rank in made else divergence.called(view.history.get(rank, ()), name, seq)
@@ -63,7 +63,7 @@ def _variants(view: View, found: Split, meeting: Meeting) -> Iterable[str]:
         what = f" {call.what}" if call.what else ""
         yield f"{naming.who(view.state, ranks)}: {naming.call_text(call)}{what} of {meeting.desc}: {stack}"
     (_, most), (_, few) = found.variants[0], found.variants[1]
-    apart = _apart(view, meeting.spot.key[0], few[0], most[0])
+    apart = _apart(view, meeting.spot.key.name, few[0], most[0])
     if apart is not None and apart.mine.seq < meeting.spot.seq:
         yield (
             f"they part at #{apart.mine.seq}{'' if apart.exact else ' or before'}: rank {few[0]} called "
@@ -91,7 +91,7 @@ def left_out(view: View, rank: int, meeting: Meeting) -> Finding | None:
     other = min(meeting.waits)
     if not meeting.numbered or rank == other:
         return None
-    apart = _apart(view, meeting.spot.key[0], rank, other)
+    apart = _apart(view, meeting.spot.key.name, rank, other)
     if apart is None or not (apart.skipped and apart.exact):
         return None
     nodes = naming.nodes_of(view.state, [rank])

@@ -14,7 +14,7 @@ from .view import View
 from .waits import Ends, Meeting, Spot, Wait
 
 INIT = "init_process_group"
-_KEY = (waits.DEFAULT, ())
+_KEY = waits.Key(waits.DEFAULT)
 _SLOW = (Kind.NETWORK, Kind.SUBPROCESS, Kind.IMPORT, Kind.CHECKPOINT)
 """Places where a beginning may take long."""
 

@@ -20,8 +20,21 @@ FRESH_S = 2.0
 DEFAULT = "0"
 ENDED = (RankPhase.SUCCEEDED, RankPhase.FAILED, RankPhase.KILLED, RankPhase.STOPPED, RankPhase.LOST)
 
-Key = tuple[str, tuple[int, ...]]
-"""Name and ranks of a group: names alone may be equal for groups of different ranks."""
+
+class Key(NamedTuple):
+    """A group: names alone may be equal for different ranks, and all ranks of a large group are slow to compare."""
+
+    name: str
+    size: int = 0
+    """0: the ranks are not told."""
+    first: int = 0
+    last: int = 0
+
+
+def key_of(group: Group) -> Key:
+    """The key of a group as a rank tells of it."""
+    ranks = group.ranks
+    return Key(group.name, len(ranks), ranks[0], ranks[-1]) if ranks else Key(group.name)
 
 
 class Wait(NamedTuple):
@@ -118,7 +131,7 @@ def _wait(rank: int, pulses: Sequence[Pulse]) -> Wait | None:
         group = groups.get(call.group)
         if call.done or (group is not None and not call.p2p and group.completed >= call.seq):
             continue
-        key = (call.group, group.ranks if group is not None else ())
+        key = key_of(group) if group is not None else Key(call.group)
         return Wait(rank, key, call, pulses[-1].at - call.created)
     return _by_stack(rank, pulses)
 
@@ -136,7 +149,7 @@ def _by_stack(rank: int, pulses: Sequence[Pulse]) -> Wait | None:
         return None
     sites = places.users(newest.stack) if place.site is not None else ()
     call = Collective(group=DEFAULT, seq=0, op=place.op, created=since, sites=sites, p2p=True)
-    return Wait(rank, (DEFAULT, ()), call, newest.at - since, recorded=False)
+    return Wait(rank, Key(DEFAULT), call, newest.at - since, recorded=False)
 
 
 def patience(pulses: Iterable[Pulse]) -> float:
@@ -153,13 +166,13 @@ def _called(view: View) -> dict[Key, dict[int, int]]:
         told = last_answer(pulses)
         if told is None:
             continue
-        keys = {group.name: (group.name, group.ranks) for group in told.groups}
+        keys = {group.name: key_of(group) for group in told.groups}
         for group in told.groups:
             found.setdefault(keys[group.name], {})[rank] = group.enqueued
         calls = told.active if told.groups else (*told.recent, *told.active)
         for call in calls:
             if not call.p2p:
-                known = found.setdefault(keys.get(call.group, (call.group, ())), {})
+                known = found.setdefault(keys.get(call.group, Key(call.group)), {})
                 known[rank] = max(known.get(rank, 0), call.seq)
     return found
 
@@ -177,21 +190,23 @@ def _meet(view: View, found: Waits) -> None:
             del found.meetings[spot]
             continue
         called = found.called.get(spot.key, {})
-        meeting.members = _members(view, spot.key, called)
+        meeting.members = _members(view, meeting, called)
         meeting.desc = _desc(view, meeting)
         if meeting.numbered:
             meeting.missing = tuple(rank for rank in meeting.members if called.get(rank, 0) < spot.seq)
 
 
-def _members(view: View, key: Key, called: Mapping[int, int]) -> tuple[int, ...]:
-    name, ranks = key
-    if ranks:
-        return ranks
-    return tuple(sorted(view.state.ranks if name.partition("/")[0] == DEFAULT else called))
+def _members(view: View, meeting: Meeting, called: Mapping[int, int]) -> tuple[int, ...]:
+    key = meeting.spot.key
+    if key.size:
+        told = last_answer(view.history[min(meeting.waits)])
+        groups = told.groups if told is not None else ()
+        return next((group.ranks for group in groups if key_of(group) == key), ())
+    return tuple(sorted(view.state.ranks if key.name.partition("/")[0] == DEFAULT else called))
 
 
 def _desc(view: View, meeting: Meeting) -> str:
-    name = meeting.spot.key[0]
+    name = meeting.spot.key.name
     told = last_answer(view.history[min(meeting.waits)])
     group: Group | None = next((one for one in told.groups if one.name == name), None) if told else None
     if group is not None and group.desc and group.desc != "undefined":
