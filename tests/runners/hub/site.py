@@ -78,12 +78,15 @@ class Whole:
             run=record.run, run_dir=str(run_dir), port=1, ras_port=2, gpus=0, cores=2, cwd=str(site.root),
             python="", user_env={},
         )  # fmt: skip
-        self.plan = replace(
-            command_plan(tuple(command), Request(name=name, hook=False, grace_s=2.0), place), nnodes=nodes
-        )
+        self.plan = self.planned(tuple(command), name, place, nodes)
         document = json.dumps(plan_to_json(self.plan)).encode()
         self.entry = registry.Entry(registry.create(self.record, document, {}), self.record)
         self.parts = [self._part(node) for node in range(nodes)]
+
+    def planned(self, command: tuple[str, ...], name: str, place: Place, nodes: int) -> Plan:
+        """For all nodes: here the command on each of them, without hooks."""
+        request = Request(name=name, hook=False, grace_s=2.0)
+        return replace(command_plan(command, request, place), nnodes=nodes)
 
     def _part(self, node: int) -> registry.Entry:
         run = part_id(self.record.run, node)
