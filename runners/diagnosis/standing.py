@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from ..model import Finding, LinkState, RankPhase
+from ..spans import spans
 from ..state import RunState
 
 ORDER = ("error", "warn", "info")
@@ -36,10 +37,13 @@ def missing(state: RunState, logs: int) -> list[str]:
         if rank.phase is RankPhase.RUNNING and not rank.hook
     ]
     if blind and not state.phase.ended:
-        named = ", ".join(map(str, blind[:8])) + ", …" * (len(blind) > 8)
-        said.append(
-            f"no hook answers in rank{'' if len(blind) == 1 else 's'} {named}: no stack, no flight recorder"
+        pulses = [state.ranks[number].pulse for number in blind]
+        lacking = (
+            "no flight recorder"
+            if all(one and one.stack for one in pulses)
+            else "no stack, no flight recorder"
         )
+        said.append(f"no hook answers in rank{'' if len(blind) == 1 else 's'} {spans(blind, 8)}: {lacking}")
     return said
 
 
