@@ -10,7 +10,7 @@ from test_rows import frame_of, line_of, text_of
 from distui.runners.model import Event, Finding, FindingRaised, Pulse, PulseTick
 from distui.tui.rows.banner import banner_rows
 from distui.tui.rows.cells import row_width
-from distui.tui.rows.findings import coverage_rows, detail_rows, item_row, items, worst_first
+from distui.tui.rows.findings import coverage_rows, detail_rows, item_row, items, nothing_found, worst_first
 from distui.tui.rows.frame import Frame
 from distui.tui.rows.report import dump_rows
 from distui.tui.rows.stacks import stack_rows, stack_title
@@ -113,6 +113,12 @@ def test_the_banner_has_one_row_a_kind_and_leaves_symptoms_to_the_pane() -> None
     assert "no verdict: missing the stack of rank 5" in shown
     assert shown.splitlines()[0].startswith(" ✖ rank 3 never joined")
     assert "i shows all" in line_of(banner_rows(raised(*told.findings()), 80, 2)[-1])
+
+
+def test_where_no_hook_answers_no_finding_is_no_word_of_health() -> None:
+    assert nothing_found(frame_of(play.running()).state) == "No findings: nothing is known to be wrong."
+    assert "no hook answers" in nothing_found(frame_of(play.running(2, gpu=False)).state)
+    assert nothing_found(frame_of(play.finished()).state) == "No findings."
 
 
 def test_what_verdicts_rest_on_says_what_is_missing() -> None:

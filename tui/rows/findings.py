@@ -21,6 +21,9 @@ NO_VERDICT = "hang-no-verdict"
 QUIET = {None, "VERSION", "WARN"}
 """Levels of NCCL_DEBUG at which it makes no statements."""
 
+HOOKED = ("up", "armed")
+"""States of a hook that answers."""
+
 _EACH = 12
 """Sentences of equal findings that are shown one by one."""
 _LABEL = 10
@@ -193,12 +196,22 @@ def _evidence(item: Item, width: int) -> list[Row]:
     return rows
 
 
+def nothing_found(state: RunState) -> str:
+    """What stands where no finding does."""
+    if state.phase.ended:
+        return "No findings."
+    ranks = state.ranks.values()
+    if ranks and not any(rank.hook in HOOKED for rank in ranks):
+        return "No findings, but no hook answers: what the ranks do is not known, only that they run."
+    return "No findings: nothing is known to be wrong."
+
+
 def coverage_rows(state: RunState) -> list[Row]:
     """What verdicts rest on, and what of it is missing; nothing before the first rank and after the end."""
     ranks = state.ranks
     if not ranks or state.phase.ended:
         return []
-    hooks = sum(rank.hook in ("up", "armed") for rank in ranks.values())
+    hooks = sum(rank.hook in HOOKED for rank in ranks.values())
     recorders = sum(rank.pulse is not None and rank.pulse.recorder is True for rank in ranks.values())
     return [
         (("verdicts rest on", "dim"),),

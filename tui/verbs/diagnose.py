@@ -23,6 +23,7 @@ from ...runners.export.opening import opened
 from ...runners.logs.clean import clean_text
 from ...runners.spans import spans
 from ...runners.state import RunState
+from ...runners.watch.discover import pids_of, scan
 from ..text import NA
 
 MOST = 12
@@ -49,8 +50,18 @@ def diagnose(options: argparse.Namespace) -> int:
     except NoSuchRunError as error:
         if not names:
             raise
-        raise NoSuchRunError(f"there is no file {names[0]}, and {error}") from None
+        raise NoSuchRunError(_foreign(names[0]) or f"there is no file {names[0]}, and {error}") from None
     return _of_run(entry, options.json)
+
+
+def _foreign(name: str) -> str:
+    """Why a process of a job that distui did not start has no diagnosis; "" for every other name."""
+    if not name.isdecimal() or not any(int(name) in pids_of(job) for job in scan().jobs.values()):
+        return ""
+    return (
+        f"process {name} is of a job that distui did not start: it has no hook, no journal and no log here to judge; "
+        f"`distui watch {name}` shows its processes"
+    )
 
 
 def _of_run(entry: registry.Entry, as_json: bool) -> int:

@@ -7,6 +7,7 @@ import asyncio
 import json
 import sys
 
+from ...runners.diagnosis.standing import missing
 from ...runners.state import RunState
 from ...runners.status import status
 from ...runners.watch.discover import Job, find_job, scan
@@ -27,7 +28,13 @@ def watch(options: argparse.Namespace) -> int:
 
         return show(f"{WATCH}{first_pid(job)}", True, options.ascii)
     state = asyncio.run(_once(job))
-    sys.stdout.write((json.dumps(status(state)) if options.json else describe(state)) + "\n")
+    lacks = missing(state, 1)  # its output is where its ranks write it, and is not searched
+    if options.json:
+        sys.stdout.write(json.dumps(status(state) | {"missing": lacks}) + "\n")
+    else:
+        sys.stdout.write(
+            "\n".join([describe(state).rstrip(), "", *(f"Missing: {one}." for one in lacks)]) + "\n"
+        )
     return 0
 
 

@@ -13,7 +13,7 @@ from textual.signal import Signal
 
 from ..actions import bindings
 from ..rows.cells import Row, plural
-from ..rows.findings import Item, coverage_rows, detail_rows, item_row, items
+from ..rows.findings import Item, coverage_rows, detail_rows, item_row, items, nothing_found
 from ..rows.frame import Frame
 from ..rows.report import end_rows
 from .panes import Pane
@@ -57,8 +57,7 @@ class FindingList(Inner):
             self.cursor = keys.index(key)
         self.entitle(_title(frame, self._items))
         if not self._items:
-            quiet = "" if frame.state.phase.ended else ": nothing is known to be wrong"
-            return [((f"No findings{quiet}.", "text"),)]
+            return [((nothing_found(frame.state), "text"),)]
         return [item_row(frame, item, width - 2) for item in self._items]
 
     @property
