@@ -20,6 +20,7 @@ _WATCHED = re.compile(r"(hang|start|expect)-.*|straggler|input-bound|mem-creep|o
 _VERDICT = re.compile(r"hang|start")
 """Of these a new one takes the place of an old one."""
 _GOING_ON = (RunPhase.STARTING, RunPhase.RUNNING)
+_ALIVE = (RankPhase.STARTING, RankPhase.RUNNING)
 
 
 class Inherited:
@@ -59,10 +60,13 @@ class Inherited:
     def _open(self, one: Finding, view: View) -> bool:
         """Whether it may still be found again."""
         state = view.state
+        ranks = [(rank, known.phase) for rank, known in state.ranks.items() if known.phase in _ALIVE]
         if state.attempt != self._attempt or state.phase not in _GOING_ON or not _WATCHED.fullmatch(one.id):
             return False
+        if state.ranks and not ranks:
+            return False
         began = self._began or view.now
-        running = [rank for rank, known in state.ranks.items() if known.phase is RankPhase.RUNNING]
+        running = [rank for rank, phase in ranks if phase is RankPhase.RUNNING]
         seen = max((self._first.get(rank, began + SILENT_S) for rank in running), default=began)
         return view.now < seen + LONGER_S.get(one.id, AGAIN_S)
 

@@ -120,6 +120,15 @@ def test_a_rank_without_pulses_is_not_waited_for_for_ever(told: list[Event]) -> 
     assert cleared(told) == ["hang-not-joined"]
 
 
+def test_where_all_ranks_have_ended_nothing_is_waited_for(told: list[Event]) -> None:
+    state = state_of()
+    judging = inherited(state, told, Finding("hang-not-joined", "error", "…", node=0))
+    for rank in state.ranks.values():
+        rank.phase = RankPhase.SUCCEEDED
+    judging.look(100.0)
+    assert cleared(told) == ["hang-not-joined"]
+
+
 def judged(before: Finding, *found: Finding) -> list[Finding]:
     """What holds at the first look after a resume."""
     view = View(state=state_of(), plan=None, now=100.0, history={})
