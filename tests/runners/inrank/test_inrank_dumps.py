@@ -16,7 +16,7 @@ from distui.runners.diagnosis import flight
 from distui.runners.inrank import dumps
 
 SCRIPT = """
-import json, sys
+import json, sys, time
 import torch, torch.distributed as dist
 from distui.runners.inrank import dumps
 try:
@@ -30,7 +30,11 @@ def step():
 dist.barrier(group=other)
 for _ in range(300):
     step()
-told = json.loads(dumps.flight())
+for _ in range(200):  # gloo notes the end of a collective in a thread of its own
+    told = json.loads(dumps.flight())
+    if all(entry["retired"] for one in told["recorders"] for entry in one["entries"]):
+        break
+    time.sleep(0.02)
 print(json.dumps({"early": early, "told": told, "inductor": "torch._inductor.codecache" in sys.modules}))
 """
 
