@@ -125,7 +125,7 @@ class Agent:
                     summarise(self.plan),
                 )
             )
-        adopted = self.supervision.begin(resumed)
+        adopted = await self.supervision.begin(resumed)
         from importlib.metadata import version  # slow to import: the runner comes first
 
         known = version("distui")

@@ -46,12 +46,12 @@ class Supervision:
         self._oom_watch = OomWatch()
         self._last_word: tuple[int, Stamped] | None = None
 
-    def begin(self, resumed: bool) -> bool:
+    async def begin(self, resumed: bool) -> bool:
         """Start a runner, or after an agent's death adopt the one that lives; True when adopted."""
         if resumed:
             self.runner = Runner.adopt(self._agent.run_dir)
         else:
-            self._start_runner()
+            await self._start_runner()
         return resumed and self.runner is not None
 
     def resume_ranks(self) -> None:
@@ -70,14 +70,14 @@ class Supervision:
             if rank.phase is RankPhase.RUNNING and rank.pid is not None:
                 self._agent.hooks.follow(change)
 
-    def _start_runner(self) -> None:
+    async def _start_runner(self) -> None:
         try:
             self.runner = Runner.start(
                 self._agent.plan, self._agent.run_dir, self._agent.stem, self._agent.state.failures
             )
         except OSError as error:
             python = self._agent.plan.python or self._agent.plan.argv[0]
-            self._end(RunPhase.FAILED, 127, f"cannot execute {python}: {error.strerror}")
+            await self._end(RunPhase.FAILED, 127, f"cannot execute {python}: {error.strerror}")
 
     async def run(self) -> None:
         """Hear one runner after another until the run has ended."""
@@ -94,7 +94,7 @@ class Supervision:
                             break  # whoever looks through the relay hears it while the runner carries that
             await self._finish()
             if self._waits_for_runner():
-                self._start_runner()
+                await self._start_runner()
             elif not self._agent.state.phase.ended:
                 await self._runner_lost()
 
@@ -116,7 +116,7 @@ class Supervision:
         assert isinstance(stamped.event, RunEnded)
         event = stamped.event
         await self._agent.nccl_logs.finish()
-        self._end(event.phase, event.exit_code, event.text, source=offset, at=stamped.time)
+        await self._end(event.phase, event.exit_code, event.text, source=offset, at=stamped.time)
 
     async def dismiss(self) -> None:
         """A runner that stayed for the relay after its last word goes, too."""
@@ -181,7 +181,7 @@ class Supervision:
             )
         )
 
-    def _end(
+    async def _end(
         self, phase: RunPhase, code: int | None, text: str, *, source: int = 0, at: float | None = None
     ) -> None:
         if self._agent.stopping() and phase is not RunPhase.SUCCEEDED:
@@ -194,7 +194,7 @@ class Supervision:
             text = f"{cause.text}; {text}"
         self._agent.sampling.grown()
         if self._agent.judging is not None:
-            self._agent.judging.look()
+            await self._agent.judging.guarded()
         self._agent.emit(RunEnded(phase, code, clean_text(text)), source=source, at=at)
 
     async def _runner_lost(self) -> None:
@@ -212,13 +212,13 @@ class Supervision:
                 self._changes[change.rank] = structs.replace(change, state=RankPhase.STOPPED)
                 agent.emit(self._changes[change.rank])
         if agent.stopping():
-            self._end(RunPhase.STOPPED, 1, "stopped")
+            await self._end(RunPhase.STOPPED, 1, "stopped")
         elif not agent.state.attempts:
             said = ledger.last_lines(agent.run_dir, "runner.log", 1)
             why = " ".join(said) or "see runner.log"
-            self._end(RunPhase.FAILED, 1, f"the runner died before the first attempt: {why}")
+            await self._end(RunPhase.FAILED, 1, f"the runner died before the first attempt: {why}")
         elif left:
-            self._end(
+            await self._end(
                 RunPhase.FAILED, 1, f"the runner (pid {pid}) died, and {', '.join(left)} would not end"
             )
         else:
@@ -235,13 +235,13 @@ class Supervision:
             agent.emit(AttemptEnded(last.number, Outcome.LOST, None, text))
         if not verdict.restart:
             limit = agent.plan.restart.limit
-            self._end(
+            await self._end(
                 RunPhase.FAILED, 1, f"the runner (pid {pid}) died: failure {limit + 1} of {limit} allowed"
             )
             return
         agent.emit(RestartDelayed(verdict.wait_s, verdict.failures, agent.plan.restart.limit))
         await agent.until(agent.stopping, verdict.wait_s)
         if agent.stopping():
-            self._end(RunPhase.STOPPED, 1, "stopped")
+            await self._end(RunPhase.STOPPED, 1, "stopped")
         else:
-            self._start_runner()
+            await self._start_runner()

@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...presets.plan import Plan
-from ..model import Event, Finding, Pulse
+from ..model import Event, Finding, FindingRaised, Pulse
 from ..state import RunState
 from ..telemetry import health
 from .detectors import KEPT, Detector, View, died, hang, memory, promises, starting, straggler
@@ -30,6 +31,7 @@ DETECTORS: tuple[Detector, ...] = (
     promises.find,
 )
 EVERY_S = 2.0
+FAILED = "detectors-failed"
 AT_ONCE = 450
 """Pulses of one look whose collectives are compared; those of more ranks follow with the next looks."""
 _OWN = re.compile(r"(hang|start|died|oom|expect)-.*|straggler|input-bound|mem-creep")
@@ -75,7 +77,21 @@ class Judging:
         """Look for as long as the run lives; cancel to stop."""
         while True:
             await asyncio.sleep(EVERY_S)
+            await self.guarded()
+
+    async def guarded(self) -> None:
+        """One look; a bug of a detector ends neither the process nor keeps a run from its end, and is seen."""
+
+        async def look() -> None:
             self.look()
+
+        (failed,) = await asyncio.gather(look(), return_exceptions=True)
+        if failed is None or (FAILED, None, None) in self._state.findings:
+            return
+        traceback.print_exception(failed)
+        text = f"the detectors failed, and say less than they could: {type(failed).__name__}: {failed}"
+        remedy = "the traceback stands in agent.log; please report it"
+        self._emit(FindingRaised(Finding(FAILED, "warn", text, remedy=remedy)))
 
     def look(self, now: float | None = None) -> None:
         """One look; `now` in unix seconds, or this moment."""

@@ -236,7 +236,7 @@ class Hub(Nodes):
             self._turn.clear()
             end = self._verdict()
             if end is not None and not self.held:
-                self.judging.look()
+                await self.judging.guarded()
                 self.emit(end)
                 return
             with contextlib.suppress(TimeoutError):
