@@ -44,7 +44,22 @@ def missing(state: RunState, logs: int) -> list[str]:
             else "no stack, no flight recorder"
         )
         said.append(f"no hook answers in rank{'' if len(blind) == 1 else 's'} {spans(blind, 8)}: {lacking}")
+    if untimed(state) and not state.phase.ended:
+        said.append(UNTIMED)
     return said
+
+
+UNTIMED = "TORCH_NCCL_ENABLE_TIMING=1 has torch record how long collectives take: without it no slow rank is found"
+"""On NCCL, where a collective is called long before it runs."""
+
+
+def untimed(state: RunState) -> bool:
+    """Whether NCCL's collectives are seen, and none of them has a duration."""
+    if state.plan is None or state.plan.backend != "nccl":
+        return False
+    pulses = [rank.pulse for rank in state.ranks.values() if rank.pulse is not None]
+    seen = [one for pulse in pulses for one in pulse.recent if not one.p2p]
+    return bool(seen) and all(one.duration_ms is None for one in seen)
 
 
 def document(state: RunState, logs: int) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ...runners.diagnosis.standing import untimed
 from ...runners.logs.clean import clean_text
 from ...runners.model import Finding
 from ...runners.state import RunState
@@ -218,7 +219,15 @@ def coverage_rows(state: RunState) -> list[Row]:
         _covered("hooks: stacks, steps, collectives", hooks, len(ranks), "rank"),
         _covered("flight recorder of torch", recorders, len(ranks), "rank"),
         _nccl_covered(state),
+        *([_UNTIMED] if untimed(state) else []),
     ]
+
+
+_UNTIMED: Row = (
+    (f" {glyphs.MISSING} ", "warn"),
+    ("durations of collectives, for slow ranks: ", "text"),
+    ("need TORCH_NCCL_ENABLE_TIMING=1", "warn"),
+)
 
 
 def _covered(what: str, there: int, all_: int, noun: str) -> Row:
