@@ -93,11 +93,43 @@ def hang(site: Site) -> str:
 
 
 def mismatch(site: Site) -> str:
-    """Ranks that call a collective with different sizes."""
-    site.needs_ranks(2)
+    """Ranks that call a collective with different sizes, which gloo would end at once."""
+    site.needs_gpu(2)
     run = _job(site, jobs.TWO_SHAPES)
     finding, seconds = _finding(run, "hang-mismatch")
     return f"{seconds:.0f} s: {finding['text']}"
+
+
+def straggler(site: Site) -> str:
+    """A rank with more to do in every step is the one that the others wait for."""
+    site.needs_ranks(2)
+    run = _job(site, jobs.SLOW, "--env", "TORCH_NCCL_ENABLE_TIMING=1").healthy()
+    finding, seconds = _finding(run, "straggler")
+    assert finding["rank"] == 1, finding
+    return f"{seconds:.0f} s: {finding['text']}"
+
+
+def health_service(site: Site) -> str:
+    """NCCL's RAS is asked while a rank waits; whatever it says, every rank lives on."""
+    site.needs_gpu(2)
+    run = _job(site, jobs.MISSING).healthy()
+    _finding(run, "hang-")
+    until(lambda: any(one["id"] == "nccl-ras" for one in run.status()["findings"]), 45, every=1.0)
+    state = run.status()
+    assert all(rank["state"] == "running" for rank in state["ranks"]), state["ranks"]
+    said = [one["evidence"] for one in state["findings"] if one["id"] == "nccl-ras"]
+    return f"RAS said {said[0]}" if said else "RAS was silent, or was not to be asked"
+
+
+def snapshots(site: Site) -> str:
+    """torch's own snapshot of a rank's memory, with what was recorded."""
+    site.needs_gpu()
+    run = _job(site, jobs.TRAIN).healthy()
+    run.distui("dump", "memory", "--record").fine()
+    run.distui("dump", "memory").fine()
+    found = sorted(run.path.glob("node-0/attempt-001/rank-0.memory-*.pickle"))
+    assert found, list(run.path.rglob("*.pickle"))
+    return f"{len(found)} files, the newest {found[-1].stat().st_size:,} bytes"
 
 
 def out_of_memory(site: Site) -> str:
@@ -155,7 +187,10 @@ CHECKS: dict[str, Check] = {
     "restart": restart,
     "hang": hang,
     "mismatch": mismatch,
+    "straggler": straggler,
+    "health-service": health_service,
     "out-of-memory": out_of_memory,
+    "snapshots": snapshots,
     "dumps": dumps,
     "doctor": doctor,
     **{

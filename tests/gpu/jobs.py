@@ -70,3 +70,15 @@ if cuda:
 time.sleep(10**6)
 """
 )
+
+SLOW = (
+    BEGIN
+    + """
+heavy = torch.randn(4096 if cuda else 1024, 4096 if cuda else 1024, device=device)
+while True:
+    if rank == 1:
+        for _ in range(40 if cuda else 4):
+            heavy = (heavy @ heavy).clamp(-1, 1)  # the others wait for this
+    step()
+"""
+)
