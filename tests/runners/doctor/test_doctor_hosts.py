@@ -124,13 +124,14 @@ def test_one_of_four_whose_ranks_die_is_named(hosts: TwoHosts) -> None:
         found = doctor(four, "--hosts", ",".join(four.names), "--python", "~/python", "--size", "1", code=1)
     finally:
         assert four.close() == {}
-    assert [(pair["round"], pair["members"], pair["state"]) for pair in found["pairs"]] == [
-        (1, ["alpha", "beta"], "good"),
-        (1, ["delta", "epsilon"], "dead"),
-        (2, ["delta", "alpha"], "dead"),
-        (2, ["epsilon", "beta"], "good"),
+    # How fast the others are depends on what else this machine does.
+    assert [(pair["round"], pair["members"], pair["state"] == "dead") for pair in found["pairs"]] == [
+        (1, ["alpha", "beta"], False),
+        (1, ["delta", "epsilon"], True),
+        (2, ["delta", "alpha"], True),
+        (2, ["epsilon", "beta"], False),
     ]
-    (bad,) = [one for one in found["findings"] if one["id"].startswith(("D-PAIR", "D-LINK"))]
+    (bad,) = [one for one in found["findings"] if one["id"] in ("D-PAIR-DEAD", "D-LINK-DEAD")]
     assert (bad["id"], bad["where"]) == ("D-PAIR-DEAD", "delta")
     assert "delta, in meeting the other: its process was ended by signal 9" in bad["text"]
 
