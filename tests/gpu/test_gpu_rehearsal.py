@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 @pytest.mark.torch
 @pytest.mark.timeout(170)
 def test_the_checks_run_without_a_gpu_as_far_as_gloo_goes() -> None:
