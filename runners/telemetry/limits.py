@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from ..spans import runs
 from .proc import KeptFile, number_after, read_once
 
 FILE_CACHE = (b"\nactive_file ", b"\ninactive_file ", b"\nslab_reclaimable ")
@@ -120,10 +121,4 @@ class Limits:
 
 def ranges(numbers: set[int]) -> str:
     """ "0-3,8"."""
-    found: list[tuple[int, int]] = []
-    for number in sorted(numbers):
-        if found and found[-1][1] == number - 1:
-            found[-1] = found[-1][0], number
-        else:
-            found.append((number, number))
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in found)
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs(numbers))

@@ -11,8 +11,10 @@ from .kin import Kin
 from .limits import Limits
 from .proc import KeptFile, Stat, parse_io, parse_stat, read_io, read_stat
 
+LIMITS_S = 2.0
+"""Seconds between two looks at what a rank's cgroups hold back."""
 CHILDREN_S = 5.0
-"""Seconds between two passes over /proc for the ranks' children, and two looks at what holds the ranks back."""
+"""Seconds between two passes over /proc for the ranks' children."""
 
 
 class _Used(NamedTuple):
@@ -64,7 +66,7 @@ class RankSampler:
         self._clock = clock
         self._kin = Kin(proc)
         self._tracked: dict[int, _Tracked] = {}
-        self._scanned = float("-inf")
+        self._scanned = self._limited = float("-inf")
 
     def sample(self, pids: Mapping[int, int]) -> dict[int, RankSample]:
         """One sample by rank, for `pids` from rank to pid. A rank whose process is gone has no values.
@@ -81,6 +83,10 @@ class RankSampler:
         if now - self._scanned >= CHILDREN_S:
             self._scanned = now
             self._scan()
+        if now - self._limited >= LIMITS_S:
+            self._limited = now
+            for tracked in self._tracked.values():
+                tracked.limits.look()
         return {rank: self._one(rank, pid, now) for rank, pid in pids.items()}
 
     def tree(self, rank: int) -> tuple[int, ...]:
@@ -95,14 +101,13 @@ class RankSampler:
         self._tracked.pop(rank, None)
         if (stat := read_stat(pid, self._proc)) is not None:
             self._tracked[rank] = _Tracked(stat, self._proc)
-            self._scanned = float("-inf")
+            self._scanned = self._limited = float("-inf")
 
     def _scan(self) -> None:
         self._kin.look()
         below = self._kin.below([tracked.pid for tracked in self._tracked.values()])
         for tracked in self._tracked.values():
             tracked.children = below[tracked.pid]
-            tracked.limits.look()
 
     def _one(self, rank: int, pid: int, now: float) -> RankSample:
         tracked = self._tracked.get(rank)

@@ -70,6 +70,10 @@ class Wanted:
     alongside: tuple[str, ...] = ()
     """Further alarms that are true of this fault as well."""
 
+    def fits(self, told: Told) -> bool:
+        """Whether this is the verdict, in the words that are wanted."""
+        return told.id in self.ids and all(word in told.words for word in self.words)
+
     def wrongs(self, told: Sequence[Told], verdict: Told | None, seconds: float) -> list[str]:
         """What is wrong with what was said, a phrase each."""
         if verdict is None:
@@ -128,13 +132,17 @@ class Watching:
                 return event
         return None
 
-    def verdict(self, ids: Sequence[str], seconds: float) -> Told | None:
-        """The first finding with one of these ids; None when it does not come in `seconds`."""
-        known = [told for told in self.told if told.id in ids]
-        if not known and self.first(
-            lambda event: event["type"] == "FindingRaised" and event["finding"]["id"] in ids, seconds
-        ):
-            known = self.told[-1:]
+    def verdict(self, wanted: Wanted, seconds: float) -> Told | None:
+        """The first finding that says what is wanted, else the first of its ids; None when none comes in `seconds`.
+
+        What is known grows: a verdict may name its reason a look later.
+        """
+        deadline = time.monotonic() + seconds
+        while not (known := [told for told in self.told if wanted.fits(told)]):
+            left = deadline - time.monotonic()
+            if not self.first(lambda event: event["type"] == "FindingRaised", left):
+                known = [told for told in self.told if told.id in wanted.ids]
+                break
         return known[0] if known else None
 
     def dump(self) -> str:
@@ -194,7 +202,7 @@ def see(name: str, run: Run, wanted: Wanted, sign: float | None = None) -> Told:
 
 def judge(name: str, looking: Watching, wanted: Wanted, sign: float) -> Told:
     """Wait for the verdict on the fault that came at `sign`, and keep it for the table."""
-    verdict = looking.verdict(wanted.ids, PATIENCE_S)
+    verdict = looking.verdict(wanted, PATIENCE_S)
     looking.first(lambda event: event["type"] == "RunEnded", AFTER_S)
     seconds = 0.0 if verdict is None else max(0.0, verdict.at - sign)
     wrong = wanted.wrongs(looking.told, verdict, seconds)
