@@ -90,7 +90,8 @@ def test_half_frames_and_hang_ups(served: Run) -> None:
     assert served.status()["state"] == "running"
     for peer in held:
         peer.close()
-    assert until(lambda: len(os.listdir(f"/proc/{agent}/fd")) <= open_before + 2, 10), "descriptors leak"
+    # A third of the connections would be 13; files of /proc and of cgroups that it keeps open come with its samples.
+    assert until(lambda: len(os.listdir(f"/proc/{agent}/fd")) <= open_before + 10, 10), "descriptors leak"
     assert served.status()["agent_pid"] == agent
 
 
