@@ -24,7 +24,7 @@ from distui.runners.state import RunState
 
 from .site import Site, Viewer, Whole, kill
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.long]
 CORPUS = Path(__file__).parents[1] / "diagnosis" / "corpus"
 TRAIN = """\
 import os, signal, sys, time
