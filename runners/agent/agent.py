@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...presets.plan import Plan
 from .. import identity
 from ..chronicle import Chronicle, summarise
-from ..diagnosis.judging import Judging
 from ..logs.window import ask_window
 from ..model import AgentStarted, Event, FindingRaised, RunCreated, RunPhase
 from ..registry import AGENT_FILE, Entry
@@ -27,6 +27,9 @@ from .sampling import Sampling
 from .sealing import read_key
 from .server import Server
 from .supervision import Supervision
+
+if TYPE_CHECKING:
+    from ..diagnosis.judging import Judging
 
 
 class Agent:
@@ -58,8 +61,8 @@ class Agent:
         self.sampling = Sampling(self)
         self.pulses = Pulses(self)
         self.nccl_logs = NcclLogs(self)
-        self.judging = Judging(self.state, plan, self.emit) if entry.record.kind != "node" else None
-        """None for a part of a run on several nodes: its hub judges."""
+        self.judging: Judging | None = None
+        """None before the runner has begun, and for a part of a run on several nodes: its hub judges."""
         self.relay = self._make_relay()
 
     @property
@@ -126,6 +129,10 @@ class Agent:
                 )
             )
         adopted = await self.supervision.begin(resumed)
+        if self.entry.record.kind != "node":
+            from ..diagnosis.judging import Judging  # slow to import: the runner comes first
+
+            self.judging = Judging(self.state, self.plan, self.emit)
         from importlib.metadata import version  # slow to import: the runner comes first
 
         known = version("distui")
