@@ -84,6 +84,20 @@ class Agent:
         self.server.pass_on = relay.pass_on
         return relay
 
+    def _make_judging(self) -> Judging | None:
+        if self.entry.record.kind == "node":
+            return None
+        from ..diagnosis.judging import Judging  # slow to import: the runner comes first
+
+        return Judging(self.state, self.plan, self.emit)
+
+    def _looks(self) -> list[asyncio.Task[None]]:
+        """Everything that looks at the ranks beside the samples, started."""
+        jobs = [self.pulses.run(), self.nccl_logs.run()]
+        jobs += [RasWatch(self).run()] if self.node == 0 else []
+        jobs += [self.judging.run()] if self.judging is not None else []
+        return [asyncio.create_task(job) for job in jobs]
+
     @property
     def runner(self) -> Runner | None:
         """The living runner; None while there is none."""
@@ -129,10 +143,7 @@ class Agent:
                 )
             )
         adopted = await self.supervision.begin(resumed)
-        if self.entry.record.kind != "node":
-            from ..diagnosis.judging import Judging  # slow to import: the runner comes first
-
-            self.judging = Judging(self.state, self.plan, self.emit)
+        self.judging = self._make_judging()
         from importlib.metadata import version  # slow to import: the runner comes first
 
         known = version("distui")
@@ -145,11 +156,7 @@ class Agent:
         if resumed and self.judging is not None:
             self.judging.resume()
         sampling = asyncio.create_task(self.sampling.run())
-        looks = [asyncio.create_task(one.run()) for one in (self.pulses, self.nccl_logs)]
-        if self.node == 0:
-            looks.append(asyncio.create_task(RasWatch(self).run()))
-        if self.judging is not None:
-            looks.append(asyncio.create_task(self.judging.run()))
+        looks = self._looks()
         if self.relay is not None:
             self.spawn(asyncio.create_task(self.relay.run(self._runner_socket)))
         await self.supervision.run()
