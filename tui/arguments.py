@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .cloud_arguments import cloud_options, cluster_verbs
+from .counts import count
 from .diagnose_arguments import bundle_verbs, diagnose_verb, dump_verb
 from .host_arguments import elsewhere, host_options
 
@@ -33,13 +34,6 @@ def _real(text: str, fits: Callable[[float], bool], refusal: str) -> float:
     if not fits(found):
         raise argparse.ArgumentTypeError(f"{text!r} {refusal}")
     return found
-
-
-def count(text: str) -> int:
-    """A number of things of an option. Raises ArgumentTypeError."""
-    if not text.isascii() or not text.isdecimal() or len(text) > 9:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number: write 0 or more, as in 3")
-    return int(text)
 
 
 def add_verbs(verbs: Verbs) -> None:

@@ -1,9 +1,11 @@
-"""What diagnose, dump, export and replay take. Imports nothing of distui."""
+"""What diagnose, dump, export and replay take. Imports nothing else of distui."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
+
+from .counts import count
 
 
 def diagnose_verb(verbs: Any) -> None:
@@ -30,7 +32,7 @@ def dump_verb(verbs: Any) -> None:
     verb.add_argument("run", nargs="?", metavar="RUN")
     verb.add_argument("what", choices=("stacks", "flight", "memory"))
     verb.add_argument(
-        "--rank", type=_count, action="append", default=[], metavar="N", help="only this rank; repeatable"
+        "--rank", type=count, action="append", default=[], metavar="N", help="only this rank; repeatable"
     )
     verb.add_argument("--raw", action="store_true", help="as each rank answered, not merged")
     verb.add_argument("--out", metavar="DIR", help="write each rank's answer into a file there, too")
@@ -41,12 +43,6 @@ def dump_verb(verbs: Any) -> None:
     verb.set_defaults(verb="dump:dump")
 
 
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or len(text) > 9:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number: write 0 or more, as in 3")
-    return int(text)
-
-
 def bundle_verbs(verbs: Any) -> None:
     """`distui export RUN FILE`, `distui replay FILE|RUN`."""
     summary = "a run as one file that another person opens with `distui replay`"
@@ -55,7 +51,7 @@ def bundle_verbs(verbs: Any) -> None:
     verb.add_argument("file", metavar="FILE", help="to be written, as in run.tar.gz")
     verb.add_argument(
         "--logs",
-        type=_count,
+        type=count,
         default=4,
         metavar="MiB",
         help="of the end of each log (default: 4; the first 256 KiB too)",

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from pathlib import Path
 
 import msgspec
 
 from ..runners import registry
 from ..runners.diagnosis.facts import Facts
 from ..runners.errors import NoSuchRunError, RunError
-from ..runners.logs.files import list_files
 from ..runners.state import RunState
 
 
@@ -45,32 +43,17 @@ def merged(documents: Iterable[bytes]) -> Facts | None:
     return merge(found)
 
 
-def log_paths(run: str) -> tuple[Path, list[str]]:
-    """The run's directory, and the logs of its newest attempt on this machine. Raises RunError."""
-    away = "the logs of this run are not on this machine: `distui diagnose FILE` reads them where they are"
-    try:
-        entry = registry.resolve(run)
-    except NoSuchRunError:  # of a source that keeps its runs elsewhere
-        raise RunError(away) from None
-    files = [file for file in list_files(entry.path) if file.attempt is not None]
-    newest = max((file.attempt or 0 for file in files), default=0)
-    chosen = [file.id for file in files if file.attempt == newest]
-    if not chosen:
-        raise RunError(away)
-    return entry.path, chosen
-
-
 def read_run(run: str, stop: threading.Event) -> Facts | None:
     """Facts from the logs of a run; None when it was stopped. Takes as long as reading them. Raises RunError."""
+    from ..runners.diagnosis import sources  # the rules take a while to load
     from ..runners.diagnosis.live import collect
-    from ..runners.diagnosis.reading import Reading, lines_of
 
-    folder, names = log_paths(run)
-    reading = Reading()
-    for name in names:
-        reading.open(name)
-        for lines in lines_of(folder / name):
-            if stop.is_set():
-                return None
-            reading.feed(lines)
-    return collect(reading)
+    away = "the logs of this run are not on this machine: `distui diagnose FILE` reads them where they are"
+    try:
+        files = sources.of_run(registry.resolve(run))
+    except NoSuchRunError:  # of a source that keeps its runs elsewhere
+        raise RunError(away) from None
+    if not files:
+        raise RunError(away)
+    reading = sources.read_all(files, stop.is_set)
+    return None if stop.is_set() else collect(reading)

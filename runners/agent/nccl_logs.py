@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Raw, structs
 
-from ..diagnosis import live
-from ..diagnosis.derived import derived, several_nodes
+from ..diagnosis import bugs, live
 from ..diagnosis.facts import Facts
 from ..diagnosis.reading import Reading
 from ..diagnosis.rules import book
 from ..diagnosis.verdict import Finding as Said
-from ..diagnosis.verdict import finding_of
+from ..diagnosis.verdict import finding_of, fired
 from ..logs.files import attempt_dir
 from ..model import Finding, FindingCleared, FindingRaised, NcclTick
 from .flood import Guard
@@ -75,13 +73,9 @@ class Told:
         return [self._raise(one)]
 
     def _said(self, reading: Reading) -> Iterator[Said]:
-        seen = derived(reading.statements, reading.tally) if reading.nccl_lines else {}
-        for entry in reading.tally.entries:
-            name = entry.rule.id
-            if name == "sock-bad-interface-hint" and several_nodes(reading.statements) is False:
-                continue
-            if entry.count or (name in seen and name not in ELSEWHERE):
-                yield finding_of(entry, seen.get(name, ""), reading)
+        for entry, seen in fired(reading):
+            if entry.count or entry.rule.id not in ELSEWHERE:
+                yield finding_of(entry, seen, reading)
 
     def _cause(self) -> bool:
         return any(one.role == "cause" and one.severity == "error" for one in self.raised.values())
@@ -165,12 +159,8 @@ class NcclLogs:
     def _failed(self, error: BaseException) -> None:
         """A bug in reading must not end the agent, and must be seen."""
         self._tails = None
-        traceback.print_exception(error)
-        text = f"the logs are read no further: {type(error).__name__}: {error}"
-        remedy = "the traceback stands in agent.log; please report it"
-        self._agent.emit(
-            FindingRaised(Finding("logs-unread", "warn", text, node=self._agent.node, remedy=remedy))
-        )
+        found = bugs.told(error, "logs-unread", "the logs are read no further", self._agent.node)
+        self._agent.emit(FindingRaised(found))
 
     # ---- turns
 

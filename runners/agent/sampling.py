@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-import traceback
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from ..diagnosis import bugs
 from ..model import (
     Event,
     Finding,
@@ -92,11 +92,8 @@ class Sampling:
         try:
             await self._sample()
         except Exception as error:  # noqa: BLE001
-            traceback.print_exc()
-            text = f"a sample failed: {type(error).__name__}: {error}"
-            self._raise(
-                "sampler-failed", "warn", text, "the traceback stands in agent.log; please report it"
-            )
+            found = bugs.told(error, "sampler-failed", "a sample failed")
+            self._raise(found.id, found.severity, found.text, found.remedy)
 
     async def stop(self, task: asyncio.Task[None]) -> None:
         task.cancel()

@@ -9,13 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from .recorder import Call, Key, Known, Member, place, read
-
-SIZED = frozenset(
-    {"all_reduce", "allreduce", "broadcast", "reduce", "_all_gather_base", "_reduce_scatter_base",
-     "all_gather_into_tensor", "reduce_scatter_tensor", "_reduce_oop", "_broadcast_oop"}
-)  # fmt: skip
-"""Collectives that every rank calls with inputs of one size; of others the sizes may differ rightly."""
+from .recorder import SIZED, Call, Key, Known, Member, place, read
 
 DEFAULT = "0"
 """Name of the group of all ranks."""

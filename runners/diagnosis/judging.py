@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from ...presets.plan import Plan
 from ..model import Event, Finding, FindingRaised, Pulse
 from ..state import RunState
 from ..telemetry import health
+from . import bugs
 from .detectors import KEPT, Detector, View, died, hang, memory, promises, starting, straggler
 from .detectors.arrivals import Arrivals
 from .detectors.curve import Curve, Point, room
@@ -88,10 +88,8 @@ class Judging:
         (failed,) = await asyncio.gather(look(), return_exceptions=True)
         if failed is None or (FAILED, None, None) in self._state.findings:
             return
-        traceback.print_exception(failed)
-        text = f"the detectors failed, and say less than they could: {type(failed).__name__}: {failed}"
-        remedy = "the traceback stands in agent.log; please report it"
-        self._emit(FindingRaised(Finding(FAILED, "warn", text, remedy=remedy)))
+        what = "the detectors failed, and say less than they could"
+        self._emit(FindingRaised(bugs.told(failed, FAILED, what)))
 
     def look(self, now: float | None = None) -> None:
         """One look; `now` in unix seconds, or this moment."""

@@ -7,6 +7,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ..errors import RunError
@@ -239,19 +240,18 @@ def lines_of(path: Path) -> Iterator[list[str]]:
     try:
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
             raise RunError(f"{path} is a directory: name the log files in it, as in {path}/*.log")
-        yield from _blocks(path, descriptor)
+        yield from lines_in(partial(os.read, descriptor, BLOCK), _Text(path).check)
     except OSError as error:
         raise RunError(_why(path, error)) from None
     finally:
         os.close(descriptor)
 
 
-def _blocks(path: Path, descriptor: int) -> Iterator[list[str]]:
-    rest, first, skipping = b"", True, False
-    while block := os.read(descriptor, BLOCK):
-        if first and _binary(block[:8192]):
-            raise RunError(f"{path} is no text: give the logs themselves, unpacked")
-        first = False
+def lines_in(read: Callable[[], bytes], check: Callable[[bytes], None]) -> Iterator[list[str]]:
+    """Lines of a text that `read` gives in blocks, b"" at its end; `check` sees each block before it is used."""
+    rest, skipping = b"", False
+    while block := read():
+        check(block)
         if skipping:  # the rest of a line whose beginning is in `rest`
             if (at := block.find(b"\n")) < 0:
                 continue
@@ -274,6 +274,18 @@ def decoded(data: bytes) -> list[str]:
     if len(data) > LONGEST and max(map(len, lines)) > LONGEST:
         return [line[:LONGEST] for line in lines]
     return lines
+
+
+class _Text:
+    """Whether a file is one, by how it begins."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._begun = path, False
+
+    def check(self, block: bytes) -> None:
+        if not self._begun and _binary(block[:8192]):
+            raise RunError(f"{self._path} is no text: give the logs themselves, unpacked")
+        self._begun = True
 
 
 def _binary(sample: bytes) -> bool:

@@ -7,6 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..inrank.collectives import completed
+
+SIZED = frozenset(
+    {"all_reduce", "allreduce", "broadcast", "reduce", "_all_gather_base", "_reduce_scatter_base",
+     "all_gather_into_tensor", "reduce_scatter_tensor", "_reduce_oop", "_broadcast_oop"}
+)  # fmt: skip
+"""Collectives that every rank calls with inputs of one size; of others the sizes may differ rightly."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
@@ -100,17 +108,12 @@ def _settled(entries: Iterable[Any]) -> Iterable[Any]:
     told = list(entries)
     for entry in told:
         if str(entry.get("profiling_name")).endswith(":coalesced"):
-            done[_numbers(entry)] = _completed(entry)
+            done[_numbers(entry)] = completed(entry)
     return [entry | {"retired": True} if done.get(_numbers(entry)) else entry for entry in told]
 
 
 def _numbers(entry: Any) -> tuple[Any, Any]:
     return entry.get("collective_seq_id"), entry.get("p2p_seq_id")
-
-
-def _completed(entry: Any) -> bool:
-    """gloo's entries stay "scheduled" for ever: that they are retired is what tells."""
-    return bool(entry.get("retired")) or entry.get("state") == "completed"
 
 
 def _names(entries: list[Any], config: Any, number: str) -> tuple[str, str]:
@@ -158,7 +161,7 @@ def _call(entry: Any) -> Call | None:
         sizes=",".join(str(size).replace(" ", "") for size in entry.get("input_sizes") or ()),
         site=_site(entry.get("frames") or ()),
         created=(_number(entry.get("time_created_ns")) or 0) / 1e9,
-        done=_completed(entry),
+        done=completed(entry),
     )
 
 

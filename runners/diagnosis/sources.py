@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from .. import registry
 from ..errors import RunError
 from ..logs import pieces
 from ..logs.files import list_files, parse_file_id, whole_id
-from .reading import BLOCK, LONGEST, Reading, lines_of
+from .reading import BLOCK, Reading, lines_in, lines_of
 
 Named = tuple[str, Path]
 """What a file is called in findings, and where it is."""
 PACKED = b"\x1f\x8b"
 
 
-def read_all(files: Iterable[Named]) -> Reading:
-    """Each file to its end, packed by gzip or not; pieces of one file follow one another. Raises RunError."""
+def read_all(files: Iterable[Named], stopped: Callable[[], bool] = bool) -> Reading:
+    """Each file to its end, packed by gzip or not; pieces of one file follow one another. Raises RunError.
+
+    `stopped` is asked at each block: once it says so, no more is read.
+    """
     reading, before = Reading(), ""
     for name, path in files:
         if name != before:
             reading.open(name)
         before = name
         for lines in packed_lines(path) if is_packed(path) else lines_of(path):
+            if stopped():
+                return reading
             reading.feed(lines)
     return reading
 
@@ -57,28 +63,13 @@ def is_packed(path: Path) -> bool:
 
 def packed_lines(path: Path) -> Iterator[list[str]]:
     """Lines of a text that gzip packed, some at a time; of a long one its beginning. Raises RunError."""
-    rest, skipping = b"", False
+
+    def check(block: bytes) -> None:
+        if b"\0" in block[:8192]:
+            raise RunError(f"{path} holds no text: give the logs themselves")
+
     try:
         with gzip.open(path) as file:
-            while block := file.read(BLOCK):
-                if b"\0" in block[:8192]:
-                    raise RunError(f"{path} holds no text: give the logs themselves")
-                if skipping:  # the rest of a line whose beginning was told
-                    _, newline, block = block.partition(b"\n")
-                    skipping = not newline
-                whole, newline, tail = block.rpartition(b"\n")
-                if newline:
-                    yield _decoded(rest + whole)
-                rest = tail if newline else rest + tail
-                if len(rest) > LONGEST:
-                    yield _decoded(rest)
-                    rest, skipping = b"", True
+            yield from lines_in(partial(file.read, BLOCK), check)
     except (OSError, EOFError, zlib.error) as error:
         raise RunError(f"{path} cannot be unpacked ({str(error).lower()}): have it copied again") from None
-    if rest:
-        yield _decoded(rest)
-
-
-def _decoded(data: bytes) -> list[str]:
-    lines = data.replace(b"\r\n", b"\n").decode("utf-8", "replace").split("\n")
-    return [line[:LONGEST] for line in lines]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -65,11 +65,9 @@ class Verdict:
 
 def judge(reading: Reading) -> Verdict:
     """Everything that was read, weighed."""
-    said = derived(reading.statements, reading.tally)
-    entries = [entry for entry in reading.tally.entries if entry.count or entry.rule.id in said]
-    if several_nodes(reading.statements) is False:
-        entries = [entry for entry in entries if entry.rule.id != "sock-bad-interface-hint"]
-    findings = {entry.rule.id: finding_of(entry, said.get(entry.rule.id, ""), reading) for entry in entries}
+    said = list(fired(reading))
+    entries = [entry for entry, _ in said]
+    findings = {entry.rule.id: finding_of(entry, seen, reading) for entry, seen in said}
     causes = [entry for entry in entries if findings[entry.rule.id].role == "cause"]
     first, order = _first_of(causes)
     head = None if first is None else findings[first.rule.id]
@@ -81,6 +79,16 @@ def judge(reading: Reading) -> Verdict:
         victims=tuple(one for one in rest if one.role == "symptom"),
         behind=behind(reading.tally.progress),
     )
+
+
+def fired(reading: Reading) -> Iterator[tuple[Entry, str]]:
+    """The rules that hold, each with what a derived one was seen by, else ""; in the order of the rules."""
+    seen = derived(reading.statements, reading.tally) if reading.nccl_lines else {}
+    alone = several_nodes(reading.statements) is False
+    for entry in reading.tally.entries:
+        name = entry.rule.id
+        if (entry.count or name in seen) and not (alone and name == "sock-bad-interface-hint"):
+            yield entry, seen.get(name, "")
 
 
 def _weight(one: Finding) -> tuple[int, int]:

@@ -108,7 +108,7 @@ def _shifted(pulse: Pulse, shift: float) -> Pulse:
     return structs.replace(
         pulse,
         at=pulse.at + shift,
-        last_step=None if pulse.last_step is None else pulse.last_step + shift,
+        last_step=_moved(pulse.last_step, shift),
         active=tuple(structs.replace(one, created=one.created + shift) for one in pulse.active),
         recent=tuple(structs.replace(one, created=one.created + shift) for one in pulse.recent),
     )

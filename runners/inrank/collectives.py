@@ -85,6 +85,21 @@ def inputs(sizes: list[list[int]], dtypes: list[str]) -> str:
     return " ".join(words)
 
 
+def completed(entry: dict[str, Any]) -> bool:
+    """Whether an entry of torch's is done. gloo's stay "scheduled" for ever: that they are retired is what tells."""
+    return bool(entry.get("retired")) or entry.get("state") == "completed"
+
+
+def members() -> list[tuple[str, tuple[int, ...], str]]:
+    """Name, global ranks and backends of each process group: the recorders know only the ranks of NCCL's."""
+    world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
+    found = []
+    for group, name in list(getattr(world, "pg_names", {}).items()):
+        ranks = tuple(sorted(world.pg_group_ranks.get(group, ())))
+        found.append((str(name), ranks, str(world.pg_backend_config.get(group, ""))))
+    return found
+
+
 class _Recorder:
     """One of torch's flight recorders, and what is remembered of its groups from one look to the next."""
 
@@ -137,7 +152,7 @@ class _Recorder:
         found = dumped(self._dump, sites)
         coalesced: dict[tuple[Any, Any, Any], bool] = {}
         for entry in reversed(found):
-            entry["done"] = bool(entry.get("retired")) or entry.get("state") == "completed"
+            entry["done"] = completed(entry)
             # The members of a coalesced call have no events, and are never retired: the call itself tells.
             key = (entry["pg_id"], entry["collective_seq_id"], entry["p2p_seq_id"])
             if entry["profiling_name"].endswith(":coalesced"):
@@ -264,14 +279,10 @@ class Collectives:
         }
 
     def _learn_names(self) -> None:
-        """Which ranks a group has: the recorder knows only of NCCL's."""
-        world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
         self._names.clear()
         self._mixed.clear()
-        for group, name in list(getattr(world, "pg_names", {}).items()):
-            ranks = tuple(sorted(world.pg_group_ranks.get(group, ())))  # type: ignore[union-attr]
+        for name, ranks, backends in members():
             # That the default group has all of them is known, and would be said by each of them every time.
-            self._names[str(name)] = () if name == DEFAULT else ranks
-            backends = str(world.pg_backend_config.get(group, ""))  # type: ignore[union-attr]
+            self._names[name] = () if name == DEFAULT else ranks
             if "nccl" in backends and "gloo" in backends:
-                self._mixed.append(str(name))
+                self._mixed.append(name)

@@ -8,10 +8,6 @@ import os
 import sys
 from typing import Any
 
-from .dumps import flight as flight
-from .dumps import memory as memory
-from .dumps import record as record
-
 SONAME = "libnccl.so.2"
 _UNSET = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV"}
 """What a variable goes back to that had no value; to take it away would not be safe while NCCL reads."""

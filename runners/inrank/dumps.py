@@ -28,7 +28,8 @@ def flight(newest: int = 128) -> str:
     # to look would fix the recorder's settings before the script has made its own
     if not getattr(distributed, "is_initialized", bool)():
         raise RuntimeError("there is no process group yet, and so no flight recorder")
-    found, members = [], _members()
+    found: list[dict[str, Any]] = []
+    members = {name: ranks for name, ranks, _ in collectives.members()}
     for kind in kinds:
         dump = getattr(core, "_dump_%s_trace" % kind)
         told = dict(pickle.loads(dump(False, False, False)), kind=kind)  # our own process wrote it
@@ -38,34 +39,20 @@ def flight(newest: int = 128) -> str:
     return json.dumps({"recorders": found, "members": members}, default=str)
 
 
-def _members() -> dict[str, list[int]]:
-    """Global ranks of each process group, by its name: the recorders know only of NCCL's."""
-    world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
-    return {
-        str(name): sorted(world.pg_group_ranks.get(group, ()))  # type: ignore[union-attr]
-        for group, name in list(getattr(world, "pg_names", {}).items())
-    }
-
-
 def _wanted(entries: list[dict[str, Any]], newest: int) -> list[dict[str, Any]]:
     left: dict[Any, int] = {}
     kept = []
     for place, entry in enumerate(reversed(entries)):
         group = entry.get("pg_id")
         left[group] = left.get(group, 8) - 1
-        if place < newest or left[group] >= 0 or not _completed(entry):
+        if place < newest or left[group] >= 0 or not collectives.completed(entry):
             kept.append(entry)
     return kept[::-1]
 
 
-def _completed(entry: dict[str, Any]) -> bool:
-    """gloo's entries stay "scheduled" for ever: that they are retired is what tells."""
-    return bool(entry.get("retired")) or entry.get("state") == "completed"
-
-
-def _lives(entry: dict[str, Any], members: dict[str, list[int]]) -> bool:
+def _lives(entry: dict[str, Any], members: dict[str, tuple[int, ...]]) -> bool:
     """What a group left behind that was destroyed waits for nobody."""
-    return not members or _completed(entry) or str(entry["process_group"][0]) in members
+    return not members or collectives.completed(entry) or str(entry["process_group"][0]) in members
 
 
 _BRIEF = (

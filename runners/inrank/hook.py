@@ -21,7 +21,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from . import debug, leaving, pulse, quiet, traces
+from . import debug, dumps, leaving, pulse, quiet, traces
 from .control import accept_forever, listen, request_in
 
 MISTAKES = (OSError, RuntimeError, AttributeError, ImportError, ValueError, LookupError, TypeError)
@@ -86,9 +86,9 @@ class Hook:
             "c10d": lambda request: self.levels.set_c10d(request["level"], request.get("lasting", True)),
             "back": lambda request: self.levels.back(),
             "stacks": lambda request: {"text": stacks()},
-            "flight": lambda request: {"text": debug.flight()},
-            "memory": lambda request: {"text": debug.memory()},
-            "record": lambda request: {"text": debug.record()},
+            "flight": lambda request: {"text": dumps.flight()},
+            "memory": lambda request: {"text": dumps.memory()},
+            "record": lambda request: {"text": dumps.record()},
             "leave": lambda request: self._leaving.soon(),
         }
         os.register_at_fork(after_in_child=self._leave_to_parent)

@@ -1,10 +1,11 @@
-"""The memory cgroup of this process: its limit and how often the kernel killed in it. Versions 1 and 2."""
+"""Where the cgroups of a process are; of the own one its memory limit and OOM kills. Versions 1 and 2, cgroups(7)."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from .proc import KeptFile, number_after
+from .proc import KeptFile, number_after, read_once
 
 UNLIMITED = 1 << 60
 """Version 1 says "no limit" by a number near 2^63; no machine has this many bytes."""
@@ -26,32 +27,30 @@ class Cgroup:
 
 def _files(root: Path) -> tuple[list[Path], Path | None]:
     """The limit files from the own cgroup upwards, and the file that counts OOM kills."""
-    own = _own(root)
-    unified, v1 = root / "sys/fs/cgroup", root / "sys/fs/cgroup/memory"
-    if "memory" in own and v1.is_dir():
-        return _chain(v1, own["memory"], "memory.limit_in_bytes", "memory.oom_control")
-    if "" in own:
-        return _chain(unified, own[""], "memory.max", "memory.events")
-    return [], None
+    chain = levels(root, "self", "memory")
+    limits = [level / name for level in chain for name in ("memory.limit_in_bytes", "memory.max")]
+    events = [level / name for level in chain for name in ("memory.oom_control", "memory.events")]
+    return [file for file in limits if file.exists()], next(filter(Path.exists, events), None)
 
 
-def _own(root: Path) -> dict[str, str]:
-    """Path by controller from /proc/self/cgroup, "" for version 2; see cgroups(7)."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return {}
-    parts = [line.split(":", 2) for line in lines]
-    return {name: part[2] for part in parts if len(part) == 3 for name in part[1].split(",")}
+def levels(root: Path, pid: int | str, controller: str) -> list[Path]:
+    """The folders of a process's cgroup and of those above it, nearest first; [] where it is in none."""
+    return above(root, read_once(f"{root}/proc/{pid}/cgroup") or b"", controller)
 
 
-def _chain(mount: Path, path: str, limit: str, events: str) -> tuple[list[Path], Path | None]:
-    own = mount / path.lstrip("/")
-    if not own.is_dir():  # in a container whose mount shows only its own part
-        own = mount
-    levels = [level for level in (own, *own.parents) if level.is_relative_to(mount)]
-    counted = next((level / events for level in levels if (level / events).exists()), None)
-    return [level / limit for level in levels if (level / limit).exists()], counted
+def above(root: Path, told: bytes, controller: str) -> list[Path]:
+    """`told`: what /proc/<pid>/cgroup holds."""
+    parts = [line.split(":", 2) for line in os.fsdecode(told).splitlines()]
+    own = {name: part[2] for part in parts if len(part) == 3 for name in part[1].split(",")}
+    mount, path = root / "sys/fs/cgroup" / controller, own.get(controller)
+    if path is None or not mount.is_dir():
+        mount, path = root / "sys/fs/cgroup", own.get("")
+    if path is None or not mount.is_dir():
+        return []
+    start = mount / path.lstrip("/")
+    if not start.is_dir():  # in a container whose mount shows only its own part
+        start = mount
+    return [level for level in (start, *start.parents) if level.is_relative_to(mount)]
 
 
 def _limit(data: bytes | None) -> int | None:

@@ -6,38 +6,18 @@ import os
 from pathlib import Path
 
 from ..spans import runs
-from .proc import KeptFile, number_after, read_once
+from .cgroup import UNLIMITED, above, levels
+from .proc import KeptFile, number_after
 
 FILE_CACHE = (b"\nactive_file ", b"\ninactive_file ", b"\nslab_reclaimable ")
 FILE_CACHE_V1 = (b"\ntotal_active_file ", b"\ntotal_inactive_file ")
-
-
-def levels(root: Path, pid: int | str, controller: str) -> list[Path]:
-    """The folders of a process's cgroup and of those above it, nearest first; [] where it is in none."""
-    return _above(root, read_once(f"{root}/proc/{pid}/cgroup") or b"", controller)
-
-
-def _above(root: Path, told: bytes, controller: str) -> list[Path]:
-    """`told`: what /proc/<pid>/cgroup holds."""
-    parts = [line.split(":", 2) for line in os.fsdecode(told).splitlines()]
-    own = {name: part[2] for part in parts if len(part) == 3 for name in part[1].split(",")}
-    mount, path = root / "sys/fs/cgroup" / controller, own.get(controller)
-    if path is None or not mount.is_dir():
-        mount, path = root / "sys/fs/cgroup", own.get("")
-    if path is None or not mount.is_dir():
-        return []
-    start = mount / path.lstrip("/")
-    if not start.is_dir():  # in a container whose mount shows only its own part
-        start = mount
-    return [level for level in (start, *start.parents) if level.is_relative_to(mount)]
 
 
 class MemoryUse:
     """Bytes that count against the tightest memory limit above this process, page cache left out."""
 
     def __init__(self, root: Path = Path("/")) -> None:
-        above = levels(root, "self", "memory")
-        self._levels = [_Memory(level) for level in above if _Memory.there(level)]
+        self._levels = [_Memory(level) for level in levels(root, "self", "memory") if _Memory.there(level)]
 
     def read(self) -> int | None:
         """Bytes now; None where no level has a limit, or where the kernel does not tell."""
@@ -63,7 +43,7 @@ class _Memory:
 
     def limit(self) -> int | None:
         text = (self._limit.read() or b"").strip()
-        return int(text) if text.isdigit() and int(text) < 1 << 60 else None
+        return int(text) if text.isdigit() and int(text) < UNLIMITED else None
 
     def used(self) -> int | None:
         text, stat = (self._used.read() or b"").strip(), self._stat.read()
@@ -102,10 +82,8 @@ class Limits:
         if told == self._told:
             return
         self._told, self._before = told, {}
-        above = _above(self._root, told, "cpu")
-        self._stats = [
-            KeptFile(str(level / "cpu.stat")) for level in above if (level / "cpu.stat").exists()
-        ]
+        files = [level / "cpu.stat" for level in above(self._root, told, "cpu")]
+        self._stats = [KeptFile(str(file)) for file in files if file.exists()]
 
     def _share(self, index: int, file: KeptFile) -> float | None:
         stat = b"\n" + (file.read() or b"")

@@ -206,15 +206,12 @@ def finding(
     waiting = f"{naming.ranks_text(victims)} {naming.verb(victims, 'waits', 'wait')}" if victims else ""
     where = f" in {naming.call_text(nearest[0].call)}" if nearest else ""
     it = naming.verb(ranks, "it", "them")
-    nodes = naming.nodes_of(view.state, ranks)
     return Finding(
         id=said.id,
         severity=said.severity,
         text=f"{who} {does}" + (f"; {waiting} for {it}{where}" if waiting else ""),
         role="cause" if said.severity != "info" else "fact",
-        rank=ranks[0],
-        ranks=tuple(ranks) if len(ranks) > 1 else (),
-        node=nodes[0] if len(nodes) == 1 else None,
+        **naming.about(view.state, ranks),
         remedy=said.remedy.format(rank=ranks[0]),
         evidence=tuple(evidence(view, ranks, said, leading, nearest)),
         since=min((one.since for one in leading), default=None),

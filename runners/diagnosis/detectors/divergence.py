@@ -6,12 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ...model import Collective, Pulse
+from .. import recorder
 
-SIZED = frozenset(
-    {"all_reduce", "allreduce", "broadcast", "reduce", "_all_gather_base", "_reduce_scatter_base", "all_gather",
-     "all_gather_into_tensor", "reduce_scatter_tensor", "reduce_scatter", "_reduce_oop", "_broadcast_oop"}
-)  # fmt: skip
-"""Collectives that every rank calls with inputs of one size; of others the sizes may differ rightly."""
+SIZED = recorder.SIZED | {"all_gather", "reduce_scatter"}
+"""Where ranks wait for each other, other sizes in the lists of these are a sign as well."""
 
 
 class Split(NamedTuple):

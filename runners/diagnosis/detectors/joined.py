@@ -43,10 +43,8 @@ def mismatch(view: View, meeting: Meeting, *, sites: bool) -> Finding | None:
     if skipped is not None:
         site = f" of {naming.site_text(skipped.sites[0])}" if skipped.sites else ""
         text = f"{naming.who(view.state, few)} skipped {naming.call_text(skipped)}{site}: {text}"
-    nodes = naming.nodes_of(view.state, few)
     return Finding(
-        "hang-mismatch", "error", text, rank=few[0], ranks=few if len(few) > 1 else (),
-        node=nodes[0] if len(nodes) == 1 else None, remedy=ALIGN, since=meeting.since,
+        "hang-mismatch", "error", text, **naming.about(view.state, few), remedy=ALIGN, since=meeting.since,
         evidence=tuple(_variants(view, found, meeting)),
     )  # fmt: skip
 
@@ -94,14 +92,13 @@ def left_out(view: View, rank: int, meeting: Meeting) -> Finding | None:
     apart = _apart(view, meeting.spot.key.name, rank, other)
     if apart is None or not (apart.skipped and apart.exact):
         return None
-    nodes = naming.nodes_of(view.state, [rank])
     site = f" of {naming.site_text(apart.theirs.sites[0])}" if apart.theirs.sites else ""
     ranks = meeting.ranks
     return Finding(
         "hang-mismatch", "error",
         f"{naming.who(view.state, [rank])} skipped {naming.call_text(apart.theirs)}{site}; "
         f"{naming.ranks_text(ranks)} {naming.verb(ranks, 'waits', 'wait')} for it in {naming.call_text(meeting.call)}",
-        rank=rank, node=nodes[0] if nodes else None, remedy=ALIGN, since=meeting.since,
+        **naming.about(view.state, [rank]), remedy=ALIGN, since=meeting.since,
         evidence=(
             culprits.waiting_text(view, meeting),
             f"at #{apart.mine.seq} rank {rank} called {_brief(apart.mine)}, rank {other} {_brief(apart.theirs)}",
@@ -114,14 +111,12 @@ def elsewhere(view: View, meeting: Meeting, others: Sequence[Meeting]) -> Findin
     if not others or meeting.spot.op in P2P:
         return None
     near, ranks = others[0], meeting.ranks
-    nodes = naming.nodes_of(view.state, ranks)
     text = (
         f"{naming.who(view.state, ranks)} {naming.verb(ranks, 'is', 'are')} in {_brief(meeting.call)} where "
         f"{naming.ranks_text(near.ranks)} {naming.verb(near.ranks, 'is', 'are')} in {naming.call_text(near.call)}"
     )
     return Finding(
-        "hang-mismatch", "error", text, rank=ranks[0], ranks=ranks if len(ranks) > 1 else (),
-        node=nodes[0] if len(nodes) == 1 else None, remedy=ALIGN, since=near.since,
+        "hang-mismatch", "error", text, **naming.about(view.state, ranks), remedy=ALIGN, since=near.since,
         evidence=tuple(culprits.waiting_text(view, one) for one in (*others[:3], meeting)),
     )  # fmt: skip
 
@@ -132,10 +127,9 @@ def circle(view: View, meetings: Sequence[Meeting]) -> Finding:
         f"{naming.ranks_text(one.ranks)} in {naming.call_text(one.call)} of {one.desc}" for one in meetings
     ]
     ranks = tuple(sorted({rank for one in meetings for rank in one.waits}))
-    nodes = naming.nodes_of(view.state, ranks)
     return Finding(
         "hang-mismatch", "error", f"ranks wait for each other: {'; '.join(told[:4])}" + " …" * (len(told) > 4),
-        rank=ranks[0], ranks=ranks, node=nodes[0] if len(nodes) == 1 else None,
+        **naming.about(view.state, ranks),
         remedy="let every rank call the collectives of its groups in the same order",
         evidence=tuple(culprits.waiting_text(view, one) for one in meetings[:4]),
         since=min(one.since for one in meetings),
@@ -202,12 +196,11 @@ def spinning(view: View, meeting: Meeting) -> Finding | None:
     if meeting.age < SPINS_S or len(known) != len(meeting.waits) or not all(map(_spins, known)):
         return None
     ranks = meeting.ranks
-    nodes = naming.nodes_of(view.state, ranks)
     return Finding(
         "hang-collective", "error",
         f"{naming.who(view.state, ranks)} have all joined {naming.call_text(meeting.call)} and it does not end: "
         "their GPUs only wait",
-        rank=ranks[0], ranks=ranks, node=nodes[0] if len(nodes) == 1 else None, since=meeting.since,
+        **naming.about(view.state, ranks), since=meeting.since,
         remedy="look at what NCCL says (NCCL screen, NCCL_DEBUG=INFO): a transport that lost its way, "
         "or one slow or broken link; NCCL_P2P_DISABLE=1 or NCCL_IB_DISABLE=1 for one run tells which",
         evidence=(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from typing import TypedDict
 
 from ...model import Collective, Site
 from ...spans import spans
@@ -32,6 +33,24 @@ def host(state: RunState, node: int) -> str:
 def nodes_of(state: RunState, ranks: Iterable[int]) -> list[int]:
     """Numbers of the nodes that some ranks are on."""
     return sorted({state.ranks[rank].place.node for rank in ranks if rank in state.ranks})
+
+
+class About(TypedDict):
+    """Whom a finding is about: its fields of these names."""
+
+    rank: int
+    ranks: tuple[int, ...]
+    node: int | None
+
+
+def about(state: RunState, ranks: Sequence[int]) -> About:
+    """Some ranks as a finding names them: the first, all where there are several, and their node where it is one."""
+    nodes = nodes_of(state, ranks)
+    return {
+        "rank": ranks[0],
+        "ranks": tuple(ranks) if len(ranks) > 1 else (),
+        "node": nodes[0] if len(nodes) == 1 else None,
+    }
 
 
 def several(state: RunState) -> bool:

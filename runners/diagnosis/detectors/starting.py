@@ -118,8 +118,6 @@ def _unreachable(view: View, remote: str, comers: Sequence[Comer], ranks: tuple[
 
 def _sizes(view: View, there: Sequence[Comer]) -> Finding | None:
     """World sizes that differ, or a rank beyond its own."""
-    if not any(comer.waited >= WAIT_S for comer in there):
-        return None
     told = {rank: size for rank, pulses in view.history.items() if (size := pulses[-1].world_size)}
     groups = _grouped(told)
     if len(groups) > 1:
@@ -271,10 +269,9 @@ def _finding(
     view: View, known: str, ranks: Sequence[int], text: str, remedy: str, there: Sequence[Comer],
     said: Iterable[str], severity: str = "error",
 ) -> Finding:  # fmt: skip
-    nodes = naming.nodes_of(view.state, ranks)
     wait = sorted(comer.rank for comer in there)
     return Finding(
-        known, severity, text, role="cause" if severity != "info" else "fact", rank=ranks[0],
-        ranks=tuple(ranks) if len(ranks) > 1 else (), node=nodes[0] if len(nodes) == 1 else None, remedy=remedy,
+        known, severity, text, role="cause" if severity != "info" else "fact",
+        **naming.about(view.state, ranks), remedy=remedy,
         evidence=(*said, f"{naming.who(view.state, wait)} {naming.verb(wait, 'is', 'are')} in {there[0].op}"),
     )  # fmt: skip
