@@ -7,7 +7,7 @@ with one of a good pair: who is bad in both is the culprit; where both are good 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -125,8 +125,9 @@ def verdict(first: Sequence[Result], second: Sequence[Result]) -> Verdict:
     for member in sorted(everyone - cleared):
         found = [how for members, how in bad if member in members]
         if len(found) > 1:
-            nodes[member] = _worst(found)
-    links = {members: how for members, how in bad if not nodes.keys() & set(members)}
+            # Who did reduce with somebody is not dead: where it did not, the other may be.
+            nodes[member] = _worst([how for how in found if how != "dead"] or found)
+    links = {members: how for members, how in bad if not _explained(members, how, nodes)}
     return Verdict(
         nodes,
         {
@@ -135,6 +136,11 @@ def verdict(first: Sequence[Result], second: Sequence[Result]) -> Verdict:
             if not any(set(other) < set(members) for other in links)  # a pair says more than its triple
         },
     )
+
+
+def _explained(members: Members, how: State, nodes: Mapping[int, State]) -> bool:
+    """Whether one of a group is known to be as bad as the group was."""
+    return any(STATES.index(nodes.get(member, "good")) >= STATES.index(how) for member in members)
 
 
 def _worst(states: Iterable[State]) -> State:

@@ -10,6 +10,20 @@ from .view import View
 
 LONG_S = 12.0
 """Seconds without processor time."""
+START = (
+    "start the others with the same MASTER_ADDR and MASTER_PORT, or give WORLD_SIZE the number of ranks that there are; "
+    "`distui launch` sets them all"
+)
+
+
+def beyond(view: View, size: int) -> str:
+    """That ranks were told of more ranks than the run has, a phrase; "" where they were not."""
+    there = view.state.attempts[-1].world_size if view.state.attempts else size
+    return f"WORLD_SIZE is {size}, this run has {_ranks(there)}" if there < size else ""
+
+
+def _ranks(count: int) -> str:
+    return "1 rank" if count == 1 else f"{count} ranks"
 
 
 def find(view: View) -> list[Finding]:
@@ -43,17 +57,16 @@ def _waits(view: View, rank: int, pulses: Sequence[Pulse], there: int) -> bool:
 
 
 def _told(view: View, rank: int, pulse: Pulse, there: int, began: float) -> Finding:
-    ranks = "1 rank" if there == 1 else f"{there} ranks"
     who = naming.who(view.state, (rank,))
     return Finding(
         id="start-waiting",
         severity="info",
-        text=f"{who} was told of WORLD_SIZE {pulse.world_size}, this run has {ranks}: it may wait for the others",
+        text=f"{who} was told of WORLD_SIZE {pulse.world_size}, this run has {_ranks(there)}: "
+        "it may wait for the others",
         role="fact",
         rank=rank,
         node=view.state.ranks[rank].place.node,
-        remedy="start the others with the same MASTER_ADDR and MASTER_PORT, or give WORLD_SIZE the number of ranks "
-        "that there are; `distui launch` sets them all",
+        remedy=START,
         evidence=(
             f"its environment says WORLD_SIZE={pulse.world_size}, MASTER_ADDR:MASTER_PORT {pulse.master or 'n/a'}",
             f"pid {pulse.pid} uses no processor time",

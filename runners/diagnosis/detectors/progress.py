@@ -123,9 +123,9 @@ def _asleep(pulses: Sequence[Pulse]) -> float:
 
 
 def still_since(pulses: Sequence[Pulse]) -> float:
-    """Unix time of the first look that found the stack of the newest; nothing has grown since."""
+    """Unix time of the first look with the stack of the newest, or with none since when it idles; nothing has grown."""
     newest = pulses[-1]
-    same = _trail(pulses, lambda one: one.stack == newest.stack)
+    same = _trail(pulses, lambda one: one.stack == newest.stack or (not one.stack and _idled(one, newest)))
     if works(same[0], newest):
         same = _trail(same, lambda one: not works(one, newest))
     return same[0].at
@@ -136,6 +136,12 @@ def _deep(pulses: Sequence[Pulse]) -> bool:
     first, last = pulses[-3], pulses[-1]
     used = _share(first.cpu_s, last.cpu_s, first, last)
     return used is not None and used <= ASLEEP_SHARE and last.state != "D"
+
+
+def _idled(before: Pulse, after: Pulse) -> bool:
+    """Whether the process used next to no processor time in between."""
+    used = _share(before.process_s, after.process_s, before, after)
+    return used is not None and used <= DOZES_SHARE
 
 
 def works(before: Pulse, after: Pulse) -> bool:

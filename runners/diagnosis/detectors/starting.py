@@ -224,14 +224,16 @@ def _waiting(view: View, there: Sequence[Comer]) -> list[Finding]:
         return []
     first = next(comer for comer in there if comer.rank == ranks[0])
     absent = sorted(set(range(_expected(view))) - {comer.rank for comer in there})
+    short = alone.beyond(view, _expected(view))
     if not absent or first.op != "init_process_group":
         text = f"{naming.who(view.state, ranks)} {naming.verb(ranks, 'waits', 'wait')} in {first.op} for the others"
     else:
         wait = f"{naming.verb(ranks, 'waits', 'wait')} in {first.op}"
         missing = f"{naming.who(view.state, absent)} {naming.verb(absent, 'is', 'are')} not there yet"
         text = f"{naming.who(view.state, ranks)} {wait}; {missing}"
-    said = list(_reasons(view, absent))
-    return [_finding(view, "start-waiting", ranks, text, _NOTHING, there, said, severity="info")]
+    said = [*([short] if short else []), *_reasons(view, absent)]
+    remedy = alone.START if short else _NOTHING
+    return [_finding(view, "start-waiting", ranks, text, remedy, there, said, severity="info")]
 
 
 _NOTHING = "nothing, if they still import or load; else look at the logs of the ranks that are not there"

@@ -53,13 +53,13 @@ def _node(
     names: Sequence[str], member: int, how: State, results: Sequence[Result], reference: float | None
 ) -> Finding:
     name = names[member]
-    tried = [one for one in results if member in one.members]
+    tried = [one for one in results if member in one.members and (one.bandwidth is None) == (how == "dead")]
     partners = ", ".join(names[other] for one in tried for other in one.members if other != member)
     id_, severity = NODE[how]
     text = {
         "dead": sentence(f"{name} could reduce with nobody it was paired with ({partners}): {_why(tried)}"),
-        "wrong": f"{name} gets wrong sums with everybody it was paired with ({partners}).",
-        "slow": f"{name} is slow with everybody it was paired with ({partners}).",
+        "wrong": f"{name} gets wrong sums with everybody it could reduce with ({partners}).",
+        "slow": f"{name} is slow with everybody it could reduce with ({partners}).",
     }[how]
     return Finding(
         id=id_, severity=severity, where=name, value=_value(tried[-1], reference), text=text,

@@ -118,6 +118,16 @@ def test_two_bad_nodes_among_many() -> None:
     assert rounds(6, world({2: dead, 3: dead}))[2] == Verdict({2: "dead", 3: "dead"}, {})
 
 
+def test_who_could_reduce_with_somebody_is_not_dead() -> None:
+    """Node 3's partners: 2, who is dead, and 1, with whom it is slow."""
+    first, second, said = rounds(4, world({2: dead, 3: slow}))
+    assert said == Verdict({2: "dead", 3: "slow"}, {})
+    _, found = checks.check(["a", "b", "c", "d"], first, second)
+    assert (found.id, found.text) == ("D-PAIR-SLOW", "d is slow with everybody it could reduce with (b).")
+    first, second = [good((0, 1)), dead((2, 3))], [good((2, 0)), slow((3, 1))]
+    assert verdict(first, second) == Verdict({3: "slow"}, {(2, 3): "dead"})
+
+
 def test_where_no_pair_worked_others_are_made() -> None:
     """Nodes 0 and 2 of four are dead: each pair of the first round has one of them."""
     assert rounds(4, world({0: dead, 2: dead}))[2] == Verdict({0: "dead", 2: "dead"}, {})

@@ -96,6 +96,12 @@ def series(
     return tuple(found)
 
 
+def coming(rank: int, *, size: str = "4", master: str = "gpu-a:29500", **more: object) -> tuple[Pulse, ...]:
+    """A rank in init_process_group."""
+    values: dict[str, object] = {"step": 0, "groups": (), "world_size": size, "master": master, **more}
+    return series(rank, IN_INIT, **values)  # type: ignore[arg-type]
+
+
 def waiting(
     rank: int, *calls: Collective, stack: Sequence[Site] = IN_ALL_REDUCE, **more: object
 ) -> tuple[Pulse, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .hang_rig import Made, only, series
+from .hang_rig import Made, coming, only, series
 
 
 def command(size: str | None, ranks: int = 1, **more: object) -> Made:
@@ -36,3 +36,15 @@ def test_one_with_a_hook_has_a_stack_that_tells_more() -> None:
     made = command("4")
     made.state.ranks[0].hook = "armed"
     assert made.start() == []
+
+
+def test_who_idled_before_its_stack_was_seen_has_waited_as_long() -> None:
+    for others, said in ((0.0, True), (0.5, False)):
+        made = command("4", others=others)
+        before = made.history[0]
+        seen = coming(0, hook=False, others=others)[-2:]
+        made.add((*before[:-2], *seen))
+        made.state.ranks[0].hook = None
+        found = made.start()
+        assert bool(found) is said
+        assert all("rank 0 waits in init_process_group" in one.text for one in found)

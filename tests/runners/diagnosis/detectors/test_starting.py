@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from distui.runners.model import Pulse, Site, Stall
+from distui.runners.model import Site, Stall
 
-from .hang_rig import IN_INIT, IN_NEW_GROUP, LOAD, NOW, PYTHON, Made, only, quiet, series, waiting
-
-
-def coming(rank: int, *, size: str = "4", master: str = "gpu-a:29500", **more: object) -> tuple[Pulse, ...]:
-    """A rank in init_process_group."""
-    values: dict[str, object] = {"step": 0, "groups": (), "world_size": size, "master": master, **more}
-    return series(rank, IN_INIT, **values)  # type: ignore[arg-type]
+from .hang_rig import IN_NEW_GROUP, LOAD, NOW, PYTHON, Made, coming, only, quiet, series, waiting
 
 
 def syn(remote: str) -> tuple[Stall, ...]:
@@ -123,7 +117,10 @@ def test_ranks_that_were_never_started() -> None:
     made = Made(ranks=2).add(coming(0), coming(1))
     found = only(made.start())
     assert found.text == "ranks 0, 1 wait in init_process_group; ranks 2, 3 are not there yet"
-    assert found.evidence[0] == "ranks 2, 3: no such rank was started here"
+    assert found.evidence[:2] == (
+        "WORLD_SIZE is 4, this run has 2 ranks", "ranks 2, 3: no such rank was started here",
+    )  # fmt: skip
+    assert found.remedy.startswith("start the others")
 
 
 def test_a_rank_that_ended_before_it_came() -> None:
