@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import to_builtins
@@ -10,19 +11,26 @@ from ..model import Finding, LinkState, RankPhase
 from ..spans import spans
 from ..state import RunState
 
-ORDER = ("error", "warn", "info")
-ROLES = ("cause", "hint", "symptom", "fact")
+GRAVITY = {"error": 0, "warn": 1, "info": 2}
+ROLES = {"cause": 0, "hint": 1, "symptom": 2, "fact": 3}
+NO_VERDICT = "hang-no-verdict"
+"""Of the findings that are no alarm, the one that a user waits for."""
 
 
 def standing(state: RunState) -> list[Finding]:
     """The findings that hold, the worst first."""
+    return worst_first(state.findings.values())
 
-    def weight(one: Finding) -> tuple[int, int, float]:
-        severity = ORDER.index(one.severity) if one.severity in ORDER else len(ORDER)
-        role = ROLES.index(one.role) if one.role in ROLES else len(ROLES)
-        return severity, role, one.since or 0.0
 
-    return sorted(state.findings.values(), key=weight)
+def worst_first(found: Iterable[Finding]) -> list[Finding]:
+    """By severity, then causes before hints before symptoms; the earlier ones first."""
+    return sorted(found, key=_order)
+
+
+def _order(one: Finding) -> tuple[int, bool, int, float]:
+    gravity = GRAVITY.get(one.severity, 1)
+    since = float("inf") if one.since is None else one.since
+    return gravity, one.id != NO_VERDICT, ROLES.get(one.role, 4), since
 
 
 def missing(state: RunState, logs: int) -> list[str]:

@@ -123,6 +123,7 @@ def prepare(group: Group, version: tuple[int, int]) -> tuple[Any, Any, list[str]
             meet(args, group.plan)
         elif args.standalone:
             alone(args)
+        args.log_dir = os.devnull  # ours takes its place, and torch would leave an empty folder in /tmp
         config, command, command_args = torchrun.config_from_args(args)
     except SystemExit:
         raise ValueError("torchrun refused the arguments: %s" % last_line(said.getvalue())) from None

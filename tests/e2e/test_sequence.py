@@ -28,7 +28,7 @@ def training(world: World, script: str) -> Run:
     return world.run("launch", "ddp", *options, "--", str(EXAMPLES / path), *args, "--step-delay", "0.02")
 
 
-@pytest.mark.parametrize("script", ["chargpt", "plain"])
+@pytest.mark.parametrize("script", [pytest.param("chargpt", marks=pytest.mark.long), "plain"])
 def test_launch_look_toggle_restart_kill_adopt_stop(world: World, script: str) -> None:
     run = training(world, script).healthy()
     first = run.status()
@@ -144,12 +144,15 @@ def environment(pid: int) -> dict[str, str]:
 def test_single_process_to_its_end_and_what_remains(world: World) -> None:
     """A run that ends by itself: outcome, exit codes, and a record that stays readable without an agent."""
     script = world.script("short.py", "import torch\nprint('hello', torch.ones(2).sum().item())\n")
-    run = world.run("launch", "single", "--", script)
+    temporary = world.work / "tmp"
+    temporary.mkdir()
+    run = world.run("launch", "single", "--", script, env={"TMPDIR": str(temporary)})
     assert run.wait("done") == 0
     status = run.eventually(lambda status: status["state"] == "succeeded")
     assert status["ranks"][0]["exit_code"] == 0
     assert until(lambda: not alive(run.agent_pid()), 20), "an agent with nothing to do leaves"
     assert list(world.sockets.iterdir()) == [], "and takes the sockets of the run with it"
+    assert list(temporary.iterdir()) == [], "nor is anything left among the temporary files"
     assert "hello 2.0" in run.distui("logs").fine().out
     listed = json.loads(world.distui("ls", "--json").fine().out)
     assert [(one["name"], one["state"]) for one in listed] == [("short", "succeeded")]

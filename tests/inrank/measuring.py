@@ -81,12 +81,10 @@ class Case:
         return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(self.ranks)]
 
 
-SHORT = (
+SHORT = (Case(name="fsdp2, 2 ranks", preset="fsdp2"),)
+LONG = (
     Case(name="ddp, 2 ranks", preset="ddp"),
     Case(name="zero1, 2 ranks", preset="zero1"),
-    Case(name="fsdp2, 2 ranks", preset="fsdp2"),
-)
-LONG = (
     Case(name="ddp, 4 ranks", preset="ddp", ranks=4),
     Case(name="zero1, 4 ranks", preset="zero1", ranks=4),
     Case(name="fsdp2, 4 ranks", preset="fsdp2", ranks=4),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from ...runners.diagnosis.standing import NO_VERDICT
 from ...runners.model import FirstCause, LinkState
 from ..follow import LinkPhase
 from . import glyphs
 from .cells import Row, age, clip, numbers
-from .findings import NO_VERDICT, items, place
+from .findings import items, place
 from .frame import Frame
 from .nodes import listed, names, silent
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ...runners.diagnosis.standing import untimed
+from ...runners.diagnosis.standing import NO_VERDICT, untimed, worst_first
 from ...runners.logs.clean import clean_text
 from ...runners.model import Finding
 from ...runners.state import RunState
@@ -13,11 +13,6 @@ from . import glyphs
 from .cells import Cell, Row, age, clip, duration, fit, numbers, plural, wall, wrap
 from .frame import Frame
 from .nodes import names
-
-GRAVITY = {"error": 0, "warn": 1, "info": 2}
-_ROLES = {"cause": 0, "hint": 1, "symptom": 2, "fact": 3}
-NO_VERDICT = "hang-no-verdict"
-"""Of the findings that are no alarm, the one that a user waits for."""
 
 QUIET = {None, "VERSION", "WARN"}
 """Levels of NCCL_DEBUG at which it makes no statements."""
@@ -57,17 +52,6 @@ def ranks_of(one: Finding) -> tuple[int, ...]:
     """The ranks of one finding."""
     alone = () if one.rank is None else (one.rank,)
     return one.ranks or alone
-
-
-def worst_first(found: Iterable[Finding]) -> list[Finding]:
-    """By severity, then causes before hints before symptoms; the earlier ones first."""
-    return sorted(found, key=_order)
-
-
-def _order(one: Finding) -> tuple[int, int, int, float]:
-    gravity = GRAVITY.get(one.severity, 1)
-    since = float("inf") if one.since is None else one.since
-    return gravity, one.id != NO_VERDICT, _ROLES.get(one.role, 4), since
 
 
 def items(given: Iterable[Finding]) -> list[Item]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ...presets.secrets import mask
 from ...runners.diagnosis.stacks import main_frames
+from ...runners.diagnosis.standing import standing
 from ...runners.logs.clean import clean_text
 from ...runners.model import FirstCause, Outcome, RunPhase
 from ...runners.state import Attempt, RunState
@@ -13,7 +14,6 @@ from . import glyphs
 from .banner import cause_text
 from .billing import remains
 from .cells import Row, duration, fit, numbers, plural, wall, wrap
-from .findings import worst_first
 from .frame import Frame
 from .stacks import stack_rows
 
@@ -90,7 +90,7 @@ def event_rows(frame: Frame, width: int) -> list[Row]:
     """The events screen: findings with remedy and evidence, the ledger, the notices newest first."""
     state = frame.state
     rows: list[Row] = []
-    for finding in worst_first(state.findings.values()):
+    for finding in standing(state):
         glyph, style = glyphs.severity(finding)
         rows.append(((f" {glyph} {finding.id}", style), (_where(finding.rank, finding.node), "dim")))
         rows += wrap(finding.text, width - 1, first="   ")

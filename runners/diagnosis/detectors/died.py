@@ -19,6 +19,8 @@ OTHERS_S = 10.0
 FAILED = (Outcome.FAILED, Outcome.LOST)
 MEMORY = ("cuda-oom", "host-oom", "killed")
 """Classes of which memory.py may know more."""
+PEERS = ("peer-gone", "timeout", "connect-timeout")
+"""Symptoms of a rank that is not there any more."""
 LOST = "see runner.log and the kernel's log there: what ends a runner most often is the kernel, for want of memory"
 CAN_HELP = {
     "no": "a restart cannot help before that",
@@ -71,7 +73,7 @@ def _others(state: RunState, cause: FirstCause) -> bool:
 
 def _done_early(state: RunState, cause: FirstCause) -> list[int]:
     """Ranks that were through with the script when others lost their connections to them."""
-    if not cause.symptom or cause.kind != "peer-gone":
+    if not cause.symptom or cause.kind not in PEERS:
         return []
     return sorted(number for number, one in state.ranks.items() if one.phase is RankPhase.SUCCEEDED)
 

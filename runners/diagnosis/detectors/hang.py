@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import structs
-
-from ...model import Finding, Outcome, Pulse, RankPhase, RunPhase
-from . import culprits, joined, naming, starting, waits
+from ...model import Finding, Pulse, RunPhase
+from . import culprits, joined, starting, waits
 from .culprits import Verdict
 from .places import Kind
 from .progress import Mode
@@ -21,9 +19,7 @@ STOPPED_S, QUIET_S = 8.0, 60.0
 
 def find(view: View) -> Iterable[Finding]:
     """See the module."""
-    if view.state.phase not in (RunPhase.STARTING, RunPhase.RUNNING):
-        return _left(view)
-    if not view.history:
+    if view.state.phase not in (RunPhase.STARTING, RunPhase.RUNNING) or not view.history:
         return ()
     found = waits.look(view)
     halted = _stopped(view, found)
@@ -37,28 +33,6 @@ def find(view: View) -> Iterable[Finding]:
     if alarms:
         return alarms[:MOST]
     return (_disagree(view, found, chain) or said or _open(view, found))[:MOST]
-
-
-def _left(view: View) -> list[Finding]:
-    """Ranks that were done before the others, where that ended the attempt: those lost their connections to them."""
-    attempt = view.state.attempts[-1] if view.state.attempts else None
-    cause = attempt.first_cause if attempt is not None else None
-    if attempt is None or cause is None or not cause.symptom or attempt.outcome is not Outcome.FAILED:
-        return []
-    done = [rank for rank, known in sorted(view.state.ranks.items()) if known.phase is RankPhase.SUCCEEDED]
-    if not done or view.state.phase in (RunPhase.STOPPING, RunPhase.STOPPED):
-        return []
-    said = culprits.judge(view, done[0], ())
-    if said is None:
-        return []
-    told = culprits.finding(view, done, said, Ends({}, (), (), (), {}), ())
-    text = f"{told.text} while the others still worked; rank {cause.rank} then lost its connection"
-    evidence = (
-        f"{naming.ranks_text(done)}: exit code 0",
-        f"rank {cause.rank}: {cause.text}",
-        *told.evidence,
-    )
-    return [structs.replace(told, text=text, evidence=evidence, since=cause.at)]
 
 
 def _stopped(view: View, found: Waits) -> list[Finding]:

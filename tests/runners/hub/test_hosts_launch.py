@@ -59,6 +59,7 @@ def test_a_run_on_two_hosts_from_launch_to_stop(hosts: TwoHosts) -> None:
     assert until(lambda: not (hosts.processes("alpha") or hosts.processes("beta")), 15)
 
 
+@pytest.mark.long
 def test_a_lost_host_is_started_again_when_asked(hosts: TwoHosts) -> None:
     begun = hosts.launch("--workdir", ".", "--nnodes", "1:2", "--nproc-per-node", "1", *ENDLESS)
     assert begun.returncode == 0, begun.stderr

@@ -73,6 +73,7 @@ while True:
 """
 
 
+@pytest.mark.long
 @needs_sshd
 async def test_ssh_killed_in_mid_stream_ten_times_loses_no_byte(site: Site, serve: Make) -> None:
     server = serve("Banner none")

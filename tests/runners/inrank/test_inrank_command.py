@@ -141,6 +141,7 @@ async def test_a_torchrun_in_a_command_restarts_in_place(with_torchrun: None) ->
     assert {rank.phase for rank in run.state.ranks.values()} == {RankPhase.STOPPED}
 
 
+@pytest.mark.long
 @pytest.mark.torch
 async def test_torchruns_one_after_the_other_are_attempts_of_their_own(with_torchrun: None) -> None:
     once = f"{TORCHRUN} --steps 3 --step-delay 0"

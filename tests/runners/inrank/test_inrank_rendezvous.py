@@ -30,7 +30,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("rendezvous", ["static", "standalone"])
+@pytest.mark.parametrize("rendezvous", [pytest.param("static", marks=pytest.mark.long), "standalone"])
 async def test_two_restarts_and_a_failure_come_back(own_directories: Path, rendezvous: str) -> None:
     script = own_directories / "meets.py"
     script.write_text(MEETS)

@@ -151,10 +151,9 @@ def test_nothing_is_said_of_a_run_that_its_user_stops() -> None:
         assert found(state) == []
 
 
-def test_a_rank_that_was_done_before_the_others_is_named_and_not_its_victim() -> None:
-    state = failed(
-        cause(rank=0, kind="peer-gone", symptom=True, text="rank 0 lost its connection", victims=(3,))
-    )
+@pytest.mark.parametrize("kind", ["peer-gone", "timeout"])
+def test_a_rank_that_was_done_before_the_others_is_named_and_not_its_victim(kind: str) -> None:
+    state = failed(cause(rank=0, kind=kind, symptom=True, text="rank 0 lost its connection", victims=(3,)))
     state.ranks[2].phase = RankPhase.SUCCEEDED
     said = one(state)
     assert (said.id, said.rank, said.ranks, said.role) == ("died-peer-gone", 2, (0, 2, 3), "cause")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distui.runners.model import FirstCause, Group, Outcome, RankPhase, RunPhase, Site
+from distui.runners.model import Group, RankPhase, RunPhase, Site
 
 from .hang_rig import (
     END,
@@ -290,24 +290,3 @@ def test_many_ranks_are_judged_together() -> None:
     assert found.rank == 700
     assert found.text.startswith("rank 700 on gpu-f sleeps")
     assert IN_ALL_REDUCE[0].file.startswith(TORCH)
-
-
-def ended_by_a_lost_connection(*, symptom: bool = True) -> Made:
-    """Rank 1 is done, and the connection that rank 0 lost ended the attempt."""
-    made = Made(ranks=2).end(1).end(0, RankPhase.FAILED, 1)
-    made.state.attempts[-1].outcome = Outcome.FAILED
-    made.state.attempts[-1].first_cause = FirstCause(
-        0, 0, 0, exit_code=1, text="rank 0 lost its connection", symptom=symptom, at=NOW
-    )
-    made.state.phase = RunPhase.FAILED
-    return made
-
-
-def test_a_rank_that_left_is_named_where_that_ended_the_attempt() -> None:
-    found = only(ended_by_a_lost_connection().hang())
-    assert (found.id, found.rank, found.since) == ("hang-gone", 1, NOW)
-    assert found.text == (
-        "rank 1 ended with exit code 0 while the others still worked; rank 0 then lost its connection"
-    )
-    assert "rank 0: rank 0 lost its connection" in found.evidence
-    assert ended_by_a_lost_connection(symptom=False).hang() == []
