@@ -13,7 +13,7 @@ import msgspec
 
 from ..logs.files import attempt_dir
 from ..model import HookChanged, RankChanged
-from .processes import send_signal, state_of
+from .processes import catches, send_signal, state_of
 
 LINE_LIMIT = 64 << 20
 """Bytes of one answer: a flight recorder of 2,000 entries is a few MB."""
@@ -229,6 +229,8 @@ class Hook:
     async def _stacks_by_signal(self, file: Path, pid: int) -> str:
         if state_of(pid) in ("T", "t"):
             raise HookError(f"rank {self.rank} (pid {pid}) is stopped, and answers nothing until SIGCONT")
+        if not catches(pid, signal.SIGUSR2):  # its interpreter shuts down, or its script changed that
+            raise HookError(f"rank {self.rank} (pid {pid}) takes SIGUSR2 no more")
         before = file.stat().st_size if file.exists() else 0
         send_signal(pid, signal.SIGUSR2)
         size = before

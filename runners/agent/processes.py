@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from ..telemetry.proc import read_stat
+from ..telemetry.proc import read_once, read_stat
 
 MARKER = "DISTUI_RUN_ID"
+_CAUGHT = re.compile(rb"^SigCgt:\s+([0-9a-f]+)", re.MULTILINE)
 
 
 def environ_of(pid: int) -> dict[str, str]:
@@ -44,6 +46,12 @@ def state_of(pid: int) -> str | None:
     """One letter of /proc/<pid>/stat ("R", "S", "D", "Z", …); None when there is no such process."""
     stat = read_stat(pid)
     return None if stat is None else stat.state
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal now: others may end it."""
+    caught = _CAUGHT.search(read_once(f"/proc/{pid}/status") or b"")
+    return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
 
 
 def send_signal(pid: int, number: int) -> bool:

@@ -176,6 +176,22 @@ def owns_signal() -> bool:
     return signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
 
 
+def stacks_by_signal() -> None:
+    """Have SIGUSR2 write the stacks also while the GIL is held: faulthandler does so from the signal's handler itself.
+
+    The interpreter takes that handler away long before a process with torch in it has ended: what it then puts back is
+    to ignore the signal, which would end the rank else. Python's own table still says "default", as scripts expect.
+    """
+    with contextlib.suppress(ImportError, OSError, AttributeError):
+        import ctypes
+
+        ignore = ctypes.CDLL(None).signal
+        ignore.argtypes, ignore.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
+        ignore(signal.SIGUSR2, int(signal.SIG_IGN))
+    file = open(os.environ["DISTUI_RANK_FILES"] + ".stacks", "w")  # noqa: SIM115
+    faulthandler.register(signal.SIGUSR2, file, all_threads=True)
+
+
 def stacks() -> str:
     """Python stacks of all threads, as faulthandler writes them."""
     path = "%s.stacks.%d" % (os.environ["DISTUI_RANK_FILES"], time.time_ns())
@@ -224,7 +240,5 @@ def attach() -> None:
     quiet.survive_full_disk()
     steps = Steps()
     note_exceptions(steps)
-    # Stacks also while the GIL is held: faulthandler writes from the signal handler itself.
-    file = open(os.environ["DISTUI_RANK_FILES"] + ".stacks", "w")  # noqa: SIM115
-    faulthandler.register(signal.SIGUSR2, file, all_threads=True)
+    stacks_by_signal()
     Hook(os.environ["DISTUI_HOOK"], steps).run()

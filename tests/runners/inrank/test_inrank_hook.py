@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -9,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from distui.runners.agent.processes import catches
 
 from .inrank_rig import INRANK, Asking, eventually, hello_of, rank
 
@@ -236,3 +239,25 @@ sys.stdin.read()
         assert 0 < steps["first"] <= steps["last"]
         asking.close()
         assert started.ends() == 0
+
+
+def test_the_signal_for_stacks_does_not_end_a_rank_that_shuts_down(place: Path) -> None:
+    """What C runs at the end is where torch spends seconds; here it waits there for a signal that ends it."""
+    script = """
+import ctypes, signal, sys
+libc = ctypes.CDLL(None)
+print(signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL, flush=True)
+sys.stdin.readline()
+getattr(libc, "__cxa_atexit")(ctypes.cast(libc.pause, ctypes.c_void_p), None, None)
+"""
+    with rank(place, script) as started:
+        pid = hello_of(started.socket)["pid"]
+        eventually(lambda: started.read("out"))
+        assert started.read("out") == "True\n"
+        assert catches(pid, signal.SIGUSR2)
+        assert started.process.stdin is not None
+        started.process.stdin.close()
+        eventually(lambda: not catches(pid, signal.SIGUSR2))
+        os.kill(pid, signal.SIGUSR2)
+        os.kill(pid, signal.SIGTERM)
+        assert started.process.wait(20) == -signal.SIGTERM
