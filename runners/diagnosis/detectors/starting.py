@@ -227,13 +227,19 @@ def _waiting(view: View, there: Sequence[Comer]) -> list[Finding]:
     short = alone.beyond(view, _expected(view))
     if not absent or first.op != "init_process_group":
         text = f"{naming.who(view.state, ranks)} {naming.verb(ranks, 'waits', 'wait')} in {first.op} for the others"
+    elif short:
+        wait = f"{naming.verb(ranks, 'waits', 'wait')} in {first.op} for {naming.ranks_text(absent)}"
+        text = f"{naming.who(view.state, ranks)} {wait}: {short}"
     else:
         wait = f"{naming.verb(ranks, 'waits', 'wait')} in {first.op}"
         missing = f"{naming.who(view.state, absent)} {naming.verb(absent, 'is', 'are')} not there yet"
         text = f"{naming.who(view.state, ranks)} {wait}; {missing}"
-    said = [*([short] if short else []), *_reasons(view, absent)]
     remedy = alone.START if short else _NOTHING
-    return [_finding(view, "start-waiting", ranks, text, remedy, there, said, severity="info")]
+    return [
+        _finding(
+            view, "start-waiting", ranks, text, remedy, there, list(_reasons(view, absent)), severity="info"
+        )
+    ]
 
 
 _NOTHING = "nothing, if they still import or load; else look at the logs of the ranks that are not there"
