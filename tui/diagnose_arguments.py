@@ -19,7 +19,7 @@ def diagnose_verb(verbs: Any) -> None:
     )
     verb.add_argument(
         "names", nargs="*", metavar="FILE|RUN",
-        help="log files (also .gz), a bundle of `distui export`, or a run",
+        help="log files (also .gz; - is standard input), a bundle of `distui export`, or a run",
     )  # fmt: skip
     verb.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")
     verb.set_defaults(verb="diagnose:diagnose")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -53,7 +54,12 @@ def of_run(entry: registry.Entry) -> list[Named]:
 
 
 def is_packed(path: Path) -> bool:
-    """Whether a file begins as gzip's do; what cannot be read is said by whoever reads it."""
+    """Whether a file begins as gzip's do; what cannot be read is said by whoever reads it.
+
+    A pipe is none: what was read of it is gone.
+    """
+    if not os.path.isfile(path):  # also of a name too long for a file
+        return False
     try:
         with path.open("rb") as file:
             return file.read(2) == PACKED

@@ -140,7 +140,9 @@ class Writer:
 
 
 def is_bundle(path: Path) -> bool:
-    """Whether a file begins as a bundle does."""
+    """Whether a file begins as a bundle does; a pipe is none, for what was read of it is gone."""
+    if not os.path.isfile(path):  # also of a name too long for a file
+        return False
     try:
         with path.open("rb") as file, gzip.GzipFile(fileobj=file) as packed:
             head = packed.read(BLOCK)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -56,6 +58,17 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
     code = main(["diagnose", *words])
     out, err = capsys.readouterr()
     return code, out, err
+
+
+@pytest.mark.parametrize(("name", "called"), [("-", "(standard input)"), ("/dev/stdin", "/dev/stdin")])
+def test_a_pipe_is_read_from_its_beginning(log: Path, name: str, called: str) -> None:
+    """Nothing may look into it first: what was read of a pipe is gone."""
+    command = [sys.executable, "-P", "-m", "distui.tui", "diagnose", name]
+    done = subprocess.run(command, input=log.read_bytes(), capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (1, b"")
+    said = done.stdout.decode().splitlines()
+    assert said[0].startswith("First cause: ib-port-error ")
+    assert said[1].startswith(f"    {called}:11: ")
 
 
 @pytest.mark.usefixtures("log")

@@ -26,6 +26,7 @@ from ...runners.state import RunState
 from ...runners.watch.discover import pids_of, scan
 from ..text import NA
 
+STDIN = ("(standard input)", Path("/dev/stdin"))
 MOST = 12
 """Runs of ranks that a line names."""
 SHOWN = 8
@@ -40,8 +41,8 @@ def diagnose(options: argparse.Namespace) -> int:
     if len(names) == 1 and bundle.is_bundle(Path(names[0])):
         with opened(Path(names[0])) as manifest:
             return _of_run(registry.resolve(manifest.run), options.json)
-    if len(names) > 1 or (names and os.path.exists(names[0])):
-        reading = sources.read_all([(name, Path(name)) for name in names])
+    if len(names) > 1 or (names and (names[0] == "-" or os.path.exists(names[0]))):
+        reading = sources.read_all(STDIN if name == "-" else (name, Path(name)) for name in names)
         verdict = judge(reading)
         _print(options.json, document(reading, verdict), text(reading, verdict))
         return 1 if verdict.failed else 0
