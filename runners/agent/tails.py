@@ -7,7 +7,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..diagnosis.reading import LONGEST, Reading, decoded
+from ..diagnosis.lines import LONGEST, decoded
+from ..diagnosis.reading import Reading
 from ..logs.files import LogError, LogFile, attempt_dir, opened, parse_file_id
 
 BLOCK = 64 << 10

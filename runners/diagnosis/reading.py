@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import re
-import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from ..errors import RunError
+from .exceptions import Exceptions
 from .grammar import MARK, OLD, Head, parse_head, rank_of, stamp_of
-from .rules import Book, Version, book
+from .lines import lines_of
+from .rules import BEGIN, ENDINGS, Book, Version, book
 from .statements import Statements
 from .tally import WIDTH, Raw, Tally
 
-BLOCK = 1 << 20
-LONGEST = 1 << 16
-"""Bytes of a line that are looked at."""
 REPORT, REPORT_LINES = "pt-nccl-error", 64
 """With what torch begins its report of an error of NCCL, and in how many lines NCCL's own reason follows."""
 HEADS = 1 << 14
 """Heads that are remembered: threads write many lines with the same."""
 
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_]?(\d{1,7})(?!\d)", re.IGNORECASE)
-_ELSE = bytes(range(9)) + bytes(range(14, 27)) + bytes(range(28, 32))
-"""Bytes that no text holds."""
 
 Say = Callable[[Statements, Head, str], None]
 
@@ -82,6 +75,7 @@ class Reading:
         self.book = rules or book()
         self.tally = Tally(self.book)
         self.statements = Statements()
+        self.exceptions = Exceptions()
         self.files: list[str] = []
         """Names, in the order in which they were opened."""
         self.lines = 0
@@ -96,6 +90,7 @@ class Reading:
 
     def open(self, name: str, rank: int | None = None) -> None:
         """What comes is of another file, or the log of this rank."""
+        self.exceptions.leave(self._number)
         self.files.append(name)
         self._begin(name, _Place(len(self.files), rank_in_name(name) if rank is None else rank))
 
@@ -113,10 +108,16 @@ class Reading:
     def leave(self) -> None:
         """Remember where the file is left off that was read last."""
         if self._name:
+            self.exceptions.leave(self._number)
             self._places[self._name] = _Place(
                 self._file, self._rank, self._number, self._report_until, self.statements.version
             )
             self._name = ""
+
+    @property
+    def at(self) -> int:
+        """Lines of the file that is read now, so far."""
+        return self._number
 
     def skip(self, lines: int) -> None:
         """Lines of the file are left out: their numbers count all the same."""
@@ -127,13 +128,14 @@ class Reading:
         self._name, self._file, self._rank = name, place.number, place.rank
         self._number, self._report_until = place.line, place.report_until
         self.tally.open(place.number, name)
+        self.exceptions.open(place.number, name)
         self.statements.version = place.version
 
     def feed(self, lines: Iterable[str]) -> None:
         """Whole lines of the file that was opened last, without their ends."""
         number, nccl = self._number, 0
-        mark_in, needle, said = MARK.search, self.book.needle, _SAID
-        statements, noted = self.statements, self.statements.noted
+        mark_in, needle, plain, said = MARK.search, self.book.needle, self.book.plain, _SAID
+        statements, noted, exceptions = self.statements, self.statements.noted, self.exceptions
         for line in lines:
             number += 1
             if not line:
@@ -142,9 +144,10 @@ class Reading:
             if mark is None and ("] INFO " in line or "] WARN " in line):
                 mark = OLD.match(line)
             if mark is None:
-                padded = " " + line
-                if first := needle(padded):
-                    self._fired(padded, first, self._bare(line), number, bare=True)
+                if exceptions.within:
+                    exceptions.line(line, number)
+                if first := plain(" " + line):
+                    self._plain(line, first, number)
                 continue
             nccl += 1
             start, level = mark.end(), mark[1]
@@ -161,6 +164,8 @@ class Reading:
                 statements.version_line(self._head(line[: mark.start()]), line[start:])
                 if noted:
                     self._keep(line, number)
+                if exceptions.within:
+                    exceptions.line(line, number)
                 if first := needle(padded := " " + line):
                     self._fired(padded, first, self._head(line[: mark.start()]), number)
                 continue
@@ -169,6 +174,15 @@ class Reading:
         self.lines += number - self._number
         self.nccl_lines += nccl
         self._number = number
+
+    def _plain(self, line: str, first: re.Match[str], number: int) -> None:
+        """A line without a mark of NCCL, and a needle in it."""
+        head = self._bare(line)
+        if first[1] == BEGIN:
+            self.exceptions.begin(line, head, number)
+        elif first[1] in ENDINGS:
+            self.exceptions.ended(line, head, number)
+        self._fired(" " + line, first, head, number, bare=True)
 
     def _fired(self, line: str, first: re.Match[str], head: Head, number: int, bare: bool = False) -> None:
         """A line with a needle in it; a bare one has no mark of NCCL."""
@@ -229,71 +243,3 @@ def read(paths: Iterable[str | Path], names: Iterable[str] | None = None) -> Rea
         for lines in lines_of(Path(path)):
             reading.feed(lines)
     return reading
-
-
-def lines_of(path: Path) -> Iterator[list[str]]:
-    """Lines of a text file, some at a time; of a long one its beginning. Raises RunError."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise RunError(_why(path, error)) from None
-    try:
-        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            raise RunError(f"{path} is a directory: name the log files in it, as in {path}/*.log")
-        yield from lines_in(partial(os.read, descriptor, BLOCK), _Text(path).check)
-    except OSError as error:
-        raise RunError(_why(path, error)) from None
-    finally:
-        os.close(descriptor)
-
-
-def lines_in(read: Callable[[], bytes], check: Callable[[bytes], None]) -> Iterator[list[str]]:
-    """Lines of a text that `read` gives in blocks, b"" at its end; `check` sees each block before it is used."""
-    rest, skipping = b"", False
-    while block := read():
-        check(block)
-        if skipping:  # the rest of a line whose beginning is in `rest`
-            if (at := block.find(b"\n")) < 0:
-                continue
-            block, skipping = block[at:], False
-        whole, newline, tail = block.rpartition(b"\n")
-        if newline:
-            yield decoded(rest + whole)
-            rest = tail
-        else:
-            rest += tail
-        if len(rest) > LONGEST:
-            rest, skipping = rest[:LONGEST], True
-    if rest:
-        yield decoded(rest)
-
-
-def decoded(data: bytes) -> list[str]:
-    """Whole lines, each cut where it is too long."""
-    lines = data.replace(b"\r\n", b"\n").decode("utf-8", "replace").split("\n")
-    if len(data) > LONGEST and max(map(len, lines)) > LONGEST:
-        return [line[:LONGEST] for line in lines]
-    return lines
-
-
-class _Text:
-    """Whether a file is one, by how it begins."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._begun = path, False
-
-    def check(self, block: bytes) -> None:
-        if not self._begun and _binary(block[:8192]):
-            raise RunError(f"{self._path} is no text: give the logs themselves, unpacked")
-        self._begun = True
-
-
-def _binary(sample: bytes) -> bool:
-    """Whether more than a few bytes are none of a text."""
-    return len(sample) - len(sample.translate(None, _ELSE)) > len(sample) // 20
-
-
-def _why(path: Path, error: OSError) -> str:
-    if isinstance(error, FileNotFoundError):
-        return f"{path} does not exist: name log files, or a run (`distui ls` lists them)"
-    return f"{path} cannot be read ({(error.strerror or str(error)).lower()}): name log files that you may read"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Literal
@@ -22,6 +22,11 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warn", "info")
 
 BEFORE = r"[ \[(<:,'/\"*|>\]]"
 """What may stand before a needle: fewer places to look at than all of a line."""
+
+BEGIN = "Traceback (most recent call last)"
+ENDINGS = ("failed (exitcode: ", "exited on signal ", "oom_kill event", "oom-kill event")
+OTHERS = (BEGIN, *ENDINGS)
+"""Needles of no rule: an exception is told in the lines that follow; launchers tell how a rank ended."""
 
 Version = tuple[int, ...]
 """(2, 21, 5); () where it is not known."""
@@ -67,16 +72,18 @@ class Book:
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = tuple(rules)
         found: dict[str, set[Rule]] = {}
-        needles = sorted({needle for rule in self.rules for needle in rule.needles}, key=len, reverse=True)
-        for needle in needles:
+        own = {needle for rule in self.rules for needle in rule.needles}
+        for needle in (*own, *OTHERS):
             found[needle] = {
                 rule for rule in self.rules if any(needle.startswith(one) for one in rule.needles)
             }
         self._of = {
             needle: tuple(sorted(rules, key=lambda one: one.place)) for needle, rules in found.items()
         }
-        self.needle = re.compile(f"{BEFORE}(?=({_alternation(needles)}))").search
+        self.needle = _search(own)
         """(line, start) → the first needle, where a character stands before it, or None."""
+        self.plain = _search({*own, *OTHERS})
+        """The same for lines that are none of NCCL's."""
 
     def hits(self, line: str) -> list[Hit]:
         """Which rules a line fires. A rule gives way to those in its `unless` that the same line fires."""
@@ -105,6 +112,11 @@ class Book:
             return found
         ids = {rule.id for rule, _ in found}
         return [(rule, match) for rule, match in found if not ids.intersection(rule.unless)]
+
+
+def _search(needles: Iterable[str]) -> Callable[..., re.Match[str] | None]:
+    longest_first = sorted(needles, key=lambda one: (-len(one), one))
+    return re.compile(f"{BEFORE}(?=({_alternation(longest_first)}))").search
 
 
 def _alternation(needles: Iterable[str]) -> str:

@@ -13,7 +13,8 @@ from .. import registry
 from ..errors import RunError
 from ..logs import pieces
 from ..logs.files import list_files, parse_file_id, whole_id
-from .reading import BLOCK, Reading, lines_in, lines_of
+from .lines import BLOCK, lines_in, lines_of
+from .reading import Reading
 
 Named = tuple[str, Path]
 """What a file is called in findings, and where it is."""

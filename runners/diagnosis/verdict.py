@@ -65,12 +65,11 @@ class Verdict:
 
 def judge(reading: Reading) -> Verdict:
     """Everything that was read, weighed."""
-    said = list(fired(reading))
-    entries = [entry for entry, _ in said]
-    findings = {entry.rule.id: finding_of(entry, seen, reading) for entry, seen in said}
-    causes = [entry for entry in entries if findings[entry.rule.id].role == "cause"]
+    said = [*fired(reading), *((entry, "") for entry in reading.exceptions.entries(reading.at))]
+    findings = {entry.rule.place: finding_of(entry, seen, reading) for entry, seen in said}
+    causes = [entry for entry, _ in said if findings[entry.rule.place].role == "cause"]
     first, order = _first_of(causes)
-    head = None if first is None else findings[first.rule.id]
+    head = None if first is None else findings[first.rule.place]
     rest = sorted((one for one in findings.values() if one is not head), key=_weight)
     return Verdict(
         findings=tuple(([head] if head else []) + rest),

@@ -90,6 +90,12 @@ def unwrapped(raised: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**raised, **carried, "importing": False} if carried else raised
 
 
+def launchers(line: str) -> bool:
+    """Whether this is the last line of what a launcher raised because its ranks failed."""
+    last = _LAST.match(_TAG.sub("", line.rstrip()))
+    return last is not None and _LAUNCHERS.search(last["type"]) is not None
+
+
 def in_lines(lines: Sequence[str]) -> dict[str, Any]:
     """The last exception that stands in lines of a log, as `note_of` has it, a launcher's own left out; {} for none."""
     found: dict[str, Any] = {}

@@ -163,6 +163,8 @@ def _no_cause(reading: Reading, verdict: Verdict) -> str:
             "No line says a cause: what follows is said because of something else. "
             f"Look at the ranks whose logs are not here.{told}"
         )
+    if any(one.role == "hint" for one in verdict.findings):
+        return "No line says a cause for certain."
     return (
         f"Nothing wrong is said in {_many(reading.lines, 'line')}, {reading.nccl_lines:,} of them of NCCL."
     )

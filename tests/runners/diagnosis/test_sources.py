@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from distui.runners.diagnosis import sources
-from distui.runners.diagnosis.reading import BLOCK, LONGEST, lines_of
+from distui.runners.diagnosis.lines import BLOCK, LONGEST, lines_of
 from distui.runners.errors import RunError
 from distui.runners.registry import Entry, RunRecord
 

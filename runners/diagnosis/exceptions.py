@@ -1,0 +1,256 @@
+"""Exceptions and deaths that logs tell of: what Python and torchrun print when a rank ends.
+
+Classes and remedies are those of the live verdicts, see runners/inrank/classes.py. Memory does not grow with the log.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from ..inrank.classes import Death, Failure, classify
+from ..inrank.traces import in_lines, launchers
+from .grammar import Head, stamp_of
+from .rules import BEGIN, Rule
+from .tally import Entry, Evidence, First, shown
+
+MOST = 64
+"""Different exceptions that are kept."""
+STREAMS, LINES = 64, 400
+"""Tracebacks that may be printed at the same time, in one file; lines of one."""
+OLD = 4000
+"""Lines within which one has to come to its end, that others may take its place."""
+AFTER = 6
+"""Lines after an exception within which another may say that it came of it."""
+LAST = 30
+"""Lines of a file before its end within which an exception is taken for what ended it."""
+PLACE = 1 << 20
+"""Behind the rules, where two stand in one line."""
+
+_STAMP = re.compile(
+    r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)?\s+(?:std(?:out|err) [FP] )?"
+)
+"""What shippers write before each line; it differs from line to line."""
+_UNCAUGHT = re.compile(r"\[rank\d+\]: ?$")
+"""torch tags so what nobody caught."""
+_ENDED = re.compile(r"failed \(exitcode: (-?\d{1,9})\) local_rank: \d+ \(pid: (\d{1,9})\)")
+_SIGNALLED = re.compile(
+    r"process rank (\d{1,9}) with PID (\d{1,9})(?: on node (\S{1,200}))? exited on signal (\d{1,2})\b"
+)
+_OOM = re.compile(r"Detected \d+ oom[_-]kill event")
+"""torchrun's, mpirun's and Slurm's words."""
+_TAGGED = re.compile(r"^\[(?:rank|default)\d+\]:|^\[\d+,\d+\]<std")
+_CHAINED = (
+    "another exception occurred",
+    "direct cause of the following exception",
+    f"Original {BEGIN}",
+)
+"""What follows is of the same end, and nearer to its cause or its outcome."""
+_OF_NCCL = re.compile(
+    r"DistBackendError|NCCL (?:error|WARN)|ncclInternalError|ncclSystemError|ncclRemoteError"
+)
+
+
+@dataclass(slots=True)
+class _Trace:
+    """One that is being printed."""
+
+    prefix: str
+    head: Head
+    lines: list[str]
+    began: int
+    """Line of its beginning."""
+    ended: int = 0
+    """Line of its exception; 0 before that."""
+    key: str = ""
+    """Of the exception that it came to."""
+
+
+@dataclass(slots=True)
+class _Raised:
+    """Exceptions that are alike."""
+
+    failure: Failure
+    entry: Entry
+    sure: bool = False
+    """Whether one of them ended its process for certain."""
+    last: dict[int, int] = field(default_factory=dict)
+    """Line of the newest, by file."""
+
+
+class Exceptions:
+    """Collects them while lines are read; the lines of several ranks may stand among each other."""
+
+    def __init__(self) -> None:
+        self.within = False
+        """Whether lines are wanted, since a traceback is being printed."""
+        self._traces: dict[str, _Trace] = {}
+        self._raised: dict[str, _Raised] = {}
+        self._file, self._name = 0, ""
+        self._lines: dict[int, int] = {}
+        self._failed = False
+        """Whether a launcher said that a rank failed."""
+
+    def open(self, file: int, name: str) -> None:
+        """What comes is of this file: its number, from 1, and its name."""
+        self._file, self._name, self.within = file, name, False
+        self._traces.clear()
+
+    def begin(self, line: str, head: Head, number: int) -> None:
+        """A traceback begins; `head`: whose it is."""
+        text = _STAMP.sub("", line)
+        prefix = text[: text.index(BEGIN)].removesuffix("Original ")
+        for stale in [one for one in self._traces.values() if number - one.began > OLD]:
+            self._close(stale)
+        if len(self._traces) < STREAMS or prefix in self._traces:
+            self._traces[prefix] = _Trace(prefix, head, [text[len(prefix) :]], number)
+            self.within = True
+
+    def ended(self, line: str, head: Head, number: int) -> None:
+        """A launcher may say how a rank has ended."""
+        told = _ending(line, head)
+        if told is None:
+            return
+        failure, whose = told
+        self._failed = True
+        if failure is not None:
+            self._keep(failure, whose, line, number, sure=True)
+
+    def line(self, line: str, number: int) -> None:
+        """A line while `within`, that is none of NCCL's."""
+        text = _STAMP.sub("", line)
+        trace = self._of(text)
+        if trace is None:
+            return
+        rest = text[len(trace.prefix) :]
+        if trace.ended:
+            self._after(trace, rest, number)
+            return
+        trace.lines.append(rest[:2000])
+        if rest and not rest[0].isspace():
+            self._perhaps(trace, line, number)
+        if len(trace.lines) > LINES:
+            self._close(trace)
+
+    def entries(self, lines: int) -> Iterator[Entry]:
+        """What was found, as rules that fired; `lines`: how many the newest file has, of which more may come."""
+        self._lines[self._file] = lines
+        for place, one in enumerate(self._raised.values()):
+            sure = (
+                one.sure
+                or self._failed
+                or any(self._lines.get(file, 0) - line <= LAST for file, line in one.last.items())
+            )
+            yield replace(one.entry, rule=_rule(one.failure, place, sure))
+
+    def leave(self, lines: int) -> None:
+        """The file has so many lines."""
+        self._lines[self._file] = lines
+
+    def _of(self, text: str) -> _Trace | None:
+        """Whose line it is: of those that begin as it does the longest; an untagged one has no tag."""
+        fits = [one for one in self._traces.values() if text.startswith(one.prefix)]
+        best = max(fits, key=lambda one: len(one.prefix), default=None)
+        return None if best is None or (not best.prefix and _TAGGED.match(text)) else best
+
+    def _perhaps(self, trace: _Trace, line: str, number: int) -> None:
+        """A line that may be the exception's own."""
+        if launchers(trace.lines[-1]):
+            self._failed = True
+            self._close(trace)
+            return
+        raised = in_lines(trace.lines)
+        if raised:
+            failure = _classed(Death(trace.head.rank or 0, None, raised), trace.lines[-1])
+            sure = _UNCAUGHT.search(trace.prefix) is not None
+            trace.key = self._keep(failure, trace.head, line, number, sure)
+            trace.ended = number
+
+    def _after(self, trace: _Trace, rest: str, number: int) -> None:
+        """Lines behind an exception: the next may have come of it."""
+        if any(word in rest for word in _CHAINED):
+            self._take_back(trace.key)
+            trace.ended, trace.lines = 0, [""]
+        elif number - trace.ended > AFTER:
+            self._close(trace)
+
+    def _close(self, trace: _Trace) -> None:
+        self._traces.pop(trace.prefix, None)
+        self.within = bool(self._traces)
+
+    def _keep(self, failure: Failure, head: Head, line: str, number: int, sure: bool) -> str:
+        key = f"{failure.kind}|{failure.key or failure.text.partition(' ')[2].partition(' ')[2]}"
+        if key not in self._raised and len(self._raised) >= MOST:
+            return ""
+        known = self._raised.get(key)
+        if known is None:
+            known = self._raised[key] = _Raised(failure, Entry(_rule(failure, 0, True)))
+        known.sure = known.sure or sure
+        known.last[self._file] = number
+        entry = known.entry
+        entry.count += 1
+        entry.heads.setdefault(head.source, head)
+        if self._file not in entry.files:
+            entry.files.add(self._file)
+            evidence = Evidence(self._name, number, shown(line))
+            values = {"where": failure.where} if failure.where else {}
+            entry.firsts.append(First(self._file, evidence, head, stamp_of(line), values, False))
+        return key
+
+    def _take_back(self, key: str) -> None:
+        known = self._raised.get(key)
+        if known is not None:
+            known.entry.count -= 1
+            if not known.entry.count:
+                del self._raised[key]
+
+
+def _classed(death: Death, last: str) -> Failure:
+    """Its class; what torch raises since NCCL failed is NCCL's to explain."""
+    failure = classify(death)
+    if failure.kind in ("exception", "assertion") and _OF_NCCL.search(last):
+        return failure._replace(kind="nccl", symptom=True, remedy="see what NCCL says before it")
+    return failure
+
+
+def _ending(line: str, head: Head) -> tuple[Failure | None, Head] | None:
+    """How a rank ended, None for an exit code that says nothing more, and whose end it was; None for no such line."""
+    if told := _ENDED.search(line):
+        code = int(told[1])
+        return (_ended_by_signal(code, int(told[2])) if code < 0 else None), head
+    if told := _SIGNALLED.search(line):
+        rank = int(told[1])
+        whose = replace(head, rank=rank, host=told[3] or head.host, source=(*head.source[:2], rank))
+        return _ended_by_signal(-int(told[4]), int(told[2]) or None), whose
+    return (_OF_SLURM, head) if _OOM.search(line) else None
+
+
+def _ended_by_signal(code: int, pid: int | None) -> Failure:
+    """What a launcher's word alone tells: no kernel's log is here, and an abort says why before it."""
+    failure = classify(Death(0, code, {}, pid=pid))
+    if code == -signal.SIGKILL:
+        return failure._replace(text=failure.text.removesuffix(" from outside"), remedy=_KILLED)
+    return failure._replace(symptom=code in (-signal.SIGABRT, -signal.SIGTERM))
+
+
+_OF_SLURM = classify(Death(0, -signal.SIGKILL, {}, oom="Slurm counted it"))
+_KILLED = (
+    "look in that node's kernel log for an out-of-memory kill (`dmesg -T | grep -i kill`), else for who ends "
+    "processes there: the scheduler's limits, preemption, a daemon that guards memory"
+)
+
+
+def _rule(failure: Failure, place: int, sure: bool) -> Rule:
+    says = failure.text.partition(" ")[2].partition(" ")[2]
+    if sure:
+        severity, role, remedy = "error", "symptom" if failure.symptom else "cause", failure.remedy
+    else:
+        severity, role = "warn", "symptom" if failure.symptom else "hint"
+        remedy = f"the script may have gone on after it; if not: {failure.remedy}"
+    return Rule(
+        id=f"died-{failure.kind}", severity=severity, role=role, layer="python",  # type: ignore[arg-type]
+        confidence="high" if sure else "low", text=f"A rank {says}.", remedy=f"{remedy[0].upper()}{remedy[1:]}.",
+        place=PLACE + place,
+    )  # fmt: skip
