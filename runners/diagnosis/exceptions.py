@@ -1,4 +1,4 @@
-"""Exceptions and deaths that logs tell of: what Python and torchrun print when a rank ends.
+"""Exceptions that logs tell of, as Python prints them, and ends of ranks, as launchers do.
 
 Classes and remedies are those of the live verdicts, see runners/inrank/classes.py. Memory does not grow with the log.
 """
@@ -6,12 +6,12 @@ Classes and remedies are those of the live verdicts, see runners/inrank/classes.
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from ..inrank.classes import Death, Failure, classify
 from ..inrank.traces import in_lines, launchers
+from .endings import Endings
 from .grammar import Head, stamp_of
 from .rules import BEGIN, Rule
 from .tally import Entry, Evidence, First, shown
@@ -35,12 +35,6 @@ _STAMP = re.compile(
 """What shippers write before each line; it differs from line to line."""
 _UNCAUGHT = re.compile(r"\[rank\d+\]: ?$")
 """torch tags so what nobody caught."""
-_ENDED = re.compile(r"failed \(exitcode: (-?\d{1,9})\) local_rank: \d+ \(pid: (\d{1,9})\)")
-_SIGNALLED = re.compile(
-    r"process rank (\d{1,9}) with PID (\d{1,9})(?: on node (\S{1,200}))? exited on signal (\d{1,2})\b"
-)
-_OOM = re.compile(r"Detected \d+ oom[_-]kill event")
-"""torchrun's, mpirun's and Slurm's words."""
 _TAGGED = re.compile(r"^\[(?:rank|default)\d+\]:|^\[\d+,\d+\]<std")
 _CHAINED = (
     "another exception occurred",
@@ -48,6 +42,7 @@ _CHAINED = (
     f"Original {BEGIN}",
 )
 """What follows is of the same end, and nearer to its cause or its outcome."""
+_NUMBER = re.compile(r"\d+")
 _OF_NCCL = re.compile(
     r"DistBackendError|NCCL (?:error|WARN)|ncclInternalError|ncclSystemError|ncclRemoteError"
 )
@@ -90,6 +85,7 @@ class Exceptions:
         self._raised: dict[str, _Raised] = {}
         self._file, self._name = 0, ""
         self._lines: dict[int, int] = {}
+        self._endings = Endings()
         self._failed = False
         """Whether a launcher said that a rank failed."""
 
@@ -110,13 +106,11 @@ class Exceptions:
 
     def ended(self, line: str, head: Head, number: int) -> None:
         """A launcher may say how a rank has ended."""
-        told = _ending(line, head)
-        if told is None:
-            return
-        failure, whose = told
-        self._failed = True
-        if failure is not None:
-            self._keep(failure, whose, line, number, sure=True)
+        told = self._endings.told(_STAMP.sub("", line), head)
+        if told is not None:
+            self._failed = True
+            if told.failure is not None:
+                self._keep(told.failure, told.head, line, number, sure=True)
 
     def line(self, line: str, number: int) -> None:
         """A line while `within`, that is none of NCCL's."""
@@ -181,7 +175,7 @@ class Exceptions:
         self.within = bool(self._traces)
 
     def _keep(self, failure: Failure, head: Head, line: str, number: int, sure: bool) -> str:
-        key = f"{failure.kind}|{failure.key or failure.text.partition(' ')[2].partition(' ')[2]}"
+        key = f"{failure.kind}|{failure.key or _NUMBER.sub('#', failure.text)}"
         if key not in self._raised and len(self._raised) >= MOST:
             return ""
         known = self._raised.get(key)
@@ -213,33 +207,6 @@ def _classed(death: Death, last: str) -> Failure:
     if failure.kind in ("exception", "assertion") and _OF_NCCL.search(last):
         return failure._replace(kind="nccl", symptom=True, remedy="see what NCCL says before it")
     return failure
-
-
-def _ending(line: str, head: Head) -> tuple[Failure | None, Head] | None:
-    """How a rank ended, None for an exit code that says nothing more, and whose end it was; None for no such line."""
-    if told := _ENDED.search(line):
-        code = int(told[1])
-        return (_ended_by_signal(code, int(told[2])) if code < 0 else None), head
-    if told := _SIGNALLED.search(line):
-        rank = int(told[1])
-        whose = replace(head, rank=rank, host=told[3] or head.host, source=(*head.source[:2], rank))
-        return _ended_by_signal(-int(told[4]), int(told[2]) or None), whose
-    return (_OF_SLURM, head) if _OOM.search(line) else None
-
-
-def _ended_by_signal(code: int, pid: int | None) -> Failure:
-    """What a launcher's word alone tells: no kernel's log is here, and an abort says why before it."""
-    failure = classify(Death(0, code, {}, pid=pid))
-    if code == -signal.SIGKILL:
-        return failure._replace(text=failure.text.removesuffix(" from outside"), remedy=_KILLED)
-    return failure._replace(symptom=code in (-signal.SIGABRT, -signal.SIGTERM))
-
-
-_OF_SLURM = classify(Death(0, -signal.SIGKILL, {}, oom="Slurm counted it"))
-_KILLED = (
-    "look in that node's kernel log for an out-of-memory kill (`dmesg -T | grep -i kill`), else for who ends "
-    "processes there: the scheduler's limits, preemption, a daemon that guards memory"
-)
 
 
 def _rule(failure: Failure, place: int, sure: bool) -> Rule:

@@ -24,7 +24,9 @@ BEFORE = r"[ \[(<:,'/\"*|>\]]"
 """What may stand before a needle: fewer places to look at than all of a line."""
 
 BEGIN = "Traceback (most recent call last)"
-ENDINGS = ("failed (exitcode: ", "exited on signal ", "oom_kill event", "oom-kill event")
+ENDINGS = (
+    "failed (exitcode: ", "rank      : ", "exitcode  : ", "exited on signal ", "oom_kill event", "oom-kill event"
+)  # fmt: skip
 OTHERS = (BEGIN, *ENDINGS)
 """Needles of no rule: an exception is told in the lines that follow; launchers tell how a rank ended."""
 

@@ -173,11 +173,12 @@ def _filled(cause: Cause, match: re.Match[str], raised: Mapping[str, Any], head:
         "python": str(raised.get("python") or "its Python"),
         "line": _line(head),
     }
+    remedy = dict(words, python=str(raised.get("python") or "python"))
     named = named if len(named) <= LONGEST else named[: LONGEST - 1] + "…"
     says = " ".join(cause.says.format(named.strip(" ."), **words).split())
     if raised.get("where"):
         says += " (%s)" % os.path.basename(str(raised["where"]))
-    return _said(cause.kind, says, cause.remedy.format(**words), cause.retry, cause.symptom)
+    return _said(cause.kind, says, cause.remedy.format(**remedy), cause.retry, cause.symptom)
 
 
 def _path_in(head: str) -> str:

@@ -152,6 +152,20 @@ def test_how_torchrun_says_that_a_rank_ended(code: int, name: str, role: str, te
     assert said([FAILED.format(1)]).findings == ()
 
 
+def test_torchruns_table_names_the_ranks_that_it_did_not_see_first() -> None:
+    """Rank 1 was killed, and torchrun saw rank 0 first, which that had ended."""
+    table = [
+        "Failures:", "[1]:", "  rank      : 1 (local_rank: 1)", "  exitcode  : -9 (pid: 76)  (SIGKILL)",
+        "Root Cause (first observed failure):", "[0]:", "  rank      : 0 (local_rank: 0)",
+        "  exitcode  : -6 (pid: 75)  (SIGABRT)",
+    ]  # fmt: skip
+    verdict = said([FAILED.format(-6), *table])
+    assert verdict.first is not None
+    assert (verdict.first.id, verdict.first.rank) == ("died-killed", 1)
+    assert [(one.id, one.count) for one in verdict.victims] == [("died-abort", 1)]
+    assert said(["  rank      : 1 (local_rank: 1)", "  exitcode  : 1 (pid: 76)"]).findings == ()
+
+
 def test_how_mpirun_and_slurm_say_it() -> None:
     line = "mpirun noticed that process rank 3 with PID 4711 on node gpu-b exited on signal 9 (Killed)."
     (found,) = said([line]).findings
