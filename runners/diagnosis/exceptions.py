@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from ..inrank.classes import Death, Failure, classify
-from ..inrank.traces import in_lines, launchers
+from ..inrank.traces import in_lines, of_launcher, raised_in
 from .endings import Endings
 from .grammar import Head, stamp_of
 from .rules import BEGIN, Rule
@@ -151,7 +151,10 @@ class Exceptions:
 
     def _perhaps(self, trace: _Trace, line: str, number: int) -> None:
         """A line that may be the exception's own."""
-        if launchers(trace.lines[-1]):
+        kind = raised_in(trace.lines[-1])
+        if kind is None:
+            return
+        if of_launcher(kind):
             self._failed = True
             self._close(trace)
             return

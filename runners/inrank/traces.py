@@ -90,10 +90,15 @@ def unwrapped(raised: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**raised, **carried, "importing": False} if carried else raised
 
 
-def launchers(line: str) -> bool:
-    """Whether this is the last line of what a launcher raised because its ranks failed."""
+def raised_in(line: str) -> str | None:
+    """The type of exception that the last line of a traceback names; None for any other line."""
     last = _LAST.match(_TAG.sub("", line.rstrip()))
-    return last is not None and _LAUNCHERS.search(last["type"]) is not None
+    return last["type"] if last and _ERROR.search(last["type"]) else None
+
+
+def of_launcher(kind: str) -> bool:
+    """Whether launchers raise it because their ranks failed."""
+    return _LAUNCHERS.search(kind) is not None
 
 
 def in_lines(lines: Sequence[str]) -> dict[str, Any]:
@@ -110,10 +115,10 @@ def in_lines(lines: Sequence[str]) -> dict[str, Any]:
             within = True
             frames.append((frame["file"], int(frame["line"]), frame["name"] or "<module>"))
         elif within and line and not line[0].isspace():
-            last = _LAST.match(line)
-            if last and _ERROR.search(last["type"]):
-                if not _LAUNCHERS.search(last["type"]):
-                    found = _carried(last["type"], last["text"] or "", frames)
+            kind = raised_in(line)
+            if kind is not None:
+                if not of_launcher(kind):
+                    found = _carried(kind, line[len(kind) :].removeprefix(":").removeprefix(" "), frames)
                 within, frames = False, []
     return found
 
