@@ -19,7 +19,8 @@ from .seam import CloudError, Hub
 
 POLL_SECONDS = 10.0
 """Between two questions while a node does not answer."""
-CANCEL_SECONDS = 30.0
+CANCEL_SECONDS = 50.0
+"""How long SkyPilot may take to cancel the job of a run that was stopped; see node/job.py."""
 SLOW_SECONDS = 300.0
 """Between two while all do: autostop and price change seldom, and asking costs a process of 150 MB."""
 

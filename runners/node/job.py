@@ -35,8 +35,8 @@ RETRY_SECONDS = 5.0
 LINGER_SECONDS = 20.0
 """How long the job waits after the end for the agent, which waits for those who still read."""
 
-CANCEL_SECONDS = 30.0
-"""How long a stopped job waits to be cancelled."""
+CANCEL_SECONDS = 60.0
+"""How long a stopped job waits to be cancelled; longer than the hub lets SkyPilot take for that."""
 
 
 def job(run: str, node: int | None = None) -> int:
