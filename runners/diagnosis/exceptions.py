@@ -14,7 +14,7 @@ from ..inrank.traces import in_lines, of_launcher, raised_in
 from .endings import Endings
 from .grammar import Head, stamp_of
 from .rules import BEGIN, Rule
-from .tally import Entry, Evidence, First, shown
+from .tally import FILES, SOURCES, Entry, Evidence, First, shown
 
 MOST = 64
 """Different exceptions that are kept."""
@@ -185,11 +185,13 @@ class Exceptions:
         if known is None:
             known = self._raised[key] = _Raised(failure, Entry(_rule(failure, 0, True)))
         known.sure = known.sure or sure
-        known.last[self._file] = number
         entry = known.entry
         entry.count += 1
-        entry.heads.setdefault(head.source, head)
-        if self._file not in entry.files:
+        if len(entry.heads) < SOURCES:
+            entry.heads.setdefault(head.source, head)
+        if self._file in entry.files or len(entry.files) < FILES:
+            known.last[self._file] = number
+        if self._file not in entry.files and len(entry.files) < FILES:
             entry.files.add(self._file)
             evidence = Evidence(self._name, number, shown(line))
             values = {"where": failure.where} if failure.where else {}
