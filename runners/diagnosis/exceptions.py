@@ -14,7 +14,7 @@ from ..inrank.traces import in_lines, of_launcher, raised_in
 from .endings import Endings
 from .grammar import Head, stamp_of
 from .rules import BEGIN, Rule
-from .tally import FILES, SOURCES, Entry, Evidence, First, shown
+from .tally import Entry, Evidence, First, shown
 
 MOST = 64
 """Different exceptions that are kept."""
@@ -89,8 +89,9 @@ class Exceptions:
         self._failed = False
         """Whether a launcher said that a rank failed."""
 
-    def open(self, file: int, name: str) -> None:
-        """What comes is of this file: its number, from 1, and its name."""
+    def open(self, file: int, name: str, before: int) -> None:
+        """What comes is of this file: its number, from 1, and its name; `before`: lines of the one before it."""
+        self._lines[self._file] = before
         self._file, self._name, self.within = file, name, False
         self._traces.clear()
 
@@ -139,10 +140,6 @@ class Exceptions:
             )
             yield replace(one.entry, rule=_rule(one.failure, place, sure))
 
-    def leave(self, lines: int) -> None:
-        """The file has so many lines."""
-        self._lines[self._file] = lines
-
     def _of(self, text: str) -> _Trace | None:
         """Whose line it is: of those that begin as it does the longest; an untagged one has no tag."""
         fits = [one for one in self._traces.values() if text.startswith(one.prefix)]
@@ -169,7 +166,7 @@ class Exceptions:
         """Lines behind an exception: the next may have come of it."""
         if any(word in rest for word in _CHAINED):
             self._take_back(trace.key)
-            trace.ended, trace.lines = 0, [""]
+            self._close(trace)
         elif number - trace.ended > AFTER:
             self._close(trace)
 
@@ -186,13 +183,10 @@ class Exceptions:
             known = self._raised[key] = _Raised(failure, Entry(_rule(failure, 0, True)))
         known.sure = known.sure or sure
         entry = known.entry
-        entry.count += 1
-        if len(entry.heads) < SOURCES:
-            entry.heads.setdefault(head.source, head)
-        if self._file in entry.files or len(entry.files) < FILES:
+        first = entry.seen(head, self._file)
+        if self._file in entry.files:
             known.last[self._file] = number
-        if self._file not in entry.files and len(entry.files) < FILES:
-            entry.files.add(self._file)
+        if first:
             evidence = Evidence(self._name, number, shown(line))
             values = {"where": failure.where} if failure.where else {}
             entry.firsts.append(First(self._file, evidence, head, stamp_of(line), values, False))

@@ -90,7 +90,6 @@ class Reading:
 
     def open(self, name: str, rank: int | None = None) -> None:
         """What comes is of another file, or the log of this rank."""
-        self.exceptions.leave(self._number)
         self.files.append(name)
         self._begin(name, _Place(len(self.files), rank_in_name(name) if rank is None else rank))
 
@@ -108,7 +107,6 @@ class Reading:
     def leave(self) -> None:
         """Remember where the file is left off that was read last."""
         if self._name:
-            self.exceptions.leave(self._number)
             self._places[self._name] = _Place(
                 self._file, self._rank, self._number, self._report_until, self.statements.version
             )
@@ -125,10 +123,10 @@ class Reading:
 
     def _begin(self, name: str, place: _Place) -> None:
         self._heads.clear()
+        self.exceptions.open(place.number, name, before=self._number)
         self._name, self._file, self._rank = name, place.number, place.rank
         self._number, self._report_until = place.line, place.report_until
         self.tally.open(place.number, name)
-        self.exceptions.open(place.number, name)
         self.statements.version = place.version
 
     def feed(self, lines: Iterable[str]) -> None:

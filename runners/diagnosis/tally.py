@@ -74,6 +74,16 @@ class Entry:
     files: set[int] = field(default_factory=set)
     """Of `firsts`: files may be read in turns."""
 
+    def seen(self, head: Head, file: int) -> bool:
+        """Once more; whether it is the first time in its file, whose line is to be kept."""
+        self.count += 1
+        if head.source not in self.heads and len(self.heads) < SOURCES:
+            self.heads[head.source] = head
+        if file in self.files or len(self.files) >= FILES:
+            return False
+        self.files.add(file)
+        return True
+
 
 @dataclass(slots=True)
 class Progress:
@@ -103,11 +113,7 @@ class Tally:
     def add(self, rule: Rule, match: re.Match[str], head: Head, number: int) -> None:
         """A line that fired a rule, and its number in the file."""
         entry = self.entries[rule.place]
-        entry.count += 1
-        if head.source not in entry.heads and len(entry.heads) < SOURCES:
-            entry.heads[head.source] = head
-        if self._file not in entry.files and len(entry.files) < FILES:
-            entry.files.add(self._file)
+        if entry.seen(head, self._file):
             entry.firsts.append(_first(rule, match, head, self._file, self.evidence(match.string, number)))
         elif len(entry.further) < EVIDENCE - 1:
             entry.further.append(self.evidence(match.string, number))

@@ -223,8 +223,9 @@ def _waiting(view: View, there: Sequence[Comer]) -> list[Finding]:
     if not ranks:
         return []
     first = next(comer for comer in there if comer.rank == ranks[0])
-    absent = sorted(set(range(_expected(view))) - {comer.rank for comer in there})
-    short = alone.beyond(view, _expected(view))
+    expected = _expected(view)
+    absent = sorted(set(range(expected)) - {comer.rank for comer in there})
+    short = alone.beyond(view, expected)
     if not absent or first.op != "init_process_group":
         text = f"{naming.who(view.state, ranks)} {naming.verb(ranks, 'waits', 'wait')} in {first.op} for the others"
     elif short:

@@ -24,7 +24,7 @@ def indexed(folder: str | Path, data: bytes) -> IndexedFile:
     return file
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(LENGTHS, st.booleans(), st.integers(1, 3 * BLOCK))
 def test_every_line_is_where_a_plain_split_finds_it(lengths: list[int], ends: bool, step: int) -> None:
     parts = [bytes([97 + number % 26]) * length + b"\n" for number, length in enumerate(lengths)]
