@@ -4,10 +4,12 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 PYTEST = $(BIN)/python -m pytest -q
-# Most tests wait for processes: two at a time are done in half the time. Each has a home and sockets of its own.
-JOBS ?= 2
+# Most tests wait for processes: three at a time are done in a third of the time. Each has a home and sockets of its own.
+JOBS ?= 3
+# Of the long matrices: 2/3 is the second third. All of it unless asked.
+PART ?= 1/1
 
-.PHONY: help install demo test test-long test-faults test-cluster test-all check lint types imports bench pictures clean
+.PHONY: help install demo test test-long test-faults test-cluster test-all check lint types imports house bench pictures clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -26,17 +28,17 @@ demo: install    ## train the shipped example on 2 ranks and look at it
 	$(BIN)/python tests/rigs/nvml/demo.py
 
 test: install    ## the tests (under 15 minutes on 2 cores)
-	$(PYTEST) -m 'not long' -n $(JOBS) --dist loadfile
+	$(PYTEST) -m 'not long' -n $(JOBS) --dist worksteal
 
-test-long: install ## the long matrices alone
+test-long: install ## the long matrices alone; PART=1/3 for a third of them
 	$(BIN)/python -m pip install --quiet --group nccl --no-deps
 	$(BIN)/python -m pip install --quiet --group hf
-	$(PYTEST) -m long -n $(JOBS) --dist loadfile
-	$(PYTEST) tests/launchers tests/strategies/test_accepted.py -m 'not long' # what only these packages can read
-	$(PYTEST) tests/faults -m long -n $(JOBS) --dist load
+	$(PYTEST) -m long -n $(JOBS) --dist worksteal --part $(PART)
+	$(PYTEST) tests/launchers tests/strategies/test_accepted.py -m 'not long' -n $(JOBS) # what only these packages can read
+	$(PYTEST) tests/faults -m long -n 2 --dist load
 
 test-faults: install ## jobs that are broken for real, and whether the diagnosis names it (8 minutes)
-	$(PYTEST) tests/faults -m 'not long' -n $(JOBS) --dist load
+	$(PYTEST) tests/faults -m 'not long' -n 2 --dist load
 
 test-cluster: install ## on a Slurm cluster in network namespaces, through SkyPilot (root on Debian or Ubuntu)
 	$(BIN)/python -m tests.rigs.slurm prepare
@@ -52,11 +54,14 @@ lint: install
 
 types: install
 	$(BIN)/mypy -p distui.presets -p distui.runners -p distui.tui
-	@for one in $$(find tests -mindepth 2 -name conftest.py); do $(BIN)/mypy "$$one" || exit 1; done # one name each
-	$(BIN)/mypy tests --exclude 'tests/.+/conftest\.py$$'
+	@for one in $$(find tests -name conftest.py); do $(BIN)/mypy "$$one" || exit 1; done # one name each
+	MYPYPATH=tests/tui $(BIN)/mypy tests --exclude '(^|/)conftest\.py$$' # whose `conftest` is imported by name
 
 imports: install
 	$(BIN)/lint-imports
+
+house: install   ## size and shape of the code: modules, cycles, names; HOUSE=--details says where
+	@$(BIN)/python -m tests.house $(HOUSE)
 
 bench: install   ## the table of docs/benchmarks.md, side by side with bare torchrun; BENCH=--quick for a taste
 	$(BIN)/python -m tests.bench $(BENCH)

@@ -40,14 +40,25 @@ LAUNCHER_OWN = frozenset(
         "WORLD_SIZE",
         "LOCAL_WORLD_SIZE",
         "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
         "ROLE_RANK",
+        "ROLE_WORLD_SIZE",
+        "ROLE_NAME",
         "MASTER_ADDR",
         "MASTER_PORT",
+        "TORCHELASTIC_RESTART_COUNT",
+        "TORCHELASTIC_MAX_RESTARTS",
+        "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_USE_AGENT_STORE",
     }
 )
 """The launcher computes these for each rank."""
 
-INHERITED = (*WATCHED, "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", *sorted(PER_RANK))
+INSIDE: Mapping[str, str] = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
+"""Set for torchrun on one node: ranks that have only each other need not listen where others can connect. Whoever says
+otherwise, in the shell too, is obeyed."""
+
+INHERITED = (*WATCHED, *INSIDE, "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", *sorted(PER_RANK))
 """Names whose value in the user's own environment changes a plan."""
 
 
@@ -125,3 +136,31 @@ def visible_gpus(gpus: int, env: Mapping[str, str]) -> int:
             break
         count += 1
     return min(count, gpus) if gpus else 0
+
+
+OLD_RECORDER = "TORCH_NCCL_TRACE_BUFFER_SIZE"
+"""The runner takes it away where torch is 2.9 or newer, which warns of it: see inrank/elastic.py."""
+SHELL, PRESET, COMMAND_LINE, DISTUI, TORCH = "shell", "preset", "command line", "distui", "torch"
+"""Where a variable of a rank comes from."""
+
+
+def origins(
+    env: Mapping[str, str], user: Mapping[str, str], preset: Mapping[str, str], asked: Mapping[str, str]
+) -> dict[str, str]:
+    """Where each variable of `env` comes from.
+
+    `user`: what the shell holds; `preset`: name → file or option that set it in the preset; `asked`: of the request.
+    """
+    found = {}
+    for name in env:
+        if name in asked:
+            found[name] = COMMAND_LINE
+        elif name in preset:
+            option = preset[name].startswith("--set ")
+            found[name] = f"{COMMAND_LINE}, {preset[name]}" if option else f"{PRESET}, {preset[name]}"
+        else:
+            kept = name in WATCHED and name in user and env[name] == user[name]
+            found[name] = SHELL if kept else DISTUI
+    if OLD_RECORDER in env and env[OLD_RECORDER] == env.get("TORCH_FR_BUFFER_SIZE"):
+        found[OLD_RECORDER] += ", only where torch is older than 2.9"
+    return found

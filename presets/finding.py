@@ -1,10 +1,26 @@
-"""What a check found: the one shape of it, for lint, doctor and the screen."""
+"""Findings on presets, plans and files, and the errors that refuse them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
+
+# -----------------------------------------------------------------------------------------------------------
+# What presets and plans can refuse; imported by every verb, so that nothing else is in here.
+
+
+class PresetError(Exception):
+    """A preset cannot be read or found; the text is one sentence that says where and what to do."""
+
+
+class PlanError(Exception):
+    """No plan can be made; the text is one sentence that says what was wrong and what to do."""
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What a check found: the one shape of it, for lint, doctor and the screen.
+
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .errors import PlanError
-from .hardware import GB, Gpus, parse_gpus
+from .cluster import GB, Gpus, parse_gpus
+from .finding import PlanError
 from .memory import FORMATS, Estimate, Shape, compare, estimate, estimate_for, needed, shape
 from .memory_rows import hybrid
 from .model import Precision, Preset, Strategy

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from . import schema
-from .errors import PresetError
+from . import model, owned
+from .finding import PresetError
 from .model import Loaded
+from .tomltext import DEEPEST, decode, parse
 
 __all__ = ["Definition", "Library", "Loaded", "PresetError", "check_name", "library", "load", "user_dir"]
 
@@ -27,9 +27,6 @@ BUILTIN = (
     "tp", "tp-sp", "fsdp2-tp", "pp-gpipe", "pp-1f1b", "3d", "moe", "context",
 )  # fmt: skip
 """The presets that ship, in the order in which they are listed."""
-
-MOST_BYTES = 1 << 20
-"""More than anybody writes by hand: a larger file is something else."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """How a preset may be called: it is a file name and a TOML key."""
@@ -52,7 +49,7 @@ class Definition:
         """The preset it builds on, when it says so. Raises PresetError."""
         base = self.table.get("base")
         if base is not None and not isinstance(base, str):
-            raise PresetError(f"{self.where}: base takes the name of a preset, not {schema.show(base)}.")
+            raise PresetError(f"{self.where}: base takes the name of a preset, not {model.show(base)}.")
         return base
 
 
@@ -64,6 +61,8 @@ class Library:
     """By name, the builtin one first, the one that decides last."""
     problems: Mapping[str, str] = field(default_factory=dict)
     """User presets whose file cannot be read, by name, with the sentence that says why."""
+    passed: tuple[str, ...] = ()
+    """Files that were found and do not count, a sentence each."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -72,24 +71,18 @@ class Library:
 
 def user_dir(env: Mapping[str, str]) -> Path:
     """Where the user's presets lie, by XDG_CONFIG_HOME and HOME of `env`."""
-    config = env.get("XDG_CONFIG_HOME", "")
-    home = Path(config) if config.startswith("/") else Path(env.get("HOME") or Path.home()) / ".config"
-    return home / "distui" / "presets"
+    return owned.config_dir(env) / "presets"
 
 
 def library(cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Library:
-    """What is there. Raises PresetError when the project file cannot be read."""
-    problems: dict[str, str] = {}
+    """What is there. Raises PresetError when the project file is the user's own and cannot be read."""
+    env = os.environ if env is None else env
     found: dict[str, tuple[Definition, ...]] = {}
-    sources = (
-        _builtin(),
-        _user(user_dir(os.environ if env is None else env), problems),
-        _project(cwd or Path.cwd()),
-    )
-    for source in sources:
+    search = _Search.begin(env)
+    for source in (_builtin(), search.users(user_dir(env)), search.project(cwd or Path.cwd())):
         for definition in source:
             found[definition.name] = (*found.get(definition.name, ()), definition)
-    return Library(definitions=found, problems=problems)
+    return Library(definitions=found, problems=search.problems, passed=tuple(search.passed))
 
 
 def load(
@@ -106,13 +99,20 @@ def load(
     """
     shelf = library(cwd, env) if shelf is None else shelf
     layer = _Layer()
-    for definition in _chain(shelf, name, len(shelf.definitions.get(name, ())), ()):
+    chain = _chain(shelf, name, len(shelf.definitions.get(name, ())), ())
+    for definition in chain:
         layer.put(dict(_flatten(definition)), definition.origin, definition.where)
     for override in overrides:
         path, value = _override(override)
         layer.put({path: value}, f"--set {path}", "--set")
-    schema.belongs(layer.values, layer.origins)
-    return Loaded(preset=schema.build(name, layer.values), origins=dict(layer.origins))
+    model.belongs(layer.values, layer.origins)
+    sources = tuple(dict.fromkeys(one.origin for one in chain if not one.origin.startswith("builtin ")))
+    return Loaded(
+        preset=model.build(name, layer.values),
+        origins=dict(layer.origins),
+        sources=sources,
+        notes=shelf.passed,
+    )
 
 
 def check_name(name: str) -> str:
@@ -126,21 +126,21 @@ class _Layer:
     """Values by path, the later put over the earlier."""
 
     def __init__(self) -> None:
-        self.values: dict[str, schema.Value] = {}
+        self.values: dict[str, model.Value] = {}
         self.origins: dict[str, str] = {}
 
     def put(self, raw: Mapping[str, object], origin: str, where: str) -> None:
         if "strategy.kind" in raw:
-            self._forget_options(schema.accept("strategy.kind", raw["strategy.kind"], where))
+            self._forget_options(model.accept("strategy.kind", raw["strategy.kind"], where))
         for path, value in raw.items():
-            accepted = schema.accept(path, value, where)
-            nested = path.partition(".")[0] in schema.NESTED and path in self.values
-            self.values[path] = schema.merged(self.values[path], accepted) if nested else accepted
+            accepted = model.accept(path, value, where)
+            nested = path.partition(".")[0] in model.NESTED and path in self.values
+            self.values[path] = model.merged(self.values[path], accepted) if nested else accepted
             self.origins[path] = origin
 
-    def _forget_options(self, kind: schema.Value) -> None:
+    def _forget_options(self, kind: model.Value) -> None:
         """Options of the strategy before, which no one asked for in the new one."""
-        others = schema.options_of(None) - schema.options_of(str(kind))
+        others = model.options_of(None) - model.options_of(str(kind))
         for path in others & self.values.keys():
             del self.values[path], self.origins[path]
 
@@ -151,8 +151,9 @@ def _chain(shelf: Library, name: str, depth: int, above: tuple[str, ...]) -> lis
         raise PresetError(shelf.problems[name])
     if name not in shelf.definitions:
         asked = f", which {above[-1]} builds on" if above else ""
-        hint = schema.nearest(name, shelf.definitions)
+        hint = model.nearest(name, shelf.definitions)
         hint = "; `distui presets` lists them." if hint == "." else hint
+        hint = " ".join((hint, *shelf.passed))
         raise PresetError(f"There is no preset {name!r}{asked}{hint}")
     if not depth:
         return []
@@ -171,22 +172,22 @@ def _flatten(definition: Definition) -> Iterator[tuple[str, object]]:
     for key, value in definition.table.items():
         if key == "base":
             continue
-        if key in schema.tables():
+        if key in model.tables():
             if not isinstance(value, dict):
                 raise PresetError(f"{definition.where}: {key} is a table: write [{key}], not {key} = ….")
             yield from ((f"{key}.{inner}", part) for inner, part in value.items())
-        elif key in schema.fields():
+        elif key in model.fields():
             yield key, value
         else:
             raise PresetError(f"{definition.where}: {_unknown_key(key)}")
 
 
 def _unknown_key(key: str) -> str:
-    home = next((path.split(".")[0] for path in schema.fields() if path.endswith(f".{key}")), None)
+    home = next((path.split(".")[0] for path in model.fields() if path.endswith(f".{key}")), None)
     if home:
         return f"{key} stands in the table [{home}], not before the first one."
-    known = ("base", *schema.tables(), *(path for path in schema.fields() if "." not in path))
-    return f"{key} is not a key of a preset{schema.nearest(key, known)}"
+    known = ("base", *model.tables(), *(path for path in model.fields() if "." not in path))
+    return f"{key} is not a key of a preset{model.nearest(key, known)}"
 
 
 def _override(text: str) -> tuple[str, object]:
@@ -197,27 +198,29 @@ def _override(text: str) -> tuple[str, object]:
         raise PresetError(
             f"--set {text}: write it as FIELD.PATH=VALUE, as in --set topology.nproc_per_node=2."
         )
-    hint = schema.fields().get(path)
+    hint = model.fields().get(path)
     table, _, inner = path.partition(".")
-    if table in schema.NESTED and inner:
+    if table in model.NESTED and inner:
         return _nested(table, inner, raw)
     if hint is None:
         return path, raw
     try:
-        parsed = tomllib.loads(f"value = {raw}")
-    except tomllib.TOMLDecodeError:
+        parsed = parse(f"value = {raw}", f"--set {path}")
+    except PresetError:
         return path, raw
     value = parsed["value"] if len(parsed) == 1 else raw
     fitting = tuple(value) if isinstance(value, list) else value
-    return path, value if schema.fits(hint, fitting) or not schema.fits(hint, raw) else raw
+    return path, value if model.fits(hint, fitting) or not model.fits(hint, raw) else raw
 
 
 def _nested(table: str, inner: str, raw: str) -> tuple[str, object]:
     """--set deepspeed.zero_optimization.stage=2: the value inside its tables, the first key in the path."""
     first, *deeper = inner.split(".")
+    if len(deeper) > DEEPEST:
+        raise PresetError(f"--set {table}.{first}: nested more than {DEEPEST} deep.")
     try:
-        value: object = tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
+        value: object = parse(f"value = {raw}", f"--set {table}.{first}")["value"]
+    except PresetError:
         value = raw
     for key in reversed(deeper):
         value = {key: value}
@@ -228,27 +231,99 @@ def _builtin() -> Iterator[Definition]:
     folder = resources.files(__package__).joinpath("builtin")
     for name in BUILTIN:
         where = f"builtin {name}.toml"
-        table = _read(folder.joinpath(f"{name}.toml").read_bytes(), where)
+        table = decode(folder.joinpath(f"{name}.toml").read_bytes(), where)
         yield Definition(name=name, origin=where, where=where, table=table)
 
 
-def _user(folder: Path, problems: dict[str, str]) -> Iterator[Definition]:
-    """A file that cannot be read spoils only the preset of its name."""
-    for file in sorted(folder.glob("*.toml")):
+class _NothingThere(PresetError):
+    """What has the name of a file holds no text."""
+
+
+@dataclass(slots=True)
+class _Search:
+    """A search for the files that count."""
+
+    trusted: Mapping[str, str]
+    problems: dict[str, str] = field(default_factory=dict)
+    passed: list[str] = field(default_factory=list)
+
+    @classmethod
+    def begin(cls, env: Mapping[str, str]) -> _Search:
+        """With what the user trusts; where that cannot be read, nothing is trusted."""
         try:
-            name = check_name(file.stem)
-            table = _read_file(file)
+            return cls({one.path: one.sha256 for one in owned.entries(env)})
         except PresetError as error:
-            problems[file.stem] = str(error)
-            continue
-        yield Definition(name=name, origin=f"user {file}", where=str(file), table=table)
+            return cls({}, passed=[str(error)])
+
+    def users(self, folder: Path) -> Iterator[Definition]:
+        """A file that cannot be read spoils only the preset of its name."""
+        try:
+            names = sorted(name for name in os.listdir(folder) if name.endswith(".toml"))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self.passed.append(f"{folder} is passed over: it cannot be read ({error.strerror}).")
+            return
+        for file in (folder / name for name in names):
+            try:
+                name = check_name(file.stem)
+                table = self.read(file)
+            except PresetError as error:
+                self.problems[file.stem] = str(error)
+                continue
+            if table is not None:
+                yield Definition(name=name, origin=f"user {file}", where=str(file), table=table)
+
+    def project(self, cwd: Path) -> Iterator[Definition]:
+        """The presets of the nearest project file that counts."""
+        for folder in (cwd, *cwd.parents):
+            file = folder / PROJECT_FILE
+            try:
+                document = self.read(file) if _is_there(file) else None
+            except _NothingThere as error:
+                self.passed.append(str(error))
+                continue
+            if document is not None:
+                yield from _of_project(file, document)
+                return
+
+    def read(self, file: Path) -> dict[str, Any] | None:
+        """What stands in a file; None where it does not count, which is noted. Raises PresetError."""
+        try:
+            return decode(owned.read(file, self.trusted), str(file))
+        except owned.PassedOver as error:
+            self.passed.append(str(error))
+        except FileNotFoundError:
+            if file.is_symlink():
+                raise _NothingThere(f"{file} cannot be read: it is a link to nothing.") from None
+        except owned.TooLarge as error:
+            raise PresetError(f"{file} {error}.") from None
+        except owned.NoFile as error:
+            raise _NothingThere(f"{file} cannot be read: {error}.") from None
+        except OSError as error:
+            raise PresetError(f"{file} cannot be read: {error.strerror or error}.") from None
+        return None
 
 
-def _project(cwd: Path) -> Iterator[Definition]:
-    file = next((at / PROJECT_FILE for at in (cwd, *cwd.parents) if (at / PROJECT_FILE).is_file()), None)
-    if file is None:
-        return
-    document = _read_file(file)
+def read_own(file: Path, env: Mapping[str, str] | None = None) -> tuple[dict[str, Any] | None, list[str]]:
+    """A further file of the user's configuration, as far as it counts: its document, and what was passed over.
+
+    Raises PresetError.
+    """
+    search = _Search.begin(os.environ if env is None else env)
+    return search.read(file), search.passed
+
+
+def _is_there(file: Path) -> bool:
+    """Whether something has the name; a folder that may not be searched holds nothing for this user."""
+    try:
+        os.lstat(file)
+    except OSError:
+        return False
+    return True
+
+
+def _of_project(file: Path, document: Mapping[str, Any]) -> Iterator[Definition]:
     for key in document:
         if key != "preset":
             raise PresetError(f"{file}: {key} means nothing here: presets stand in tables [preset.NAME].")
@@ -260,27 +335,3 @@ def _project(cwd: Path) -> Iterator[Definition]:
             raise PresetError(f"{file}: preset.{name} is a table: write [preset.{name}].")
         where = f"{file} [preset.{name}]"
         yield Definition(name=check_name(name), origin=f"project {file}", where=where, table=table)
-
-
-def _read_file(file: Path) -> dict[str, Any]:
-    try:
-        size = file.stat().st_size
-        if size > MOST_BYTES:
-            raise PresetError(f"{file} has {size} bytes: a file of presets has at most {MOST_BYTES}.")
-        return _read(file.read_bytes(), str(file))
-    except OSError as error:
-        raise PresetError(f"{file} cannot be read: {error.strerror or error}.") from None
-
-
-def _read(data: bytes, where: str) -> dict[str, Any]:
-    """The TOML document `data` of the file `where`. Raises PresetError."""
-    try:
-        return tomllib.loads(data.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise PresetError(f"{where} line {line}: not UTF-8 text, which TOML must be.") from None
-    except tomllib.TOMLDecodeError as error:
-        found = re.search(r" \(at line (\d+), column (\d+)\)$", str(error))
-        line = int(found[1]) if found else data.count(b"\n") + 1
-        reason = re.sub(r" \(at .*\)$", "", str(error))
-        raise PresetError(f"{where} line {line}: not valid TOML ({reason}).") from None

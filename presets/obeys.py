@@ -1,22 +1,358 @@
-"""Whether, and by what way, a script obeys a preset's strategy: a look at its syntax tree. Nothing is executed."""
+"""Which parts of a preset a script obeys, by reading its text. Nothing is executed."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from .model import StrategyKind
-from .obeys_names import PARALLELIZE, STEPS, Call, Script, framework, parse
+
+# -----------------------------------------------------------------------------------------------------------
+# What an argument of a call comes to, by the script's text and the arguments of its launch. Nothing is executed.
+
+
+_DEEPEST = 8
+"""Names that are followed from one assignment to the next."""
+_EMPTY = ("", "none", "None", "null", "False", "false")
+"""Words of a command line that give nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option that the script declares with argparse."""
+
+    names: tuple[str, ...]
+    """With their dashes, the one that a sentence names last."""
+    dest: str
+    action: str
+    default: ast.expr | None
+
+    @property
+    def name(self) -> str:
+        return self.names[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What is known of an argument's value."""
+
+    given: bool | None
+    """Whether it is something else than None and False; None: that shows only when the script runs."""
+    literal: object = None
+    """Where it is given as a number or a text."""
+    unless: str = ""
+    """What would make it another one, as the end of "unless …"."""
+
+
+FALSE = Value(False)
+
+
+class Values:
+    """The values in one script that is launched with `args`."""
+
+    def __init__(self, tree: ast.AST, args: Sequence[str]) -> None:
+        self.args = tuple(args)
+        nodes = list(ast.walk(tree))
+        self.options = tuple(filter(None, map(_option, nodes)))
+        self.assigned: dict[str, list[ast.expr]] = {}
+        for node in nodes:
+            for name, value in _assignments(node):
+                self.assigned.setdefault(name, []).append(value)
+
+    def of(self, node: ast.expr, deep: int = 0) -> Value:
+        """What an expression comes to."""
+        named = isinstance(node, ast.Name | ast.Attribute | ast.Subscript)
+        unknown = Value(None, unless=f"{_short(node)} {'is set' if named else 'comes to something'}")
+        if isinstance(node, ast.Constant):
+            nothing = node.value is None or node.value is False or node.value == ""
+            return FALSE if nothing else Value(True, node.value)
+        if isinstance(node, ast.Call | ast.Dict | ast.List | ast.Tuple):
+            return unknown if _reads(node) else Value(True)
+        if isinstance(node, ast.IfExp):
+            found = {self.of(node.body, deep), self.of(node.orelse, deep)}
+            return found.pop() if len(found) == 1 else unknown
+        if deep < _DEEPEST and isinstance(node, ast.Attribute | ast.Subscript):
+            option = self.option(_key(node))
+            return self.of_option(option, deep) if option else unknown
+        values = self.assigned.get(node.id, []) if isinstance(node, ast.Name) else []
+        return self.of(values[0], deep + 1) if len(values) == 1 and deep < _DEEPEST else unknown
+
+    def option(self, dest: str) -> Option | None:
+        """The option that fills this name in what the parser returns; None where none, or several do."""
+        found = [option for option in self.options if option.dest == dest]
+        return found[0] if len(found) == 1 else None
+
+    def of_option(self, option: Option, deep: int = 0) -> Value:
+        """What an option comes to in this launch."""
+        word = self.written(option)
+        if option.action in ("store_true", "store_false"):
+            on = (word is not None) == (option.action == "store_true")
+            return Value(True, True) if on else Value(False, unless=f"{option.name} is given")
+        if word is None:
+            usual = FALSE if option.default is None else self.of(option.default, deep + 1)
+            return Value(usual.given, usual.literal, f"{option.name} is given")
+        return FALSE if word in _EMPTY else Value(True, word)
+
+    def written(self, option: Option) -> str | None:
+        """The word that the command line gives it, "" where it gives the option alone; None where it does not."""
+        found = None
+        for at, word in enumerate(self.args):
+            name, equals, value = word.partition("=")
+            if name in option.names or self._short_for(name, option):
+                behind = self.args[at + 1] if at + 1 < len(self.args) else ""
+                found = value if equals else "" if behind.startswith("--") else behind
+        return found
+
+    def _short_for(self, word: str, option: Option) -> bool:
+        """Whether argparse takes `word` for this option: a beginning that no other one has."""
+        if not word.startswith("--") or len(word) < 3:
+            return False
+        fitting = [one for one in self.options if any(name.startswith(word) for name in one.names)]
+        exact = any(word in one.names for one in fitting)
+        return fitting == [option] and not exact
+
+
+def _option(node: ast.AST) -> Option | None:
+    if not (isinstance(node, ast.Call) and _called(node) in ("add_argument", "add", "add_arg")):
+        return None
+    words = [arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+    names = tuple(word for word in words if word.startswith("-"))
+    if not names or len(names) != len(node.args):
+        return None
+    said = {keyword.arg: keyword.value for keyword in node.keywords}
+    long = next((name for name in names if name.startswith("--")), names[0])
+    dest, action = said.get("dest"), said.get("action")
+    return Option(
+        (*(name for name in names if name != long), long),
+        str(dest.value) if isinstance(dest, ast.Constant) else long.lstrip("-").replace("-", "_"),
+        str(action.value) if isinstance(action, ast.Constant) else "store",
+        said.get("default"),
+    )
+
+
+def _called(node: ast.Call) -> str:
+    function = node.func
+    return (
+        function.attr
+        if isinstance(function, ast.Attribute)
+        else function.id
+        if isinstance(function, ast.Name)
+        else ""
+    )
+
+
+def _assignments(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            for name in ast.walk(target):
+                if isinstance(name, ast.Name):  # of a tuple it is a part: whatever it is, it is no literal
+                    yield name.id, node.value if isinstance(target, ast.Name) else name
+    elif isinstance(node, ast.AnnAssign | ast.AugAssign | ast.NamedExpr):
+        if isinstance(node.target, ast.Name) and node.value is not None:
+            yield node.target.id, node.target if isinstance(node, ast.AugAssign) else node.value
+    elif isinstance(node, ast.arg):
+        yield node.arg, ast.Name(node.arg)
+    elif isinstance(node, ast.For | ast.comprehension):
+        yield from ((name.id, name) for name in ast.walk(node.target) if isinstance(name, ast.Name))
+
+
+def _key(node: ast.Attribute | ast.Subscript) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    key = node.slice
+    return key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else ""
+
+
+def _reads(node: ast.expr) -> bool:
+    """Whether a call asks for a value rather than making one: os.environ.get("X"), getattr(args, "x"), bool(x)."""
+    return isinstance(node, ast.Call) and not _called(node)[:1].isupper() and _called(node) != "dict"
+
+
+def _short(node: ast.expr) -> str:
+    text = ast.unparse(node)
+    return text if len(text) <= 40 else text[:39] + "…"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What the calls of a script are called in full, by its imports and subclasses. Nothing is executed.
+
+
+PARALLELIZE = "distui.runners.inrank.parallelize.parallelize"
+STEPS = "distui.runners.inrank.parallelize.forward_backward"
+"""distui's own calls; the second leaves the order of forward and backward passes to the preset."""
+COPY, COPIED_STEPS = "parallelize.parallelize", "parallelize.forward_backward"
+"""The same, from a copy of the folder beside the script."""
+
+FRAMEWORKS = {
+    "DistributedDataParallel": (
+        ("torch.nn.parallel", "torch.nn"),
+        "wraps its model in DistributedDataParallel",
+    ),
+    "FullyShardedDataParallel": (
+        ("torch.distributed.fsdp",),
+        "wraps its model in FullyShardedDataParallel",
+    ),
+    "fully_shard": (("torch.distributed",), "shards its model with fully_shard"),
+    "ZeroRedundancyOptimizer": (
+        ("torch.distributed.optim",),
+        "shards its optimizer with ZeroRedundancyOptimizer",
+    ),
+    "parallelize_module": (("torch.distributed",), "divides its model with parallelize_module"),
+    "initialize": (("deepspeed",), "hands its model to DeepSpeed (deepspeed.initialize)"),
+    "Accelerator": (("accelerate",), "leaves it to Accelerate (Accelerator)"),
+}
+"""Last part of a call's full name → packages it may come from, and what a script that calls it does."""
+
+TRAINERS = ("transformers", "trl")
+"""Packages whose classes called …Trainer go through Accelerate."""
+LIGHTNING = ("lightning", "pytorch_lightning")
+"""Packages whose Trainer is Lightning's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a script."""
+
+    full: str
+    """Full dotted name; "" when no import explains it."""
+    last: str
+    """Its last part as it is written there, explained or not."""
+    line: int
+    node: ast.Call
+
+    def keyword(self, *names: str) -> ast.keyword | None:
+        """The first keyword argument of one of these names that is neither None nor False."""
+        for one in self.node.keywords:
+            nothing = isinstance(one.value, ast.Constant) and one.value.value in (None, False)
+            if one.arg in names and not nothing:
+                return one
+        return None
+
+    def first_text(self) -> str:
+        """Its first argument, where that is a text; else ""."""
+        first = self.node.args[0] if self.node.args else None
+        return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What there is to know about a script's text."""
+
+    calls: tuple[Call, ...]
+    """In the order of the text."""
+    texts: frozenset[str]
+    """Every text in it."""
+    tree: ast.Module
+
+    def find(self, *fulls: str) -> Call | None:
+        """The first call of one of these full names."""
+        return next((call for call in self.calls if call.full in fulls), None)
+
+
+def parse(source: str | bytes) -> Script:
+    """Read a script. Raises SyntaxError, ValueError (a NUL byte), RecursionError or MemoryError."""
+    if isinstance(source, str):
+        source = source.removeprefix("\ufeff")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # odd escapes in the user's strings are not this look's business
+        tree = ast.parse(source)
+    names = _Names(tree)
+    calls = (Call(names.full(node.func), _last(node.func), node.lineno, node) for node in _calls(tree))
+    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return Script(tuple(calls), frozenset(text for text in texts if isinstance(text, str)), tree)
+
+
+def local_imports(source: str | bytes) -> list[str]:
+    """Paths, seen from the script's folder, of the files that it would import if they are there. Never raises."""
+    try:
+        tree = parse(source).tree
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    modules: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level <= 1:
+            inside = f"{node.module}." if node.module else ""
+            modules += [node.module] if node.module else []
+            modules += [inside + alias.name for alias in node.names if alias.name != "*"]
+    return [f"{module.replace('.', '/')}.py" for module in dict.fromkeys(modules)]
+
+
+def framework(full: str) -> str | None:
+    """What a script does that calls this; None where it says nothing about a strategy."""
+    package, _, last = full.rpartition(".")
+    top = package.split(".", 1)[0]
+    if last in ("Trainer", "Fabric") and top in LIGHTNING:
+        return f"leaves it to Lightning ({last})"
+    if top in TRAINERS and last.endswith("Trainer"):
+        return f"leaves it to the {top} {last}"
+    packages, what = FRAMEWORKS.get(last, ((), ""))
+    if any(package == known or package.startswith(f"{known}.") for known in packages):
+        return what
+    return None
+
+
+def _calls(tree: ast.Module) -> Iterator[ast.Call]:
+    found = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return iter(sorted(found, key=lambda call: (call.lineno, call.col_offset)))
+
+
+def _last(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+class _Names:
+    """What the script's imports and subclasses make of a name."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.known: dict[str, str] = {}
+        self.stars: list[str] = []
+        nodes = list(ast.walk(tree))
+        for node in nodes:
+            if isinstance(node, ast.Import):
+                self._imported(node)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                self._imported_from(node, node.module)
+        for node in nodes:
+            if isinstance(node, ast.ClassDef):
+                for full in filter(framework, map(self.full, node.bases)):
+                    self.known[node.name] = full
+
+    def _imported(self, node: ast.Import) -> None:
+        for alias in node.names:
+            top = alias.name.split(".", 1)[0]
+            self.known.setdefault(alias.asname or top, alias.name if alias.asname else top)
+
+    def _imported_from(self, node: ast.ImportFrom, module: str) -> None:
+        for alias in node.names:
+            if alias.name == "*":
+                self.stars.append(module)
+            else:
+                self.known.setdefault(alias.asname or alias.name, f"{module}.{alias.name}")
+
+    def full(self, node: ast.expr) -> str:
+        """The full dotted name of `node`; "" when it is not a name that an import explains."""
+        if isinstance(node, ast.Name):
+            starred = (f"{module}.{node.id}" for module in self.stars)
+            guess = next((full for full in starred if full in (PARALLELIZE, STEPS) or framework(full)), "")
+            return self.known.get(node.id, guess)
+        if isinstance(node, ast.Attribute):
+            inner = self.full(node.value)
+            return f"{inner}.{node.attr}" if inner else ""
+        return ""
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Whether, and by what way, a script obeys a preset's strategy: a look at its syntax tree. Nothing is executed.
+
 
 __all__ = ["Asked", "Obeys", "look"]
 
 NOTHING = "obeys nothing: the preset sets only flags and environment"
-
-COPY = "parallelize.parallelize"
-"""The one call that obeys, from a copy of the folder beside the script."""
-COPIED_STEPS = "parallelize.forward_backward"
 
 VARIABLE = "DISTUI_DEEPSPEED_CONFIG"
 """By which a DeepSpeed script may ask for the configuration itself (launchers.deepspeed.VARIABLE)."""
@@ -50,6 +386,8 @@ class Asked:
     """The script's own arguments."""
     accumulation: int = 1
     """Backward passes before each optimizer step."""
+    beside: Mapping[str, str | bytes] = field(default_factory=dict)
+    """Files beside the script that it imports: name → text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +423,10 @@ def look(script: str | None, source: str | bytes | None, asked: Asked = USUAL) -
         what = framework(call.full)
         if what:
             return _theirs(f"{name} {what} in line {call.line}", found, call, asked)
+    for file, text in asked.beside.items():
+        through = look(f"{name}, through {file},", text, replace(asked, beside={}))
+        if through.how or through.reader or "the preset's strategy does not change that" in through.why:
+            return through
     return Obeys(None, f"{name} {NOTHING}.")
 
 
@@ -108,9 +450,10 @@ def _theirs(said: str, found: Script, call: Call, asked: Asked) -> Obeys:
     if top == "deepspeed":
         return _deepspeed(said, found, call, asked)
     if last == "Accelerator":
-        return _accelerate(
-            said, "accelerate", call.keyword(*CLAIMED), call.keyword("mixed_precision"), asked
-        )
+        names = tuple(name for name in CLAIMED if not (name == "cpu" and _on_cpu_anyway(asked)))
+        values = Values(found.tree, asked.args)
+        claims = _claims([call], names, values)
+        return _accelerate(said, "accelerate", claims, _claims([call], ("mixed_precision",), values), asked)
     if top in ("transformers", "trl"):
         return _trainer(said, found, asked)
     return Obeys(None, f"{said}: the preset's strategy does not change that.")
@@ -119,34 +462,86 @@ def _theirs(said: str, found: Script, call: Call, asked: Asked) -> Obeys:
 def _trainer(said: str, found: Script, asked: Asked) -> Obeys:
     """The Trainer's own settings stand where its arguments are made, or on the command line."""
     made = [call for call in found.calls if call.last.endswith(("TrainingArguments", "Config"))]
-    claims = next(filter(None, (call.keyword(*TRAINER_CLAIMED) for call in made)), None)
-    for word in asked.args:
-        option = word.split("=", 1)[0]
-        if option.removeprefix("--") in TRAINER_CLAIMED and option.startswith("--"):
-            return Obeys(
-                None, f"{said}, and its arguments say {option}: the preset's strategy does not change that."
-            )
-    precise = next(filter(None, (call.keyword("bf16", "fp16") for call in made)), None)
-    return _accelerate(said, "trainer", claims, precise, asked)
-
-
-def _accelerate(
-    said: str, reader: Reader, claims: ast.keyword | None, precise: ast.keyword | None, asked: Asked
-) -> Obeys:
-    if claims is not None:
-        where = f"{claims.arg} (line {claims.value.lineno})"
+    values = Values(found.tree, asked.args)
+    given = _given(TRAINER_CLAIMED, asked.args)
+    if given:
         return Obeys(
-            None, f"{said} with its own {where}: the preset's strategy does not change that.", reader
+            None, f"{said}, and its arguments say {given}: the preset's strategy does not change that."
+        )
+    precise = _claims(made, ("bf16", "fp16"), values)
+    given = _given(("bf16", "fp16"), asked.args)
+    if given and not precise.sure:
+        precise = _Claims(f"{given} among its arguments")
+    return _accelerate(said, "trainer", _claims(made, TRAINER_CLAIMED, values), precise, asked)
+
+
+def _given(names: Sequence[str], args: Sequence[str]) -> str:
+    """The option of one of these names that a command line gives a value; "" for none."""
+    for at, word in enumerate(args):
+        option, equals, value = word.partition("=")
+        behind = value if equals else next(iter(args[at + 1 : at + 2]), "")
+        if option.startswith("--") and option[2:] in names and behind not in ("False", "false", '""', "''"):
+            return option
+    return ""
+
+
+def _on_cpu_anyway(asked: Asked) -> bool:
+    """Where the ranks have no GPU, an Accelerator that is told so trains with DDP as it would without."""
+    return asked.kind in ("ddp", "single") and asked.backend == "gloo"
+
+
+@dataclass(frozen=True, slots=True)
+class _Claims:
+    """What a script decides itself."""
+
+    sure: str = ""
+    """The keyword that decides whatever the preset says, and where; "" for none."""
+    unless: tuple[str, ...] = ()
+    """What else may decide when it runs."""
+
+
+def _claims(calls: Sequence[Call], names: Sequence[str], values: Values) -> _Claims:
+    """Which of the keywords of these calls are given."""
+    unless: list[str] = []
+    for call in calls:
+        for keyword in call.node.keywords:
+            if keyword.arg is None and not unless:
+                unless.append(f"{ast.unparse(keyword.value)} holds {' or '.join(names)}")
+            if keyword.arg not in names:
+                continue
+            value = values.of(keyword.value)
+            if value.given or _an_object(keyword, value, values):
+                return _Claims(f"{keyword.arg} (line {keyword.value.lineno})")
+            if value.unless:
+                unless.append(value.unless)
+    return _Claims(unless=tuple(dict.fromkeys(unless)))
+
+
+def _an_object(keyword: ast.keyword, value: Value, values: Values) -> bool:
+    """Whether a name is passed that is never None: nobody makes a plugin to pass nothing."""
+    if value.given is not None or keyword.arg == "cpu" or not isinstance(keyword.value, ast.Name):
+        return False
+    made = values.assigned.get(keyword.value.id, [])
+    return keyword.arg in CLAIMED and all(isinstance(one, ast.Call) for one in made)
+
+
+def _accelerate(said: str, reader: Reader, claims: _Claims, precise: _Claims, asked: Asked) -> Obeys:
+    if claims.sure:
+        return Obeys(
+            None, f"{said} with its own {claims.sure}: the preset's strategy does not change that.", reader
         )
     why_not = _beyond_accelerate(asked)
     if why_not:
         return Obeys(None, f"{said}, {why_not}.", reader)
-    how = f"{said}: it obeys strategy and precision through the environment."
-    own = f"{said}: it obeys the strategy through the environment; the precision is its own "
-    if precise is not None:
-        how = f"{own}({precise.arg} in line {precise.value.lineno})."
+    unless = f", unless {' or '.join(claims.unless)}" if claims.unless else ""
+    alone = f"{said}: it obeys the strategy through the environment{unless}; the precision is its own "
+    if precise.sure:
+        how = f"{alone}({precise.sure.replace(' (line ', ' in line ').removesuffix(')')})."
     elif reader == "trainer" and asked.kind == "deepspeed":
-        how = f"{own}(under DeepSpeed the Trainer takes bf16 and fp16 from its arguments alone)."
+        how = f"{alone}(under DeepSpeed the Trainer takes bf16 and fp16 from its arguments alone)."
+    else:
+        own = f"; the precision is its own if {' or '.join(precise.unless)}" if precise.unless else ""
+        how = f"{said}: it obeys strategy and precision through the environment{unless}{own}."
     return Obeys(how, how, reader)
 
 

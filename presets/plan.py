@@ -1,17 +1,198 @@
-"""Preset + script + topology → Plan: everything a launch will do, as one printable value."""
+"""The plan: what the user requested and what the host offers, resolved to one command for each node."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import fnmatch
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
-from . import environ, mesh, nccl, nccl_presets, obeys, topology
-from .errors import PlanError
-from .launchers import torchrun, wiring
+from . import environ, mesh, nccl, obeys
+from .finding import PlanError
+from .launchers import placing, torchrun, wiring
 from .model import Loaded, Preset, RestartPolicy, Topology
-from .request import Place, Request
-from .secrets import is_secret
+from .secrets import holds_secret, mask_words
+
+# -----------------------------------------------------------------------------------------------------------
+# What a plan is made of beside the preset: what the user asked for, and facts of the place.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What the user asked for beside the preset. None: as the preset says."""
+
+    script: str | None = None
+    """Script, module (`module`) or program (`no_python`); None only in a request for a command."""
+    args: tuple[str, ...] = ()
+    """The script's own arguments."""
+    module: bool = False
+    """`script` is a module, run as `python -m` does."""
+    no_python: bool = False
+    """`script` is a program that is executed itself."""
+    name: str | None = None
+    """Name of the run; None: that of the script."""
+    python: str | None = None
+    """Interpreter; None: `Place.python`."""
+    nnodes: int | str | None = None
+    """A number, or "MIN:MAX" for an elastic run."""
+    nproc_per_node: int | str | None = None
+    """A number, "gpu", "cpu" or "auto"."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    nccl: Mapping[str, str] = field(default_factory=dict)
+    nccl_presets: tuple[str, ...] = ()
+    """Names of settings of NCCL; `env` and `nccl` win over them."""
+    hosts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Pattern of host names → variables of those nodes alone."""
+    hook: bool | None = None
+    grace_s: float | None = None
+    restart_limit: int | None = None
+
+    @property
+    def wished(self) -> dict[str, str]:
+        """All variables that were asked for. Raises PlanError."""
+        return {**nccl.combined(self.nccl_presets), **self.env, **self.nccl}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Facts of where the run will be, measured by the caller."""
+
+    run: str
+    run_dir: str
+    """Absolute."""
+    port: int
+    """A port for the rendezvous that is free on the head."""
+    ras_port: int
+    """A free port for NCCL's RAS."""
+    gpus: int
+    """GPUs that the driver names on this node, before CUDA_VISIBLE_DEVICES."""
+    cores: int
+    """Cores that this process may use."""
+    cwd: str
+    python: str
+    """Interpreter of the training environment."""
+    host: str = "127.0.0.1"
+    """Address of the rendezvous, where there is one node."""
+    nodes: int | None = 1
+    """Nodes that there are; None: as many as asked for."""
+    script_exists: bool = True
+    """False when the caller looked for the script and did not find it."""
+    script_source: str | bytes | None = None
+    """Text (or raw bytes) of the script; None when it cannot be read."""
+    script_beside: Mapping[str, str | bytes] = field(default_factory=dict)
+    """Files beside the script that it imports: path from there → text."""
+    user_env: Mapping[str, str] = field(default_factory=dict)
+    """`environ.inherited` of the user's own environment."""
+
+
+# -----------------------------------------------------------------------------------------------------------
+# A plan for several nodes, made into one for each of them.
+
+
+PORTS = range(20000, 30000)
+"""Where the rendezvous port of a run on several nodes is chosen: below what kernels give out (32768 on Linux)."""
+
+
+def rendezvous_port(run8: str) -> int:
+    """A port by the run's eight hex digits: nobody can look on the head, before there is one, which are free."""
+    return PORTS[int(run8, 16) % len(PORTS)]
+
+
+def part_id(run: str, node: int) -> str:
+    """Id of the part of a run that is on node `node`."""
+    return f"{run}.n{node}"
+
+
+def part_run8(run8: str, node: int) -> str:
+    """The stem of that part's socket names: known without asking the node."""
+    return f"{run8}n{node}"
+
+
+def for_host(plan: Plan, host: str) -> Plan:
+    """`plan` with the variables of every pattern in `plan.hosts` that the host's name fits, the last one first.
+
+    A name fits with and without its domain; patterns as a shell's, in lower case.
+    """
+    names = {host.lower(), host.lower().split(".", 1)[0]}
+    added: dict[str, str] = {}
+    origins: dict[str, str] = {}
+    for pattern, variables in plan.hosts.items():
+        if any(fnmatch.fnmatchcase(name, pattern.lower()) for name in names):
+            added |= variables
+            origins |= {name: plan.origins.get(f"{pattern}:{name}", "") for name in variables}
+    if not added:
+        return plan
+    return replace(plan, env={**plan.env, **added}, origins={**plan.origins, **origins})
+
+
+def for_node(plan: Plan, node: int, addresses: Sequence[str], run_dir: str, cwd: str, python: str) -> Plan:
+    """The plan of node number `node`, whose address is `addresses[node]`; `addresses[0]` is the head's.
+
+    The part is a run of its own (its id, its marker in the ranks' environment), the rendezvous is the whole
+    run's. Raises PlanError when there is no such node.
+    """
+    if not 0 <= node < min(plan.nnodes, len(addresses)):
+        raise PlanError(
+            f"There is no node {node}: the plan is for {plan.nnodes}, and {len(addresses)} addresses are given."
+        )
+    argv, files = plan.argv, plan.files
+    if plan.nnodes > 1:
+        argv = placing.placed_argv(plan.launcher, argv, plan.command, node, addresses)
+        files = placing.files(files, node, addresses)
+    names = tuple(plan.files)
+    words = {str(at): word for at, word in enumerate(argv)}
+    argv = tuple(placing.moved(words, names, plan.run_dir, run_dir).values())
+    env = placing.moved(plan.env, names, plan.run_dir, run_dir)
+    run = part_id(plan.run, node)
+    seat = {"DISTUI_NODE": str(node), "DISTUI_NNODES": str(plan.nnodes), "DISTUI_HEAD": addresses[0]}
+    return replace(
+        plan,
+        run=run,
+        run_dir=run_dir,
+        cwd=cwd,
+        python=python,
+        node=node,
+        argv=argv,
+        env={**env, "DISTUI_RUN_ID": run, **seat},
+        origins={**plan.origins, **dict.fromkeys(seat, environ.DISTUI)},
+        files=placing.moved(files, names, plan.run_dir, run_dir),
+    )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Who opens which ports for a run, as a sentence for the plan. docs/security.md has the whole table.
+
+
+def ports(plan: Plan) -> str:
+    """What listens where once the plan runs."""
+    if plan.launcher != "torchrun":
+        return "none of distui's; what the command opens is its own"
+    if plan.nnodes == 1 and not plan.hook:
+        return (
+            "none of distui's; torch's own for the ranks: without the hook rank 0's store listens on every interface, "
+            "unauthenticated (see docs/security.md)"
+        )
+    if plan.nnodes == 1:
+        return (
+            "none of distui's; torch's own for the ranks, on this machine's loopback (see docs/security.md)"
+        )
+    return (
+        f"{_endpoint(plan)} on the first node: the rendezvous, for holders of the run's key; torch's own for the ranks, "
+        "unauthenticated, on every node (see docs/security.md)"
+    )
+
+
+def _endpoint(plan: Plan) -> str:
+    """Of the rendezvous."""
+    words = dict(zip(plan.argv, plan.argv[1:], strict=False))
+    if "--rdzv-endpoint" in words:
+        return words["--rdzv-endpoint"]
+    return torchrun.endpoint(words.get("--master-addr", torchrun.HEAD), int(words.get("--master-port", 0)))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Preset + script + topology → Plan: everything a launch will do, as one printable value.
+
 
 __all__ = ["Place", "Plan", "PlanError", "Request", "command_plan", "make_plan"]
 
@@ -65,6 +246,12 @@ class Plan:
     """Whether the hook is injected into the ranks."""
     notes: tuple[str, ...] = ()
     """What the user should know before the start, a sentence each."""
+    passed: tuple[str, ...] = ()
+    """Those of the notes that name files which were found and do not count."""
+    sources: tuple[str, ...] = ()
+    """Files beside the builtin ones that the preset comes from."""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Name of a variable of `env` → where it comes from, see `environ.origins`; of `hosts`: "PATTERN:NAME"."""
 
 
 def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
@@ -73,7 +260,7 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
     preset = _adapted(loaded.preset, request)
     wished = {**preset.env, **preset.nccl.env, **request.wished}
     gpus = environ.visible_gpus(place.gpus, {**place.user_env, **wished})
-    ranks = topology.ranks(preset, gpus, place.cores, place.nodes)
+    ranks = mesh.ranks(preset, gpus, place.cores, place.nodes)
     sizes = _mesh(preset, ranks.nproc)
     env, notes = _rank_env(preset, request, place, wished, ranks)
     look = _look(preset, request, place, ranks.backend, sizes)
@@ -104,8 +291,29 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
         restart=preset.restart,
         grace_s=preset.launcher.grace_s,
         hook=preset.hook,
-        notes=(*ranks.notes, *notes, *_node_notes(preset.topology, place.port), *wired.notes, look.why),
-    )
+        notes=(
+            *loaded.notes, *ranks.notes, *notes, *_node_notes(preset.topology, place.port), *wired.notes, look.why
+        ),
+        passed=loaded.notes,
+        sources=loaded.sources,
+        origins=_origins(loaded, request, place, {**env, **wired.env}),
+    )  # fmt: skip
+
+
+def _origins(loaded: Loaded, request: Request, place: Place, env: Mapping[str, str]) -> dict[str, str]:
+    """Where each variable of the plan comes from."""
+    preset = {
+        path.partition(".")[2]: origin
+        for path, origin in loaded.origins.items()
+        if path.startswith(("env.", "nccl."))
+    }
+    found = environ.origins(env, place.user_env, preset, request.wished)
+    for pattern, variables in _hosts(loaded.preset.hosts, request).items():
+        for name in variables:
+            origin = f"{environ.PRESET}, {loaded.origins.get(f'hosts.{pattern}', loaded.preset.name)}"
+            asked = name in request.hosts.get(pattern, {})
+            found[f"{pattern}:{name}"] = environ.COMMAND_LINE if asked else origin
+    return found
 
 
 def _look(
@@ -114,7 +322,7 @@ def _look(
     """What the script makes of the preset."""
     asked = obeys.Asked(
         kind=preset.strategy.kind, backend=backend, mesh=tuple(sizes), args=request.args,
-        accumulation=preset.batch.accumulation,
+        accumulation=preset.batch.accumulation, beside=place.script_beside,
     )  # fmt: skip
     return obeys.look(request.script, None if request.no_python else place.script_source, asked)
 
@@ -127,15 +335,19 @@ def _mesh(preset: Preset, nproc: int) -> dict[str, int]:
 
 
 def _rank_env(
-    preset: Preset, request: Request, place: Place, wished: Mapping[str, str], ranks: topology.Ranks
+    preset: Preset, request: Request, place: Place, wished: Mapping[str, str], ranks: mesh.Ranks
 ) -> tuple[dict[str, str], list[str]]:
     """Environment of every rank, and what the user should know about it. Raises PlanError."""
     env, notes = _layered(request, place, {**preset.env, **preset.nccl.env}, wished)
+    notes += _secret_notes(request.args)
     if ranks.nproc > 1 and "OMP_NUM_THREADS" not in {**place.user_env, **wished}:
         env["OMP_NUM_THREADS"] = "1"  # torchrun would do so itself, with a long warning
         notes.append(
             "OMP_NUM_THREADS=1 in each rank, as torchrun sets it; --env OMP_NUM_THREADS=N for more."
         )
+    if preset.topology.nnodes == 1 and preset.launcher.kind == "torchrun":
+        said = {**place.user_env, **wished}
+        env |= {name: value for name, value in environ.INSIDE.items() if name not in said}
     env |= environ.contract(preset, ranks.backend)
     env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(max(1, round(preset.launcher.grace_s)))
     return env, notes
@@ -153,7 +365,7 @@ def _layered(
     env = environ.layered(common, place.user_env, wished)
     before = environ.layered(common, place.user_env, base)
     notes = environ.notes(env, place.user_env, wished)
-    return env, [*notes, *nccl_presets.notes(request.nccl_presets, before, env)]
+    return env, [*notes, *nccl.notes(request.nccl_presets, before, env)]
 
 
 def _node_notes(shape: Topology, port: int) -> tuple[str, ...]:
@@ -175,8 +387,8 @@ def command_plan(command: tuple[str, ...], request: Request, place: Place) -> Pl
     if not command or not command[0]:
         raise PlanError("No command was given: write it after --, as in `distui exec -- bash train.sh`.")
     env, notes = _layered(request, place, {}, request.wished)
-    fewest, nnodes = topology.parse_nnodes(request.nnodes or 1)
-    topology.check_nodes(Preset(name="", topology=Topology(nnodes=nnodes, nnodes_min=fewest)), place.nodes)
+    fewest, nnodes = mesh.parse_nnodes(request.nnodes or 1)
+    mesh.check_nodes(Preset(name="", topology=Topology(nnodes=nnodes, nnodes_min=fewest)), place.nodes)
     return Plan(
         run=place.run,
         name=request.name or PurePath(command[0]).stem or "command",
@@ -195,8 +407,16 @@ def command_plan(command: tuple[str, ...], request: Request, place: Place) -> Pl
         restart=RestartPolicy(limit=request.restart_limit or 0),
         grace_s=30.0 if request.grace_s is None else request.grace_s,
         hook=request.hook is not False,
-        notes=tuple(notes),
+        notes=(*notes, *_secret_notes(command)),
+        origins=_origins(Loaded(preset=Preset(name="")), request, place, env),
     )
+
+
+def _secret_notes(words: Sequence[str]) -> tuple[str, ...]:
+    if mask_words(words) == list(words):
+        return ()
+    note = "A secret is among the arguments: distui writes it nowhere, but every user of a host can read the arguments "
+    return (note + "of its processes (`ps`). Pass it in a variable (--env) or a file.",)
 
 
 def _script(request: Request, place: Place) -> str:
@@ -221,10 +441,10 @@ def _adapted(preset: Preset, request: Request) -> Preset:
     """The preset with the request's wishes in it."""
     shape, launcher, restart = preset.topology, preset.launcher, preset.restart
     if request.nnodes is not None:
-        fewest, nnodes = topology.parse_nnodes(request.nnodes)
+        fewest, nnodes = mesh.parse_nnodes(request.nnodes)
         shape = replace(shape, nnodes=nnodes, nnodes_min=fewest)
     if request.nproc_per_node is not None:
-        shape = replace(shape, nproc_per_node=topology.parse_nproc(request.nproc_per_node))
+        shape = replace(shape, nproc_per_node=mesh.parse_nproc(request.nproc_per_node))
     if request.grace_s is not None:
         launcher = replace(launcher, grace_s=request.grace_s)
     if request.restart_limit is not None:
@@ -258,7 +478,7 @@ def _hosts(preset: Mapping[str, Mapping[str, str]], request: Request) -> dict[st
         refusal = environ.refusal(variables)
         refusal = refusal or next(
             (f"{name} for hosts {pattern} is a secret, which no plan keeps: give it to all nodes with --env."
-             for name in variables if is_secret(name)), None,
+             for name, value in variables.items() if holds_secret(name, value)), None,
         )  # fmt: skip
         if refusal:
             raise PlanError(refusal)

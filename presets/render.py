@@ -1,46 +1,82 @@
-"""A plan as text for a person, and as JSON and back."""
+"""A plan as text, as JSON, and back."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from . import mesh
-from .errors import PlanError
+from . import mesh, model
+from .clean import clean_whole, quoted
+from .finding import PlanError, PresetError
 from .launchers import torchrun
-from .model import RestartPolicy
-from .plan import Plan
-from .secrets import mask, mask_env
+from .load import Library, load
+from .model import STRATEGY_OPTIONS, Loaded, RestartPolicy
+from .plan import Plan, ports
+from .secrets import MASK, SECRET_WORDS, holds_secret, mask, mask_text, mask_words
+
+# -----------------------------------------------------------------------------------------------------------
+# A plan as text for a person, and as JSON and back.
+
 
 LISTED = 64
 """Ranks whose coordinates are printed."""
 
 
 def command_line(plan: Plan) -> str:
-    """The plan's argv as a line for a POSIX shell."""
+    """The plan's argv as a line for a POSIX shell, secrets masked."""
+    return shlex.join(_command(plan))
+
+
+def _command(plan: Plan) -> tuple[str, ...]:
+    words = mask_words(plan.argv)
     if plan.launcher == "torchrun":
-        return shlex.join((plan.python or "python", "-m", torchrun.MODULE, *plan.argv))
-    return shlex.join(plan.argv)
+        return plan.python or "python", "-m", torchrun.MODULE, *words
+    return tuple(words)
 
 
-def render(plan: Plan) -> str:
-    """What `--dry-run` prints: all of the plan, secrets masked. Ends with a newline."""
-    lines = [*_head(plan), "", f"  {command_line(plan)}", "", f"environment ({len(plan.env)} variables)"]
-    lines += [f"  {name}={shlex.quote(mask(name, value))}" for name, value in sorted(plan.env.items())]
+def _command_line(plan: Plan) -> str:
+    """The same for a terminal, where nothing in it acts."""
+    return " ".join(quoted(word) for word in _command(plan))
+
+
+def render(plan: Plan, more: Sequence[str] = ()) -> str:
+    """What `--dry-run` prints: all of the plan, secrets masked. Ends with a newline. `more`: lines on what starts."""
+    lines = [*_head(plan), "", f"  {_command_line(plan)}"]
+    lines += ["", f"environment ({len(plan.env)} variables beside what is inherited)"]
+    lines += [
+        _variable(name, value, plan.origins.get(name, "")) for name, value in sorted(plan.env.items())
+    ]
     for pattern, variables in plan.hosts.items():
         lines += ["", f"on hosts {pattern}"]
-        lines += [f"  {name}={shlex.quote(mask(name, value))}" for name, value in sorted(variables.items())]
+        lines += [
+            _variable(name, value, plan.origins.get(f"{pattern}:{name}", ""))
+            for name, value in sorted(variables.items())
+        ]
+    lines += more
     for path, text in sorted(plan.files.items()):
-        lines += ["", f"file {path}", *(f"  {line}" for line in text.splitlines())]
+        lines += ["", f"file {path}", *(f"  {line}" for line in mask_text(text).splitlines())]
     lines += ["", f"on failure   {_policy(plan.restart)}"]
     lines.append(f"stop         SIGTERM, after {plan.grace_s:g} s SIGKILL")
     lines.append(f"hook         {'in every rank' if plan.hook else 'left out'}")
+    lines.append(f"ports        {ports(plan)}")
     if plan.notes:
         lines += ["", "notes", *(f"  - {note}" for note in plan.notes)]
-    return "\n".join(lines) + "\n"
+    return clean_whole("\n".join(lines)) + "\n"
+
+
+def _variable(name: str, value: str, origin: str) -> str:
+    """ "  NAME=value  # where it comes from"."""
+    return f"  {name}={quoted(mask(name, value))}" + (f"  # {origin}" if origin else "")
+
+
+def named(plan: Plan) -> str:
+    """The preset with the files that it comes from, where it is not a builtin one as it ships."""
+    return f"{plan.preset} ({', '.join(plan.sources)})" if plan.sources else plan.preset
 
 
 def _head(plan: Plan) -> list[str]:
@@ -48,7 +84,7 @@ def _head(plan: Plan) -> list[str]:
     if plan.preset:
         backend = f", backend {plan.backend}" if plan.backend else ""
         lines.append(
-            f"preset       {plan.preset}: strategy {plan.strategy}, launcher {plan.launcher}{backend}"
+            f"preset       {named(plan)}: strategy {plan.strategy}, launcher {plan.launcher}{backend}"
         )
         lines.append(f"obeys        {plan.obeys or 'nothing: the preset sets only flags and environment'}")
     if plan.nproc_per_node is not None:
@@ -104,14 +140,62 @@ def plan_to_json(plan: Plan, *, masked: bool = False) -> dict[str, Any]:
     document["coordinates"] = [
         mesh.coordinates(plan.mesh, rank) for rank in range(math.prod(plan.mesh.values()))
     ]
-    document["hosts"] = {
-        pattern: mask_env(variables) if masked else dict(variables)
-        for pattern, variables in plan.hosts.items()
-    }
-    document["env"] = mask_env(plan.env) if masked else dict(plan.env)
+    document["hosts"] = {pattern: dict(variables) for pattern, variables in plan.hosts.items()}
+    document["env"] = dict(plan.env)
     document["files"] = dict(plan.files)
+    document["origins"] = dict(plan.origins)
+    if masked:
+        document["hosts"] = {pattern: _without_values(env) for pattern, env in plan.hosts.items()}
+        document["env"] = _without_values(plan.env)
+        document["files"] = {name: mask_text(text) for name, text in plan.files.items()}
+        for part in ("argv", "command"):
+            document[part] = mask_words(document[part])
     document["restart"] = dataclasses.asdict(plan.restart)
     return document
+
+
+def _without_values(env: Mapping[str, str]) -> dict[str, str]:
+    """All of a value goes where some of it is secret: what is written down is a value, or that there was one."""
+    return {name: MASK if holds_secret(name, value) else value for name, value in env.items()}
+
+
+def hidden(plan: Plan) -> dict[str, str]:
+    """What the plan's masked JSON leaves out, as environment for whoever executes it; never to be written down."""
+    shown = plan_to_json(plan, masked=True)
+    env = {name: value for name, value in plan.env.items() if shown["env"][name] == MASK}
+    parts = {
+        part: {str(at): word for at, word in enumerate(getattr(plan, part))} for part in ("argv", "command")
+    }
+    parts["files"] = dict(plan.files)
+    words = {
+        part: {key: text for key, text in texts.items() if MASK in _at(shown[part], key)}
+        for part, texts in parts.items()
+    }
+    return {**env, SECRET_WORDS: json.dumps(words)} if any(words.values()) else env
+
+
+def _at(part: Any, key: str) -> str:
+    return str(part[int(key)] if isinstance(part, list) else part[key])
+
+
+def revealed(plan: Plan, env: Mapping[str, str]) -> Plan:
+    """A plan read from its masked JSON with the words and texts that `hidden` gave; those not there stay masked."""
+    try:
+        words = json.loads(env.get(SECRET_WORDS) or "{}")
+        argv, command = (
+            tuple(words.get(part, {}).get(str(at), word) for at, word in enumerate(getattr(plan, part)))
+            for part in ("argv", "command")
+        )
+        return dataclasses.replace(
+            plan, argv=argv, command=command, files={**plan.files, **words.get("files", {})}
+        )
+    except (ValueError, AttributeError, TypeError):
+        return plan
+
+
+def unknown_words(plan: Plan) -> list[str]:
+    """Arguments of a plan that hold a secret whose value is not there."""
+    return [word for word in plan.argv if MASK in word]
 
 
 def plan_from_json(document: Mapping[str, Any]) -> Plan:
@@ -120,10 +204,134 @@ def plan_from_json(document: Mapping[str, Any]) -> Plan:
     values = {name: value for name, value in document.items() if name in known}
     policy = {item.name for item in dataclasses.fields(RestartPolicy)}
     try:
-        for name in ("argv", "command", "notes"):
+        for name in ("argv", "command", "notes", "passed", "sources"):
             values[name] = tuple(values.get(name, ()))
         restart = {name: value for name, value in dict(values.get("restart", {})).items() if name in policy}
         values["restart"] = RestartPolicy(**restart)
         return Plan(**values)
     except (TypeError, ValueError) as error:
         raise PlanError(f"This is not a plan that distui wrote: {error}.") from None
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Presets as text: the list, one whole preset, and the start of a new one.
+
+
+DEFAULT = "default"
+"""Origin of a value that no file sets."""
+
+
+def entries(shelf: Library) -> tuple[list[Loaded], list[str]]:
+    """Every preset of `shelf` that can be loaded, and a sentence for each that cannot."""
+    loaded, problems = [], list(shelf.problems.values())
+    for name in shelf.names:
+        if name in shelf.problems:
+            continue
+        try:
+            loaded.append(load(name, shelf=shelf))
+        except PresetError as error:
+            problems.append(str(error))
+    return loaded, problems
+
+
+def list_text(loaded: list[Loaded]) -> str:
+    """Name, title and summary of each. Ends with a newline."""
+    width = max((len(entry.preset.name) for entry in loaded), default=0)
+    lines = []
+    for preset in (entry.preset for entry in loaded):
+        lines.append(f"{preset.name:<{width}}  {preset.title}".rstrip())
+        if preset.summary:
+            lines.append(f"{'':<{width}}  {preset.summary}")
+    return clean_whole("\n".join(lines)) + "\n" if lines else ""
+
+
+def list_dict(loaded: list[Loaded]) -> list[dict[str, str]]:
+    """The same for `--json`."""
+    return [
+        {"name": p.name, "title": p.title, "summary": p.summary, "strategy": p.strategy.kind}
+        for p in (entry.preset for entry in loaded)
+    ]
+
+
+def show_text(loaded: Loaded) -> str:
+    """The whole preset as TOML that loads again, each value with its origin; secrets are masked."""
+    lines = [f"# preset {loaded.preset.name}"]
+    for table, values in _grouped(loaded):
+        lines += ["", f"[{table}]"] if table else []
+        for key, value, origin in values:
+            lines.append(_line(key, value, origin))
+        if table == "strategy":
+            lines += [f"# {key} is left to torch" for key in _unset(loaded)]
+    return "\n".join(lines) + "\n"
+
+
+def show_dict(loaded: Loaded) -> dict[str, Any]:
+    """The same for `--json`: `values` and `origins` by field path."""
+    values = {
+        f"{table}.{key}" if table else key: list(value) if isinstance(value, tuple) else value
+        for table, rows in _grouped(loaded)
+        for key, value, _ in rows
+    }
+    origins = {path: loaded.origins.get(path, DEFAULT) for path in values}
+    return {"name": loaded.preset.name, "values": values, "origins": origins}
+
+
+def new_text(name: str, base: Loaded) -> str:
+    """A preset file `name` to edit: it builds on `base`, whose values stand there as comments."""
+    lines = [
+        f"# Preset {name}: everything of {base.preset.name} but what is written here without a # in front.",
+        f"base = {_literal(base.preset.name)}",
+        f"title = {_literal(name)}",
+        f"summary = {_literal('')}",
+    ]
+    for table, values in _grouped(base):
+        lines += ["", f"[{table}]"] if table else []
+        lines += [f"# {_pair(key, value)}" for key, value, _ in values if key not in ("title", "summary")]
+    return "\n".join(lines) + "\n"
+
+
+def _grouped(loaded: Loaded) -> Iterator[tuple[str, list[tuple[str, model.Value, str]]]]:
+    """Tables with their (key, value, origin); the first is "", for what stands before any table."""
+    tables: dict[str, list[tuple[str, model.Value, str]]] = {"": []}
+    for path, value in model.flat(loaded.preset).items():
+        table, _, key = path.rpartition(".") if path in model.fields() else path.partition(".")
+        if value is not None:
+            shown = mask(key, value) if table in model.FREE and isinstance(value, str) else value
+            tables.setdefault(table, []).append((key, shown, loaded.origins.get(path, DEFAULT)))
+    return iter(tables.items())
+
+
+def _unset(loaded: Loaded) -> list[str]:
+    strategy = loaded.preset.strategy
+    return [name for name in STRATEGY_OPTIONS[strategy.kind] if getattr(strategy, name) is None]
+
+
+def _line(key: str, value: model.Value, origin: str) -> str:
+    # A line break in the name of a file would end the comment.
+    return f"{_pair(key, value)}  # {_escaped(origin)}"
+
+
+def _pair(key: str, value: model.Value) -> str:
+    bare = re.fullmatch(r"[A-Za-z0-9_-]+", key)
+    return f"{key if bare else _literal(key)} = {_literal(value)}"
+
+
+def _literal(value: model.Value) -> str:
+    """A value as TOML writes it (TOML 1.0, basic strings)."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f'"{_escaped(value)}"'
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(_pair(key, part) for key, part in value.items())}}}"
+    return repr(value)
+
+
+def _escaped(text: str) -> str:
+    """`text` inside a basic string, with nothing in it that acts on a terminal. JSON's escapes are TOML's, too."""
+    return "".join(
+        one if one.isprintable() else f"\\u{ord(one):04x}" if ord(one) < 0x10000 else f"\\U{ord(one):08x}"
+        for one in json.dumps(text, ensure_ascii=False)[1:-1]
+    )

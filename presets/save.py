@@ -5,11 +5,11 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Sequence
 
-from . import schema
-from .errors import PresetError
+from . import model
+from .finding import PresetError
 from .load import Definition, Library, check_name, load
-from .secrets import is_secret
-from .show import _literal, _pair
+from .render import _literal, _pair
+from .secrets import holds_secret
 
 
 def saved_text(name: str, base: str, overrides: Sequence[str], shelf: Library, summary: str = "") -> str:
@@ -18,7 +18,7 @@ def saved_text(name: str, base: str, overrides: Sequence[str], shelf: Library, s
     Values of variables named like secrets are left out, and a comment says so. Raises PresetError.
     """
     loaded = load(base, overrides, shelf=shelf)
-    values = schema.flat(loaded.preset)
+    values = model.flat(loaded.preset)
     title = f"{loaded.preset.title}, as {name}" if loaded.preset.title else name
     lines = [
         f"# Preset {check_name(name)}: {base} with what stands here.",
@@ -56,10 +56,10 @@ def _path(override: str) -> str:
     """Path of the value that an override changes, as schema.flat has it."""
     path = override.partition("=")[0].strip().removeprefix("preset.")
     table, _, inner = path.partition(".")
-    return f"{table}.{inner.partition('.')[0]}" if table in schema.NESTED else path
+    return f"{table}.{inner.partition('.')[0]}" if table in model.NESTED else path
 
 
-def _line(path: str, key: str, value: schema.Value | None) -> str:
-    if path.startswith(("env.", "nccl.")) and is_secret(key):
+def _line(path: str, key: str, value: model.Value | None) -> str:
+    if path.startswith(("env.", "nccl.")) and holds_secret(key, "" if value is None else str(value)):
         return f"# {key} is a secret: it is taken from your environment"
     return _pair(key, "" if value is None else value)

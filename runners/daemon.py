@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import json
 import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
-from ..presets.errors import PlanError
+from ..presets.finding import PlanError
 from ..presets.plan import Plan
 from ..presets.render import plan_from_json
-from . import registry
+from . import file_io, registry
 from .errors import RunError
-from .wire.sockets import ensure_socket_dir
+from .living import AGENT_LOCK, Mode
+from .wire.client import ensure_socket_dir
 
 
 class Ready:
@@ -28,39 +29,56 @@ class Ready:
     def __call__(self, text: str = "ready") -> None:
         if self._fd is not None:
             try:
-                os.write(self._fd, text.encode() + b"\n")
+                os.write(self._fd, text.encode(errors="backslashreplace") + b"\n")
                 os.close(self._fd)
             except OSError:
                 pass  # the starter is gone: the daemon is not
             self._fd = None
 
 
-Serve = Callable[[registry.Entry, Plan, Ready], Awaitable[None]]
+Serve = Callable[[registry.Entry, Plan, Ready, Mode], Awaitable[None]]
 """Serves a run until there is nothing left to do; cancelled by SIGTERM."""
 
 
+def arguments(argv: list[str]) -> tuple[Path, Ready, Mode] | None:
+    """What `run RUN_DIR [READY_FD [MODE]]` says; None for anything else."""
+    if not 2 <= len(argv) <= 4 or argv[0] != "run":
+        return None
+    return (
+        Path(argv[1]),
+        Ready(int(argv[2]) if len(argv) > 2 else None),
+        Mode(argv[3] if len(argv) > 3 else Mode.READ),
+    )
+
+
 def load(entry: registry.Entry) -> Plan:
-    """The plan of a run. Raises RunError."""
+    """The plan of a run. Raises RunError, also for that of another run, whose processes it would take for its own."""
+    path = entry.path / registry.PLAN_FILE
     try:
-        return plan_from_json(json.loads((entry.path / registry.PLAN_FILE).read_text()))
-    except (OSError, ValueError, PlanError) as error:
-        raise RunError(f"{entry.path / registry.PLAN_FILE} cannot be read: {error}") from None
+        plan = plan_from_json(file_io.document(path, dict[str, Any]))
+    except (file_io.FileError, PlanError) as error:
+        raise RunError(str(error)) from None
+    for run in (plan.run, plan.env.get("DISTUI_RUN_ID", entry.record.run)):
+        if run != entry.record.run:
+            raise RunError(f"{path} is that of {run}: `distui relaunch {run}` launches that anew")
+    return plan
 
 
-def run(run_dir: Path, ready: Ready, serve: Serve) -> int:
+def run(run_dir: Path, ready: Ready, mode: Mode, serve: Serve) -> int:
     """Serve one run; 1 with a sentence when that cannot be."""
+    file_io.strict()
     try:
-        entry = registry.at(run_dir)
+        entry = registry.served(run_dir)
         if entry is None:
             raise RunError(f"{run_dir} is no run directory")
-        lock = os.open(run_dir / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(run_dir / AGENT_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             ready("taken")  # somebody else's daemon is coming up, or goes: see local.start_agent
             return 0
         ensure_socket_dir()
-        asyncio.run(_guarded(serve, entry, load(entry), ready))
+        asyncio.run(_guarded(serve, entry, load(entry), ready, mode))
     except (RunError, OSError) as error:
         ready(f"error: {error}")
         sys.stderr.write(f"distui: {error}\n")
@@ -68,7 +86,7 @@ def run(run_dir: Path, ready: Ready, serve: Serve) -> int:
     return 0
 
 
-async def _guarded(serve: Serve, entry: registry.Entry, plan: Plan, ready: Ready) -> None:
+async def _guarded(serve: Serve, entry: registry.Entry, plan: Plan, ready: Ready, mode: Mode) -> None:
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None
@@ -76,6 +94,6 @@ async def _guarded(serve: Serve, entry: registry.Entry, plan: Plan, ready: Ready
     loop.add_signal_handler(signal.SIGHUP, lambda: None)
     loop.add_signal_handler(signal.SIGINT, lambda: None)
     try:
-        await serve(entry, plan, ready)
+        await serve(entry, plan, ready, mode)
     except asyncio.CancelledError:
         return  # the ranks go on; the next viewer starts another one

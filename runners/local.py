@@ -1,4 +1,4 @@
-"""Runs on this machine: what there is to launch on, how a run starts, and how its agent is reached."""
+"""Runs on this machine: Python and torch checks, starting a run's agent, reaching it."""
 
 from __future__ import annotations
 
@@ -9,29 +9,39 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
+import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..presets.secrets import is_secret
-from . import identity, registry
-from .errors import RunError, UnreachableError
-from .wire.client import SocketLink
-from .wire.disk import DiskLink
+from . import environment, file_io, living, registry
+from .errors import NoTorchError, RunError, UnreachableError
+from .living import Condition, Mode, connect
+from .wire.client import SocketLink, ensure_socket_dir
+from .wire.files import DiskLink, FilesLink
 from .wire.link import Link, LinkError
-from .wire.sockets import ensure_socket_dir
 
-if TYPE_CHECKING:  # a viewer only reaches runs, and is on the screen the sooner
+if TYPE_CHECKING:
     from ..presets.plan import Place, Plan, Request
+
+# -----------------------------------------------------------------------------------------------------------
+# Runs on this machine: what there is to launch on, how a run starts, and how its agent is reached.
+
 
 MOST_SOURCE = 4 << 20
 """Bytes of a script that are looked at."""
+MOST_IMPORTS = 50
+"""Files beside a script that are looked for."""
 START_SECONDS = 20.0
+FILES, FILES_A_RANK = 48, 4
+"""Descriptors that an agent needs with a few viewers, and for each rank on top; its runner needs fewer."""
 
 
 def gpus_here() -> int:
@@ -68,11 +78,18 @@ def check_python(python: str) -> str:
     path = os.path.abspath(path)
     found = _torch_version(path)
     if found is None:
-        raise RunError(f"{path} has no torch: install it there, or give another interpreter with --python")
+        raise NoTorchError(path, _install(path))
     numbers = re.match(r"(\d+)\.(\d+)", found)
     if numbers is None or (int(numbers[1]), int(numbers[2])) < (2, 7):
         raise RunError(f"torch {found} in {path} is too old: distui needs 2.7 or newer there")
     return path
+
+
+def _install(python: str) -> str:
+    """The command that installs torch for an interpreter: environments that uv made have no pip."""
+    if _same_environment(python, sys.executable) and importlib.util.find_spec("pip") is None:
+        return f"`uv pip install --python {shlex.quote(python)} torch`"
+    return f"`{shlex.quote(python)} -m pip install torch`"
 
 
 def _torch_version(python: str) -> str | None:
@@ -82,7 +99,9 @@ def _torch_version(python: str) -> str | None:
 
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version("torch")
-    code = "import importlib.metadata as m; print('torch', m.version('torch'))"
+    # Without the working directory, where another user may have put modules; -P is not there before 3.11.
+    path = "import sys; sys.path[:] = [part for part in sys.path if part]"
+    code = f"{path}; import importlib.metadata as m; print('torch', m.version('torch'))"
     try:
         done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -119,13 +138,18 @@ def place(record: registry.RunRecord, request: Request, port: int | None = None)
         python=request.python or default_python(),
         script_exists=exists,
         script_source=source,
+        script_beside=read_beside(Path(request.script or ""), source),
         user_env=inherited(os.environ),
     )
 
 
 def _cwd() -> str:
     try:
-        return os.getcwd()
+        found = os.getcwd()
+        found.encode()
+        return found
+    except UnicodeEncodeError:
+        raise RunError("the directory you are in has a name that is not UTF-8 text: rename it") from None
     except FileNotFoundError:
         raise RunError("the directory you are in was removed: cd to one that exists") from None
 
@@ -134,7 +158,7 @@ def _script(request: Request) -> tuple[bool, bytes | None]:
     if request.script is None:
         return True, None
     if request.no_python:
-        return shutil.which(request.script) is not None, None
+        return True, None  # whether it can be executed depends on the plan's environment: see executable.py
     path = Path(request.script)
     if request.module:
         path = Path(*request.script.split("."))
@@ -154,47 +178,105 @@ def read_source(path: Path) -> bytes | None:
         return None
 
 
+def read_beside(path: Path, source: bytes | None) -> dict[str, bytes]:
+    """What is looked at of the files beside the script at `path` that its text imports."""
+    from ..presets.obeys import local_imports  # what only the look at a script needs
+
+    found: dict[str, bytes] = {}
+    for name in local_imports(source)[:MOST_IMPORTS] if source else ():
+        if (path.parent / name).is_file():
+            text = read_source(path.parent / name)
+            found |= {} if text is None else {name: text}
+    return found
+
+
 def start(
     plan: Plan,
     record: registry.RunRecord,
     files: Mapping[str, str] | None = None,
     hidden: Mapping[str, str] | None = None,
+    shell: Mapping[str, str] | None = None,
 ) -> registry.Entry:
     """Write the run down and start its agent, which starts the ranks, or its hub, which launches nodes.
 
-    `files`: further ones in the run directory; `hidden`: secrets that are not in the plan. Raises RunError.
+    `files`: further ones in the run directory; `hidden`: secrets that are not in the plan; `shell`: what the ranks
+    inherit, by default this process's environment. Raises RunError.
     """
+    from ..presets.render import hidden as hidden_of
     from ..presets.render import plan_to_json
 
     ensure_socket_dir()
     document = json.dumps(plan_to_json(plan, masked=True), indent=1).encode()
-    secrets = {name: value for name, value in plan.env.items() if is_secret(name)}
+    check_files(plan.nproc_per_node or 1)
+    ours = record.kind != "hub"  # whose ranks have the environments of the jobs on its nodes
+    env = environment.of_launch((os.environ if shell is None else shell) if ours else {}, plan.env)
     with registry.one_start_at_a_time():
         path = registry.create(record, document, {**plan.files, **(files or {})})
         entry = registry.Entry(path, record)
-        start_agent(entry, {**secrets, **(hidden or {})})
+        if ours:
+            keep_environment(path, env)
+        settling = threading.Thread(target=settle, args=(path,))
+        settling.start()  # beside the start of the agent, which it does not delay
+        try:
+            start_agent(entry, {**environment.hidden(env), **hidden_of(plan), **(hidden or {})}, Mode.START)
+        finally:
+            settling.join()
     return entry
 
 
-def start_agent(entry: registry.Entry, env: dict[str, str] | None = None) -> None:
+def settle(path: Path) -> None:
+    """Put what never changes of a run directory on the disk itself: after a power cut the run is still whole."""
+    names = (registry.PLAN_FILE, registry.RUN_FILE, environment.FILE)
+    for each in (*(path / name for name in names), path, path.parent):
+        with contextlib.suppress(
+            OSError
+        ):  # a hub's run has no environment; some file systems sync no folders
+            file_io.sync(each)
+
+
+def check_files(ranks: int) -> None:
+    """Whether agent and runner can do their work for so many ranks. Raises RunError where too few files may be open."""
+    import resource
+
+    limit, least = resource.getrlimit(resource.RLIMIT_NOFILE)[0], FILES + FILES_A_RANK * ranks
+    if limit != resource.RLIM_INFINITY and limit < least:
+        raise RunError(
+            f"only {limit} files may be open at a time here, and {ranks} rank{'s' * (ranks > 1)} need {least}: "
+            "`ulimit -n 1024`, then again"
+        )
+
+
+def keep_environment(path: Path, env: Mapping[str, str]) -> None:
+    """Write down what every runner of a run starts with; without it there is no run. Raises RunError."""
+    try:
+        environment.write(path, env)
+    except OSError as error:
+        registry.discard(path)
+        raise RunError(
+            f"cannot write {path / environment.FILE} ({error.strerror}): free space there"
+        ) from None
+
+
+def start_agent(
+    entry: registry.Entry, env: Mapping[str, str] | None = None, mode: Mode = Mode.READ
+) -> None:
     """Start an agent, or a hub, in a session of its own and wait until it answers, or is not needed.
 
+    `env`: what it gets on top of what it needs itself, secrets of the run among it; `mode`: what it may start in turn.
     Raises RunError.
 
     Where another one holds the run already, `agent()` of the entry names it as soon as it answers.
     """
+    check_files(1)
     module = f"{__package__}.{'hub' if entry.record.kind == 'hub' else 'agent'}"
     read, write = os.pipe()
-    base = {
-        name: value for name, value in os.environ.items() if name not in ("DISTUI_RUN_ID", "DISTUI_ATTEMPT")
-    }
     try:
-        with (entry.path / "agent.log").open("ab") as log:
+        with file_io.appending(entry.path / "agent.log") as log:
             subprocess.Popen(
                 # -P: what lies in the user's directory must not shadow the standard library
-                [sys.executable, "-P", "-m", module, "run", str(entry.path), str(write)],
+                [sys.executable, "-P", "-m", module, "run", str(entry.path), str(write), str(mode)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, pass_fds=(write,),
-                env={**base, **(env or {})},
+                env=_daemon_environment(entry, env or {}),
             )  # fmt: skip
     except OSError as error:
         raise RunError(f"the agent of {entry.record.name} could not be started: {error.strerror}") from None
@@ -203,8 +285,18 @@ def start_agent(entry: registry.Entry, env: dict[str, str] | None = None) -> Non
     said = _first_line(read)
     if said.startswith("error:"):
         raise RunError(said.removeprefix("error:").strip())
-    if said not in ("ready", "taken"):
+    if said not in ("ready", "taken", "lost"):
         raise RunError(f"the agent of {entry.record.name} did not come up: see {entry.path / 'agent.log'}")
+
+
+def _daemon_environment(entry: registry.Entry, given: Mapping[str, str]) -> dict[str, str]:
+    if entry.record.kind != "hub":
+        return environment.of_daemon(environment.read(entry.path), os.environ, given)
+    try:
+        planned = json.loads(file_io.content(entry.path / registry.PLAN_FILE))["env"]
+    except (file_io.FileError, RecursionError, ValueError, LookupError, TypeError):
+        planned = {}
+    return environment.of_hub(os.environ, planned if isinstance(planned, dict) else {}, given)
 
 
 def _first_line(descriptor: int) -> str:
@@ -223,9 +315,10 @@ def _first_line(descriptor: int) -> str:
 
 
 async def open_link(entry: registry.Entry, readonly: bool = False) -> Link:
-    """A link to a run: to its agent or hub, to a new one if it has none, to its files if it has ended.
+    """A link to a run: to its agent or hub, to a new one where ranks live without one, else to its files.
 
-    A part of a run on several nodes leads to that run, through a hub that is made now. Raises LinkError.
+    Nothing that runs is started, ended or changed by that. A part of a run on several nodes leads to that run,
+    through a hub that is made now. Raises LinkError.
     """
     try:
         if entry.record.kind == "node":
@@ -237,38 +330,107 @@ async def open_link(entry: registry.Entry, readonly: bool = False) -> Link:
         raise LinkError(str(error)) from None
 
 
-async def _new_agent(entry: registry.Entry) -> identity.Identity | None:
-    """The agent that serves a run from now on, ours or one that was quicker; None when the run has ended."""
+async def open_agent(entry: registry.Entry, readonly: bool = False) -> Link:
+    """A link to exactly what serves this run directory, or to its files. Raises RunError and LinkError."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
-        await asyncio.to_thread(start_agent, entry)
+        now = living.condition_of(entry)
+        if now is Condition.ELSEWHERE:
+            raise UnreachableError(living.elsewhere(entry) or f"{entry.record.name} has moved: again")
+        if now is Condition.ENDED:
+            return DiskLink(entry)
+        if now is Condition.LOST:
+            why = living.describe(entry, living.left(entry))
+            return FilesLink(entry, why, readonly, lambda given: start_agent(entry, given, Mode.RESTART))
+        if now in (Condition.UNSERVED, Condition.UNREAD):
+            try:
+                await asyncio.to_thread(start_agent, entry)
+            except RunError as error:
+                return FilesLink(entry, str(error), readonly)
+            continue
         who = entry.agent()
-        if who is not None or entry.state().phase.ended:
-            return who
-        await asyncio.sleep(0.1)
+        try:
+            if who is not None:
+                return await connect(who, readonly)
+            return await SocketLink.connect(living.socket_of(entry), readonly)
+        except LinkError:
+            if entry.state().phase.ended:
+                return DiskLink(entry)
+            if now is Condition.SERVED:
+                raise
+        await asyncio.sleep(0.1)  # it is about to answer
     raise UnreachableError(
         f"another agent holds {entry.record.name} and does not answer: see {entry.path / 'agent.log'}"
     )
 
 
-async def open_agent(entry: registry.Entry, readonly: bool = False) -> Link:
-    """A link to exactly what serves this run directory. Raises RunError and LinkError."""
-    who = entry.agent()
-    if who is not None and identity.elsewhere(who):
-        raise UnreachableError(f"{entry.record.name} runs on {who.host}: ssh there and run distui")
-    if who is None:
-        if entry.state().phase.ended:
-            return DiskLink(entry.path, entry.record.kind == "hub")
-        if entry.record.host != os.uname().nodename:
-            raise UnreachableError(
-                f"{entry.record.name} was started on {entry.record.host}: ssh there and run distui"
-            )
-        who = await _new_agent(entry)
-    if who is None:
-        return DiskLink(entry.path, entry.record.kind == "hub")
+# -----------------------------------------------------------------------------------------------------------
+# Whether a program can be executed, decided before anything starts, in the words of what would refuse it.
+
+
+FIRST_BYTES = 256
+"""Of a script's first line; the kernel reads as many."""
+
+
+def refusal(word: str, cwd: str, env: Mapping[str, str]) -> str | None:
+    """Why `word` cannot be executed in `cwd` under `env`, as a sentence; None when it can.
+
+    Without a slash it is searched on the PATH of `env`, as execvp does, past files that cannot be executed. What only
+    the kernel can know (a file built for another machine) is left to the start itself.
+    """
+    if "/" in word:
+        path = os.path.join(cwd, word)
+        why = _why(path, word, env)
+        return None if why is None else f"cannot start {word}: {why}"
+    folders = env.get("PATH", os.defpath).split(os.pathsep)
+    paths = [os.path.join(cwd, folder, word) for folder in folders]
+    there = [path for path in paths if os.path.lexists(path) and not os.path.isdir(path)]
+    reasons = [_why(path, path, env) for path in there]
+    if None in reasons:
+        return None
+    if there:
+        return f"cannot start {there[0]}: {reasons[0]}"
+    here = os.path.join(cwd, word)
+    hint = f": `./{word}` is the file here" if os.path.isfile(here) else ""
+    return f"cannot start {word}: there is no such program on PATH{hint}"
+
+
+def _why(path: str, word: str, env: Mapping[str, str]) -> str | None:
+    """What is wrong with exactly this file, which the user calls `word`."""
     try:
-        return await SocketLink.connect(Path(who.socket), readonly)
-    except LinkError:
-        if entry.state().phase.ended:
-            return DiskLink(entry.path, entry.record.kind == "hub")
-        raise
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        return f"{error.strerror}"
+    if stat.S_ISDIR(mode):
+        return "it is a directory"
+    if not stat.S_ISREG(mode):
+        return "it is no regular file"
+    if not os.access(path, os.X_OK):
+        return f"it is not executable: `chmod +x {shlex.quote(word)}`, or name its interpreter before it"
+    try:
+        with open(path, "rb") as file:
+            head = file.read(FIRST_BYTES)
+    except OSError:
+        return None  # executable, and not readable: the kernel has the word
+    return _first_line_problem(word, head, env) if not head.startswith(b"\x7fELF") else None
+
+
+def _first_line_problem(word: str, head: bytes, env: Mapping[str, str]) -> str | None:
+    """What is wrong with the first line of a script."""
+    if not head.startswith(b"#!"):
+        if b"\0" in head:
+            return None  # another format that the kernel may have an interpreter for
+        return f"it has no #! line: write `bash {shlex.quote(word)}`, or name its interpreter in its first line"
+    words = head[2:].split(b"\n", 1)[0].decode("utf-8", "surrogateescape").split()
+    if not words:
+        return "its first line names no interpreter"
+    if words[0].endswith("\r") or head.split(b"\n", 1)[0].endswith(b"\r"):
+        return "its first line ends with a carriage return: save it with the line ends of Linux"
+    if not Path(words[0]).is_absolute():
+        return None  # relative to wherever it runs
+    if not os.access(words[0], os.X_OK) or os.path.isdir(words[0]):
+        return f"its first line names {words[0]}, which cannot be executed"
+    named = words[1] if len(words) == 2 and os.path.basename(words[0]) == "env" else ""
+    if named and not named.startswith("-") and "=" not in named and refusal(named, "/", env) is not None:
+        return f"its first line names {named}, which is not on PATH"
+    return None

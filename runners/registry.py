@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import platform
 import re
 import secrets
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,18 +16,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from . import identity, journal
+from ..presets import owned
+from ..presets.owned import private_folder
+from . import file_io, history, living
 from .errors import NoSuchRunError, RunError
+from .living import Condition
 from .model import RunPhase
 from .state import RunState
 
-LOCK_FILE = "start.lock"
+LOCK_FILE = living.START_LOCK
 RUN_FILE = "run.json"
-PLAN_FILE = "plan.json"
-AGENT_FILE = "agent.json"
-RUNNER_FILE = "runner.json"
+PLAN_FILE = history.PLAN_FILE
+AGENT_FILE = living.AGENT_FILE
+RUNNER_FILE = living.RUNNER_FILE
+
+
+HUB_FILES = ("nodes.json", "launch.json")
+"""One of them is in the directory of a run that a hub keeps: the ways to its nodes, or what the hub is to launch."""
+_RUN_DIR = re.compile(r"(\d{8}-\d{6})-([A-Za-z0-9][A-Za-z0-9._-]{0,63})-([0-9a-f]{8})(?:\.n(\d{1,6}))?")
 
 
 class RunRecord(Struct, frozen=True):
@@ -52,23 +62,31 @@ class Entry:
 
     path: Path
     record: RunRecord
+    problem: str = ""
+    """What is wrong with run.json, where the record is guessed from the directory's name."""
+
+    def history(self) -> history.History:
+        """Everything that its files say, and what is wrong with them."""
+        known = history.read(self.path, self.record)
+        if self.problem:
+            known.problems.insert(0, self.problem)
+        return known
 
     def state(self) -> RunState:
-        """Everything the journal says, folded."""
-        return RunState().apply_all(journal.read(self.path))
+        """Everything that its files say, folded."""
+        return self.history().state
 
-    def agent(self) -> identity.Identity | None:
-        """The agent's identity if it lives, or may live on another host; else None."""
-        who = identity.read(self.path / AGENT_FILE)
-        if who is None or not (identity.elsewhere(who) or identity.alive(who)):
-            return None
-        return who
+    def agent(self) -> file_io.Identity | None:
+        """The identity of its agent or hub if that lives, or may live on another host; else None."""
+        who = file_io.read(self.path / AGENT_FILE)
+        if who is None or file_io.elsewhere(who):
+            return who
+        return living.named(self.path, AGENT_FILE, "agent")
 
 
 def runs_dir() -> Path:
     """Where the runs are kept."""
-    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(base).expanduser() / "distui" / "runs"
+    return owned.base("XDG_STATE_HOME", os.environ) / "distui" / "runs"
 
 
 def new_record(name: str) -> RunRecord:
@@ -87,7 +105,14 @@ def one_start_at_a_time() -> Iterator[None]:
     """Held from the look at the names that are taken until the run is live. Raises RunError."""
     directory = runs_dir()
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        str(directory).encode()
+    except UnicodeEncodeError:
+        raise RunError(
+            f"{directory} is not UTF-8 text, which every plan is: set XDG_STATE_HOME to another directory"
+        ) from None
+    try:
+        file_io.make_own_folder(directory.parent)
+        file_io.make_own_folder(directory)
         lock = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise _unwritable(directory, error) from None
@@ -116,16 +141,27 @@ def create(record: RunRecord, plan: bytes, files: Mapping[str, str]) -> Path:
             )
     path = runs_dir() / record.run
     try:
-        path.mkdir(mode=0o700, parents=True)
-        for name, text in files.items():
-            target = path / name
-            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            identity.write_atomically(target, text.encode())
-        identity.write_atomically(path / PLAN_FILE, plan)
-        identity.write_atomically(path / RUN_FILE, msgspec.json.encode(record))
+        file_io.make_own_folder(path.parent)
+        path.mkdir(mode=0o700)
     except OSError as error:
         raise _unwritable(path, error) from None
+    try:
+        path.chmod(0o700)
+        for name, text in files.items():
+            target = path / name
+            private_folder(target.parent)
+            file_io.write_atomically(target, text.encode())
+        file_io.write_atomically(path / PLAN_FILE, plan)
+        file_io.write_atomically(path / RUN_FILE, msgspec.json.encode(record))
+    except OSError as error:
+        discard(path)
+        raise _unwritable(path, error) from None
     return path
+
+
+def discard(path: Path) -> None:
+    """Remove the directory of a run that nothing was started for."""
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def entries() -> list[Entry]:
@@ -161,6 +197,8 @@ def parts(whole: str) -> list[Entry]:
 
 
 def _entries() -> Iterator[Entry]:
+    file_io.check_owner(runs_dir().parent)
+    file_io.check_owner(runs_dir())
     try:
         paths = list(runs_dir().iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -170,30 +208,92 @@ def _entries() -> Iterator[Entry]:
             f"cannot read {runs_dir()} ({error.strerror}): set XDG_STATE_HOME to a directory you can read"
         ) from None
     for path in paths:
-        entry = at(path)
+        entry = served(path)
         if entry is not None:
             yield entry
 
 
 def at(path: Path) -> Entry | None:
-    """The run in a directory; None when there is none."""
-    try:
-        return Entry(path, msgspec.json.decode((path / RUN_FILE).read_bytes(), type=RunRecord))
-    except (OSError, msgspec.MsgspecError):
+    """The run in a directory; None when there is none whose run.json can be read, or that is another run's."""
+    record = file_io.document_or_none(path / RUN_FILE, RunRecord)
+    return None if record is None or record.run != path.name else Entry(path, record)
+
+
+def _kind(path: Path) -> str:
+    """What a run directory is, whatever run.json says: a changed word there must start no hub."""
+    if path.name.rpartition(".n")[2].isdecimal():
+        return "node"
+    return "hub" if any(os.path.exists(path / file) for file in HUB_FILES) else "local"
+
+
+def served(path: Path) -> Entry | None:
+    """The same for who serves it: also where run.json is damaged, and the directory's name says which run it is."""
+    entry = at(path)
+    if entry is not None and (entry.record.kind == "local" or entry.record.kind == _kind(path)):
+        return entry
+    return _guessed(path) or _copied(path)
+
+
+def _copied(path: Path) -> Entry | None:
+    """A copy of a run's directory: what it says can be read, and its name is not that of the run's processes."""
+    record = file_io.document_or_none(path / RUN_FILE, RunRecord)
+    if record is None:
         return None
+    run8 = hashlib.sha256(os.fsencode(path.name)).hexdigest()[:8]
+    return Entry(path, structs.replace(record, run=path.name, run8=run8, name=path.name), _problem(path))
 
 
-def phase(entry: Entry) -> RunPhase:
-    """Where a run stands, as far as can be said from here without asking its agent."""
-    said = entry.state().phase
-    if said.ended or entry.agent() is not None:
-        return said
-    if entry.record.kind == "hub":
-        return said  # its nodes go on without it: the next viewer starts a hub
-    runner = identity.read(entry.path / RUNNER_FILE)
-    if runner is not None and (identity.elsewhere(runner) or identity.alive(runner)):
-        return said  # it goes on without an agent: the next viewer starts one
-    return RunPhase.LOST
+def _guessed(path: Path) -> Entry | None:
+    """A run whose run.json is missing or damaged, by its directory's name; None for what is no run directory."""
+    named = _RUN_DIR.fullmatch(path.name)
+    if named is None or (os.path.lexists(path) and not path.is_dir()):
+        return None
+    stamp, name, run8, node = named.groups()
+    try:
+        created = time.mktime(time.strptime(stamp, "%Y%m%d-%H%M%S"))
+    except (ValueError, OverflowError):
+        return None
+    problem = _problem(path)
+    if node is None:
+        return Entry(path, RunRecord(path.name, run8, name, created, platform.node(), _kind(path)), problem)
+    whole = path.name.rpartition(".n")[0]
+    record = RunRecord(
+        path.name, f"{run8}n{node}", name, created, platform.node(), "node", int(node), int(node) + 1, whole
+    )
+    return Entry(path, record, problem)
+
+
+def _problem(path: Path) -> str:
+    try:
+        record = file_io.document(path / RUN_FILE, RunRecord)
+    except file_io.FileError as error:
+        return f"{error.name} {error.why}" if path.is_dir() else "its directory is gone"
+    if record.run != path.name:
+        return f"{RUN_FILE} is that of {record.run}, of which this may be a copy"
+    kind = _kind(path)
+    return (
+        ""
+        if record.kind == kind
+        else f"{RUN_FILE} calls it {record.kind!r}, and its files are those of {kind!r}"
+    )
+
+
+def strays() -> list[Entry]:
+    """Runs that live though their directories are gone, by the processes that were started for them."""
+    base = runs_dir()
+    found = [_guessed(base / name) for name in living.survey(base) if not os.path.lexists(base / name)]
+    return wholes([entry for entry in found if entry is not None])
+
+
+def phase(entry: Entry, known: history.History | None = None) -> RunPhase:
+    """Where a run stands, as far as can be said from here without asking its agent; `known`: its history."""
+    known = entry.history() if known is None else known
+    now = living.condition_of(entry, known)
+    if now is Condition.LOST:
+        return RunPhase.LOST
+    if not known.journaled and now is not Condition.ENDED and living.runner(entry) is not None:
+        return RunPhase.RUNNING  # that much its processes say
+    return known.state.phase
 
 
 def ended(entry: Entry) -> bool:
@@ -208,15 +308,9 @@ def resolve(text: str | None) -> Entry:
     known = entries()
     if text is None:
         return _the_only(known)
-    exact = [
-        entry
-        for entry in known
-        if text in (entry.record.name, entry.record.run, entry.record.run8, entry.record.whole)
-    ]
-    if len(exact) == 1:
-        return exact[0]
+    exact = _exactly(text, known) or _exactly(text, strays())
     if exact:
-        return next((entry for entry in exact if not ended(entry)), exact[0])
+        return exact[0] if len(exact) == 1 else next((one for one in exact if not ended(one)), exact[0])
     near = [
         entry
         for entry in known
@@ -232,6 +326,15 @@ def resolve(text: str | None) -> Entry:
             f"{text!r} means several runs ({', '.join(sorted(names))}): write more of the name"
         )
     raise NoSuchRunError(f"no run {text!r}: `distui ls` shows the runs there are")
+
+
+def _exactly(text: str, known: list[Entry]) -> list[Entry]:
+    return [
+        entry
+        for entry in known
+        if text
+        in (entry.record.name, entry.record.run, entry.record.run8, entry.record.whole, entry.path.name)
+    ]
 
 
 def _the_only(known: list[Entry]) -> Entry:

@@ -1,37 +1,524 @@
-"""RunState.apply: the only fold from events to what is true now.
-
-Viewer, command line, agent and detectors share it, so that they can never disagree.
-"""
+"""RunState: one fold from events to the current state of ranks, nodes and attempts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
-from .folds import FOLDS
-from .members import Attempt, Node, Progress, Rank
 from .model import (
     HUB,
+    AgentStarted,
+    AttemptEnded,
+    AttemptStarted,
     CaughtUp,
     Cluster,
+    ClusterChanged,
     CommandDone,
+    CommandReceived,
+    EnvironmentChanged,
+    EnvironmentReported,
+    EnvironmentRestored,
     Finding,
+    FindingCleared,
+    FindingRaised,
+    FirstCause,
+    Gpu,
     GpuTick,
+    HookChanged,
+    Host,
     HostTick,
     LinkChanged,
+    LinkState,
     LogGrew,
     NcclChanged,
     NcclTick,
+    Outcome,
     PlanSummary,
+    Pulse,
     PulseTick,
+    RankChanged,
     RankPhase,
+    RankPlace,
+    RankSample,
     RankTick,
     RestartDelayed,
+    RunCreated,
+    RunEnded,
+    RunnerLost,
+    RunnerStarted,
     RunPhase,
     Stage,
     StageChanged,
     Stamped,
+    Wrapped,
 )
+from .words import elapsed
+
+# -----------------------------------------------------------------------------------------------------------
+# What a run is made of: ranks, nodes, and the ledger of its attempts.
+
+
+@dataclass(slots=True)
+class Rank:
+    """One rank of the current attempt."""
+
+    place: RankPlace
+    phase: RankPhase = RankPhase.STARTING
+    pid: int | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    hook: str | None = None
+    nccl_debug: str | None = None
+    nccl_live: bool | None = None
+    nccl_version: str | None = None
+    made: Wrapped | None = None
+    """What its model was wrapped with at its first step."""
+    sample: RankSample | None = None
+    sampled: float = 0.0
+    """Unix time of `sample`."""
+    pulse: Pulse | None = None
+
+
+@dataclass(slots=True)
+class Node:
+    """One node of the run; times are the node's own unix seconds."""
+
+    node: int
+    host: str = ""
+    gpus: tuple[Gpu, ...] = ()
+    gpu_problem: str | None = None
+    driver: str | None = None
+    gpu_sampled: float = 0.0
+    metrics: Host | None = None
+    heard: float = 0.0
+    """Time of the newest event or sample from this node."""
+    source: int = 0
+    """Newest seq of the node's own journal that was folded in."""
+    link: LinkState | None = None
+    """How the hub stands to this node; None where no hub is between."""
+    link_since: float = 0.0
+    link_text: str = ""
+    retry_at: float | None = None
+    nccl: bytes | None = None
+    """What NCCL's logs there say, as a JSON object; see diagnosis/live.py."""
+    phase: RunPhase | None = None
+    """How the node's part of the run ended; None while it goes on."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """One stage of a launch, on one node or (HUB) on all; times are unix seconds."""
+
+    stage: Stage
+    node: int
+    began: float
+    ended: float | None = None
+    failed: bool = False
+    text: str = ""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A line of the ledger."""
+
+    number: int
+    began: float
+    cause: str
+    world_size: int
+    env_diff: dict[str, str | None]
+    ranks: tuple[RankPlace, ...]
+    ended: float | None = None
+    outcome: Outcome | None = None
+    first_cause: FirstCause | None = None
+    text: str = ""
+    env_seen: dict[str, str | None] = field(default_factory=dict)
+    """What ranks have of `env_diff`, as they report it themselves."""
+    env_differs: dict[str, dict[str, str | None]] = field(default_factory=dict)
+    """Ranks that have something else: rank → name → value."""
+    lasted_s: float | None = None
+    """As measured; see `lasted`."""
+    idle: str = ""
+    """Where it succeeded without a training step: that, and the last line."""
+
+    @property
+    def unseen(self) -> bool:
+        """Whether it ended, and nobody saw when."""
+        return self.outcome is Outcome.LOST and self.lasted_s is None
+
+    def lasted(self, until: float | None = None) -> float | None:
+        """Seconds that it took; of one that goes on, until that unix time.
+
+        None where the clock was set back, and where nobody saw the end: `ended` is then only when it was last heard of.
+        """
+        if self.lasted_s is not None:
+            return self.lasted_s
+        if self.unseen and until is None:
+            return None
+        return elapsed(self.began, until if self.ended is None else self.ended)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What a launch through SkyPilot or ssh does to a RunState: links to its nodes, stages, cluster; see folds.py.
+
+
+_MANAGED = {"RUNNING": RunPhase.RUNNING, "RECOVERING": RunPhase.RESTARTING}
+"""What SkyPilot calls a managed job that has started; its ranks are not seen."""
+
+
+def _link_changed(state: RunState, at: Stamped, event: LinkChanged) -> None:
+    node = state.nodes[at.node]
+    before, node.link = node.link, event.state
+    node.host = event.host or node.host
+    node.link_text, node.retry_at = event.text, event.retry_at
+    if event.state is not before:
+        node.link_since = at.time
+        _tell_of_link(state, at, node, before)
+
+
+def _tell_of_link(state: RunState, at: Stamped, node: Node, before: LinkState | None) -> None:
+    if node.link is LinkState.LOST:
+        state.notice(at, f"the link is lost: {node.link_text}")
+    elif node.link is LinkState.UP and before is LinkState.LOST:
+        state.notice(at, "the link is back")
+
+
+def _stage_changed(state: RunState, at: Stamped, event: StageChanged) -> None:
+    known = state.stages.get((event.stage, at.node))
+    if known is None or (event.state == "begun" and known.ended is not None):
+        known = state.stages[(event.stage, at.node)] = Progress(event.stage, at.node, at.time)
+    known.text = event.text or known.text
+    if event.state != "begun":
+        known.ended, known.failed = at.time, event.state == "failed"
+    if event.text:
+        state.notice(at, f"{event.stage}: {event.text}")
+
+
+def _cluster_changed(state: RunState, at: Stamped, event: ClusterChanged) -> None:
+    known = state.cluster = event.cluster
+    if known.managed and not state.phase.ended and known.state in _MANAGED:
+        state.phase = _MANAGED[known.state]
+
+
+LAUNCH_FOLDS: dict[type, Callable[[RunState, Stamped, Any], None]] = {
+    LinkChanged: _link_changed,
+    StageChanged: _stage_changed,
+    ClusterChanged: _cluster_changed,
+}
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What each kind of event does to a RunState; `state.RunState.apply` is the only caller.
+# A hub's journal holds the events of several nodes: there a node says what became of its own part, and only
+# the hub itself (node HUB) says what became of the run.
+
+
+_WORST = (Outcome.FAILED, Outcome.LOST, Outcome.STOPPED, Outcome.RESTARTED, Outcome.SUCCEEDED)
+"""An attempt on several nodes ended as the first of these that one of them tells."""
+
+_ALIVE = (RankPhase.STARTING, RankPhase.RUNNING)
+
+
+MOST_FINDINGS = 2000
+"""Findings of a state at once: a run has tens, a journal of somebody else's what he likes."""
+
+
+def _created(state: RunState, at: Stamped, event: RunCreated) -> None:
+    if at.node != HUB:
+        state.nodes[at.node].host, state.nodes[at.node].phase = event.host, None
+    if state.of_part(at):
+        return
+    state.run, state.name, state.plan, state.began = event.run, event.name, event.plan, at.time
+    state.merged = event.merged
+    if state.phase.ended:  # its job was started again, and goes on with it
+        state.phase, state.ended, state.exit_code, state.end_text = RunPhase.STARTING, None, None, ""
+        state.failures = 0
+
+
+def _agent_started(state: RunState, at: Stamped, event: AgentStarted) -> None:
+    if event.adopted:
+        state.notice(at, f"a new agent (pid {event.pid}) adopted the run")
+    if not state.of_part(at):
+        state.agent_pid = event.pid
+
+
+def _runner_started(state: RunState, at: Stamped, event: RunnerStarted) -> None:
+    state.torch = event.torch or state.torch
+    state.runner_kind = event.kind
+    if not state.of_part(at):
+        state.runner_pid = event.pid
+        state.runner_socket = event.socket or state.runner_socket
+
+
+def _runner_lost(state: RunState, at: Stamped, event: RunnerLost) -> None:
+    if not state.of_part(at):
+        state.runner_pid = None
+    state.notice(at, event.text)
+
+
+def _attempt_started(state: RunState, at: Stamped, event: AttemptStarted) -> None:
+    state.changes |= event.env_diff
+    state.pending = {}
+    fresh = Attempt(event.attempt, at.time, event.cause, event.world_size, event.env_diff, event.ranks)
+    if state.of_part(at) and event.attempt < state.attempt:
+        return  # the others are further: this node will follow
+    if event.attempt > state.attempt:
+        state.attempts.append(fresh)
+        state.ranks = {}
+    elif state.of_part(at):
+        _join(state.attempts[-1], fresh, at.node)
+        state.ranks = {number: rank for number, rank in state.ranks.items() if rank.place.node != at.node}
+    else:
+        state.attempts[-1] = fresh  # a launcher inside a managed command takes over its attempt
+        state.ranks = {}
+    state.ranks |= {place.rank: Rank(place) for place in event.ranks}
+    state.delay, state.failures = None, max(event.failures, state.failures * state.of_part(at))
+    if state.phase is not RunPhase.STOPPING and event.attempt > 1:
+        state.phase = RunPhase.RESTARTING
+
+
+def _environment_changed(state: RunState, at: Stamped, event: EnvironmentChanged) -> None:
+    state.changes |= event.env
+    state.pending |= event.env
+
+
+def _environment_restored(state: RunState, at: Stamped, event: EnvironmentRestored) -> None:
+    state.changes, state.pending = dict(state.settled), {}
+    state.notice(at, event.text)
+
+
+def _environment_reported(state: RunState, at: Stamped, event: EnvironmentReported) -> None:
+    for attempt in state.attempts:
+        if attempt.number == event.attempt:
+            attempt.env_seen = attempt.env_seen | event.env
+            attempt.env_differs = {
+                rank: seen for rank, seen in attempt.env_differs.items() if int(rank) not in event.ranks
+            } | event.differs
+
+
+def _join(known: Attempt, fresh: Attempt, node: int) -> None:
+    """A further node tells of an attempt that is known already."""
+    known.ranks = (*(place for place in known.ranks if place.node != node), *fresh.ranks)
+    known.env_diff = known.env_diff | fresh.env_diff
+    known.world_size = fresh.world_size
+    if known.cause == "membership":  # what a node says that only followed the others
+        known.cause = fresh.cause
+
+
+def _rank_changed(state: RunState, at: Stamped, event: RankChanged) -> None:
+    rank = state.ranks.get(event.rank)
+    if rank is None or event.attempt != state.attempt:
+        return
+    if state.of_part(at) and rank.place.node != at.node:
+        return  # ranks move between nodes: the one that had this number before
+    rank.phase = event.state
+    rank.pid = event.pid if event.pid is not None else rank.pid
+    rank.exit_code, rank.signal = event.exit_code, event.signal
+    if event.state is not RankPhase.RUNNING:
+        rank.hook = None
+    state.refresh_phase()
+
+
+def _hook_changed(state: RunState, at: Stamped, event: HookChanged) -> None:
+    rank = state.ranks.get(event.rank)
+    if rank is None or event.attempt != state.attempt:
+        return
+    rank.hook = None if event.state == "gone" else event.state
+    rank.nccl_debug = event.nccl_debug if event.nccl_debug is not None else rank.nccl_debug
+    rank.nccl_live = event.nccl_live if event.nccl_live is not None else rank.nccl_live
+    rank.nccl_version = event.nccl_version or rank.nccl_version
+    rank.made = event.made or rank.made
+
+
+def _restart_delayed(state: RunState, at: Stamped, event: RestartDelayed) -> None:
+    state.delay, state.failures = event, event.failures
+    state.notice(
+        at,
+        f"failure {event.failures} of {event.limit} allowed: next attempt in {event.wait_s:.0f} s",
+    )
+
+
+def _attempt_ended(state: RunState, at: Stamped, event: AttemptEnded) -> None:
+    for attempt in state.attempts:
+        if attempt.number == event.attempt:
+            _end(attempt, at.time, event)
+    if event.attempt == state.attempt:
+        _keep_last(state, at, event)
+    if event.text:
+        state.notice(at, event.text)
+    if event.outcome in (Outcome.FAILED, Outcome.RESTARTED) and state.phase is not RunPhase.STOPPING:
+        state.phase = RunPhase.RESTARTING
+
+
+def _keep_last(state: RunState, at: Stamped, event: AttemptEnded) -> None:
+    """The last samples of ranks that have ended; none comes any more."""
+    for sample in event.last:
+        rank = state.ranks.get(sample.rank)
+        if rank is not None and not (state.of_part(at) and rank.place.node != at.node):
+            rank.sample, rank.sampled = sample, at.time
+
+
+def _end(attempt: Attempt, time: float, event: AttemptEnded) -> None:
+    """The worst that one of the nodes tells is how it ended, the earliest cause is the first."""
+    before = attempt.outcome
+    if before is None or _WORST.index(event.outcome) <= _WORST.index(before):
+        attempt.outcome, attempt.text = event.outcome, event.text
+    attempt.idle = event.idle if before is None or attempt.idle else ""  # of all nodes, or of none
+    attempt.ended = time
+    lasted = [each for each in (attempt.lasted_s, event.lasted_s) if each is not None]
+    attempt.lasted_s = max(lasted, default=None)
+    attempt.first_cause = _earlier(attempt.first_cause, event.first_cause)
+    if (
+        attempt.first_cause is not None
+        and attempt.first_cause is not event.first_cause
+        and before is not None
+    ):
+        attempt.text = f"attempt {attempt.number} {attempt.outcome}: {attempt.first_cause.text}"
+
+
+def _earlier(one: FirstCause | None, other: FirstCause | None) -> FirstCause | None:
+    if one is None or other is None:
+        return one or other
+    return min(one, other, key=lambda cause: (cause.symptom, cause.at or 0.0))
+
+
+def _nccl_changed(state: RunState, at: Stamped, event: NcclChanged) -> None:
+    state.nccl = event
+    if event.live:
+        for number in event.ranks:
+            if number in state.ranks:
+                state.ranks[number].nccl_debug = event.level
+    state.notice(at, event.text)
+
+
+def _command_received(state: RunState, at: Stamped, event: CommandReceived) -> None:
+    state.notice(at, event.text)
+    if event.id and not state.of_part(at):
+        state.open_commands[event.id] = (event, state.attempt)
+    if event.verb == "stop":
+        state.phase = RunPhase.STOPPING
+
+
+def _command_done(state: RunState, at: Stamped, event: CommandDone) -> None:
+    if not state.of_part(at):
+        state.last_command = event
+        state.open_commands.pop(event.id, None)
+    state.notice(at, event.text)
+
+
+def _finding_raised(state: RunState, at: Stamped, event: FindingRaised) -> None:
+    finding = event.finding
+    key = (finding.id, finding.rank, finding.node)
+    if key not in state.findings and len(state.findings) >= MOST_FINDINGS:
+        return
+    state.findings[key] = finding
+    state.notice(at, finding.text)
+
+
+def _finding_cleared(state: RunState, at: Stamped, event: FindingCleared) -> None:
+    state.findings.pop((event.id, event.rank, event.node), None)
+
+
+def _run_ended(state: RunState, at: Stamped, event: RunEnded) -> None:
+    state.notice(at, event.text)
+    if state.of_part(at):
+        state.nodes[at.node].phase = event.phase
+        _lose(rank for rank in state.ranks.values() if rank.place.node == at.node)
+        return
+    state.phase, state.exit_code, state.end_text = event.phase, event.exit_code, event.text
+    state.ended = at.time
+    if event.phase is RunPhase.EXPORTED:
+        return  # all else is as it was
+    state.runner_pid, state.delay = None, None
+    _lose(state.ranks.values())
+    last = state.attempts[-1] if state.attempts else None
+    if last is not None and last.outcome is None:
+        last.ended, last.outcome = at.time, Outcome.LOST
+
+
+def _lose(ranks: Iterable[Rank]) -> None:
+    """In what has ended no rank runs: where nobody saw how one ended, that is what is known of it."""
+    for rank in ranks:
+        if rank.phase in _ALIVE:
+            rank.phase, rank.hook = RankPhase.LOST, None
+
+
+def _gpu_tick(state: RunState, at: Stamped, event: GpuTick) -> None:
+    node = state.nodes[at.node]
+    node.gpu_problem = event.problem
+    node.driver = event.driver or node.driver
+    if event.gpus:
+        node.gpus = event.gpus
+        if event.problem is None:  # else these are the values last known
+            node.gpu_sampled = at.time
+
+
+def _host_tick(state: RunState, at: Stamped, event: HostTick) -> None:
+    state.nodes[at.node].metrics = event.host
+
+
+def _rank_tick(state: RunState, at: Stamped, event: RankTick) -> None:
+    for sample in event.ranks:
+        rank = state.ranks.get(sample.rank)
+        # The newest sample may be of the attempt before: another process, whose numbers say nothing of this one.
+        if rank is not None and sample.pid in (None, rank.pid):
+            rank.sample, rank.sampled = sample, at.time
+
+
+def _pulse_tick(state: RunState, at: Stamped, event: PulseTick) -> None:
+    for pulse in event.pulses:
+        rank = state.ranks.get(pulse.rank)
+        if rank is not None and pulse.pid in (None, rank.pid):
+            rank.pulse = pulse
+
+
+def _nccl_tick(state: RunState, at: Stamped, event: NcclTick) -> None:
+    if event.attempt == state.attempt:
+        state.nodes[at.node].nccl = bytes(event.document)
+
+
+def _log_grew(state: RunState, at: Stamped, event: LogGrew) -> None:
+    state.log_sizes.update(event.sizes)
+
+
+def _caught_up(state: RunState, at: Stamped, event: CaughtUp) -> None:
+    state.live = True
+
+
+FOLDS: dict[type, Callable[[RunState, Stamped, Any], None]] = {
+    RunCreated: _created,
+    AgentStarted: _agent_started,
+    RunnerStarted: _runner_started,
+    RunnerLost: _runner_lost,
+    AttemptStarted: _attempt_started,
+    RankChanged: _rank_changed,
+    EnvironmentChanged: _environment_changed,
+    EnvironmentRestored: _environment_restored,
+    EnvironmentReported: _environment_reported,
+    HookChanged: _hook_changed,
+    RestartDelayed: _restart_delayed,
+    AttemptEnded: _attempt_ended,
+    NcclChanged: _nccl_changed,
+    CommandReceived: _command_received,
+    CommandDone: _command_done,
+    FindingRaised: _finding_raised,
+    FindingCleared: _finding_cleared,
+    RunEnded: _run_ended,
+    **LAUNCH_FOLDS,
+    GpuTick: _gpu_tick,
+    HostTick: _host_tick,
+    RankTick: _rank_tick,
+    PulseTick: _pulse_tick,
+    NcclTick: _nccl_tick,
+    LogGrew: _log_grew,
+    CaughtUp: _caught_up,
+}
+
+
+# -----------------------------------------------------------------------------------------------------------
+# RunState.apply: the only fold from events to what is true now.
+# Viewer, command line, agent and detectors share it, so that they can never disagree.
+
 
 __all__ = ["Attempt", "Node", "Progress", "Rank", "RunState"]
 
@@ -69,16 +556,30 @@ class RunState:
     stages: dict[tuple[Stage, int], Progress] = field(default_factory=dict)
     """Stages of a launch, each on one node or (HUB) on all."""
     cluster: Cluster | None = None
+    changes: dict[str, str | None] = field(default_factory=dict)
+    """Of the environment since the launch: name → value, MASK for a secret, None where it was unset."""
+    settled: dict[str, str | None] = field(default_factory=dict)
+    """The same as of the newest attempt whose ranks all ran."""
+    pending: dict[str, str | None] = field(default_factory=dict)
+    """Those of them that no attempt has begun with yet."""
     log_sizes: dict[str, int] = field(default_factory=dict)
     nccl: NcclChanged | None = None
     delay: RestartDelayed | None = None
     failures: int = 0
     """Failures that the restart policy counted so far."""
     last_command: CommandDone | None = None
+    open_commands: dict[str, tuple[CommandReceived, int]] = field(default_factory=dict)
+    """Commands that were asked for and are not answered yet, by id, each with the attempt of that moment."""
     notices: list[tuple[float, str]] = field(default_factory=list)
     """What a user should have read: (time, sentence), oldest first."""
     version: int = 0
     telemetry_version: int = 0
+
+    def lasted(self, now: float) -> float | None:
+        """Seconds from its beginning to its end, else to now; None where unknown, as for the end that nobody saw."""
+        if self.phase is RunPhase.LOST:
+            return None
+        return elapsed(self.began, now if self.ended is None else self.ended)
 
     @property
     def attempt(self) -> int:
@@ -126,3 +627,4 @@ class RunState:
             expected = self.attempts[-1].world_size if self.merged and self.attempts else 0
             if len(self.ranks) >= expected and all(rank.phase in _BEGUN for rank in self.ranks.values()):
                 self.phase = RunPhase.RUNNING
+                self.settled = dict(self.changes)

@@ -1,36 +1,43 @@
-"""RunState as JSON values: what `status --json` prints. Field names are the interface; see docs/cli.md."""
+"""RunState as the JSON of `status --json`: field names are the interface, see docs/cli.md."""
 
 from __future__ import annotations
 
+import math
 import time
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import msgspec
 
-from . import meshes
-from .model import HUB
+from ..presets import mesh
+from .model import HUB, PlanSummary, RunPhase, Wrapped
 from .state import Attempt, Node, Progress, Rank, RunState
 
+# -----------------------------------------------------------------------------------------------------------
+# RunState as JSON values: what `status --json` prints. Field names are the interface; see docs/cli.md.
 
-def status(state: RunState, now: float | None = None) -> dict[str, Any]:
+
+def status_json(state: RunState, now: float | None = None) -> dict[str, Any]:
     """The whole state of a run. Unknown values are null. Ages in seconds, sizes in bytes, times unix seconds."""
     now = time.time() if now is None else now
-    plan, arranged = state.plan, meshes.sizes(state)
+    plan, arranged, acted = state.plan, sizes(state), applied(state)
     return {
         "run": state.run,
         "name": state.name,
         "state": str(state.phase),
         "attempt": state.attempt,
         "began": state.began or None,
-        "ended": state.ended,
+        "ended": None if state.phase is RunPhase.LOST else state.ended,
         "exit_code": state.exit_code,
         "text": state.end_text,
         "plan": None
         if plan is None
         else msgspec.to_builtins(plan, builtin_types=()) | _plan_defaults(plan),
+        "applied": None if acted is None else {"state": acted.state, "text": acted.text},
         "nodes": [_node(node, now) for _, node in sorted(state.nodes.items())],
         "ranks": [
-            _rank(number, rank) | {"mesh": meshes.coordinates(arranged, number)}
+            _rank(number, rank) | {"mesh": coordinates(arranged, number)}
             for number, rank in sorted(state.ranks.items())
         ],
         "findings": [_finding(finding) for finding in state.findings.values()],
@@ -47,6 +54,7 @@ def _plan_defaults(plan: Any) -> dict[str, Any]:
     return {
         "preset": plan.preset, "nnodes": plan.nnodes, "nproc_per_node": plan.nproc_per_node,
         "backend": plan.backend, "obeys": plan.obeys, "notes": list(plan.notes), "mesh": plan.mesh,
+        "zero_stage": plan.zero_stage, "precision": plan.precision,
     }  # fmt: skip
 
 
@@ -100,6 +108,7 @@ def _rank(number: int, rank: Rank) -> dict[str, Any]:
         "step_s": sample.step_s if sample else None,
         "nccl_debug": rank.nccl_debug,
         "hook": rank.hook,
+        "made": None if rank.made is None else _whole(rank.made),
     }
 
 
@@ -111,10 +120,136 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
     return {
         "number": attempt.number,
         "began": attempt.began,
-        "ended": attempt.ended,
+        "ended": None if attempt.unseen else attempt.ended,
+        "lasted_s": attempt.lasted(),
         "cause": attempt.cause,
         "env_diff": attempt.env_diff,
+        "env_seen": attempt.env_seen,
+        "env_differs": attempt.env_differs,
         "outcome": None if attempt.outcome is None else str(attempt.outcome),
         "first_cause": None if attempt.first_cause is None else _whole(attempt.first_cause),
         "text": attempt.text,
+        "idle": attempt.idle or None,
     }
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Whether a run's preset acted, by what its ranks' models were wrapped with: whatever the plan expected. Pure.
+
+
+DIMENSIONS = ("pp", "ep", "cp", "tp")
+"""Of a mesh: those that divide the model or its input, which a wrapper's class does not show."""
+WORDS = {
+    "ddp": "DistributedDataParallel",
+    "zero1": "ZeroRedundancyOptimizer",
+    "fsdp1": "FullyShardedDataParallel",
+    "fsdp2": "fully_shard",
+    "deepspeed": "DeepSpeed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of a preset."""
+
+    state: Literal["applied", "not applied", "unknown"]
+    text: str
+    """A few words why."""
+
+
+def applied(state: RunState) -> Applied | None:
+    """None for a run without a preset."""
+    plan = state.plan
+    if plan is None or not plan.preset:
+        return None
+    made = {number: rank.made for number, rank in sorted(state.ranks.items()) if rank.made is not None}
+    if not made:
+        return Applied("unknown", "no rank has shown yet what its model is wrapped with")
+    world = state.attempts[-1].world_size if state.attempts else len(state.ranks)
+    judged = [(number, _judge(plan, one, world)) for number, one in made.items()]
+    for number, one in judged:
+        if one.state != "applied":
+            return Applied(one.state, f"rank {number}: {one.text}" if len(judged) > 1 else one.text)
+    return judged[0][1]
+
+
+def _judge(plan: PlanSummary, made: Wrapped, world: int) -> Applied:
+    """Of one rank."""
+    seen = _seen(made)
+    missing = _missing(plan, made, world)
+    if missing:
+        return Applied("not applied", f"{plan.preset} asks for {missing}, and the model {seen}")
+    if plan.precision and made.param and plan.precision != made.param:
+        return Applied("applied", f"the model {seen}, in {made.param} instead of {plan.precision}")
+    return Applied("applied", f"the model {seen}")
+
+
+def _missing(plan: PlanSummary, made: Wrapped, world: int) -> str:
+    """What the preset asks for and the model does not have; "" for nothing."""
+    kind, has = plan.strategy, made.strategies
+    piped = plan.mesh.get("pp", 1) > 1 and made.dims.get("pp") == plan.mesh.get("pp")
+    if kind == "single" or (kind == "ddp" and (world == 1 or piped)):
+        wrong = [one for one in has if one != "ddp"]
+        if wrong:
+            return "a whole model" if kind == "single" else WORDS[kind]
+    elif kind not in has:
+        return WORDS.get(kind, kind)
+    elif kind == "ddp" and set(has) & {"zero1", "fsdp1", "fsdp2", "deepspeed"}:
+        return "DistributedDataParallel alone"
+    stage = plan.zero_stage
+    if stage is not None and made.zero_stage is not None and stage != made.zero_stage:
+        return f"ZeRO stage {stage}"
+    for name in DIMENSIONS:
+        size = plan.mesh.get(name, 1)
+        if size > 1 and made.dims.get(name) != size:
+            return f"{name} {size}"
+    return ""
+
+
+def _seen(made: Wrapped) -> str:
+    """ "is wrapped in fully_shard, divided by tp 2"."""
+    names = [WORDS.get(one, one) for one in made.strategies]
+    if made.zero_stage is not None:
+        names = [
+            f"{name} (ZeRO stage {made.zero_stage})" if name == "DeepSpeed" else name for name in names
+        ]
+    wrapped = f"is wrapped in {' and '.join(names)}" if names else "is wrapped in nothing"
+    dims = ", ".join(
+        f"{name} {size}" for name, size in made.dims.items() if name in DIMENSIONS and size > 1
+    )
+    return wrapped + (f", divided by {dims}" if dims else "")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Where each rank of a run is in the mesh of its plan.
+
+
+DATA = ("dp_shard", "dp")
+"""The dimension that takes the ranks there are: an elastic run changes it."""
+
+
+def sizes(state: RunState) -> dict[str, int]:
+    """Dimensions of the present attempt; empty where the plan names none, or the ranks do not fit into them."""
+    plan = state.plan
+    if plan is None or not plan.mesh or not state.attempts:
+        return {}
+    found, world = dict(plan.mesh), state.attempts[-1].world_size
+    data = next((name for name in DATA if name in found), None)
+    if data is not None:
+        found[data], left = divmod(world, math.prod(found.values()) // found[data])
+        if left:
+            return {}
+    return found if math.prod(found.values()) == world else {}
+
+
+def coordinates(found: Mapping[str, int], rank: int) -> dict[str, int]:
+    """Of one rank; empty where `found` (of `sizes`) is."""
+    return mesh.coordinates(found, rank) if found else {}
+
+
+def short(found: Mapping[str, int], rank: int) -> str:
+    """ "pp1 sh0 tp1"; "" where there is but one dimension, which the rank's number says already."""
+    names = {"dp_replicate": "rep", "dp_shard": "sh"}
+    if len(found) < 2:
+        return ""
+    return " ".join(f"{names.get(name, name)}{at}" for name, at in coordinates(found, rank).items())

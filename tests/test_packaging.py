@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import email
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -16,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import slowness
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("presets", "runners", "tui")
@@ -36,9 +39,16 @@ NEEDED = (
 """Files that no import would miss at build time."""
 
 
+def limit(seconds: float) -> int:
+    """Whole seconds that this may take, where it takes `seconds` at most on a machine with nothing else to do."""
+    return round(seconds * slowness())
+
+
 def run(*words: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
     """Stdout of a command that succeeds."""
-    done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        words, cwd=cwd, env=env, capture_output=True, text=True, timeout=limit(120), check=False
+    )
     assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
     return done.stdout
 
@@ -84,6 +94,22 @@ def test_a_wheel_holds_the_rooms_and_nothing_else(wheel: Path) -> None:
     assert {item.removeprefix(about) for item in held if item.startswith(about)} == {
         "METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"
     }  # fmt: skip
+
+
+def test_the_page_of_a_package_index_has_no_broken_picture(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        about = email.message_from_bytes(archive.read(f"distui-{VERSION}.dist-info/METADATA"))
+    assert about["Author"] == "The distui authors"
+    python = [one.rpartition(" ")[2] for one in about.get_all("Classifier", []) if ":: Python ::" in one]
+    assert python == ["3.11", "3.12", "3.13", "3.14"]
+    extras = about.get_all("Requires-Dist", [])
+    assert "torch<3,>=2.7; extra == 'torch'" in extras, "a user's torch stays as it is"
+    page = about.get_payload()
+    assert isinstance(page, str)
+    assert about["Description-Content-Type"] == "text/markdown"
+    assert not re.findall(r"\]\((?!https?:|#)[^)]*\)", page), "nothing points to files of a checkout"
+    assert "8 ranks  util" in page, "the first screen is there as text"
+    assert "make demo" in page
 
 
 def test_a_wheel_from_the_tree_is_the_same(wheel: Path, tmp_path: Path) -> None:
@@ -162,6 +188,65 @@ def test_the_installed_command_runs(installed: Path, clean: dict[str, str], tmp_
     distui = installed / "distui"
     said = ("exec", "--name", "hello", "--detach", "--", "sh", "-c", "echo it ran")
     run(distui, *said, cwd=tmp_path, env=clean)
-    run(distui, "wait", "hello", "--timeout", "60", env=clean)
+    run(distui, "wait", "hello", "--timeout", str(limit(60)), env=clean)
     assert json.loads(run(distui, "status", "hello", "--json", env=clean))["state"] == "succeeded"
     assert "it ran" in run(distui, "logs", "hello", env=clean)
+
+
+@pytest.fixture
+def torchless(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """bin/ of an environment that has the wheel and all that it needs, and no torch."""
+    place = tmp_path_factory.mktemp("torchless") / "venv"
+    venv.create(place, with_pip=False)
+    (site,) = place.glob("lib/python*/site-packages")
+    (own,) = installed.parent.glob("lib/python*/site-packages")
+    for folder in (own, Path(sysconfig.get_path("purelib"))):
+        for path in folder.iterdir():
+            heavy = path.name.lower().startswith(
+                ("torch", "numpy", "functorch", "__editable__", "_editable")
+            )
+            if not heavy and path.suffix != ".pth" and not (site / path.name).exists():
+                (site / path.name).symlink_to(path)
+    script = (installed / "distui").read_text().split("\n", 1)[1]
+    (place / "bin" / "distui").write_text(f"#!{place}/bin/python\n{script}")
+    (place / "bin" / "distui").chmod(0o755)
+    return place / "bin"
+
+
+def test_the_demo_works_without_torch(torchless: Path, clean: dict[str, str]) -> None:
+    """The first command after an install: it says that nothing is trained, and the exact command that mends it."""
+    env = {**clean, "PATH": str(torchless)}
+    distui = str(torchless / "distui")
+    done = subprocess.run([distui, "demo", "--detach", "--steps", "40"], env=env, capture_output=True, text=True,
+                          timeout=limit(60), check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "trains nothing" in done.stderr
+    assert f"install --python {torchless}/python3 torch" in done.stderr or (
+        f"{torchless}/python3 -m pip install torch" in done.stderr
+    )
+    run(distui, "wait", "demo", "--timeout", str(limit(60)), env=env)
+    told = run(distui, "logs", "demo", env=env)
+    assert "step 40 loss" in told
+    losses = [float(line.split("loss ")[1].split()[0]) for line in told.splitlines() if " loss " in line]
+    assert losses == sorted(losses, reverse=True)
+    status = json.loads(run(distui, "status", "demo", "--json", env=env))
+    assert (status["state"], status["plan"]["launcher"]) == ("succeeded", "command")
+    assert status["ranks"][0]["step"] is None, "no optimizer, no step"
+
+
+def test_what_was_asked_for_is_not_replaced(torchless: Path, clean: dict[str, str]) -> None:
+    env = {**clean, "PATH": str(torchless)}
+    for words in (("--preset", "fsdp2"), ("--python", str(torchless / "python"))):
+        done = subprocess.run([torchless / "distui", "demo", "--detach", *words], env=env, capture_output=True,
+                              text=True, timeout=limit(60), check=False)  # fmt: skip
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+        assert "has no torch: install it there (`" in done.stderr
+
+
+@pytest.mark.torch
+def test_the_demo_takes_an_interpreter_with_torch(torchless: Path, clean: dict[str, str]) -> None:
+    distui = torchless / "distui"
+    run(distui, "demo", "--detach", "--steps", "5", "--python", sys.executable, env=clean)
+    run(distui, "wait", "demo", "--timeout", str(limit(100)), env=clean)
+    ranks = json.loads(run(distui, "status", "demo", "--json", env=clean))["ranks"]
+    assert [(one["state"], one["step"]) for one in ranks] == [("succeeded", 5)] * 2

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import ast
-import functools
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import house
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("presets", "runners", "tui")
-MODULE_LINES = 320
+TOP = {*ROOMS, "tests", "docs", "pyproject.toml", "Makefile"} | {
+    "README.md",
+    "LICENSE",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+}
+MODULE_LINES = 650
 FUNCTION_LINES = 45
-LONGER: dict[str, tuple[int, str]] = {}
+LONGER: dict[str, tuple[int, str]] = {
+    "runners/model.py": (900, "one definition of every event and command, without a line of behaviour")
+}
 """Modules allowed to be longer: their own limit in lines, and why."""
 BORDERS = {"runners/agent/sampling.py", "runners/sky/serve.py"}
 """Where everything may be caught: a sampler's bug must not end the agent; and what SkyPilot raises, of whatever kind, is
 an answer."""
 
 
-@functools.cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+tree = house.tree
 
 
 def sources(*rooms: str) -> list[Path]:
@@ -62,6 +68,17 @@ def loaded(code: str) -> set[str]:
     )
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
+
+
+def test_the_top_level_is_fixed() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    if listed.returncode:
+        pytest.skip("no git checkout")
+    top = {line.partition("/")[0] for line in listed.stdout.splitlines()}
+    assert {path for path in top if not path.startswith(".")} == TOP
 
 
 def test_the_rooms_are_there() -> None:
@@ -168,33 +185,52 @@ def test_functions_are_short() -> None:
     assert long == {}
 
 
-def broad(handler: ast.ExceptHandler) -> bool:
-    """Whether a handler catches everything."""
-    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return any(
-        kind is None or (isinstance(kind, ast.Name) and kind.id in ("Exception", "BaseException"))
-        for kind in kinds
-    )
-
-
 def test_only_the_borders_catch_everything() -> None:
-    found = {
+    handlers = {
         name(path)
         for path in sources()
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.ExceptHandler) and broad(node)
-    }
-    assert found <= BORDERS
-
-
-@pytest.mark.parametrize("text", ["except:", "except Exception:", "except (OSError, BaseException) as e:"])
-def test_a_broad_handler_is_recognised(text: str) -> None:
-    handlers = [
-        node
-        for node in ast.walk(ast.parse(f"try:\n  pass\n{text}\n  pass"))
+        for node in house.broad(tree(path))
         if isinstance(node, ast.ExceptHandler)
-    ]
-    assert [broad(handler) for handler in handlers] == [True]
+    }
+    assert handlers <= BORDERS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "try:\n  pass\nexcept:\n  pass", "try:\n  pass\nexcept Exception:\n  pass",
+        "try:\n  pass\nexcept (OSError, BaseException) as e:\n  pass",
+        "asyncio.gather(a, b, return_exceptions=True)", "with contextlib.suppress(Exception):\n  pass",
+    ],
+)  # fmt: skip
+def test_what_catches_everything_is_recognised(text: str) -> None:
+    assert len(list(house.broad(ast.parse(text)))) == 1
+
+
+def test_cycles_are_recognised() -> None:
+    edges = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"d"}}
+    assert house.cycles(edges) == [["a", "b", "c"]]
+
+
+RATCHETS = {
+    "modules": 279,
+    "lines": 65_120,
+    "cycles": 6,
+    "in_cycles": 36,
+    "local_imports": 91,
+    "doubled_classes": 66,
+    "doubled_files": 27,
+    "broad": 17,
+    "banned": 1627,
+}
+"""What `make house` may count at most. These numbers only fall: whoever makes one better lowers it here."""
+
+
+def test_the_house_only_improves() -> None:
+    measured = house.measure()
+    assert {
+        key: getattr(measured, key) for key, most in RATCHETS.items() if getattr(measured, key) > most
+    } == {}
 
 
 def texts() -> Iterator[tuple[str, str]]:

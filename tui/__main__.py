@@ -1,7 +1,19 @@
-"""`python -m distui.tui` is the command `distui`."""
+"""The command `distui`, also as `python -m distui.tui`."""
+
+from __future__ import annotations
 
 import sys
 
-from .cli import main
 
-sys.exit(main())
+def main() -> int:
+    """Run the command line and return the exit status; Ctrl-C while modules are loaded is no traceback."""
+    try:
+        from .cli import main as run
+
+        return run()
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..presets import owned
+
 if TYPE_CHECKING:
     from textual.binding import Binding
 
@@ -133,24 +135,23 @@ def _one_key(key: str) -> str:
 
 def keymap_path(environ: Mapping[str, str] = os.environ) -> Path:
     """Where the user's keys are: `${XDG_CONFIG_HOME:-~/.config}/distui/keys.toml`."""
-    home = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(home) / "distui" / "keys.toml"
+    return owned.base("XDG_CONFIG_HOME", environ) / "distui" / "keys.toml"
 
 
 def load_keymap(path: Path) -> tuple[dict[str, str], list[str]]:
     """The user's keys by action id, and what is wrong in the file, a sentence each."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return {}, []
-    except (OSError, UnicodeDecodeError) as error:
-        return {}, [f"{path} cannot be read ({error}): the default keys are used"]
-    import tomllib  # most users have no such file
+    from ..presets import load  # most users have no such file
+    from ..presets.finding import PresetError
 
     try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        return {}, [f"{path} is not TOML ({error}): the default keys are used"]
+        table, passed = load.read_own(path)
+    except PresetError as error:
+        why = str(error).removeprefix(str(path)).strip(" .:")
+        return {}, [f"{path} is not TOML that can be read ({why}): the default keys are used"]
+    if table is None:
+        return {}, [f"{one} The default keys are used." for one in passed]
     known = {action.id for action in ACTIONS}
     flat = _flatten(table)
     good = {name: key for name, key in flat.items() if name in known and isinstance(key, str)}

@@ -22,14 +22,11 @@ from ..runners.model import CaughtUp, Event, GpuTick, HostTick, LogGrew, RankTic
 from ..runners.wire.link import LinkError, Window
 from . import terminal
 from .actions import ACTIONS, MUTATING, bindings, key_text, keymap_path, load_keymap
-from .beat import Beat
-from .brush import Brush
 from .commanding import CommandingApp
 from .follow import Follower, LinkPhase, RunEntry, RunSource
-from .pacing import ASK, Pacer
+from .paint import ASK, NAMES, THEMES, Beat, Brush, Pacer
 from .rows.frame import Frame, View
 from .rows.launching import launching
-from .theme import NAMES, THEMES
 
 GARBAGE_AFTER_S = 2.0
 """When a start is over."""
@@ -237,7 +234,7 @@ class CockpitApp(CommandingApp):
         self.exit(return_code=0)
 
     def action_help(self) -> None:
-        from .rows.help import help_rows
+        from .rows.advice import help_rows
         from .screens.modal import TextScreen
 
         keymap, _ = load_keymap(self._keys)
@@ -250,7 +247,7 @@ class CockpitApp(CommandingApp):
             self.push_screen(LaunchScreen())
 
     def action_runs(self) -> None:
-        from .screens.runs import RunsScreen
+        from .screens.run import RunsScreen
 
         self._show(RunsScreen(self.source.runs, self.view.ascii))
 
@@ -298,7 +295,7 @@ def run_cockpit(source: RunSource, run_id: str | None, readonly: bool = False, a
     if problem := terminal.complaint():
         print(f"distui: {problem}", file=sys.stderr)
         return 2
-    from .driver import CalmDriver
+    from .paint import CalmDriver
 
     app = CockpitApp(source, run_id, readonly=readonly, ascii_only=ascii)
     app.owns_terminal = True

@@ -1,4 +1,4 @@
-"""What each verb takes. Imports nothing of distui, so that `--help` costs nothing."""
+"""What each verb takes, and what it may do to runs. Imports nothing of distui, so that `--help` costs nothing."""
 
 from __future__ import annotations
 
@@ -6,10 +6,20 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from .cloud_arguments import cloud_options, cluster_verbs
-from .counts import count
-from .diagnose_arguments import bundle_verbs, diagnose_verb, dump_verb
-from .host_arguments import elsewhere, host_options
+# What each verb may do to runs; a verb that is in none of these sets is refused by the tests.
+READS = frozenset(
+    ["attach", "diagnose", "dump", "events", "export", "logs", "ls", "replay", "status", "wait", "watch"]
+)
+"""Start, end, signal and restart nothing, whatever became of the run: `dump` asks ranks that answer by themselves."""
+
+CHANGES = frozenset(["autostop", "down", "nccl", "restart", "signal", "stop"])
+"""Change a run that is there."""
+
+STARTS = frozenset(["demo", "exec", "launch", "relaunch", "rerun"])
+"""Start a new run."""
+
+APART = frozenset(["advise", "candidates", "doctor", "lint", "plan", "presets", "trust"])
+"""Are about no run, or leave it alone."""
 
 Verbs = Any  # argparse has no public name for what add_subparsers returns
 
@@ -36,22 +46,40 @@ def _real(text: str, fits: Callable[[float], bool], refusal: str) -> float:
     return found
 
 
+def count(text: str) -> int:
+    """A number of things of an option. Raises ArgumentTypeError."""
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number: write 0 or more, as in 3")
+    return int(text)
+
+
+def minutes(text: str) -> int | None:
+    """Minutes of an option, None for "off". Raises ArgumentTypeError."""
+    if text == "off":
+        return None
+    if not text.isascii() or not text.isdecimal() or not 0 < int(text) < 10**6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of minutes: write 1 or more, or off")
+    return int(text)
+
+
 def add_verbs(verbs: Verbs) -> None:
     """Every verb, in the order in which a run meets them."""
     _launch(verbs, "launch", "start a run and open the cockpit on it", "launch:launch")
     _launch(verbs, "plan", "print what launch would do, and do nothing", "launch:plan")
-    _launch(verbs, "lint", "what is wrong with a launch, or with files, before it costs", "lint:lint")
+    _launch(verbs, "lint", "check a launch or configuration files before you pay for GPUs", "lint:lint")
     _exec(verbs)
     _looking(verbs)
     _changing(verbs)
     cluster_verbs(verbs, _run)
     _presets(verbs)
+    _trust(verbs)
     _advise(verbs)
     _doctor(verbs)
     diagnose_verb(verbs)
     bundle_verbs(verbs)
     demo = verbs.add_parser("demo", help="train the shipped example on 2 ranks and open the cockpit on it")
-    demo.add_argument("--preset", default="ddp", help="preset to train under (default: ddp)")
+    demo.add_argument("--preset", help="preset to train under (default: ddp)")
+    demo.add_argument("--python", metavar="PATH", help="interpreter of an environment that has torch")
     demo.add_argument("--steps", type=count, default=2000, help="optimizer steps (default: 2000)")
     demo.add_argument("--nproc-per-node", default="2", metavar="N", help="ranks (default: 2)")
     demo.add_argument("--detach", action="store_true", help="start it and return")
@@ -79,9 +107,14 @@ def _start_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--restarts", type=count, metavar="N", help="failures after which the run is given up"
     )
+    verb.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    verb.set_defaults(detach=False, dry_run=False)
+
+
+def _starting(verb: argparse.ArgumentParser) -> None:
+    """Options of what starts something; a plan or a check starts nothing."""
     verb.add_argument("--detach", action="store_true", help="start it and return")
     verb.add_argument("--dry-run", action="store_true", help="print the plan and do nothing")
-    verb.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
 def _launch(verbs: Verbs, name: str, summary: str, function: str) -> None:
@@ -105,6 +138,8 @@ def _launch(verbs: Verbs, name: str, summary: str, function: str) -> None:
         "--no-python", action="store_true", help="SCRIPT is a program that is executed itself"
     )
     _start_options(verb)
+    if name == "launch":
+        _starting(verb)
     host_options(verb)
     cloud_options(verb)
     verb.set_defaults(verb=function, takes_rest=True)
@@ -116,6 +151,7 @@ def _exec(verbs: Verbs) -> None:
         "exec", help=summary, usage="distui exec [options] -- COMMAND…", description=summary
     )
     _start_options(verb)
+    _starting(verb)
     verb.set_defaults(verb="launch:execute", takes_rest=True)
 
 
@@ -137,7 +173,7 @@ def _looking(verbs: Verbs) -> None:
     verb = verbs.add_parser("watch", help="jobs that distui did not start, read-only")
     verb.add_argument("pid", nargs="?", type=int, metavar="PID", help="any process of the job")
     _json(verb)
-    verb.set_defaults(verb="watch:watch")
+    verb.set_defaults(verb="runs:watch")
     verb = verbs.add_parser("ls", help="the runs there are")
     elsewhere(verb, many=True)
     _json(verb)
@@ -146,22 +182,24 @@ def _looking(verbs: Verbs) -> None:
     _run(verb)
     verb.add_argument("--readonly", action="store_true", default=argparse.SUPPRESS, help="look only")
     elsewhere(verb)
-    verb.set_defaults(verb="cockpit:attach")
-    verb = verbs.add_parser("status", help="everything that is true of a run now")
+    verb.set_defaults(verb="runs:attach")
+    verb = verbs.add_parser("status", help="show the current state of a run")
     _run(verb)
     _json(verb)
-    verb.set_defaults(verb="bundled:status")
+    verb.set_defaults(verb="export:status")
     verb = verbs.add_parser("events", help="the journal of a run")
     _run(verb)
-    verb.add_argument("-f", "--follow", action="store_true", help="go on with what comes")
+    verb.add_argument("-f", "--follow", action="store_true", help="keep following new output")
     _json(verb)
-    verb.set_defaults(verb="bundled:events")
+    verb.set_defaults(verb="export:events")
     verb = verbs.add_parser("wait", help="wait for a run; returns its outcome")
     _run(verb)
     verb.add_argument(
         "--until", choices=("running", "healthy", "done"), default="done", help="(default: done)"
     )
-    verb.add_argument("--timeout", type=seconds, metavar="SECONDS", help="give up then, with exit code 1")
+    verb.add_argument(
+        "--timeout", type=seconds, metavar="SECONDS", help="give up after SECONDS (exit code 124)"
+    )
     verb.set_defaults(verb="runs:wait")
     _logs(verbs)
 
@@ -175,10 +213,10 @@ def _logs(verbs: Verbs) -> None:
         "--stream", action="append", choices=("out", "err", "nccl", "log"), default=[],
         help="repeatable (default: out and err; log: of runner and agent)",
     )  # fmt: skip
-    verb.add_argument("-f", "--follow", action="store_true", help="go on with what comes")
+    verb.add_argument("-f", "--follow", action="store_true", help="keep following new output")
     verb.add_argument("--grep", default="", metavar="RE", help="only lines that match")
     verb.add_argument("--attempt", type=count, metavar="N", help="(default: the newest)")
-    verb.set_defaults(verb="bundled:logs")
+    verb.set_defaults(verb="export:logs")
 
 
 def _changing(verbs: Verbs) -> None:
@@ -186,10 +224,10 @@ def _changing(verbs: Verbs) -> None:
     _run(verb)
     verb.add_argument("level", metavar="LEVEL", help="VERSION, WARN, INFO or TRACE")
     verb.add_argument("--subsys", default="", metavar="A,B", help="NCCL_DEBUG_SUBSYS, e.g. COLL,NET")
+    verb.add_argument("--for", dest="seconds", type=seconds, metavar="SECONDS", help="revert after SECONDS")
     verb.add_argument(
-        "--for", dest="seconds", type=seconds, metavar="SECONDS", help="then back to what it was"
+        "--restart", action="store_true", help="apply by restarting the worker group instead of live"
     )
-    verb.add_argument("--restart", action="store_true", help="by a restart of the group instead of live")
     _reachable(verb)
     _ranks(verb)
     _json(verb)
@@ -200,6 +238,10 @@ def _changing(verbs: Verbs) -> None:
         "--env", action="append", default=[], metavar="K=V", help="change a variable; repeatable"
     )
     verb.add_argument(
+        "--env-from-shell", dest="from_shell", action="append", default=[], metavar="K",
+        help="give it the value that this shell has, which no argument shows; repeatable",
+    )  # fmt: skip
+    verb.add_argument(
         "--unset", action="append", default=[], metavar="K", help="remove a variable; repeatable"
     )
     _reachable(verb)
@@ -209,7 +251,7 @@ def _changing(verbs: Verbs) -> None:
     _run(verb)
     verb.add_argument("signal", metavar="SIG", help="e.g. USR1")
     _ranks(verb)
-    _json(verb)
+    _sure(verb)
     verb.set_defaults(verb="control:send_signal")
     dump_verb(verbs)
     verb = verbs.add_parser("stop", help="end a run: SIGTERM, grace, SIGKILL, sweep")
@@ -248,6 +290,19 @@ def _presets(verbs: Verbs) -> None:
     verb.set_defaults(verb="presets:presets")
 
 
+def _trust(verbs: Verbs) -> None:
+    summary = "let a configuration file count that somebody else can write, as it is now"
+    verb = verbs.add_parser(
+        "trust", help=summary, usage="distui trust [PATH] | --list | --remove [PATH]", description=summary
+    )
+    verb.add_argument("path", nargs="?", metavar="PATH", help="(default: the nearest distui.toml)")
+    ways = verb.add_mutually_exclusive_group()
+    ways.add_argument("--list", action="store_true", help="what is trusted")
+    ways.add_argument("--remove", action="store_true", help="trust it no longer")
+    _json(verb)
+    verb.set_defaults(verb="presets:trust")
+
+
 def _advise(verbs: Verbs) -> None:
     verb = verbs.add_parser("advise", help="which strategy fits into the memory of which GPUs")
     model, add = verb.add_mutually_exclusive_group(required=True), verb.add_argument
@@ -278,10 +333,175 @@ def _doctor(verbs: Verbs) -> None:
     _run(verb)
     host_options(verb)
     verb.add_argument("--python", metavar="PATH", help="interpreter of the training environment")
-    verb.add_argument("--port", type=int, metavar="PORT", help="of the rendezvous, on the first node")
+    verb.add_argument("--port", type=int, metavar="PORT", help="rendezvous port on the first node")
     verb.add_argument("--no-pairs", dest="pairs", action="store_false", help="no all-reduce between pairs")
     verb.add_argument(
-        "--size", type=count, default=16, metavar="MiB", help="of an all-reduce (default: 16)"
+        "--size", type=count, default=16, metavar="MiB", help="all-reduce size in MiB (default: 16)"
     )
     _json(verb)
     verb.set_defaults(verb="doctor:doctor")
+
+
+def host_options(verb: argparse.ArgumentParser) -> None:
+    """Which hosts, and how they are reached."""
+    group = verb.add_argument_group(
+        "hosts of your own", "reached by ssh; nothing but Python is needed there"
+    )
+    group.add_argument("--hosts", metavar="A,B,…", help="one node each, the first is the head")
+    group.add_argument("--hostfile", metavar="FILE", help="the same, a line each: HOST [slots=8]")
+    group.add_argument(
+        "--head-addr",
+        metavar="ADDRESS",
+        help="of the first host, as the others reach it (default: as ssh does)",
+    )
+    _ssh_config(group)
+
+
+def elsewhere(verb: argparse.ArgumentParser, many: bool = False) -> None:
+    """`--host` of the verbs that look at the runs of another machine."""
+    if many:
+        verb.add_argument(
+            "--host", action="append", metavar="NAME", help="that these keep, by ssh; repeatable"
+        )
+    else:
+        verb.add_argument("--host", metavar="NAME", help="that this one keeps: its cockpit, through ssh")
+    _ssh_config(verb)
+
+
+def _ssh_config(options: argparse._ActionsContainer) -> None:
+    options.add_argument("--ssh-config", metavar="FILE", help="instead of ~/.ssh/config")
+
+
+def names_hosts(options: argparse.Namespace) -> bool:
+    """Whether the user named hosts."""
+    return options.hosts is not None or options.hostfile is not None
+
+
+def cloud_options(verb: argparse.ArgumentParser) -> None:
+    """What the nodes should be; asked for with `--on` other than local, or by any of these."""
+    group = verb.add_argument_group("nodes through SkyPilot", "with --on sky (the cheapest), or --on INFRA")
+    group.add_argument(
+        "--task", metavar="FILE", help="a SkyPilot task of your own instead of PRESET and SCRIPT"
+    )
+    group.add_argument("--gpus", metavar="NAME:N", help="accelerators of each node, as in H100:8")
+    group.add_argument("--cpus", metavar="N|N+", help="CPUs of each node")
+    group.add_argument("--memory", metavar="GB|GB+", help="memory of each node")
+    group.add_argument("--spot", action="store_true", help="use spot instances")
+    group.add_argument("--region", metavar="NAME", help="cloud region")
+    group.add_argument("--image", metavar="IMAGE", help="VM image of the cloud, or docker:NAME")
+    group.add_argument("--network-tier", metavar="best|standard", help="network between the nodes")
+    group.add_argument(
+        "--any-of", action="append", default=[], metavar="K=V,…",
+        help="an alternative, e.g. infra=aws,gpus=A100:8; repeatable, the cheapest that is free is taken",
+    )  # fmt: skip
+    group.add_argument("--cluster", metavar="NAME", help="cluster name; a cluster that is up is reused")
+    group.add_argument("--workdir", metavar="DIR", help="copied to the nodes (default: this directory)")
+    group.add_argument("--setup", metavar="COMMANDS", help="shell commands that prepare each node")
+    group.add_argument(
+        "--mount", action="append", default=[], metavar="DST=SRC",
+        help="path on the nodes = path here, or s3://…; repeatable",
+    )  # fmt: skip
+    group.add_argument(
+        "--autostop", type=minutes, metavar="MIN", help="tear the cluster down after MIN idle minutes"
+    )
+    group.add_argument("--managed", action="store_true", help="a managed job: SkyPilot recovers it")
+    group.add_argument("--retry-until-up", action="store_true", help="try until there are such nodes")
+
+
+CLOUD = (
+    *("task", "gpus", "cpus", "memory", "spot", "region", "image", "network_tier", "any_of", "cluster"),
+    *("workdir", "setup", "mount", "autostop", "managed", "retry_until_up"),
+)
+
+
+def cloud_words(options: argparse.Namespace) -> list[str]:
+    """Which of `cloud_options` were given, as they are written."""
+    return [f"--{name.replace('_', '-')}" for name in CLOUD if getattr(options, name)]
+
+
+def cluster_verbs(verbs: Verbs, run: Callable[[argparse.ArgumentParser], None]) -> None:
+    """candidates, down, autostop, relaunch. `run` adds the RUN that a verb is about."""
+    verb = verbs.add_parser("candidates", help="which nodes SkyPilot would take, and what they cost")
+    verb.add_argument("--on", default="sky", metavar="INFRA", help="only there (default: everywhere)")
+    verb.add_argument("--nnodes", "--num-nodes", metavar="N", help="nodes (default: 1)")
+    cloud_options(verb)
+    verb.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")
+    verb.set_defaults(verb="control:candidates")
+    verb = verbs.add_parser("down", help="take the cluster of a run down, with everything on it")
+    run(verb)
+    verb.add_argument("--yes", metavar="CLUSTER", help="do not ask: the cluster's name")
+    verb.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")
+    verb.set_defaults(verb="control:down")
+    verb = verbs.add_parser("autostop", help="when the cluster of a run goes down by itself")
+    verb.add_argument("run", metavar="RUN")
+    verb.add_argument("minutes", type=minutes, metavar="MINUTES|off", help="without a job")
+    verb.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")
+    verb.set_defaults(verb="control:autostop")
+    verb = verbs.add_parser(
+        "relaunch",
+        aliases=["rerun"],
+        help="the same launch again, as a new run; on its cluster where that is up",
+    )
+    run(verb)
+    verb.add_argument("--name", metavar="NAME", help="name of the new run (default: the same)")
+    verb.add_argument("--detach", action="store_true", help="start it and return")
+    verb.add_argument("--dry-run", action="store_true", help="print the plan and do nothing")
+    verb.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    verb.set_defaults(verb="control:relaunch")
+
+
+def diagnose_verb(verbs: Any) -> None:
+    """`distui diagnose FILE… | RUN`."""
+    summary = "find the root cause in NCCL and PyTorch logs"
+    verb = verbs.add_parser(
+        "diagnose",
+        help=summary,
+        usage="distui diagnose [FILE… | BUNDLE | RUN] [--json]",
+        description=summary,
+    )
+    verb.add_argument(
+        "names", nargs="*", metavar="FILE|RUN",
+        help="log files (also .gz; - is standard input), a bundle of `distui export`, or a run",
+    )  # fmt: skip
+    verb.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")
+    verb.set_defaults(verb="diagnose:diagnose")
+
+
+def dump_verb(verbs: Any) -> None:
+    """`distui dump RUN stacks|flight|memory`."""
+    summary = "what the ranks are doing: stacks, flight recorder, memory"
+    verb = verbs.add_parser("dump", help=summary, description=summary)
+    verb.add_argument("run", nargs="?", metavar="RUN")
+    verb.add_argument("what", choices=("stacks", "flight", "memory"))
+    verb.add_argument(
+        "--rank", type=count, action="append", default=[], metavar="N", help="only this rank; repeatable"
+    )
+    verb.add_argument("--raw", action="store_true", help="as each rank answered, not merged")
+    verb.add_argument("--out", metavar="DIR", help="write each rank's answer into a file there, too")
+    verb.add_argument(
+        "--record", action="store_true", help="memory: have torch record allocations for later snapshots"
+    )
+    verb.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")
+    verb.set_defaults(verb="dump:dump")
+
+
+def bundle_verbs(verbs: Any) -> None:
+    """`distui export RUN FILE`, `distui replay FILE|RUN`."""
+    summary = "a run as one file that another person opens with `distui replay`"
+    verb = verbs.add_parser("export", help=summary, description=summary)
+    verb.add_argument("run", metavar="RUN")
+    verb.add_argument("file", metavar="FILE", help="output file, e.g. run.tar.gz")
+    verb.add_argument(
+        "--logs",
+        type=count,
+        default=4,
+        metavar="MiB",
+        help="of the end of each log (default: 4; the first 256 KiB too)",
+    )
+    verb.add_argument("--force", action="store_true", help="replace FILE where it is there")
+    verb.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")
+    verb.set_defaults(verb="export:export")
+    verb = verbs.add_parser("replay", help="open the record of a run that has ended, or a bundle")
+    verb.add_argument("run", nargs="?", metavar="FILE|RUN", help="a bundle of `distui export`, or a run")
+    verb.add_argument("--readonly", action="store_true", default=argparse.SUPPRESS, help="look only")
+    verb.set_defaults(verb="runs:replay")

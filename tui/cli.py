@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from typing import NoReturn
 
+from ..presets.clean import LONGEST, clean_text, quoted
+from ..presets.owned import ignored
+from . import standard
 from .arguments import add_verbs
 
 EPILOG = """\
-RUN is a name, an id or a unique prefix of one; left out, it is the only live run.
-Exit codes: 0 done; 1 the run or the check failed; 2 wrong usage; 3 no such run; 4 cannot reach a node."""
+RUN is a name, an id or a unique prefix of one; left out, it is the only live run, else the newest.
+Exit codes: 0 done; 1 the run or the check failed; 2 wrong usage; 3 no such run; 4 cannot reach a node;
+5 a command was sent and its answer was lost: `distui status` shows what came of it; 6 `wait`: the run is lost;
+124 `wait --timeout` was over; 130 interrupted; 141 nobody reads stdout any more."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -19,7 +27,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Wrong usage ends with exit status 2."""
-        self.exit(2, f"distui: {message}; `{self.prog} --help` shows what there is\n")
+        self.exit(fail(f"{clean_text(message)}; `{self.prog} --help` shows what there is", 2))
 
 
 class ShowVersion(argparse.Action):
@@ -43,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action=ShowVersion, nargs=0, help="print the version and leave")
     top.add_argument("--readonly", action="store_true", help="look only: nothing that changes a run")
     top.add_argument("--ascii", action="store_true", help="no glyphs outside ASCII")
-    top.set_defaults(verb="cockpit:open_cockpit", rest=None)
+    top.set_defaults(verb="runs:open_cockpit", rest=None)
     add_verbs(top.add_subparsers(metavar="VERB", title="verbs"))
     return top
 
@@ -56,35 +64,61 @@ def split_rest(argv: list[str]) -> tuple[list[str], list[str] | None]:
     return argv[:at], argv[at + 1 :]
 
 
+def refused(words: list[str], rest: list[str]) -> str:
+    """Why these words cannot be what is meant, as a sentence; "" where nothing is wrong with them."""
+    empty = next((word for word in words if re.fullmatch(r"--[\w-]+=--", word)), None)
+    if empty is not None:  # argparse would take the -- for no value at all
+        return f"{empty}: -- is no value; it stands alone, before the script"
+    for word in (*words, *rest):
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            return f"{quoted(word)} is not UTF-8 text, which every plan and command is: rename it, or leave it out"
+    return ""
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run one verb and return the process's exit status; a user's mistake is one sentence on stderr."""
     words, rest = split_rest(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["agent"]:
         return int(import_module("distui.runners.agent.__main__").main(words[1:]))
+    standard.complete()
+    if argv is None:
+        standard.leave_in_order()
+    for sentence in ignored(os.environ):
+        sys.stderr.write(f"distui: {sentence}\n")
+    return standard.guarded(lambda: _run(words, rest))
+
+
+def _run(words: list[str], rest: list[str] | None) -> int:
+    refusal = refused(words, rest or [])
+    if refusal:
+        return fail(refusal, 2)
     options = parser().parse_args(words)
     options.rest = rest
     if rest is not None and not getattr(options, "takes_rest", False):
         return fail(f"{' '.join(words[:1]) or 'distui'} takes nothing behind --", 2)
     module, _, function = options.verb.partition(":")
-    from ..presets.errors import PresetError
+    from ..presets.finding import PresetError
     from ..runners.errors import RunError
 
     try:
         return int(getattr(import_module(f".verbs.{module}", __package__), function)(options))
     except RunError as error:
-        return fail(str(error), error.code)
+        return fail(error.sentence, error.code, error.details)
     except PresetError as error:
         return fail(str(error), 2)
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 141
 
 
-def fail(sentence: str, code: int) -> int:
-    """Say what was wrong and return the exit status."""
-    sys.stderr.write(f"distui: {sentence}\n")
+def fail(sentence: str, code: int, details: Iterable[str] = ()) -> int:
+    """Say what was wrong and return the exit status; what it quotes is never a command to the terminal."""
+    told = [
+        f"distui: {clean_text(sentence, LONGEST)}",
+        *(f"  {clean_text(line, LONGEST)}" for line in details),
+    ]
+    sys.stderr.write("\n".join(told) + "\n")
     return code
 
 

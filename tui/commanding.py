@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
+from ..runners.errors import LaunchError
 from ..runners.model import Command, CommandDone, Down, Restart, SetAutostop, Stop
 from ..runners.wire.client import new_id
 from ..runners.wire.link import LinkError
 from . import terminal
-from .follow import Follower, LaunchError, LinkPhase, RunSource
-from .lending import LendingApp
+from .follow import Follower, LinkPhase, RunSource
 from .rows.confirm import Confirmation, confirmation, no_cluster
 from .rows.frame import View
+from .terminal import LendingApp
 
 
 class CommandingApp(LendingApp):
@@ -106,6 +107,8 @@ class CommandingApp(LendingApp):
         try:
             if isinstance(command, Down | SetAutostop) and follower.state.phase.ended:
                 done = await self._afterwards(follower, command)
+            elif isinstance(command, Stop) and not follower.readonly:
+                done = await self.source.stop(self.run_id, command, self._warn)
             else:
                 done = await follower.send(command)
         except LinkError as error:
@@ -114,6 +117,9 @@ class CommandingApp(LendingApp):
         self.notify(done.text, severity="information" if done.ok else "error", markup=False)
         if done.data:
             self._show_dump(done)
+
+    def _warn(self, text: str) -> None:
+        self.notify(text, severity="warning", markup=False)
 
     async def _afterwards(self, follower: Follower, command: Down | SetAutostop) -> CommandDone:
         """The run has ended: through its hub where that is still there. Raises LinkError."""
@@ -127,7 +133,7 @@ class CommandingApp(LendingApp):
         return done
 
     def _show_dump(self, done: CommandDone) -> None:
-        from .rows.report import dump_rows
+        from .rows.log import dump_rows
         from .screens.modal import TextScreen
 
         self.push_screen(TextScreen(done.text, dump_rows(done.data), self.view.ascii))
@@ -145,7 +151,7 @@ class CommandingApp(LendingApp):
 
     def ask_nccl(self) -> None:
         """The NCCL_DEBUG dialog."""
-        from .screens.nccl import NcclScreen
+        from .screens.modal import NcclScreen
 
         if self.follower is not None:
             dialog = NcclScreen(self.follower.state, self.view.marked, new_id(), self.view.ascii)
@@ -155,7 +161,7 @@ class CommandingApp(LendingApp):
         """What was typed after `:`."""
         if not line:
             return
-        from .rows.command import CommandError, parse
+        from .rows.confirm import CommandError, parse
 
         try:
             asked = parse(line, new_id, self.view.marked)

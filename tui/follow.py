@@ -14,15 +14,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from ..runners.model import Command, CommandDone, Down, Event, SetAutostop
+from ..runners.model import Command, CommandDone, Down, Event, SetAutostop, Stop
 from ..runners.state import RunState
 from ..runners.wire.link import Link, LinkError, Window
 
 if TYPE_CHECKING:  # the first picture of a run needs neither
-    from ..presets.finding import Finding
     from ..presets.model import Loaded
-    from ..runners.hub.candidates import Candidate
-    from .shells import Shell
+    from ..runners.hub.cloud import Candidate
+    from ..runners.launch.launch_form import LaunchForm, LaunchPreview
+    from .terminal import Shell
 
 BACKOFF_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Seconds before each further try to reach the agent; the last one repeats."""
@@ -44,6 +44,8 @@ class RunEntry:
     live: bool
     readonly: bool
     preset: str
+    problem: str = ""
+    """What is damaged of it, and names the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,63 +61,6 @@ class PresetEntry:
     """"" shipped, "yours" or "project"."""
     problem: str = ""
     """Why it cannot be loaded, a sentence; "" where it can."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchForm:
-    """The launch form as typed; the source parses it and says what is wrong in sentences."""
-
-    preset: str
-    script: str = ""
-    args: str = ""
-    """Words after the script, quoted as in a shell."""
-    nproc: str = ""
-    """"" (what the preset says), a number, "gpu" or "cpu"."""
-    name: str = ""
-    env: str = ""
-    """K=V words, quoted as in a shell."""
-    nccl: str = ""
-    """NCCL_DEBUG level; "" for what the preset says."""
-    place: str = ""
-    """"" or "local" (this machine), "sky" or one of SkyPilot's places, or "hosts A,B,…"."""
-    nodes: str = ""
-    gpus: str = ""
-    """Of each node that SkyPilot brings: "H100:8"."""
-    cpus: str = ""
-    overrides: tuple[str, ...] = ()
-    """Fields of the preset that were changed, as `--set` takes them: "mesh.tp=2"."""
-    nccl_presets: tuple[str, ...] = ()
-    """Settings of NCCL by name."""
-    params: str = ""
-    """For the memory estimate: the model's parameters, "7B"."""
-    hardware: str = ""
-    """For the memory estimate: the GPUs of a node, "8xA100-80GB"."""
-    format: str = ""
-    """For the memory estimate: a name of presets.memory.FORMATS."""
-    seq: str = ""
-    """For the memory estimate: positions of a sequence."""
-    recompute: str = ""
-    """For the memory estimate: "true" where every layer is computed anew in the backward pass."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preview:
-    """What the form would do."""
-
-    text: str
-    """The generated plan, verbatim what `--dry-run` prints; "" when there is none."""
-    problems: tuple[str, ...] = ()
-    """Why it cannot start, a sentence each; () when it can."""
-    asks: str = ""
-    """What has to be asked of others before the plan is whole; "" where it is."""
-    yaml: str = ""
-    """The SkyPilot task, as SkyPilot gets it, secrets masked; "" where none is used."""
-    findings: tuple[Finding, ...] = ()
-    """What the check of the plan found, the worst first."""
-
-
-class LaunchError(Exception):
-    """The run did not start; the text is one sentence that says why and what to do."""
 
 
 class RunSource(Protocol):
@@ -144,7 +89,7 @@ class RunSource(Protocol):
         """
         ...
 
-    def plan(self, form: LaunchForm, ask: bool = False) -> Preview:
+    def plan(self, form: LaunchForm, ask: bool = False) -> LaunchPreview:
         """What launching this form would do. Changes nothing; called in a thread; never raises.
 
         `ask`: hosts that the user named are asked what they are; else that is left open.
@@ -161,6 +106,10 @@ class RunSource(Protocol):
 
     def shell(self, run_id: str, node: int) -> Shell | None:
         """A shell on a node of a run on several; None for other runs. Raises LaunchError."""
+        ...
+
+    async def stop(self, run_id: str, command: Stop, say: Callable[[str], None]) -> CommandDone:
+        """End a run, also where its agent or hub does not answer, after `say` was told so. Raises LinkError."""
         ...
 
     async def afterwards(self, run_id: str, command: Down | SetAutostop) -> CommandDone:

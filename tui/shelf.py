@@ -1,27 +1,120 @@
-"""The presets as the launch screen lists, opens and saves them."""
+"""The preset list, and which ranks a command targets."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import signal
+from collections.abc import Collection, Mapping, Sequence
 
-from ..presets import nccl_presets
-from ..presets.errors import PresetError
+from ..presets import nccl
+from ..presets.clean import LONGEST, clean_text
+from ..presets.finding import PresetError
 from ..presets.load import Library, check_name, library, load, user_dir
+from ..presets.mesh import parse_nnodes
 from ..presets.model import Loaded
+from ..presets.owned import private_folder
 from ..presets.save import check_saved, saved_text
-from ..presets.topology import parse_nnodes
+from ..presets.secrets import mask_text
+from ..runners.agent.processes import disposition
 from ..runners.errors import RunError
-from ..runners.identity import write_atomically
-from .follow import LaunchForm, PresetEntry
-from .placing import words
-from .starting import nccl_pairs, pairs
+from ..runners.file_io import write_atomically
+from ..runners.launch.hosts import nccl_pairs, pairs, shell_words
+from ..runners.launch.launch_form import LaunchForm
+from ..runners.model import RankPhase
+from ..runners.state import RunState
+from ..runners.words import spans
+from .follow import PresetEntry
+
+# -----------------------------------------------------------------------------------------------------------
+# Which ranks a verb means, and what a signal would do to them: looked at before anything is sent.
+
+
+HARMLESS = frozenset({"CHLD", "CLD", "CONT", "URG", "WINCH", "STOP", "TSTP", "TTIN", "TTOU"})
+"""Signals that end no process, whatever it does with them."""
+
+
+def ranks_text(ranks: Collection[int]) -> str:
+    """ "rank 3", "ranks 0–2, 5"."""
+    return f"rank{'' if len(ranks) == 1 else 's'} {spans(sorted(ranks))}"
+
+
+def check_ranks(state: RunState, asked: Sequence[int]) -> None:
+    """Raises RunError where the newest attempt has no such rank, and says which it has."""
+    missing = sorted(set(asked) - state.ranks.keys())
+    if missing and state.ranks:
+        raise RunError(
+            f"there is no {ranks_text(missing)} in {state.name}: it has {ranks_text(state.ranks)}"
+        )
+
+
+def short(text: str) -> str:
+    """A signal's name without SIG: "USR1"."""
+    return text.strip().upper().removeprefix("SIG")
+
+
+def parse_signal(text: str) -> signal.Signals:
+    """A signal by its name, with or without SIG. Raises RunError."""
+    try:
+        return signal.Signals[f"SIG{short(text)}"]
+    except KeyError:
+        raise RunError(f"there is no signal {text}: name one as in USR1, TERM or STOP") from None
+
+
+def consequence(state: RunState, number: signal.Signals, asked: Sequence[int]) -> str:
+    """What a signal does beside being heard, as a sentence; "" where every rank goes on after it."""
+    name = short(number.name)
+    if name in HARMLESS:
+        return ""
+    here = os.uname().nodename
+    ends, unseen = [], []
+    for rank in sorted(set(asked) or state.ranks.keys()):
+        one = state.ranks.get(rank)
+        if one is None or one.pid is None or one.phase is not RankPhase.RUNNING:
+            continue
+        node = state.nodes.get(one.place.node)
+        if node is None or node.host != here:
+            unseen.append(rank)
+        elif number is signal.SIGKILL or disposition(one.pid, number) == "default":
+            ends.append(rank)
+    parts = []
+    if ends:
+        why = "" if number is signal.SIGKILL else f", which {_has(ends)} no handler for it"
+        parts.append(f"{name} ends {ranks_text(ends)}{why}")
+    if unseen:
+        parts.append(
+            f"{name} ends {ranks_text(unseen)} unless there is a handler for it, "
+            "which cannot be seen from this machine"
+        )
+    return "; ".join(parts)
+
+
+def _has(ranks: Sequence[int]) -> str:
+    return "has" if len(ranks) == 1 else "have"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The presets as the launch screen lists, opens and saves them.
 
 
 def listed(shelf: Library) -> list[PresetEntry]:
     """Every preset of the shelf, in its order; those whose files cannot be read come last."""
     broken = [name for name in shelf.problems if name not in shelf.definitions]
-    return [_entry(name, shelf) for name in (*shelf.names, *broken)]
+    passed = [
+        PresetEntry(
+            name=clean_text(_named(text)),
+            title="",
+            summary="",
+            origin="passed over",
+            problem=clean_text(text, LONGEST),
+        )
+        for text in shelf.passed
+    ]
+    return [*(_entry(name, shelf) for name in (*shelf.names, *broken)), *passed]
+
+
+def _named(sentence: str) -> str:
+    """The name of the file that a sentence begins with."""
+    return sentence.partition(" is passed over")[0].rpartition("/")[2].partition(" ")[0]
 
 
 def _entry(name: str, shelf: Library) -> PresetEntry:
@@ -31,9 +124,11 @@ def _entry(name: str, shelf: Library) -> PresetEntry:
     try:
         preset = load(name, shelf=shelf).preset
     except PresetError as error:
-        return PresetEntry(name=name, title="", summary="", origin=origin, problem=str(error))
+        problem = clean_text(str(error), LONGEST)
+        return PresetEntry(name=clean_text(name), title="", summary="", origin=origin, problem=problem)
+    title, summary = clean_text(mask_text(preset.title)), clean_text(mask_text(preset.summary), LONGEST)
     return PresetEntry(
-        name=name, title=preset.title, summary=preset.summary, strategy=preset.strategy.kind, origin=origin
+        name=name, title=title, summary=summary, strategy=preset.strategy.kind, origin=origin
     )
 
 
@@ -75,7 +170,7 @@ def save(name: str, form: LaunchForm, replace: bool, env: Mapping[str, str] = os
     if path.exists() and name == form.preset:
         raise RunError(f"{name} is the preset that it would build on: choose another name")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent)
         write_atomically(path, text.encode())
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror or error}") from None
@@ -91,8 +186,8 @@ def said(form: LaunchForm) -> tuple[str, ...]:
         fewest, most = parse_nnodes(form.nodes)
         found.append(f"topology.nnodes={most}")
         found += [f"topology.nnodes_min={fewest}"] if fewest is not None else []
-    variables = nccl_presets.combined(form.nccl_presets)
-    env = pairs(words(form.env, "environment"), "environment")
+    variables = nccl.combined(form.nccl_presets)
+    env = pairs(shell_words(form.env, "environment"), "environment")
     if form.nccl:
         variables |= nccl_pairs([f"DEBUG={form.nccl}"])
     found += [f"nccl.{name}={value}" for name, value in variables.items()]

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ..presets.errors import PlanError, PresetError
+from ..presets.clean import clean_text
+from ..presets.finding import PlanError, PresetError
 from ..runners import registry
-from ..runners.errors import RunError
+from ..runners.errors import LaunchError, RunError
 from ..runners.local import open_link
-from ..runners.model import CommandDone, Down, SetAutostop
+from ..runners.model import CommandDone, Down, SetAutostop, Stop
 from ..runners.wire.link import Link, LinkError
-from .follow import LaunchError, LaunchForm, PresetEntry, Preview, RunEntry
+from ..runners.words import elapsed
+from .follow import PresetEntry, RunEntry
 
 # What discovers jobs and what plans launches is imported where it is used: the first picture of a run needs neither.
 if TYPE_CHECKING:
     from ..presets.model import Loaded
-    from ..runners.hub.candidates import Candidate
+    from ..runners.hub.cloud import Candidate
+    from ..runners.launch.launch_form import LaunchForm, LaunchPreview
     from ..runners.watch.discover import Job
     from .shelf import Shelf
-    from .shells import Shell
+    from .terminal import Shell
 
 WATCH = "watch:"
 
@@ -33,7 +36,7 @@ def first_pid(job: Job) -> int:
 
 def job_name(job: Job) -> str:
     """What it runs."""
-    from ..runners.watch.launcher import name_of
+    from ..runners.watch.discover import name_of
 
     return name_of(min(job.ranks.values(), key=lambda found: found.rank).argv)
 
@@ -67,12 +70,14 @@ class LocalSource:
     def _entry(self, entry: registry.Entry, now: float) -> RunEntry:
         if entry.record.run in self._ended:
             return self._ended[entry.record.run]
-        phase, state = registry.phase(entry), entry.state()
+        known = entry.history()
+        phase, state = registry.phase(entry, known), known.state
         shown = RunEntry(
-            id=entry.record.run, name=entry.record.name, phase=str(phase), age_s=now - entry.record.created,
+            id=entry.record.run, name=entry.record.name, phase=str(phase), age_s=elapsed(entry.record.created, now),
             live=not phase.ended, readonly=phase.ended, preset=state.plan.preset if state.plan else "",
+            problem=clean_text(f"damaged: {known.problems[0]}") if known.problems else "",
         )  # fmt: skip
-        if phase.ended:
+        if state.phase.ended:  # a lost run may be restarted
             self._ended[entry.record.run] = shown
         return shown
 
@@ -117,37 +122,37 @@ class LocalSource:
         except (RunError, PresetError, PlanError) as error:
             raise LaunchError(str(error)) from None
 
-    def plan(self, form: LaunchForm, ask: bool = False) -> Preview:
+    def plan(self, form: LaunchForm, ask: bool = False) -> LaunchPreview:
         """See RunSource.plan."""
-        from . import placing
+        from ..runners.launch import launch_form
 
         try:
-            return placing.preview(form, ask)
+            return launch_form.preview(form, ask)
         except (RunError, PresetError, PlanError) as error:
-            return Preview(text="", problems=(str(error),))
+            return launch_form.LaunchPreview(text="", problems=(str(error),))
 
     async def candidates(self, form: LaunchForm) -> list[Candidate]:
         """See RunSource.candidates."""
-        from . import placing
+        from ..runners.launch import launch_form
 
         try:
-            return await placing.candidates(form)
+            return await launch_form.candidates(form)
         except (RunError, PresetError) as error:
             raise LaunchError(str(error)) from None
 
     async def launch(self, form: LaunchForm) -> str:
         """See RunSource.launch."""
-        from . import placing
+        from ..runners.launch import launch_form
 
         try:
-            started = await asyncio.to_thread(lambda: placing.prepare(form).start())
+            started = await asyncio.to_thread(lambda: launch_form.prepared(form).start())
         except (RunError, PresetError, PlanError) as error:
             raise LaunchError(str(error)) from None
         return started.record.run
 
     def shell(self, run_id: str, node: int) -> Shell | None:
         """See RunSource.shell."""
-        from .shells import shell_on
+        from .terminal import shell_on
 
         if run_id.startswith(WATCH):
             return None
@@ -156,6 +161,15 @@ class LocalSource:
             return shell_on(entry.path, node) if entry.record.kind == "hub" else None
         except RunError as error:
             raise LaunchError(str(error)) from None
+
+    async def stop(self, run_id: str, command: Stop, say: Callable[[str], None]) -> CommandDone:
+        """See RunSource.stop."""
+        from ..runners.forced_stop import stop_run
+
+        try:
+            return await stop_run(registry.resolve(run_id), command, say, open_link)
+        except (RunError, OSError) as error:
+            raise LinkError(str(error)) from None
 
     async def afterwards(self, run_id: str, command: Down | SetAutostop) -> CommandDone:
         """See RunSource.afterwards."""

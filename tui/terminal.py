@@ -1,14 +1,91 @@
-"""The terminal around the cockpit: is there one, did it go away, what runs in it meanwhile."""
+"""The terminal: shells on nodes, copied lines, other programs, and whether it is still there."""
 
 from __future__ import annotations
 
 import os
 import select
 import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+
+from textual.app import App, SuspendNotSupported
+
+from ..presets import owned
+from ..presets.owned import private_folder
+from ..runners.errors import RunError
+from ..runners.hub import routes
+
+# -----------------------------------------------------------------------------------------------------------
+# A shell on a node of a run on several nodes: the way by which the hub reaches it.
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """What opens a shell; `argv` () where nothing does."""
+
+    argv: tuple[str, ...]
+    text: str = ""
+    """What the user should know of it, a sentence."""
+
+
+def shell_on(run_dir: Path, node: int, environ: Mapping[str, str] = os.environ) -> Shell:
+    """The shell on one node of the run that this hub's directory belongs to. Raises RunError."""
+    route = next((one for one in routes.read(run_dir) if one.node == node), None)
+    if route is None:
+        raise RunError(f"no way to node {node} is known yet: wait until its link is up")
+    if route.kind == "ssh":
+        return Shell(("ssh", "-t", *route.options, "--", route.target))
+    if route.kind == "unix":
+        return Shell((environ.get("SHELL") or "/bin/sh",), f"{route.host} is this machine")
+    why = "is reached through the agent of the head node, which carries no shell"
+    return Shell((), f"{route.host} {why}: ssh {route.host}")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What leaves the screen: copied lines, and programs that the terminal is lent to.
+
+
+class LendingApp(App[None]):
+    """Lends the terminal, and gives text away."""
+
+    def keep(self, text: str) -> None:
+        """Copy to the terminal's clipboard, and to a file for terminals that do not let us."""
+        if not text:
+            self.notify("no line to copy")
+            return
+        self.copy_to_clipboard(text)
+        try:
+            path = keep_copy(text)
+        except OSError as error:
+            self.notify(f"copied to the clipboard only: {error}", severity="warning", markup=False)
+            return
+        self.notify(f"{text.count(chr(10)) + 1} lines copied, also to {path}", markup=False)
+
+    def page(self, text: str) -> None:
+        """The user's pager on this text."""
+        path = spill(text)
+        self.lend(pager_argv(path))
+        path.unlink(missing_ok=True)
+
+    def lend(self, argv: list[str]) -> None:
+        """Let a program have the terminal until it ends."""
+        try:
+            with self.suspend():
+                subprocess.run(argv, check=False)
+        except SuspendNotSupported:
+            self.notify("this terminal cannot be lent to another program", severity="warning")
+        except OSError as error:
+            self.notify(
+                f"{argv[0]} did not start: {error.strerror or error}", severity="error", markup=False
+            )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The terminal around the cockpit: is there one, did it go away, what runs in it meanwhile.
 
 
 def complaint() -> str | None:
@@ -69,13 +146,13 @@ def pager_argv(path: Path, environ: Mapping[str, str] = os.environ) -> list[str]
 
 def state_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """distui's directory for what it keeps: `${XDG_STATE_HOME:-~/.local/state}/distui`."""
-    return Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "distui"
+    return owned.base("XDG_STATE_HOME", environ) / "distui"
 
 
 def keep_copy(text: str, environ: Mapping[str, str] = os.environ) -> Path:
     """Write copied lines to `copied.txt`, readable by this user only. Raises OSError."""
     folder = state_dir(environ)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    private_folder(folder)
     path = folder / "copied.txt"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -1,13 +1,107 @@
-"""A run as plain text: what verbs print where there is no cockpit. Pure."""
+"""A run as text for the command line; sources of NCCL's facts and of this machine's GPU names."""
 
 from __future__ import annotations
 
+import glob
+import re
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-from ..runners.logs.clean import clean_text
-from ..runners.model import HUB, Cluster, FirstCause, Host, LinkState
+import msgspec
+
+from ..presets.clean import clean_text
+from ..presets.cluster import MEMORY_GB
+from ..runners import registry
+from ..runners.diagnosis.facts import Facts
+from ..runners.errors import NoSuchRunError, RunError
+from ..runners.model import HUB, Cluster, FirstCause, Host, LinkState, RunPhase
 from ..runners.state import Attempt, Node, Progress, Rank, RunState
+from ..runners.status import applied
+from ..runners.words import elapsed, time_of_day
+
+# -----------------------------------------------------------------------------------------------------------
+# The GPUs of this machine by the names that the memory estimate knows, read from what the driver shows.
+
+
+def gpus_here(root: str = "/") -> str:
+    """ "8xH100" where every GPU is of one known model; else ""."""
+    models = []
+    for path in glob.glob(f"{root}proc/driver/nvidia/gpus/*/information"):
+        try:
+            found = re.search(r"^Model:\s*(.+)$", Path(path).read_text("utf-8", "replace"), re.MULTILINE)
+        except OSError:
+            return ""
+        models.append(name_of(found[1].strip()) if found else "")
+    return f"{len(models)}x{models[0]}" if models and models[0] and len(set(models)) == 1 else ""
+
+
+def name_of(model: str) -> str:
+    """ "NVIDIA A100-SXM4-80GB" → "A100-80GB"; "" where no known GPU is meant."""
+    words = set(re.split(r"[\s-]+", model.upper().replace("GEFORCE ", "").replace("RTX ", "RTX")))
+    sizes = {word for word in words if re.fullmatch(r"\d+GB", word)}
+    fitting = [name for name in MEMORY_GB if set(name.split("-")) <= words]
+    if not fitting:
+        return ""
+    best = max(fitting, key=lambda name: (name.count("-"), len(name)))
+    size = next(iter(sizes), "")
+    return best if not size or size == f"{MEMORY_GB[best]}GB" else ""
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Where the NCCL screen has its facts from: the nodes while a run lives, the logs on this machine once it has ended.
+
+
+class NodeFacts:
+    """Facts of the nodes as one; decoded again only where a node has said something new."""
+
+    def __init__(self) -> None:
+        self._told: tuple[bytes, ...] = ()
+        self._facts: Facts | None = None
+
+    def of(self, state: RunState) -> Facts | None:
+        """What the nodes told so far; None where none has."""
+        told = tuple(node.nccl for _, node in sorted(state.nodes.items()) if node.nccl is not None)
+        if told != self._told:
+            self._told, self._facts = told, merged(told)
+        return self._facts
+
+
+def merged(documents: Iterable[bytes]) -> Facts | None:
+    """The documents of several nodes as one; those that cannot be understood are left out."""
+    found: list[Facts] = []
+    for document in documents:
+        try:
+            found.append(msgspec.json.decode(document, type=Facts))
+        except msgspec.DecodeError:  # of an agent of another version
+            continue
+    if len(found) < 2:
+        return found[0] if found else None
+    from ..runners.diagnosis.live import merge  # only where there are several nodes
+
+    return merge(found)
+
+
+def read_run(run: str, stop: threading.Event) -> Facts | None:
+    """Facts from the logs of a run; None when it was stopped. Takes as long as reading them. Raises RunError."""
+    from ..runners.diagnosis import report  # the rules take a while to load
+    from ..runners.diagnosis.live import collect
+
+    away = "the logs of this run are not on this machine: `distui diagnose FILE` reads them where they are"
+    try:
+        files = report.of_run(registry.resolve(run))
+    except NoSuchRunError:  # of a source that keeps its runs elsewhere
+        raise RunError(away) from None
+    if not files:
+        raise RunError(away)
+    reading = report.read_all(files, stop.is_set)
+    return None if stop.is_set() else collect(reading)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# A run as plain text: what verbs print where there is no cockpit. Pure.
+
 
 NA = "n/a"
 
@@ -25,7 +119,7 @@ def size(value: float | None) -> str:
 
 def span(seconds: float | None) -> str:
     """A duration: "12 s", "3 min", "2.5 h", "4 d"."""
-    if seconds is None:
+    if seconds is None or seconds < 0:
         return NA
     if seconds < 120:
         return f"{seconds:.0f} s"
@@ -34,8 +128,15 @@ def span(seconds: float | None) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.0f} d"
 
 
+def ago(began: float | None, now: float) -> str:
+    """ "3 min ago"; "n/a" where a clock was set back since."""
+    seconds = elapsed(began, now)
+    return NA if seconds is None else f"{span(seconds)} ago"
+
+
 def table(rows: Sequence[tuple[str, ...]], right: frozenset[int] = frozenset()) -> list[str]:
     """Columns as wide as they need; those in `right` flush right."""
+    rows = [tuple(clean_text(cell) for cell in row) for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  ".join(
@@ -57,13 +158,25 @@ def headline(state: RunState, now: float | None = None) -> str:
         for rank in state.ranks.values()
         if rank.sample and rank.sample.step_s is not None
     ]
-    parts = [state.name, str(state.phase), f"attempt {state.attempt}", f"{len(state.ranks)} ranks"]
+    parts = [
+        state.name,
+        state.phase.words,
+        f"attempt {state.attempt}",
+        "1 rank" if len(state.ranks) == 1 else f"{len(state.ranks)} ranks",
+    ]
     if steps:
         parts.append(f"step {min(steps)}")
     if paces:
         parts.append(f"{max(paces) * 1000:.1f} ms a step")
-    parts.append(span((state.ended or now) - state.began if state.began else None))
+    if state.phase is not RunPhase.LOST:  # nobody saw for how long
+        parts.append(span(state.lasted(now)))
     return "  ".join(parts)
+
+
+def unsaid(text: str, told: Iterable[str]) -> str:
+    """What a sentence of several parts says beyond those that were told already; "" for nothing."""
+    known = list(told)
+    return "; ".join(part for part in text.split("; ") if not any(part in one for one in known))
 
 
 def describe(state: RunState, now: float | None = None) -> str:
@@ -74,6 +187,9 @@ def describe(state: RunState, now: float | None = None) -> str:
         preset = f"preset {plan.preset}, " if plan.preset else ""
         backend = f", backend {plan.backend}" if plan.backend else ""
         lines.append(f"{preset}{plan.launcher}: {plan.command}{backend}")
+    acted = applied(state)
+    if acted is not None:
+        lines.append(f"preset {acted.state}: {acted.text}")
     lines += cluster(state, now)
     for node in state.nodes.values():
         lines.append(_node(node))
@@ -87,13 +203,12 @@ def describe(state: RunState, now: float | None = None) -> str:
     cause = state.attempts[-1].first_cause if state.attempts else None
     if cause is not None:
         lines += ["", *report(cause)]
-    lines += (
-        ["", *(f"{finding.severity}: {finding.text}" for finding in state.findings.values())]
-        if state.findings
-        else []
-    )
-    if state.end_text:
-        lines += ["", state.end_text]
+    told = [] if cause is None else [cause.text]
+    findings = [one for one in state.findings.values() if one.text not in told]
+    lines += ["", *(f"{one.severity}: {one.text}" for one in findings)] if findings else []
+    end = unsaid(state.end_text, told)
+    if end:
+        lines += ["", end]
     return "\n".join(clean_text(line) for line in lines)
 
 
@@ -138,7 +253,7 @@ def _stage(state: RunState, progress: Progress, now: float | None) -> str:
     name = known.host if known is not None and known.host else f"node {progress.node}"
     where = "" if progress.node == HUB else f" on {name}"
     told = f": {progress.text}" if progress.text else ""
-    return f"{progress.stage}{where} {how} ({span(until - progress.began)}){told}"
+    return f"{progress.stage}{where} {how} ({span(elapsed(progress.began, until))}){told}"
 
 
 def _node(node: Node) -> str:
@@ -200,6 +315,17 @@ def gpus(node: Node) -> list[str]:
     return table(rows, frozenset({0, 2, 4, 5}))
 
 
+def differing(attempt: Attempt) -> list[str]:
+    """What ranks have instead of what the attempt changed, a piece a rank."""
+    return [
+        f"rank {rank} has "
+        + " ".join(
+            f"no {name}" if value is None else f"{name}={value}" for name, value in sorted(env.items())
+        )
+        for rank, env in sorted(attempt.env_differs.items(), key=lambda pair: int(pair[0]))
+    ]
+
+
 def ledger(attempts: list[Attempt]) -> list[str]:
     """A line an attempt."""
     rows = [("attempt", "began", "lasted", "cause", "outcome", "changed")]
@@ -211,11 +337,11 @@ def ledger(attempts: list[Attempt]) -> list[str]:
         rows.append(
             (
                 str(attempt.number),
-                time.strftime("%H:%M:%S", time.localtime(attempt.began)),
-                span(attempt.ended - attempt.began) if attempt.ended else "",
+                time_of_day(attempt.began),
+                span(attempt.lasted()) if attempt.ended else "",
                 attempt.cause,
                 str(attempt.outcome or "running"),
-                changed,
+                "; ".join(filter(None, [changed, *differing(attempt)])),
             )
         )
     return table(rows, frozenset({0}))

@@ -13,10 +13,12 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import struct
 import sys
 import sysconfig
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, ClassVar
@@ -35,10 +37,19 @@ except ImportError:  # this Python has no distui: the one file is found where di
 CORPUS_BYTES = 4_000_000
 VOCABULARY = 128
 """ASCII; every other byte reads as "?"."""
+SIZES = ("layers", "width", "heads", "block")
+"""Options that make the model; a checkpoint of other ones is refused."""
 KEPT = 2
 """Checkpoints that stay: the newest, and one more should it be damaged."""
+DAMAGED = (
+    *(RuntimeError, OSError, EOFError, UnpicklingError, ValueError, LookupError, TypeError, AttributeError),
+    *(AssertionError, struct.error),
+)
+"""What torch.load raises for files with any bytes wrong."""
 STOPPED_FOR_PEERS = 75
 """Exit code (EX_TEMPFAIL) of a rank that stopped because another one was asked to: not a success."""
+WRONG_SETTINGS = 78
+"""Exit code (EX_CONFIG) of a rank whose settings cannot work: starting it again would not help."""
 
 
 class Block(nn.Module):  # type: ignore[misc]
@@ -46,7 +57,9 @@ class Block(nn.Module):  # type: ignore[misc]
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.size = width // heads
+        if width % heads:
+            raise preset.ParallelizeError(f"a width of {width} cannot be divided by {heads} heads")
+        self.heads, self.size = heads, width // heads
         self.norm_attention, self.norm_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
@@ -74,10 +87,10 @@ class CharGPT(nn.Module):  # type: ignore[misc]
     }  # fmt: skip
     pp_plan: ClassVar = {"first": ("characters", "positions"), "blocks": "blocks", "last": ("norm", "head")}
 
-    def __init__(self, layers: int, width: int, length: int) -> None:
+    def __init__(self, layers: int, width: int, length: int, heads: int = 4) -> None:
         super().__init__()
         self.characters, self.positions = nn.Embedding(VOCABULARY, width), nn.Embedding(length, width)
-        self.blocks = nn.ModuleList(self.block(width, heads=max(1, width // 32)) for _ in range(layers))
+        self.blocks = nn.ModuleList(self.block(width, heads) for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY)
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -123,6 +136,20 @@ def batch_of(step: int, data: torch.Tensor, args: argparse.Namespace) -> tuple[t
     return rows[:, :-1], rows[:, 1:]
 
 
+def own_folder() -> Path:
+    """Where this run keeps its checkpoints: the same folder for all of its attempts, and no other run's."""
+    name = os.environ.get("DISTUI_RUN_ID", "").partition(".n")[0]  # behind it, the number of the node
+    if (
+        not name and "TORCHELASTIC_RUN_ID" in os.environ
+    ):  # torchrun without distui: its process starts the ranks anew
+        parent = os.getppid()
+        began = "0"
+        with suppress(OSError):  # a pid alone comes again
+            began = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
+        name = f"torchrun-{parent}-{began}"
+    return Path("checkpoints") / (name or time.strftime(f"%Y%m%d-%H%M%S-{os.getpid()}"))
+
+
 class Checkpoints:
     """A folder of files `step-<n>.pt`, each whole: written under another name, then renamed."""
 
@@ -139,18 +166,22 @@ class Checkpoints:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(final)
-        for old in sorted(self.folder.glob("step-*.pt"))[:-KEPT]:
-            old.unlink()
+        for old in sorted(self.folder.glob("step-*.pt"), key=lambda path: path.stat().st_mtime_ns)[:-KEPT]:
+            old.unlink()  # the oldest, not the lowest step: a higher one may be damaged, or another run's
         say(f"checkpoint {final}")
 
     def newest(self) -> dict[str, Any] | None:
         """The newest that can be read, or None; one damaged on the disk is passed over."""
         for path in sorted(self.folder.glob("step-*.pt"), reverse=True):
             try:
-                state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-                return state
-            except (RuntimeError, OSError, EOFError, UnpicklingError) as error:
-                say(f"passed over {path}: {str(error).splitlines()[0]}")
+                state: object = torch.load(path, map_location="cpu", weights_only=True)
+                if isinstance(state, dict):
+                    return state
+                say(f"passed over {path}: it holds no checkpoint")
+            except DAMAGED as error:
+                say(
+                    f"passed over {path}: {type(error).__name__} {str(error).partition(chr(10))[0]}".rstrip()
+                )
         return None
 
 
@@ -215,17 +246,39 @@ class Training:
     def __init__(self, args: argparse.Namespace, stop: Stop, net: nn.Module) -> None:
         self.args, self.stop, self.step, self.data = args, stop, 0, corpus()
         self.model, self.optimizer = preset.parallelize(net, torch.optim.AdamW, lr=args.lr)
-        self.checkpoints = Checkpoints(args.checkpoint_dir)
+        self.checkpoints = Checkpoints(args.checkpoint_dir or own_folder())
+        self.sizes = {name: getattr(args, name) for name in SIZES}
         self.printed, self.saved = (time.monotonic(), 0), 0
 
     def resume(self) -> None:
         """Go on from the newest checkpoint; rank 0 reads it and the others get it from there."""
-        wanted = self.args.resume == "auto" and rank() == 0
-        saved = self.checkpoints.newest() if wanted else None
-        self.step = int(preset.load_saved(self.model, self.optimizer, saved).get("step", 0))
+        more = preset.load_saved(self.model, self.optimizer, self.wanted() if rank() == 0 else None)
+        for name, size in more.get("sizes", {}).items():
+            if size != self.sizes[name]:
+                here = self.sizes[name]
+                raise preset.ParallelizeError(
+                    f"the checkpoint was made with --{name} {size}, and this run has {here}"
+                )
+        self.step = int(more.get("step", 0))
         self.printed, self.saved = (time.monotonic(), self.step), self.step
         if self.step and rank() == 0:
             say(f"resumed from step {self.step}")
+            if self.step >= self.args.steps:
+                say(f"nothing to do: {self.step} steps are done, and --steps asks for {self.args.steps}")
+
+    def wanted(self) -> dict[str, Any] | None:
+        """The checkpoint to go on from: this run's own, else one of the folder that --resume names."""
+        if self.args.resume == "never":
+            return None
+        saved = self.checkpoints.newest()
+        if saved is not None or self.args.resume == "auto":
+            return saved
+        saved = Checkpoints(Path(self.args.resume)).newest()
+        if saved is None:
+            say(
+                f"--resume {self.args.resume}: no checkpoint there can be read, so training begins at step 0"
+            )
+        return saved
 
     def run(self) -> bool:
         """Train to the last step, or until the ranks are asked to stop. False: other ranks are gone."""
@@ -267,7 +320,7 @@ class Training:
         """Every rank gives its part, rank 0 writes. Nothing to do where this step was saved already."""
         if self.step == self.saved:
             return
-        state = preset.state_for_saving(self.model, self.optimizer, step=self.step)
+        state = preset.state_for_saving(self.model, self.optimizer, step=self.step, sizes=self.sizes)
         if rank() == 0:
             self.checkpoints.write(self.step, state)
         self.saved = self.step
@@ -280,13 +333,19 @@ def options() -> argparse.Namespace:
     add("--steps", type=int, default=1000, help="steps to have done at the end")
     add("--batch", type=int, default=8, help="samples a rank takes at once, where the preset says nothing")
     add("--block", type=int, default=64, help="characters a sample")
-    add("--layers", type=int, default=3, help="transformer blocks")
-    add("--width", type=int, default=96, help="width of the model, a multiple of 32")
+    add("--layers", type=int, default=4, help="transformer blocks")
+    add("--width", type=int, default=96, help="width of the model, a multiple of --heads")
+    add("--heads", type=int, default=4, help="attention heads, a multiple of a preset's tp")
     add("--lr", type=float, default=1e-3, help="learning rate of AdamW")
-    add("--checkpoint-dir", type=Path, default=Path("checkpoints"), help="where checkpoints are")
+    add("--checkpoint-dir", type=Path, help="where checkpoints are; else checkpoints/<this run>")
     add("--checkpoint-every", type=int, default=100, help="steps between two; 0: only at the end")
     add("--log-every", type=int, default=10, help="steps between two lines")
-    add("--resume", choices=["auto", "never"], default="auto", help="auto: from the newest checkpoint")
+    add(
+        "--resume",
+        default="auto",
+        metavar="FOLDER|auto|never",
+        help="auto: from the newest in --checkpoint-dir; FOLDER: from the newest there, where that has none",
+    )
     add("--step-delay", type=float, default=0.0, help="seconds to wait in each step, for demonstrations")
     add("--seed", type=int, default=0, help="of the weights and of the order of the data")
     return parser.parse_args()
@@ -296,7 +355,7 @@ def main(model: type[CharGPT] = CharGPT) -> int:
     """Build, resume, train, save, leave. Returns the exit code."""
     args, stop = options(), Stop()
     torch.manual_seed(args.seed)
-    training = Training(args, stop, model(args.layers, args.width, args.block))
+    training = Training(args, stop, model(args.layers, args.width, args.block, args.heads))
     say(f"rank {rank()} of {world_size()}: {preset.strategy()} on {preset.device()}, pid {os.getpid()}")
     training.resume()
     together = training.run()
@@ -311,8 +370,14 @@ def main(model: type[CharGPT] = CharGPT) -> int:
     return 0 if done or stop.asked.wait(5.0) else STOPPED_FOR_PEERS
 
 
+def refused(script: str, error: Exception) -> int:
+    """Say what cannot work. Returns the exit code."""
+    sys.stderr.write(f"{script}: {error}\n")
+    return WRONG_SETTINGS
+
+
 if __name__ == "__main__":
     try:
         sys.exit(main())
     except preset.ParallelizeError as error:
-        sys.exit(f"chargpt: {error}")
+        sys.exit(refused("chargpt", error))

@@ -73,4 +73,4 @@ if __name__ == "__main__":
     try:
         sys.exit(chargpt.main(CharMoE))
     except chargpt.preset.ParallelizeError as error:
-        sys.exit(f"chargpt_moe: {error}")
+        sys.exit(chargpt.refused("chargpt_moe", error))

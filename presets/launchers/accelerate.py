@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from .. import schema, yamltext
-from ..errors import PlanError
+from .. import model, yamltext
+from ..finding import PlanError
 from ..model import Preset
 from .torchrun import Launch
 
@@ -64,7 +64,7 @@ def config(
             made["parallelism_config"] = _hybrid(preset, world)
     if kind == "deepspeed":
         made["deepspeed_config"] = _deepspeed(preset, deepspeed_file)
-    merged = schema.merged(made, dict(preset.accelerate))
+    merged = model.merged(made, dict(preset.accelerate))
     assert isinstance(merged, Mapping)
     return dict(merged)
 

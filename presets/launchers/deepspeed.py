@@ -12,10 +12,10 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from .. import schema
-from ..errors import PlanError
+from .. import model
+from ..finding import PlanError
 from ..model import Preset, Strategy
-from ..secrets import is_secret
+from ..secrets import holds_secret
 from .torchrun import Launch
 
 MODULE = "deepspeed.launcher.runner"
@@ -103,7 +103,7 @@ def config(preset: Preset, reader: Reader) -> dict[str, Any]:
     }
     if reader == "deepspeed" and preset.strategy.offload_optimizer == "cpu":
         made["zero_force_ds_cpu_optimizer"] = False
-    merged = schema.merged(made, dict(preset.deepspeed))
+    merged = model.merged(made, dict(preset.deepspeed))
     assert isinstance(merged, Mapping)
     return dict(merged)
 
@@ -239,7 +239,7 @@ def env_file(env: Mapping[str, str]) -> str:
     """
     lines = []
     for name, value in sorted(env.items()):
-        if is_secret(name) or "\n" in value or "%" in value:  # pdsh has its own use for %
+        if holds_secret(name, value) or "\n" in value or "%" in value:  # pdsh has its own use for %
             continue
         lines.append(f"{name}={_QUOTED.sub(_escaped, value)}\n")
     return "".join(lines)
@@ -251,7 +251,9 @@ def _escaped(found: re.Match[str]) -> str:
 
 def left_out(env: Mapping[str, str]) -> list[str]:
     """Names that `env_file` cannot hold."""
-    return sorted(name for name, value in env.items() if is_secret(name) or "\n" in value or "%" in value)
+    return sorted(
+        name for name, value in env.items() if holds_secret(name, value) or "\n" in value or "%" in value
+    )
 
 
 def head_script(launch: Launch) -> str:

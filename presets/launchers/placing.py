@@ -10,7 +10,7 @@ OWN_FILES = (deepspeed.HOST_FILE, deepspeed.HEAD_SCRIPT)
 """Files that hold placeholders, beside accelerate's."""
 
 
-def argv(
+def placed_argv(
     launcher: str, words: Sequence[str], command: Sequence[str], node: int, addresses: Sequence[str]
 ) -> tuple[str, ...]:
     """The command line of node number `node`; the user's own words, `command`, are left alone."""

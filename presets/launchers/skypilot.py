@@ -1,17 +1,76 @@
-"""Plan and wishes for resources → a SkyPilot task; and a user's own task with our agent around its `run:`.
-
-Keys: SkyPilot's task YAML, release 0.14 (docs.skypilot.co, "Task YAML"; checked by its own schema in the tests).
-"""
+"""A plan as a SkyPilot task, and the preset's table [sky] that it is made from. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
-from ..errors import PlanError
-from ..secrets import MASK, is_secret
+from .. import model
+from ..finding import PlanError
+from ..secrets import MASK, holds_secret, mask_text
+
+# -----------------------------------------------------------------------------------------------------------
+# The table [sky] of a preset: keys of a SkyPilot task, under what a launch says of its nodes. Pure.
+
+
+OWN = {
+    "name": "the run's name, --name",
+    "num_nodes": "topology.nnodes",
+    "run": "the script behind --",
+    "secrets": "--env, from your shell",
+}
+"""Keys that distui sets itself → where they are said instead."""
+
+FIELDS = {"infra": "infra", "cpus": "cpus", "memory": "memory", "region": "region", "image_id": "image",
+          "network_tier": "network_tier"}  # fmt: skip
+"""Key of a task's resources → the field of Resources that a plan reads."""
+
+
+def filled(wish: Resources, table: Mapping[str, Any]) -> Resources:
+    """`wish` with what the table says of nodes and the launch does not. Raises PlanError."""
+    for key, instead in OWN.items():
+        if key in table:
+            raise PlanError(f"sky.{key} is distui's own: say it by {instead}, and take it out of [sky].")
+    wanted = table.get("resources", {})
+    if not isinstance(wanted, Mapping):
+        raise PlanError(f"sky.resources is {model.show(wanted)}: write a table, [sky.resources].")
+    said: dict[str, Any] = {
+        field: str(wanted[key]) for key, field in FIELDS.items() if wanted.get(key) is not None
+    }
+    if wanted.get("accelerators") is not None:
+        said["gpus"] = _accelerators(wanted["accelerators"])
+    said |= {key: str(table[key]) for key in ("workdir", "setup") if table.get(key) is not None}
+    return replace(wish, **{name: value for name, value in said.items() if getattr(wish, name) is None})
+
+
+def _accelerators(value: object) -> str:
+    """ "H100:8" of any of SkyPilot's spellings for one kind. Raises PlanError."""
+    if isinstance(value, Mapping) and len(value) == 1:
+        ((name, count),) = value.items()
+        return f"{name}:{count}"
+    if isinstance(value, str):
+        return value
+    raise PlanError("sky.resources.accelerators names several kinds: give one, as in H100:8, or --any-of.")
+
+
+def completed(task: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
+    """The table under the task that a launch makes: tables in it are merged, and the launch wins."""
+    merged = model.merged(dict(table), dict(task))
+    assert isinstance(merged, Mapping)
+    made = dict(merged)
+    resources = dict(made.get("resources") or {})
+    if (task.get("resources") or {}).get("accelerators") is not None:
+        resources["accelerators"] = task["resources"]["accelerators"]  # one kind, not both spellings merged
+    return {**made, "resources": resources}
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Plan and wishes for resources → a SkyPilot task; and a user's own task with our agent around its `run:`.
+# Keys: SkyPilot's task YAML, release 0.14 (docs.skypilot.co, "Task YAML"; checked by its own schema in the tests).
+
 
 TASK_SCRIPT = "task.sh"
 HOME = "~/.distui"
@@ -124,20 +183,24 @@ class Cargo:
         return {HOME: self.source}
 
 
-def check(wish: Resources) -> Resources:
-    """The wishes themselves. Raises PlanError with a sentence for what SkyPilot could not read."""
+def check(wish: Resources, fields: Mapping[str, str] = MappingProxyType({})) -> Resources:
+    """The wishes themselves. Raises PlanError with a sentence for what SkyPilot could not read.
+
+    `fields`: what the user knows an option by who typed it into a form: {"--on": "place"}.
+    """
+    on = fields.get("--on", "--on")
     if wish.infra is not None and not _INFRA.fullmatch(wish.infra):
-        raise PlanError(f"--on {wish.infra}: write CLOUD, CLOUD/REGION or slurm/CLUSTER/PARTITION.")
+        raise PlanError(f"{on} {wish.infra}: write CLOUD, CLOUD/REGION or slurm/CLUSTER/PARTITION.")
     cloud = (wish.infra or "*").partition("/")[0].lower()
     if cloud not in ("*", *CLOUDS):
         raise PlanError(
-            f"--on {wish.infra}: there is no {cloud}; it is local, sky, or one of {', '.join(CLOUDS)}."
+            f"{on} {wish.infra}: there is no {cloud}; it is local, sky, or one of {', '.join(CLOUDS)}."
         )
     for name, text in (("--cpus", wish.cpus), ("--memory", wish.memory)):
         if text is not None and not _COUNT.fullmatch(text):
-            raise PlanError(f"{name} {text}: write a number, or 4+ for at least 4.")
+            raise PlanError(f"{fields.get(name, name)} {text}: write a number, or 4+ for at least 4.")
     if wish.gpus is not None:
-        gpus(wish.gpus)
+        gpus(wish.gpus, fields.get("--gpus", "--gpus"))
     if wish.network_tier not in (None, "best", "standard"):
         raise PlanError(f"--network-tier {wish.network_tier}: it is best or standard.")
     if wish.autostop_min is not None and not 0 < wish.autostop_min <= MOST_AUTOSTOP:
@@ -157,11 +220,11 @@ def check(wish: Resources) -> Resources:
     return wish
 
 
-def gpus(text: str) -> tuple[str, int]:
-    """Name and number of a node's accelerators: "H100:8" → ("H100", 8). Raises PlanError."""
+def gpus(text: str, option: str = "--gpus") -> tuple[str, int]:
+    """Name and number of a node's accelerators: "H100:8" → ("H100", 8). Raises PlanError, which names the `option`."""
     name, _, count = text.partition(":")
     if not _ACCELERATOR.fullmatch(text) or count == "0":
-        raise PlanError(f"--gpus {text}: write NAME:COUNT, the count of one node, as in H100:8.")
+        raise PlanError(f"{option} {text}: write NAME:COUNT, the count of one node, as in H100:8.")
     return name, int(count or 1)
 
 
@@ -190,7 +253,7 @@ def task(name: str, nnodes: int, wish: Resources, cargo: Cargo, env: Mapping[str
     if wish.workdir is not None:
         made["workdir"] = wish.workdir
     made["file_mounts"] = {**wish.mounts, **cargo.mounts}
-    plain = {key: value for key, value in env.items() if not is_secret(key)}
+    plain = {key: value for key, value in env.items() if not holds_secret(key, value)}
     if plain:
         made["envs"] = plain
     if cargo.secrets:
@@ -266,7 +329,7 @@ def wrap(
         made["setup"] = wish.setup
     made["file_mounts"] = {**(made.get("file_mounts") or {}), **wish.mounts, **cargo.mounts}
     if env:
-        plain = {key: value for key, value in env.items() if not is_secret(key)}
+        plain = {key: value for key, value in env.items() if not holds_secret(key, value)}
         made["envs"] = {**(made.get("envs") or {}), **plain}
     if cargo.secrets:
         made["secrets"] = {**(made.get("secrets") or {}), **cargo.secrets}
@@ -279,6 +342,10 @@ def own_command() -> tuple[str, ...]:
     return ("bash", "-c", f'exec bash "$DISTUI_RUN_DIR/{TASK_SCRIPT}"')
 
 
+_TEXTS = {"setup": "DISTUI_SECRET_SETUP", "run": "DISTUI_SECRET_RUN"}
+"""Parts of a task that are scripts, and the variable that keeps one with a secret in it."""
+
+
 def masked(config: Mapping[str, Any]) -> dict[str, Any]:
     """A task as it may be shown and kept: secrets, and variables that are named like one, without their values."""
     made = dict(config)
@@ -287,17 +354,25 @@ def masked(config: Mapping[str, Any]) -> dict[str, Any]:
         made["secrets"] = {name: None if value is None else MASK for name, value in secrets.items()}
     envs = made.get("envs")
     if isinstance(envs, Mapping):
-        made["envs"] = {name: MASK if value and is_secret(name) else value for name, value in envs.items()}
-    return made
+        made["envs"] = {name: MASK if _hides(name, value) else value for name, value in envs.items()}
+    return {**made, **dict.fromkeys(_secret_texts(config), MASK)}
+
+
+def _hides(name: str, value: Any) -> bool:
+    return value is not None and holds_secret(name, str(value))
+
+
+def _secret_texts(config: Mapping[str, Any]) -> list[str]:
+    texts = [key for key in _TEXTS if isinstance(config.get(key), str)]
+    return [key for key in texts if mask_text(config[key]) != config[key]]
 
 
 def hidden(config: Mapping[str, Any]) -> dict[str, str]:
     """What `masked` hides: name → value."""
     found = {name: str(value) for name, value in (config.get("secrets") or {}).items() if value is not None}
-    named = {
-        name: str(value) for name, value in (config.get("envs") or {}).items() if value and is_secret(name)
-    }
-    return {**found, **named}
+    envs = (config.get("envs") or {}).items()
+    named = {name: str(value) for name, value in envs if _hides(name, value)}
+    return {**found, **named, **{_TEXTS[key]: config[key] for key in _secret_texts(config)}}
 
 
 def revealed(config: Mapping[str, Any], values: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
@@ -311,4 +386,6 @@ def revealed(config: Mapping[str, Any], values: Mapping[str, str]) -> tuple[dict
             name: values.get(name, MASK) if value == MASK else value for name, value in section.items()
         }
         missing += [name for name, value in section.items() if value == MASK and name not in values]
-    return made, missing
+    texts = [key for key in _TEXTS if made.get(key) == MASK]
+    made |= {key: values.get(_TEXTS[key], MASK) for key in texts}
+    return made, [*missing, *(f"the task's {key}:" for key in texts if _TEXTS[key] not in values)]

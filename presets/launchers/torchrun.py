@@ -69,14 +69,12 @@ class Launch:
     run: str
     """Rendezvous id."""
     host: str
-    """Address of the rendezvous, which this node can also bind; ignored where there are several nodes."""
+    """Address by which the ranks of a single node meet; ignored where there are several nodes."""
     port: int
-    """Port of the rendezvous, found free by the caller: a foreign listener there hangs the start."""
+    """Port of the rendezvous on the head of several nodes; the runner of a single node opens none."""
     monitor_interval_s: float
     command: tuple[str, ...]
     """The script and its arguments."""
-    is_head: bool = True
-    """Whether this node holds the rendezvous."""
     nnodes_min: int | None = None
     """Fewest nodes an elastic group goes on with; None: `nnodes`."""
     local_addr: str = ""
@@ -113,28 +111,26 @@ def argv(launch: Launch) -> tuple[str, ...]:
 
 
 def _meeting(launch: Launch, several: bool) -> dict[str, str]:
-    """Options of the rendezvous; "" for one without a value.
+    """Options of the rendezvous; "" for one without a value. For c10d who is the head is said: torch guesses that.
 
-    For c10d who is the host is said: torch guesses that, too.
+    torch's own launcher understands them; distui's runner meets in a way of its own (runners/inrank/rendezvous.py).
     """
-    host = HEAD if several else launch.host
-    if launch.rendezvous == "standalone":
-        return {"--standalone": ""}
     if launch.rendezvous == "static":
         return {
             "--rdzv-backend": "static",
             "--rdzv-id": launch.run,
             "--rdzv-conf": "timeout=600",
             "--node-rank": NODE if several else "0",
-            "--master-addr": host,
+            "--master-addr": HEAD if several else launch.host,
             "--master-port": str(launch.port),
         }
-    is_host = IS_HEAD if several else str(int(launch.is_head))
+    if not several:
+        return {"--standalone": "", "--rdzv-id": launch.run}
     return {
         "--rdzv-backend": "c10d",
-        "--rdzv-endpoint": endpoint(host, launch.port),
+        "--rdzv-endpoint": endpoint(HEAD, launch.port),
         "--rdzv-id": launch.run,
-        "--rdzv-conf": f"is_host={is_host},join_timeout=600,last_call_timeout=5,read_timeout=60",
+        "--rdzv-conf": f"is_host={IS_HEAD},join_timeout=600,last_call_timeout=5,read_timeout=60",
     }
 
 

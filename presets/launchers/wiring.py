@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ..errors import PlanError
+from ..finding import PlanError
 from ..model import Preset
 from ..obeys import Obeys
 from . import accelerate, deepspeed, torchrun

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from ..finding import Finding, worst_first
 from ..load import Library
-from . import accelerate, deepspeed, jsonnodes, launches, presetfile, script, skypilot
-from .commands import Surroundings
-from .nodes import MOST_BYTES, Node, Unreadable, decoded
+from . import consumers, launches, markup, plans, presetfile, script
+from .markup import MOST_BYTES, Node, Unreadable, decoded
 from .rules import found
+from .shell import Surroundings
 
 Yaml = Callable[[str], list[Node]]
 """Reads the documents of a YAML text; raises Unreadable."""
@@ -63,7 +63,7 @@ def _checked(
             if presetfile.is_preset(document):
                 return presetfile.check(document, text, name, shelf)
         case "json":
-            return _document([jsonnodes.read(text)], name, exists)
+            return _document([markup.read(text)], name, exists)
         case "yaml":
             return _document(yaml(text), name, exists)
     return [_unknown(name)]
@@ -94,11 +94,11 @@ def _document(documents: list[Node], name: str, exists: Exists | None) -> list[F
     for one in documents:
         keys = one.mapping.keys()
         if keys & {"distributed_type", "compute_environment"}:
-            findings += accelerate.check(one, name)
-        elif deepspeed.is_config(one):
-            findings += deepspeed.check(one, name)
-        elif keys & skypilot.MARKS:
-            findings += skypilot.check(one, name, exists)
+            findings += consumers.check_accelerate(one, name)
+        elif consumers.is_config(one):
+            findings += consumers.check_deepspeed(one, name)
+        elif keys & plans.MARKS:
+            findings += plans.check_skypilot(one, name, exists)
         else:
             continue
         known = True

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ..finding import Finding
-from . import commands, torchrun, variables
-from .commands import Launch, Script, Setting, Surroundings
-from .nodes import whole
+from . import shell, torchrun_args
+from .markup import whole
 from .rules import found, once
-from .shell import Command, Word
+from .shell import Command, Launch, Script, Setting, Surroundings, Word
 
 BROUGHT = ("MLFLOW", "NCCL", "PYTHON", "MV2", "UCX")
 """With what a variable's name begins that DeepSpeed brings to other nodes."""
@@ -27,7 +26,7 @@ GONE = ("configs/recipes/phi3/dpo/fsdp_sky_job.yaml", "configs/recipes/phi3/dpo/
 
 def check_text(text: str, around: Surroundings, first_line: int = 1) -> list[Finding]:
     """Everything about a shell text. Never raises."""
-    script = commands.read(text, first_line, around.env)
+    script = shell.read_script(text, first_line, around.env)
     exported = {one.name: one.value for one in script.settings if one.exported}
     around = replace(around, env={**around.env, **exported})
     return once([*_settings(script, around), *_order(script, around), *_started(script, around)])
@@ -35,12 +34,12 @@ def check_text(text: str, around: Surroundings, first_line: int = 1) -> list[Fin
 
 def _settings(script: Script, around: Surroundings) -> Iterator[Finding]:
     """What is set for the programs."""
-    named = dict(itertools.islice(((one.name, one) for one in script.settings), variables.MOST))
+    named = dict(itertools.islice(((one.name, one) for one in script.settings), torchrun_args.MOST))
     env = {name: one.value for name, one in named.items()}
-    yield from variables.check_all(env, lambda name: around.at(named[name].line), around.nnodes)
+    yield from torchrun_args.check_all(env, lambda name: around.at(named[name].line), around.nnodes)
     for one in script.settings:
-        yield from variables.in_plain_text(one.name, one.value, around.at(one.line))
-        if one.name == "MASTER_PORT" and one.value == torchrun.DEFAULT_PORT and not around.own_nodes:
+        yield from torchrun_args.in_plain_text(one.name, one.value, around.at(one.line))
+        if one.name == "MASTER_PORT" and one.value == torchrun_args.DEFAULT_PORT and not around.own_nodes:
             text = f"Port {one.value} is everybody's default: a second job on the node does not start."
             yield found("L22", around.at(one.line), text, value=f"{one.name}={one.value}")
 
@@ -74,7 +73,7 @@ def _behind(later: Command, launch: Launch) -> bool:
 def _started(script: Script, around: Surroundings) -> Iterator[Finding]:
     for launch in script.launches:
         if launch.program == "torchrun":
-            yield from torchrun.check(launch, around)
+            yield from torchrun_args.check(launch, around)
         else:
             said = _options(launch.words)
             check = _accelerate if launch.program == "accelerate" else _deepspeed
@@ -112,14 +111,14 @@ def _accelerate(
         if nodes > 1:
             yield from total_of_machines(total, nodes, around.gpus, where)
         else:
-            yield from torchrun.ranks_of_node(total, around, where, "--num_processes")
+            yield from torchrun_args.ranks_of_node(total, around, where, "--num_processes")
     if (machines or 1) < 2:
         return
     rank, address = said.get("machine_rank"), said.get("main_process_ip")
     if rank is not None and rank.text.isdecimal() and around.every_node:
         text = f"Every node runs this line, so each takes itself for machine {rank.text}."
         yield found("L38", around.at(rank.line), text, value=f"--machine_rank {rank.text}")
-    if address is not None and torchrun.HERE.fullmatch(address.text):
+    if address is not None and torchrun_args.HERE.fullmatch(address.text):
         text = f"{address.text} is another place on each node."
         yield found("L38", around.at(address.line), text, value=f"--main_process_ip {address.text}")
 
@@ -149,7 +148,9 @@ def _deepspeed(
 ) -> Iterator[Finding]:
     count = _number(said, "num_gpus")
     if count is not None:
-        yield from torchrun.ranks_of_node(count, around, around.at(said["num_gpus"].line), "--num_gpus")
+        yield from torchrun_args.ranks_of_node(
+            count, around, around.at(said["num_gpus"].line), "--num_gpus"
+        )
     several = (_number(said, "num_nodes") or 1) > 1 or "hostfile" in said or "H" in said
     other = said.get("launcher")
     brought = any(name in script.text or name in around.env for name in (".deepspeed_env", "DS_ENV_FILE"))

@@ -8,12 +8,12 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .. import schema
-from ..errors import PresetError
-from ..finding import Finding
+from .. import model
+from ..finding import Finding, PresetError
 from ..load import PROJECT_FILE, Definition, Library, check_name, load
-from . import deepspeed, variables
-from .nodes import Unreadable, plain
+from ..tomltext import DEEPEST, too_deep
+from . import consumers, torchrun_args
+from .markup import Unreadable, plain
 from .rules import found, once
 
 _HEADER = re.compile(r"\s*\[+\s*([^\[\]]+?)\s*\]+")
@@ -24,6 +24,9 @@ _KEY = re.compile(r"\s*([A-Za-z0-9_\-.\"' ]+?)\s*=")
 
 def parse(text: str) -> dict[str, Any]:
     """The document. Raises Unreadable."""
+    deep = too_deep(text)
+    if deep is not None:
+        raise Unreadable(deep, f"is nested too deeply to be read: more than {DEEPEST} deep")
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -37,7 +40,7 @@ def parse(text: str) -> dict[str, Any]:
 
 def is_preset(document: Mapping[str, Any]) -> bool:
     """Whether a TOML document looks like a preset, or like a project's presets."""
-    known = {"base", "preset", *schema.tables(), *(path for path in schema.fields() if "." not in path)}
+    known = {"base", "preset", *model.tables(), *(path for path in model.fields() if "." not in path)}
     return bool(known & document.keys()) and not {"project", "tool", "build-system"} & document.keys()
 
 
@@ -73,7 +76,7 @@ def _preset(
 ) -> list[Finding]:
     """One preset; what it is together with what it builds on only where its own values are right."""
     findings: list[Finding] = []
-    for path, value in itertools.islice(_values(table), variables.MOST):
+    for path, value in itertools.islice(_values(table), torchrun_args.MOST):
         findings += _value(path, value, _at(file, lines, prefix + path))
     own = table.get("env")
     hidden = isinstance(own, dict) and own.get("CUDA_VISIBLE_DEVICES") == ""
@@ -83,7 +86,7 @@ def _preset(
         text = "CUDA_VISIBLE_DEVICES is empty in [env]: no GPU is left."
         findings.append(found("L10", where, text, value='nproc_per_node = "gpu"'))
     if isinstance(table.get("deepspeed"), dict):
-        findings += deepspeed.check(plain(table["deepspeed"]), f"{file} {prefix}deepspeed")
+        findings += consumers.check_deepspeed(plain(table["deepspeed"]), f"{file} {prefix}deepspeed")
     if not findings and shelf is not None:
         findings += _whole(name, table, file, shelf)
     return findings
@@ -92,7 +95,7 @@ def _preset(
 def _values(table: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     """Path and value of all that a preset says."""
     for key, value in table.items():
-        if key in schema.tables() and isinstance(value, dict):
+        if key in model.tables() and isinstance(value, dict):
             yield from ((f"{key}.{inner}", part) for inner, part in value.items())
         elif key != "base":
             yield key, value
@@ -101,16 +104,16 @@ def _values(table: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
 def _value(path: str, value: object, where: str) -> list[Finding]:
     table, _, name = path.partition(".")
     findings: list[Finding] = []
-    if table in schema.FREE and name and isinstance(value, str | int | float):
+    if table in model.FREE and name and isinstance(value, str | int | float):
         text = str(int(value)) if isinstance(value, bool) else str(value)
-        findings += variables.check(name, text, where)
-        findings += variables.in_plain_text(name, text, where)
+        findings += torchrun_args.check_variables(name, text, where)
+        findings += torchrun_args.in_plain_text(name, text, where)
         if any(one.id in ("L1", "L15", "L16") for one in findings):
             return findings
     try:
-        schema.accept(path, value, "")
+        model.accept(path, value, "")
     except PresetError as error:
-        known = path in schema.fields() or table in (*schema.FREE, *schema.NESTED)
+        known = path in model.fields() or table in (*model.FREE, *model.NESTED)
         sentence = str(error).removeprefix(": ")
         id = "L30" if known else "L31"
         findings.append(

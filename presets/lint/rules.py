@@ -1,14 +1,18 @@
-"""The rules of lint by id: how bad each is, what it finds, what to do. The ids are stable: new ones are added behind.
-
-L1 to L14 are traps that stand in widely copied recipes; docs/lint.md is this table for a reader.
-"""
+"""The lint rules by id: severity, what each finds, what to do; and the words of their messages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..finding import Finding, Severity
+from .markup import Node, place
+
+# -----------------------------------------------------------------------------------------------------------
+# The rules of lint by id: how bad each is, what it finds, what to do. The ids are stable: new ones are added
+# behind.
+# L1 to L14 are traps that stand in widely copied recipes; docs/lint.md is this table for a reader.
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,10 @@ _ALL: tuple[tuple[str, Severities, str, str], ...] = (
     ("L42", W, "NO_SHARD, which saves no memory", "Take DDP, or FULL_SHARD."),
     ("L43", W, "a file of no kind that is known here",
      "Name a shell script, SkyPilot task, accelerate or DeepSpeed file, preset, or Python script."),
+    ("L44", E, "sizes of a model that the mesh does not divide",
+     "Make heads, experts, positions and samples multiples of what divides them, or change the mesh."),
+    ("L45", W, "a DeepSpeed script without an optimizer, under a configuration without one",
+     "Give deepspeed.initialize(optimizer=…), or write a table [deepspeed.optimizer] in the preset."),
 )
 # fmt: on
 
@@ -132,3 +140,46 @@ def found(
 def once(findings: Iterable[Finding]) -> list[Finding]:
     """One finding of a rule for each place and value."""
     return list({(one.id, one.where, one.value): one for one in findings}.values())
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Keys and values against those that a program knows: what L30 and L31 say of any kind of file.
+
+
+def choice(
+    file: str, node: Node | None, path: str, known: Iterable[str], program: str
+) -> Iterator[Finding]:
+    """A text that has to be one of some, whatever its case."""
+    if node is None or node.value is None:
+        return
+    options = list(known)
+    where = place(file, node, path)
+    if node.value is False and "no" in (one.lower() for one in options):
+        word = next(one for one in options if one.lower() == "no")
+        text = f"Without quotes YAML reads {word} as false, which is no {path} of {program}."
+        yield found("L30", where, text, value=f"{path}: {word}", remedy=f"Write '{word}', in quotes.")
+        return
+    value = str(node.value)
+    if value.lower() not in (one.lower() for one in options):
+        near = difflib.get_close_matches(value, options, n=1)
+        remedy = f"Did you mean {near[0]}?" if near else f"Write one of {', '.join(options)}."
+        text = f"{program} has no {path} {value}."
+        yield found("L30", where, text, value=f"{path}: {value}", remedy=remedy)
+
+
+def keys(file: str, node: Node, known: Iterable[str], program: str, *, refuses: bool) -> Iterator[Finding]:
+    """Keys that a program does not have.
+
+    What it does not refuse it ignores: of those only the ones that look misspelt are named, the others may be notes.
+    """
+    options = list(known)
+    for key, part in node.mapping.items():
+        near = difflib.get_close_matches(key, options, n=1, cutoff=0.8)
+        if key in options or not (near or refuses):
+            continue
+        text = f"{program} has no key {key}" + (
+            ", and refuses the file." if refuses else ", and does not read it."
+        )
+        severity: Severity = "error" if near else "warning"  # a newer release may have it
+        remedy = f"Did you mean {near[0]}?" if near else None
+        yield found("L31", place(file, part, key), text, value=key, remedy=remedy, severity=severity)

@@ -1,18 +1,182 @@
-"""Rules about a training script, by its syntax tree."""
+"""Rules about a training script: sizes that the mesh does not divide, missing checkpoints, its syntax tree."""
 
 from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..finding import Finding
-from . import syntax, variables
-from .nodes import Unreadable
+from ..model import Preset
+from ..obeys import COPY, PARALLELIZE, Script, Values, parse
+from . import markup, torchrun_args
+from .markup import Names, Unreadable, Write
 from .rules import found, once
-from .syntax import Names, Write
-from .torchrun import HERE
+from .torchrun_args import HERE
+
+# -----------------------------------------------------------------------------------------------------------
+# Whether the mesh divides the sizes of the model, as far as a script that calls parallelize() writes them out.
+
+
+SIZE_NAMES: Mapping[str, frozenset[str]] = {
+    "heads": frozenset({"heads", "n_head", "n_heads", "nhead", "num_heads", "num_attention_heads"}),
+    "key-value heads": frozenset({"kv_heads", "n_kv_heads", "num_kv_heads", "num_key_value_heads"}),
+    "layers": frozenset({"layers", "n_layer", "n_layers", "num_layers", "num_hidden_layers", "depth"}),
+    "experts": frozenset({"experts", "n_experts", "num_experts", "num_local_experts"}),
+    "positions": frozenset(
+        {"block", "block_size", "seq_len", "seq_length", "sequence_length", "context_length"}
+    ),
+    "samples": frozenset({"batch", "batch_size", "micro_batch", "micro_batch_size"}),
+    "features": frozenset({"width", "dim", "d_model", "n_embd", "hidden_size", "embed_dim"}),
+    "characters or tokens": frozenset({"vocab", "vocab_size", "vocabulary", "n_vocab"}),
+}
+"""What a size counts → names of options and constants that give it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A number that the script has."""
+
+    count: int
+    what: str
+    name: str
+    """Of the option or constant."""
+
+
+def check_sizes(
+    sources: Sequence[str | bytes], args: Sequence[str], mesh: Mapping[str, int], preset: Preset
+) -> Iterator[Finding]:
+    """`sources`: the script, and the files beside it that it imports; `args`: the script's own. Never raises."""
+    scripts = list(_parsed(sources))
+    if any(script.find(PARALLELIZE, COPY) for script in scripts):
+        sizes = dict(_sizes(scripts, args))
+        yield from _tensor(sizes, mesh, preset)
+        yield from _others(sizes, mesh, preset)
+
+
+def _parsed(sources: Sequence[str | bytes]) -> Iterator[Script]:
+    for source in sources:
+        try:
+            yield parse(source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+
+
+def _sizes(scripts: Sequence[Script], args: Sequence[str]) -> Iterator[tuple[str, Size]]:
+    """By what they count: of the options that are read, else of constants."""
+    known = [Values(script.tree, args) for script in scripts]
+    for what, names in SIZE_NAMES.items():
+        numbers = [
+            (option.name, values.of_option(option).literal)
+            for values in known for option in values.options if option.dest in names
+        ]  # fmt: skip
+        if not numbers:
+            numbers = [
+                (name, values.of(assigned[0]).literal)
+                for values in known for name, assigned in values.assigned.items()
+                if name.lower() in names and len(assigned) == 1
+            ]  # fmt: skip
+        sizes = [(name, _number(value)) for name, value in numbers]
+        if len(sizes) == 1 and sizes[0][1]:
+            yield what, Size(sizes[0][1], what, sizes[0][0])
+
+
+def _number(value: object) -> int:
+    """0 where it is no number above 0."""
+    if isinstance(value, str) and value.isdecimal() and len(value) < 12:
+        return int(value)
+    return value if type(value) is int and value > 0 else 0
+
+
+def _tensor(sizes: Mapping[str, Size], mesh: Mapping[str, int], preset: Preset) -> Iterator[Finding]:
+    tp, cp = mesh.get("tp", 1), mesh.get("cp", 1)
+    for what in ("heads", "key-value heads"):
+        yield from _divided(sizes.get(what), "tp", tp)
+    features, heads = sizes.get("features"), sizes.get("heads")
+    if features and heads and features.count % heads.count:
+        ratio = _ratio(features.count, heads.count)
+        text = f"{features.count} {features.what} cannot be divided by {heads.count} heads: {ratio}."
+        remedy = (
+            f"Give a multiple of {heads.count} with {features.name}, or another number of {heads.name}."
+        )
+        yield found("L44", features.name, text, value=str(features.count), remedy=remedy)
+    yield from _divided(sizes.get("positions"), "cp", cp)
+    if preset.mesh.sequence_parallel and tp > 1 and not (sizes.get("positions") or _NONE).count % cp:
+        yield from _divided(sizes.get("positions"), "tp", tp, of=cp)
+
+
+def _others(sizes: Mapping[str, Size], mesh: Mapping[str, int], preset: Preset) -> Iterator[Finding]:
+    pp, layers = mesh.get("pp", 1), sizes.get("layers")
+    yield from _divided(sizes.get("experts"), "ep", mesh.get("ep", 1))
+    if layers and layers.count < pp:
+        text = f"{layers.count} layers cannot be cut into {pp} stages (pp {pp}): each needs one."
+        remedy = f"Give {pp} layers or more with {layers.name}, or set mesh.pp to {layers.count} or less."
+        yield found("L44", "mesh.pp", text, value=str(pp), remedy=remedy)
+    samples = sizes.get("samples")
+    micro = preset.batch.micro or (samples.count if samples else 0)
+    if pp > 1 and micro:
+        pieces = preset.mesh.microbatches or 2 * pp
+        whole = micro * preset.batch.accumulation
+        if whole % pieces:
+            text = f"{whole} samples cannot be cut into {pieces} microbatches: {_ratio(whole, pieces)}."
+            by = samples.name if samples and not preset.batch.micro else "batch.micro"
+            remedy = f"Give a multiple of {pieces} samples with {by}, or change mesh.microbatches."
+            yield found("L44", "mesh.microbatches", text, value=str(pieces), remedy=remedy)
+
+
+_NONE = Size(0, "", "")
+
+
+def _divided(size: Size | None, dimension: str, ranks: int, of: int = 1) -> Iterator[Finding]:
+    """`of`: parts into which it is cut before."""
+    count = size.count // of if size else 0
+    if size is None or ranks < 2 or count % ranks == 0:
+        return
+    text = f"{count} {size.what} cannot be divided by {dimension} {ranks}: {_ratio(count, ranks)}."
+    fitting = [n for n in range(1, min(count, 64) + 1) if count % n == 0]
+    others = ", ".join(map(str, fitting[:-1])) + f" or {fitting[-1]}" if len(fitting) > 1 else "1"
+    remedy = f"Give a multiple of {ranks * of} with {size.name}, or set mesh.{dimension} to {others}."
+    yield found("L44", f"mesh.{dimension}", text, value=str(ranks), remedy=remedy)
+
+
+def _ratio(count: int, parts: int) -> str:
+    return f"{count} / {parts} = {count / parts:.4g}"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Whether a text or a script speaks of checkpoints.
+
+
+SIGNS = (
+    "checkpoint",
+    "ckpt",
+    "resume",
+    "state_dict",
+    "torch.save",
+    "save_pretrained",
+    "output_dir",
+    "save_steps",
+)
+"""Words of scripts and command lines that save their state."""
+
+SAVING_NAMES = ("save", "checkpoint", "ckpt", "trainer")
+"""The same in the names that a Python script uses."""
+
+
+def saves(text: str) -> bool:
+    """Whether one of SIGNS is in a text."""
+    return any(sign in text.lower() for sign in SIGNS)
+
+
+def names_save(names: Iterable[str]) -> bool:
+    """Whether one of NAMES is in a name."""
+    return any(sign in name.lower() for name in names for sign in SAVING_NAMES)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Rules about a training script, by its syntax tree.
+
 
 COMPUTED = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"})
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
@@ -73,11 +237,11 @@ class Seen:
 
 def look(source: str | bytes) -> Seen:
     """Raises Unreadable."""
-    tree = syntax.parse(source)
+    tree = markup.parse(source)
     seen = Seen(Names(tree))
-    for node, decided in syntax.nodes(tree):
-        seen.writes.extend(syntax.writes(node, seen.names, decided))
-        read = syntax.reads(node, seen.names)
+    for node, decided in markup.nodes(tree):
+        seen.writes.extend(markup.writes(node, seen.names, decided))
+        read = markup.reads(node, seen.names)
         if read:
             seen.reads.add(read)
         if isinstance(node, ast.Call):
@@ -87,7 +251,7 @@ def look(source: str | bytes) -> Seen:
         elif isinstance(node, ast.Name):
             seen.mentioned.add(node.id)
     seen.writes.sort(key=lambda one: one.line)
-    del seen.writes[variables.MOST :]
+    del seen.writes[torchrun_args.MOST :]
     seen.calls.sort(key=lambda one: one[1])
     return seen
 
@@ -108,11 +272,11 @@ def _variables(seen: Seen, file: str, facts: Facts) -> Iterator[Finding]:
     for one in seen.writes:
         where = f"{file}:{one.line}"
         if one.name not in seen.reads:
-            yield from variables.check(
+            yield from torchrun_args.check_variables(
                 one.name, "$" if one.value is None else one.value, where, facts.nnodes
             )
         if one.value is not None:
-            yield from variables.in_plain_text(one.name, one.value, where)
+            yield from torchrun_args.in_plain_text(one.name, one.value, where)
 
 
 def _private(seen: Seen, file: str, facts: Facts) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""`python -m distui.runners.agent run RUN_DIR [READY_FD]`: the agent of one run; `attach RUN_DIR`: a bridge on stdio."""
+"""`python -m distui.runners.agent run RUN_DIR [READY_FD [MODE]]`: a run's agent; `attach RUN_DIR`: a bridge on stdio."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ import sys
 from pathlib import Path
 
 from ...presets.plan import Plan
-from .. import daemon, registry
+from .. import daemon, living, registry
 from ..daemon import Ready
-from .agent import Agent
-from .attach import bridge
+from ..living import Mode
+from .agent import Agent, bridge
 
 
-async def serve(entry: registry.Entry, plan: Plan, ready: Ready) -> None:
+async def serve(entry: registry.Entry, plan: Plan, ready: Ready, mode: Mode) -> None:
     """Serve one node's run until it has ended and nobody looks."""
-    agent = Agent(entry, plan)
+    if mode is Mode.READ and living.ungoverned(entry):
+        ready(
+            "lost"
+        )  # its runner went since the viewer looked: there is nothing to serve, and nothing is written
+        return
+    agent = Agent(entry, plan, mode)
     try:
         await agent.run(ready)
     except asyncio.CancelledError:
@@ -23,18 +28,14 @@ async def serve(entry: registry.Entry, plan: Plan, ready: Ready) -> None:
         raise
 
 
-def run(run_dir: Path, ready: Ready) -> int:
-    """Serve one run; 1 with a sentence when that cannot be."""
-    return daemon.run(run_dir, ready, serve)
-
-
 def main(argv: list[str]) -> int:
     """Internal entry point; see the module."""
-    if len(argv) >= 2 and argv[0] == "run":
-        return run(Path(argv[1]), Ready(int(argv[2]) if len(argv) > 2 else None))
+    given = daemon.arguments(argv)
+    if given is not None:
+        return daemon.run(*given, serve)
     if len(argv) == 2 and argv[0] == "attach":
         return asyncio.run(bridge(Path(argv[1])))
-    sys.stderr.write("usage: agent run RUN_DIR [READY_FD] | agent attach RUN_DIR\n")
+    sys.stderr.write("usage: agent run RUN_DIR [READY_FD [MODE]] | agent attach RUN_DIR\n")
     return 2
 
 

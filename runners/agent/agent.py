@@ -1,41 +1,48 @@
-"""The agent itself: tells what happens on its node, and holds its parts together."""
+"""The agent: reports what happens on its node, holds its parts together, and how a viewer starts one."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...presets.plan import Plan
-from .. import identity
-from ..chronicle import Chronicle, summarise
-from ..logs.window import ask_window
+from .. import file_io
+from ..journal import Chronicle, summarise
+from ..living import Mode
+from ..logs.follow import ask_window
 from ..model import AgentStarted, Event, FindingRaised, RunCreated, RunPhase
 from ..registry import AGENT_FILE, Entry
-from ..wire.sockets import stem, sweep_sockets
+from ..wire import client
+from ..wire.client import stem, sweep_sockets
 from .commands import Commands
-from .hooks import Hooks
+from .hooks import Environment, Hooks
+from .nccl import RasWatch
 from .nccl_logs import NcclLogs
 from .pulses import Pulses
-from .ras import RasWatch
-from .relay import Relay
+from .relay import Relay, read_key
 from .runner import Runner
 from .sampling import Sampling
-from .sealing import read_key
 from .server import Server
 from .supervision import Supervision
 
 if TYPE_CHECKING:
     from ..diagnosis.judging import Judging
 
+# -----------------------------------------------------------------------------------------------------------
+# The agent itself: tells what happens on its node, and holds its parts together.
+
 
 class Agent:
     """One run on one node."""
 
-    def __init__(self, entry: Entry, plan: Plan) -> None:
+    def __init__(self, entry: Entry, plan: Plan, mode: Mode = Mode.START) -> None:
+        self.mode = mode
         self.entry, self.plan, self.node = entry, plan, entry.record.node
         self.run_dir = entry.path
         self.stem = stem(entry.record.run8)
@@ -46,6 +53,7 @@ class Agent:
             self.chronicle.until,
         )
         self._jobs: set[asyncio.Task[object]] = set()
+        self.environment = Environment(self)
         self.commands = Commands(self)
         self.server = Server(
             self._socket,
@@ -133,14 +141,15 @@ class Agent:
             os.environ.pop("DISTUI_AGAIN", "") != ""
         )  # a job that was started again goes on with its part
         resumed = self.chronicle.replay() and not (again and self.state.phase.ended)
-        if not resumed:
+        if not resumed or not self.state.run:  # a journal may be lost while its run goes on
             self.emit(
                 RunCreated(
                     self.entry.record.run,
                     self.entry.record.name,
                     self.entry.record.host,
                     summarise(self.plan),
-                )
+                ),
+                at=self.entry.record.created if self.mode is Mode.READ else None,
             )
         adopted = await self.supervision.begin(resumed)
         self.judging = self._make_judging()
@@ -148,7 +157,8 @@ class Agent:
 
         known = version("distui")
         await self.server.start(known)
-        identity.write(self.run_dir / AGENT_FILE, identity.identify(socket=str(self._socket)))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.server.missed.set)
+        self._name_itself()
         ready()
         self.emit(AgentStarted(os.getpid(), known, adopted))
         self.supervision.resume_ranks()
@@ -170,7 +180,50 @@ class Agent:
         sweep_sockets(self.entry.record.run8)
         self.journal.close()
 
+    def _name_itself(self) -> None:
+        """Write agent.json; where there is no room, as soon as there is."""
+        who = file_io.identify(socket=str(self._socket))
+        try:
+            file_io.write(self.run_dir / AGENT_FILE, who)
+        except OSError:
+            self.spawn(asyncio.create_task(file_io.keep(self.run_dir / AGENT_FILE, who)))
+
     async def _linger(self) -> None:
         """The run has ended: stay for those who look, and a moment for those who are about to."""
         await asyncio.sleep(1.0)
         await self.server.idle.wait()
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The bridge between stdio and an agent's socket: what `ssh HOST distui agent attach RUN` executes there.
+
+
+async def bridge(run_dir: Path) -> int:
+    """Copy both ways until either side ends; 4 with a sentence when no agent answers."""
+    who = file_io.read(run_dir / AGENT_FILE)
+    if who is None or not file_io.alive(who):
+        sys.stderr.write(f"distui: no agent serves {run_dir}\n")
+        return 4
+    try:
+        reader, writer = await client.connect(who.socket)
+    except OSError as error:
+        sys.stderr.write(f"distui: {who.socket}: {error.strerror}\n")
+        return 4
+    loop = asyncio.get_running_loop()
+    stdin = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
+    transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sys.stdout)
+    stdout = asyncio.StreamWriter(transport, protocol, None, loop)
+    up = asyncio.create_task(_copy(stdin, writer))
+    down = asyncio.create_task(_copy(reader, stdout))
+    await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (up, down):
+        task.cancel()
+    writer.close()
+    return 0
+
+
+async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    while data := await source.read(65536):
+        target.write(data)
+        await target.drain()

@@ -1,19 +1,26 @@
-"""What a viewer may ask of a run, and how each is done; the answer says what came of it."""
+"""The commands that an agent executes: restart, stop, signal, dump, NCCL."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import structs
 
 from ...presets.environ import refusal
 from ...presets.secrets import mask
+from .. import environment
+from ..inrank.changes import refusal as change_refusal
+from ..inrank.changes import too_much
 from ..model import (
     Action,
+    Clause,
     CommandDone,
     CommandReceived,
     Down,
@@ -27,15 +34,21 @@ from ..model import (
     SetNccl,
     Signal,
     Stop,
+    sentence,
 )
-from ..wire.frames import MAX_LINE
+from ..wire.client import MAX_LINE
+from ..words import plural
 from .hooks import HookError
-from .processes import send_signal, sweep
+from .processes import marked, resume, send_signal, sweep, unmarked
 from .pyspy import EVERY_S, spoken, stacks
 from .runner import ask_once
 
 if TYPE_CHECKING:
     from .agent import Agent
+
+# -----------------------------------------------------------------------------------------------------------
+# What a viewer may ask of a run, and how each is done; the answer says what came of it.
+
 
 ENDED = "the run has ended: launch it again to change anything"
 NO_CLUSTER = "this run has no cluster of SkyPilot's: there is nothing to take down"
@@ -49,6 +62,10 @@ DUMP_SECONDS = 15.0
 DUMP_BYTES = MAX_LINE - (256 << 10)
 """Of the answers to one dump together: a longer line breaks the link."""
 
+MOST_TEXT = 16384
+"""Characters of a sentence in the journal."""
+LOST = "not known whether that was done: the agent died before it had answered"
+
 VERBS = {
     Restart: "restart", Stop: "stop", SetNccl: "nccl", Signal: "signal", Dump: "dump", Down: "down",
     SetAutostop: "autostop",
@@ -57,6 +74,11 @@ VERBS = {
 
 class Refused(Exception):
     """The command cannot be done; the text says why and what to do."""
+
+    def __init__(self, text: str, clauses: Sequence[Clause] = ()) -> None:
+        """`clauses`: what the text says, one by one, where it says several things."""
+        super().__init__(text)
+        self.clauses = tuple(clauses) or (Clause(text),)
 
 
 class Commands:
@@ -67,13 +89,52 @@ class Commands:
 
         self._agent = agent
         self._turn = asyncio.Lock()
+        self._revival = os.environ.pop(environment.RESTART, "")
         self.nccl = NcclSwitch(agent)
 
     def resume(self) -> None:
         """After an adoption: what the earlier agent had begun is finished."""
         self.nccl.resume()
-        if self._agent.stopping():
+        if self._agent.stopping() and not any(
+            asked.verb == "stop" for asked, _ in self._agent.state.open_commands.values()
+        ):
             self._agent.spawn(asyncio.create_task(self._stop(Stop(""))))
+        for asked, attempt in list(self._agent.state.open_commands.values()):
+            self._agent.spawn(asyncio.create_task(self._close(asked, attempt)))
+
+    async def _close(self, asked: CommandReceived, attempt: int) -> None:
+        """Answer in the journal what an earlier agent did not live to answer."""
+        try:
+            if asked.verb == "stop":
+                ok, text = True, await self._stop(Stop(asked.id))
+            elif asked.verb == "restart":
+                ok, text = True, await self._came_of_restart(attempt)
+            else:
+                ok, text = False, LOST
+        except (Refused, HookError, OSError, TimeoutError) as error:
+            ok, text = False, str(error) or LOST
+        self._agent.emit(CommandDone(asked.id, ok, text))
+
+    async def _came_of_restart(self, before: int) -> str:
+        """What became of a restart that an earlier agent was asked for in attempt `before`. Raises Refused."""
+        agent = self._agent
+        await agent.until(lambda: self._runner_listens() or agent.state.phase.ended, RUNNER_SECONDS)
+        if agent.state.attempt == before and not agent.state.phase.ended:
+            if agent.runner is None or not agent.runner.listening:
+                raise Refused(LOST)
+            answers = [await agent.runner.ask("ping")]
+            nested = agent.state.runner_socket
+            if nested and nested != agent.runner.who.socket:
+                with contextlib.suppress(OSError):
+                    answers.append(await ask_once(nested, "ping"))
+            if not any(one.get("restarting") or one.get("attempt", 0) > before for one in answers):
+                raise Refused(
+                    f"not done: the agent died before it had asked for it; attempt {before} goes on"
+                )
+        return await self._restarted(before, time.monotonic())
+
+    def _runner_listens(self) -> bool:
+        return self._agent.runner is not None and self._agent.runner.listening
 
     def warn(self, name: str, text: str) -> None:
         """A finding of the agent's own."""
@@ -83,46 +144,78 @@ class Commands:
         """Do it, journal that it was asked and what came of it, and answer. The end of a run is its last word."""
         if self._agent.state.phase.ended:
             return CommandDone(command.id, False, ENDED)
-        self._agent.emit(CommandReceived(command.id, describe(command), VERBS[type(command)]))
+        self._agent.emit(CommandReceived(command.id, shortened(describe(command)), VERBS[type(command)]))
         data: dict[str, str] = {}
+        answer: Sequence[Clause]
         try:
             if isinstance(command, Dump):
-                text, data = await self._dump(command)
+                answer, data = await self._dump(command)
             elif isinstance(command, Stop):
-                text = await self._stop(command)
+                answer = [Clause(await self._stop(command))]
             elif isinstance(command, Signal):
-                text = self._signal(command)
+                answer = [self._signal(command)]
             elif isinstance(command, Down | SetAutostop):
                 raise Refused(NO_CLUSTER)
             else:
                 async with self._turn:
-                    text = await self._change(command)
+                    answer = await self._change(command)
             ok = True
-        except (Refused, HookError, OSError, TimeoutError) as error:
-            ok, text = False, str(error) or "the runner did not answer"
-        self._agent.emit(CommandDone(command.id, ok, text))
-        return CommandDone(command.id, ok, text, data)
+        except Refused as error:
+            ok, answer = False, error.clauses
+        except (HookError, OSError, TimeoutError) as error:
+            ok, answer = False, [Clause(str(error) or "the runner did not answer")]
+        clauses = tuple(Clause(shortened(clause.text), clause.ranks) for clause in answer)
+        done = CommandDone(command.id, ok, sentence(clauses), clauses=clauses)
+        self._agent.emit(done)
+        return structs.replace(done, data=data)
 
-    async def _change(self, command: Restart | SetNccl) -> str:
+    async def _change(self, command: Restart | SetNccl) -> Sequence[Clause]:
         if isinstance(command, SetNccl):
             return await self.nccl.switch(command)
         return await self.restart(dict(command.env), command.unset)
 
-    async def restart(self, env: dict[str, str], unset: tuple[str, ...] = ()) -> str:
+    async def restart(self, env: dict[str, str], unset: tuple[str, ...] = ()) -> Sequence[Clause]:
         """Restart the group in place and wait until every rank runs. Raises Refused."""
         agent = self._agent
-        refused = refusal({**env, **dict.fromkeys(unset, "")})
+        changes: dict[str, str | None] = {**env, **dict.fromkeys(unset)}
+        refused = (
+            refusal({name: value or "" for name, value in changes.items()})
+            or change_refusal(changes)
+            or too_much(changes)
+        )
         if refused:
             raise Refused(refused)
-        if not await agent.until(
-            lambda: (agent.runner is not None and agent.runner.listening) or agent.state.phase.ended,
-            RUNNER_SECONDS,
-        ):
+        if not await agent.until(lambda: self._runner_listens() or agent.state.phase.ended, RUNNER_SECONDS):
             raise Refused("the runner is being started anew: try again in a few seconds")
         if agent.runner is None:
             raise Refused(ENDED)
         before, began = agent.state.attempt, time.monotonic()
         await self._ask_launcher("restart", self._diff(env, unset))
+        text = await self._restarted(before, began)
+        return [Clause(text), *await agent.environment.compare(changes)]
+
+    def revive(self) -> None:
+        """Before the next runner of a lost run starts: journal what was asked for; it is answered when its ranks run."""
+        if not self._revival:
+            return
+        command = msgspec.json.decode(self._revival, type=Restart)
+        fields = self._diff(dict(command.env), command.unset)
+        self._agent.emit(CommandReceived(command.id, shortened(describe(command)), VERBS[Restart]))
+        self._agent.environment.note(fields["env"], fields["shown"])
+        job = self._revived(command.id, fields["env"], self._agent.state.attempt)
+        self._agent.spawn(asyncio.create_task(job))
+
+    async def _revived(self, asked: str, changes: dict[str, str | None], before: int) -> None:
+        try:
+            text = await self._restarted(before, time.monotonic())
+            ok, text = True, sentence([Clause(text), *await self._agent.environment.compare(changes)])
+        except Refused as error:
+            ok, text = False, str(error)
+        self._agent.emit(CommandDone(asked, ok, text))
+
+    async def _restarted(self, before: int, began: float) -> str:
+        """Wait until every rank of the attempt after `before` runs. Raises Refused."""
+        agent = self._agent
         ready = await agent.until(
             lambda: (
                 agent.state.phase.ended
@@ -136,8 +229,10 @@ class Commands:
             raise Refused(
                 f"attempt {agent.state.attempt} is not running after {RESTART_SECONDS:.0f} s: see its logs"
             )
-        ranks = len(agent.state.ranks)
-        return f"restarted: attempt {agent.state.attempt}, {ranks} ranks running after {time.monotonic() - began:.1f} s"
+        ranks, seconds = len(agent.state.ranks), time.monotonic() - began
+        if agent.environment.restored > before:
+            raise Refused(agent.environment.why_restored)
+        return f"restarted: attempt {agent.state.attempt}, {plural(ranks, 'rank')} running after {seconds:.1f} s"
 
     async def set_for_next(self, env: dict[str, str]) -> None:
         """Change the environment of the next attempt without starting one."""
@@ -149,47 +244,57 @@ class Commands:
 
         Without one, or when it is gone, it is the runner itself, which stops and starts. Raises Refused.
         """
+        with self._agent.environment.asking():
+            answer = await self._taken(op, fields)
+            if not answer.get("ok"):
+                raise Refused(str(answer.get("text") or "the runner refused"))
+            self._agent.environment.note(fields["env"], fields["shown"])
+
+    async def _taken(self, op: str, fields: dict[str, dict[str, str | None]]) -> dict[str, Any]:
+        """What whoever steers the ranks answers. Raises OSError and TimeoutError."""
         runner, nested = self._agent.runner, self._agent.state.runner_socket
         assert runner is not None
         answer = None
         if nested and nested != runner.who.socket:
-            await runner.ask("env", **fields)  # for a start of the command itself
             with contextlib.suppress(OSError):
                 answer = await ask_once(nested, op, **fields)
         if answer is None:
-            answer = await runner.ask(op, **fields)
-        if not answer.get("ok"):
-            raise Refused(str(answer.get("text") or "the runner refused"))
+            return await runner.ask(op, **fields)
+        if answer.get("ok"):
+            await runner.ask("env", **fields)  # for a start of the command itself
+        return answer
 
     @staticmethod
     def _diff(env: dict[str, str], unset: tuple[str, ...]) -> dict[str, dict[str, str | None]]:
         """What the runner applies, and what it may write down of it."""
         change: dict[str, str | None] = {**env, **dict.fromkeys(unset)}
-        shown = {name: None if value is None else mask(name, value) for name, value in change.items()}
+        shown = {name: environment.shown(name, value) for name, value in change.items()}
         return {"env": change, "shown": shown}
 
     async def _stop(self, command: Stop) -> str:
         """The ladder: TERM by the launcher, grace, KILL, marker sweep."""
         agent = self._agent
         grace_s = agent.plan.grace_s if command.grace_s is None else command.grace_s
-        runner = agent.runner
+        runner, also = agent.runner, unmarked(agent.entry.record.run)
         if runner is not None:
+            resume([runner.who.pid])
             try:
                 await runner.ask("stop", grace_s=grace_s)
             except (OSError, TimeoutError):
                 send_signal(runner.who.pid, signal.SIGTERM)
+        resume(marked(agent.entry.record.run))
         if not await agent.until(lambda: agent.state.phase.ended, grace_s + 3.0):
-            await sweep(agent.entry.record.run, grace_s=0.5)
+            await sweep(agent.entry.record.run, also=also, grace_s=0.5)
             if runner is not None:
                 send_signal(runner.who.pid, signal.SIGKILL)
             await agent.until(lambda: agent.state.phase.ended, 10.0)
         keep = [runner.who.pid] if runner is not None and agent.relaying() else []
-        left = await sweep(agent.entry.record.run, keep=keep, grace_s=1.0)
+        left = await sweep(agent.entry.record.run, keep=keep, also=also, grace_s=1.0)
         if left:
             raise Refused(f"stopped, but these processes would not end: {', '.join(left)}")
         return "stopped: no process of the run is left"
 
-    def _signal(self, command: Signal) -> str:
+    def _signal(self, command: Signal) -> Clause:
         """Signal the ranks themselves, never the launcher: that would end the job."""
         try:
             number = signal.Signals[
@@ -205,14 +310,24 @@ class Commands:
                 raise Refused(f"there is no running rank {rank}")
         for rank in chosen:
             send_signal(ranks[rank].pid or 0, number)
-        return f"{number.name} sent to {name_ranks(chosen)}"
+        return Clause(f"{number.name} sent to {{ranks}}", chosen)
 
-    async def _dump(self, command: Dump) -> tuple[str, dict[str, str]]:
+    async def _ask_runner(self) -> str:
+        """Whether the runner answers: asked by a hub before it has any node restart. Raises Refused, TimeoutError."""
+        if self._agent.runner is None or not self._agent.runner.listening:
+            raise Refused("the runner is being started anew: try again in a few seconds")
+        await self._agent.runner.ask("ping")
+        return "the runner answers"
+
+    async def _dump(self, command: Dump) -> tuple[Sequence[Clause], dict[str, str]]:
         """Ask every chosen rank at once; those that answer are kept, those that do not are named."""
+        if command.what == "runner":
+            return [Clause(await self._ask_runner())], {}
         hooks = self._agent.hooks.chosen(command.ranks)
         if not hooks:
             raise Refused("no rank is running")
         old: dict[int, float] = {}
+        before = {hook.rank: hook.signals for hook in hooks}
         if command.what == "stacks":
             asked = [stacks(hook, self._agent.pulses.spy, old) for hook in hooks]
         elif command.what in ("flight", "memory", "record"):
@@ -228,18 +343,24 @@ class Commands:
                 failed.append(answer)
             else:
                 raise answer
-        silent = spoken(failed)
+        also = [Clause(text) for text in spoken(failed)]
         if old:
-            which = f"the stack{'s' * (len(old) > 1)} of {name_ranks(tuple(old))}"
-            age = f"{'is' if len(old) == 1 else 'are up to'} {max(old.values()):.0f} s old"
-            silent.append(f"{which} {age}: py-spy looks at a rank every {EVERY_S:.0f} s at most")
+            which = "the stack{} of {{ranks}} {}".format(
+                *(("", "is") if len(old) == 1 else ("s", "are up to"))
+            )
+            age = f"{max(old.values()):.0f} s old: py-spy looks at a rank every {EVERY_S:.0f} s at most"
+            also.append(Clause(f"{which} {age}", tuple(old)))
+        signalled = tuple(hook.rank for hook in hooks if hook.signals > before[hook.rank])
+        if signalled:
+            also.append(
+                Clause("{ranks} by SIGUSR2 to the hook's own thread, which interrupts no call", signalled)
+            )
         if not data:
-            raise Refused("; ".join(silent))
+            raise Refused(sentence(also), also)
         data, left = within(data, DUMP_BYTES)
         if left:
-            silent.append(f"too long for one answer: ask for {name_ranks(left)} with --rank")
-        text = f"{command.what} of {name_ranks(tuple(int(rank) for rank in data))}"
-        return ("; ".join([text, *silent]), data)
+            also.append(Clause("too long for one answer: ask for {ranks} with --rank", left))
+        return [Clause(f"{command.what} of {{ranks}}", tuple(int(rank) for rank in data)), *also], data
 
 
 async def _text(asked: asyncio.Future[dict[str, object]] | object) -> str:
@@ -259,14 +380,9 @@ def within(data: dict[str, str], most: int) -> tuple[dict[str, str], tuple[int, 
     return kept, tuple(int(rank) for rank in data if rank not in kept)
 
 
-def name_ranks(ranks: tuple[int, ...]) -> str:
-    """ "rank 3", "ranks 0, 2", "ranks 0 to 7"."""
-    ordered = sorted(ranks)
-    if len(ordered) == 1:
-        return f"rank {ordered[0]}"
-    if len(ordered) > 2 and ordered == list(range(ordered[0], ordered[-1] + 1)):
-        return f"ranks {ordered[0]} to {ordered[-1]}"
-    return "ranks " + ", ".join(map(str, ordered))
+def shortened(text: str) -> str:
+    """A text that quotes what somebody sent, for the journal; no line of that may be too long to be read."""
+    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}…"
 
 
 def describe(command: Action) -> str:

@@ -1,19 +1,49 @@
-"""The agent's side of the hooks: one connection a rank."""
+"""The agent's side of the hooks: one connection a rank, the environment each rank really has, and what a
+new runner gets."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import shlex
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+from msgspec import structs
 
+from ...presets.plan import Plan
+from ...presets.render import revealed, unknown_words
+from ...presets.secrets import MASK, SECRET_WORDS
+from .. import environment
+from ..environment import Kept, Started
 from ..logs.files import attempt_dir
-from ..model import HookChanged, RankChanged
-from .processes import catches, send_signal, state_of
+from ..model import (
+    AttemptStarted,
+    Clause,
+    EnvironmentChanged,
+    EnvironmentReported,
+    EnvironmentRestored,
+    Finding,
+    FindingCleared,
+    FindingRaised,
+    HookChanged,
+    RankChanged,
+    Wrapped,
+    sentence,
+)
+from ..wire import client
+from .processes import catches, environ_of, marked, send_to_thread, state_of
+
+if TYPE_CHECKING:
+    from .agent import Agent
+
+# -----------------------------------------------------------------------------------------------------------
+# The agent's side of the hooks: one connection a rank.
+
 
 LINE_LIMIT = 64 << 20
 """Bytes of one answer: a flight recorder of 2,000 entries is a few MB."""
@@ -61,6 +91,8 @@ class Hook:
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._asked = 0
         self.hello: dict[str, Any] = {}
+        self.signals = 0
+        """SIGUSR2 sent to the hook's thread so far."""
         self.counts = False
         """Whether it was asked for its steps and has not answered yet."""
         self._steps: tuple[int, float] | None = None
@@ -75,7 +107,7 @@ class Hook:
         """Connect as soon as the hook listens, then read until the rank is gone; cancel to stop."""
         while True:
             try:
-                reader, writer = await asyncio.open_unix_connection(str(self._path), limit=LINE_LIMIT)
+                reader, writer = await client.connect(self._path, LINE_LIMIT)
             except OSError:
                 await asyncio.sleep(0.1)
                 continue
@@ -102,6 +134,9 @@ class Hook:
             message = msgspec.json.decode(line)
             if message.get("push") == "armed":
                 self.hello |= {"armed": True, "nccl": message.get("nccl")}
+                self._tell("armed")
+            elif message.get("push") == "made":
+                self.hello["made"] = message.get("made")
                 self._tell("armed")
             future = self._answers.pop(message.get("id", -1), None)
             if future is not None and not future.done():
@@ -137,6 +172,7 @@ class Hook:
                 nccl.get("debug"),
                 nccl.get("live"),
                 nccl.get("version"),
+                made_of(self.hello.get("made")),
             )
         )
 
@@ -187,15 +223,19 @@ class Hook:
         return steps
 
     async def stacks(self) -> str:
-        """Python stacks; through faulthandler's signal when the hook's thread cannot run. Raises HookError."""
+        """Python stacks as the hook tells them. Raises HookError."""
         try:
             return str((await self.ask("stacks", 2.0))["text"])
         except HookError as error:
-            if self.stacks_file is None or self.pid is None or not self.hello:
-                raise
-            if not self.hello.get("faulthandler"):
+            if self.up and self.hello and not self.hello.get("faulthandler"):
                 raise HookError(f"{error}, and its script has taken SIGUSR2 for itself") from None
-        return await self._stacks_by_signal(self.stacks_file, self.pid)
+            raise
+
+    def may_signal(self) -> bool:
+        """Whether SIGUSR2 to the hook's thread would write the stacks: its hook is connected, and the script has no
+        handler of its own.
+        """
+        return self.up and self.stacks_file is not None and bool(self.hello.get("faulthandler"))
 
     async def pulse(self, seconds: float, **fields: Any) -> dict[str, Any]:
         """What the rank is doing. Who still owes the answer before is not asked again: it would answer them all.
@@ -212,27 +252,24 @@ class Hook:
         return {} if "error" in answer else answer  # an older hook: it lives
 
     async def stacks_by_signal(self) -> str:
-        """Python stacks through faulthandler's signal, whoever holds the interpreter; "" where that is not safe.
+        """Python stacks through faulthandler's signal, whoever holds the interpreter. Raises HookError.
 
-        Without its handler the signal would end the process, so only one whose hook is connected is asked. It cuts a
-        sleep of C's short. Raises HookError when nothing is written.
+        It goes to the hook's own thread: a signal to the process would cut a sleep, a select or a poll of the script's
+        short. Where the script has a handler of its own, or the interpreter shuts down, none is sent.
         """
-        if (
-            not self.up
-            or self.stacks_file is None
-            or self.pid is None
-            or not self.hello.get("faulthandler")
-        ):
-            return ""
-        return await self._stacks_by_signal(self.stacks_file, self.pid)
-
-    async def _stacks_by_signal(self, file: Path, pid: int) -> str:
+        file, pid, thread = self.stacks_file, self.pid, self.hello.get("thread")
+        if not self.may_signal() or file is None or pid is None:
+            raise HookError(f"rank {self.rank} cannot be asked by SIGUSR2")
         if state_of(pid) in ("T", "t"):
             raise HookError(f"rank {self.rank} (pid {pid}) is stopped, and answers nothing until SIGCONT")
         if not catches(pid, signal.SIGUSR2):  # its interpreter shuts down, or its script changed that
             raise HookError(f"rank {self.rank} (pid {pid}) takes SIGUSR2 no more")
         before = file.stat().st_size if file.exists() else 0
-        send_signal(pid, signal.SIGUSR2)
+        if not isinstance(thread, int) or not send_to_thread(pid, thread, signal.SIGUSR2):
+            raise HookError(
+                f"rank {self.rank} (pid {pid}) has no thread of the hook's to be asked by SIGUSR2"
+            )
+        self.signals += 1
         size = before
         for _ in range(20):
             await asyncio.sleep(0.1)
@@ -241,6 +278,14 @@ class Hook:
                 return file.read_bytes()[before:].decode("utf-8", "replace")
             size = now
         raise HookError(f"rank {self.rank} (pid {pid}) answered neither its hook nor SIGUSR2")
+
+
+def made_of(told: object) -> Wrapped | None:
+    """What a hook tells of how a model was wrapped; None where that is nothing that can be read."""
+    try:
+        return None if told is None else msgspec.convert(told, Wrapped, strict=False)
+    except msgspec.ValidationError:
+        return None
 
 
 class Hooks:
@@ -300,3 +345,249 @@ class Hooks:
         return {
             rank: steps for rank, hook in self.by_rank.items() if (steps := hook.take_steps()) is not None
         }
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What ranks really have of some variables: as their interpreters see them, or as the kernel was told.
+
+
+HOOK_SECONDS = 1.5
+"""How long the answer to a restart waits for the hooks of all ranks; a rank is read from outside else."""
+_OURS = str(Path(__file__).resolve().parent.parent / "inrank")
+_LISTS = ("PATH", "PYTHONPATH")
+"""Variables in front of whose value the runner puts folders of distui's."""
+
+
+class Seen(NamedTuple):
+    """What ranks have of some variables."""
+
+    of_rank: dict[int, dict[str, str | None]]
+    source: str
+    """"hook" where every rank's interpreter said so, else "process"."""
+
+
+async def seen(agent: Agent, names: tuple[str, ...]) -> Seen:
+    """Ask every running rank of this node, from inside where its hook answers."""
+    running = {number: rank.pid for number, rank in agent.state.ranks.items() if rank.pid is not None}
+    if agent.plan.hook and agent.plan.launcher == "torchrun":
+        await agent.until(lambda: all(rank.hook for rank in agent.state.ranks.values()), HOOK_SECONDS)
+    inside = await asyncio.gather(*(_inside(agent, rank, names) for rank in running))
+    found: dict[int, dict[str, str | None]] = {}
+    for (rank, pid), env in zip(running.items(), inside, strict=True):
+        outside = env if env is not None else environ_of(pid)
+        if outside:  # else it is gone already
+            found[rank] = {name: _without_ours(name, outside.get(name)) for name in names}
+    source = "hook" if found and all(env is not None for env in inside) else "process"
+    return Seen(found, source)
+
+
+async def _inside(agent: Agent, rank: int, names: tuple[str, ...]) -> dict[str, str | None] | None:
+    hook = agent.hooks.by_rank.get(rank)
+    if hook is None or not hook.up:
+        return None
+    try:
+        answer = await hook.ask("environ", HOOK_SECONDS, names=names)
+        return {str(name): value for name, value in answer["env"].items()}
+    except (HookError, LookupError, AttributeError):
+        return None
+
+
+def _without_ours(name: str, value: str | None) -> str | None:
+    """A value without the folders of distui's in front of it; None where nothing is left."""
+    if name not in _LISTS or value is None or _OURS not in value:
+        return value
+    rest = os.pathsep.join(one for one in value.split(os.pathsep) if not one.startswith(_OURS))
+    return rest or None
+
+
+def same(name: str, has: str | None, asked: str | None) -> bool:
+    """Whether a rank has what was asked for; where only folders of distui's are left, an empty list is none."""
+    return has == asked or (name in _LISTS and not has and not asked)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What the agent remembers of its run's environment, and what a new runner gets of it.
+
+
+def _said(name: str, value: str | None) -> str:
+    return f"no {name}" if value is None else f"{name}={value}"
+
+
+MISSING = "secrets-missing"
+NOT_KEPT = "environment-lost"
+RESTORED = "environment-restored"
+DIFFERS = "environment-differs"
+
+
+class Environment:
+    """The launch's environment, the changes that the journal tells of, and secrets in memory."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._launch = environment.read(agent.run_dir)
+        names = frozenset() if self._launch is None else self._launch.hidden
+        self._secrets = {name: os.environ.pop(name) for name in names if name in os.environ}
+        self._words = os.environ.pop(SECRET_WORDS, "")
+        """Of the command, what plan.json leaves out."""
+        self._before: dict[str, str] = {}
+        """Secrets as they were before the newest change."""
+        self._missing: set[str] = set()
+        self._noted = asyncio.Event()
+        self._noted.set()
+        self.restored, self.why_restored = 0, ""
+        """Newest attempt that could not be started with its changes, and the sentence about it."""
+
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[None]:
+        """While a runner is asked to take changes: what it reports meanwhile came after them, and is heard then."""
+        self._noted.clear()
+        try:
+            yield
+        finally:
+            self._noted.set()
+
+    async def noted(self) -> None:
+        """Wait until no change is on its way to the runner."""
+        await self._noted.wait()
+
+    def recall(self) -> None:
+        """After an agent's death: processes of the run that live have what no file holds."""
+        living = marked(self._agent.entry.record.run)
+        by_age = sorted(living.values(), key=lambda env: int(env.get("DISTUI_ATTEMPT") or 0))
+        self._words = self._words or next((env[SECRET_WORDS] for env in by_age if SECRET_WORDS in env), "")
+        names = {name for name, value in self._agent.state.changes.items() if value == MASK}
+        if self._launch is not None:
+            self._secrets |= environment.remembered(names | self._launch.hidden, *by_age)
+        elif self._agent.supervision.runner is not None:
+            self._adopt(environ_of(self._agent.supervision.runner.who.pid))
+
+    def _adopt(self, runners: Mapping[str, str]) -> None:
+        """A run of a version that kept no such file: its runner still has what it was started with."""
+        if runners:
+            self._launch = Kept(environment.of_launch(runners, {}), frozenset())
+            environment.write(self._agent.run_dir, self._launch.values)
+            self._secrets |= environment.hidden(self._launch.values)
+
+    def note(self, changes: Mapping[str, str | None], shown: Mapping[str, str | None]) -> None:
+        """The runner has taken changes: they are journaled as they may be shown, and secrets among them remembered."""
+        if not changes:
+            return
+        self._agent.emit(EnvironmentChanged(dict(shown)))
+        self._before = dict(self._secrets)
+        self._secrets |= {
+            name: value
+            for name, value in changes.items()
+            if value is not None and environment.is_hidden(name, value)
+        }
+
+    def heard(self, event: EnvironmentRestored) -> None:
+        """The newest change was taken back."""
+        agent, self._secrets = self._agent, dict(self._before)
+        self.restored, self.why_restored = event.attempt, event.text
+        remedy = "restart with values that Linux can give to a program"
+        agent.emit(FindingRaised(Finding(RESTORED, "warn", event.text, node=agent.node, remedy=remedy)))
+
+    def begun(self, event: AttemptStarted, first: bool) -> AttemptStarted:
+        """An attempt began, with what it changed; a new runner's `first` has brought what was asked for before."""
+        pending = self._agent.state.pending if first else {}
+        return structs.replace(event, env_diff={**pending, **event.env_diff})
+
+    async def compare(self, changes: Mapping[str, str | None]) -> list[Clause]:
+        """What the ranks really have of changes, journaled; a sentence for each of them that has something else."""
+        agent = self._agent
+        self.clear_missing_of(changes)
+        if not changes:
+            return []
+        reported = await seen(agent, tuple(changes))
+        differs: dict[int, dict[str, str | None]] = {}
+        for rank, env in reported.of_rank.items():
+            wrong = {name: env[name] for name in changes if not same(name, env[name], changes[name])}
+            if wrong:
+                differs[rank] = wrong
+        good = [rank for rank in reported.of_rank if rank not in differs]
+        agent.emit(
+            EnvironmentReported(
+                agent.state.attempt,
+                tuple(sorted(reported.of_rank)),
+                {name: environment.shown(name, value) for name, value in changes.items()} if good else {},
+                {
+                    str(rank): {name: environment.shown(name, value) for name, value in env.items()}
+                    for rank, env in differs.items()
+                },
+                reported.source,
+            )
+        )
+        return self._tell_differs(differs, changes)
+
+    def _tell_differs(
+        self, differs: Mapping[int, Mapping[str, str | None]], changes: Mapping[str, str | None]
+    ) -> list[Clause]:
+        """A clause a variable, also as a finding; a finding that is no longer true is cleared."""
+        agent, texts = self._agent, list[Clause]()
+        for name in sorted({name for env in differs.values() for name in env}):
+            ranks = tuple(rank for rank, env in differs.items() if name in env)
+            has, asked = (
+                environment.shown(name, differs[ranks[0]][name]),
+                environment.shown(name, changes[name]),
+            )
+            wrong = f"{{ranks}}: {_said(name, has)}, not {_said(name, asked)} as was asked for"
+            texts.append(Clause(wrong, ranks))
+        if texts:
+            remedy = "what starts the script, or a sitecustomize of yours, sets it: change it there"
+            finding = Finding(DIFFERS, "warn", sentence(texts), node=agent.node, remedy=remedy)
+            agent.emit(FindingRaised(finding))
+        elif (DIFFERS, None, agent.node) in agent.state.findings:
+            agent.emit(FindingCleared(DIFFERS, node=agent.node))
+        return texts
+
+    def clear_missing_of(self, changes: Mapping[str, str | None]) -> None:
+        """Secrets that were missing may have come with a restart."""
+        self._missing -= changes.keys()
+        if not self._missing:
+            self.clear_missing()
+
+    def for_runner(self) -> dict[str, str]:
+        """What a new runner starts with; what cannot be restored of it is told first."""
+        agent = self._agent
+        launch = self._launch
+        if launch is None:
+            text = f"{environment.FILE} in the run directory is missing or damaged: ranks start without what the "
+            text += "launch's shell gave them"
+            remedy = f"`distui stop {agent.entry.record.name}` and launch again where that matters"
+            agent.emit(FindingRaised(Finding(NOT_KEPT, "warn", text, node=agent.node, remedy=remedy)))
+            launch = Kept(environment.of_launch(os.environ, agent.plan.env), frozenset())
+        started = environment.of_runner(launch, agent.plan.env, agent.state.changes, self._secrets)
+        self._tell_missing(started)
+        words = {SECRET_WORDS: self._words} if self._words else {}
+        return {**started.env, **words, "DISTUI_SOCKETS": agent.stem}
+
+    def forgotten(self) -> str:
+        """Why no new runner can start: the command has secrets that nobody remembers; "" where it can."""
+        plan: Plan = revealed(self._agent.plan, {SECRET_WORDS: self._words})
+        if not unknown_words(plan):
+            return ""
+        verb = f"distui launch {plan.preset}" if plan.preset else "distui exec"
+        return (
+            "the command has a secret among its arguments, which is never written down, and no process of the run is "
+            f"left that remembers it: launch anew with its value in place of {MASK}, as in "
+            f"`{verb} -- {shlex.join(plan.command)}`"
+        )
+
+    def _tell_missing(self, started: Started) -> None:
+        agent = self._agent
+        names = started.missing
+        self._missing = set(names)
+        if names:
+            them = "it" if len(names) == 1 else "them"
+            text = f"ranks start without {', '.join(names)}: secrets are never written down, and no process of the run "
+            text += f"is left that remembers {them}"
+            words = " ".join(f"--env-from-shell {name}" for name in names)
+            remedy = f"`distui restart {agent.entry.record.name} {words}` in a shell that has {them}"
+            agent.emit(FindingRaised(Finding(MISSING, "warn", text, node=agent.node, remedy=remedy)))
+        else:
+            self.clear_missing()
+
+    def clear_missing(self) -> None:
+        """Every secret is there, or no longer wanted."""
+        if (MISSING, None, self._agent.node) in self._agent.state.findings:
+            self._agent.emit(FindingCleared(MISSING, node=self._agent.node))

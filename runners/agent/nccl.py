@@ -1,4 +1,4 @@
-"""The NCCL_DEBUG switch: live where the ranks' NCCL can, for the next attempt where it cannot."""
+"""NCCL on this node: the NCCL_DEBUG switch, live or for the next attempt, and NCCL's RAS port."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...presets.nccl import DEFAULT_SUBSYS, NcclError, parse_level, parse_subsys
-from ..model import FindingCleared, NcclChanged, SetNccl
-from ..state import Attempt
-from .flood import FLOOD_ID
+from ..diagnosis import ras
+from ..model import Clause, Finding, FindingCleared, FindingRaised, NcclChanged, Pulse, RankPhase, SetNccl
+from ..state import Attempt, RunState
 from .hooks import HookError
+from .nccl_logs import FLOOD_ID
 
 if TYPE_CHECKING:
     from .agent import Agent
+
+# -----------------------------------------------------------------------------------------------------------
+# The NCCL_DEBUG switch: live where the ranks' NCCL can, for the next attempt where it cannot.
+
 
 STANDARD = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": DEFAULT_SUBSYS}
 """What holds where neither the plan nor a restart says anything else."""
@@ -23,6 +28,7 @@ STANDARD = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": DEFAULT_SUBSYS}
 C10D = {"INFO": "INFO", "TRACE": "DETAIL"}
 """c10d's level for one of NCCL's; OFF for the others."""
 
+UNUSED = "NCCL is not in use (gloo)"
 Answers = dict[int, dict[str, Any]]
 
 
@@ -32,6 +38,11 @@ def standing(plan: Mapping[str, str], attempts: Sequence[Attempt]) -> dict[str, 
     for attempt in attempts:
         env |= {name: attempt.env_diff[name] or STANDARD[name] for name in env if name in attempt.env_diff}
     return env
+
+
+def unused(backend: str, planned: str | None) -> bool:
+    """Whether ranks of that backend, as torch names it ("gloo", "cpu:gloo,cuda:nccl"; "": unknown), use no NCCL."""
+    return backend not in ("", "nccl") and (planned == "gloo" or "nccl" not in backend)
 
 
 class NcclSwitch:
@@ -47,8 +58,8 @@ class NcclSwitch:
         if last is not None and last.until is not None:
             self._go_back_after(max(0.0, last.until - time.time()), last.ranks)
 
-    async def switch(self, command: SetNccl) -> str:
-        """Do it and say in one sentence what came of it. Raises Refused or HookError."""
+    async def switch(self, command: SetNccl) -> Sequence[Clause]:
+        """Do it; what came of it. Raises Refused or HookError."""
         from .commands import Refused
 
         try:
@@ -65,8 +76,7 @@ class NcclSwitch:
         answers, silent = await self._ask(command.ranks, "nccl", env=env, lasting=lasting)
         if lasting and not command.ranks:
             await self._agent.commands.set_for_next(env)
-        text = await self._conclude(command, level, answers)
-        return "; ".join([text, *silent])
+        return [await self._conclude(command, level, answers), *map(Clause, silent)]
 
     async def lower(self, why: str) -> tuple[bool, str]:
         """Take a level back that somebody set while the run was going; whether it was, and a sentence that says so."""
@@ -96,7 +106,7 @@ class NcclSwitch:
         agent.emit(NcclChanged(env["NCCL_DEBUG"], "", ranks, True, text, None))
         return True, text
 
-    async def _restart(self, command: SetNccl, env: dict[str, str]) -> str:
+    async def _restart(self, command: SetNccl, env: dict[str, str]) -> Sequence[Clause]:
         """Through the environment, which is one for all ranks; a limited level is none for later attempts."""
         before = standing(self._agent.plan.env, self._agent.state.attempts)
         done = await self._agent.commands.restart(env)
@@ -108,36 +118,43 @@ class NcclSwitch:
         self._go_back_after(command.seconds, tuple(state.ranks), before)
         return done
 
-    async def _conclude(self, command: SetNccl, level: str, answers: Answers) -> str:
+    async def _conclude(self, command: SetNccl, level: str, answers: Answers) -> Clause:
         """Say what the ranks answered, and act on it where NCCL is not in use. Raises Refused."""
-        from .commands import Refused, name_ranks
+        from .commands import Refused
 
         ranks = tuple(rank for rank, answer in answers.items() if answer.get("changed"))
         answer = next(iter(answers.values()))
         backend = answer.get("backend") or ""
         lasts = command.seconds is None and not command.ranks
         kept = f"{level} is set for the next start; " if lasts else ""
-        if ranks:
+        if unused(
+            backend, self._agent.plan.backend
+        ):  # though a CUDA build of torch has NCCL, and that obeys
+            ranks, clause = tuple(answers), Clause(await self._gloo(command, level, tuple(answers)))
+        elif ranks:
             subsys = f" {parse_subsys(command.subsys)}" if command.subsys else ""
-            text = f"NCCL_DEBUG={level}{subsys} live on {name_ranks(ranks)}{_span(command)}"
+            clause = Clause(f"NCCL_DEBUG={level}{subsys} live on {{ranks}}{_span(command)}", ranks)
         elif answer.get("loaded"):
             raise Refused(
                 f"NCCL {answer.get('version') or 'here'} cannot change NCCL_DEBUG live (2.24 or newer can): "
                 f"{kept}add --restart to restart now"
             )
-        elif "nccl" in backend and self._agent.plan.backend != "gloo":
+        elif backend:
             raise Refused(
                 "NCCL is built into this torch, where NCCL_DEBUG cannot be changed live: "
                 f"{kept}add --restart to restart now"
             )
-        elif backend or self._agent.plan.backend == "gloo":
-            ranks, text = tuple(answers), await self._gloo(command, level, tuple(answers))
+        elif self._agent.plan.backend == "gloo":
+            ranks, clause = tuple(answers), Clause(await self._gloo(command, level, tuple(answers)))
         else:
             ranks = tuple(answers)
-            text = f"NCCL is not loaded yet: NCCL_DEBUG={level} is set, and counts from its first use"
-        self._tell(command, level, ranks, bool(answer.get("changed")), text)
+            clause = Clause(
+                f"NCCL is not loaded yet: NCCL_DEBUG={level} is set, and counts from its first use"
+            )
+        acts = bool(answer.get("changed")) and not unused(backend, self._agent.plan.backend)
+        self._tell(command, level, ranks, acts, clause.words())
         self._go_back_after(command.seconds, ranks)
-        return text
+        return clause
 
     async def _gloo(self, command: SetNccl, level: str, ranks: tuple[int, ...]) -> str:
         """NCCL is not in use; c10d's own logging can be changed live instead."""
@@ -149,7 +166,7 @@ class NcclSwitch:
         changed = next((str(one["text"]) for one in said if isinstance(one, dict) and one.get("text")), "")
         parts = [f"NCCL_DEBUG={level} is set for the next start"] if lasting and not command.ranks else []
         parts += [f"live: {changed}{_span(command)}"] if changed else []
-        return "NCCL is not in use (gloo): " + ("; ".join(parts) or "nothing was changed")
+        return f"{UNUSED}: " + ("; ".join(parts) or "nothing was changed")
 
     async def _ask(self, ranks: tuple[int, ...], op: str, **fields: Any) -> tuple[Answers, list[str]]:
         """The ranks' answers, and a text for each that gave none. Raises Refused or HookError."""
@@ -203,3 +220,166 @@ def _same(last: NcclChanged, env: Mapping[str, str]) -> bool:
 
 def _span(command: SetNccl) -> str:
     return "" if command.seconds is None else f" for {command.seconds:g} s"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Asks NCCL's RAS, rarely and only where it is safe; what it says is a hint beside the detectors' own evidence.
+
+
+EVERY_S = 10.0
+"""Between two questions, at least."""
+WAITS_S = 10.0
+"""A rank has waited so long in a collective before RAS is asked at all."""
+LIMIT_S = 8.0
+LARGEST = 8 << 20
+ID = "nccl-ras"
+
+
+def refusal(state: RunState, always: bool, now: float) -> str:
+    """Why RAS is not to be asked now; "" when it may be. Pure.
+
+    Asking during an init, or NCCL before 2.28, has crashed ranks (NVIDIA/nccl #1669, #1718, #1996, #2346).
+    `always`: the user has set NCCL_RAS_ENABLE=1, and wants it also of 2.24 to 2.27.
+    """
+    ranks = state.ranks
+    if not ranks or any(rank.phase is not RankPhase.RUNNING for rank in ranks.values()):
+        return "not every rank runs"
+    versions = {ras.parse_version(rank.nccl_version or "") for rank in ranks.values()}
+    oldest = min((version for version in versions if version is not None), default=None)
+    if oldest is None or None in versions:
+        return "the version of NCCL is not known on every rank"
+    if oldest < (2, 24, 0):
+        return "NCCL has RAS from 2.24 on"
+    if oldest < ras.TRUSTED_SINCE and not always:
+        return "RAS of NCCL 2.24 to 2.27 has crashed jobs that asked it; --nccl RAS_ENABLE=1 has it asked"
+    pulses = {number: rank.pulse for number, rank in ranks.items()}
+    if not _all_joined(
+        {number: pulse for number, pulse in pulses.items() if pulse is not None}, len(ranks)
+    ):
+        return "not every rank has finished a first collective"
+    if not any(_waits(pulse, now) for pulse in pulses.values()):
+        return "no rank waits"
+    return ""
+
+
+def _all_joined(pulses: Mapping[int, Pulse], ranks: int) -> bool:
+    """Whether every rank has ended a collective, and none is in the first one of a group: which makes communicators."""
+    ended = [pulse for pulse in pulses.values() if any(group.completed > 0 for group in pulse.groups)]
+    making = [pulse for pulse in pulses.values() if any(one.seq <= 1 for one in pulse.active)]
+    return len(ended) == ranks and not making
+
+
+def _waits(pulse: Pulse | None, now: float) -> bool:
+    return pulse is not None and any(one.created and now - one.created > WAITS_S for one in pulse.active)
+
+
+async def ask(port: int, as_json: bool, hosts: tuple[str, ...] = ("::1", "127.0.0.1")) -> ras.Report:
+    """One report of all communicators that the process behind `port` knows. Raises OSError, TimeoutError, RasError."""
+    problem: OSError = OSError("nobody listens")
+    for host in hosts:
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                reader, writer = await asyncio.open_connection(host, port)
+        except OSError as error:
+            problem = error
+            continue
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                return ras.parse(await _converse(reader, writer, as_json))
+        finally:
+            writer.close()
+    raise problem
+
+
+async def _converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, as_json: bool) -> str:
+    said = ["CLIENT PROTOCOL 2", "TIMEOUT 5", *(["SET FORMAT json"] if as_json else [])]
+    for line in said:
+        writer.write(line.encode() + b"\n")
+        try:
+            answer = (await reader.readline()).decode("utf-8", "replace").strip()
+        except ValueError:
+            raise ras.RasError("RAS sends a line without an end") from None
+        if not answer.startswith(("SERVER PROTOCOL", "OK")):
+            raise ras.RasError(f"RAS answered {answer[:80]!r} to {line}")
+    writer.write(b"VERBOSE STATUS\n")
+    parts, size = [], 0
+    while block := await reader.read(1 << 16):
+        parts.append(block)
+        size += len(block)
+        if size > LARGEST:
+            raise ras.RasError("RAS sends without an end")
+    return b"".join(parts).decode("utf-8", "replace")
+
+
+class RasWatch:
+    """Asks while ranks wait, and tells what did not move between two answers. Only the head's agent has one."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._before: ras.Report | None = None
+        self._told: Finding | None = None
+        address = agent.plan.env.get("NCCL_RAS_ADDR", "")
+        self._port = int(address.rpartition(":")[2]) if address.rpartition(":")[2].isdigit() else None
+        self._always = agent.plan.env.get("NCCL_RAS_ENABLE") == "1"
+        self._off = self._port is None or agent.plan.env.get("NCCL_RAS_ENABLE") == "0"
+
+    async def run(self) -> None:
+        """For as long as the run lives; cancel to stop."""
+        while not self._off:
+            await asyncio.sleep(EVERY_S)
+            if refusal(self._agent.state, self._always, time.time()):
+                self._before = None
+                self._tell(None)
+            else:
+                await self._ask()
+
+    async def _ask(self) -> None:
+        assert self._port is not None
+        oldest = min(
+            ras.parse_version(rank.nccl_version or "") or (0, 0, 0)
+            for rank in self._agent.state.ranks.values()
+        )
+        try:
+            now = await ask(self._port, oldest >= ras.JSON_SINCE)
+        except (OSError, TimeoutError, ras.RasError):
+            return  # it is a hint: without an answer nothing is said
+        before, self._before = self._before, now
+        self._tell(judge(before, now, self._agent.node) if before is not None else None)
+
+    def _tell(self, finding: Finding | None) -> None:
+        if finding is None and self._told is not None:
+            self._agent.emit(FindingCleared(ID, node=self._agent.node))
+        elif finding is not None and finding != self._told:
+            self._agent.emit(FindingRaised(finding))
+        self._told = finding
+
+
+def judge(before: ras.Report, now: ras.Report, node: int) -> Finding | None:
+    """What two reports say together; None where nothing is wrong. Pure."""
+    evidence = [
+        f"{_named(one.ranks)} launched {one.operation} {one.count} times, most ranks {one.most} times, and nothing "
+        f"moved between two reports (communicator {one.communicator})"
+        for one in ras.stuck(before, now)
+    ]
+    gone = [one for one in ras.missing(now) if one in ras.missing(before)]
+    for one in gone:
+        state = "is taken for dead" if one.dead else "does not answer"
+        where = " ".join(part for part in (f"pid {one.pid}" if one.pid else "", one.host) if part)
+        evidence.append(f"rank {one.rank}{f' ({where})' if where else ''} {state}")
+    if not evidence:
+        return None
+    ranks = {rank for one in ras.stuck(before, now) for rank in one.ranks} | {one.rank for one in gone}
+    return Finding(
+        ID,
+        "info",
+        f"NCCL's RAS names {_named(tuple(sorted(ranks)))} as behind or silent",
+        role="hint",
+        ranks=tuple(sorted(ranks)),
+        node=node,
+        remedy="a hint, no proof: RAS counts launches and knows nothing of Send and Recv; look at these stacks",
+        evidence=tuple(evidence),
+    )
+
+
+def _named(ranks: tuple[int, ...]) -> str:
+    return f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}"

@@ -1,28 +1,370 @@
-"""Reads what NCCL and torch write into the ranks' logs while they write it: findings, and statements for the screen."""
+"""Reads NCCL's logs as they grow, and takes a debug level back before it fills the disk."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Raw, structs
 
-from ..diagnosis import bugs, live
+from ...presets.nccl import FLOOD_BYTES, disk_reserve
+from ..diagnosis import live, rules
 from ..diagnosis.facts import Facts
+from ..diagnosis.lines import LONGEST, decoded
 from ..diagnosis.reading import Reading
 from ..diagnosis.rules import book
-from ..diagnosis.verdict import Finding as Said
+from ..diagnosis.verdict import LogFinding as Said
 from ..diagnosis.verdict import finding_of, fired
-from ..logs.files import attempt_dir
+from ..logs.files import LogError, LogFile, attempt_dir, opened, parse_file_id
 from ..model import Finding, FindingCleared, FindingRaised, NcclTick
-from .flood import Guard
-from .tails import Tails
 
 if TYPE_CHECKING:
     from .agent import Agent
+
+# -----------------------------------------------------------------------------------------------------------
+# A level of NCCL_DEBUG that writes too much is taken back before it fills the disk.
+# Only what somebody set while the run was going is taken back; where the launch itself asks for it, or NCCL
+# cannot be
+# told while it runs, a finding says so and nothing is changed.
+
+
+FLOOD_ID = "nccl-flood"
+RATE_EVERY_S = 1.0
+WINDOW_S = 3.0
+"""Over which a rate is taken."""
+LEAST_S = 1.8
+"""Less time than this makes no rate."""
+GROWS = 1_000_000.0
+"""Bytes a second below which the logs do not fill a disk."""
+QUIET_S = 10.0
+"""Between two times that something is done: what was lowered needs a moment to show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flood:
+    """Too much is written."""
+
+    rate: float
+    """Bytes a second."""
+    free: int | None = None
+    """Bytes left on the disk, where that is the reason."""
+
+    @property
+    def text(self) -> str:
+        """Half a sentence."""
+        rate = f"NCCL's logs on this node grow by {self.rate / 1e6:.3g} MB/s"
+        return rate if self.free is None else f"{rate}, and {self.free / 2**30:.1f} GiB are free"
+
+
+class Flow:
+    """How fast some files grow together."""
+
+    def __init__(self, most: float) -> None:
+        self._most = most
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def look(self, now: float, size: int, free: int | None, total: int | None) -> Flood | None:
+        """Bytes of all files at a monotonic time, free and whole bytes of the disk; a Flood where it is one."""
+        if self._seen and size < self._seen[-1][1]:
+            self._seen.clear()
+        self._seen.append((now, size))
+        while now - self._seen[0][0] > WINDOW_S:
+            self._seen.popleft()
+        then, before = self._seen[0]
+        if now - then < LEAST_S:
+            return None
+        rate = (size - before) / (now - then)
+        if rate > self._most:
+            return Flood(rate)
+        if free is not None and total and rate > GROWS and free < disk_reserve(total):
+            return Flood(rate, free)
+        return None
+
+
+class Guard:
+    """Looks at the files of this node's ranks once a second."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._most = limit()
+        self._flow, self._attempt = Flow(self._most), 0
+        self._quiet_until = float("-inf")
+
+    async def run(self) -> None:
+        """Look for as long as the run lives; cancel to stop."""
+        while True:
+            await asyncio.sleep(RATE_EVERY_S)
+            flood = self.look(time.monotonic())
+            if flood is not None:
+                self._quiet_until = time.monotonic() + QUIET_S
+                await self._act(flood)
+
+    def look(self, now: float) -> Flood | None:
+        """One look; None also shortly after something was done."""
+        state = self._agent.state
+        if state.attempt != self._attempt:
+            self._flow, self._attempt = Flow(self._most), state.attempt
+        size = written(self._agent.run_dir / attempt_dir(self._agent.node, self._attempt))
+        if not size:
+            return None
+        found = self._flow.look(now, size, *_disk(self._agent.run_dir))
+        return None if now < self._quiet_until else found
+
+    async def _act(self, flood: Flood) -> None:
+        """Take the level back, and say so; else say why that cannot be."""
+        done, text = await self._agent.commands.nccl.lower(flood.text)
+        limits = f"at most {self._most / 1e6:g} MB/s, and 5 % and 2 GiB of the disk are to stay free"
+        remedy = (
+            "take the level for some seconds (--for 10), on one rank (--rank 0), or with fewer subsystems"
+            if done
+            else "restart with NCCL_DEBUG=WARN, or with fewer subsystems in NCCL_DEBUG_SUBSYS"
+        )
+        role = "fact" if done else "cause"
+        evidence = (f"{flood.text}: {limits}",)
+        node = self._agent.node
+        one = Finding(FLOOD_ID, "warn", text, role, None, node, remedy, evidence, since=time.time())
+        known = self._agent.state.findings.get((FLOOD_ID, None, node))
+        if known is None or known.text != text:
+            self._agent.emit(FindingRaised(one))
+
+
+def written(folder: Path) -> int:
+    """Bytes of NCCL's own files in the folder of an attempt; 0 where there is none."""
+    size = 0
+    try:
+        with os.scandir(folder) as found:
+            for entry in found:
+                if entry.name.endswith(".nccl"):
+                    size += entry.stat(follow_symlinks=False).st_size
+    except OSError:
+        return size
+    return size
+
+
+def limit() -> float:
+    """Bytes a second of a node that are a flood; DISTUI_FLOOD_MB in the agent's environment is another number of MB."""
+    try:
+        return float(os.environ["DISTUI_FLOOD_MB"]) * 1e6
+    except (KeyError, ValueError):
+        return FLOOD_BYTES
+
+
+def _disk(path: Path) -> tuple[int | None, int | None]:
+    """Free and whole bytes where the run directory is; None where that is not known."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None, None
+    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The log files of one attempt on this node, read as they grow, into one Reading.
+
+
+BLOCK = 64 << 10
+"""Bytes that are looked at in one go: some milliseconds."""
+TURN, WHOLE = 4 << 20, 16 << 20
+"""Most bytes of one file in one turn, where there are many; and of a few files together."""
+BEHIND = 64 << 20
+"""With more than this left to read, only the newest part is read whole."""
+LAST = 16 << 20
+"""The same at the end of an attempt, which nobody wants to wait for."""
+NEWEST = 1 << 20
+"""Bytes of that part, of each file."""
+SKIPPED = 256 << 20
+"""Most bytes that are skipped in one turn."""
+LOUD = b" WARN "
+"""What is read also where the rest is skipped."""
+LOUD_LINES = 64
+"""Most such lines of one block."""
+
+
+class Tail:
+    """One file. Bytes behind the last whole line are kept until the line is."""
+
+    def __init__(self, run_dir: Path, file: LogFile, reading: Reading) -> None:
+        self.file, self.offset, self.size = file, 0, 0
+        self._run_dir, self._reading = run_dir, reading
+        self._rest, self._dropping = b"", False
+        self._again = False
+
+    @property
+    def left(self) -> int:
+        """Bytes that were written and not read yet."""
+        return max(0, self.size - self.offset)
+
+    def saw(self, size: int) -> None:
+        """It is so large now. A file that became smaller is read from its start."""
+        if size < self.offset:
+            self.offset, self._rest, self._dropping, self._again = 0, b"", False, True
+        self.size = size
+
+    def read(self, limit: int) -> Iterator[int]:
+        """Feed what is there, at most so many bytes, block by block; yields the bytes of each."""
+        end = min(self.size, self.offset + limit)
+        try:
+            with opened(self._run_dir, self.file.id) as descriptor:
+                while self.offset < end:
+                    block = os.pread(descriptor, min(BLOCK, end - self.offset), self.offset)
+                    if not block:
+                        break
+                    self.offset += len(block)
+                    self._take(block)
+                    yield len(block)
+        except (LogError, OSError):
+            self.offset = self.size  # taken away, or made unreadable: there is nothing more to know
+
+    def skip(self, limit: int) -> Iterator[int]:
+        """Pass over all but the newest part, at most so many bytes: lines are counted, warnings are read."""
+        end = min(self.size - NEWEST, self.offset + limit)
+        try:
+            with opened(self._run_dir, self.file.id) as descriptor:
+                while self.offset < end:
+                    block = os.pread(descriptor, min(16 * BLOCK, end - self.offset), self.offset)
+                    cut = block.rfind(b"\n") + 1 or len(block)
+                    if not block:
+                        break
+                    self.offset += cut
+                    self._pass(self._rest + block[:cut])
+                    self._rest = b""
+                    yield cut
+        except (LogError, OSError):
+            self.offset = self.size
+
+    def end(self) -> None:
+        """Nothing more is written: what is left is a line, too."""
+        if self._rest and not self._dropping:
+            self._feed(self._rest)
+        self._rest, self._dropping = b"", False
+
+    def _take(self, block: bytes) -> None:
+        if self._dropping:  # the rest of a line whose beginning is in `_rest`
+            if (at := block.find(b"\n")) < 0:
+                return
+            block, self._dropping = block[at:], False
+        whole, newline, tail = block.rpartition(b"\n")
+        if newline:
+            self._feed(self._rest + whole)
+            self._rest = tail
+        else:
+            self._rest += tail
+        if len(self._rest) > LONGEST:
+            bar = self._rest.rfind(b"\r")  # a progress bar that has no end of line
+            self._rest = self._rest[bar + 1 :] if bar >= 0 else self._rest
+            if len(self._rest) > LONGEST:
+                self._rest, self._dropping = self._rest[:LONGEST], True
+
+    def _pass(self, data: bytes) -> None:
+        """Lines that are not read, but for the loud ones."""
+        self._dropping = False
+        self._turn()
+        done, at = 0, data.find(LOUD)
+        for _ in range(LOUD_LINES):
+            if at < 0:
+                break
+            begin = data.rfind(b"\n", 0, at) + 1
+            end = data.find(b"\n", at)
+            end = len(data) if end < 0 else end
+            self._reading.skip(data.count(b"\n", done, begin))
+            self._reading.feed(decoded(data[begin:end]))
+            done = end + 1
+            at = data.find(LOUD, end)
+        self._reading.skip(data.count(b"\n", done))
+
+    def _feed(self, data: bytes) -> None:
+        self._turn()
+        self._reading.feed(decoded(data))
+
+    def _turn(self) -> None:
+        if self._again:
+            self._again = False
+            self._reading.leave()
+            self._reading.open(self.file.id, self.file.rank)
+        else:
+            self._reading.turn_to(self.file.id, self.file.rank)
+
+
+class Tails:
+    """All files of one attempt. One thread at a time may use it."""
+
+    def __init__(self, run_dir: Path, node: int, attempt: int) -> None:
+        self.attempt, self.reading = attempt, Reading()
+        self.sampled = False
+        """Whether parts were skipped."""
+        self._run_dir, self._prefix = run_dir, attempt_dir(node, attempt)
+        self._tails: dict[str, Tail] = {}
+        self._hurried = threading.Event()
+
+    @property
+    def left(self) -> int:
+        """Bytes that are not read yet, as far as was seen by `look`."""
+        return sum(tail.left for tail in self._tails.values())
+
+    def look(self) -> int:
+        """See which files there are and how large; bytes that are left to read."""
+        self._hurried.clear()
+        try:
+            with os.scandir(self._run_dir / self._prefix) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except OSError:
+            return 0
+        for entry in entries:
+            name = f"{self._prefix}/{entry.name}"
+            tail = self._tails.get(name)
+            if tail is None:
+                known = parse_file_id(name)
+                if known is None or known.source not in ("rank", "command"):
+                    continue
+                tail = self._tails[name] = Tail(self._run_dir, known, self.reading)
+            try:
+                tail.saw(entry.stat(follow_symlinks=False).st_size)
+            except OSError:
+                continue
+        return self.left
+
+    def turn(self, behind: int = BEHIND) -> Iterator[int]:
+        """Read what was seen, a part of each file; yields after every block. `behind`: bytes from which on to skip."""
+        left = self.left
+        if left > behind:
+            self.sampled = True
+            share = SKIPPED // len(self._tails)
+            for tail in self._tails.values():
+                if tail.left > 2 * NEWEST:
+                    yield from tail.skip(share)
+        grown = [tail for tail in self._tails.values() if tail.left]
+        for tail in grown:
+            yield from tail.read(max(TURN, WHOLE // len(grown)))
+
+    def drain(self, behind: int = BEHIND) -> None:
+        """A whole turn at once, for a thread; `hurry` ends it early."""
+        for _ in self.turn(behind):
+            if self._hurried.is_set():
+                return
+
+    def hurry(self) -> None:
+        """Whoever drains is to end with the block it reads. From any thread."""
+        self._hurried.set()
+
+    def end(self) -> None:
+        """Read all that is left, at most the newest part of what is too much, and last lines without an end."""
+        self.look()
+        while self.left:  # files do not grow here: nothing looks at them again
+            self.drain(LAST)
+        for tail in self._tails.values():
+            tail.end()
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Reads what NCCL and torch write into the ranks' logs while they write it: findings, and statements for the screen.
+
 
 EVERY_S = 2.0
 BUSY_S, BEHIND_S = 0.2, 0.02
@@ -159,7 +501,7 @@ class NcclLogs:
     def _failed(self, error: BaseException) -> None:
         """A bug in reading must not end the agent, and must be seen."""
         self._tails = None
-        found = bugs.told(error, "logs-unread", "the logs are read no further", self._agent.node)
+        found = rules.told(error, "logs-unread", "the logs are read no further", self._agent.node)
         self._agent.emit(FindingRaised(found))
 
     # ---- turns

@@ -3,30 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import re
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
-from ..telemetry.proc import read_once, read_stat
+from ..telemetry.proc import all_stats, children, is_own, read_once, read_stat
 
 MARKER = "DISTUI_RUN_ID"
+AGENTS = (b"distui.runners.agent", b"distui.runners.hub")
+"""The modules that serve a run, as their arguments name them."""
 _CAUGHT = re.compile(rb"^SigCgt:\s+([0-9a-f]+)", re.MULTILINE)
+_IGNORED = re.compile(rb"^SigIgn:\s+([0-9a-f]+)", re.MULTILINE)
+_BLOCKED = re.compile(rb"^SigBlk:\s+([0-9a-f]+)", re.MULTILINE)
 
 
 def environ_of(pid: int) -> dict[str, str]:
     """The environment a process was started with; {} when it is gone or not ours."""
     try:
-        raw = Path(f"/proc/{pid}/environ").read_bytes()
+        return _variables(Path(f"/proc/{pid}/environ").read_bytes())
     except OSError:
         return {}
+
+
+def _variables(raw: bytes) -> dict[str, str]:
     pairs = (entry.partition(b"=") for entry in raw.split(b"\0"))
     return {os.fsdecode(key): os.fsdecode(value) for key, _, value in pairs if key}
 
 
+def arguments_of(pid: int) -> list[bytes]:
+    """The words of a command line, and an empty one behind them; [] when the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
 def marked(run: str, keep: Iterable[int] = ()) -> dict[int, dict[str, str]]:
-    """Living processes that carry the marker of `run`, with their environment; without zombies and `keep`."""
+    """This user's living processes with the marker of `run`, and their environment; without zombies and `keep`."""
     needle = f"{MARKER}={run}".encode()
     found = {}
     spared = {os.getpid(), *keep}
@@ -37,9 +54,30 @@ def marked(run: str, keep: Iterable[int] = ()) -> dict[int, dict[str, str]]:
             raw = Path(f"/proc/{name}/environ").read_bytes()
         except OSError:
             continue
-        if needle in raw.split(b"\0"):
-            found[int(name)] = environ_of(int(name))
+        if needle in raw.split(b"\0") and is_own(int(name)):
+            found[int(name)] = _variables(raw)
     return found
+
+
+def unmarked(run: str) -> dict[int, int]:
+    """This user's descendants of the marked processes that have dropped or changed the marker: start ticks by pid.
+
+    Asked while their parents live: whoever has lost them is nobody's descendant any more. Who serves another run, which
+    a rank launched, is left out with all that it started.
+    """
+    known = marked(run)
+    stats = {stat.pid: stat for stat in all_stats()}
+    below = children({pid: stat.ppid for pid, stat in stats.items()})
+    unknown: dict[int, int] = {}
+    due = [*known]
+    while due:
+        for pid in below.pop(due.pop(), ()):
+            if any(module in arguments_of(pid) for module in AGENTS):
+                continue
+            due.append(pid)
+            if pid not in known and pid != os.getpid() and is_own(pid):
+                unknown[pid] = stats[pid].started
+    return unknown
 
 
 def state_of(pid: int) -> str | None:
@@ -48,10 +86,21 @@ def state_of(pid: int) -> str | None:
     return None if stat is None else stat.state
 
 
+def disposition(pid: int, number: int) -> str | None:
+    """What a process does with a signal now: "catches", "ignores", "blocks" or "default"; None when it is gone."""
+    data = read_once(f"/proc/{pid}/status")
+    if data is None:
+        return None
+    for word, found in (("catches", _CAUGHT), ("ignores", _IGNORED), ("blocks", _BLOCKED)):
+        mask = found.search(data)
+        if mask is not None and int(mask[1], 16) >> (number - 1) & 1:
+            return word
+    return "default"
+
+
 def catches(pid: int, number: int) -> bool:
     """Whether a process has a handler for a signal now: others may end it."""
-    caught = _CAUGHT.search(read_once(f"/proc/{pid}/status") or b"")
-    return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
+    return disposition(pid, number) == "catches"
 
 
 def send_signal(pid: int, number: int) -> bool:
@@ -61,6 +110,22 @@ def send_signal(pid: int, number: int) -> bool:
     except (ProcessLookupError, PermissionError):
         return False
     return True
+
+
+def send_to_thread(pid: int, thread: int, number: int) -> bool:
+    """Signal one thread of a process: calls of its other threads are not interrupted. False when that cannot be."""
+    try:
+        tgkill = ctypes.CDLL(None, use_errno=True).tgkill
+    except AttributeError:
+        return False
+    return int(tgkill(pid, thread, number)) == 0
+
+
+def resume(pids: Iterable[int]) -> None:
+    """Have those go on that somebody stopped: a stopped process obeys SIGTERM when it goes on, and not before."""
+    for pid in pids:
+        if state_of(pid) in ("T", "t"):
+            send_signal(pid, signal.SIGCONT)
 
 
 async def gone(pid: int, seconds: float) -> bool:
@@ -88,16 +153,31 @@ async def sweep(
     *,
     keep: Iterable[int] = (),
     wanted: Callable[[dict[str, str]], bool] = lambda env: True,
+    also: Mapping[int, int] = MappingProxyType({}),
     grace_s: float = 2.0,
 ) -> list[str]:
-    """End every marked process: TERM, `grace_s`, KILL. What would not end is returned, a text each."""
+    """End every marked process: TERM, `grace_s`, KILL. What would not end is returned, a text each.
+
+    `also`: further processes, as `unmarked` gave them.
+    """
     kept = tuple(keep)
+
+    def living() -> list[int]:
+        pids = [pid for pid, env in marked(run, kept).items() if wanted(env)]
+        pids += [pid for pid, started in also.items() if _started(pid) == started]
+        return [pid for pid in dict.fromkeys(pids) if state_of(pid) not in (None, "Z")]
+
     for number, patience in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 3.0)):
-        found = [pid for pid, env in marked(run, kept).items() if wanted(env) and state_of(pid) != "Z"]
+        found = living()
         if not found:
             return []
         for pid in found:
             send_signal(pid, number)
+        resume(found)
         await asyncio.gather(*(gone(pid, patience) for pid in found))
-    left = [pid for pid, env in marked(run, kept).items() if wanted(env)]
-    return [f"pid {pid} (state {state_of(pid)})" for pid in left if state_of(pid) not in (None, "Z")]
+    return [f"pid {pid} (state {state_of(pid)})" for pid in living()]
+
+
+def _started(pid: int) -> int | None:
+    stat = read_stat(pid)
+    return None if stat is None else stat.started

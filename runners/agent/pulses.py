@@ -1,26 +1,182 @@
-"""Looks at what every rank is doing, every few seconds: through its hook, else from outside."""
+"""What each rank does now: its stack, its sockets and its CPU time, from outside first."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import math
+import os
+import re
+import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import structs
 
-from ..model import Pulse, PulseTick, RankPhase, Site
-from . import outside
+from ..diagnosis.exceptions import main_frames
+from ..model import Pulse, PulseTick, RankPhase, Site, Stall
+from ..telemetry.proc import read_io, read_once, read_stat
 from .hooks import Hook, HookError
+from .processes import environ_of
 from .pyspy import PySpy
-from .stalls import stalls
 
 if TYPE_CHECKING:
     from .agent import Agent
+
+# -----------------------------------------------------------------------------------------------------------
+# What /proc tells of a rank without its help.
+
+
+MOST_PROCESSES = 256
+"""Processes of one rank that are looked at."""
+_FRAME = re.compile(r"(.*):(\d+|\?\?\?) (.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """One look; None where the process is gone or does not let itself be read."""
+
+    state: str | None
+    cpu_s: float | None
+    """Processor seconds of the main thread so far."""
+    process_s: float | None
+    read_bytes: int | None
+    written_bytes: int | None
+    waits_in: str | None = None
+    """The kernel's function that the main thread waits in; None where it runs, or that is hidden."""
+
+
+def look(pid: int, proc: str = "/proc") -> Outside:
+    """A process now; what it read and wrote is told with its children's."""
+    stat, main = read_stat(pid, proc), read_stat(pid, f"{proc}/{pid}/task")
+    told = [read_io(one, proc) for one in tree(pid, proc)] if stat is not None else [None]
+    known = [one for one in told if one is not None]
+    return Outside(
+        None if stat is None else stat.state,
+        None if main is None else main.cpu_s,
+        None if stat is None else stat.cpu_s,
+        sum(one[0] for one in known) if told[0] is not None else None,
+        sum(one[1] for one in known) if told[0] is not None else None,
+        _waits_in(pid, proc),
+    )
+
+
+def _waits_in(pid: int, proc: str) -> str | None:
+    name = (read_once(f"{proc}/{pid}/wchan") or b"").decode("ascii", "replace").strip()
+    return name if name not in ("", "0") else None
+
+
+def tree(pid: int, proc: str = "/proc") -> list[int]:
+    """The process and what was forked below it by main threads, as data loaders' workers are."""
+    found = [pid]
+    for one in found:
+        listed = read_once(f"{proc}/{one}/task/{one}/children") or b""
+        found += [int(word) for word in listed.split()]
+        if len(found) > MOST_PROCESSES:
+            break
+    return found
+
+
+def meeting(pid: int) -> tuple[str | None, str | None]:
+    """WORLD_SIZE and MASTER_ADDR:MASTER_PORT that the process was started with."""
+    env = environ_of(pid)
+    master = env.get("MASTER_ADDR")
+    return env.get("WORLD_SIZE"), None if master is None else f"{master}:{env.get('MASTER_PORT', '')}"
+
+
+def sites(text: str) -> tuple[Site, ...]:
+    """The main thread in a text that faulthandler wrote, innermost first; () when it does not hold it."""
+    found = (_FRAME.fullmatch(frame) for frame in main_frames(text))
+    return tuple(
+        Site(one[1], int(one[2]) if one[2].isdigit() else 0, one[3]) for one in found if one is not None
+    )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# TCP connections of a process that wait for the other end, as /proc tells. Formats: the kernel's proc_net_tcp.
+
+
+STATES = {"01": "ESTABLISHED", "02": "SYN_SENT"}
+MOST_STALLS = 16
+"""Stalls of one process that are told."""
+TABLES = ("tcp", "tcp6")
+
+Table = Mapping[str, Stall]
+"""The stalled connections of one network namespace, by the inode of their socket."""
+
+
+def parse(text: str) -> dict[str, Stall]:
+    """The connections in the text of /proc/net/tcp or tcp6 that wait: unanswered, sent again, or not acknowledged."""
+    found = {}
+    for line in text.splitlines():
+        fields = line.split()
+        if len(fields) < 10 or fields[3] not in STATES:
+            continue
+        unsent, retransmits = int(fields[4].partition(":")[0], 16), int(fields[6], 16)
+        if fields[3] == "02" or retransmits or unsent:
+            ends = address(fields[1]), address(fields[2])
+            found[fields[9]] = Stall(*ends, STATES[fields[3]], retransmits, unsent)
+    return found
+
+
+def address(text: str) -> str:
+    """ "10.0.0.1:29500" from "0100000A:733C": 32-bit words in the order of this machine, the port in hexadecimal."""
+    words, _, port = text.partition(":")
+    raw = b"".join(struct.pack("=I", int(words[at : at + 8], 16)) for at in range(0, len(words), 8))
+    host = ipaddress.ip_address(raw)
+    mapped = getattr(host, "ipv4_mapped", None)
+    if mapped is not None or host.version == 4:
+        return f"{mapped or host}:{int(port, 16)}"
+    return f"[{host}]:{int(port, 16)}"
+
+
+def sockets(pid: int, proc: str = "/proc") -> set[str]:
+    """Inodes of the sockets that a process has open; empty when it is gone or not ours."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"{proc}/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                target = os.readlink(entry.path)
+                if target.startswith("socket:["):
+                    found.add(target[8:-1])
+    return found
+
+
+def stalls(pids: Iterable[int], proc: str = "/proc") -> dict[int, tuple[Stall, ...]]:
+    """The stalled connections of each process, those sent again most often first; a namespace is read once."""
+    tables: dict[int, Table] = {}
+    found: dict[int, tuple[Stall, ...]] = {}
+    for pid in pids:
+        try:
+            space = os.stat(f"{proc}/{pid}/ns/net").st_ino
+        except OSError:
+            continue
+        if space not in tables:
+            tables[space] = _table(pid, proc)
+        if not tables[space]:
+            continue
+        own = [tables[space][inode] for inode in sockets(pid, proc) & tables[space].keys()]
+        if own:
+            own.sort(key=lambda one: (-one.retransmits, one.state, one.local, one.remote))
+            found[pid] = tuple(own[:MOST_STALLS])
+    return found
+
+
+def _table(pid: int, proc: str) -> Table:
+    found: dict[str, Stall] = {}
+    for name in TABLES:
+        with contextlib.suppress(OSError), open(f"{proc}/{pid}/net/{name}", encoding="ascii") as file:
+            found |= parse(file.read())
+    return found
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Looks at what every rank is doing, every few seconds: through its hook, else from outside.
+
 
 EVERY_S, ATTENTIVE_S = 5.0, 2.0
 """Seconds between looks, and while a rank waits, is silent, stands still or does not come to its first step."""
@@ -35,8 +191,7 @@ EARLY_S, WAITS_S, STILL_S = 2.0, 5.0, 8.0
 BEGINS_S = 10.0, 300.0
 """Age of a process within which it is a slow beginner until its first step or collective."""
 SIGNAL_S, SELDOM_S, OFTEN = 10.0, 60.0, 6
-"""Seconds between signals to a rank that does not answer, for each may cut a call of C's short; the same after so many
-of them."""
+"""Seconds between signals to the hook of a rank that does not answer; the same after so many of them."""
 STOPPED = ("T", "t", "Z", "X", None)
 """States of processes that write no stack."""
 QUIET_SHARE = 0.05
@@ -127,7 +282,7 @@ class Pulses:
         self.spy.keep(ranks.values())
         now = time.monotonic()
         for rank in ranks.keys() - self._known.keys():
-            self._known[rank] = _Known(ranks[rank], now, *outside.meeting(ranks[rank]), moved=now, busy=now)
+            self._known[rank] = _Known(ranks[rank], now, *meeting(ranks[rank]), moved=now, busy=now)
         if not ranks:
             self._attentive = self._waiting = False
 
@@ -144,7 +299,7 @@ class Pulses:
         """A look at one rank; it takes ANSWER_S at most, and what a signal takes."""
         known, hook = self._known[rank], self._agent.hooks.by_rank.get(rank)
         answer = None if hook is None else await self._answer(hook, known, asked)
-        seen, at = outside.look(pid), time.time()
+        seen, at = look(pid), time.time()
         facts: dict[str, Any] = {
             "rank": rank,
             "at": at,
@@ -152,6 +307,7 @@ class Pulses:
             "state": seen.state,
             "read_bytes": seen.read_bytes,
             "written_bytes": seen.written_bytes,
+            "waits_in": seen.waits_in,
         }
         given: dict[str, Any] = {"world_size": known.world_size, "master": known.master}
         if answer is not None:
@@ -160,12 +316,17 @@ class Pulses:
                 return msgspec.convert({**given, **told, **facts, "hook": True}, Pulse)
             except msgspec.ValidationError:
                 pass  # whatever answers there is no hook of ours
+        stack, source = self._from_outside(hook, known, seen), "py-spy"
         if hook is not None and known.silent > 1 and seen.state not in STOPPED:
-            await self._signal(hook, known)
-        stack = known.stack or self._from_outside(hook, known, seen)
-        return Pulse(**facts, **given, stack=stack, cpu_s=seen.cpu_s, process_s=seen.process_s)
+            if not stack and hook.may_signal() and not self.spy.may_see(pid):
+                await self._signal(hook, known)
+            stack, source = (stack, source) if stack else (known.stack, "signal")
+        source = source if stack else ""
+        return Pulse(
+            **facts, **given, stack=stack, source=source, cpu_s=seen.cpu_s, process_s=seen.process_s
+        )
 
-    def _from_outside(self, hook: Hook | None, known: _Known, seen: outside.Outside) -> tuple[Site, ...]:
+    def _from_outside(self, hook: Hook | None, known: _Known, seen: Outside) -> tuple[Site, ...]:
         """The stack by py-spy, if it has one: of who is silent, and without a hook of who stands still, or anyone while
         a rank of this node waits.
         """
@@ -192,13 +353,20 @@ class Pulses:
         return answer
 
     async def _signal(self, hook: Hook, known: _Known) -> None:
-        """Have the rank write its stack, not too often; what it wrote last holds until it answers again."""
-        now = time.monotonic()
+        """Have the rank write its stack, not too often; what it wrote last holds until it answers again.
+
+        The signal goes to the hook's thread alone, and while that waits for the interpreter: whoever keeps the
+        interpreter from it for so long is in C, so that no frame changes while it is written down.
+        """
+        now, thread = time.monotonic(), hook.hello.get("thread")
+        stat = None if thread is None else read_stat(thread, f"/proc/{known.pid}/task")
+        if stat is None or stat.state == "R":
+            return
         if now - known.signalled < (SIGNAL_S if known.signals < OFTEN else SELDOM_S):
             return
         known.signalled, known.signals = now, known.signals + 1
         with contextlib.suppress(HookError, OSError):
-            known.stack = outside.sites(await hook.stacks_by_signal())
+            known.stack = sites(await hook.stacks_by_signal())
 
     def _waits(self, pulse: Pulse, seconds: float) -> bool:
         """Whether it is in a collective for longer, or silent."""

@@ -43,7 +43,7 @@ class Unseen(HookError):
 
     def __init__(self, told: HookError, why: PySpyError) -> None:
         super().__init__(f"{told}, and {why}")
-        self.told, self.why = str(told), str(why)
+        self.told, self.why, self.reason = str(told), str(why), why
 
 
 class _Frame(msgspec.Struct, frozen=True):
@@ -201,6 +201,11 @@ class PySpy:
             with contextlib.suppress(PySpyError):
                 await self.dump(self._wanted.pop())
 
+    def may_see(self, pid: int) -> bool:
+        """Whether a dump may still come: the program is there, and has not failed of late."""
+        failed = self._failed.get(pid)
+        return (failed is None or time.monotonic() - failed > AGAIN_S) and find(pid) is not None
+
     def keep(self, pids: Iterable[int]) -> None:
         """Forget all processes but these."""
         alive = set(pids)
@@ -218,15 +223,27 @@ class PySpy:
 
 
 async def stacks(hook: Hook, spy: PySpy, old: dict[int, float]) -> str:
-    """Python stacks of a rank: what it tells, else what is seen; the seconds of one that was seen before go into `old`.
+    """Python stacks of a rank: what it tells, else what is seen, else what a signal to its hook's thread brings.
 
-    Raises HookError.
+    The seconds of one that was seen before go into `old`. Raises HookError.
     """
     asked = time.monotonic()
     try:
         return await hook.stacks()
     except HookError as error:
         told = error
+    try:
+        return await _outside(hook, spy, old, told, asked)
+    except Unseen as unseen:
+        if not hook.may_signal():
+            raise
+        try:
+            return await hook.stacks_by_signal()
+        except HookError as error:
+            raise Unseen(error, unseen.reason) from None
+
+
+async def _outside(hook: Hook, spy: PySpy, old: dict[int, float], told: HookError, asked: float) -> str:
     if hook.pid is None or state_of(hook.pid) in (None, "Z", "X"):
         raise told
     try:

@@ -1,24 +1,348 @@
-"""Streams of bytes between the agents of one run, over the rendezvous store, carried there by the runners.
-
-For a viewer that sits on one node and cannot ssh to the others. Whoever may use this agent's socket may open a stream
-to another node; that node's agent connects it to its own socket, where the viewer is a viewer like any other.
-"""
+"""Streams between the agents of one run over the rendezvous store, sealed with the run's relay key."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
+import hashlib
+import hmac
+import os
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+from .. import file_io
+from ..inrank.channel import KEY_FILE, hide
 from ..inrank.relay import CONTROL, HEAD
 from ..model import Finding
-from .rejections import Rejections
-from .sealing import NONCE, Greeting, Kind, Rejected, Seal, header, new_nonce
-from .streams import Stream, splice
+from ..wire import client
+
+# -----------------------------------------------------------------------------------------------------------
+# Frames that may lie where anybody writes: sealed with the run's relay key, so that only its agents can make
+# them.
+# A stream begins with two nonces, one of each side, and its keys come from the relay key and both: what was
+# recorded of
+# another stream fails. Each frame carries its number in its direction, inside the HMAC-SHA256. What a stream
+# carries is
+# also hidden (XOR with SHAKE-256 of key, direction and number, no pair of which occurs twice): a command to
+# restart may
+# hold a token, and the store is open to the cluster's network.
+# Frame: kind (1 byte), stream (16: the opener's nonce), number (8, big-endian), MAC (32), payload.
+
+
+MAX_FRAME = 64 << 10
+"""Bytes, as runners/inrank/relay.py has it."""
+_HEAD = struct.Struct(">B16sQ")
+_MAC = 32
+MAX_PAYLOAD = MAX_FRAME - _HEAD.size - _MAC
+NONCE = 16
+
+
+class Kind(enum.IntEnum):
+    """What a frame is."""
+
+    OPEN = 1
+    """By the opener: there is to be a stream."""
+    ACCEPT = 2
+    """By the other side; its nonce is the payload."""
+    DATA = 3
+    TAKEN = 4
+    """How many DATA frames were consumed, 8 bytes: room for more."""
+    END = 5
+    """The stream is over; the payload is a sentence, or empty."""
+    UNKNOWN = 6
+    """There is no such stream here (any more)."""
+
+
+class Rejected(Exception):
+    """A frame that this run's agents did not make for this place, or not for this time."""
+
+
+class Cut(Rejected):
+    """A genuine frame with others missing before it: the stream cannot go on."""
+
+
+def read_key(run_dir: Path) -> bytes | None:
+    """The relay key of a run's part; None when it has none."""
+    try:
+        key = bytes.fromhex(file_io.content(run_dir / KEY_FILE).decode().strip())
+    except (file_io.FileError, ValueError):
+        return None
+    return key if len(key) >= 16 else None
+
+
+def new_nonce() -> bytes:
+    return os.urandom(NONCE)
+
+
+def header(frame: bytes) -> tuple[Kind, bytes]:
+    """Kind and stream, as the frame claims them. Raises Rejected."""
+    try:
+        kind, stream, _ = _HEAD.unpack_from(frame)
+        return Kind(kind), stream
+    except (struct.error, ValueError):
+        raise Rejected("it is no frame") from None
+
+
+def _derived(key: bytes, *parts: bytes) -> bytes:
+    return hmac.digest(key, b"\0".join(parts), hashlib.sha256)
+
+
+def _mac(key: bytes, ends: tuple[int, int], head: bytes, payload: bytes) -> bytes:
+    return hmac.digest(key, struct.pack(">HH", *ends) + head + payload, hashlib.sha256)
+
+
+def _split(frame: bytes) -> tuple[bytes, bytes, bytes]:
+    return frame[: _HEAD.size], frame[_HEAD.size : _HEAD.size + _MAC], frame[_HEAD.size + _MAC :]
+
+
+class Greeting:
+    """The frames outside a stream's own keys: OPEN, ACCEPT, UNKNOWN. Made and checked with the relay key."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = _derived(key, b"greeting")
+
+    def seal(self, kind: Kind, stream: bytes, ends: tuple[int, int], payload: bytes = b"") -> bytes:
+        """`ends`: from which node to which."""
+        head = _HEAD.pack(kind, stream, 0)
+        return head + _mac(self._key, ends, head, payload) + payload
+
+    def open(self, frame: bytes, ends: tuple[int, int]) -> bytes:
+        """The payload. Raises Rejected."""
+        head, mac, payload = _split(frame)
+        if not hmac.compare_digest(mac, _mac(self._key, ends, head, payload)):
+            raise Rejected("its MAC is wrong")
+        return payload
+
+
+class Seal:
+    """One direction of one stream: makes its frames, or checks them."""
+
+    def __init__(
+        self, key: bytes, stream: bytes, nonce: bytes, ends: tuple[int, int], by_opener: bool
+    ) -> None:
+        way = b"from the opener" if by_opener else b"to the opener"
+        self._mac_key = _derived(key, b"mac", way, stream, nonce)
+        self._hide_key = _derived(key, b"hide", way, stream, nonce)
+        self._stream, self._ends = stream, ends
+        self._number = 0
+
+    def seal(self, kind: Kind, payload: bytes = b"") -> bytes:
+        """The next frame."""
+        self._number += 1
+        head = _HEAD.pack(kind, self._stream, self._number)
+        hidden = hide(payload, self._hide_key, self._number)
+        return head + _mac(self._mac_key, self._ends, head, hidden) + hidden
+
+    def open(self, frame: bytes) -> tuple[Kind, bytes]:
+        """Kind and payload of the next frame. Raises Rejected, and Cut where one before it is missing."""
+        head, mac, hidden = _split(frame)
+        if not hmac.compare_digest(mac, _mac(self._mac_key, self._ends, head, hidden)):
+            raise Rejected("its MAC is wrong")
+        kind, _, number = _HEAD.unpack(head)
+        if number <= self._number:
+            raise Rejected("it was here before")
+        if number != self._number + 1:
+            raise Cut("frames before it are missing")
+        self._number = number
+        return Kind(kind), hide(hidden, self._hide_key, number)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# One relayed stream: bytes in order, with a window, so that a viewer that does not read holds nothing but that.
+
+
+WINDOW = 8
+"""DATA frames that may be under way unread."""
+ACK_EVERY = 4
+
+
+class Stream:
+    """Reads and writes like a connection. `why` is the sentence it broke with, "" after an ordinary end."""
+
+    def __init__(
+        self,
+        peer: int,
+        name: bytes,
+        ours: Seal,
+        theirs: Seal,
+        send: Callable[[int, bytes], None],
+        over: Callable[[Stream], None],
+    ) -> None:
+        self.peer, self.name, self.why = peer, name, ""
+        self._ours, self._theirs, self._send, self._over = ours, theirs, send, over
+        self._came: asyncio.Queue[bytes] = asyncio.Queue()
+        self._sent = self._acknowledged = 0
+        self._consumed = self._told = 0
+        self._room = asyncio.Event()
+        self._room.set()
+        self._ended = False
+        self.whole = True
+        """Whether what was read ends with a line."""
+
+    # --- what comes ------------------------------------------------------------------------------------------
+
+    def take(self, frame: bytes) -> None:
+        """A frame for this stream. Raises Rejected."""
+        try:
+            kind, payload = self._theirs.open(frame)
+        except Cut:
+            self.end(f"frames between node {self.peer} and here are missing")
+            self.why = self.why or f"frames from node {self.peer} are missing"
+            raise
+        if kind is Kind.DATA:
+            self._came.put_nowait(payload)
+        elif kind is Kind.TAKEN:
+            self._acknowledged = max(self._acknowledged, _number(payload))
+            self._room.set()
+        elif kind is Kind.END:
+            self.broken(payload.decode("utf-8", "replace"))
+
+    async def read(self) -> bytes:
+        """The next bytes; b"" at the end."""
+        data = await self._came.get()
+        if not data:
+            self._came.put_nowait(b"")
+            return b""
+        self._consumed += 1
+        self.whole = data.endswith(b"\n")
+        if self._consumed - self._told >= ACK_EVERY and not self._ended:
+            self.taken(self._consumed)
+        return data
+
+    # --- what goes -------------------------------------------------------------------------------------------
+
+    def taken(self, count: int) -> None:
+        """Tell how many DATA frames were consumed."""
+        self._told = count
+        self._send(self.peer, self._ours.seal(Kind.TAKEN, struct.pack(">Q", count)))
+
+    async def write(self, data: bytes) -> None:
+        """Send, as the window has room. Raises BrokenPipeError after the end."""
+        for begin in range(0, len(data), MAX_PAYLOAD):
+            while not self._ended and self._sent - self._acknowledged >= WINDOW:
+                self._room.clear()
+                await self._room.wait()
+            if self._ended:
+                raise BrokenPipeError(self.why)
+            self._sent += 1
+            self._send(self.peer, self._ours.seal(Kind.DATA, data[begin : begin + MAX_PAYLOAD]))
+
+    def end(self, why: str = "") -> None:
+        """No more from here; the other side is told `why`, if there is something to tell."""
+        if not self._ended:
+            self._send(self.peer, self._ours.seal(Kind.END, why.encode()))
+            self.broken("")
+
+    def broken(self, why: str) -> None:
+        """Ended by the other side, or by what lies between."""
+        if self._ended:
+            return
+        self._ended, self.why = True, why
+        self._room.set()
+        self._came.put_nowait(b"")
+        self._over(self)
+
+
+async def splice(stream: Stream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Copy both ways until either side ends; the stream is ended then."""
+    up = asyncio.create_task(_up(reader, stream))
+    down = asyncio.create_task(_down(stream, writer))
+    try:
+        await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stream.end()
+        for task in (up, down):
+            task.cancel()
+        await asyncio.gather(up, down, return_exceptions=True)
+
+
+async def _up(reader: asyncio.StreamReader, stream: Stream) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(MAX_PAYLOAD):
+            await stream.write(data)
+
+
+async def _down(stream: Stream, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await stream.read():
+            writer.write(data)
+            await writer.drain()
+
+
+def _number(payload: bytes) -> int:
+    try:
+        return int(struct.unpack(">Q", payload)[0])
+    except struct.error:
+        raise Rejected("it is no frame") from None
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What the relay does not take is counted, and told without letting whoever sends it fill the journal.
+
+
+FIRST_PAUSE_S = 2.0
+LONGEST_PAUSE_S = 3600.0
+
+
+class Rejections:
+    """Tells at once of the first, then of how many there are by now, in pauses that double."""
+
+    def __init__(self, node: int, tell: Callable[[Finding], None]) -> None:
+        self._node, self._tell = node, tell
+        self._by_peer: dict[int, int] = {}
+        self._why = ""
+        self._told = 0
+        self._pause_s = FIRST_PAUSE_S
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def total(self) -> int:
+        return sum(self._by_peer.values())
+
+    def count(self, peer: int, why: str) -> None:
+        """A frame that claims to come from `peer` was rejected because `why`."""
+        self._by_peer[peer] = self._by_peer.get(peer, 0) + 1
+        self._why = why
+        if self._timer is None:
+            self._say()
+
+    def close(self) -> None:
+        """Tell no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _say(self) -> None:
+        self._timer = None
+        if self.total == self._told:
+            return
+        self._told = self.total
+        self._tell(self._finding())
+        self._timer = asyncio.get_running_loop().call_later(self._pause_s, self._say)
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+
+    def _finding(self) -> Finding:
+        frames = "1 frame was" if self.total == 1 else f"{self.total} frames were"
+        peers = ", ".join(f"{count} as node {peer}" for peer, count in sorted(self._by_peer.items()))
+        return Finding(
+            "relay-rejected",
+            "warn",
+            f"{frames} rejected by the relay ({peers}; the last because {self._why})",
+            node=self._node,
+            remedy="nothing of it was taken; see who else can reach the port of the rendezvous",
+        )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Streams of bytes between the agents of one run, over the rendezvous store, carried there by the runners.
+# For a viewer that sits on one node and cannot ssh to the others. Whoever may use this agent's socket may open a
+# stream
+# to another node; that node's agent connects it to its own socket, where the viewer is a viewer like any other.
+
 
 OPEN_SECONDS = 10.0
 """How long another node may take to accept; a node at rest looks once a second."""
@@ -61,8 +385,8 @@ class Relay:
 
     @property
     def busy(self) -> bool:
-        """Whether a stream is open."""
-        return bool(self._streams)
+        """Whether a stream is open, or being opened."""
+        return bool(self._streams or self._accepted)
 
     # --- the connection to the runner ------------------------------------------------------------------------
 
@@ -81,7 +405,7 @@ class Relay:
             self.rejections.close()
 
     async def _carry(self, path: str) -> None:
-        reader, writer = await asyncio.open_unix_connection(path)
+        reader, writer = await client.connect(path)
         try:
             writer.write(b'{"op":"relay","id":0}\n')
             line = b"\n"
@@ -235,7 +559,7 @@ class Relay:
     async def _bridge(self, stream: Stream) -> None:
         """Another node's viewer, connected to our own socket."""
         try:
-            reader, writer = await asyncio.open_unix_connection(str(self._socket))
+            reader, writer = await client.connect(self._socket)
         except OSError as error:
             stream.end(f"the agent of node {self._node} does not answer: {error.strerror}")
             return

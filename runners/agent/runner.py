@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import subprocess
 import sys
+import time
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,35 +14,24 @@ from typing import Any
 import msgspec
 
 from ...presets.plan import Plan
-from .. import identity
+from .. import file_io, living
+from ..history import REPORT
 from ..model import Stamped
-from ..registry import RUNNER_FILE
-from .processes import gone
+from ..registry import RUNNER_FILE, Entry
+from ..wire import client
+from .processes import gone, state_of
 
 LAUNCH = Path(__file__).resolve().parent.parent / "inrank" / "launch.py"
-REPORT = "runner.jsonl"
-HIDDEN = "***"
+ASK_S, LATE_S = 10.0, 2.0
+"""How long a request to the runner is good, and how much longer its answer is waited for."""
 _events = msgspec.json.Decoder(Stamped)
-
-
-def environment(plan: Plan, socket_stem: str, base: Mapping[str, str]) -> dict[str, str]:
-    """What the runner starts with. Values that plan.json hides come from the agent's own environment."""
-    env = {name: value for name, value in base.items() if not name.startswith("DISTUI_")}
-    env |= {name: value for name, value in plan.env.items() if value != HIDDEN}
-    env["DISTUI_SOCKETS"] = socket_stem
-    users = base.get("DISTUI_USER_PYTHONPATH")
-    if users is not None:  # ours is the library of a bundle: see node.part.own_environment
-        env["PYTHONPATH"] = plan.env.get("PYTHONPATH", users)
-        if not env["PYTHONPATH"]:
-            del env["PYTHONPATH"]
-    return env
 
 
 class Runner:
     """One runner process, started by this agent or by an earlier one."""
 
     def __init__(
-        self, run_dir: Path, who: identity.Identity, process: subprocess.Popen[bytes] | None
+        self, run_dir: Path, who: file_io.Identity, process: subprocess.Popen[bytes] | None
     ) -> None:
         self.who = who
         self._run_dir = run_dir
@@ -53,30 +42,40 @@ class Runner:
         self.poked = asyncio.Event()
 
     @classmethod
-    def start(cls, plan: Plan, run_dir: Path, socket_stem: str, failures: int) -> Runner:
-        """Spawn it in a session of its own. Raises OSError when the interpreter cannot be executed."""
+    def start(
+        cls,
+        plan: Plan,
+        run_dir: Path,
+        socket_stem: str,
+        failures: int,
+        env: Mapping[str, str],
+        cause: str = "",
+    ) -> Runner:
+        """Spawn it in a session of its own; `cause`: of its first attempt, where that is not a launch or a failure.
+
+        Raises OSError when the interpreter cannot be executed, and ValueError for what no program can be given.
+        """
         python = plan.python or sys.executable
-        with (run_dir / "runner.log").open("ab") as log:
+        with file_io.appending(run_dir / "runner.log") as log:
             process = subprocess.Popen(
-                [python, "-u", str(LAUNCH), str(run_dir), str(failures)],
+                [python, "-u", str(LAUNCH), str(run_dir), str(failures), *([cause] if cause else [])],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd=plan.cwd,
-                env=environment(plan, socket_stem, os.environ),
+                env=env,
                 start_new_session=True,
+                umask=file_io.users_umask(),
             )
-        who = identity.identify(process.pid, socket_stem + ".run", plan.launcher)
-        identity.write(run_dir / RUNNER_FILE, who)
+        who = file_io.identify(process.pid, socket_stem + ".run", plan.launcher)
+        file_io.write(run_dir / RUNNER_FILE, who)
         return cls(run_dir, who, process)
 
     @classmethod
-    def adopt(cls, run_dir: Path) -> Runner | None:
+    def adopt(cls, entry: Entry) -> Runner | None:
         """The living runner that an earlier agent started; None when there is none."""
-        who = identity.read(run_dir / RUNNER_FILE)
-        if who is None or not identity.alive(who):
-            return None
-        return cls(run_dir, who, None)
+        who = living.runner(entry)
+        return None if who is None else cls(entry.path, who, None)
 
     async def ended(self) -> None:
         """Wait for its end, and reap it if it is our child."""
@@ -87,9 +86,9 @@ class Runner:
 
     async def listen(self) -> None:
         """Hold a connection on which the runner pokes, and reconnect while the runner lives."""
-        while identity.alive(self.who):
+        while file_io.alive(self.who):
             try:
-                reader, self._writer = await asyncio.open_unix_connection(self.who.socket)
+                reader, self._writer = await client.connect(self.who.socket)
             except OSError:
                 await asyncio.sleep(0.02)  # not bound yet: it binds before anything else
                 continue
@@ -121,23 +120,43 @@ class Runner:
             future.set_result(answer)
 
     async def ask(self, op: str, **fields: Any) -> dict[str, Any]:
-        """Send one command. Raises OSError or TimeoutError when the runner does not answer."""
+        """Send one command. Raises OSError or TimeoutError when the runner does not answer.
+
+        Whoever is told so may rely on it that nothing comes of the command: a runner that goes on later finds it too
+        late. A stop is never too late.
+        """
         if self._writer is None:
             raise OSError("the runner does not listen yet")
+        if op != "stop":
+            if state_of(self.who.pid) in ("T", "t"):
+                raise TimeoutError(_stopped(self.who.pid))
+            fields["until"] = time.monotonic() + ASK_S
         self._asked += 1
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._answers[self._asked] = future
         self._writer.write(msgspec.json.encode({"op": op, "id": self._asked, **fields}) + b"\n")
-        async with asyncio.timeout(10):
-            return await future
+        try:
+            async with asyncio.timeout(ASK_S + LATE_S):
+                return await future
+        except TimeoutError:
+            raise TimeoutError(_silent(self.who.pid)) from None
+
+
+def _stopped(pid: int) -> str:
+    return f"the runner (pid {pid}) is stopped, so nothing was asked of it: `kill -CONT {pid}` has it go on"
+
+
+def _silent(pid: int) -> str:
+    return f"the runner (pid {pid}, state {state_of(pid)}) did not answer in {ASK_S:.0f} s: the request was withdrawn"
 
 
 async def ask_once(path: str, op: str, **fields: Any) -> dict[str, Any]:
     """Send one command to the runner at a socket. Raises OSError when there is none."""
-    reader, writer = await asyncio.open_unix_connection(path)
+    reader, writer = await client.connect(path)
     try:
+        fields["until"] = time.monotonic() + ASK_S
         writer.write(msgspec.json.encode({"op": op, "id": 1, **fields}) + b"\n")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(ASK_S + LATE_S):
             line = b"\n"
             while line == b"\n":  # a poke
                 line = await reader.readline()
@@ -152,25 +171,22 @@ async def ask_once(path: str, op: str, **fields: Any) -> dict[str, Any]:
 class ReportTail:
     """Reads runner.jsonl from a byte offset on."""
 
-    def __init__(self, run_dir: Path, offset: int) -> None:
+    def __init__(self, run_dir: Path, offset: int | None) -> None:
+        """`offset` None: from its end on, of which earlier runners wrote what is before."""
         self._path = run_dir / REPORT
+        if offset is None:
+            offset = self._path.stat().st_size if self._path.is_file() else 0
         self._offset = offset
 
     def read(self) -> list[tuple[int, Stamped]]:
         """Whole lines since the last call, each with the offset behind it; lines nobody understands are skipped."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-        except FileNotFoundError:
-            return []
         found = []
-        for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
-            self._offset += len(line)
-            try:
-                found.append((self._offset, _events.decode(line)))
-            except msgspec.MsgspecError:
-                continue
+        with contextlib.suppress(file_io.FileError):
+            for offset, line in file_io.lines(self._path, self._offset):
+                self._offset = offset
+                stamped = file_io.decoded(_events, line)
+                if stamped is not None:
+                    found.append((offset, stamped))
         return found
 
 

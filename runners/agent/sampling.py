@@ -1,14 +1,19 @@
-"""One sample a second of node, ranks, GPUs and log sizes: all at one moment, so that agent and viewers wake up once."""
+"""The telemetry loop: GPU, host and rank samples, growing log files, and the pace of both."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from ..diagnosis import bugs
+from ..diagnosis import rules
+from ..logs.files import GrowthWatch, Notifier
 from ..model import (
     Event,
     Finding,
@@ -23,17 +28,201 @@ from ..model import (
     RankSample,
     RankTick,
 )
-from ..telemetry import health
+from ..state import Rank
+from ..telemetry import gpu_words
 from ..telemetry.host import HostSampler
 from ..telemetry.metrics import MetricsStore
-from ..telemetry.ranks import RankSampler
+from ..telemetry.ranks import Launched, Placement, RankSampler, place
+from ..telemetry.watch import witness
 from ..telemetry.watchdog import GpuSource
-from .growing import Growing
-from .pace import Paces
-from .placing import Placing
+from .processes import environ_of
 
 if TYPE_CHECKING:
     from .agent import Agent
+
+# -----------------------------------------------------------------------------------------------------------
+# Tells which log files grew: with each sample, and while somebody looks as soon as something was written.
+
+
+SHORTEST_S = 0.1
+"""Between two looks at the files: ranks that write all the time are looked at this often."""
+DEAF_S = 0.25
+"""Between two looks where the kernel does not say that something was written."""
+
+
+class Growing:
+    """Sizes of a run's log files. Make it and use it in the event loop."""
+
+    def __init__(self, run_dir: Path, tell: Callable[[dict[str, int]], None]) -> None:
+        self._watch = GrowthWatch(run_dir)
+        self._tell = tell
+        self._notifier: Notifier | None = None
+        self._attended = False
+        self._listened: tuple[str, ...] = ()
+        """Folders in which a write will be heard."""
+        self._due: asyncio.TimerHandle | None = None
+        self._looked = float("-inf")
+
+    def look(self) -> None:
+        """Tell what grew since the last look; also right before the end, so that nobody misses the last lines."""
+        self._looked = time.monotonic()
+        sizes: dict[str, int] = {}
+        while True:
+            folders = self._watch.folders
+            # Listening begins before the look: what is written in between is heard, and what was before is seen.
+            if self._notifier is not None and self._listened != folders:
+                self._notifier.listen(folders)
+                self._listened = folders
+            sizes |= self._watch.poll(self._looked)
+            if self._notifier is None or self._watch.folders == folders:
+                break
+        if sizes:
+            self._tell(sizes)
+
+    def attend(self, wanted: bool) -> None:
+        """Somebody looks, or nobody does any more: then it is enough to look with each sample."""
+        if wanted == self._attended:
+            return
+        self._attended = wanted
+        if not wanted:
+            self._rest()
+            return
+        try:
+            self._notifier = Notifier()
+        except OSError:
+            self._wait(DEAF_S)
+        else:
+            asyncio.get_running_loop().add_reader(self._notifier.fd, self._heard)
+        self.look()
+
+    def _heard(self) -> None:
+        """Something was written: look at once, unless the last look was a moment ago."""
+        assert self._notifier is not None
+        if self._notifier.heard():
+            self._listened = ()
+            left = self._looked + SHORTEST_S - time.monotonic()
+            if left <= 0:
+                self.look()
+            elif self._due is None:
+                self._wait(left)
+
+    def _wait(self, seconds: float) -> None:
+        self._due = asyncio.get_running_loop().call_later(seconds, self._look_again)
+
+    def _look_again(self) -> None:
+        self._due = None
+        self.look()
+        if self._notifier is None:
+            self._wait(DEAF_S)
+
+    def _rest(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        if self._notifier is not None:
+            asyncio.get_running_loop().remove_reader(self._notifier.fd)
+            self._notifier.close()
+            self._notifier, self._listened = None, ()
+
+
+# -----------------------------------------------------------------------------------------------------------
+# From counts of optimizer steps to the pace of a rank. Pure.
+
+
+@dataclass(slots=True)
+class _Known:
+    pid: int | None
+    count: int
+    last: float
+    """Unix time of that step; 0 before the first."""
+    step_s: float | None = None
+
+
+class Paces:
+    """What is known of each rank's steps, from one sample to the next."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Known] = {}
+
+    def add(
+        self, rank: int, pid: int | None, counted: tuple[int, float] | None
+    ) -> tuple[int | None, float | None]:
+        """Steps so far, and mean seconds a step since the last sample that saw one.
+
+        `counted` is (steps, unix time of the last one); None where the hook did not answer in time: the count
+        known last still holds, a pace does not. Another pid is another process: nothing is known of it.
+        """
+        known = self._known.get(rank)
+        if known is not None and known.pid != pid:
+            known = None
+            del self._known[rank]
+        if counted is None:
+            return (None if known is None else known.count), None
+        fresh = _Known(pid, *counted)
+        if known is not None and fresh.count > known.count and known.last > 0:
+            fresh.step_s = (fresh.last - known.last) / (fresh.count - known.count)
+        elif known is not None and fresh.count == known.count:
+            fresh.step_s = known.step_s
+        self._known[rank] = fresh
+        return fresh.count, fresh.step_s
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Joins the ranks of this node with its GPUs: the launch environment of each, and what driver and /proc say.
+
+
+class Placing:
+    """Remembers each rank's launch environment, which cannot change while its process lives, and where it was placed."""
+
+    def __init__(self, node: int = 0) -> None:
+        self._node = node
+        self._known: dict[int, dict[str, str]] = {}
+        self._seen: object = None
+        self._placement = Placement({})
+
+    def place(
+        self, ranks: Mapping[int, Rank], gpus: Sequence[Gpu], tree: Callable[[int], tuple[int, ...]]
+    ) -> Placement:
+        """Where each rank computes, and what is on a GPU that should not be there; nothing without GPUs."""
+        if not gpus:
+            return Placement({})
+        trees = {number: tree(number) for number in sorted(ranks)}
+        seen = (
+            [(number, ranks[number].pid, pids) for number, pids in trees.items()],
+            [(gpu.index, gpu.uuid, gpu.name, gpu.mig, gpu.pids, gpu.pid_mem) for gpu in gpus],
+        )
+        if seen != self._seen:
+            self._placement = self._place(ranks, gpus, trees)
+            # An environment that could not be read now may be read the next time.
+            self._seen = seen if all(self._known.values()) else None
+        return self._placement
+
+    def _place(
+        self, ranks: Mapping[int, Rank], gpus: Sequence[Gpu], trees: Mapping[int, tuple[int, ...]]
+    ) -> Placement:
+        self._known = {
+            rank.pid: self._environment(rank.pid) for rank in ranks.values() if rank.pid is not None
+        }
+        launched = [self._launched(number, ranks[number], pids) for number, pids in trees.items()]
+        return place(launched, gpus, witness(launched, gpus, (os.getpid(),)), self._node)
+
+    def _environment(self, pid: int) -> dict[str, str]:
+        return self._known.get(pid) or environ_of(pid)
+
+    def _launched(self, number: int, rank: Rank, pids: tuple[int, ...]) -> Launched:
+        env = self._known.get(rank.pid or 0, {})
+        return Launched(
+            rank=number,
+            local_rank=rank.place.local_rank,
+            pids=pids,
+            visible=env.get("CUDA_VISIBLE_DEVICES"),
+            order=env.get("CUDA_DEVICE_ORDER"),
+        )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# One sample a second of node, ranks, GPUs and log sizes: all at one moment, so that agent and viewers wake up once.
+
 
 INTERVAL_S = 1.0
 LATE_S = 0.3
@@ -41,6 +230,10 @@ LATE_S = 0.3
 DISK_LOW = 0.05
 """Share of the file system under which a warning is shown."""
 DISK_FULL_BYTES = 1 << 20
+
+
+OWN = {"disk-full", "disk-low"}
+"""Findings that are cleared by a later sample, also by that of another agent."""
 
 
 class Sampling:
@@ -61,12 +254,14 @@ class Sampling:
         self._due = asyncio.Event()
         self._ended = False
         self._paces = Paces()
-        self._misplaced: dict[health.Key, Finding] = {}
+        self._misplaced: dict[gpu_words.Key, Finding] = {}
         self._raised: set[str] = set()
 
     async def run(self) -> None:
         """Sample when the GPU sampler has, else at a pace of its own; a late sample is not made up for."""
         await self._gpus.start()
+        standing = {name for name, _, node in self._agent.state.findings if node == self._agent.node}
+        self._raised |= standing & OWN  # by an earlier agent
         while True:
             self._began = time.monotonic()
             self._due.clear()
@@ -92,7 +287,7 @@ class Sampling:
         try:
             await self._sample()
         except Exception as error:  # noqa: BLE001
-            found = bugs.told(error, "sampler-failed", "a sample failed")
+            found = rules.told(error, "sampler-failed", "a sample failed")
             self._raise(found.id, found.severity, found.text, found.remedy)
 
     async def stop(self, task: asyncio.Task[None]) -> None:
@@ -145,9 +340,9 @@ class Sampling:
         self._agent.emit(RankTick(ticks))
         self._agent.emit(HostTick(host))
         self.grown()
-        for event in health.changes(self._misplaced, placed.findings):
+        for event in gpu_words.changes(self._misplaced, placed.findings):
             self._agent.emit(event)
-        self._misplaced = {health.key(finding): finding for finding in placed.findings}
+        self._misplaced = {gpu_words.key(finding): finding for finding in placed.findings}
         self._keep(host, ticks)
 
     def _keep(self, host: Host, ticks: tuple[RankSample, ...]) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import socket
+import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from ..errors import RunError
 from ..journal import Journal
 from ..model import (
     HUB,
@@ -27,13 +31,26 @@ from ..model import (
     ReadLog,
     Stamped,
     Via,
+    understood,
 )
 from ..registry import RunRecord
-from ..wire.frames import MAGIC, MAX_LINE, VIA_ID, FrameError, decode_command, encode, read_line
+from ..wire.client import (
+    MAGIC,
+    MAX_LINE,
+    VIA_ID,
+    FrameError,
+    decode_command,
+    encode,
+    ensure_private,
+    peer_uid,
+    read_line,
+    remove_stale,
+)
 from ..wire.link import Window
-from ..wire.sockets import peer_uid, remove_stale
 
-CAPS = ("restart", "stop", "nccl", "signal", "dump", "log")
+CAPS = ("restart", "stop", "nccl", "signal", "dump", "log", "runner")
+RESTORE_S = 2.0
+"""Between two looks whether the socket is still there."""
 MOST_ASKED = 64
 """Requests of one viewer that are worked on at once; the next is read when one of them is answered."""
 Execute = Callable[[Action], Awaitable[CommandDone]]
@@ -60,6 +77,21 @@ def keep_newest(newest: Newest, stamped: Stamped) -> None:
 async def _no_way(node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
     """Where there is no relay."""
     return f"nothing can be relayed to node {node} from here: the run has one node, or it was given no relay key"
+
+
+_ID = re.compile(rb'"id": ?"([A-Za-z0-9._-]{1,64})"')
+"""The id of a command that cannot be read."""
+
+
+async def _refuse(client: Client, line: bytes, error: FrameError) -> None:
+    """Answer a command that cannot be read, before its viewer is shown the door; one without an id has no answer."""
+    name = _ID.search(line)
+    if name is not None:
+        refusal = CommandDone(name[1].decode(), False, f"{error}; nothing was done")
+        client.reply(encode(Stamped(time.time(), refusal)))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                await client.taken()
 
 
 class Client:
@@ -155,6 +187,9 @@ class Server:
         self._clients: set[Client] = set()
         self._newest: Newest = {}
         self._server: asyncio.Server | None = None
+        self._guard: asyncio.Task[None] | None = None
+        self.missed = asyncio.Event()
+        """Set by who did not find the socket."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.pass_on: PassOn = _no_way
         self.idle = asyncio.Event()
@@ -163,6 +198,10 @@ class Server:
     async def start(self, version: str) -> None:
         """Bind, for this user only; viewers are told `version`. Raises RunError or OSError."""
         self._version = version
+        await self._bind()
+        self._guard = asyncio.create_task(self._keep_bound())
+
+    async def _bind(self) -> None:
         remove_stale(self._path)
         old = os.umask(0o177)
         try:
@@ -170,8 +209,32 @@ class Server:
         finally:
             os.umask(old)
 
+    async def _keep_bound(self) -> None:
+        """Bind again when somebody has removed the socket, or the folder it was in; viewers that are here stay."""
+        problem = ""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RESTORE_S):
+                    await self.missed.wait()
+            self.missed.clear()
+            if os.path.lexists(self._path):
+                continue
+            before = self._server
+            try:
+                ensure_private(self._path.parent)
+                await self._bind()
+            except (OSError, RunError) as error:
+                if str(error) != problem:
+                    problem = str(error)
+                    sys.stderr.write(f"distui: the socket {self._path} cannot be bound again: {problem}\n")
+                continue
+            if before is not None:
+                before.close()
+
     async def close(self) -> None:
         """Say goodbye and take the socket away."""
+        if self._guard is not None:
+            self._guard.cancel()
         if self._server is not None:
             self._server.close()
         for client in list(self._clients):
@@ -226,12 +289,18 @@ class Server:
         """Take requests until the viewer leaves. Raises FrameError and OSError."""
         fresh = True
         while line := await read_line(reader):
-            command = decode_command(line)
+            try:
+                command = decode_command(line)
+            except FrameError as error:
+                await _refuse(client, line, error)
+                raise
             if isinstance(command, Via):
                 if not fresh:
                     raise FrameError("Via is a first line, or none")
                 await self._hand_over(client, command.node, reader)
                 return
+            if isinstance(command, Hello) and not understood(command.proto):
+                raise FrameError(f"no protocol in common: {command.proto} there, {PROTOCOL} here")
             fresh = False
             await client.slots.acquire()
             self._take(client, command)
@@ -257,6 +326,20 @@ class Server:
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         task.add_done_callback(lambda _: client.slots.release())
+        task.add_done_callback(partial(self._failed, client, command))
+
+    def _failed(self, client: Client, command: ReadLog | Action, task: asyncio.Task[None]) -> None:
+        """An error of ours is an answer, too: nobody waits for one that never comes; the traceback goes into the log."""
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": "a request failed", "exception": error}
+        )
+        if isinstance(command, ReadLog):
+            return
+        text = "not known whether that was done: an internal error came in between, see agent.log"
+        client.reply(encode(Stamped(time.time(), CommandDone(command.id, False, text))))
 
     async def _show(self, client: Client, ask: ReadLog) -> None:
         async with client.turn:

@@ -1,4 +1,4 @@
-"""Hears the runner, keeps the ledger, and knows what to do when the runner itself dies."""
+"""Follows the runner: attempts, exits, and the ledger of attempts."""
 
 from __future__ import annotations
 
@@ -6,31 +6,259 @@ import asyncio
 import contextlib
 import dataclasses
 import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import structs
+from msgspec import Struct, structs
 
+from ...presets.clean import clean_line, clean_text
+from .. import file_io
+from ..inrank.causes import Death, Failure, classify, first_of
 from ..inrank.policy import after_failure
-from ..logs.clean import clean_text
+from ..living import Mode
+from ..logs.files import LogError, file_id
+from ..logs.follow import read_window
 from ..model import (
     AttemptEnded,
     AttemptStarted,
+    EnvironmentRestored,
+    FirstCause,
+    HookChanged,
     Outcome,
     RankChanged,
     RankPhase,
+    RankSample,
     RestartDelayed,
     RunEnded,
     RunnerLost,
     RunPhase,
     Stamped,
+    Wrapped,
 )
-from . import ledger
+from ..state import Rank
 from .oom import NOTHING, Evidence, OomWatch
 from .processes import sweep
 from .runner import ReportTail, Runner, reports
 
 if TYPE_CHECKING:
     from .agent import Agent
+
+# -----------------------------------------------------------------------------------------------------------
+# Who failed first: closes an attempt in the ledger. Pure, apart from reading the files of the ranks.
+
+
+LAST_LINES = 12
+LONGEST = 400
+"""Characters of the sentence about a failure."""
+
+LOOKED_AT = 80
+"""Lines of a rank's stderr that its class may be read from."""
+
+
+class Raised(Struct, frozen=True):
+    """What the hook wrote when an exception was not caught: see inrank/traces.py."""
+
+    time: float
+    type: str
+    text: str
+    where: str = ""
+    importing: bool = False
+    path: str | None = None
+    python: str = ""
+    before: tuple[str, ...] = ()
+    step: int | None = None
+    untrained: bool = False
+
+
+class _Noted(Struct, frozen=True):
+    """Of what the hook wrote as its rank ended."""
+
+    step: int | None = None
+    made: Wrapped | None = None
+    optimizer: bool = False
+    alone: bool = False
+    """It imported torch and never had a process group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A rank that ended abnormally, and what its files say."""
+
+    change: RankChanged
+    raised: Raised | None
+    last_lines: tuple[str, ...]
+    evidence: Evidence = NOTHING
+    node: int = 0
+    finished: bool = False
+    """Whether its script had reached its end."""
+
+    @property
+    def failure(self) -> Failure:
+        """Its class."""
+        change = self.change
+        said = {} if self.raised is None else structs.asdict(self.raised)
+        return classify(
+            Death(
+                change.rank,
+                change.exit_code,
+                said,
+                self.last_lines,
+                change.pid,
+                change.at or 0.0,
+                self.evidence.oom,
+                self.finished,
+            )
+        )
+
+
+def gather(run_dir: Path, change: RankChanged, evidence: Evidence = NOTHING, node: int = 0) -> Ended:
+    """Read what a failed rank left behind."""
+    file = file_id(node, change.attempt, change.rank, "err")
+    log = run_dir / file
+    lines = last_lines(run_dir, file, LOOKED_AT)
+    return Ended(change, _raised(log), lines, evidence, node, log.with_suffix(".end").exists())
+
+
+def _raised(error_log: Path) -> Raised | None:
+    return file_io.document_or_none(error_log.with_suffix(".exc"), Raised)
+
+
+def last_samples(
+    run_dir: Path, node: int, attempt: int, ranks: Mapping[int, Rank]
+) -> tuple[RankSample, ...]:
+    """How far the ranks of a closed attempt had come: by the newest sample, or what a hook wrote at the very end."""
+    found = []
+    for number, rank in sorted(ranks.items()):
+        seen = rank.sample or RankSample(number, rank.pid)
+        log = run_dir / file_id(node, attempt, number, "err")
+        step = max(filter(None, (seen.step, _steps(log, "end"), _steps(log, "exc"))), default=seen.step)
+        last = RankSample(
+            number, rank.pid, rss_bytes=seen.rss_bytes, gpu=seen.gpu, gpu_source=seen.gpu_source,
+            gpu_mem=seen.gpu_mem, step=step, step_s=seen.step_s,
+        )  # fmt: skip
+        if (last.step, last.rss_bytes, last.gpu) != (None, None, None):
+            found.append(last)
+    return tuple(found)
+
+
+def _steps(error_log: Path, ending: str) -> int | None:
+    return _noted(error_log, ending).step
+
+
+def _noted(error_log: Path, ending: str) -> _Noted:
+    return file_io.document_or_none(error_log.with_suffix(f".{ending}"), _Noted) or _Noted()
+
+
+def unseen(run_dir: Path, node: int, attempt: int, ranks: Mapping[int, Rank]) -> Iterator[HookChanged]:
+    """What the models of ranks were wrapped with that ended before their hooks were heard."""
+    for number, rank in sorted(ranks.items()):
+        made = _noted(run_dir / file_id(node, attempt, number, "err"), "end").made
+        if rank.made is None and made is not None:
+            yield HookChanged(attempt, number, "gone", rank.pid, made=made)
+
+
+def idle_text(run_dir: Path, node: int, attempt: int, ranks: Mapping[int, Rank]) -> str:
+    """That no rank of an attempt that succeeded made a step, with the last line; "" where one did, or nobody knows.
+
+    Without an optimizer steps say nothing, unless the ranks never met either.
+    """
+    files = [file_id(node, attempt, number, "err") for number in sorted(ranks)]
+    noted = [_noted(run_dir / file, "end") for file in files]
+    if not noted or not all(one.step == 0 and (one.optimizer or one.alone) for one in noted):
+        return ""
+    for file in files:
+        for name in (str(Path(file).with_suffix(".out")), file):
+            lines = last_lines(run_dir, name, 1)
+            if lines:
+                return f"no training step was seen: last line: {lines[0][:LONGEST]}"
+    return "no training step was seen, and nothing was printed"
+
+
+def last_lines(run_dir: Path, file: str, count: int = LAST_LINES) -> tuple[str, ...]:
+    """The last lines of a log that say something."""
+    try:
+        window = read_window(run_dir, file, -16384)
+    except LogError:
+        return ()
+    lines = [clean_line(line) for line in window.data.splitlines()]
+    return tuple([line for line in lines if line.strip()][-count:])
+
+
+def first_cause(ended: list[Ended]) -> FirstCause | None:
+    """The earliest rank that failed of itself; those that failed because of it are its victims."""
+    if not ended:
+        return None
+    failures = {one.change.rank: one.failure for one in ended}
+    failure = first_of(list(failures.values()))
+    assert failure is not None
+    first = next(one for one in ended if one.change.rank == failure.rank)
+    change = first.change
+    return FirstCause(
+        rank=change.rank,
+        local_rank=change.local_rank,
+        node=first.node,
+        pid=change.pid,
+        exit_code=change.exit_code if change.signal is None else None,
+        signal=change.signal,
+        oom=first.evidence.oom,
+        text=describe(failure),
+        last_lines=first.last_lines[-LAST_LINES:],
+        victims=tuple(sorted(rank for rank in failures if rank != failure.rank)),
+        at=failure.at or None,
+        symptom=failure.symptom,
+        kind=failure.kind,
+        remedy=clean_text(failure.remedy),
+        retry=failure.retry,
+        where=clean_text(failure.where),
+        evidence=first.evidence.lines,
+    )
+
+
+def describe(failure: Failure) -> str:
+    """One sentence, safe to show: how a rank ended and why."""
+    return clean_line(failure.text.encode("utf-8", "replace"), LONGEST)
+
+
+def close_attempt(
+    attempt: int,
+    changes: Mapping[int, RankChanged],
+    *,
+    asked: Outcome | None,
+    gathered: Callable[[RankChanged], Ended],
+    said: str = "",
+) -> AttemptEnded:
+    """The ledger's line for an attempt whose ranks have all ended, or are about to.
+
+    `asked` is RESTARTED or STOPPED when somebody wanted it; `changes` the last change of each rank; `said` is why the
+    launcher gave up, where it reported that.
+    """
+    failed = [change for change in changes.values() if change.state in (RankPhase.FAILED, RankPhase.KILLED)]
+    cause = first_cause([gathered(change) for change in failed])
+    if asked is not None:
+        return AttemptEnded(attempt, asked, None, f"attempt {attempt} {asked}")
+    if cause is not None:
+        more = f"; {len(cause.victims)} more followed" if cause.victims else ""
+        return AttemptEnded(attempt, Outcome.FAILED, cause, f"attempt {attempt} failed: {cause.text}{more}")
+    if changes and all(change.state is RankPhase.SUCCEEDED for change in changes.values()):
+        return AttemptEnded(attempt, Outcome.SUCCEEDED, None, f"attempt {attempt} succeeded")
+    if said:
+        return AttemptEnded(attempt, Outcome.FAILED, None, f"attempt {attempt} failed: {said}")
+    return AttemptEnded(attempt, Outcome.LOST, None, f"attempt {attempt} ended, and nobody saw how")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Hears the runner, keeps the ledger, and knows what to do when the runner itself dies.
+
+
+def _before(attempt: str | None, number: int) -> bool:
+    """Whether a rank's attempt came before `number`; those after it are what an agent that catches up reads of next."""
+    return attempt is not None and attempt.isdecimal() and int(attempt) < number
+
+
+FRESH_S = 2.0
+"""Age of a report that was read as it was written."""
 
 
 class Supervision:
@@ -44,15 +272,26 @@ class Supervision:
         self._evidence: dict[int, Evidence] = {}
         """What the kernel said of the ranks that ended."""
         self._oom_watch = OomWatch()
+        self._began = (0, 0.0)
+        """Number of the attempt whose begin this agent saw, and when, by the monotonic clock."""
         self._last_word: tuple[int, Stamped] | None = None
+        self._tail = ReportTail(agent.run_dir, 0)
+        self._fresh = False
+        """Whether the runner is one that has begun no attempt yet."""
 
     async def begin(self, resumed: bool) -> bool:
-        """Start a runner, or after an agent's death adopt the one that lives; True when adopted."""
-        if resumed:
-            self.runner = Runner.adopt(self._agent.run_dir)
-        else:
+        """Adopt the runner that lives, or start the first one of a new run; True when adopted."""
+        agent = self._agent
+        fresh = agent.mode is Mode.START and not resumed
+        self.runner = None if fresh else Runner.adopt(agent.entry)
+        self._tail = ReportTail(agent.run_dir, None if fresh else agent.state.source)
+        if not fresh:
+            agent.environment.recall()
+        if fresh:
             await self._start_runner()
-        return resumed and self.runner is not None
+        elif self.runner is not None:
+            agent.mode = Mode.START  # from now on this agent itself sees what becomes of it
+        return not fresh and self.runner is not None
 
     def resume_ranks(self) -> None:
         """After an adoption: what was open is open again."""
@@ -70,25 +309,40 @@ class Supervision:
             if rank.phase is RankPhase.RUNNING and rank.pid is not None:
                 self._agent.hooks.follow(change)
 
-    async def _start_runner(self) -> None:
+    async def _start_runner(self, cause: str = "") -> None:
+        forgotten = self._agent.environment.forgotten()
+        if forgotten:
+            await self._end(RunPhase.FAILED, 2, forgotten)
+            return
         try:
             self.runner = Runner.start(
-                self._agent.plan, self._agent.run_dir, self._agent.stem, self._agent.state.failures
+                self._agent.plan,
+                self._agent.run_dir,
+                self._agent.stem,
+                self._agent.state.failures,
+                self._agent.environment.for_runner(),
+                cause,
             )
-        except OSError as error:
+            self._fresh = True
+        except (OSError, ValueError) as error:
             python = self._agent.plan.python or self._agent.plan.argv[0]
-            await self._end(RunPhase.FAILED, 127, f"cannot execute {python}: {error.strerror}")
+            why = getattr(error, "strerror", None) or error
+            await self._end(RunPhase.FAILED, 127, f"cannot execute {python}: {why}")
 
     async def run(self) -> None:
         """Hear one runner after another until the run has ended."""
-        tail = ReportTail(self._agent.run_dir, self._agent.state.source)
         while not self._agent.state.phase.ended:
             if self.runner is None:
-                for offset, stamped in tail.read():
+                for offset, stamped in self._tail.read():
                     self._hear(offset, stamped)
+                if self._agent.mode is not Mode.START and self._last_word is None:
+                    if self._agent.mode is Mode.READ or not await self._revive():
+                        return  # whoever only reads starts nothing
+                    continue
             else:
-                async with contextlib.aclosing(reports(self.runner, tail)) as told:
+                async with contextlib.aclosing(reports(self.runner, self._tail)) as told:
                     async for offset, stamped in told:
+                        await self._agent.environment.noted()
                         self._hear(offset, stamped)
                         if self._last_word is not None and self._agent.relaying():
                             break  # whoever looks through the relay hears it while the runner carries that
@@ -108,10 +362,12 @@ class Supervision:
         said, self._last_word = self._last_word, None
         if said is None:
             return
-        keep = [self.runner.who.pid] if self.runner is not None else []
-        left = await sweep(self._agent.entry.record.run, keep=keep, grace_s=2.0)
-        if left:
-            self._agent.commands.warn("unkillable", f"these processes would not end: {', '.join(left)}")
+        if (
+            self.runner is not None
+        ):  # else it went long ago, and what is left is whoever asks for a stop's to end
+            left = await sweep(self._agent.entry.record.run, keep=[self.runner.who.pid], grace_s=2.0)
+            if left:
+                self._agent.commands.warn("unkillable", f"these processes would not end: {', '.join(left)}")
         offset, stamped = said
         assert isinstance(stamped.event, RunEnded)
         event = stamped.event
@@ -120,14 +376,18 @@ class Supervision:
 
     async def dismiss(self) -> None:
         """A runner that stayed for the relay after its last word goes, too."""
-        await sweep(self._agent.entry.record.run, grace_s=2.0)
+        if self.runner is not None:
+            await sweep(self._agent.entry.record.run, grace_s=2.0)
 
     # --- hearing the runner ----------------------------------------------------------------------------------
 
     def _hear(self, offset: int, stamped: Stamped) -> None:
         event = stamped.event
-        if isinstance(event, AttemptStarted) and event.attempt > self._agent.state.attempt:
-            self._close_attempt(Outcome.RESTARTED if event.cause in ("restart", "membership") else None)
+        if isinstance(event, AttemptStarted):
+            if event.attempt > self._agent.state.attempt:
+                self._close_attempt(Outcome.RESTARTED if event.cause in ("restart", "membership") else None)
+            event = self._agent.environment.begun(event, self._fresh)
+            self._fresh = False
         elif isinstance(event, RestartDelayed):
             self._close_attempt(None)
         elif isinstance(event, RunEnded):
@@ -137,17 +397,24 @@ class Supervision:
             event = self._rank_changed(event)
         self._agent.emit(event, source=offset, at=stamped.time)
         if isinstance(event, AttemptStarted):
-            self._attempt_started(event)
+            self._attempt_started(event, stamped.time)
+        elif isinstance(event, EnvironmentRestored):
+            self._agent.environment.heard(event)
         elif isinstance(event, RankChanged) and event.state is RankPhase.RUNNING:
             self._agent.hooks.follow(event)
 
-    def _attempt_started(self, event: AttemptStarted) -> None:
+    def _attempt_started(self, event: AttemptStarted, at: float) -> None:
+        fresh = 0.0 <= time.time() - at < FRESH_S
+        self._began = (event.attempt, time.monotonic()) if fresh else (0, 0.0)
         self._changes, self._evidence = {}, {}
-        number = str(event.attempt)
+        if self.runner is None:
+            return  # a report of the past
         job = sweep(
             self._agent.entry.record.run,
-            keep=[self.runner.who.pid] if self.runner else [],
-            wanted=lambda env: "DISTUI_RUNNER_PID" in env and env.get("DISTUI_ATTEMPT", number) != number,
+            keep=[self.runner.who.pid],
+            wanted=lambda env: (
+                "DISTUI_RUNNER_PID" in env and _before(env.get("DISTUI_ATTEMPT"), event.attempt)
+            ),
         )
         self._agent.spawn(asyncio.create_task(job))
 
@@ -163,39 +430,82 @@ class Supervision:
         self._changes[event.rank] = event
         return event
 
-    def _close_attempt(self, asked: Outcome | None) -> None:
+    def _close_attempt(self, asked: Outcome | None, said: str = "") -> None:
         current = self._agent.state.attempts[-1] if self._agent.state.attempts else None
         if current is None or current.ended is not None:
             return
-        self._agent.emit(
-            ledger.close_attempt(
-                current.number,
-                self._changes,
-                asked=asked,
-                gathered=lambda change: ledger.gather(
-                    self._agent.run_dir,
-                    change,
-                    self._evidence.get(change.rank, NOTHING),
-                    self._agent.node,
-                ),
-            )
+        closed = close_attempt(
+            current.number,
+            self._changes,
+            asked=asked,
+            gathered=lambda change: gather(
+                self._agent.run_dir,
+                change,
+                self._evidence.get(change.rank, NOTHING),
+                self._agent.node,
+            ),
+            said=said,
         )
+        self._emit_end(closed)
+
+    def _emit_end(self, event: AttemptEnded) -> None:
+        agent = self._agent
+        about = (agent.run_dir, agent.node, event.attempt, agent.state.ranks)
+        for change in list(unseen(*about)):
+            agent.emit(change)
+        number, began = self._began
+        lasted_s = time.monotonic() - began if number == event.attempt else None
+        event = structs.replace(event, last=last_samples(*about), lasted_s=lasted_s)
+        if event.outcome is Outcome.SUCCEEDED and (idle := idle_text(*about)):
+            event = structs.replace(event, idle=idle, text=f"{event.text}, but {idle}")
+        agent.emit(event)
 
     async def _end(
         self, phase: RunPhase, code: int | None, text: str, *, source: int = 0, at: float | None = None
     ) -> None:
         if self._agent.stopping() and phase is not RunPhase.SUCCEEDED:
             phase, text = RunPhase.STOPPED, "stopped"
-        self._close_attempt(Outcome.STOPPED if phase is RunPhase.STOPPED else None)
+        said = clean_text(text) if phase is RunPhase.FAILED else ""
+        self._close_attempt(Outcome.STOPPED if phase is RunPhase.STOPPED else None, said)
         for rank in list(self._agent.hooks.by_rank):
             self._agent.hooks.forget(rank)
         cause = self._agent.state.attempts[-1].first_cause if self._agent.state.attempts else None
-        if phase is RunPhase.FAILED and cause is not None and cause.text not in text:
+        if (
+            phase is RunPhase.FAILED
+            and cause is not None
+            and cause.text not in text
+            and text not in cause.text
+        ):
             text = f"{cause.text}; {text}"
         self._agent.sampling.grown()
         if self._agent.judging is not None:
             await self._agent.judging.guarded()
+        if (
+            phase is RunPhase.SUCCEEDED
+            and self._agent.state.attempts
+            and self._agent.state.attempts[-1].idle
+        ):
+            text = f"{text}, but {self._agent.state.attempts[-1].idle}"
         self._agent.emit(RunEnded(phase, code, clean_text(text)), source=source, at=at)
+
+    async def _revive(self) -> bool:
+        """The next attempt of a lost run, because somebody asks for it; False when the run has ended instead."""
+        agent = self._agent
+        left = await sweep(agent.entry.record.run, grace_s=agent.plan.grace_s)
+        for change in list(self._changes.values()):
+            if change.state is RankPhase.RUNNING:
+                self._changes[change.rank] = structs.replace(change, state=RankPhase.LOST)
+                agent.emit(self._changes[change.rank])
+        last = agent.state.attempts[-1] if agent.state.attempts else None
+        if last is not None and last.ended is None:
+            agent.emit(AttemptEnded(last.number, Outcome.LOST, None, f"attempt {last.number} was lost"))
+        if left:
+            await self._end(RunPhase.FAILED, 1, f"lost, and {', '.join(left)} would not end")
+            return False
+        agent.mode = Mode.START
+        agent.commands.revive()
+        await self._start_runner("restart")
+        return self.runner is not None
 
     async def _runner_lost(self) -> None:
         """The runner died without a word: its ranks have no rendezvous any more, so they are ended."""
@@ -214,7 +524,7 @@ class Supervision:
         if agent.stopping():
             await self._end(RunPhase.STOPPED, 1, "stopped")
         elif not agent.state.attempts:
-            said = ledger.last_lines(agent.run_dir, "runner.log", 1)
+            said = last_lines(agent.run_dir, "runner.log", 1)
             why = " ".join(said) or "see runner.log"
             await self._end(RunPhase.FAILED, 1, f"the runner died before the first attempt: {why}")
         elif left:
@@ -229,10 +539,10 @@ class Supervision:
         agent = self._agent
         last = agent.state.attempts[-1]
         policy = dataclasses.asdict(agent.plan.restart)
-        verdict = after_failure(policy, agent.state.failures, time.time() - last.began)
+        verdict = after_failure(policy, agent.state.failures, last.lasted(time.time()) or 0.0)
         if last.ended is None:
             text = f"attempt {last.number} lost its runner (pid {pid})"
-            agent.emit(AttemptEnded(last.number, Outcome.LOST, None, text))
+            self._emit_end(AttemptEnded(last.number, Outcome.LOST, None, text))
         if not verdict.restart:
             limit = agent.plan.restart.limit
             await self._end(

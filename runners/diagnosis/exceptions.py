@@ -1,20 +1,23 @@
-"""Exceptions that logs tell of, as Python prints them, and ends of ranks, as launchers do.
-
-Classes and remedies are those of the live verdicts, see runners/inrank/classes.py. Memory does not grow with the log.
-"""
+"""Python exceptions, exits and stacks as logs contain them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import signal
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from ..inrank.classes import Death, Failure, classify
+from ..inrank.causes import Death, Failure, classify
 from ..inrank.traces import in_lines, of_launcher, raised_in
-from .endings import Endings
-from .grammar import Head, stamp_of
-from .rules import BEGIN, Rule
-from .tally import Entry, Evidence, First, shown
+from .lines import Head, stamp_of
+from .rules import BEGIN, SOURCES, Entry, Evidence, First, Rule, shown
+
+# -----------------------------------------------------------------------------------------------------------
+# Exceptions that logs tell of, as Python prints them, and ends of ranks, as launchers do.
+# Classes and remedies are those of the live verdicts, see runners/inrank/causes.py. Memory does not grow with the
+# log.
+
 
 MOST = 64
 """Different exceptions that are kept."""
@@ -220,3 +223,185 @@ def _rule(failure: Failure, place: int, sure: bool) -> Rule:
         confidence="high" if sure else "low", text=f"A rank {says}.", remedy=f"{remedy[0].upper()}{remedy[1:]}.",
         place=PLACE + place,
     )  # fmt: skip
+
+
+# -----------------------------------------------------------------------------------------------------------
+# How launchers say that a rank ended: torchrun where it happens and in a table at its end, mpirun, Slurm.
+
+
+_ENDED = re.compile(r"failed \(exitcode: (-?\d{1,9})\) local_rank: \d+ \(pid: (\d{1,9})\)")
+_LISTED = re.compile(
+    r"^\s*(?:rank      : (\d{1,9}) \(local_rank: \d+\)|exitcode  : (-?\d{1,9}) +\(pid: (\d{1,9})\))"
+)
+"""In the table at the end of torchrun: a rank, and below it how it ended."""
+_SIGNALLED = re.compile(
+    r"process rank (\d{1,9}) with PID (\d{1,9})(?: on node (\S{1,200}))? exited on signal (\d{1,2})\b"
+)
+_OOM = re.compile(r"Detected \d+ oom[_-]kill event")
+"""torchrun's, mpirun's and Slurm's words."""
+
+
+class End(NamedTuple):
+    """The end of a rank, in a launcher's words."""
+
+    failure: Failure | None
+    """None for an exit code that says nothing more, or an end that was told before."""
+    head: Head
+    """Whose it is."""
+    pid: int | None = None
+
+
+class Endings:
+    """What was said so far: a table has a rank and its end in lines of their own, and an end may be said twice."""
+
+    def __init__(self) -> None:
+        self._rank: int | None = None
+        """Whose lines of torchrun's table are being read."""
+        self._pids: set[int] = set()
+        """Processes whose end was told."""
+
+    def told(self, line: str, head: Head) -> End | None:
+        """What a line says that was not told yet; None for one that says no end. `head`: whose line it is."""
+        listed = _LISTED.match(line)
+        if listed is None:
+            end = _ending(line, head)
+        elif listed[1]:
+            self._rank = int(listed[1])
+            return None
+        else:
+            end = _listed(int(listed[2]), int(listed[3]), head, self._rank)
+        if end is None or end.pid is None:
+            return end
+        known = end.pid in self._pids
+        if len(self._pids) < SOURCES:
+            self._pids.add(end.pid)
+        return end._replace(failure=None) if known else end
+
+
+def _ending(line: str, head: Head) -> End | None:
+    """What a line says; None for one that says no such thing."""
+    if told := _ENDED.search(line):
+        return _listed(int(told[1]), int(told[2]), head, None)
+    if told := _SIGNALLED.search(line):
+        pid = int(told[2]) or None
+        whose = _of(int(told[1]), replace(head, host=told[3] or head.host))
+        return End(_ended_by_signal(-int(told[4]), pid), whose, pid)
+    return End(_OF_SLURM, head) if _OOM.search(line) else None
+
+
+def _listed(code: int, pid: int, head: Head, rank: int | None) -> End:
+    """What torchrun says of a process."""
+    failure = _ended_by_signal(code, pid) if code < 0 else None
+    return End(failure, head if rank is None else _of(rank, head), pid)
+
+
+def _of(rank: int, head: Head) -> Head:
+    return replace(head, rank=rank, source=(*head.source[:2], rank))
+
+
+def _ended_by_signal(code: int, pid: int | None) -> Failure:
+    """What a launcher's word alone tells: no kernel's log is here, and an abort says why before it."""
+    failure = classify(Death(0, code, {}, pid=pid))
+    if code == -signal.SIGKILL:
+        return failure._replace(text=failure.text.removesuffix(" from outside"), remedy=_KILLED)
+    return failure._replace(symptom=code in (-signal.SIGABRT, -signal.SIGTERM))
+
+
+_OF_SLURM = classify(Death(0, -signal.SIGKILL, {}, oom="Slurm counted it"))
+_KILLED = (
+    "look in that node's kernel log for an out-of-memory kill (`dmesg -T | grep -i kill`), else for who ends "
+    "processes there: the scheduler's limits, preemption, a daemon that guards memory"
+)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Stacks of many ranks as one view: equal ones together, the larger group first, so that who differs stands out.
+
+
+_HEAD = re.compile(r"(Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[(.*)\])? \(most recent call first\):")
+_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
+_CUT = "..."
+"""faulthandler's last line where there are more than 100 threads: the main one, the oldest, is among those left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """One thread of a text that faulthandler wrote."""
+
+    label: str
+    """As it names the thread: "Thread 0x7f…", with its name where Python tells."""
+    current: bool
+    """Whether it is the thread that wrote the text."""
+    frames: tuple[str, ...]
+    """ "file:line function", innermost first; () where no Python runs in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ranks whose main threads are at the same place."""
+
+    ranks: tuple[int, ...]
+    frames: tuple[str, ...]
+    """ "file:line function" of the main thread, innermost first; () when it is not known or runs no Python."""
+    shared: int = 0
+    """How many of the outermost frames are those of the first group; the one further in is where the ways part."""
+
+
+def merged(texts: Mapping[int, str]) -> list[Group]:
+    """Groups of equal main threads out of faulthandler's text of each rank: the largest first, then by rank.
+
+    Only the last two parts of a path count, for nodes may keep the same files under different directories.
+    """
+    found: dict[tuple[str, ...], list[int]] = {}
+    shown: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for rank in sorted(texts):
+        frames = main_frames(texts[rank])
+        key = _alike(frames)
+        found.setdefault(key, []).append(rank)
+        shown.setdefault(key, frames)
+    ordered = sorted(found.items(), key=lambda item: (-len(item[1]), item[1][0]))
+    return [Group(tuple(ranks), shown[key], _shared(key, ordered[0][0])) for key, ranks in ordered]
+
+
+def main_frames(text: str) -> tuple[str, ...]:
+    """Frames of the main thread, innermost first; () when the text does not hold it."""
+    found = threads(text)
+    if not found:
+        return ()
+    if text.rstrip().endswith("\n" + _CUT):
+        # A signal is handled in the main thread; what the hook's own thread wrote does not hold it.
+        return next((one.frames for one in found if one.current and not _hook(one)), ())
+    return found[-1].frames  # Python keeps its threads newest first
+
+
+def threads(text: str) -> list[Thread]:
+    """All threads of the text, in its order; [] when it is none of faulthandler's."""
+    found: list[tuple[str, bool, list[str]]] = []
+    for line in text.splitlines():
+        head = _HEAD.fullmatch(line)
+        if head is not None:
+            named = f" [{head[3]}]" if head[3] else ""
+            found.append((f"Thread {head[2]}{named}", head[1] == "Current thread", []))
+            continue
+        frame = _FRAME.fullmatch(line)
+        if frame is not None and found:
+            found[-1][2].append(f"{frame[1]}:{frame[2]} {frame[3]}")
+    return [Thread(label, current, tuple(frames)) for label, current, frames in found]
+
+
+def _hook(thread: Thread) -> bool:
+    return any("/inrank/hook.py:" in frame for frame in thread.frames)
+
+
+def _alike(frames: Sequence[str]) -> tuple[str, ...]:
+    """What makes two stacks the same."""
+    return tuple("/".join(frame.rsplit("/", 2)[-2:]) for frame in frames)
+
+
+def _shared(one: Sequence[str], other: Sequence[str]) -> int:
+    number = 0
+    for mine, its in zip(reversed(one), reversed(other), strict=False):
+        if mine != its:
+            break
+        number += 1
+    return number

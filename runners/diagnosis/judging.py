@@ -1,7 +1,4 @@
-"""Looks at a run every few seconds with all detectors, and tells what has changed since the last look.
-
-One process judges a run: its agent where it has one, else the hub of its nodes.
-"""
+"""Runs the detectors over a run's state and journal; what holds, and which data is missing."""
 
 from __future__ import annotations
 
@@ -9,18 +6,198 @@ import asyncio
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import to_builtins
 
 from ...presets.plan import Plan
-from ..model import Event, Finding, FindingRaised, Pulse
+from ..model import Event, Finding, FindingRaised, LinkState, Pulse, RankPhase
 from ..state import RunState
-from ..telemetry import health
-from . import bugs
+from ..telemetry import gpu_words
+from ..words import spans
+from . import rules
 from .detectors import KEPT, Detector, View, died, hang, memory, promises, starting, straggler
 from .detectors.arrivals import Arrivals
 from .detectors.curve import Curve, Point, room
-from .inherited import Inherited
+from .facts import CommunicatorPart, Inherited, Stage
+from .rules import Tally
+from .statements import Statements
+
+# -----------------------------------------------------------------------------------------------------------
+# What a run's journal says stands against it now, and which data a verdict lacks. Pure.
+
+
+GRAVITY = {"error": 0, "warn": 1, "info": 2}
+ROLES = {"cause": 0, "hint": 1, "symptom": 2, "fact": 3}
+NO_VERDICT = "hang-no-verdict"
+"""Of the findings that are no alarm, the one that a user waits for."""
+
+
+def standing(state: RunState) -> list[Finding]:
+    """The findings that hold, the worst first."""
+    return worst_first(state.findings.values())
+
+
+def worst_first(found: Iterable[Finding]) -> list[Finding]:
+    """By severity, then causes before hints before symptoms; the earlier ones first."""
+    return sorted(found, key=_order)
+
+
+def _order(one: Finding) -> tuple[int, bool, int, float]:
+    gravity = GRAVITY.get(one.severity, 1)
+    since = float("inf") if one.since is None else one.since
+    return gravity, one.id != NO_VERDICT, ROLES.get(one.role, 4), since
+
+
+def missing(state: RunState, logs: int) -> list[str]:
+    """Data that a diagnosis would want and has not, a sentence each. `logs`: how many logs were read."""
+    said = [] if logs else ["no logs of the newest attempt are on this machine"]
+    for node in state.nodes.values():
+        if node.link is LinkState.LOST and not state.phase.ended:
+            said.append(f"{node.host or f'node {node.node}'} does not answer: what it says is of before")
+    blind = [
+        number
+        for number, rank in sorted(state.ranks.items())
+        if rank.phase is RankPhase.RUNNING and not rank.hook
+    ]
+    if blind and not state.phase.ended:
+        pulses = [state.ranks[number].pulse for number in blind]
+        lacking = (
+            "no flight recorder"
+            if all(one and one.stack for one in pulses)
+            else "no stack, no flight recorder"
+        )
+        said.append(f"no hook answers in rank{'' if len(blind) == 1 else 's'} {spans(blind, 8)}: {lacking}")
+    if untimed(state) and not state.phase.ended:
+        said.append(UNTIMED)
+    return said
+
+
+UNTIMED = "TORCH_NCCL_ENABLE_TIMING=1 has torch record how long collectives take: without it no slow rank is found"
+"""On NCCL, where a collective is called long before it runs."""
+
+
+def untimed(state: RunState) -> bool:
+    """Whether NCCL's collectives are seen, and none of them has a duration."""
+    if state.plan is None or state.plan.backend != "nccl":
+        return False
+    pulses = [rank.pulse for rank in state.ranks.values() if rank.pulse is not None]
+    seen = [one for pulse in pulses for one in pulse.recent if not one.p2p]
+    return bool(seen) and all(one.duration_ms is None for one in seen)
+
+
+def document(state: RunState, logs: int) -> dict[str, Any]:
+    """For `--json`: `state`, `attempt`, `findings[]` as in `status --json`, `missing[]`."""
+    return {
+        "state": str(state.phase),
+        "attempt": state.attempt,
+        "findings": [
+            {name: to_builtins(getattr(one, name)) for name in one.__struct_fields__}
+            for one in standing(state)
+        ],
+        "missing": missing(state, logs),
+    }
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Findings that no single line says: from statements, and from what the rules found.
+
+
+RDMA_RULES = ("ofi-init-failed", "ofi-no-efa", "ofi-av", "ib-open-device")
+"""Where one of these fired there is, or should be, an RDMA device."""
+
+
+def derived(statements: Statements, tally: Tally) -> dict[str, str]:
+    """Id of a rule → what it was seen by, a sentence."""
+    found = {
+        "net-socket-fallback": _sockets(statements, tally),
+        "gdr-asymmetric": _one_sided(statements),
+        "version-mismatch": _versions(statements),
+        "p2p-hang": _hang(statements, tally),
+    }
+    return {rule: text for rule, text in found.items() if text}
+
+
+def several_nodes(statements: Statements) -> bool | None:
+    """Whether a communicator spans nodes; None where nothing says so."""
+    said = [one.nnodes for one in statements.sessions.communicators if one.nnodes is not None]
+    if any(len(one.hosts) > 1 for one in statements.sessions.communicators) or any(one > 1 for one in said):
+        return True
+    whole = [one for one in statements.sessions.communicators if one.nranks is not None]
+    alone = bool(whole) and all(one.nnodes == 1 or len(one.ranks) == one.nranks for one in whole)
+    return False if alone else None
+
+
+def _fired(tally: Tally, *ids: str) -> bool:
+    return any(entry.count for entry in tally.entries if entry.rule.id in ids)
+
+
+def _sockets(statements: Statements, tally: Tally) -> str:
+    """Traffic between nodes over TCP where an RDMA device is there, and nobody asked for TCP."""
+    if not several_nodes(statements):
+        return ""
+    for node in statements.nodes.values():
+        asked = (
+            node.env.get("NCCL_IB_DISABLE", "0") != "0" or node.env.get("NCCL_NET", "").lower() == "socket"
+        )
+        expected = node.hcas or "NCCL_IB_HCA" in node.env or _fired(tally, *RDMA_RULES)
+        if "Socket" in node.networks and expected and not asked:
+            why = f"it has {', '.join(sorted(node.hcas)[:4])}" if node.hcas else "RDMA was to be used"
+            return f"{node.host} uses network Socket, and {why}"
+    return ""
+
+
+def _one_sided(statements: Statements) -> str:
+    for communicator in statements.sessions.all():
+        for (source, target, channel), (sends, receives) in communicator.ends.items():
+            if sends is not None and receives is not None and sends != receives:
+                who = "sender" if sends else "receiver"
+                return f"channel {channel} from rank {source} to rank {target}: only the {who} uses GPUDirect RDMA"
+    return ""
+
+
+def _versions(statements: Statements) -> str:
+    """Hosts of one communicator that say different versions."""
+    for communicator in statements.sessions.communicators:
+        said = {
+            next(iter(node.versions)): host
+            for host in sorted(communicator.hosts)
+            if (node := statements.nodes.get(host)) is not None and len(node.versions) == 1
+        }
+        if len(said) > 1:
+            return ", ".join(f"{host} has {version}" for version, host in sorted(said.items())[:4])
+    return ""
+
+
+def _hang(statements: Statements, tally: Tally) -> str:
+    """The first collective timed out on one node, all of whose GPUs are connected by P2P and none by NVLink SHARP."""
+    causes = any(
+        entry.count
+        for entry in tally.entries
+        if entry.rule.role == "cause" and entry.rule.severity == "error"
+    )
+    seqs = [one.seq for one in tally.progress.values() if one.seq is not None]
+    if causes or not seqs or max(seqs) > 1:
+        return ""
+    for one in statements.sessions.communicators:
+        if _p2p_alone(one) and one.reached(Stage.COMPLETE):
+            return f"{one.nranks} ranks on one node were ready, and collective {max(seqs)} timed out"
+    return ""
+
+
+def _p2p_alone(communicator: CommunicatorPart) -> bool:
+    kinds = {kind for one in communicator.pairs.values() for kind in one}
+    one_node = communicator.nnodes == 1 or (communicator.nnodes is None and len(communicator.hosts) == 1)
+    nvls = communicator.nvls or communicator.channels.get("nvls", 0) > 0
+    return one_node and bool(kinds) and all(kind.startswith("P2P/") for kind in kinds) and not nvls
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Looks at a run every few seconds with all detectors, and tells what has changed since the last look.
+# One process judges a run: its agent where it has one, else the hub of its nodes.
+
 
 DETECTORS: tuple[Detector, ...] = (
     died.find,
@@ -29,12 +206,13 @@ DETECTORS: tuple[Detector, ...] = (
     hang.find,
     straggler.find,
     promises.find,
+    promises.find_not_applied,
 )
 EVERY_S = 2.0
 FAILED = "detectors-failed"
 AT_ONCE = 450
 """Pulses of one look whose collectives are compared; those of more ranks follow with the next looks."""
-_OWN = re.compile(r"(hang|start|died|oom|expect)-.*|straggler|input-bound|mem-creep")
+_OWN = re.compile(r"(hang|start|died|oom|expect|acted)-.*|straggler|input-bound|mem-creep")
 
 
 _SHARED = "version-mismatch"
@@ -65,7 +243,7 @@ class Judging:
         self._memory_before: dict[int, Curve] = {}
         self._node_memory: dict[int, Curve] = {}
         self._attempt = 0
-        self._raised: dict[health.Key, Finding] = {}
+        self._raised: dict[gpu_words.Key, Finding] = {}
         self._inherited = Inherited((), 0)
 
     def resume(self) -> None:
@@ -89,15 +267,15 @@ class Judging:
         if failed is None or (FAILED, None, None) in self._state.findings:
             return
         what = "the detectors failed, and say less than they could"
-        self._emit(FindingRaised(bugs.told(failed, FAILED, what)))
+        self._emit(FindingRaised(rules.told(failed, FAILED, what)))
 
     def look(self, now: float | None = None) -> None:
         """One look; `now` in unix seconds, or this moment."""
         view = self.view(time.time() if now is None else now)
         found = self._inherited.judge(view, [one for detector in DETECTORS for one in detector(view)])
-        for event in health.changes(self._raised, found):
+        for event in gpu_words.changes(self._raised, found):
             self._emit(event)
-        self._raised = {health.key(finding): finding for finding in found}
+        self._raised = {gpu_words.key(finding): finding for finding in found}
 
     def view(self, now: float) -> View:
         """What the detectors look at, with the newest pulses remembered."""

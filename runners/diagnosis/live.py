@@ -10,11 +10,11 @@ import msgspec
 from msgspec import structs
 
 from ..logs.files import parse_file_id
-from . import parts
+from . import facts
 from .facts import Communicator, Facts, Init, Line, Node, Pair
-from .grammar import Stamp
+from .lines import Stamp
 from .reading import Reading
-from .tally import Evidence
+from .rules import Evidence
 
 RANKS = 1024
 """Most ranks of a communicator that are told one by one."""
@@ -24,7 +24,7 @@ COMMUNICATORS = 256
 """Most communicators; the smallest are left out."""
 NODES = 1024
 RINGS = 8
-STAGES = tuple(stage.name.lower() for stage in parts.Stage)
+STAGES = tuple(stage.name.lower() for stage in facts.Stage)
 """As they follow each other."""
 
 _encoder, _decoder = msgspec.json.Encoder(), msgspec.json.Decoder(Facts)
@@ -96,7 +96,7 @@ def _line(evidence: Evidence) -> Line:
     return Line(evidence.file, evidence.line, evidence.text)
 
 
-def _node(node: parts.Node, raw: dict[str, Line]) -> Node:
+def _node(node: facts.NodePart, raw: dict[str, Line]) -> Node:
     name = node.host or node.file
     raw |= {f"{_key(key)}:{name}{_rest(key)}": _line(line.evidence()) for key, line in node.lines.items()}
     first = node.lines.get("host")
@@ -125,7 +125,7 @@ def _rest(key: str) -> str:
     return blank and f":{rest}"
 
 
-def _communicator(name: str, one: parts.Communicator, raw: dict[str, Line]) -> Communicator:
+def _communicator(name: str, one: facts.CommunicatorPart, raw: dict[str, Line]) -> Communicator:
     for key, line in one.lines.items():
         what, _, kind = key.partition(":")
         raw[f"{what}:{name}" + (f":{kind}" if kind else "")] = _line(line.evidence())
@@ -159,7 +159,7 @@ def _communicator(name: str, one: parts.Communicator, raw: dict[str, Line]) -> C
     )
 
 
-def _pairs(one: parts.Communicator) -> Iterable[Pair]:
+def _pairs(one: facts.CommunicatorPart) -> Iterable[Pair]:
     """One for each transport of a pair, the fastest kind first."""
     for (source, target), kinds in one.pairs.items():
         for kind in sorted(kinds, key=speed):
@@ -187,7 +187,7 @@ def _folded(pairs: Iterable[Pair], owners: Mapping[int, str]) -> tuple[tuple[Pai
     return kept, len(found) - len(kept)
 
 
-def _rings(one: parts.Communicator) -> tuple[tuple[int, ...], ...]:
+def _rings(one: facts.CommunicatorPart) -> tuple[tuple[int, ...], ...]:
     """Different orders that are whole; long ones are cut by NCCL itself until 2.28."""
     orders = dict.fromkeys(tuple(map(int, text.split())) for _, text in sorted(one.rings.items()))
     return tuple(order for order in orders if len(order) == one.nranks)[:RINGS]

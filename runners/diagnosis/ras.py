@@ -81,7 +81,7 @@ def parse_json(text: str) -> Report:
         document = json.loads(_NO_COMMA.sub(r"\1,\2", text))
         found = tuple(_communicator(one) for one in document["communicators"])
         return Report(found, str(document.get("nccl_version", "")))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise RasError(f"RAS sent what is no report: {error}") from None
 
 

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .exceptions import Exceptions
-from .grammar import MARK, OLD, Head, parse_head, rank_of, stamp_of
-from .lines import lines_of
-from .rules import BEGIN, ENDINGS, Book, Version, book
+from .lines import MARK, OLD, Head, lines_of, parse_head, rank_of, stamp_of
+from .rules import BEGIN, ENDINGS, WIDTH, Book, Raw, Tally, Version, book
 from .statements import Statements
-from .tally import WIDTH, Raw, Tally
 
 REPORT, REPORT_LINES = "pt-nccl-error", 64
 """With what torch begins its report of an error of NCCL, and in how many lines NCCL's own reason follows."""

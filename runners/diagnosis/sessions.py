@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
-from . import phrases as say
-from .grammar import Head, Thread
-from .parts import NODES, RANKS, Communicator, RankPart
+from . import lines as say
+from .facts import NODES, RANKS, CommunicatorPart, RankPart
+from .lines import Head, Thread
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -22,7 +22,7 @@ SESSIONS = 1 << 14
 class Session:
     """A thread that makes a communicator: what it says without naming one is about this one."""
 
-    communicator: Communicator
+    communicator: CommunicatorPart
     part: RankPart | None = None
 
 
@@ -30,19 +30,19 @@ class Sessions:
     """All threads and all communicators."""
 
     def __init__(self) -> None:
-        self.communicators: list[Communicator] = []
+        self.communicators: list[CommunicatorPart] = []
         self.left_out = 0
         """Communicators that were not kept."""
         self.by_pointer: dict[tuple[Thread, str], Session] = {}
         self._by_thread: dict[Thread, Session] = {}
         """Also by process: what it says in threads that have made none."""
-        self._by_id: dict[tuple[str, int], Communicator] = {}
-        self._unnamed: dict[tuple[int, int], Communicator] = {}
+        self._by_id: dict[tuple[str, int], CommunicatorPart] = {}
+        self._unnamed: dict[tuple[int, int], CommunicatorPart] = {}
         self._joined: dict[tuple[int, int], int] = {}
 
-    def all(self) -> list[Communicator]:
+    def all(self) -> list[CommunicatorPart]:
         """The communicators, and last what was said of one that no line names."""
-        unnamed = Communicator("")
+        unnamed = CommunicatorPart("")
         for session in [*self._by_thread.values(), *self.by_pointer.values()]:
             if session.part is None:
                 unnamed.take(session.communicator)
@@ -68,7 +68,7 @@ class Sessions:
             return self._named(head, "0x" + pointer)
         known = self._by_thread.get(head.thread) or self._by_thread.get(head.process)
         if known is None:
-            known = Session(Communicator(""))
+            known = Session(CommunicatorPart(""))
             self._remember(head.thread, known)
         return known
 
@@ -76,7 +76,7 @@ class Sessions:
         known = self.by_pointer.get((head.process, pointer))
         if known is None:
             _room(self.by_pointer)
-            known = self.by_pointer[head.process, pointer] = Session(Communicator(""))
+            known = self.by_pointer[head.process, pointer] = Session(CommunicatorPart(""))
         return known
 
     def _remember(self, thread: Thread, session: Session) -> None:
@@ -105,7 +105,7 @@ class Sessions:
         self.by_pointer[head.process, pointer] = session
         return session
 
-    def _communicator(self, name: str, rank: int, nranks: int) -> Communicator:
+    def _communicator(self, name: str, rank: int, nranks: int) -> CommunicatorPart:
         """By its id; without one the n-th of that size for the n-th time that this rank joins one of that size."""
         if name:
             found = self._by_id.get((name, nranks))
@@ -114,8 +114,8 @@ class Sessions:
         nth = self._joined[nranks, rank] = self._joined.get((nranks, rank), -1) + 1
         return self._unnamed.get((nranks, nth)) or self._new("", nranks, self._unnamed, (nranks, nth))
 
-    def _new(self, name: str, nranks: int, where: dict[K, Communicator], key: K) -> Communicator:
-        made = Communicator(name, nranks)
+    def _new(self, name: str, nranks: int, where: dict[K, CommunicatorPart], key: K) -> CommunicatorPart:
+        made = CommunicatorPart(name, nranks)
         if len(self.communicators) < COMMUNICATORS:
             self.communicators.append(made)
             where[key] = made

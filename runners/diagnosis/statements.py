@@ -5,12 +5,11 @@ Memory is bounded: beyond the limits here and in `parts`, new names are counted 
 
 from __future__ import annotations
 
-from . import phrases as say
-from .grammar import Head
-from .parts import KEPT, NODES, PAIRS, RANKS, Communicator, Node, RankPart, Stage, Timing, keep
-from .rules import Version, parse_version
+from . import lines as say
+from .facts import KEPT, NODES, PAIRS, RANKS, CommunicatorPart, NodePart, RankPart, Stage, Timing, keep
+from .lines import Head
+from .rules import Raw, Version, parse_version
 from .sessions import Sessions
-from .tally import Raw
 
 Note = tuple[dict[str, Raw], str, RankPart | None]
 """Where a line is kept, under which key, and the rank whose first it is."""
@@ -20,7 +19,7 @@ class Statements:
     """The fold of all messages."""
 
     def __init__(self) -> None:
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, NodePart] = {}
         self.sessions = Sessions()
         self.version: Version = ()
         """The newest that was read."""
@@ -38,12 +37,12 @@ class Statements:
                 self._first(node.lines, "version")
                 keep(node.versions, said)
 
-    def node(self, head: Head) -> Node | None:
+    def node(self, head: Head) -> NodePart | None:
         """The node of a line, or all those of a file that name none; None where there are too many."""
         name = head.thread[0]
         node = self.nodes.get(name)
         if node is None and len(self.nodes) < NODES:
-            node = self.nodes[name] = Node(head.host, "" if head.host else name)
+            node = self.nodes[name] = NodePart(head.host, "" if head.host else name)
             self._first(node.lines, "host")
         return node
 
@@ -99,7 +98,7 @@ class Statements:
         elif (found := say.RING.match(message)) and len(communicator.rings) < KEPT:
             communicator.rings.setdefault(int(found[1]), " ".join(found[2].split()))
 
-    def _pair(self, communicator: Communicator, ends: tuple[int, int], via: str) -> None:
+    def _pair(self, communicator: CommunicatorPart, ends: tuple[int, int], via: str) -> None:
         """A transport that this pair of ranks was not known to use."""
         if ends in communicator.pairs:
             communicator.pairs[ends].add(via)
@@ -211,7 +210,7 @@ def _advance(part: RankPart | None, stage: Stage) -> None:
         part.stage = stage
 
 
-def _end(communicator: Communicator, key: tuple[int, int, int], receiver: bool, direct: bool) -> None:
+def _end(communicator: CommunicatorPart, key: tuple[int, int, int], receiver: bool, direct: bool) -> None:
     """Keep what one end says until the other end says the same."""
     ends = communicator.ends.get(key)
     if ends is None:

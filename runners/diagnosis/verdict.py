@@ -6,17 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .derived import derived, several_nodes
-from .grammar import Head
+from .judging import derived, several_nodes
+from .lines import Head
 from .reading import Reading
-from .rules import ROLES, SEVERITIES, Role, Severity
-from .tally import Entry, Evidence, Progress
+from .rules import ROLES, SEVERITIES, Entry, Evidence, Progress, Role, Severity
 
 Order = Literal["lines", "time", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class LogFinding:
     """What a rule says of all logs together."""
 
     id: str
@@ -46,13 +45,13 @@ class Finding:
 class Verdict:
     """What is to be said of some logs."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[LogFinding, ...]
     """The first cause, then by role and severity."""
-    first: Finding | None
+    first: LogFinding | None
     """The cause that came first; None where no line says one."""
     order: Order
     """How it is known to be the first: by its place in the one file, by time, or not at all."""
-    victims: tuple[Finding, ...]
+    victims: tuple[LogFinding, ...]
     """Symptoms: where there is a first cause they follow from it."""
     behind: tuple[int, ...]
     """Ranks that had come less far than others when collectives timed out."""
@@ -90,11 +89,11 @@ def fired(reading: Reading) -> Iterator[tuple[Entry, str]]:
             yield entry, seen.get(name, "")
 
 
-def _weight(one: Finding) -> tuple[int, int]:
+def _weight(one: LogFinding) -> tuple[int, int]:
     return ROLES.index(one.role), SEVERITIES.index(one.severity)
 
 
-def finding_of(entry: Entry, seen: str, reading: Reading) -> Finding:
+def finding_of(entry: Entry, seen: str, reading: Reading) -> LogFinding:
     """What a rule says, from the lines that fired it so far."""
     rule = entry.rule
     soft = bool(entry.firsts) and all(first.softer for first in entry.firsts)
@@ -102,7 +101,7 @@ def finding_of(entry: Entry, seen: str, reading: Reading) -> Finding:
     evidence = [one.evidence for one in entry.firsts[:3]] + entry.further
     heads = list(entry.heads.values())
     ranks = {_rank(head, reading) for head in heads} - {None}
-    return Finding(
+    return LogFinding(
         id=rule.id,
         severity="info" if soft else rule.severity,
         role="fact" if soft else rule.role,

@@ -10,13 +10,11 @@ from typing import Any
 
 from ...presets.finding import Finding, worst_first
 from .. import local
-from ..hosts.calls import HostError, Way, each
-from . import checks, pairs
-from .checks import network
-from .checks import pairs as pair_checks
-from .look import Look, sentence
-from .pairing import Result
-from .pairs import Member
+from ..remote_hosts import HostError, Way, each
+from . import checks, network_checks, pairs
+from . import network_checks as pair_checks
+from .node_checks import Look, sentence
+from .pairs import Member, Result
 from .session import Session
 
 FACTS_SECONDS = 300.0
@@ -81,7 +79,7 @@ async def examine(wish: Wish, progress: Progress) -> Outcome:
         found.looks = [node.look for node in nodes]
         found.findings += checks.check(found.looks)
         headed = bool(nodes) and nodes[0].look.name == wish.places[0].name
-        unreachable = network.addresses(found.looks)
+        unreachable = network_checks.addresses(found.looks)
         found.findings += unreachable
         if len(nodes) > 1 and headed and not unreachable:
             await _reach(wish, nodes[0], nodes[1:], found)
@@ -184,7 +182,7 @@ async def _reach(wish: Wish, head: _Node, others: Sequence[_Node], found: Outcom
         except HostError as error:
             found.findings.append(_silent(Place(node.look.name), str(error)))
             return
-        found.findings += network.reach(node.look, head.look.name, address, port, said)
+        found.findings += network_checks.reach(node.look, head.look.name, address, port, said)
 
     await asyncio.gather(*(one(node) for node in others))
 
@@ -213,7 +211,7 @@ async def _pairs(wish: Wish, nodes: Sequence[_Node], found: Outcome, progress: P
         progress(f"pairs, round {number} of 2", through, total)
 
     found.rounds = await pairs.two_rounds(members, wish.size, done, wish.pair_seconds)
-    found.findings += pair_checks.check(found.members, *found.rounds)
+    found.findings += pair_checks.check_pairs(found.members, *found.rounds)
 
 
 def _able(look: Look) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from ..hosts.calls import HostError, Way
+from ..remote_hosts import HostError, Way
 from ..wire import ssh
 from .node.children import BOOT, MAGIC
 

@@ -1,19 +1,19 @@
-"""`python -m distui.runners.hub run RUN_DIR [READY_FD]`: the hub of one run on several nodes."""
+"""`python -m distui.runners.hub run RUN_DIR [READY_FD [MODE]]`: the hub of one run on several nodes."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from pathlib import Path
 
 from ...presets.plan import Plan
 from .. import daemon, registry
+from ..living import Mode
 from .hub import Hub
 
 
-async def serve(entry: registry.Entry, plan: Plan, ready: daemon.Ready) -> None:
+async def serve(entry: registry.Entry, plan: Plan, ready: daemon.Ready, mode: Mode) -> None:
     """Serve one run until it has ended and nobody looks."""
-    hub = Hub(entry, plan)
+    hub = Hub(entry, plan, mode)
     try:
         await hub.run(ready)
     except asyncio.CancelledError:
@@ -24,10 +24,10 @@ async def serve(entry: registry.Entry, plan: Plan, ready: daemon.Ready) -> None:
 
 def main(argv: list[str]) -> int:
     """Internal entry point; see the module."""
-    if len(argv) >= 2 and argv[0] == "run":
-        ready = daemon.Ready(int(argv[2]) if len(argv) > 2 else None)
-        return daemon.run(Path(argv[1]), ready, serve)
-    sys.stderr.write("usage: hub run RUN_DIR [READY_FD]\n")
+    given = daemon.arguments(argv)
+    if given is not None:
+        return daemon.run(*given, serve)
+    sys.stderr.write("usage: hub run RUN_DIR [READY_FD [MODE]]\n")
     return 2
 
 

@@ -9,14 +9,14 @@ import msgspec
 from .. import registry
 from ..journal import Journal
 from ..model import HUB, Cluster, ClusterChanged, Down, SetAutostop, Stamped
-from . import order
+from . import seam
 from .cloud import Sky
 from .seam import CloudError
 
 
 async def do(entry: registry.Entry, command: Down | SetAutostop) -> tuple[bool, str]:
     """Do it and write it down; whether it worked, and a sentence."""
-    found = order.read(entry.path)
+    found = seam.read(entry.path)
     if found is None:
         return False, f"{entry.record.name} has no cluster"
     before = entry.state().cluster or Cluster(name=found.cluster)

@@ -11,11 +11,10 @@ from typing import Any
 import msgspec
 
 from ..model import Cluster, ClusterChanged, LinkState, RunEnded, RunPhase
-from . import order
+from . import seam
 from .after import stays
 from .cloud import Sky, SkyError
-from .order import Order
-from .seam import CloudError, Hub
+from .seam import CloudError, HubForCloud, Order
 
 POLL_SECONDS = 10.0
 """Between two questions while a node does not answer."""
@@ -80,7 +79,7 @@ def misfit(about: Mapping[str, Any], name: str, nodes: int) -> str | None:
 class SkyCloud:
     """Satisfies seam.Cloud for a cluster that SkyPilot launched."""
 
-    def __init__(self, hub: Hub, ordered: Order, sky: Sky) -> None:
+    def __init__(self, hub: HubForCloud, ordered: Order, sky: Sky) -> None:
         self._hub, self._order, self._sky = hub, ordered, sky
         self._cancelled = False
         self._going = False
@@ -92,7 +91,7 @@ class SkyCloud:
 
     @property
     def _job(self) -> int | None:
-        return order.progress(self._hub.run_dir).job
+        return seam.progress(self._hub.run_dir).job
 
     async def watch(self) -> None:
         """Ask SkyPilot when a node is lost, and now and then; for ever. A stopped job is cancelled there, too."""

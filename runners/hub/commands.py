@@ -1,16 +1,22 @@
-"""What a viewer asks of the whole run: which nodes are asked, how their answers become one."""
+"""Commands on several nodes: who is asked, how answers are merged, and how a run is stopped."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from ..agent.commands import ENDED, NO_CLUSTER, RESTART_SECONDS, VERBS, Refused, describe
+from .. import living, registry
+from ..agent.commands import ENDED, NO_CLUSTER, RESTART_SECONDS, VERBS, Refused, describe, shortened
+from ..errors import RunError
+from ..forced_stop import forced_stop
 from ..model import (
     Action,
+    Clause,
     CommandDone,
     CommandReceived,
     Down,
@@ -23,19 +29,150 @@ from ..model import (
     Signal,
     Stop,
 )
-from ..wire.link import LinkError
-from . import answers
-from .answers import Answer
-from .merge import sub_id
+from ..remote_hosts import HostError
+from ..wire.client import SocketLink, new_id, stem
+from ..wire.link import Link, LinkError, SilentError
+from ..words import plural
+from .ending import patience
+from .links import sub_id
 from .on_hosts import Hosts
-from .seam import Cloud, CloudError
-from .stopping import Stopping
+from .seam import CANCEL_SECONDS, Cloud, CloudError
 
 if TYPE_CHECKING:
     from .hub import Hub
 
+# -----------------------------------------------------------------------------------------------------------
+# Whom a command goes to, and what several nodes answered as one sentence. Pure.
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one node said to its part of a command."""
+
+    node: int
+    name: str
+    """As the screen calls it: "node 1 (host)"."""
+    done: CommandDone | None
+    """None: the link broke before it answered."""
+    text: str
+    """What it answered; where nothing was, why, which begins with the node's name."""
+    mute: bool = False
+    """The link is up, and its agent does not answer."""
+
+    @property
+    def ok(self) -> bool:
+        return self.done is not None and self.done.ok
+
+    @property
+    def clauses(self) -> tuple[Clause, ...]:
+        """What it says, one by one."""
+        return (self.done.clauses if self.done is not None else ()) or (Clause(self.text),)
+
+    def named(self, text: str) -> str:
+        """Something that it says with the node's name, which stands already where nothing was answered."""
+        return text if self.done is None else f"{self.name}: {text}"
+
+
+def route(ranks: Sequence[int], node_of: Mapping[int, int]) -> dict[int, tuple[int, ...]] | str:
+    """Which node is asked for which ranks (() for all of its own); a sentence when there is no such rank."""
+    if not ranks:
+        return dict.fromkeys(sorted(set(node_of.values())), ())
+    chosen: dict[int, tuple[int, ...]] = {}
+    for rank in ranks:
+        if rank not in node_of:
+            return f"there is no running rank {rank}"
+        chosen[node_of[rank]] = (*chosen.get(node_of[rank], ()), rank)
+    return chosen
+
+
+def together(told: Sequence[Answer]) -> str:
+    """One sentence of all answers: what several say is said once, of all their ranks."""
+    groups: dict[str, list[tuple[Answer, Clause]]] = {}
+    for answer in told:
+        for clause in answer.clauses:
+            groups.setdefault(clause.text, []).append((answer, clause))
+    parts: list[str] = []
+    for text, group in groups.items():
+        ranks = tuple(rank for _, clause in group for rank in clause.ranks)
+        if ranks or len(group) == len(told):
+            parts.append(Clause(text, ranks).words())
+        else:
+            parts += [answer.named(text) for answer, _ in group]
+    return "; ".join(dict.fromkeys(parts))
+
+
+def beside(told: Sequence[Answer]) -> str:
+    """The same of what the answers say beside the first thing."""
+    rest = [
+        replace(answer, done=structs.replace(answer.done, clauses=answer.done.clauses[1:]))
+        for answer in told
+        if answer.done is not None and len(answer.done.clauses) > 1
+    ]
+    return together(rest)
+
+
+def needs_all(silent: Sequence[str]) -> str:
+    """Why nothing was restarted."""
+    return (
+        f"a restart needs every node, and nothing was restarted: {'; '.join(silent)}. "
+        "Wait for it, or go on without it with --reachable"
+    )
+
+
+def not_running(attempt: int, missing: Sequence[str]) -> str:
+    """Why a restart is not done."""
+    return "; ".join([f"attempt {attempt} is not running yet: see its logs", *missing])
+
+
+def stopped_without(silent: Sequence[str], any_reached: bool, seconds: float | None) -> str:
+    """What a stop could not reach, and what becomes of it: for `seconds` more it is tried; None: no more."""
+    names, one = ", ".join(silent), len(silent) == 1
+    begin = "stopped on the nodes that answer" if any_reached else "no node was reached"
+    if seconds is None:
+        return f"{begin}; {names} did not answer: what runs there goes on until it is ended there"
+    does, told = ("does", "it is told") if one else ("do", "they are told")
+    limit = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
+    without = f"after {limit} the run counts as stopped without {'it' if one else 'them'}"
+    return f"{begin}; {names} {does} not answer: {told} to stop on the first answer, {without}"
+
+
+def not_stopped_yet(names: Sequence[str]) -> str:
+    """What nodes are that were told to stop and go on."""
+    verb = "has" if len(names) == 1 else "have"
+    return f"{', '.join(names)} {verb} not stopped yet: see agent.log there"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What a viewer asks of the whole run: which nodes are asked, how their answers become one.
+
+
 REACH_SECONDS = 40.0
 """How long a command waits for nodes that are being reached for the first time, at a launch or by a hub made anew."""
+
+
+ALIVE_S = 10.0
+"""How long an agent may take to answer a request that costs it nothing, before it is asked for anything else."""
+MUTE = (
+    f"its agent has said nothing for {ALIVE_S:.0f} s, so nothing was asked of it: on that node, send its process "
+    "(agent.json has the pid) SIGCONT or, the ranks do not notice, SIGKILL"
+)
+
+
+async def _silence(link: Link) -> str:
+    """Why an agent whose link holds does not answer; "" where it does. Raises LinkError where the link breaks."""
+    try:
+        async with asyncio.timeout(ALIVE_S):
+            await link.read_log("agent.log", 0, 1)
+    except TimeoutError:
+        return MUTE
+    except SilentError as error:
+        return f"{error}; nothing was asked of it"
+    return ""
+
+
+def caps(link: Link | None) -> tuple[str, ...]:
+    """What the agent at the other end says that it can do."""
+    return link.hello.caps if isinstance(link, SocketLink) and link.hello is not None else ()
 
 
 class Commands:
@@ -51,15 +188,15 @@ class Commands:
         hub = self._hub
         if hub.state.phase.ended and not isinstance(command, Down | SetAutostop):
             return CommandDone(command.id, False, ENDED)
-        hub.emit(CommandReceived(command.id, describe(command), VERBS[type(command)]))
-        if not isinstance(command, Down | SetAutostop | Stop):
+        hub.emit(CommandReceived(command.id, shortened(describe(command)), VERBS[type(command)]))
+        if not isinstance(command, Down | SetAutostop | Stop) and not hub.interrupted:
             await hub.chronicle.until(self._settled, REACH_SECONDS)
         data: dict[str, str] = {}
         try:
             text, data = await self._do(command)
             ok = True
         except (Refused, CloudError) as error:
-            ok, text = False, str(error)
+            ok, text = False, shortened(str(error))
         hub.emit(CommandDone(command.id, ok, text))
         return CommandDone(command.id, ok, text, data)
 
@@ -92,6 +229,9 @@ class Commands:
         if link is None:
             return Answer(node, name, None, f"{name} does not answer")
         try:
+            why = await _silence(link)
+            if why:
+                return Answer(node, name, None, f"{name}: {why}", mute=True)
             done = await link.send(structs.replace(command, id=sub_id(command.id, node)))
         except (LinkError, OSError) as error:
             return Answer(node, name, None, f"{name} did not answer: {error}")
@@ -110,24 +250,40 @@ class Commands:
     async def _restart(self, command: Restart | SetNccl) -> str:
         """All nodes at once; done when every rank of the new attempt runs. Raises Refused."""
         hub = self._hub
+        if hub.interrupted:
+            return await self._launched()
         silent = self._silent()
         if silent and isinstance(hub.cloud, Hosts):
             await hub.cloud.revive(silent)
             silent = self._silent()
         if silent and not command.reachable:
-            raise Refused(answers.needs_all([hub.describe_link(node) for node in silent]))
+            raise Refused(needs_all([hub.describe_link(node) for node in silent]))
         return await self._restarted(command, [node for node in hub.alive() if node not in silent])
+
+    async def _launched(self) -> str:
+        """Go on with a launch that was cut off, until all ranks run. Raises Refused."""
+        hub, began = self._hub, time.monotonic()
+        hub.go_on.set()
+        ready = await hub.chronicle.until(
+            lambda: hub.state.phase.ended or hub.state.phase is RunPhase.RUNNING, RESTART_SECONDS
+        )
+        if hub.state.phase.ended:
+            raise Refused(f"the run ended instead: {hub.state.end_text}")
+        if not ready:
+            return "the launch goes on: `distui status` shows how far it is"
+        return f"launched: {len(hub.state.ranks)} ranks running after {time.monotonic() - began:.1f} s"
 
     async def _restarted(self, command: Restart | SetNccl, nodes: list[int]) -> str:
         hub = self._hub
         if not nodes:
             why = "no node is linked to yet, the launch goes on" if hub.launching else "no node answers"
             raise Refused(f"{why}: nothing was restarted")
+        await self._all_ready(nodes)
         before, began = hub.state.attempt, time.monotonic()
         told = await self._ask_all(command, nodes)
         refused = [answer for answer in told if answer.done is not None and not answer.done.ok]
         if refused:
-            raise Refused(answers.together(refused))
+            raise Refused(together(refused))
         wanted = time.monotonic() - began
         ready = await hub.chronicle.until(
             lambda: (
@@ -140,17 +296,25 @@ class Commands:
             raise Refused(f"the run ended instead: {hub.state.end_text}")
         if not ready:
             missing = [answer.text for answer in told if answer.done is None]
-            raise Refused(answers.not_running(hub.state.attempt, missing))
+            raise Refused(not_running(hub.state.attempt, missing))
         ranks, seconds = len(hub.state.ranks), time.monotonic() - began
-        text = f"restarted: attempt {hub.state.attempt}, {ranks} ranks on {answers.count(nodes)} running"
-        return f"{text} after {seconds:.1f} s"
+        text = f"restarted: attempt {hub.state.attempt}, {plural(ranks, 'rank')} on {plural(len(nodes), 'node')} running"
+        return "; ".join(filter(None, [f"{text} after {seconds:.1f} s", beside(told)]))
+
+    async def _all_ready(self, nodes: list[int]) -> None:
+        """Whether every node could restart its ranks: where one cannot, none does. Raises Refused."""
+        probe = Dump(new_id(), "runner")
+        able = [node for node in nodes if "runner" in caps(self._hub.links.up(node))]
+        unable = [answer for answer in await self._ask_all(probe, able) if not answer.ok]
+        if unable:
+            raise Refused(needs_all([answer.named(answer.text) for answer in unable]))
 
     # --- by rank ---------------------------------------------------------------------------------------------
 
     async def _routed(self, command: SetNccl | Signal | Dump) -> tuple[str, dict[str, str]]:
         """Ask the nodes that have the ranks. Raises Refused."""
         hub = self._hub
-        nodes = answers.route(command.ranks, {rank: at.place.node for rank, at in hub.state.ranks.items()})
+        nodes = route(command.ranks, {rank: at.place.node for rank, at in hub.state.ranks.items()})
         if isinstance(nodes, str):
             raise Refused(nodes)
         asked = [
@@ -162,10 +326,204 @@ class Commands:
         if not told:
             raise Refused("no rank is running")
         good = [answer for answer in told if answer.ok]
-        text = answers.together(good + [answer for answer in told if not answer.ok])
+        text = together(good + [answer for answer in told if not answer.ok])
         if len(good) < len(told) and not (isinstance(command, Dump) and good):
             raise Refused(text)
         data: dict[str, str] = {}
         for answer in good:
             data |= answer.done.data if answer.done is not None else {}
         return text, data
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The end of a run that somebody asks for: its ranks on every node, and, where that is wanted, its cluster.
+
+
+STOP_SECONDS = 30.0
+"""Beyond the grace: how long a stop may take until it is answered with what is known then."""
+SILENT_SECONDS = 5.0
+"""How long a stop waits for nodes that do not answer, while it tries them at once, before it says so."""
+END_SECONDS = 5.0
+"""How long the run may take to end when all of it was read."""
+HEARD_SECONDS = 15.0
+"""How long it may take to hear from a node that its part has ended, where it was ended without its agent."""
+CONNECTING_SECONDS = 10.0
+"""How long a hub that was just made may take to reach its nodes, so that a stop is told to all of them at once: where
+the first node ends alone, the way to the others ends with it, and whoever started the job kills them."""
+LOOK_SECONDS = 0.1
+
+Ask = Callable[[Stop, int], Awaitable[Answer]]
+"""One node's answer to its part."""
+Execute = Callable[[Stop], Awaitable[CommandDone]]
+"""As if a viewer had asked: journaled and answered."""
+
+
+class Stopping:
+    """Stops the run, or takes its cluster down after that."""
+
+    def __init__(self, hub: Hub, ask: Ask, execute: Execute) -> None:
+        self._hub, self._ask, self._execute = hub, ask, execute
+
+    async def stop(self, command: Stop) -> str:
+        """End the parts of all nodes that answer; the others are told as soon as they do. Raises Refused."""
+        hub, began = self._hub, time.monotonic()
+        hub.begin_stop()
+        grace_s = hub.plan.grace_s if command.grace_s is None else command.grace_s
+        await self._until(self._none_connects, began + CONNECTING_SECONDS)
+        limit = time.monotonic() + grace_s + STOP_SECONDS
+        told = await self._tell_all(command, limit)
+        mute = [answer.node for answer in told if answer.mute]
+        if mute:
+            await self._stop_there(mute, grace_s)
+            await self._until(lambda: not set(mute) & set(hub.alive()), time.monotonic() + HEARD_SECONDS)
+        told = [answer for answer in told if not answer.mute]
+        await self._given_up()
+        limit = max(limit, time.monotonic() + END_SECONDS)
+        await self._until(self._no_part_is_awaited, limit)
+        await self._until(lambda: not hub.alive(), began + SILENT_SECONDS)
+        if here := self._stuck_here():
+            await self._stop_there(here, grace_s)
+            await self._until(lambda: not set(here) & set(hub.alive()), limit)
+        if not hub.alive():
+            await self._until(self._over, limit)
+        return self._answer(told)
+
+    async def _given_up(self) -> None:
+        """A launch that is still on gives up by itself, in its own time."""
+        deadline = time.monotonic() + CANCEL_SECONDS + END_SECONDS
+        while self._hub.launching and time.monotonic() < deadline:
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _tell_all(self, command: Stop, limit: float) -> list[Answer]:
+        """What the nodes say that answer now; whoever says nothing until then is not waited for."""
+        hub = self._hub
+        asked = [
+            asyncio.ensure_future(self._ask(command, node))
+            for node in hub.alive()
+            if hub.links.up(node) is not None
+        ]
+        if len(asked) < len(hub.alive()) and hub.cloud is not None:
+            hub.spawn(self._cancel(hub.cloud))
+        if not asked:
+            return []
+        done, late = await asyncio.wait(asked, timeout=max(0.0, limit - time.monotonic()))
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        return [task.result() for task in asked if task in done]
+
+    def _here(self, nodes: Collection[int]) -> dict[int, registry.Entry]:
+        """The parts of these nodes that are on this machine."""
+        parts = {part.record.node: part for part in registry.parts(self._hub.record.run)}
+        return {node: parts[node] for node in nodes if node in parts and not living.elsewhere(parts[node])}
+
+    def _stuck_here(self) -> dict[int, registry.Entry]:
+        """Parts on this machine whose agents live and cannot be linked to."""
+        unlinked = [node for node in self._hub.alive() if self._hub.links.up(node) is None]
+        routes = {node: self._hub.links.by_node[node].route for node in unlinked}
+        return {
+            node: part
+            for node, part in self._here(unlinked).items()
+            if routes[node].target == f"{stem(part.record.run8)}.sock" and part.agent() is not None
+        }
+
+    async def _stop_there(self, nodes: Collection[int], grace_s: float) -> None:
+        """Nodes whose agents do not answer are stopped without them, where they can be reached another way."""
+        hub = self._hub
+        here = self._here(nodes)
+        hosts = hub.cloud if isinstance(hub.cloud, Hosts) else None
+        doing: list[Awaitable[object]] = []
+        for node in nodes:
+            if node in here:
+                doing.append(forced_stop(here[node].path, node=node, grace_s=grace_s))
+            elif hosts is not None:
+                doing.append(hosts.stop(node, grace_s))
+        await asyncio.gather(*map(self._report_failure, doing))
+        hub.links.hurry()
+        if hosts is None and hub.cloud is not None and any(node not in here for node in nodes):
+            hub.spawn(self._cancel(hub.cloud))
+
+    async def _report_failure(self, doing: Awaitable[object]) -> None:
+        try:
+            await doing
+        except (HostError, RunError, OSError) as error:
+            self._hub.say(str(error))
+
+    async def _cancel(self, cloud: Cloud) -> None:
+        """Nodes that cannot be asked are stopped by whoever started them."""
+        try:
+            await cloud.cancel()
+        except CloudError as error:
+            self._hub.say(str(error))
+
+    async def _until(self, wanted: Callable[[], bool], deadline: float) -> None:
+        hub = self._hub
+        seconds = max(0.0, deadline - time.monotonic())
+        await hub.chronicle.until(lambda: hub.state.phase.ended or wanted(), seconds)
+
+    def _none_connects(self) -> bool:
+        """No node is about to answer for the first time; those of a launch are told when they come."""
+        hub, coming = self._hub, (None, LinkState.CONNECTING)
+        return hub.launching or not any(
+            node in hub.links.by_node and hub.link(node) in coming for node in hub.alive()
+        )
+
+    def _no_part_is_awaited(self) -> bool:
+        """Every part has ended, or is on a node that does not answer; one that connects may do so yet."""
+        hub = self._hub
+        return all(hub.link(node) is LinkState.LOST for node in hub.alive())
+
+    def _over(self) -> bool:
+        """All is read; where the end is held back, that is all there is to wait for."""
+        return self._hub.held and self._hub.all_read()
+
+    def _answer(self, told: list[Answer]) -> str:
+        """What came of it. Raises Refused unless nothing is left."""
+        hub = self._hub
+        problems = [answer for answer in told if answer.done is not None and not answer.ok]
+        said = [together(problems)] if problems else []
+        left = hub.alive()
+        mute = [hub.name(node) for node in left if hub.links.up(node) is not None]
+        silent = [hub.name(node) for node in left if hub.links.up(node) is None]
+        if silent:
+            reached = bool(hub.node_numbers()) and len(silent) < len(hub.node_numbers())
+            seconds = None if hub.state.phase.ended else patience(True, hub.some_ended(), False)
+            said.append(stopped_without(silent, reached, seconds))
+        if mute:
+            said.append(not_stopped_yet(mute))
+        if not said and not hub.state.phase.ended and not self._over():
+            said.append("the run does not end: see agent.log of its hub")
+        if said:
+            raise Refused("; ".join(said))
+        return "stopped: no process of the run is left"
+
+    async def late(self, node: int) -> None:
+        """A node that did not answer when the run was stopped answers now."""
+        await self._ask(Stop(new_id()), node)
+
+    # --- the cluster -----------------------------------------------------------------------------------------
+
+    async def down(self, command: Down) -> str:
+        """End the ranks in order, then take the cluster down; only then the run has ended.
+
+        Raises Refused and CloudError.
+        """
+        hub, name = self._hub, command.cluster
+        if hub.cloud is None:
+            raise Refused(NO_CLUSTER)
+        hub.cloud.check_down(name)
+        if hub.state.phase.ended:
+            return await hub.cloud.down(name)
+        hub.held = True
+        try:
+            stopped = await self._execute(Stop(new_id()))
+            first = f"{hub.record.name} was stopped first" if stopped.ok else f"before that: {stopped.text}"
+            try:
+                text = await hub.cloud.down(name)
+            except CloudError as error:
+                raise CloudError(f"cluster {name} was not taken down: {error}; {first}") from None
+            hub.why_stopped = f"stopped: cluster {name} was taken down"
+            return f"{text}; {first}"
+        finally:
+            hub.held = False
+            hub.judge_again()

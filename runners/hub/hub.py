@@ -1,10 +1,11 @@
-"""The hub itself: one journal of all nodes, and the parts that fill and serve it."""
+"""The hub: one run on several nodes, from the events of every node's agent."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -13,49 +14,151 @@ from pathlib import Path
 from typing import Any
 
 from ...presets.plan import Plan
-from .. import identity
+from .. import file_io
+from ..agent.commands import LOST
 from ..agent.server import Server
-from ..chronicle import Chronicle, summarise
 from ..diagnosis.judging import Judging
+from ..journal import Chronicle, summarise
+from ..living import Mode
 from ..model import (
     HUB,
     AgentStarted,
     AttemptEnded,
     ClusterChanged,
+    CommandDone,
     Event,
+    Finding,
+    FindingCleared,
+    FindingRaised,
     LinkChanged,
+    LinkState,
     LogGrew,
     RunCreated,
     RunEnded,
     RunPhase,
     Stage,
     Stamped,
+    Stop,
 )
 from ..registry import AGENT_FILE, Entry, RunRecord
 from ..state import RunState
+from ..wire.client import new_id, stem, sweep_sockets
 from ..wire.link import LinkError
-from ..wire.sockets import stem, sweep_sockets
+from . import record
 from . import routes as routes_file
-from . import windows
 from .commands import Commands
-from .ending import Whole, ending
+from .ending import Part, Whole, ending
 from .links import Links
-from .nodes import Nodes
 from .record import Record
 from .routes import Route
 from .seam import CANCEL_SECONDS, LAUNCH_FILE, Cloud
+
+# -----------------------------------------------------------------------------------------------------------
+# What a hub knows of each of its nodes, beside the fold.
+
+
+class Nodes:
+    """The part of a hub that answers for nodes."""
+
+    state: RunState
+    links: Links
+    stop_since: float = 0.0
+    """When the run was asked to stop, in unix seconds."""
+
+    def __init__(self) -> None:
+        self._sources: dict[int, int] = {}
+        self._ends: dict[int, RunEnded] = {}
+
+    def note(self, event: Event, node: int, source: int) -> None:
+        """What is remembered beside the fold."""
+        if source:
+            self._sources[node] = source
+        if isinstance(event, RunEnded) and node != HUB:
+            self._ends[node] = event
+        elif isinstance(event, RunCreated) and node != HUB:
+            self._ends.pop(node, None)  # a job that was started again goes on with its part
+
+    def source(self, node: int) -> int:
+        """The newest seq of a node's own journal that was taken over."""
+        return self._sources.get(node, 0)
+
+    def ended(self, node: int) -> bool:
+        """Whether a node's part has ended."""
+        return node in self._ends
+
+    def end_of(self, node: int) -> RunEnded | None:
+        """How a node's part ended; None while it goes on."""
+        return self._ends.get(node)
+
+    def read_to_the_end(self, node: int) -> bool:
+        """Whether nothing more is wanted of a node."""
+        known = self.state.nodes.get(node)
+        return self.ended(node) and known is not None and known.link is LinkState.ENDED
+
+    def node_numbers(self) -> list[int]:
+        """All nodes that there are routes to."""
+        return sorted(self.links.by_node.keys() | self._ends.keys())
+
+    def all_read(self) -> bool:
+        """Whether nothing more is wanted of any node."""
+        return all(self.read_to_the_end(node) for node in self.node_numbers())
+
+    def some_ended(self) -> bool:
+        """Whether any node's part has ended."""
+        return bool(self._ends)
+
+    def link(self, node: int) -> LinkState | None:
+        """How the hub stands to a node; None where it was never reached for."""
+        known = self.state.nodes.get(node)
+        return None if known is None else known.link
+
+    def alive(self) -> list[int]:
+        """Nodes whose parts have not ended."""
+        return [node for node in self.node_numbers() if not self.ended(node)]
+
+    def name(self, node: int) -> str:
+        """ "node 1 (host)"."""
+        known = self.state.nodes.get(node)
+        return f"node {node} ({known.host})" if known is not None and known.host else f"node {node}"
+
+    def describe_link(self, node: int) -> str:
+        """Why a node does not answer, and for how long."""
+        known = self.state.nodes.get(node)
+        if known is None or not known.link_since:
+            return f"{self.name(node)} was never reached"
+        why = f": {known.link_text}" if known.link_text else ""
+        return f"{self.name(node)} does not answer for {time.time() - known.link_since:.0f} s{why}"
+
+    def part(self, node: int, now: float) -> Part:
+        """What is known of a node's part; `now`: unix time."""
+        known = self.state.nodes.get(node)
+        if known is None:
+            return Part(node, "")
+        silent_s = now - max(known.link_since, self.stop_since)
+        return Part(
+            node, known.host, self._ends.get(node), self.read_to_the_end(node), known.link, silent_s
+        )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The hub itself: one journal of all nodes, and the parts that fill and serve it.
+
 
 TURNS = (RunEnded, LinkChanged, ClusterChanged)
 """Events after which the run may have ended."""
 OWN_LOGS = ("agent.log", "launch.log")
 LOOK_S = 1.0
+HEAD_GONE_S = 10.0
+"""How long nodes may take to find out that the first one, with the rendezvous, has failed."""
 
 
 class Hub(Nodes):
     """One run on several nodes. Satisfies seam.Hub."""
 
-    def __init__(self, entry: Entry, plan: Plan) -> None:
+    def __init__(self, entry: Entry, plan: Plan, mode: Mode = Mode.START) -> None:
+        """`mode`: whether it may go on with a launch that an earlier hub had begun."""
         super().__init__()
+        self._mode = mode
         self.entry, self.plan = entry, plan
         self.run_dir: Path = entry.path
         self.record: RunRecord = entry.record
@@ -67,6 +170,12 @@ class Hub(Nodes):
         self.held = False
         """The run's end is not told yet: its cluster is being taken down."""
         self.why_stopped = "stopped"
+        self.interrupted = False
+        """A launch was cut off, and nobody has asked yet to go on with it."""
+        self.go_on = asyncio.Event()
+        """Set to go on with it."""
+        self._dismissing = False
+        """Nodes that wait for a first node which has failed are being stopped."""
         self._turn = asyncio.Event()
         self._jobs: set[asyncio.Task[None]] = set()
         self._own_sizes: dict[str, int] = {}
@@ -80,8 +189,8 @@ class Hub(Nodes):
             self.record,
             self.chronicle.journal,
             self.commands.execute,
-            partial(windows.read, self),
-            windows=windows.AT_ONCE,
+            partial(record.read, self),
+            windows=record.AT_ONCE,
         )
         self.chronicle.publish = self.server.publish
 
@@ -136,7 +245,7 @@ class Hub(Nodes):
     def _keep_tails(self, node: int, attempt: int) -> None:
         link = self.links.up(node)
         if link is not None:
-            self.spawn(windows.keep_tails(self, node, link, attempt))
+            self.spawn(record.keep_tails(self, node, link, attempt))
 
     def spawn(self, doing: Awaitable[object]) -> None:
         """Do something that may fail with its link, and keep it alive until it is done."""
@@ -168,10 +277,13 @@ class Hub(Nodes):
 
         known = version("distui")
         await self.server.start(known)
-        identity.write(self.run_dir / AGENT_FILE, identity.identify(socket=str(self._socket)))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.server.missed.set)
+        self._name_itself()
         ready()
         self.emit(AgentStarted(os.getpid(), known, resumed))
-        for node, grown in windows.kept_sizes(self).items():
+        for asked in [*self.state.open_commands]:
+            self.emit(CommandDone(asked, False, LOST))  # the journals of the nodes have more
+        for node, grown in record.kept_sizes(self).items():
             self.emit(grown, node=node)
         tasks = [
             asyncio.create_task(self._look()),
@@ -188,15 +300,35 @@ class Hub(Nodes):
         """Launch what is not launched yet, and watch where it lives."""
         if not (self.run_dir / LAUNCH_FILE).exists():
             return []
-        from .launching import cloud_of, launch  # only those that launch need it
+        from .launching import cloud_of, launch, submitted  # only those that launch need it
 
         self.cloud = cloud_of(self)
         tasks = [asyncio.create_task(self.cloud.watch())] if self.cloud is not None else []
         started = self.state.stages.get((Stage.START, HUB))
         if started is None or started.ended is None or started.failed:
-            self.launching = True
-            tasks.append(asyncio.create_task(self._launch(launch(self))))
+            read_only = self._mode is Mode.READ and not submitted(self.run_dir)
+            self.launching = not read_only
+            tasks.append(
+                asyncio.create_task(self._resume(launch) if read_only else self._launch(launch(self)))
+            )
         return tasks
+
+    async def _resume(self, launch: Callable[[Hub], Coroutine[Any, Any, None]]) -> None:
+        """Go on with a launch that was cut off when somebody asks for it; also to give it up in order."""
+        name = self.record.name
+        text = f"the launch of {name} was cut off when its hub died"
+        remedy = f"`distui restart {name}` goes on with it, `distui stop {name}` gives it up"
+        self.interrupted = True
+        self.emit(FindingRaised(Finding("launch-cut-off", "error", text, remedy=remedy)))
+        asked = {asyncio.create_task(self.go_on.wait()), asyncio.create_task(self.stop_asked.wait())}
+        try:
+            await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in asked:
+                task.cancel()
+        self.interrupted, self.launching = False, True
+        self.emit(FindingCleared("launch-cut-off"))
+        await self._launch(launch(self))
 
     async def _launch(self, doing: Coroutine[Any, Any, None]) -> None:
         """Until it is done, or has given up because the run was stopped."""
@@ -235,12 +367,26 @@ class Hub(Nodes):
         while not self.state.phase.ended:
             self._turn.clear()
             end = self._verdict()
+            if end is None and self._head_failed() and not self._dismissing:
+                self._dismissing = True
+                self.spawn(self._dismiss())
             if end is not None and not self.held:
                 await self.judging.guarded()
                 self.emit(end)
                 return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._turn.wait(), LOOK_S)
+
+    def _head_failed(self) -> bool:
+        """Whether the rendezvous has gone with the first node's part, and others are left that wait for it."""
+        end = self.end_of(0)
+        failed = end is not None and end.phase is RunPhase.FAILED and self.plan.launcher == "torchrun"
+        return failed and bool(self.alive()) and self.state.phase is not RunPhase.STOPPING
+
+    async def _dismiss(self) -> None:
+        """The others mostly find out for themselves, and say more; those that have not after a while are stopped."""
+        await asyncio.sleep(HEAD_GONE_S)
+        await asyncio.gather(*(self.commands.ask(Stop(new_id()), node) for node in self.alive()))
 
     def _verdict(self) -> RunEnded | None:
         if self.launching:
@@ -257,8 +403,17 @@ class Hub(Nodes):
             nnodes_min=self.plan.nnodes_min,
             cause=state.attempts[-1].first_cause if state.attempts else None,
             cluster_down=state.cluster is not None and state.cluster.down,
+            idle=state.attempts[-1].idle if state.attempts else "",
         )
         return ending(whole, parts)
+
+    def _name_itself(self) -> None:
+        """Write agent.json; where there is no room, as soon as there is."""
+        who = file_io.identify(socket=str(self._socket))
+        try:
+            file_io.write(self.run_dir / AGENT_FILE, who)
+        except OSError:
+            self.spawn(file_io.keep(self.run_dir / AGENT_FILE, who))
 
     async def _leave(self, tasks: list[asyncio.Task[None]]) -> None:
         """The run has ended: stay for those who look, and a moment for those who are about to."""

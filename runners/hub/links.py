@@ -1,4 +1,4 @@
-"""One task a node: connects, hears its agent, and tries again until the node's part has ended."""
+"""One link to each node: connect, read events, reconnect; events merged into one journal."""
 
 from __future__ import annotations
 
@@ -10,22 +10,141 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import MsgspecError, Raw, structs
 
-from ...presets.spread import part_id
+from ...presets.plan import part_id
 from .. import registry
+from ..diagnosis import live
 from ..errors import RunError
 from ..local import open_agent
-from ..model import CaughtUp, Finding, FindingCleared, FindingRaised, LinkChanged, LinkState
-from ..wire.client import SocketLink
+from ..logs.files import whole_id
+from ..model import (
+    AttemptEnded,
+    AttemptStarted,
+    CaughtUp,
+    CommandDone,
+    CommandReceived,
+    Event,
+    Finding,
+    FindingCleared,
+    FindingRaised,
+    LinkChanged,
+    LinkState,
+    LogGrew,
+    NcclChanged,
+    NcclTick,
+    Pulse,
+    PulseTick,
+    RankChanged,
+    RunCreated,
+    Stamped,
+)
+from ..wire.client import SocketLink, stem
+from ..wire.files import FilesLink
 from ..wire.link import Link, LinkError
-from ..wire.sockets import stem
 from ..wire.ssh import SshLink
-from .merge import SKEW_S, merge, shift_of
+from .record import UNDER_WAY, keep_tails
 from .routes import Route
-from .windows import UNDER_WAY, keep_tails
 
 if TYPE_CHECKING:
     from .hub import Hub
+
+# -----------------------------------------------------------------------------------------------------------
+# An event as one node's agent tells it → as it stands in the journal of all nodes. Pure.
+
+
+SMALLEST_SHIFT_S = 0.5
+"""Clocks that differ by less are taken for the same one: what travels takes time, too, and nodes keep theirs by NTP."""
+SKEW_S = 2.0
+"""Clocks that differ by more are worth a finding."""
+
+
+def sub_id(command: str, node: int) -> str:
+    """Id under which a node is asked for its part of a command."""
+    return f"{command}.{node}"
+
+
+def shift_of(told: float, now: float) -> float:
+    """Seconds to add to a node's times, from the time it told and ours when that arrived; 0.0 where it told none."""
+    difference = now - told
+    return difference if told and abs(difference) >= SMALLEST_SHIFT_S else 0.0
+
+
+def merge(stamped: Stamped, node: int, shift: float, host: str = "") -> Stamped | None:
+    """The event with its node, our clock's time, and its seq as `source`; None for what only that link needs.
+
+    `host`: what the node is called here, by which ssh finds it.
+    """
+    event = stamped.event
+    if isinstance(event, CaughtUp):
+        return None
+    if isinstance(event, CommandReceived | CommandDone) and event.id.endswith(f".{node}"):
+        return None  # the hub itself asked, and says in one line what came of it
+    if isinstance(event, RunCreated) and host:
+        event = structs.replace(event, host=host)
+    return Stamped(stamped.time + shift, _placed(event, node, shift), 0, node, stamped.seq)
+
+
+def _placed(event: Event, node: int, shift: float) -> Event:
+    """The fields of an event that name a node, a file or a time."""
+    if isinstance(event, AttemptStarted):
+        return structs.replace(
+            event, ranks=tuple(structs.replace(place, node=node) for place in event.ranks)
+        )
+    if isinstance(event, FindingRaised):
+        return FindingRaised(
+            structs.replace(event.finding, node=node, since=_moved(event.finding.since, shift))
+        )
+    if isinstance(event, FindingCleared):
+        return structs.replace(event, node=node)
+    if isinstance(event, LogGrew):
+        return LogGrew({whole_id(file, node): size for file, size in event.sizes.items()})
+    if isinstance(event, AttemptEnded) and event.first_cause is not None:
+        at = _moved(event.first_cause.at, shift)
+        return structs.replace(event, first_cause=structs.replace(event.first_cause, node=node, at=at))
+    return _timed(event, shift) if shift else event
+
+
+def _timed(event: Event, shift: float) -> Event:
+    """The times of an event that names no node."""
+    if isinstance(event, RankChanged):
+        return structs.replace(event, at=_moved(event.at, shift))
+    if isinstance(event, PulseTick):
+        return PulseTick(tuple(_shifted(pulse, shift) for pulse in event.pulses))
+    if isinstance(event, NcclChanged):
+        return structs.replace(event, until=_moved(event.until, shift))
+    if isinstance(event, NcclTick):
+        return structs.replace(event, document=_later(event.document, shift))
+    return event
+
+
+def _moved(at: float | None, shift: float) -> float | None:
+    return None if at is None else at + shift
+
+
+def _later(document: Raw, shift: float) -> Raw:
+    """What NCCL's logs say, by our clock; as it is, where it is of a version that this one does not read."""
+    try:
+        facts = live.decode(bytes(document))
+    except MsgspecError:
+        return document
+    return Raw(live.encode(live.shifted(facts, shift)))
+
+
+def _shifted(pulse: Pulse, shift: float) -> Pulse:
+    """By our clock, so that arrivals of ranks on several nodes can be compared."""
+    return structs.replace(
+        pulse,
+        at=pulse.at + shift,
+        last_step=_moved(pulse.last_step, shift),
+        active=tuple(structs.replace(one, created=one.created + shift) for one in pulse.active),
+        recent=tuple(structs.replace(one, created=one.created + shift) for one in pulse.recent),
+    )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# One task a node: connects, hears its agent, and tries again until the node's part has ended.
+
 
 BACKOFF_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Seconds before each further try; the last one repeats."""
@@ -38,8 +157,6 @@ AT_ONCE = 8
 STEADY_S = 0.5
 """A link that held so long is tried again soon when it breaks."""
 YIELD_EVERY = 256
-RENDEZVOUS_S = 15.0
-"""keep_alive_interval × keep_alive_max_attempt of torch's c10d rendezvous (dynamic_rendezvous.py, 2.13)."""
 ENDED_TRIES = 3
 """Tries to reach the agent of a part that has ended: it may have left, and nothing but logs is missing."""
 
@@ -65,7 +182,10 @@ async def _open_here(route: Route, run: str) -> Link:
     """A part on this machine: its agent, a new one if that died, or its files if the part has ended."""
     part = registry.at(registry.runs_dir() / part_id(run, route.node))
     if part is not None and f"{stem(part.record.run8)}.sock" == route.target:
-        return await open_agent(part)
+        link = await open_agent(part)
+        if isinstance(link, FilesLink):  # nobody serves it: it is silent like a node that was switched off
+            raise LinkError(link.why)
+        return link
     return await SocketLink.connect(Path(route.target))
 
 
@@ -167,10 +287,6 @@ class NodeLink:
             way = "behind" if self._shift > 0 else "ahead"
             text = f"the clock of {self.route.host} is {abs(self._shift):.1f} s {way}"
             remedy = "its times are shown by this machine's clock; let NTP (chrony) keep both"
-            if abs(self._shift) > RENDEZVOUS_S:
-                remedy += (
-                    f". Where nodes differ by {RENDEZVOUS_S:.0f} s, torch's rendezvous takes one for dead"
-                )
             finding = Finding("clock-skew", "warn", text, node=self.node, remedy=remedy)
             self._hub.emit(FindingRaised(finding), node=self.node)
         elif self._skewed and not skewed:

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from ...presets.clean import clean_lines
+from ...presets.secrets import mask_text
 from ..errors import RunError
-from ..logs.clean import clean_lines
+from ..file_io import opener
 from ..model import Cluster, ClusterChanged, RunEnded, RunPhase, Stage, StageChanged
-from . import order
+from . import seam
 from .cloud import Sky, SkyError
-from .order import Order, Progress
-from .seam import CANCEL_SECONDS, CloudError, Hub
+from .seam import CANCEL_SECONDS, CloudError, HubForCloud, Order, Progress
 from .telling import LOG_FILE
 
 if TYPE_CHECKING:
@@ -39,9 +40,9 @@ ENDS: Mapping[str, RunPhase] = {
 class Managed:
     """One managed job, from its submission to its end."""
 
-    def __init__(self, hub: Hub, ordered: Order, sky: Sky) -> None:
+    def __init__(self, hub: HubForCloud, ordered: Order, sky: Sky) -> None:
         self._hub, self._order, self._sky = hub, ordered, sky
-        self._done = order.progress(hub.run_dir)
+        self._done = seam.progress(hub.run_dir)
         self._poll_s, self._look = POLL_SECONDS, asyncio.Event()
         self._heard = False
         """Whether the job has printed anything."""
@@ -92,13 +93,13 @@ class Managed:
 
     async def _submit(self) -> int:
         self._hub.emit(StageChanged(Stage.PROVISION, "begun", "submitting a managed job"))
-        order.load_cargo(self._order, self._hub.run_dir)
-        task = order.task(self._order)
+        seam.load_cargo(self._order, self._hub.run_dir)
+        task = seam.task(self._order)
         found = await self._sky.call("managed_launch", self._log, config=task, name=self._order.cluster)
         if found["job"] is None:
             raise CloudError("SkyPilot submitted no job: see launch.log")
         self._done = Progress(job=int(found["job"]))
-        order.keep(self._hub.run_dir, self._done)
+        seam.keep(self._hub.run_dir, self._done)
         return int(found["job"])
 
     def _tell(self, one: dict[str, Any]) -> None:
@@ -137,14 +138,14 @@ class Managed:
         self._log(text)
 
     def _log(self, text: str) -> None:
-        with (self._hub.run_dir / LOG_FILE).open("a", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in clean_lines(text.encode("utf-8", "replace")))
+        with open(self._hub.run_dir / LOG_FILE, "a", encoding="utf-8", opener=opener) as file:
+            file.writelines(f"{line}\n" for line in clean_lines(mask_text(text).encode("utf-8", "replace")))
 
 
 class ManagedCloud:
     """Satisfies seam.Cloud for a managed job, which `Managed` follows."""
 
-    def __init__(self, hub: Hub, sky: Sky) -> None:
+    def __init__(self, hub: HubForCloud, sky: Sky) -> None:
         self._hub, self._sky = hub, sky
 
     async def watch(self) -> None:
@@ -153,7 +154,7 @@ class ManagedCloud:
 
     async def cancel(self) -> str:
         """See seam.Cloud."""
-        job = order.progress(self._hub.run_dir).job
+        job = seam.progress(self._hub.run_dir).job
         if job is None:
             return "no job was submitted yet"
         try:

@@ -15,20 +15,20 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from ...presets.secrets import MASK
-from ..agent.sealing import KEY_FILE
+from ...presets.secrets import MASK, SECRET_WORDS
+from .. import file_io
 from ..errors import RunError
-from ..hosts.calls import HostError, Way, call, each
-from ..hosts.copying import pack, send_bundle, send_work
+from ..inrank.channel import KEY_FILE
 from ..model import Cluster, ClusterChanged, LinkChanged, LinkState, Stage, StageChanged, Stop
 from ..node import bundle as bundles
 from ..node.document import HUB_FILE, Document, Start
-from ..node.part import RELAY_KEY
+from ..node.job import RELAY_KEY
+from ..remote_hosts import HostError, Way, call, each, pack, send_bundle, send_work
 from ..wire.client import new_id
 from ..wire.link import LinkError
 from ..wire.ssh import SshLink
 from .routes import Route, check
-from .seam import LAUNCH_FILE, CloudError, Hub
+from .seam import LAUNCH_FILE, CloudError, HubForCloud
 
 KIND = "hosts"
 START_SECONDS = 90.0
@@ -57,17 +57,14 @@ class Order(Struct, frozen=True, omit_defaults=True):
 
 def read(run_dir: Path) -> Order | None:
     """The order of a run; None where it has none that this module fulfils."""
-    try:
-        found = msgspec.json.decode((run_dir / LAUNCH_FILE).read_bytes(), type=Order)
-    except (OSError, msgspec.MsgspecError):
-        return None
-    return found if found.kind == KIND else None
+    found = file_io.document_or_none(run_dir / LAUNCH_FILE, Order)
+    return found if found is not None and found.kind == KIND else None
 
 
 class Hosts:
     """The hosts of one run. As a seam.Cloud it can only say that it is none."""
 
-    def __init__(self, hub: Hub, order: Order) -> None:
+    def __init__(self, hub: HubForCloud, order: Order) -> None:
         self._hub, self._order = hub, order
         self._nodes = range(len(order.hosts))
         self._bundle = Path()
@@ -156,7 +153,7 @@ class Hosts:
             key = (self._hub.run_dir / KEY_FILE).read_text()
         except OSError as error:
             raise HostError(f"cannot read {error.filename}: {error.strerror}") from None
-        names = [name for name, value in self._hub.plan.env.items() if value == MASK]
+        names = [SECRET_WORDS, *(name for name, value in self._hub.plan.env.items() if value == MASK)]
         return {RELAY_KEY: key, **{name: os.environ[name] for name in names if name in os.environ}}
 
     def _route(self, node: int) -> Route:
@@ -228,6 +225,20 @@ class Hosts:
         if back:
             with contextlib.suppress(HostError):
                 await self._linked(back, REVIVE_SECONDS)
+
+    async def stop(self, node: int, grace_s: float) -> None:
+        """End the part of a node whose agent does not answer, by `distui stop` there. Raises HostError."""
+        data = await self._pack_bundle()
+        await send_bundle(self._way(node), self._bundle, data)
+        words = (
+            "sh",
+            f"~/.distui/{self._bundle.name}/node.sh",
+            "distui",
+            "stop",
+            self._hub.record.run,
+            "--yes",
+        )
+        await call(self._way(node), (*words, "--grace", f"{grace_s:g}"), b"", grace_s + START_SECONDS)
 
     async def watch(self) -> None:
         """Nothing changes by itself."""

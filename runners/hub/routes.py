@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from .. import identity
+from .. import file_io
 from ..errors import RunError
 
 NAME = "nodes.json"
@@ -83,4 +83,4 @@ def read(run_dir: Path) -> list[Route]:
 def write(run_dir: Path, routes: Sequence[Route]) -> None:
     """Replace nodes.json. Raises RunError for a route that is none, OSError."""
     checked = [check(route) for route in sorted(routes, key=lambda route: route.node)]
-    identity.write_atomically(run_dir / NAME, msgspec.json.encode(checked))
+    file_io.write_atomically(run_dir / NAME, msgspec.json.encode(checked))

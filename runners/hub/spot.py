@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import msgspec
 
-from ...presets.errors import PlanError
+from ...presets.finding import PlanError
 from ...presets.plan import Plan
 from ...presets.render import plan_from_json, plan_to_json
-from .. import identity, registry
+from .. import file_io, registry
 from ..errors import RunError, UnreachableError
-from ..wire.sockets import stem
+from ..wire.client import stem
 from . import routes
 from .routes import Route
 
@@ -33,11 +33,11 @@ def keep(part: registry.Entry) -> registry.Entry:
     try:
         plan = _whole_plan(part, record.whole, str(path))
         path.mkdir(mode=0o700, exist_ok=True)
-        identity.write_atomically(
+        file_io.write_atomically(
             path / registry.PLAN_FILE, json.dumps(plan_to_json(plan), indent=1).encode()
         )
         routes.write(path, ways)
-        identity.write_atomically(path / registry.RUN_FILE, msgspec.json.encode(whole))
+        file_io.write_atomically(path / registry.RUN_FILE, msgspec.json.encode(whole))
     except (OSError, ValueError, PlanError) as error:
         raise RunError(f"cannot keep {record.name} in {path} ({error}): free space there") from None
     return registry.Entry(path, whole)
@@ -45,7 +45,7 @@ def keep(part: registry.Entry) -> registry.Entry:
 
 def _whole_plan(part: registry.Entry, run: str, run_dir: str) -> Plan:
     plan = plan_from_json(json.loads((part.path / registry.PLAN_FILE).read_text()))
-    return replace(plan, run=run, run_dir=run_dir, node=0)
+    return replace(plan, run=run, run_dir=run_dir, node=0, env={**plan.env, "DISTUI_RUN_ID": run})
 
 
 def ways_from_here(parts: list[registry.Entry], nnodes: int) -> list[Route]:

@@ -6,9 +6,11 @@ import asyncio
 import time
 from collections.abc import Iterable
 
-from ..logs.clean import clean_lines
+from ...presets.clean import clean_lines
+from ...presets.secrets import mask_text
+from ..file_io import opener
 from ..model import Stage, StageChanged
-from .seam import Hub
+from .seam import HubForCloud
 from .stages import Stages
 
 LOG_FILE = "launch.log"
@@ -17,7 +19,7 @@ LOG_FILE = "launch.log"
 class Telling:
     """Of one launch."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: HubForCloud) -> None:
         self._hub = hub
         self._stages = Stages()
         self._since = time.monotonic()
@@ -46,8 +48,8 @@ class Telling:
     def hear(self, text: str) -> None:
         """A piece of SkyPilot's text."""
         *whole, self._rest = (self._rest + text).split("\n")
-        lines = clean_lines("".join(f"{line}\n" for line in whole).encode("utf-8", "replace"))
-        with (self._hub.run_dir / LOG_FILE).open("a", encoding="utf-8") as file:
+        lines = clean_lines(mask_text("".join(f"{line}\n" for line in whole)).encode("utf-8", "replace"))
+        with open(self._hub.run_dir / LOG_FILE, "a", encoding="utf-8", opener=opener) as file:
             file.writelines(f"{line}\n" for line in lines)
         for line in lines:
             self._tell(self._stages.line(line))

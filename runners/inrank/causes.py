@@ -1,9 +1,17 @@
-"""What the texts of exceptions mean: a table, most telling first. The texts are those that real ranks wrote."""
+"""Why a rank failed: exceptions and exits matched against a table of causes, most specific first."""
 
 from __future__ import annotations
 
+import os
 import re
-from typing import NamedTuple
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from .traces import COMPILING, in_lines, unwrapped
+
+# -----------------------------------------------------------------------------------------------------------
+# What the texts of exceptions mean: a table, most telling first. The texts are those that real ranks wrote.
 
 
 class Cause(NamedTuple):
@@ -20,6 +28,8 @@ class Cause(NamedTuple):
     """It only says that another rank is gone or late."""
     anywhere: bool = False
     """Also believed where it stands in the last lines of a rank that left no exception."""
+    deterministic: bool = False
+    """The same code does it again where it has not begun to train: before the first step no restart can help."""
 
 
 def _cause(kind: str, pattern: str, says: str, remedy: str, retry: str, **more: bool) -> Cause:
@@ -31,6 +41,14 @@ _SPACE = (
     "free space or raise the quota there, then relaunch; `df -h` and `df -i` on that node show what is full"
 )
 _WORKER = r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: "
+
+_SIZES = (
+    r"^(?:RuntimeError|ValueError|IndexError|AssertionError)\b[^\n]*?"
+    r"(?:shape '[^'\n]*' is invalid for input of size|mat1 and mat2 (?:shapes|must have the same dtype)"
+    r"|Error\(s\) in loading state_dict|size mismatch|must match the (?:existing )?size"
+    r"|not divisible by|must be divisible by)"
+)
+"""What torch says of sizes and types that do not fit each other, where the data seldom decides."""
 
 CAUSES: tuple[Cause, ...] = (
     _cause(
@@ -248,6 +266,21 @@ CAUSES: tuple[Cause, ...] = (
         "maybe",
     ),
     _cause(
+        "settings",
+        r"^(?:\w+\.)*ParallelizeError: ([^\n]+)",
+        "cannot do what the preset asks: {0}",
+        "correct the preset, or the sizes of the model: the same would happen again",
+        "no",
+    ),
+    _cause(
+        "sizes",
+        _SIZES,
+        "has tensors whose sizes do not fit: {line}",
+        "correct the sizes at that line: of the model, of its input, or of what the preset divides (mesh.tp, mesh.cp)",
+        "maybe",
+        deterministic=True,
+    ),
+    _cause(
         "nan",
         r"^FloatingPointError\b|\b(?i:loss|grad\w*|norm|tensor)\b[^\n]*\b(?i:nan|inf|non-?finite|not finite)\b",
         "stopped at numbers that are not finite: {line}",
@@ -258,3 +291,308 @@ CAUSES: tuple[Cause, ...] = (
 
 THROUGH = ("ecc", "cuda-oom", "host-oom", "disk-full")
 """Also believed of the exceptions that led to the last one."""
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The classes of failures: from what a rank left behind to a sentence, a remedy, and whether a restart can help.
+# The restart policy and the ledger use the same, so that what is done and what is said agree. Pure.
+
+
+LONGEST = 200
+"""Characters of an exception that a sentence quotes."""
+
+
+class Death(NamedTuple):
+    """What is known of a rank that ended abnormally."""
+
+    rank: int
+    exit_code: int | None
+    """As subprocess gives it, negative for a signal; None: nobody saw it."""
+    raised: Mapping[str, Any]
+    """What its hook noted of an exception that nobody caught (see traces.note_of); {} for none."""
+    lines: Sequence[str] = ()
+    """The last lines of its stderr."""
+    pid: int | None = None
+    at: float = 0.0
+    """Unix time of its end."""
+    oom: str | None = None
+    """The kernel's words, where it killed the rank for memory."""
+    finished: bool = False
+    """Whether its script had reached its end."""
+
+
+class Failure(NamedTuple):
+    """A death and its class."""
+
+    rank: int
+    kind: str
+    text: str
+    """One sentence."""
+    remedy: str
+    retry: str
+    """Whether a restart can help: "no" (the same would happen again), "maybe", "yes"."""
+    symptom: bool = False
+    """It only says that another rank is gone or late."""
+    where: str = ""
+    """File and line of the user's code that raised."""
+    at: float = 0.0
+    key: str = ""
+    """Equal for failures of the same kind at the same place; "" where that cannot be told."""
+    step: int | None = None
+    """Optimizer steps that the rank had made; None: unknown."""
+
+
+def first_of(failures: Sequence[Failure]) -> Failure | None:
+    """The earliest that failed of itself; one that only says that others were gone comes after all those."""
+    return min(failures, key=lambda one: (one.symptom, one.at), default=None)
+
+
+def classify(death: Death) -> Failure:
+    """The class of a death."""
+    raised = death.raised
+    if not raised and death.exit_code in (1, -signal.SIGABRT):
+        raised = in_lines(death.lines)
+    raised = unwrapped(raised)
+    number = signal_of(death.exit_code)
+    if death.oom:
+        found = _said("host-oom", "was killed for memory by the kernel (%s)" % death.oom, _LESS, "maybe")
+    elif raised:
+        found = _of_exception(raised, death.exit_code)
+    elif number is not None:
+        found = _of_signal(number, death)
+    else:
+        found = _of_code(death)
+    return _whole(found, death, raised)
+
+
+class _Said(NamedTuple):
+    kind: str
+    says: str
+    remedy: str
+    retry: str
+    symptom: bool = False
+
+
+_said = _Said
+_LESS = "fewer ranks or data-loader workers on that node, less kept in host memory, or a higher limit"
+_LINE = "look at what the script does at that line"
+_IMPORT = "correct that module, or install versions that fit each other"
+
+
+def _whole(found: _Said, death: Death, raised: Mapping[str, Any]) -> Failure:
+    where = str(raised.get("where") or "")
+    at = min(death.at, raised.get("time", death.at)) if death.at else raised.get("time", 0.0)
+    step = raised.get("step")
+    return Failure(
+        rank=death.rank,
+        kind=found.kind,
+        text="rank %d %s" % (death.rank, found.says),
+        remedy=found.remedy,
+        retry=found.retry,
+        symptom=found.symptom,
+        where=where,
+        at=at,
+        key="" if found.symptom or not raised else _key(raised, where),
+        step=step if isinstance(step, int) else None,
+    )
+
+
+def _key(raised: Mapping[str, Any], where: str) -> str:
+    """What is equal of two failures: numbers and addresses in the text differ from one attempt to the next."""
+    text = re.sub(r"0x[0-9a-fA-F]+|\d+", "#", str(raised.get("text", "")))
+    return "%s|%s|%s" % (raised.get("type"), text, where)
+
+
+# --- exceptions ------------------------------------------------------------------------------------------------
+
+
+def _of_exception(raised: Mapping[str, Any], code: int | None) -> _Said:
+    kind = str(raised.get("type", ""))
+    head = "%s: %s" % (kind, raised.get("text", ""))
+    if kind == "KeyboardInterrupt":
+        return _said("terminated", "was interrupted (SIGINT)", _OUTSIDE, "yes")
+    for cause in CAUSES:
+        match = cause.pattern.search(head)
+        if match:
+            return _filled(cause, match, raised, head)
+    for earlier in raised.get("before") or ():
+        for cause in CAUSES:
+            match = cause.pattern.search(earlier) if cause.kind in THROUGH else None
+            if match:
+                return _filled(cause, match, raised, earlier)
+    return _unknown(kind, head, raised, code)
+
+
+def _unknown(kind: str, head: str, raised: Mapping[str, Any], code: int | None) -> _Said:
+    """An exception of the script's own. One in the midst of training is no matter of imports, wherever it came."""
+    at = "" if kind in COMPILING else _at(raised)  # its text names the file
+    says = "raised %s%s" % (_line(head), at)
+    if kind == "ImportError" or (raised.get("importing") and not raised.get("step")):
+        sure = kind in ("ImportError", *COMPILING) or (kind in _PLAIN and raised.get("step") == 0)
+        importing = "" if kind in COMPILING else " while a module was imported"
+        return _said("import-crash", says + importing + _code(code), _IMPORT, "no" if sure else "maybe")
+    named = "assertion" if kind == "AssertionError" else "exception"
+    return _said(named, says + _code(code), _LINE, "maybe")
+
+
+_PLAIN = (
+    "NameError",
+    "AttributeError",
+    "TypeError",
+    "ValueError",
+    "KeyError",
+    "IndexError",
+    "AssertionError",
+)
+"""What the same code raises in the same way again, where it has not begun to train."""
+
+
+def _filled(cause: Cause, match: re.Match[str], raised: Mapping[str, Any], head: str) -> _Said:
+    named = next((group for group in match.groups() if group), "")
+    path = str(raised.get("path") or _path_in(head) or "")
+    words = {
+        "path": path,
+        "at_path": " at %s" % path if path else "",
+        "for_path": " for %s" % path if path else " to open a file",
+        "python": str(raised.get("python") or "its Python"),
+        "line": _line(head),
+    }
+    remedy = dict(words, python=str(raised.get("python") or "python"))
+    named = named if len(named) <= LONGEST else named[: LONGEST - 1] + "…"
+    says = " ".join(cause.says.format(named.strip(" ."), **words).split())
+    if raised.get("where"):
+        says += " (%s)" % os.path.basename(str(raised["where"]))
+    sure = cause.deterministic and bool(raised.get("untrained"))
+    return _said(
+        cause.kind, says, cause.remedy.format(**remedy), "no" if sure else cause.retry, cause.symptom
+    )
+
+
+def _path_in(head: str) -> str:
+    """The path at the end of an OSError's text."""
+    found = re.search(r"'(/?[^'\n]+)'\s*$", head)
+    return found.group(1) if found else ""
+
+
+def _line(head: str) -> str:
+    """The first line of "Type: text", cut."""
+    line = (head.strip().splitlines() or [""])[0].rstrip(": ")
+    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
+
+
+def _at(raised: Mapping[str, Any]) -> str:
+    where = str(raised.get("where") or "")
+    return " at %s" % os.path.basename(where) if where else ""
+
+
+def _code(code: int | None) -> str:
+    return " (exit code %d)" % code if code is not None and code >= 0 else ""
+
+
+# --- signals and exit codes ------------------------------------------------------------------------------------
+
+_OUTSIDE = "look who ends processes there: the scheduler's limits, preemption, an administrator"
+
+
+def signal_of(code: int | None) -> int | None:
+    """The signal behind an exit code, also of a shell that passes its child's on; None for none."""
+    if code is None:
+        return None
+    number = -code if code < 0 else code - 128
+    return number if 0 < number <= 64 and number in {int(one) for one in signal.Signals} else None
+
+
+def _of_signal(number: int, death: Death) -> _Said:
+    name = signal.Signals(number).name
+    who = "(pid %d) " % death.pid if death.pid is not None else ""
+    if number == signal.SIGKILL:
+        remedy = _OUTSIDE + ", a daemon that guards memory"
+        return _said("killed", who + "was ended by SIGKILL from outside", remedy, "yes")
+    if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        says = who + "was ended by %s, which distui did not send" % name
+        return _said("terminated", says, _OUTSIDE, "yes")
+    if _at_exit(number, death):
+        says = who + "crashed at interpreter exit (%s), after its script had ended" % name
+        remedy = "nothing of the training is lost; destroy the process group before the end of the script"
+        return _said("exit-abort", says, remedy, "no" if death.finished else "maybe")
+    told = _in_last_lines(death)
+    if told is not None:
+        return told._replace(says="%s (%s)" % (told.says, name))
+    if number in (signal.SIGSEGV, signal.SIGBUS):
+        return _said(
+            "segfault", who + "was ended by %s: %s" % (name, _CRASH[number][0]), _CRASH[number][1], "maybe"
+        )
+    kind = "abort" if number == signal.SIGABRT else "signal"
+    return _said(kind, who + "was ended by %s" % name, "see the last lines of its stderr", "maybe")
+
+
+_CRASH = {
+    int(signal.SIGSEGV): (
+        "native code touched memory that is not its own",
+        "faulthandler's stack in its stderr names the call; look for libraries built for another torch or CUDA",
+    ),
+    int(signal.SIGBUS): (
+        "a file mapped into memory had no room or went away",
+        "most often /dev/shm is too small: enlarge it (docker --shm-size), or take fewer data-loader workers",
+    ),
+}
+
+
+def _at_exit(number: int, death: Death) -> bool:
+    """Measured: gloo's threads sometimes end a rank that has done all of its work."""
+    last = death.lines[-1] if death.lines else ""
+    said = number == signal.SIGABRT and "terminate called without an active exception" in last
+    return said or (death.finished and number in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS))
+
+
+def _in_last_lines(death: Death) -> _Said | None:
+    """The most telling cause in the lines of a rank whose native code ended it; not the script's own words."""
+    for cause in CAUSES:
+        for line in death.lines if cause.anywhere else ():
+            match = cause.pattern.search(line)
+            if match:
+                return _filled(cause, match, {}, line)
+    return None
+
+
+def _of_code(death: Death) -> _Said:
+    code, text = death.exit_code, "\n".join(death.lines)
+    if code is None:
+        return _said("lost", "ended, and nobody saw how", "see its last lines", "maybe")
+    absent = re.search(r"can't open file '([^'\n]+)'", text)
+    if code == 2 and absent:
+        remedy = "give the script's path as that node sees it"
+        return _said("file-missing", "finds no script %s" % absent.group(1), remedy, "no")
+    refused = re.search(r"^usage:.*?^[^\n]*?error: ([^\n]+)", text, re.DOTALL | re.MULTILINE)
+    if code == 2 and refused:
+        remedy = "correct the arguments after `--`: the script's --help lists them"
+        return _said("usage", "refused its arguments: %s" % _line(refused.group(1)), remedy, "no")
+    if code == os.EX_CONFIG and death.lines:
+        remedy = "correct the preset or the script's arguments: the same would happen again"
+        return _said("settings", "refused its settings: %s" % _line(death.lines[-1]), remedy, "no")
+    if code in (126, 127):
+        says = "could not execute a command (exit code %d)%s" % (code, _because(death.lines))
+        remedy = "install it on that node, correct its path, or make it executable"
+        return _said("not-executable", says, remedy, "no")
+    refused = re.search(r"^distui: (torchrun refused the arguments: [^\n]+)$", text, re.MULTILINE)
+    if code == 1 and refused:
+        remedy = "correct the arguments of that torchrun: it started no rank"
+        return _said("launcher-refused", _line(refused.group(1)), remedy, "no")
+    missing = re.search(r"^\S*python\S*: No module named ([\w.]+)$", text, re.MULTILINE)
+    if code == 1 and missing:
+        remedy = "install it in that environment, or start where the module is"
+        return _said("import-missing", "finds no module named %s" % missing.group(1), remedy, "no")
+    told = _in_last_lines(death)
+    if told is not None and told.symptom:
+        return told
+    says = "ended with exit code %d" % code
+    return _said("exit-silent", says, "see the last lines of its stderr: it named no exception", "maybe")
+
+
+def _because(lines: Sequence[str]) -> str:
+    found = [
+        line
+        for line in lines
+        if re.search(r"not found|[Pp]ermission denied|No such file|format error", line)
+    ]
+    return ": %s" % _line(found[-1]) if found else ""

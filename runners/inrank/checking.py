@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import threading
 import time
@@ -154,8 +155,9 @@ def _meet(torch: Any, spec: dict[str, Any]) -> Any:
 
     limit = timedelta(seconds=spec["seconds"])
     first = spec["rank"] == 0
+    more = {"master_listen_fd": _listening(spec["address"])} if first else {}
     store = torch.distributed.TCPStore(
-        spec["address"], spec["port"], spec["world"], first, timeout=limit, wait_for_workers=False
+        spec["address"], spec["port"], spec["world"], first, timeout=limit, wait_for_workers=False, **more
     )
     if first:
         say({"stage": "connect", "port": store.port})
@@ -168,6 +170,14 @@ def _meet(torch: Any, spec: dict[str, Any]) -> Any:
         store=store, rank=spec["rank"], world_size=spec["world"], timeout=limit,
     )  # fmt: skip
     return torch.distributed.group.WORLD
+
+
+def _listening(address: str) -> int:
+    """A socket on this address alone, for torch: its own would be on all. Raises OSError."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as made:
+        made.bind((address, 0))
+        made.listen()
+        return made.detach()
 
 
 def _reduce(torch: Any, group: Any, spec: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What torch's flight recorder says of this rank's collectives, in the form of runners/model/pulse.py.
+"""What torch's flight recorder says of this rank's collectives, in the form of runners/model.py.
 
 Three ways to look, because 2,000 entries cost 10 ms and their stacks half as much again: the counts of the groups
 alone (0.03 ms), every entry, or every entry with who called it.

@@ -5,6 +5,7 @@ A torchrun inside it that steers its own ranks (see nested.py) reports for itsel
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
@@ -17,6 +18,7 @@ from typing import Any
 from . import spawned
 from .group import Group, heed
 from .plugin import python_path
+from .quiet import private
 
 
 def run(group: Group) -> int:
@@ -38,10 +40,12 @@ class Managed:
         self._guest: socket.socket | None = None
         """The connection of the torchrun in the command that steers its own ranks."""
         self._diff: dict[str, str | None] = {}
+        self._ran = False
+        """Whether the command was ever started."""
         self._taken = 0
         """Number of the newest attempt that such a one has taken over."""
         group.on_stop = group.on_restart = self.end_process
-        group.on_guest, group.on_left = self.welcome, self.left
+        group.guests, group.on_left = {"guest": self.welcome, "taken": self.taken}, self.left
         group.muted = lambda: self._taken == group.attempt
 
     def heed(self, number: int, frame: FrameType | None) -> None:
@@ -61,7 +65,10 @@ class Managed:
                 group.restart.clear()
                 group.cause = "restart"
             elif code is None:
-                return "failed", 127, self.problem
+                if group.roll_back(self.problem):
+                    group.cause = "failure"
+                elif not self._ran or not self.another_attempt():
+                    return "failed", 127, self.problem
             elif code == 0:
                 return "succeeded", 0, "the command ended with exit code 0"
             elif not self.another_attempt():
@@ -99,9 +106,12 @@ class Managed:
         )
         try:
             process = self.spawn(os.path.join(directory, "rank-%d" % group.node))
-        except OSError as error:
-            self.problem = "cannot start %s: %s" % (group.plan["argv"][0], error.strerror)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            self.problem = "cannot start %s: %s" % (group.plan["argv"][0], why)
+            self.refused(place, directory)
             return None
+        self._ran, group.variables.undo = True, {}
         ended = group.follow(place, process.pid)
         if group.stopping or group.restart.is_set():
             self.end_process()  # asked for while it was spawned
@@ -110,8 +120,11 @@ class Managed:
         return process.wait()
 
     def spawn(self, stem: str) -> subprocess.Popen[bytes]:
-        """Start the command in a session of its own, its output in files. Raises OSError."""
-        with open(stem + ".out", "ab") as out, open(stem + ".err", "ab") as err:
+        """Start the command in a session of its own, its output in files. Raises OSError and ValueError."""
+        with (
+            open(stem + ".out", "ab", opener=private) as out,
+            open(stem + ".err", "ab", opener=private) as err,
+        ):
             return subprocess.Popen(
                 self.group.plan["argv"],
                 stdin=subprocess.DEVNULL,
@@ -120,6 +133,23 @@ class Managed:
                 start_new_session=True,
                 env=command_env(self.group, stem),
             )
+
+    def refused(self, place: dict[str, Any], directory: str) -> None:
+        """The command did not start: its rank ended as a shell would have it, with the reason in its stderr."""
+        with (
+            contextlib.suppress(OSError),
+            open(os.path.join(directory, "rank-%d.err" % place["rank"]), "a", opener=private) as file,
+        ):
+            file.write("distui: %s\n" % self.problem)
+        self.group.report(
+            "RankChanged",
+            state="failed",
+            exit_code=127,
+            at=time.time(),
+            attempt=self.group.attempt,
+            rank=place["rank"],
+            local_rank=place["local_rank"],
+        )
 
     def end_process(self) -> None:
         """TERM to the command's whole group; the grace timer does the rest."""
@@ -141,14 +171,21 @@ class Managed:
         with group.lock:
             if self._guest is not None or not group.pids:
                 return {"ok": False}
-            first, self._guest, self._taken = self._taken != group.attempt, peer, group.attempt
+            self._guest = peer
         return {
             "ok": True,
-            "first": first,
+            "first": self._taken != group.attempt,
             "attempt": group.attempt,
             "cause": group.cause,
             "env_diff": self._diff,
         }
+
+    def taken(self, peer: socket.socket) -> dict[str, Any]:
+        """It begins the ranks of this attempt: what becomes of the command itself is not reported any more."""
+        if peer is not self._guest:
+            return {"ok": False}
+        self._taken = self.group.attempt
+        return {"ok": True}
 
     def left(self, peer: socket.socket) -> None:
         """It has ended: where the command goes on, a restart is by stop and start again."""
@@ -175,4 +212,5 @@ def command_env(group: Group, stem: str) -> dict[str, str]:
         env["PATH"] = shim + os.pathsep + env.get("PATH", os.defpath)
         # Tasks that activate an environment put its torchrun first on PATH; bash asks its functions before that.
         env["BASH_FUNC_torchrun%%"] = '() { %s "$@"; }' % shlex.quote(os.path.join(shim, "torchrun"))
+    env.update(group.variables.unset())  # which a torchrun of ours would set again
     return {**env, **python_path([])}

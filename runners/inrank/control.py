@@ -1,23 +1,38 @@
-"""The runner's unix socket: commands in (one JSON object a line), pokes out.
-
-A thread accepts and only sets state; the launcher's own loop acts.
-"""
+"""The runner's unix socket for commands, and its report file."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
+import select
 import socket
+import stat
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
+
+from .quiet import FULL, private
+
+# -----------------------------------------------------------------------------------------------------------
+# The runner's unix socket: commands in (one JSON object a line), pokes out.
+# A thread accepts and only sets state; the launcher's own loop acts.
+
+
+MOST_LINE = 1 << 20
+"""Bytes of one request to a runner; a longer line is no agent's."""
+MOST_PEERS = 32
+"""Connections at a time: the agent's, its short ones, a relay's."""
 
 Answer = Callable[[dict[str, Any], socket.socket], "dict[str, Any] | None"]
 Taker = Callable[[socket.socket, BinaryIO], None]
 """Has a connection to itself from the request on that named it, until it returns."""
+
+RESTORE_S = 3.0
+"""Between two looks whether a socket is still where it was bound."""
 
 
 def same_user(connection: socket.socket) -> bool:
@@ -31,26 +46,102 @@ def listen(path: str) -> socket.socket:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    old = os.umask(0o177)
+    os.fchmod(server.fileno(), 0o600)  # what bind creates has this mode: umask is the whole process's
     try:
         server.bind(path)
-    finally:
-        os.umask(old)
-    server.listen(8)
+        server.listen(32)
+    except OSError:
+        server.close()
+        raise
     return server
 
 
-def accept_forever(server: socket.socket, serve: Callable[[socket.socket], None], name: str) -> None:
-    """Give each connection of this user a thread of its own, until the server is closed."""
+def listen_again(path: str) -> socket.socket | None:
+    """Bind again a socket that somebody has removed, with its folder if need be; None where it is there, or cannot be.
+
+    A folder that somebody else could have planted is left alone.
+    """
+    if os.path.lexists(path):
+        return None
+    folder = os.path.dirname(path)
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        found = os.lstat(folder)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            return None
+        return listen(path)
+    except OSError:
+        return None
+
+
+class Peers:
+    """The connections of one socket: so many and no more, so that nobody can fill a process with threads."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._asked: dict[socket.socket, float] = {}
+        """Connection → monotonic time of its newest request; 0.0 before the first."""
+
+    def join(self, peer: socket.socket) -> None:
+        """One more: of too many the one goes that has been silent longest, those that never asked first."""
+        with self._lock:
+            if len(self._asked) >= self._most:
+                oldest = min(self._asked, key=lambda one: self._asked[one])  # of equals the first that came
+                del self._asked[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its own thread closes it
+            self._asked[peer] = 0.0
+
+    def asked(self, peer: socket.socket) -> None:
+        """It has sent a request."""
+        with self._lock:
+            if peer in self._asked:
+                self._asked[peer] = time.monotonic()
+
+    def leave(self, peer: socket.socket) -> None:
+        with self._lock:
+            self._asked.pop(peer, None)
+
+
+def requests(lines: BinaryIO, most: int) -> Iterator[dict[str, Any]]:
+    """The requests of a connection, one a line. Raises ValueError for what is none, or longer than `most` bytes."""
+    while line := lines.readline(most + 1):
+        if len(line) > most:
+            raise ValueError("a line of more than %d bytes" % most)
+        yield request_in(line)
+
+
+def accept_forever(
+    server: socket.socket, serve: Callable[[socket.socket], None], name: str, peers: Peers
+) -> None:
+    """Give each connection of this user a thread of its own, until the server is closed.
+
+    A socket whose path was removed is bound again: what `server` stands for is replaced in place.
+    """
+    path, waiting = server.getsockname(), select.poll()
+    waiting.register(server, select.POLLIN)
     while server.fileno() >= 0:
         try:
+            if not waiting.poll(RESTORE_S * 1000):
+                fresh = listen_again(path)
+                if fresh is not None:
+                    os.dup2(fresh.fileno(), server.fileno(), inheritable=False)
+                    fresh.close()
+                continue
             peer, _ = server.accept()
         except OSError:
             time.sleep(0.5)  # closed, or no descriptor is free at the moment
             continue
-        if same_user(peer):
+        if not same_user(peer):
+            peer.close()
+            continue
+        peers.join(peer)
+        try:
             threading.Thread(target=serve, args=(peer,), name=name, daemon=True).start()
-        else:
+        except RuntimeError:  # no more threads are allowed here
+            peers.leave(peer)
             peer.close()
 
 
@@ -72,6 +163,7 @@ class Control:
         self._answer = answer
         self._left = left
         self._peers: set[socket.socket] = set()
+        self._bounded = Peers(MOST_PEERS)
         self._lock = threading.Lock()
         self._server = listen(path)
         self.takers: dict[str, Taker] = {}
@@ -81,7 +173,7 @@ class Control:
         """Accept from now on; connections that came earlier have waited."""
         threading.Thread(
             target=accept_forever,
-            args=(self._server, self._serve, "distui-peer"),
+            args=(self._server, self._serve, "distui-peer", self._bounded),
             name="distui-control",
             daemon=True,
         ).start()
@@ -98,10 +190,11 @@ class Control:
             self._peers.add(peer)
         try:
             with peer, peer.makefile("rb") as lines:
-                for line in lines:
-                    request = request_in(line)
-                    if request.get("op") in self.takers:
-                        return self._hand_over(request["op"], peer, lines)
+                for request in requests(lines, MOST_LINE):
+                    self._bounded.asked(peer)
+                    op = request.get("op")
+                    if isinstance(op, str) and op in self.takers:
+                        return self._hand_over(op, peer, lines)
                     reply = self._answer(request, peer)
                     if reply is not None:
                         peer.sendall(json.dumps(dict(reply, id=request.get("id"))).encode() + b"\n")
@@ -110,9 +203,97 @@ class Control:
         finally:
             with self._lock:
                 self._peers.discard(peer)
+            self._bounded.leave(peer)
             self._left(peer)
 
     def _hand_over(self, op: str, peer: socket.socket, lines: BinaryIO) -> None:
         with self._lock:
             self._peers.discard(peer)
         self.takers[op](peer, lines)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What the runner tells: one JSON line an event, appended to runner.jsonl; the agent reads it, now or later.
+# The file, not a connection, is the truth, so that an agent that was away misses nothing.
+
+
+RESERVE_BYTES = 1 << 16
+"""Given back to a full file system, so that the end of the run can still be written down."""
+
+
+def masked(text: str) -> str:
+    """A text without secrets: what torchrun refuses names arguments. By distui's own rules, loaded by their path."""
+    here = os.path.abspath(__file__)
+    for _ in range(3):
+        here = os.path.dirname(here)
+    spec = importlib.util.spec_from_file_location(
+        "distui_secrets", os.path.join(here, "presets", "secrets.py")
+    )
+    if spec is None or spec.loader is None:
+        return text
+    rules = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(rules)
+    return str(rules.mask_text(text))
+
+
+class Report:
+    """Appends events (see runners/model.py, type Stamped) and pokes whoever listens.
+
+    `name` tells apart those that write to one file at the same time.
+    """
+
+    def __init__(self, path: str, poke: Callable[[], None], name: str = "") -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock = threading.Lock()
+        self._late: list[bytes] = []
+        self._poke = poke
+        self._reserve = path + ".reserve" + name
+        with contextlib.suppress(OSError), open(self._reserve, "wb", opener=private) as file:
+            file.write(bytes(RESERVE_BYTES))
+
+    def __call__(self, event_type: str, /, **fields: Any) -> None:
+        """Write one event; never fails, never waits."""
+        if fields.get("text"):
+            fields["text"] = masked(str(fields["text"]))
+        event = dict(fields, type=event_type)
+        line = json.dumps({"time": time.time(), "event": event}).encode() + b"\n"
+        with self._lock:
+            self._late.append(line)
+            self._write()
+        self._poke()
+
+    def close(self, seconds: float = 5.0) -> bool:
+        """Wait for room for what could not be written yet; whether all of it is."""
+        deadline = time.monotonic() + seconds
+        while True:
+            with self._lock:
+                self._write()
+                if not self._late or time.monotonic() > deadline:
+                    break
+            time.sleep(0.1)
+        with contextlib.suppress(OSError):
+            os.unlink(self._reserve)
+        self._poke()
+        return not self._late
+
+    def _write(self) -> None:
+        """A full disk keeps lines in memory until there is room; order is kept."""
+        while self._late:
+            try:
+                done = os.write(self._fd, self._late[0])
+            except OSError as error:
+                if error.errno in FULL and self._make_room():
+                    continue
+                return
+            if done < len(self._late[0]):
+                self._late[0] = self._late[0][done:]
+                continue
+            self._late.pop(0)
+
+    def _make_room(self) -> bool:
+        """Give the reserve back; False when that was done before."""
+        try:
+            os.unlink(self._reserve)
+        except OSError:
+            return False
+        return True

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
+import json
 import os
 import signal
-import socket
 import sys
 from types import FrameType
 from typing import Any
 
+from .control import Report
 from .group import SIGNALS, Group, Stopped, heed
-from .meeting import alone, meet
 from .plugin import GaveUp, plug_in
 from .quiet import errors_alone
+from .rendezvous import meet
 
 Ending = tuple[str, int, str]
 """Phase, exit code and a sentence: how the run ended."""
+
+
+class NotSpawned(Exception):
+    """No rank of an attempt could be started; the text is the reason."""
+
 
 BROKEN = (ImportError, OSError, RuntimeError, AttributeError)
 """What importing a torch that does not fit its environment raises."""
@@ -26,13 +31,19 @@ BROKEN = (ImportError, OSError, RuntimeError, AttributeError)
 
 def run(group: Group) -> int:
     """Launch the plan's ranks and return the exit code of the run."""
-    phase, code, text = attempt_all(group)
+    try:
+        phase, code, text = attempt_all(group)
+    except NotSpawned as error:
+        try:
+            phase, code, text = start_again(group, str(error))
+        except Stopped:
+            phase, code, text = _stopped(group)
     group.end(phase, code, text)
     return code
 
 
 def attempt_all(group: Group) -> Ending:
-    """One attempt after another until the ranks succeed, are stopped, or the policy gives up."""
+    """One attempt after another until the ranks succeed, are stopped, or the policy gives up. Raises NotSpawned."""
     try:
         heed_signals(group)
         return _launch(group)
@@ -48,6 +59,12 @@ def heed_signals(group: Group) -> None:
         raise Stopped
 
     heed(stop)
+
+
+def each_look(group: Group) -> None:
+    """At each of torch's looks at its ranks: they were started, and its handlers are set."""
+    group.spawning, group.variables.undo = False, {}
+    heed_torch_signals(group)
 
 
 def heed_torch_signals(group: Group) -> None:
@@ -102,8 +119,41 @@ def _launch(group: Group) -> Ending:
     except SignalException:
         return _stopped(group)
     except (ChildFailedError, RendezvousError, RuntimeError, OSError, ValueError, AssertionError) as error:
+        if group.spawning and isinstance(error, (OSError, ValueError)) and not group.stopping:
+            raise NotSpawned(first_line(error)) from error
         return _stopped(group) if group.stopping else ("failed", 1, first_line(error))
     return _stopped(group) if group.stopping else ("succeeded", 0, "every rank ended with exit code 0")
+
+
+def start_again(group: Group, why: str) -> Ending:
+    """Ranks could not be started: become a new runner as the policy says, with the environment that worked before."""
+    text = "the ranks of attempt %d could not be started: %s" % (group.attempt, why)
+    group.report("AttemptEnded", attempt=group.attempt, outcome="failed", text=text)
+    group.spawning = False
+    if not group.roll_back(text) and not group.back_off():
+        return "failed", 1, "%s; %s" % (text, group.deaths.why) if group.deaths.why else text
+    if group.stopping:
+        return _stopped(group)
+    group.take_env()  # asked for meanwhile
+    os.environ.update({**group.variables.unset(), **_left_out(group)})
+    group.report.close()
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    launch = os.path.join(os.path.dirname(os.path.abspath(__file__)), "launch.py")
+    try:
+        os.execv(
+            sys.executable, [sys.executable, "-u", launch, group.run_dir, str(group.failures), "failure"]
+        )
+    except OSError as error:
+        group.report = Report(os.path.join(group.run_dir, "runner.jsonl"), group.control.poke, ".run")
+        return "failed", 1, "%s; nor could the runner start anew: %s" % (text, error)
+
+
+def _left_out(group: Group) -> dict[str, str]:
+    """The arguments that plan.json hides, for the runner that this process becomes: see runner.with_secrets."""
+    with open(os.path.join(group.run_dir, "plan.json")) as file:
+        written = json.load(file)["argv"]
+    argv = {str(at): word for at, word in enumerate(group.plan["argv"]) if word != written[at]}
+    return {"DISTUI_SECRET_WORDS": json.dumps({"argv": argv})} if argv else {}
 
 
 def prepare(group: Group, version: tuple[int, int]) -> tuple[Any, Any, list[str]]:
@@ -119,20 +169,14 @@ def prepare(group: Group, version: tuple[int, int]) -> tuple[Any, Any, list[str]
     try:
         with contextlib.redirect_stderr(said):
             args = torchrun.parse_args(list(group.plan["argv"]))
-        if group.plan.get("standalone"):
-            meet(args, group.plan)
-        elif args.standalone:
-            alone(args)
+        meet(args, group.plan)
         args.log_dir = os.devnull  # ours takes its place, and torch would leave an empty folder in /tmp
         config, command, command_args = torchrun.config_from_args(args)
     except SystemExit:
         raise ValueError("torchrun refused the arguments: %s" % last_line(said.getvalue())) from None
     except (ValueError, AssertionError) as error:
         raise ValueError("torchrun refused the arguments: %s" % error) from None
-    problem = None if group.node else port_problem(config.rdzv_endpoint)  # only the head listens there
-    if problem:
-        raise ValueError(problem)
-    plug_in(group, config, lambda: heed_torch_signals(group))
+    plug_in(group, config, lambda: each_look(group))
     return config, command, command_args
 
 
@@ -147,25 +191,6 @@ def drop_old_name(version: tuple[int, int]) -> None:
     old = os.environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE")
     if version >= (2, 9) and old == os.environ.get("TORCH_FR_BUFFER_SIZE"):
         os.environ.pop("TORCH_NCCL_TRACE_BUFFER_SIZE", None)
-
-
-def port_problem(endpoint: str) -> str | None:
-    """A sentence when the rendezvous port is taken: torch would silently become a client of the stranger."""
-    host, _, port = endpoint.rpartition(":")
-    probe = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    try:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((host.strip("[]"), int(port)))
-    except OSError as error:
-        if error.errno in (errno.EADDRINUSE, errno.EACCES):
-            return "rendezvous port %s on %s is not free (%s): choose another with --port" % (
-                port,
-                host,
-                error.strerror,
-            )
-    finally:
-        probe.close()
-    return None
 
 
 def first_line(error: BaseException) -> str:

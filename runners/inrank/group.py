@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -12,11 +13,9 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
-from . import leaving, spawned
-from .control import Control
-from .deaths import Deaths, End
-from .policy import after_failure, how_it_ended
-from .report import Report
+from . import changes, leaving, spawned
+from .control import Control, Report
+from .policy import Deaths, End, after_failure, how_it_ended
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """What ends a run from outside, in order."""
@@ -33,18 +32,19 @@ class Group:
     """State that the control thread sets and the launcher's loop obeys."""
 
     def __init__(self, plan: dict[str, Any], run_dir: str, failures: int = 0, suffix: str = ".run") -> None:
-        self.plan = plan
-        self.run_dir = run_dir
-        self.failures = failures
+        self.plan, self.run_dir, self.failures = plan, run_dir, failures
         self.node = int(plan.get("node", 0))
         self.attempt = 0
         self.agreed = 0
         """What the nodes agreed on for the next attempt, at least; 0 where there is one node."""
         self.inherited: dict[str, Any] = {}
         """Number, cause and env_diff of an attempt that the managed command around us has begun: the next one."""
+        self.on_begin: Callable[[], None] = lambda: None
+        """Called as the first attempt begins, and not where the launcher refuses before that."""
         self.cause = "failure" if failures else "launch"
         """Why there is this attempt: see AttemptStarted."""
         self.began = 0.0
+        """Monotonic: people and NTP set the other clock."""
         self.ending = False
         """The current attempt is being ended on purpose."""
         self.stopping = False
@@ -53,10 +53,9 @@ class Group:
         self.restart = threading.Event()
         self.wake = threading.Event()
         """A stop or a restart was asked for: no use in waiting any longer."""
-        self.diff: dict[str, str | None] = {}
-        """Environment changes for the next attempt: name → value, or None to unset."""
-        self.shown: dict[str, str | None] = {}
-        """The same with secret values hidden: what may be written down."""
+        self.variables = changes.Variables()
+        self.spawning = False
+        """From the moment on when everything is ready for the ranks until torch looks at them for the first time."""
         self.pids: dict[int, int] = {}
         """Live ranks of the current attempt: local rank → pid."""
         self.unseen: set[int] = set()
@@ -67,7 +66,7 @@ class Group:
         self.lock = threading.Lock()
         self.on_stop: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGTERM)
         self.on_restart: Callable[[], None] = lambda: None
-        self.on_guest: Callable[[socket.socket], dict[str, Any]] = lambda peer: {"ok": False}
+        self.guests: dict[str, Callable[[socket.socket], dict[str, Any]]] = {}
         self.on_left: Callable[[socket.socket], None] = lambda peer: None
         self.muted: Callable[[], bool] = lambda: False
         """Whether somebody else tells about the ranks of this attempt."""
@@ -80,33 +79,39 @@ class Group:
     # --- commands --------------------------------------------------------------------------------------------
 
     def answer(self, request: dict[str, Any], peer: socket.socket) -> dict[str, Any] | None:
-        """Commands: {"op": "restart"|"env"|"stop"|"ping"|"poke"|"guest", "env": {name: value|null}}."""
+        """Commands: {"op": "restart"|"env"|"stop"|"ping"|"poke"|"guest"|"taken", "env": {name: value|null}}."""
         op = request.get("op")
         if op == "poke":
             self.control.poke()
             return None
-        if op == "guest":
-            return self.on_guest(peer)
+        if op in ("guest", "taken"):
+            return self.guests[op](peer) if op in self.guests else {"ok": False}
+        if op in ("restart", "env") and time.monotonic() > float(request.get("until") or "inf"):
+            return {"ok": False, "text": "the request came too late, and was withdrawn"}
         if op in ("restart", "env"):
-            self._note_env(request)
+            refused = self._refusal(request)
+            if refused:
+                return {"ok": False, "text": refused}
+            self.variables.note(request)
         if op == "restart":
-            if self.stopping:
-                return {"ok": False, "text": "the run is being stopped"}
             self._restart()
         elif op == "stop":
+            if not _is_grace(request.get("grace_s")):
+                return {"ok": False, "text": "grace_s is no number of seconds"}
             self.stop(request.get("grace_s"))
         elif op not in ("env", "ping"):
             return {"ok": False, "text": "unknown command %r" % op}
-        return {"ok": True, "attempt": self.attempt}
+        return {"ok": True, "attempt": self.attempt, "restarting": self.restart.is_set()}
 
     def _left(self, peer: socket.socket) -> None:
         self.on_left(peer)
 
-    def _note_env(self, request: dict[str, Any]) -> None:
-        changes = request.get("env") or {}
-        with self.lock:
-            self.diff.update(changes)
-            self.shown.update(request.get("shown") or changes)
+    def _refusal(self, request: dict[str, Any]) -> str:
+        """Why ranks that live must not be ended for this; "" when they may."""
+        restart = request["op"] == "restart"
+        if restart and self.stopping:
+            return "the run is being stopped"
+        return self.variables.problem(request, self.plan["argv"], restart)
 
     def _restart(self) -> None:
         self.ending = bool(self.pids)
@@ -143,24 +148,32 @@ class Group:
 
         What changed is returned, secret values hidden.
         """
-        with self.lock:
-            diff, self.diff = self.diff, {}
-            shown, self.shown = self.shown, {}
-        news = {name: shown.get(name) for name, value in diff.items() if os.environ.get(name) != value}
-        for name, value in diff.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        news = self.variables.take()
         return {**self.inherited.get("env_diff", {}), **news}
+
+    def roll_back(self, why: str) -> bool:
+        """Take the newest changes back, as no rank can be started with them; False when there are none."""
+        names = self.variables.take_back()
+        if not names:
+            return False
+        text = "%s; the change of %s is taken back, and the ranks start as they were before" % (
+            why,
+            ", ".join(names),
+        )
+        self.report("EnvironmentRestored", attempt=self.attempt, names=names, text=text)
+        return True
 
     def next_attempt(self) -> str:
         """Begin the next attempt: its number is in `attempt`; a new directory for it, never used before."""
+        begin, self.on_begin = self.on_begin, lambda: None
+        begin()
         number = self.inherited.get("attempt")
         self.inherited = {}
         if number is None:
             number = max(self.agreed, self.next_number())
-            os.makedirs(self._directory(number), mode=0o700)
+            with contextlib.suppress(FileExistsError):  # the node's own is there from the second attempt on
+                os.mkdir(os.path.dirname(self._directory(number)), 0o700)
+            os.mkdir(self._directory(number), 0o700)
         self._begin(number)
         return self._directory(number)
 
@@ -175,7 +188,7 @@ class Group:
         return attempt_dir(os.path.join(self.run_dir, "node-%d" % self.node), number)
 
     def _begin(self, number: int) -> None:
-        self.attempt, self.began, self.ending = number, time.time(), False
+        self.attempt, self.began, self.ending = number, time.monotonic(), False
         self.failed.clear()
         self.unseen, self.deaths.ends = set(), {}
         if not (self.stopping or self.restart.is_set()):
@@ -183,7 +196,7 @@ class Group:
 
     def back_off(self) -> bool:
         """After a failure: wait as the policy says; False when it allows no further attempt."""
-        policy, healthy_s = self.plan["restart"], time.time() - self.began
+        policy, healthy_s = self.plan["restart"], time.monotonic() - self.began
         verdict = after_failure(policy, self.failures, healthy_s)
         self.failures = verdict.failures
         if not self.deaths.allow(policy, verdict, self._directory(self.attempt), healthy_s):
@@ -272,6 +285,12 @@ class Group:
             socket=self.socket,
             torch=torch_version,
         )
+
+
+def _is_grace(value: object) -> bool:
+    if value is None:
+        return True
+    return type(value) in (int, float) and 0 <= value <= threading.TIMEOUT_MAX  # type: ignore[operator]
 
 
 def heed(handler: Callable[[int, FrameType | None], None]) -> None:

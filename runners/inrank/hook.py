@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import functools
 import json
 import os
 import signal
@@ -18,14 +19,39 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
-from . import debug, dumps, leaving, pulse, quiet, traces
-from .control import accept_forever, listen, request_in
+from . import debug, leaving, loopback, quiet, traces, wrapped
+from .control import Peers, accept_forever, listen, requests
 
 MISTAKES = (OSError, RuntimeError, AttributeError, ImportError, ValueError, LookupError, TypeError)
 """What answering may raise in a rank that is in any state whatever."""
+
+
+MOST_LINE = 64 << 10
+"""Bytes of one request to a rank."""
+MOST_PEERS = 8
+"""Connections at a time: the agent's, and the runner's short one."""
+STEP_FRAMES = 6
+"""Frames between the hook of a step and who called it, with wrappers of learning-rate schedulers between."""
+LOOK_S = 5.0
+"""The longest that the first step waits for the look at what is wrapped with what; it takes about 0.1 s."""
+
+
+def _initialising() -> bool:
+    """Whether torch itself makes this step, with a learning rate of 0, to have a state to load a checkpoint into."""
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(STEP_FRAMES):
+        if frame is None:
+            return False
+        if frame.f_code.co_name == "_init_optim_state":
+            return True
+        frame = frame.f_back
+    return False
+
+
+_initialising._torchdynamo_disable = True  # type: ignore[attr-defined]
 
 
 def _nothing() -> None:
@@ -40,6 +66,11 @@ class Steps:
         self.last = 0.0
         """Unix time of the newest step; 0 before the first."""
         self.first = 0.0
+        self.optimizers = 0
+        """Made so far, as far as that was seen."""
+        self.made: dict[str, Any] | None = None
+        """What the model was wrapped with at the first step; None before, or where that cannot be seen."""
+        self.on_made: Callable[[dict[str, Any]], None] = lambda made: None
         self._optimizer: Callable[[], Any] = _nothing
 
     def arm(self) -> bool:
@@ -50,11 +81,46 @@ class Steps:
             return False
 
         register(self._stepped)
+        with contextlib.suppress(*MISTAKES):
+            self._count_optimizers(module.Optimizer)  # type: ignore[union-attr]
         return True
+
+    def _count_optimizers(self, kind: Any) -> None:
+        """An optimizer that was made and never stepped is gone by the end: torch has no hook for its birth."""
+        init = kind.__init__
+
+        @functools.wraps(init)
+        def counted(*args: Any, **named: Any) -> None:
+            self.optimizers += 1
+            init(*args, **named)
+
+        kind.__init__ = counted
+
+    def note(self) -> dict[str, Any]:
+        """How far training is, for the note of an exception. Untrained: an optimizer is there and has made no step.
+
+        A loop without an optimizer of torch's may be far: its steps are not counted.
+        """
+        return {"step": self.count, "untrained": not self.count and self._has_optimizer()}
+
+    def at_end(self) -> dict[str, Any]:
+        """The same, for the note of an end: whether there was anything with which to train, or to talk to others."""
+        group = wrapped.grouped()
+        return {
+            "step": self.count,
+            "made": self.made,
+            "optimizer": self._has_optimizer(),
+            "alone": "torch" in sys.modules and group is False,
+        }
+
+    def _has_optimizer(self) -> bool:
+        return bool(self.optimizers or wrapped.optimizers())
 
     def _stepped(
         self, optimizer: Any, args: Any, kwargs: Any, now: Callable[[], float] = time.time
     ) -> None:
+        if _initialising():
+            return
         # A sharded optimizer calls an inner one: count only whoever came first.
         if self._optimizer() is optimizer:
             self.count += 1
@@ -62,8 +128,24 @@ class Steps:
         elif self._optimizer() is None:
             self._optimizer = weakref.ref(optimizer)
             self.count += 1
+            self._look(optimizer)
             self.first = self.last = now()
 
+    def _look(self, optimizer: Any) -> None:
+        """Look once what is wrapped with what; in a thread of its own, whose frames no compiler traces."""
+        seen = threading.Event()
+
+        def looking() -> None:
+            with contextlib.suppress(*MISTAKES):
+                self.made = wrapped.look(optimizer)
+            seen.set()
+            if self.made is not None:
+                self.on_made(self.made)
+
+        threading.Thread(target=looking, name="distui-look", daemon=True).start()
+        seen.wait(LOOK_S)
+
+    _look._torchdynamo_disable = True  # type: ignore[attr-defined]
     _stepped._torchdynamo_disable = True  # type: ignore[attr-defined]  # a compiled step must not trace it
 
 
@@ -73,11 +155,17 @@ class Hook:
     def __init__(self, path: str, steps: Steps) -> None:
         self.steps = steps
         self.levels = debug.Levels()
-        self._pulse = pulse.Pulse()
+        self._pulse = traces.Pulse()
         self.armed = False
+        steps.on_made = lambda made: self._tell({"push": "made", "made": made})
         self._leaving = leaving.Leaving()
         self._server = listen(path)
+        self._thread: threading.Thread | None = None
+        """To which SIGUSR2 may be sent: no call of the script's is interrupted by a signal to another thread."""
         self._peers: dict[socket.socket, threading.Lock] = {}
+        self._bounded = Peers(MOST_PEERS)
+        self._began = dict(os.environ)
+        """Before the script's first line."""
         self._answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "hello": lambda request: self.hello(),
             "steps": lambda request: self.counted(),
@@ -86,17 +174,21 @@ class Hook:
             "c10d": lambda request: self.levels.set_c10d(request["level"], request.get("lasting", True)),
             "back": lambda request: self.levels.back(),
             "stacks": lambda request: {"text": stacks()},
-            "flight": lambda request: {"text": dumps.flight()},
-            "memory": lambda request: {"text": dumps.memory()},
-            "record": lambda request: {"text": dumps.record()},
+            "flight": lambda request: {"text": traces.flight()},
+            "memory": lambda request: {"text": traces.memory()},
+            "record": lambda request: {"text": traces.record()},
+            "environ": lambda request: {"env": self.began_with(request["names"])},
             "leave": lambda request: self._leaving.soon(),
         }
         os.register_at_fork(after_in_child=self._leave_to_parent)
 
     def run(self) -> None:
         """Answer from now on."""
-        arguments = (self._server, self._serve, "distui-serve")
-        threading.Thread(target=accept_forever, args=arguments, name="distui-hook", daemon=True).start()
+        arguments = (self._server, self._serve, "distui-serve", self._bounded)
+        self._thread = threading.Thread(
+            target=accept_forever, args=arguments, name="distui-hook", daemon=True
+        )
+        self._thread.start()
         threading.Thread(target=self._arm, name="distui-arm", daemon=True).start()
 
     def _leave_to_parent(self) -> None:
@@ -126,8 +218,8 @@ class Hook:
                 with sending:  # nothing comes before the hello
                     self._peers[peer] = sending
                     peer.sendall(json.dumps(self.answer({"op": "hello"})).encode() + b"\n")
-                for line in lines:
-                    request = request_in(line)
+                for request in requests(lines, MOST_LINE):
+                    self._bounded.asked(peer)
                     answer = json.dumps(dict(self.answer(request), id=request.get("id")))
                     with sending:
                         peer.sendall(answer.encode() + b"\n")
@@ -135,15 +227,22 @@ class Hook:
             pass  # gone, or no agent
         finally:
             self._peers.pop(peer, None)
+            self._bounded.leave(peer)
 
     def hello(self) -> dict[str, Any]:
         return {
             "pid": os.getpid(),
             "rank": os.environ.get("RANK"),
             "armed": self.armed,
+            "made": self.steps.made,
             "nccl": debug.nccl_state(),
             "faulthandler": owns_signal(),
+            "thread": self._thread.native_id if self._thread is not None else None,
         }
+
+    def began_with(self, names: list[str]) -> dict[str, str | None]:
+        """Variables as the interpreter had them when it came up; None where there was none."""
+        return {name: self._began.get(name) for name in names}
 
     def counted(self) -> dict[str, Any]:
         steps = self.steps
@@ -188,14 +287,14 @@ def stacks_by_signal() -> None:
         ignore = ctypes.CDLL(None).signal
         ignore.argtypes, ignore.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
         ignore(signal.SIGUSR2, int(signal.SIG_IGN))
-    file = open(os.environ["DISTUI_RANK_FILES"] + ".stacks", "w")  # noqa: SIM115
+    file = open(os.environ["DISTUI_RANK_FILES"] + ".stacks", "w", opener=quiet.private)  # noqa: SIM115
     faulthandler.register(signal.SIGUSR2, file, all_threads=True)
 
 
 def stacks() -> str:
     """Python stacks of all threads, as faulthandler writes them."""
     path = "%s.stacks.%d" % (os.environ["DISTUI_RANK_FILES"], time.time_ns())
-    with open(path, "w+") as file:
+    with open(path, "w+", opener=quiet.private) as file:
         os.unlink(path)
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)
@@ -215,13 +314,16 @@ def note_exceptions(steps: Steps) -> None:
             if os.getpid() == rank:
                 raised.set()
                 with contextlib.suppress(*MISTAKES):
-                    _note("exc", dict(traces.note_of(kind, value, trace), step=steps.count))
+                    _note("exc", dict(traces.note_of(kind, value, trace), **steps.note()))
         finally:
             chained(kind, value, trace)
 
     def ended() -> None:
         if os.getpid() == rank and not raised.is_set():
-            _note("end", {})
+            made = {"step": steps.count}
+            with contextlib.suppress(*MISTAKES):
+                made = steps.at_end()
+            _note("end", made)
 
     sys.excepthook = noted
     atexit.register(ended)
@@ -230,13 +332,14 @@ def note_exceptions(steps: Steps) -> None:
 def _note(ending: str, what: dict[str, Any]) -> None:
     with (
         contextlib.suppress(OSError, KeyError),
-        open("%s.%s" % (os.environ["DISTUI_RANK_FILES"], ending), "w") as file,
+        open("%s.%s" % (os.environ["DISTUI_RANK_FILES"], ending), "w", opener=quiet.private) as file,
     ):
         json.dump(dict(what, time=time.time()), file)
 
 
 def attach() -> None:
     """Called once by sitecustomize in a rank."""
+    loopback.arm()
     quiet.survive_full_disk()
     steps = Steps()
     note_exceptions(steps)

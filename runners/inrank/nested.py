@@ -8,13 +8,13 @@ import os
 import signal
 import socket
 import sys
-from typing import Any
+from typing import Any, BinaryIO
 
-from .elastic import attempt_all
+from .control import Report
+from .elastic import NotSpawned, attempt_all
 from .group import SIGNALS, Group, attempt_dir
-from .meeting import several_nodes
 from .policy import UNLIMITED
-from .report import Report
+from .rendezvous import several_nodes
 
 
 def run(plan: dict[str, Any], run_dir: str, argv: list[str]) -> int:
@@ -25,7 +25,7 @@ def run(plan: dict[str, Any], run_dir: str, argv: list[str]) -> int:
     host = None if foreign else enter()
     if host is None:
         os.execv(sys.executable, [sys.executable, "-m", "torch.distributed.run", *argv])
-    connection, said = host
+    connection, lines, said = host
     own = dict(plan, launcher="torchrun", argv=argv, standalone=True, restart=UNLIMITED)
     group = Group(own, run_dir, suffix=".sub")
     group.report = Report(os.path.join(run_dir, "runner.jsonl"), lambda: poke(connection), ".sub")
@@ -33,7 +33,13 @@ def run(plan: dict[str, Any], run_dir: str, argv: list[str]) -> int:
     directory = attempt_dir(os.path.join(run_dir, "node-%d" % node), said["attempt"])
     if said["first"]:
         group.inherited, group.cause = said, said["cause"]
-        clear_names(directory, "rank-%d." % node)
+
+    def begin() -> None:
+        ask(connection, lines, "taken")
+        if said["first"]:
+            clear_names(directory, "rank-%d." % node)
+
+    group.on_begin = begin
     group.echo = lambda descriptor, paths: {} if goes_to(directory, descriptor) else dict(paths)
     group.control.start()
     try:
@@ -44,7 +50,10 @@ def run(plan: dict[str, Any], run_dir: str, argv: list[str]) -> int:
 
 def finish(group: Group) -> int:
     """All attempts; the last word on the run is the command's."""
-    phase, code, text = attempt_all(group)
+    try:
+        phase, code, text = attempt_all(group)
+    except NotSpawned as error:
+        phase, code, text = "failed", 1, "the ranks could not be started: %s" % error
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     group.settle()
@@ -54,19 +63,28 @@ def finish(group: Group) -> int:
     return code
 
 
-def enter() -> tuple[socket.socket, dict[str, Any]] | None:
+def enter() -> tuple[socket.socket, BinaryIO, dict[str, Any]] | None:
     """Ask the runner of the command to report for our ranks; None when it does not want that."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(10)
     try:
         connection.connect(os.environ["DISTUI_SOCKETS"] + ".run")
-        connection.sendall(b'{"op": "guest", "id": 1}\n')
         lines = connection.makefile("rb")
-        said = json.loads(next(line for line in lines if line.strip()))
-    except (OSError, KeyError, ValueError, StopIteration):
+        said = ask(connection, lines, "guest")
+    except (OSError, KeyError):
         connection.close()
         return None
-    return (connection, said) if said.get("ok") else None
+    return (connection, lines, said) if said.get("ok") else None
+
+
+def ask(connection: socket.socket, lines: BinaryIO, op: str) -> dict[str, Any]:
+    """The answer of the runner of the command; {} where it is gone."""
+    try:
+        connection.sendall(json.dumps({"op": op, "id": 1}).encode() + b"\n")
+        said = json.loads(next(line for line in lines if line.strip()))
+    except (OSError, ValueError, StopIteration):
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 def poke(connection: socket.socket) -> None:

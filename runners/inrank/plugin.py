@@ -1,4 +1,4 @@
-"""Our part in torch's elastic launcher: a RendezvousHandler around c10d, and a LogsSpecs.
+"""Our part in torch's elastic launcher: a RendezvousHandler, and a LogsSpecs.
 
 The handler answers `num_nodes_waiting() >= 1` once when a restart was asked for: torch then restarts the group
 through a new rendezvous, and no retry is counted. The LogsSpecs gives every attempt files of its own, and
@@ -11,11 +11,10 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from . import relay, spawned
-from .agreement import Round
+from . import changes, relay, rendezvous, spawned
 from .group import Group, Stopped
-from .looking import fresh, look_often
-from .meeting import Rounds
+from .quiet import private
+from .rendezvous import Round
 
 
 class GaveUp(Exception):
@@ -25,12 +24,12 @@ class GaveUp(Exception):
 def plug_in(group: Group, config: Any, each_look: Callable[[], None]) -> None:
     """Put our rendezvous handler and log layout into a LaunchConfig.
 
-    `each_look` is called in the launcher's own thread, at each of its looks at healthy ranks.
+    `each_look` is called in the launcher's own thread, at each of its looks at healthy ranks. Raises ValueError with a
+    sentence when the nodes cannot meet.
     """
     from torch.distributed.elastic.rendezvous import RendezvousParameters, rendezvous_handler_registry
-    from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
-    backend = config.rdzv_backend
+    backend, place = config.rdzv_backend, rendezvous.prepare(config, group.run_dir)
 
     def make(params: Any) -> Any:
         inner = RendezvousParameters(
@@ -42,20 +41,16 @@ def plug_in(group: Group, config: Any, each_look: Callable[[], None]) -> None:
             local_addr=params.local_addr,
             **params.config,
         )
-        nodes = int(params.max_nodes)
-        look_often(nodes)
-        handler = get_rendezvous_handler(inner)
-        if backend == "static":
-            handler = Rounds(handler, params.local_addr, lambda: group.stopping)
-        relay.start(inner, group.plan, group.control, handler)
-        return make_handler(group, handler, each_look, nodes)
+        return make_handler(group, rendezvous.handler(inner, place), each_look)
 
+    if place is not None:
+        relay.start(place, group.plan, group.control)
     rendezvous_handler_registry.register("distui", make)
     config.rdzv_backend = "distui"
     config.logs_specs = make_logs(group)
 
 
-def make_handler(group: Group, inner: Any, each_look: Callable[[], None], nodes: int) -> Any:
+def make_handler(group: Group, inner: Any, each_look: Callable[[], None]) -> Any:
     """Wrap a RendezvousHandler with the group's restarts and its policy."""
     from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousHandler
 
@@ -69,8 +64,7 @@ def make_handler(group: Group, inner: Any, each_look: Callable[[], None], nodes:
 
         def next_rendezvous(self) -> Any:
             before_attempt(group, met)
-            with fresh(inner, nodes):
-                info = inner.next_rendezvous()
+            info = inner.next_rendezvous()
             group.agreed = met.begin(info, group.next_number())
             return info
 
@@ -146,7 +140,12 @@ def start_attempt(group: Group, envs: dict[int, dict[str, str]]) -> dict[str, di
         stem = os.path.join(directory, "rank-%d" % rank)
         paths["stdouts"][local] = stem + ".out"
         paths["stderrs"][local] = stem + ".err"
+        for name in (stem + ".out", stem + ".err"):
+            os.close(private(name, os.O_WRONLY | os.O_CREAT))  # torch opens them by the user's umask
         paths["error_files"][local] = stem + ".error.json"
+        changes.apply(
+            group.variables.lasting, env
+        )  # torch has copied some variables before we had changed them
         env.update(rank_env(group, local, stem))
         places.append({"rank": rank, "local_rank": local, "node": group.node, "gpu": gpu_of(local)})
     world = int(envs[min(envs)].get("WORLD_SIZE", len(envs))) if envs else 0
@@ -160,6 +159,7 @@ def start_attempt(group: Group, envs: dict[int, dict[str, str]]) -> dict[str, di
         failures=group.failures,
     )
     group.watch(places, spawned.children())
+    group.spawning = True
     return {
         **paths,
         "tee_stdouts": group.echo(1, paths["stdouts"]),

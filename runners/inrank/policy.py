@@ -1,11 +1,16 @@
-"""The restart policy: decides purely, acts nowhere."""
+"""The restart policy, and how each rank exited. Pure decisions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+import json
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
-from .classes import Failure
+from .causes import Death, Failure, classify, first_of
+
+# -----------------------------------------------------------------------------------------------------------
+# The restart policy: decides purely, acts nowhere.
 
 
 class Verdict(NamedTuple):
@@ -80,3 +85,118 @@ def how_it_ended(exit_code: int | None, asked: bool, after_failure_of_another: b
     if after_failure_of_another and exit_code in (-15, -9):
         return "stopped"
     return "killed" if exit_code < 0 else "failed"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What the ranks of an attempt left behind, read by their runner for the restart policy.
+
+
+TAIL_BYTES = 16384
+"""Of a rank's stderr that are looked at."""
+
+
+class End(NamedTuple):
+    """How a rank's process ended."""
+
+    rank: int
+    pid: int
+    exit_code: int | None
+    at: float
+    """Unix time."""
+    failed: bool
+    """Of itself; not because the group was ended."""
+
+
+def first_failure(directory: str, ends: Iterable[End]) -> Failure | None:
+    """The first cause among the ranks of a node, whose files are in `directory`; None where none is seen.
+
+    Ranks that nobody saw end (they were too quick, or are below a managed command) have left their exceptions.
+    """
+    ended = list(ends)
+    seen = {one.rank for one in ended}
+    unseen = [End(rank, 0, 1, 0.0, True) for rank in _raisers(directory) if rank not in seen]
+    deaths = [_death(directory, one) for one in [*ended, *unseen] if one.failed]
+    first = first_of([classify(one) for one in deaths if one.at or one.raised])
+    if (
+        first is not None
+        and first.kind == "exit-abort"
+        and not all(_finished(directory, one) for one in ended)
+    ):
+        return first._replace(retry="maybe")  # another one was still at work
+    return first
+
+
+class Deaths:
+    """How the ranks of an attempt ended, and what that means for another one."""
+
+    def __init__(self) -> None:
+        self.ends: dict[int, End] = {}
+        """By local rank."""
+        self.why = ""
+        """Why there may be no further attempt."""
+        self._earlier: Failure | None = None
+
+    def allow(
+        self, policy: Mapping[str, float], verdict: Verdict, directory: str, healthy_s: float
+    ) -> bool:
+        """Whether another attempt may follow this one, whose files are in `directory`."""
+        failure = first_failure(directory, list(self.ends.values()))
+        self.why = hopeless(policy, failure, self._earlier, healthy_s) if policy["limit"] else ""
+        self._earlier = failure
+        if not verdict.restart:
+            self.why = self.why or "gave up: the restart policy allows %d failures, this was number %d" % (
+                policy["limit"],
+                verdict.failures,
+            )
+        return not self.why
+
+
+def _death(directory: str, end: End) -> Death:
+    stem = _stem(directory, end.rank)
+    return Death(
+        rank=end.rank,
+        exit_code=end.exit_code,
+        raised=_noted(stem + ".exc"),
+        lines=tail(stem + ".err"),
+        pid=end.pid or None,
+        at=end.at,
+        finished=os.path.exists(stem + ".end"),
+    )
+
+
+def _finished(directory: str, end: End) -> bool:
+    return end.exit_code == 0 or os.path.exists(_stem(directory, end.rank) + ".end")
+
+
+def _stem(directory: str, rank: int) -> str:
+    return os.path.join(directory, "rank-%d" % rank)
+
+
+def _raisers(directory: str) -> list[int]:
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return []
+    found = [name[5:-4] for name in names if name.startswith("rank-") and name.endswith(".exc")]
+    return sorted(int(rank) for rank in found if rank.isdigit())
+
+
+def _noted(path: str) -> dict[str, Any]:
+    """What the hook wrote; {} where it did not, or not all of it (a full disk)."""
+    try:
+        with open(path) as file:
+            said = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def tail(path: str) -> tuple[str, ...]:
+    """The last lines of a log that say something; () when there is none."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+            data = file.read(TAIL_BYTES)
+    except OSError:
+        return ()
+    return tuple(line for line in data.decode("utf-8", "replace").splitlines() if line.strip())

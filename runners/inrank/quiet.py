@@ -15,6 +15,11 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """No room on the file system, in the quota, or under the limit of a file's size."""
 
 
+def private(path: str, flags: int) -> int:
+    """For `open(..., opener=private)`: what it creates is this user's alone, whatever the umask."""
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
 class LosingFile(io.FileIO):
     """A log file that loses what the file system has no room for."""
 

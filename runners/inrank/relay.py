@@ -1,10 +1,4 @@
-"""The runner's part in the relay: a thread carries opaque frames between the agent and other nodes' mailboxes.
-
-The agent asks with op "relay" on the runner's socket and is answered with one JSON line; from then on both sides send
-packets: length of the body (4 bytes), node (2 bytes), body. To and from another node the body is a frame, which only
-agents understand; with node CONTROL it is a JSON object: {"peers": [...]} names the nodes with open streams, which are
-looked at often; {"store": "up"|"lost", "text": ...} tells the agent how the store is.
-"""
+"""The runner's part in the relay: mailboxes in the rendezvous store, carried to and from the agent."""
 
 from __future__ import annotations
 
@@ -16,10 +10,129 @@ import struct
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, BinaryIO
 
+from .among import Place
+from .channel import Channel, dial
 from .control import Control
-from .mailbox import MAX_FRAME, STORE_ERRORS, Line, Mailboxes, StoreGone
+
+# -----------------------------------------------------------------------------------------------------------
+# Mailboxes in the rendezvous store: opaque frames from node to node of one run.
+# Keys, each below `distui.relay/<run>/`: `<src>/<dst>/<n>` a frame, deleted once read; `<src>/<dst>/written` and
+# `<src>/<dst>/read` how many there were, so that either end may start anew; `bell/<dst>` counts who wants to be
+# heard by
+# a node that is at rest. Nothing here waits for a key: what is not there yet is looked for again at the next
+# round.
+# Every runner of the run has this store: those who get the frames check from which agent they are.
+
+
+WINDOW = 8
+"""Frames of one direction that may wait unread."""
+MAX_FRAME = 64 << 10
+"""Bytes."""
+BATCH = 64
+"""Frames that are asked for at once: they fit into one message."""
+STORE_SECONDS = 5.0
+
+
+class StoreGone(OSError):
+    """The coordinator does not answer any more."""
+
+
+class Mailboxes:
+    """The mailboxes of one node, out and in, on a line to the store of their own: a call on the launcher's might wait.
+    What they hold is known to the store alone.
+    """
+
+    def __init__(self, line: Channel, run: str, node: int, nnodes: int) -> None:
+        self._line, self._root = line, "distui.relay/%s" % run
+        self._node, self._nnodes = node, nnodes
+        self._bell = 0
+
+    def rung(self) -> bool:
+        """Whether somebody wants to be heard since the last time this was asked."""
+        key = "%s/bell/%d" % (self._root, self._node)
+        before, self._bell = self._bell, number(self._values([key])[key])
+        return self._bell != before
+
+    def ring(self, peer: int) -> None:
+        """Have a node that is at rest look."""
+        self._ask(b"add", b"%s/bell/%d" % (self._root.encode(), peer), b"1")
+
+    def everybody(self) -> Iterable[int]:
+        """All other nodes."""
+        return [peer for peer in range(self._nnodes) if peer != self._node]
+
+    def put(self, peer: int, waiting: deque[bytes]) -> int:
+        """Write as many of the frames as the window has room for, and take them out; how many that were."""
+        box = "%s/%d/%d" % (self._root, self._node, peer)
+        ((written, read),) = self._counters([box])
+        room = WINDOW - max(0, written - read)
+        frames = [waiting.popleft() for _ in range(min(room, len(waiting)))]
+        if frames:
+            stems = [b"%s/%d" % (box.encode(), written + position) for position in range(len(frames))]
+            pairs = [*zip(stems, frames), (box.encode() + b"/written", b"%d" % (written + len(frames)))]
+            self._ask(b"set", *(part for pair in pairs for part in pair))
+        return len(frames)
+
+    def take(self, peers: Iterable[int]) -> list[tuple[int, bytes]]:
+        """Unread frames of these nodes, in order. One that should be there and is not is b"", as is one too large."""
+        found: list[tuple[int, str]] = []
+        done: dict[str, str] = {}
+        boxes = {"%s/%d/%d" % (self._root, peer, self._node): peer for peer in peers}
+        counters = self._counters(list(boxes))
+        for at, (box, peer) in enumerate(boxes.items()):
+            written, read = counters[at]
+            if written != read:
+                first = max(read, written - WINDOW)
+                found += [(peer, "%s/%d" % (box, position)) for position in range(first, written)]
+                done[box + "/read"] = str(written)
+        if not done:
+            return []
+        frames = self._values([key for _, key in found])
+        self._ask(b"delete", *(key.encode() for key in frames))
+        self._ask(b"set", *(part.encode() for pair in done.items() for part in pair))
+        return [(peer, frames[key] if len(frames[key]) <= MAX_FRAME else b"") for peer, key in found]
+
+    def _counters(self, boxes: list[str]) -> list[tuple[int, int]]:
+        """How many frames were ever written to each box, and read out of it."""
+        values = self._values([box + word for box in boxes for word in ("/written", "/read")])
+        return [(number(values[box + "/written"]), number(values[box + "/read"])) for box in boxes]
+
+    def _values(self, keys: list[str]) -> dict[str, bytes]:
+        """The value of each key, b"" where there is none; never waits for one."""
+        values: dict[str, bytes] = {}
+        for first in range(0, len(keys), BATCH):
+            some = keys[first : first + BATCH]
+            for key, value in zip(some, self._ask(b"peek", *(key.encode() for key in some))):
+                values[key] = value[1:]
+        return values
+
+    def _ask(self, *parts: bytes) -> list[bytes]:
+        """What is behind the "ok". Raises OSError."""
+        if not self._line.idle():
+            raise StoreGone
+        return self._line.ask(parts, STORE_SECONDS)[1:]
+
+
+def number(value: bytes) -> int:
+    """A counter as the store has it; 0 for nothing and for nonsense."""
+    with contextlib.suppress(ValueError):
+        return max(0, int(value[:20] or b"0"))
+    return 0
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The runner's part in the relay: a thread carries opaque frames between the agent and other nodes' mailboxes.
+# The agent asks with op "relay" on the runner's socket and is answered with one JSON line; from then on both
+# sides send
+# packets: length of the body (4 bytes), node (2 bytes), body. To and from another node the body is a frame, which
+# only
+# agents understand; with node CONTROL it is a JSON object: {"peers": [...]} names the nodes with open streams,
+# which are
+# looked at often; {"store": "up"|"lost", "text": ...} tells the agent how the store is.
+
 
 CONTROL = 0xFFFF
 HEAD = struct.Struct(">IH")
@@ -47,8 +160,8 @@ SEND_SECONDS = 5
 class Relay:
     """Starts a thread; `serve` takes an agent's connection, the newest wins."""
 
-    def __init__(self, host: str, port: int, run: str, node: int, nnodes: int) -> None:
-        self._place, self._about = (host, port), (run, node, nnodes)
+    def __init__(self, host: str, port: int, key: bytes, run: str, node: int, nnodes: int) -> None:
+        self._place, self._about = (host, port, key), (run, node, nnodes)
         self._quiet_s = max(QUIET_S, QUIET_PER_NODE_S * nnodes)
         self._hot_s = max(HOT_S, self._quiet_s / 5)
         self._agent: socket.socket | None = None
@@ -63,7 +176,7 @@ class Relay:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closed = False
-        self._line: Line | None = None
+        self._line: Channel | None = None
         self._boxes: Mailboxes | None = None
         self._heard = 0.0
         self._looked: float | None = None
@@ -107,12 +220,12 @@ class Relay:
         self._wake.set()
 
     def close(self) -> None:
-        """End the thread: it must not be inside torch when the interpreter ends."""
+        """End the thread, before the interpreter ends."""
         self._closed = True
         self._wake.set()
         self._thread.join(2 * AGAIN_S)
 
-    def leave(self, _store: object) -> None:
+    def leave(self) -> None:
         """The run has ended here: wait until the agent has told those who look through the relay, and hung up."""
         deadline = time.monotonic() + LINGER_SECONDS
         while self._peers and self._boxes is not None and time.monotonic() < deadline:
@@ -129,7 +242,7 @@ class Relay:
                     pause = self._round()
                 except StoreGone:
                     pause = self._lost("the node that holds the rendezvous has ended it")
-                except STORE_ERRORS as error:
+                except (OSError, ValueError) as error:
                     first = (str(error).splitlines() or [""])[0]
                     pause = self._lost("%s: %s" % (type(error).__name__, first[:200]))
             self._wake.wait(pause)
@@ -154,7 +267,7 @@ class Relay:
     def _round(self) -> float:
         """Write what waits, read what came; seconds until the next round."""
         if self._boxes is None:
-            self._line = Line(*self._place)
+            self._line = dial(*self._place)
             self._boxes = Mailboxes(self._line, *self._about)
         if self._announced is not self._agent:
             self._announced = self._agent
@@ -213,18 +326,12 @@ class Relay:
                 agent.shutdown(socket.SHUT_RDWR)
 
 
-def start(params: Any, plan: dict[str, Any], control: Control, store: Any) -> Relay | None:
-    """The relay of a runner whose rendezvous has its store; None where there is only this node.
-
-    `store` is whatever must not be collected for the store to live.
-    """
+def start(place: Place, plan: dict[str, Any], control: Control) -> Relay | None:
+    """The relay of a runner that meets others; None where the run has only this node."""
     nnodes = int(plan.get("nnodes") or 1)
-    if nnodes < 2 or params.backend == "static":
+    if nnodes < 2:
         return None
-    from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
-
-    host, port = parse_rendezvous_endpoint(params.endpoint, default_port=29400)
-    relay = Relay(host, port, str(params.run_id), int(plan.get("node") or 0), nnodes)
+    relay = Relay(place.host, place.port, place.key, place.run_id, int(plan.get("node") or 0), nnodes)
     control.takers["relay"] = relay.serve
-    atexit.register(relay.leave, store)
+    atexit.register(relay.leave)
     return relay

@@ -1,20 +1,78 @@
-"""Names of the log files of a run, and the only way to open one.
-
-A file id is the path relative to the run directory: `node-0/attempt-001/rank-3.err`, the live toggles of
-NCCL's own log `rank-3.1.nccl`, `rank-3.2.nccl`, a managed command's `command.out`, and `runner.log` and
-`agent.log`. In a run on several nodes those of a node are `node-2/agent.log`, and `agent.log` and `launch.log` are
-the hub's.
-"""
+"""Log files of a run: names and paths, and growth as inotify(7) reports it."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import stat
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+# -----------------------------------------------------------------------------------------------------------
+# Hears from the kernel that something in a folder was written: inotify(7), each folder once until asked again.
+# One message a folder and then silence until `listen` is called again: ranks that write a flood cost no more than
+# ranks
+# that write a line. Only this machine's writes are heard; what other nodes of a shared file system write is not.
+
+
+MODIFIED, MOVED_HERE, CREATED, ONE_SHOT = 0x2, 0x80, 0x100, 0x80000000
+"""IN_MODIFY, IN_MOVED_TO, IN_CREATE, IN_ONESHOT of linux/inotify.h."""
+_WRITTEN = MODIFIED | MOVED_HERE | CREATED
+_READ = 64 << 10
+_HEAD = struct.Struct("iIII")
+"""struct inotify_event: watch, mask, cookie, length of the name behind it."""
+
+
+class Notifier:
+    """An inotify instance."""
+
+    def __init__(self) -> None:
+        """Raises OSError where the kernel gives none: there is a limit for each user."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        try:
+            self._add, create = libc.inotify_add_watch, libc.inotify_init1
+        except AttributeError:
+            raise OSError("no inotify in this C library") from None
+        self._add.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
+        self.fd: int = create(os.O_NONBLOCK | os.O_CLOEXEC)
+        """Readable when something was written in a folder that was listened to."""
+        if self.fd < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+    def listen(self, folders: Iterable[str]) -> None:
+        """Hear the next write in each of these folders; those that are gone are skipped."""
+        for folder in folders:
+            self._add(self.fd, os.fsencode(folder), _WRITTEN | ONE_SHOT)
+
+    def heard(self) -> bool:
+        """Whether something was written since the last call; the end of a watch alone is nothing."""
+        try:
+            data = os.read(self.fd, _READ)
+        except BlockingIOError:
+            return False
+        at, masks = 0, 0
+        while at < len(data):
+            _, mask, _, length = _HEAD.unpack_from(data, at)
+            masks |= mask
+            at += _HEAD.size + length
+        return bool(masks & _WRITTEN)
+
+    def close(self) -> None:
+        """Hear nothing any more."""
+        os.close(self.fd)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Names of the log files of a run, and the only way to open one.
+# A file id is the path relative to the run directory: `node-0/attempt-001/rank-3.err`, the live toggles of
+# NCCL's own log `rank-3.1.nccl`, `rank-3.2.nccl`, a managed command's `command.out`, and `runner.log` and
+# `agent.log`. In a run on several nodes those of a node are `node-2/agent.log`, and `agent.log` and `launch.log` are
+# the hub's.
+
 
 STREAMS = ("out", "err", "nccl")
 """What a rank writes: its stdout, its stderr, and NCCL's own file."""
@@ -184,3 +242,140 @@ def _why(file: str, error: OSError) -> str:
         return f"{file} cannot be read: it belongs to another user"
     # ELOOP and ENOTDIR are what O_NOFOLLOW answers to a link.
     return f"{file} cannot be read: {(error.strerror or str(error)).lower()} (links are not followed)"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Which log files grew, and how fast: a stat of the newest attempts' files, a listing only where one may be new.
+
+
+RATE_SECONDS = 1.0
+"""Shortest time over which a rate is taken."""
+SETTLED_S = 2.0
+"""Time stamps of folders are coarse: one that changed is listed again by every poll for this long."""
+
+
+class _Folder:
+    """One folder, listed again only while it changes."""
+
+    def __init__(self, path: str, prefix: str) -> None:
+        self.path = path
+        self._prefix = prefix
+        self._stamp = -1
+        self._until = 0.0
+        self.folders: list[str] = []
+        """Names of the folders right in it."""
+        self._logs: list[tuple[str, str]] = []
+        """Id and path of each log file right in it."""
+
+    def look(self, now: float) -> bool:
+        """See what is in it; False when it is gone."""
+        try:
+            stamp = os.stat(self.path).st_mtime_ns
+            if stamp != self._stamp:
+                self._stamp, self._until = stamp, now + SETTLED_S
+            elif now >= self._until:
+                return True
+            self._list()
+        except OSError:
+            self._stamp, self.folders, self._logs = -1, [], []
+            return False
+        return True
+
+    def _list(self) -> None:
+        with os.scandir(self.path) as found:
+            entries = list(found)
+        self.folders = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        self._logs = [
+            (self._prefix + entry.name, entry.path)
+            for entry in entries
+            if entry.is_file(follow_symlinks=False) and parse_file_id(self._prefix + entry.name)
+        ]
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of its log files, by id."""
+        sizes = {}
+        for name, path in self._logs:
+            try:
+                sizes[name] = os.stat(path, follow_symlinks=False).st_size
+            except OSError:
+                continue
+        return sizes
+
+
+class GrowthWatch:
+    """Sizes of the log files of a run directory, from one `poll` to the next.
+
+    Looks at the two newest attempts of each node (the one before may still be written to while it ends),
+    and at `runner.log` and `agent.log`; `node` leaves out the other nodes of a shared file system.
+    """
+
+    def __init__(self, run_dir: str | Path, node: int | None = None) -> None:
+        self.run_dir = str(run_dir)
+        self.sizes: dict[str, int] = {}
+        """Bytes by file id, of every file seen so far."""
+        self._node = None if node is None else f"node-{node}"
+        self._known: dict[str, _Folder] = {}
+        self._marks: dict[str, tuple[float, int]] = {}
+        self._rates: dict[str, float] = {}
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Paths of the folders that the last `poll` looked at: where anything new can come from."""
+        return tuple(folder.path for folder in self._known.values())
+
+    def poll(self, now: float) -> dict[str, int]:
+        """Sizes in bytes, by file id, that changed since the last call; `now` is monotonic seconds.
+
+        A size that went down (a truncated file) is a change too. Nothing when the run directory is gone.
+        """
+        changed: dict[str, int] = {}
+        for name, size in self._scan(now).items():
+            if self.sizes.get(name) != size:
+                changed[name] = size
+            self._rate(name, size, now)
+        self.sizes.update(changed)
+        return changed
+
+    def rate(self, file: str) -> float | None:
+        """Bytes a second over the last second or so; None until one has passed."""
+        return self._rates.get(file)
+
+    def _rate(self, name: str, size: int, now: float) -> None:
+        then, before = self._marks.setdefault(name, (now, size))
+        if now - then >= RATE_SECONDS:
+            self._rates[name] = max(size - before, 0) / (now - then)
+            self._marks[name] = (now, size)
+
+    def _scan(self, now: float) -> dict[str, int]:
+        seen = self._look("", now)
+        for node in self._below(seen[-1:], "node-"):
+            if self._node not in (None, node):
+                continue
+            below = self._look(f"{node}/", now)
+            seen += below
+            for attempt in sorted(self._below(below, "attempt-"), key=_number)[-2:]:
+                seen += self._look(f"{node}/{attempt}/", now)
+        self._known = {prefix: folder for prefix, folder in self._known.items() if folder in seen}
+        sizes: dict[str, int] = {}
+        for folder in seen:
+            sizes |= folder.sizes()
+        for name in self._rates.keys() - sizes.keys():
+            del self._rates[name]
+        return sizes
+
+    def _look(self, prefix: str, now: float) -> list[_Folder]:
+        """The folder of these ids, or nothing when it is gone."""
+        folder = self._known.get(prefix)
+        if folder is None:
+            path = f"{self.run_dir}/{prefix}".rstrip("/")
+            folder = self._known[prefix] = _Folder(path, prefix)
+        return [folder] if folder.look(now) else []
+
+    @staticmethod
+    def _below(folders: list[_Folder], start: str) -> list[str]:
+        return [name for folder in folders for name in folder.folders if name.startswith(start)]
+
+
+def _number(name: str) -> int:
+    digits = name.rpartition("-")[2]
+    return int(digits) if digits.isdecimal() else -1

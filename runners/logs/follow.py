@@ -1,17 +1,332 @@
-"""Several log files as one stream of lines, for the command line: which files, which lines, who wrote each.
-
-Pure: windows in, lines out; the caller reads.
-"""
+"""Reading logs: levels of lines, windows of bytes, kept pieces, and merging by time."""
 
 from __future__ import annotations
 
+import asyncio
+import enum
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
 
+from ...presets.clean import clean_line
 from ..wire.link import Window
-from .clean import clean_line
-from .files import LogError, LogFile
+from .files import LogError, LogFile, file_sizes, opened, parse_file_id, part_of, whole_id
+
+# -----------------------------------------------------------------------------------------------------------
+# What a line of a log is: nothing, information, a warning, an error: for its colour and "next error".
+
+
+class Level(enum.IntEnum):
+    """How much a line matters."""
+
+    NONE = 0
+    INFO = 1
+    WARN = 2
+    ERROR = 3
+
+
+class Rule(NamedTuple):
+    """A pattern, and the words of which one stands in every line that it matches.
+
+    The words come first because looking for one costs a hundredth of trying a pattern. No words: a pattern
+    tried at the beginning of every line.
+    """
+
+    level: Level
+    words: tuple[str, ...]
+    pattern: re.Pattern[str]
+
+
+def _rule(level: Level, pattern: str, *words: str) -> Rule:
+    return Rule(level, words, re.compile(pattern))
+
+
+# `[rank0]:` is what torch writes before each line of a rank's traceback; E1120 12:00:00 is the prefix of
+# glog and of torch's own loggers: letter of the level, month and day.
+_RANK = r"^(?:\[rank\d+\]:?\s*)?"
+_SIGNALS = r"Signal \d+ \(SIG[A-Z]+\)|Segmentation fault|\bBus error\b|\bcore dumped\b|^Killed$"
+
+RULES = (
+    _rule(Level.INFO, r"NCCL (?:INFO|TRACE)", "NCCL INFO", "NCCL TRACE"),
+    _rule(Level.WARN, r"NCCL WARN", "NCCL WARN"),
+    _rule(Level.ERROR, _RANK + r"\[?[EF]\d{4} \d\d:\d\d:"),
+    _rule(Level.WARN, _RANK + r"\[?W\d{4} \d\d:\d\d:"),
+    _rule(Level.INFO, _RANK + r"\[?I\d{4} \d\d:\d\d:"),
+    _rule(Level.ERROR, r"Traceback \(most recent call last\)", "Traceback"),
+    _rule(
+        Level.ERROR,
+        _RANK + r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|SystemExit)(?::|\s*$)",
+        *("Error", "Exception", "Interrupt", "SystemExit"),
+    ),
+    _rule(Level.ERROR, r"\b(?:ERROR|FATAL|CRITICAL)\b", "ERROR", "FATAL", "CRITICAL"),
+    _rule(Level.ERROR, r"\b(?:CUDA|NCCL|cuDNN|CUBLAS) error\b|CUDA out of memory", " error", "CUDA out"),
+    _rule(Level.ERROR, r"\bnccl(?:System|Internal|Remote|UnhandledCuda)Error\b", "nccl"),
+    _rule(
+        Level.ERROR, r"Watchdog caught collective operation timeout|ChildFailedError", "Watchdog", "ChildF"
+    ),
+    _rule(Level.ERROR, r"\bfailed \(exitcode: -?\d+\)", "exitcode"),
+    _rule(Level.ERROR, _SIGNALS, "Signal", "fault", "Bus error", "core dumped", "Killed"),
+    _rule(
+        Level.ERROR, r"terminate called|oom-kill|Fatal Python|\bAborted\b", "term", "oom-", "Fatal", "Abort"
+    ),
+    _rule(Level.ERROR, r"device-side assert", "device-side"),
+    _rule(Level.WARN, r"Warning:|\bWARN(?:ING)?\b|\b[Dd]eprecated\b", "Warning:", "WARN", "eprecated"),
+    _rule(Level.INFO, r"\bINFO\b", "INFO"),
+)
+"""The leftmost match of a line decides: a writer names the level before the message, so what NCCL or a
+logger calls INFO stays that, whatever it quotes. At one place the earlier rule wins."""
+
+_BY_WORD = tuple((word, place) for place, rule in enumerate(RULES) for word in rule.words)
+_ALWAYS = frozenset(place for place, rule in enumerate(RULES) if not rule.words)
+
+ERROR_GREP = "|".join(rule.pattern.pattern for rule in RULES if rule.level is Level.ERROR)
+"""Finds every line that may be an error, as the `grep` of a log window; `level_of` has the last word."""
+
+
+def level_of(line: str) -> Level:
+    """Level of one line of clean text."""
+    level, first = Level.NONE, len(line) + 1
+    for place in sorted(_ALWAYS.union(place for word, place in _BY_WORD if word in line)):
+        rule = RULES[place]
+        found = rule.pattern.search(line) if rule.words else rule.pattern.match(line)
+        if found and found.start() < first:
+            level, first = rule.level, found.start()
+    return level
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Windows into a log file: a piece of it, from a line start, never more than asked for.
+
+
+MAX_LIMIT = 1 << 20
+"""Most bytes that one window holds."""
+REACH = 65536
+"""How far, in bytes, a window looks for a line start."""
+SCAN_BYTES = 64 << 20
+"""Most bytes that one grep looks at; the next one goes on from there."""
+SCAN_SECONDS = 1.0
+"""When a grep stops looking and gives what it has."""
+GREP_TIMEOUT = 3.0
+"""When a pattern that backtracks without end is killed."""
+
+_GREP = str(Path(__file__).with_name("grep.py"))
+# Searches wait for each other, so that no number of viewers can take the node's cores from the training.
+_SEARCHES = ThreadPoolExecutor(max_workers=2, thread_name_prefix="log-search")
+
+
+async def ask_window(
+    run_dir: str | Path, file: str, offset: int, limit: int = REACH, grep: str = ""
+) -> Window:
+    """`read_window` off the event loop, a LogError told in `Window.error`: what agent and viewer call."""
+
+    def read() -> Window:
+        try:
+            return read_window(run_dir, file, offset, limit, grep)
+        except LogError as error:
+            return Window(file, max(offset, 0), max(offset, 0), 0, b"", str(error))
+
+    return await asyncio.get_running_loop().run_in_executor(_SEARCHES if grep else None, read)
+
+
+def read_window(run_dir: str | Path, file: str, offset: int, limit: int = REACH, grep: str = "") -> Window:
+    """At most `limit` bytes (and 1 MiB) of `file` from the line that holds byte `offset`.
+
+    A negative `offset` counts from the end, and then the window begins at the first line start after it.
+    A window that does not reach the end of the file ends with a whole line. Where no line start is within
+    64 KiB the window begins exactly at the offset. `next` is always past `offset` while the file has
+    more. A window whose `offset` is smaller than the one asked for repeats the beginning of a line; where
+    it is smaller because `size` is, the file was truncated.
+
+    `grep` is a Python regular expression: `data` then holds only matching lines, from at most 64 MiB and
+    one second of search; with `limit=1`, `next` is the end of the first one. That search is a process of
+    its own, killed after 3 s: this call blocks at most that long, so an event loop uses `ask_window`.
+    Raises LogError.
+    """
+    limit = min(max(limit, 1), MAX_LIMIT)
+    with opened(run_dir, file) as descriptor:
+        return window_of(descriptor, file, offset, limit, grep)
+
+
+def window_of(descriptor: int, file: str, offset: int, limit: int, grep: str = "") -> Window:
+    """`read_window` of a file that is already open."""
+    size = os.fstat(descriptor).st_size
+    if grep:
+        start = _line_before(descriptor, max(size + offset, 0) if offset < 0 else min(offset, size))
+        found, position = _search(descriptor, start, limit, grep)
+        return Window(file, start, position, max(size, position), found)
+    start = _tail_start(descriptor, size, -offset, limit) if offset < 0 else min(offset, size)
+    if offset >= 0:
+        before = _line_before(descriptor, start)
+        data = _whole_lines(os.pread(descriptor, limit, before), before, size)
+        if before + len(data) > start or start == before:
+            return Window(file, before, before + len(data), size, data)
+    data = _whole_lines(os.pread(descriptor, limit, start), start, size)
+    return Window(file, start, start + len(data), size, data)
+
+
+def _line_before(descriptor: int, offset: int) -> int:
+    """Start of the line that holds byte `offset`, or `offset` itself where that is out of reach."""
+    low = max(offset - REACH, 0)
+    newline = os.pread(descriptor, offset - low, low).rfind(b"\n")
+    if newline >= 0:
+        return low + newline + 1
+    return 0 if low == 0 else offset
+
+
+def _tail_start(descriptor: int, size: int, back: int, limit: int) -> int:
+    """Where a window of the last `back` bytes begins: after a line it would cut, unless it is the last."""
+    start = max(size - back, 0)
+    before = _line_before(descriptor, start)
+    if before == start:
+        return start
+    newline = os.pread(descriptor, min(REACH, size - start), start).find(b"\n")
+    if newline >= 0 and start + newline + 1 < size:
+        return start + newline + 1
+    return before if size - before <= limit else start
+
+
+def _whole_lines(data: bytes, start: int, size: int) -> bytes:
+    """Without a last line that goes on after the window, unless it is all there is."""
+    cut = data.rfind(b"\n") + 1
+    return data[:cut] if cut and start + len(data) < size else data
+
+
+def _search(descriptor: int, start: int, limit: int, pattern: str) -> tuple[bytes, int]:
+    if "\0" in pattern:
+        raise LogError("the pattern holds a NUL character: write it as \\x00")
+    numbers = (str(value) for value in (start, limit, SCAN_BYTES, SCAN_SECONDS))
+    argv = [sys.executable, "-I", "-S", _GREP, *numbers, pattern]
+    try:
+        done = subprocess.run(
+            argv, stdin=descriptor, capture_output=True, timeout=GREP_TIMEOUT, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise LogError(
+            f"the pattern {pattern!r} was still searching after {GREP_TIMEOUT:.0f} s: "
+            "nested repeats such as (a+)+ never end, write a simpler one"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise LogError(f"the search could not be started: {error}") from error
+    if done.returncode:
+        why = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise LogError(
+            f"the pattern {pattern!r} is not a regular expression: {why[-1] if why else 'it crashed'}"
+        )
+    head, _, found = done.stdout.partition(b"\n")
+    return found, int(head)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Logs of a run on several nodes: pieces that a hub has read and kept, and the files themselves where they are here.
+# `record/node-1/attempt-001/rank-0.out@65536` holds the bytes of that file from 65,536 on, as many as it is long.
+# So no
+# offset is ever wrong, and what was not read is known to be missing. The part of a node that is this machine has its
+# files beside, in a run directory of its own.
+
+
+FOLDER = "record"
+Pieces = dict[str, dict[int, int]]
+"""By file id: where each piece begins → where it ends, in order."""
+
+
+def pieces(run_dir: str | Path) -> Pieces:
+    """Everything that is kept of a run's logs."""
+    root = Path(run_dir) / FOLDER
+    found: Pieces = {}
+    for folder, _, names in os.walk(root):
+        for name in names:
+            path = Path(folder) / name
+            file, at, begin = path.relative_to(root).as_posix().rpartition("@")
+            if at and begin.isdecimal() and parse_file_id(file):
+                found.setdefault(file, {})[int(begin)] = int(begin) + path.stat().st_size
+    return {file: dict(sorted(held.items())) for file, held in sorted(found.items())}
+
+
+def sizes(kept: Pieces) -> dict[str, int]:
+    """Bytes that each file had, as far as that is known."""
+    return {file: max(held.values()) for file, held in kept.items()}
+
+
+def all_sizes(run_dir: str | Path) -> dict[str, int]:
+    """Bytes of every log that can be read here: the hub's own, those of parts on this machine, and pieces."""
+    root = Path(run_dir)
+    found = sizes(pieces(root)) | file_sizes(root)
+    for part in root.parent.glob(f"{root.name}.n*"):
+        node = part.name.rpartition(".n")[2]
+        if node.isdecimal():
+            found |= {whole_id(file, int(node)): size for file, size in file_sizes(part).items()}
+    return found
+
+
+async def ask_anywhere(run_dir: str | Path, file: str, offset: int, limit: int, grep: str = "") -> Window:
+    """A window of a log of any node, or of the hub's own, as far as it can be read here."""
+    place = part_of(file)
+    if place is None:
+        return await ask_window(run_dir, file, offset, limit, grep)
+    part = Path(f"{run_dir}.n{place[0]}")
+    if part.is_dir():
+        window = await ask_window(part, place[1], offset, limit, grep)
+        return replace(window, file=file)
+    return await ask_piece(run_dir, file, offset, limit, grep)
+
+
+async def ask_piece(run_dir: str | Path, file: str, offset: int, limit: int, grep: str = "") -> Window:
+    """`read_piece` off the event loop, a LogError told in `Window.error`."""
+
+    def read() -> Window:
+        try:
+            return read_piece(run_dir, file, offset, limit, grep)
+        except LogError as error:
+            return Window(file, max(offset, 0), max(offset, 0), 0, b"", str(error))
+
+    return await asyncio.get_running_loop().run_in_executor(None, read)
+
+
+def read_piece(run_dir: str | Path, file: str, offset: int, limit: int = REACH, grep: str = "") -> Window:
+    """As `window.read_window`, of what is kept: where nothing is, the window begins at the next byte that is.
+
+    Raises LogError.
+    """
+    held = pieces_of(run_dir, file)
+    if not held:
+        raise LogError(f"nothing of {file} was read while its node answered")
+    size = max(held.values())
+    start = max(size + offset, 0) if offset < 0 else offset
+    begin = next((begin for begin, end in held.items() if end > start), None)
+    if begin is None:
+        return Window(file, min(start, size), size, size, b"")
+    limit = min(max(limit, 1), MAX_LIMIT)
+    inside = max(start - begin, 0)
+    if offset < 0 and inside:
+        inside = start - held[begin]  # from the end, so that the window begins with a whole line
+    with opened(run_dir, f"{FOLDER}/{file}@{begin}") as descriptor:
+        window = window_of(descriptor, file, inside, limit, grep)
+    return replace(window, offset=window.offset + begin, next=window.next + begin, size=size)
+
+
+def pieces_of(run_dir: str | Path, file: str) -> dict[int, int]:
+    """Where the pieces of one file begin and end."""
+    if parse_file_id(file) is None:
+        raise LogError(f"{file!r} is not a log of this run: `distui logs` names them")
+    path = Path(run_dir) / FOLDER / file
+    found = {}
+    for piece in path.parent.glob(f"{path.name}@*"):
+        begin = piece.name.rpartition("@")[2]
+        if begin.isdecimal():
+            found[int(begin)] = int(begin) + piece.stat().st_size
+    return dict(sorted(found.items()))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Several log files as one stream of lines, for the command line: which files, which lines, who wrote each.
+# Pure: windows in, lines out; the caller reads.
+
 
 CARRY = 1 << 20
 """Bytes of an unfinished line that are kept; more are given as a line of their own."""

@@ -54,8 +54,9 @@ def library(here: str, shelf: str = "wheels") -> str:
         lib = os.path.join(home, name)
         try:
             os.makedirs(home, mode=0o700, exist_ok=True)
-            if os.stat(home).st_uid != os.getuid():
-                raise OSError(13, "belongs to another user", home)
+            found, owners = os.stat(home), {os.lstat(home).st_uid, os.stat(home).st_uid}
+            if owners != {os.getuid()} or found.st_mode & 0o022:
+                raise OSError(13, "is not a folder of yours alone", home)
             if not os.path.isdir(lib):
                 unpack(here, shelf, lib)
             return lib

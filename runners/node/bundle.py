@@ -24,6 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 
+from ...presets import owned
+from ...presets.owned import private_folder
 from ..errors import RunError
 
 ROOMS = ("presets", "runners", "tui")
@@ -46,15 +48,16 @@ TRIED = "tried"
 
 def cache_dir() -> Path:
     """Where bundles are kept."""
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "distui" / "bundles"
+    return owned.base("XDG_CACHE_HOME", os.environ) / "distui" / "bundles"
 
 
 def build(cache: Path | None = None) -> Path:
     """The directory of a bundle of exactly this distui, made when there is none yet. Raises RunError."""
     home = cache or cache_dir()
     try:
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(home)
+        for folder in (home.parent, home):
+            _check_ours(folder)
         files = dict(_files())
         shelves = {"wheels": _wheels(home), "screens": _screens(home)}
         made = home / f"bundle-{_hash(files, [wheel for shelf in shelves.values() for wheel in shelf])}"
@@ -66,6 +69,17 @@ def build(cache: Path | None = None) -> Path:
             "free space or set XDG_CACHE_HOME to a directory you can write"
         ) from None
     return made
+
+
+def _check_ours(folder: Path) -> None:
+    """What lies in a cache is executed on every node: refuse one that others can write. Raises RunError and OSError."""
+    found = folder.stat()
+    loose = found.st_mode & 0o022 and not found.st_mode & 0o1000
+    if found.st_uid not in (0, os.geteuid()) or loose:
+        raise RunError(
+            f"{folder}, where the bundle for the nodes is kept, is not yours alone (owner {found.st_uid}, mode "
+            f"{found.st_mode & 0o7777:o}): set XDG_CACHE_HOME to a directory of your own"
+        )
 
 
 def lay(name: str, folder: Path) -> None:
@@ -202,6 +216,7 @@ def _download(asked: list[str], shelf: Path) -> bool:
 def _download_one(asked: list[str], shelf: Path, python: str, machine: str) -> bool:
     words = [
         sys.executable,
+        "-P",  # what lies in the user's directory is no pip
         "-m",
         "pip",
         "download",

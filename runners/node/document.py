@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ...presets.errors import PlanError
+from ...presets.finding import PlanError
+from ...presets.owned import private_folder
 from ...presets.plan import Plan
-from ...presets.render import plan_from_json
-from .. import identity
+from ...presets.render import plan_from_json, revealed
+from .. import file_io
 from ..errors import RunError
 
 HUB_FILE = "job.json"
@@ -35,9 +37,9 @@ class Document(Struct, frozen=True):
     """Of every node by number; None: whatever starts the job on the nodes says them."""
 
     def whole(self) -> Plan:
-        """The plan for all nodes. Raises RunError."""
+        """The plan for all nodes, with the secret words that this process was given. Raises RunError."""
         try:
-            return plan_from_json(self.plan)
+            return revealed(plan_from_json(self.plan), os.environ)
         except PlanError as error:
             raise RunError(str(error)) from None
 
@@ -47,7 +49,7 @@ class Start(Struct, frozen=True):
 
     job: Document
     env: dict[str, str] = {}
-    """Secrets of the plan, and DISTUI_RELAY_KEY."""
+    """What `render.hidden` gives of the plan, and DISTUI_RELAY_KEY."""
 
 
 def path_of(run: str) -> Path:
@@ -71,8 +73,8 @@ def write(document: Document) -> None:
     """Put it where `read` finds it. Raises RunError."""
     path = path_of(document.run)
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        identity.write_atomically(path, msgspec.json.encode(document))
+        private_folder(path.parent)
+        file_io.write_atomically(path, msgspec.json.encode(document))
     except OSError as error:
         raise RunError(f"the job document {path} cannot be written: {error.strerror}") from None
 

@@ -1,32 +1,160 @@
-"""The job of one node: starts its agent and stays as long as its part of the run lives.
-
-Whatever started the job (SkyPilot under Slurm, say) ends all nodes when one process ends with an error, and a
-session's leftovers with the session: so this process leaves last, with what the part came to.
-"""
+"""The job on each node of a SkyPilot task: starts the node's part, and echoes the ranks' output."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import platform
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
+
 from ...presets import cluster
-from ...presets.errors import PlanError
-from .. import registry
+from ...presets.cluster import Seat
+from ...presets.finding import PlanError
+from ...presets.owned import private_folder
+from ...presets.plan import Plan, for_host, for_node, part_id, part_run8
+from ...presets.render import plan_to_json
+from ...presets.secrets import SECRET_WORDS
+from .. import environment, file_io, registry
 from ..errors import RunError
-from ..local import start_agent
+from ..inrank.channel import KEY_FILE
+from ..living import Mode
+from ..local import check_python, start_agent
+from ..logs.files import LogError, LogFile, opened, parse_file_id
 from ..model import LogGrew, RunEnded, RunPhase, Stop
 from ..state import RunState
 from ..wire.client import SocketLink, new_id
 from ..wire.link import LinkError
 from . import document
-from .echo import Echo, to_stdout
-from .part import establish, keep_relay_key, only_one, own_environment, runner_lives, work_directory
+from .document import Document, path_of
+
+# -----------------------------------------------------------------------------------------------------------
+# The ranks' output on the job's own stdout, so that whoever shows a job's log shows what the ranks say.
+# The files are the truth; this is a view that is never in anybody's way: a flood is cut short, and says so.
+
+
+CHUNK = 1 << 16
+"""Bytes shown of one file at a time."""
+BEHIND = 1 << 20
+"""Bytes that may wait to be shown; of more only the last chunk is."""
+PAUSE_S = 0.25
+"""Between two chunks: at most 256 KiB a second of each file."""
+
+
+class Echo:
+    """Shows what files grow by, each line with its rank before it."""
+
+    def __init__(self, run_dir: Path, write: Callable[[bytes], object]) -> None:
+        self._run_dir, self._write = run_dir, write
+        self._sizes: dict[str, int] = {}
+        self._shown: dict[str, int] = {}
+        self._news = asyncio.Event()
+
+    def skip(self) -> None:
+        """What is there already was shown by an earlier job."""
+        for path in self._run_dir.glob("node-*/attempt-*/*"):
+            name = path.relative_to(self._run_dir).as_posix()
+            if wanted(name):
+                self._shown[name] = path.stat().st_size
+
+    def grew(self, sizes: dict[str, int]) -> None:
+        """Sizes in bytes of files that grew."""
+        self._sizes |= {name: size for name, size in sizes.items() if wanted(name)}
+        self._news.set()
+
+    async def run(self) -> None:
+        """Show for ever; cancel to stop."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while await self._round():
+                await asyncio.sleep(PAUSE_S)
+
+    async def rest(self, seconds: float) -> None:
+        """Show what is left, also lines without an end, but not for longer than `seconds`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while await self._round(last=True):
+                    continue
+
+    async def _round(self, last: bool = False) -> bool:
+        """A chunk of every file; whether any of them has more."""
+        more = False
+        for name, size in sorted(self._sizes.items()):
+            shown = self._shown.get(name, 0)
+            if shown < size:
+                self._shown[name], text = take(self._run_dir, name, shown, size, last)
+                if text:
+                    await asyncio.to_thread(self._write, text)
+                more = more or shown < self._shown[name] < size
+        return more
+
+
+def wanted(name: str) -> bool:
+    """Whether a file is shown: what ranks and commands write to stdout and stderr."""
+    file = parse_file_id(name)
+    return file is not None and file.source in ("rank", "command") and file.stream in ("out", "err")
+
+
+def take(run_dir: Path, name: str, shown: int, size: int, last: bool) -> tuple[int, bytes]:
+    """Read on from `shown` in a file of `size` bytes: how far that was, and the text to show.
+
+    Only whole lines, unless they are longer than a chunk or `last`.
+    """
+    file = parse_file_id(name)
+    assert file is not None
+    skipped = b""
+    if size - shown > BEHIND:
+        missed, shown = size - shown - CHUNK, size - CHUNK
+        text = f"… {missed / 2**20:.1f} MiB of {name} are not shown here: `distui logs` has all of it\n"
+        skipped = prefix(file) + text.encode()
+    try:
+        with opened(run_dir, name) as descriptor:
+            data = os.pread(descriptor, min(CHUNK, size - shown), shown)
+    except (LogError, OSError):
+        return size, b""
+    whole = data.rfind(b"\n") + 1
+    if not whole and not last and len(data) < CHUNK:
+        return shown, skipped
+    if whole and not (last and shown + len(data) == size):
+        data = data[:whole]
+    return shown + len(data), skipped + lines(data, prefix(file))
+
+
+def prefix(file: LogFile) -> bytes:
+    """ "[rank 3] "."""
+    return f"[{file.label}] ".encode()
+
+
+def lines(data: bytes, before: bytes) -> bytes:
+    """Each line with `before` in front; of one that was written over (a progress bar) what was seen last."""
+    found = []
+    for line in data.removesuffix(b"\n").split(b"\n"):
+        seen = [part for part in line.split(b"\r") if part]
+        found.append(before + (seen[-1] if seen else b"") + b"\n")
+    return b"".join(found)
+
+
+def to_stdout(data: bytes) -> None:
+    """All of `data`, or nothing more once nobody reads."""
+    view = memoryview(data)
+    with contextlib.suppress(OSError):
+        while view:
+            view = view[os.write(1, view) :]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The job of one node: starts its agent and stays as long as its part of the run lives.
+# Whatever started the job (SkyPilot under Slurm, say) ends all nodes when one process ends with an error, and a
+# session's leftovers with the session: so this process leaves last, with what the part came to.
+
 
 STOPPED = 143
 """Exit code of a job that was stopped: what a shell gives for SIGTERM."""
@@ -60,7 +188,7 @@ def job(run: str, node: int | None = None) -> int:
     entry = establish(told, seat, work_directory(plan, own=node is None))
     keep_relay_key(entry)
     with only_one(entry):
-        return asyncio.run(Job(entry, ours).run())
+        return asyncio.run(Job(entry, {**ours, **secrets_of(entry)}).run())
 
 
 def nodefile() -> str | None:
@@ -136,7 +264,7 @@ class Job:
         """A link to the agent, or to one that is started now. Raises RunError and LinkError."""
         who = self._entry.agent()
         if who is None:
-            await asyncio.to_thread(start_agent, self._entry, self._env)
+            await asyncio.to_thread(start_agent, self._entry, self._env, Mode.START)
             self._env.pop("DISTUI_AGAIN", None)
             who = self._entry.agent()
         if who is None:
@@ -180,3 +308,137 @@ def main(argv: list[str]) -> int:
     except RunError as error:
         sys.stderr.write(f"distui: {error}\n")
         return 2
+
+
+# -----------------------------------------------------------------------------------------------------------
+# One node's part of a run: a run directory of its own, made once and continued ever after.
+
+
+RELAY_KEY = "DISTUI_RELAY_KEY"
+
+
+def training_python(plan: Plan) -> str:
+    """The interpreter of the ranks on this node: the plan's, else what PATH calls python. Raises RunError.
+
+    "" for a command, which brings its own.
+    """
+    if plan.launcher != "torchrun":
+        return plan.python
+    if plan.python:
+        return check_python(plan.python)
+    try:
+        return check_python("python")
+    except RunError:
+        return check_python("python3")
+
+
+def establish(document: Document, seat: Seat, cwd: str) -> registry.Entry:
+    """The part of this node: made, or where it is there already its plan renewed. Raises RunError.
+
+    What an earlier job left (attempts, journal) is never overwritten; while ranks of its live, nor is its plan.
+    """
+    path = registry.runs_dir() / part_id(document.run, seat.node)
+    plan = document.whole()
+    try:
+        fitted = for_node(plan, seat.node, seat.addresses, str(path), cwd, training_python(plan))
+        fitted = for_host(fitted, platform.node())
+    except PlanError as error:
+        raise RunError(str(error)) from None
+    record = registry.RunRecord(
+        run=fitted.run,
+        run8=part_run8(document.run8, seat.node),
+        name=document.name,
+        created=document.created,
+        host=platform.node(),
+        kind="node",
+        node=seat.node,
+        nnodes=plan.nnodes,
+        whole=document.run,
+    )
+    known = registry.at(path)
+    text = json.dumps(plan_to_json(fitted, masked=True), indent=1).encode()
+    try:
+        if known is None:
+            registry.create(record, text, fitted.files)
+            environment.write(path, environment.of_launch(os.environ, fitted.env))
+        elif not runner_lives(known):
+            for name, content in fitted.files.items():  # which may name the nodes' addresses
+                private_folder((path / name).parent)
+                file_io.write_atomically(path / name, content.encode())
+            file_io.write_atomically(path / registry.PLAN_FILE, text)
+            environment.write(path, environment.of_launch(os.environ, fitted.env))
+            file_io.write_atomically(path / registry.RUN_FILE, msgspec.json.encode(record))
+    except OSError as error:
+        raise RunError(f"cannot write {path} ({error.strerror}): free space there") from None
+    return registry.Entry(path, record)
+
+
+def runner_lives(entry: registry.Entry) -> bool:
+    """Whether ranks of this part may be alive on this node."""
+    who = file_io.read(entry.path / registry.RUNNER_FILE)
+    return who is not None and not file_io.elsewhere(who) and file_io.alive(who)
+
+
+def secrets_of(entry: registry.Entry) -> dict[str, str]:
+    """Secrets of the part that this job brought: its agents get them from it, as no file holds them."""
+    kept = environment.read(entry.path)
+    return {} if kept is None else environment.remembered(kept.hidden | {SECRET_WORDS}, os.environ)
+
+
+def keep_relay_key(entry: registry.Entry) -> None:
+    """Move the relay's key into a file of the part: out of this environment, which the ranks would inherit, or from
+    beside the job document, where it stays for other nodes that have the same home.
+
+    Raises RunError.
+    """
+    key = os.environ.pop(RELAY_KEY, "")
+    brought = path_of(entry.record.whole).with_suffix(".key")
+    with contextlib.suppress(OSError):
+        brought.chmod(0o600)
+        key = key or brought.read_text()
+    if key:
+        try:
+            file_io.write_atomically(entry.path / KEY_FILE, key.encode())
+        except OSError as error:
+            raise RunError(f"cannot write {entry.path / KEY_FILE}: {error.strerror}") from None
+
+
+def own_environment() -> dict[str, str]:
+    """Give this process the user's PYTHONPATH back, and say what our own children need instead of it.
+
+    `boot.py` has put the bundle's library there, which is not for the ranks: see `agent.runner.environment`.
+    """
+    if "DISTUI_USER_PYTHONPATH" not in os.environ:
+        return {}
+    users = os.environ.pop("DISTUI_USER_PYTHONPATH")
+    ours = {"PYTHONPATH": os.environ.pop("PYTHONPATH", ""), "DISTUI_USER_PYTHONPATH": users}
+    if users:
+        os.environ["PYTHONPATH"] = users
+    return ours
+
+
+@contextlib.contextmanager
+def only_one(entry: registry.Entry) -> Iterator[None]:
+    """Held by the job process of a part. Raises RunError when there is another one."""
+    import fcntl
+
+    lock = os.open(entry.path / "job.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise RunError(f"another job process of {entry.record.run} lives on this node") from None
+    finally:
+        os.close(lock)
+
+
+def work_directory(plan: Plan, own: bool) -> str:
+    """Where the ranks start: in this process's directory (`own`), or in the plan's. Raises RunError."""
+    if own or not plan.cwd:
+        return str(Path.cwd())
+    path = Path(plan.cwd).expanduser()
+    if not path.is_dir():
+        raise RunError(
+            f"{platform.node()} has no directory {path}, where the ranks are to start: put your code there"
+        )
+    return str(path)

@@ -8,7 +8,7 @@ known="${XDG_CACHE_HOME:-$HOME/.cache}/distui/python-$(uname -n)"
 
 candidates() {
     [ -n "$DISTUI_PYTHON" ] && echo "$DISTUI_PYTHON"
-    [ -r "$known" ] && cat "$known"
+    [ -r "$known" ] && [ -O "$known" ] && cat "$known" # not what another account has put into a shared cache
     for name in python3.13 python3.12 python3.11 python3.14 python3 python; do
         command -v "$name"
     done

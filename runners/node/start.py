@@ -9,9 +9,10 @@ import sys
 import time
 from pathlib import Path
 
-from ...presets.spread import part_id, part_run8
+from ...presets.plan import part_id, part_run8
+from .. import file_io
 from ..errors import RunError
-from ..wire.sockets import socket_dir
+from ..wire.client import socket_dir
 from . import document
 
 START_SECONDS = 60.0
@@ -23,7 +24,7 @@ def start(run: str, node: int) -> int:
     given = document.started(sys.stdin.buffer.read(MOST_INPUT), run)
     document.write(given.job)
     log = document.path_of(run).with_name(f"{part_id(run, node)}.log")
-    with log.open("ab") as file:
+    with open(log, "ab", opener=file_io.opener) as file:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", __package__, "job", run, str(node)],
             stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,

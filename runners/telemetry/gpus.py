@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..model import Gpu
-from .counters import Counter
+from .gpu_words import recovery_words, throttle_words
+from .host import Counter
 from .nvml import ALL_LINKS, MEMORY_V2, Device, Driver, GpuLost
-from .words import recovery_words, throttle_words
 
 # Field ids, clocks and sensors by their numbers in nvml.h: older nvidia-ml-py do not name all of them.
 MEMORY_TEMP, ENERGY_MJ, PCIE_TX, PCIE_RX, RECOVERY = 82, 83, 197, 198, 230

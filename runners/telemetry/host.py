@@ -1,20 +1,119 @@
-"""Samples of a node outside its GPUs: processor, memory, disk, network, InfiniBand, pressure, cgroup."""
+"""Host samples: CPU, memory, disks, network errors; and counters turned into rates."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psutil
 
 from ..model import Host
 from .cgroup import Cgroup
-from .counters import Counter
 from .limits import MemoryUse
-from .nic_errors import PORT_ERRORS, NicErrors, of_interfaces
 from .proc import KeptFile
+
+# -----------------------------------------------------------------------------------------------------------
+# Growing counters turned into rates per second, without ever inventing one.
+
+
+class Counter:
+    """One counter of the kernel or of a driver, read again and again.
+
+    `ceiling` is the most that it can grow in a second, in its own unit (None: not known). A fall is a wrap
+    only where the counter is 32 bits wide and the ceiling says that it cannot have gone round twice;
+    otherwise it is a reset, and the rate is unknown once.
+    """
+
+    def __init__(self, ceiling: float | None = None) -> None:
+        self._ceiling = ceiling
+        self._value: int | None = None
+        self._time = 0.0
+        self._narrow = False
+
+    def rate(self, value: int | None, now: float, *, bits: int = 64) -> float | None:
+        """Growth per second since the reading before; None for the first, after a reset, or when unknown.
+
+        `now` is in monotonic seconds; `bits` is the width that the source gives for its value.
+        """
+        before, seconds = self._value, now - self._time
+        self._value, self._time = value, now
+        if value is None or before is None or seconds <= 0:
+            return None
+        # A value typed as 64 bits that falls from below 2^32 may come from a 32-bit register: distrust it
+        # until it shows a value that such a register cannot hold.
+        fell = value < before
+        self._narrow = value < 2**32 and (self._narrow or bits == 32 or (fell and before < 2**32))
+        if self._narrow and self._rounds(seconds):
+            return None
+        if fell and not (self._narrow and bits == 32 and self._ceiling is not None):
+            return None
+        rate = (value - before + (2**32 if fell else 0)) / seconds
+        return rate if self._ceiling is None or rate <= self._ceiling else None
+
+    def _rounds(self, seconds: float) -> bool:
+        """Whether a 32-bit register could have gone round unseen in that time."""
+        return self._ceiling is not None and self._ceiling * seconds >= 2**32
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Errors that network interfaces and InfiniBand ports count, drops left out: those are part of a healthy life.
+
+
+LOOK_S = 5.0
+"""Seconds between two looks."""
+KEPT_S = 60.0
+PORT_ERRORS = (
+    "symbol_error",
+    "link_downed",
+    "link_error_recovery",
+    "local_link_integrity_errors",
+    "port_rcv_errors",
+)
+"""Counters of an InfiniBand port (kernel ABI, sysfs-class-infiniband)."""
+
+
+class NicErrors:
+    """How many errors came in the last minute, from a counter that only grows."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def due(self, now: float) -> bool:
+        """Whether it is time for another look; `now` in monotonic seconds."""
+        return not self._seen or now - self._seen[-1][0] >= LOOK_S
+
+    def add(self, now: float, total: int) -> None:
+        """What all counters together say now."""
+        if self._seen and total < self._seen[-1][1]:  # a port or an interface has gone
+            self._seen.clear()
+        self._seen.append((now, total))
+        while len(self._seen) > 2 and now - self._seen[1][0] >= KEPT_S:
+            self._seen.popleft()
+
+    @property
+    def lately(self) -> int | None:
+        """Errors within the last minute; None before two looks."""
+        return self._seen[-1][1] - self._seen[0][1] if len(self._seen) > 1 else None
+
+
+def of_interfaces(data: bytes, names: Iterable[bytes]) -> int:
+    """Errors received and sent that /proc/net/dev counts for these interfaces."""
+    wanted = frozenset(names)
+    total = 0
+    for line in data.splitlines()[2:]:
+        name, _, rest = line.partition(b":")
+        fields = rest.split()
+        if name.strip() in wanted and len(fields) >= 16:
+            total += int(fields[2]) + int(fields[10])
+    return total
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Samples of a node outside its GPUs: processor, memory, disk, network, InfiniBand, pressure, cgroup.
+
 
 DISK_S = 10.0
 """Seconds between two looks at the file systems: a network file system may answer slowly."""

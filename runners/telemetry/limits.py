@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ..spans import runs
+from ..words import runs
 from .cgroup import UNLIMITED, above, levels
 from .proc import KeptFile, number_after
 

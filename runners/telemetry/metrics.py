@@ -7,6 +7,7 @@ So a level keeps between one and two files' worth: 1 s for 10 to 20 minutes, 10 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -51,7 +52,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class MetricsStore:
-    """Writes and reads the curves below `directory` (made when missing). One writer; any number of readers.
+    """Writes and reads the curves below `directory` (made when missing, its parents not): one writer, many readers.
 
     No method raises for a disk that is full or gone: `append` then answers False and `problem` says why.
     """
@@ -162,7 +163,8 @@ class _File:
 
     def _found(self) -> tuple[int, bool]:
         """Lines that an earlier agent left, and whether the last one is whole."""
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._path.parent, 0o700)  # alone: a run directory that was removed is not made again
         try:
             data = self._path.read_bytes() if self._path.is_file() else b""
         except FileNotFoundError:

@@ -90,6 +90,14 @@ def read_stat(pid: int, proc: str = "/proc") -> Stat | None:
     return None if line is None else parse_stat(line)
 
 
+def is_own(pid: int) -> bool:
+    """Whether a process is wholly this user's. Only then do its arguments and its environment say anything: another
+    account writes what it likes into those of its own processes, and of set-uid programs that it starts.
+    """
+    fields = (read_once(f"/proc/{pid}/status") or b"").partition(b"\nUid:")[2].partition(b"\n")[0].split()
+    return len(fields) == 4 and {int(uid) for uid in fields} == {os.geteuid()}
+
+
 def parse_stat(line: bytes) -> Stat | None:
     """Parse one line; None when it is cut short. The name may hold blanks and brackets."""
     head, _, tail = line.rpartition(b")")
@@ -150,11 +158,6 @@ def all_stats(proc: str = "/proc") -> Iterator[Stat]:
     for entry in os.listdir(proc):
         if entry.isdigit() and (stat := read_stat(int(entry), proc)) is not None:
             yield stat
-
-
-def descendants(parents: Mapping[int, int], root: int) -> tuple[int, ...]:
-    """All pids below `root` in a map from pid to parent pid, nearest first."""
-    return below(children(parents), root)
 
 
 def children(parents: Mapping[int, int]) -> dict[int, list[int]]:

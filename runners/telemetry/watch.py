@@ -1,9 +1,53 @@
-"""What to do about the sampler child: let it be, end it, start a new one; and what to say. Pure."""
+"""What to do about the GPU sampler's process, and what /proc says of the processes that NVML names."""
 
 from __future__ import annotations
 
 import enum
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from ..model import Gpu
+from .proc import read_nspids, read_stat
+from .ranks import Launched, Pids
+
+# -----------------------------------------------------------------------------------------------------------
+# What /proc tells about the processes that NVML names: the input of `mapping.place`.
+
+
+INITIAL = "pid:[4026531836]"
+"""The initial pid namespace: its inode number is fixed (PROC_PID_INIT_INO in the kernel's proc_ns.h)."""
+
+
+def witness(
+    launched: Sequence[Launched], gpus: Sequence[Gpu], ours: Iterable[int] = (), proc: str = "/proc"
+) -> Pids:
+    """Read what `place` needs; `ours` are further processes of this run (launcher, runner).
+
+    About 20 µs for each process of a rank; worth repeating when a GPU's pids changed.
+    """
+    own = {pid for one in launched for pid in one.pids}
+    initial = _initial(proc)
+    seen = {pid for gpu in gpus for pid in gpu.pids or ()}
+    stats = {pid: read_stat(pid, proc) for pid in seen - own}
+    return Pids(
+        namespaced={} if initial else {pid: read_nspids(pid, proc) for pid in own},
+        names={pid: stat.name for pid, stat in stats.items() if stat is not None},
+        ours=frozenset(ours),
+        initial=initial,
+    )
+
+
+def _initial(proc: str) -> bool:
+    try:
+        return os.readlink(f"{proc}/self/ns/pid") == INITIAL
+    except OSError:
+        return False
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What to do about the sampler child: let it be, end it, start a new one; and what to say. Pure.
+
 
 NO_DRIVER = 3
 """Exit status of a sampler that found no driver library or no GPU: another one would find none either."""
@@ -30,7 +74,7 @@ class Act(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SamplerLimits:
     """Times in seconds."""
 
     stale_s: float = 5.0
@@ -61,7 +105,7 @@ class Watch:
     """How the child before ended; None when it hung in a driver call, or when all is well."""
 
 
-def decide(watch: Watch, now: float, limits: Limits, interval: float = 1.0) -> Act:
+def decide(watch: Watch, now: float, limits: SamplerLimits, interval: float = 1.0) -> Act:
     """The next step. Pure."""
     match watch.state:
         case State.STARTING if now - watch.since > limits.init_s:
@@ -73,12 +117,12 @@ def decide(watch: Watch, now: float, limits: Limits, interval: float = 1.0) -> A
     return Act.NOTHING
 
 
-def backoff(watch: Watch, limits: Limits) -> float:
+def backoff(watch: Watch, limits: SamplerLimits) -> float:
     """Seconds between the end of a child and the start of the next."""
     return min(limits.backoff_max_s, limits.backoff_s * 2.0 ** min(32, max(0, watch.failures - 1)))
 
 
-def describe(watch: Watch, now: float, limits: Limits) -> str | None:
+def describe(watch: Watch, now: float, limits: SamplerLimits) -> str | None:
     """Why there are no new values, as a sentence; None when there are, or when it is too early to say."""
     if watch.state in (State.SAMPLING, State.ABSENT) or (
         watch.state is State.STARTING and not watch.failures

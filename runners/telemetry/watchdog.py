@@ -13,8 +13,8 @@ from dataclasses import replace
 import msgspec
 
 from ..model import Event, Finding, FindingRaised, Gpu, GpuTick
-from . import health
-from .watch import NO_DRIVER, SHORTEST_S, Act, Limits, State, Watch, decide, describe
+from . import gpu_words
+from .watch import NO_DRIVER, SHORTEST_S, Act, SamplerLimits, State, Watch, decide, describe
 
 LINE_BYTES = 1 << 20
 """Longest line taken from the sampler."""
@@ -22,7 +22,7 @@ TAIL_BYTES = 2048
 """How much of a sampler's stderr is kept."""
 LATE_S = 1.0
 """An event loop that is later than this (seconds) proves nothing about the sampler."""
-LIMITS = Limits()
+LIMITS = SamplerLimits()
 
 
 class GpuSource:
@@ -40,7 +40,7 @@ class GpuSource:
         on_event: Callable[[Event], None],
         *,
         node: int | None = None,
-        limits: Limits = LIMITS,
+        limits: SamplerLimits = LIMITS,
         command: tuple[str, ...] | None = None,
     ) -> None:
         self._interval = max(SHORTEST_S, interval)
@@ -56,7 +56,7 @@ class GpuSource:
         self._killed: list[Process] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._gpus: tuple[Gpu, ...] = ()
-        self._raised: dict[health.Key, Finding] = {}
+        self._raised: dict[gpu_words.Key, Finding] = {}
         self._said: str | None = None
         now = time.monotonic()
         self._watch = Watch(State.WAITING, now, now)
@@ -200,10 +200,10 @@ class GpuSource:
         self._watch = replace(self._watch, heard=now)
         self._gpus = tick.gpus
         self._on_event(tick)
-        findings = health.judge(tick.gpus, self._node)
-        for event in health.changes(self._raised, findings):
+        findings = gpu_words.judge(tick.gpus, self._node)
+        for event in gpu_words.changes(self._raised, findings):
             self._on_event(event)
-        self._raised = {health.key(finding): finding for finding in findings}
+        self._raised = {gpu_words.key(finding): finding for finding in findings}
 
     def _end(self, child: Process, tail: bytes) -> None:
         """The child ended by itself."""

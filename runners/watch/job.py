@@ -23,8 +23,7 @@ from ..model import (
     RunPhase,
     Stamped,
 )
-from .discover import Found, Job, Scan
-from .launcher import command_of, name_of
+from .discover import Found, Job, Scan, command_of, name_of
 
 READ_ONLY = "not started by distui: read-only"
 _GONE = "its processes are gone; how they ended is known only to whoever started them"

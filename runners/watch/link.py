@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ..logs.files import parse_file_id
-from ..logs.window import ask_window
+from ..logs.follow import ask_window
 from ..model import (
     CaughtUp,
     Command,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from ..model import Event, Finding, Gpu, RankSample
-from ..telemetry import health
-from ..telemetry.mapping import Launched, place
-from ..telemetry.ranks import RankSampler
-from ..telemetry.witness import witness
+from ..telemetry import gpu_words
+from ..telemetry.ranks import Launched, RankSampler, place
+from ..telemetry.watch import witness
 from .discover import Found
 from .job import Watched
 
@@ -18,7 +17,7 @@ class JobRanks:
         self._sampler = RankSampler()
         self._founds: dict[int, Found] = {}
         self._launchers: frozenset[int] = frozenset()
-        self._raised: dict[health.Key, Finding] = {}
+        self._raised: dict[gpu_words.Key, Finding] = {}
 
     def watch(self, watched: Watched) -> None:
         """Which ranks there are now."""
@@ -31,8 +30,8 @@ class JobRanks:
         samples = self._sampler.sample({rank: found.pid for rank, found in self._founds.items()})
         launched = [self._launched(found) for found in self._founds.values()]
         placement = place(launched, gpus, witness(launched, gpus, self._launchers), node=0)
-        changes = health.changes(self._raised, placement.findings)
-        self._raised = {health.key(finding): finding for finding in placement.findings}
+        changes = gpu_words.changes(self._raised, placement.findings)
+        self._raised = {gpu_words.key(finding): finding for finding in placement.findings}
         filled = placement.fill(samples)
         return tuple(filled[rank] for rank in sorted(filled)), changes
 

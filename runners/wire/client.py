@@ -1,12 +1,23 @@
-"""A viewer's link to a living agent: over its unix socket, or over any pair of streams that carries the same frames."""
+"""The link to an agent: its unix socket, and frames of one JSON object a line."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
+import glob
+import os
+import socket
+import stat
+import struct
 import uuid
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import TypeVar
 
+import msgspec
+
+from ..errors import RunError
 from ..model import (
     HUB,
     PROTOCOL,
@@ -21,19 +32,192 @@ from ..model import (
     RunEnded,
     Stamped,
     Via,
+    understood,
 )
-from .frames import (
-    MAX_LINE,
-    VIA_ID,
-    FrameError,
-    NotRelayed,
-    decode_from_agent,
-    encode,
-    read_line,
-    skip_to_magic,
-)
-from .link import LinkError, Window
+from .link import LinkError, NoListenerError, SilentError, UnansweredError, Window
 
+# -----------------------------------------------------------------------------------------------------------
+# One JSON object a line; after a LogWindow header, its raw bytes.
+# The agent speaks first: a magic line (so that a login banner before it does no harm), then AgentHello.
+
+
+MAGIC = b"DISTUI/1\n"
+MOST_ID = 128
+"""Characters of the id of a command; it comes back in the journal."""
+MAX_LINE = 4 << 20
+"""Bytes; a longer line is a broken or hostile peer."""
+MAX_BANNER = 64 << 10
+VIA_ID = "via"
+"""Id of the CommandDone by which an agent says why it cannot, or can no longer, relay."""
+
+Incoming = AgentHello | LogWindow
+_commands: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
+_replies: msgspec.json.Decoder[Incoming] = msgspec.json.Decoder(Incoming)
+_events = msgspec.json.Decoder(Stamped)
+
+
+class FrameError(Exception):
+    """The peer sent what no frame is; the text says where."""
+
+
+class NotRelayed(FrameError):
+    """The agent that was asked to relay does not; the text is its reason, whole."""
+
+
+def encode(frame: msgspec.Struct) -> bytes:
+    return msgspec.json.encode(frame) + b"\n"
+
+
+def decode_command(line: bytes) -> Command:
+    """Raises FrameError."""
+    try:
+        command = _commands.decode(line)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise FrameError(f"not a command: {error}") from None
+    if len(getattr(command, "id", "")) > MOST_ID:
+        raise FrameError(f"not a command: its id has more than {MOST_ID} characters")
+    return command
+
+
+def decode_from_agent(line: bytes) -> Stamped | Incoming | None:
+    """An event or a reply; None for an event of a kind newer than this viewer. Raises FrameError."""
+    try:
+        if line.startswith(b'{"type":'):
+            return _replies.decode(line)
+        return _events.decode(line)
+    except msgspec.ValidationError as error:
+        if "Invalid value" in str(error) and "type" in str(error):
+            return None
+        raise FrameError(f"not an event: {error}") from None
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise FrameError(f"not a frame: {error}") from None
+
+
+async def read_line(reader: asyncio.StreamReader) -> bytes:
+    """One whole line, b"" at the end. Raises FrameError for one that is too long."""
+    try:
+        line = await reader.readline()
+    except ValueError:
+        raise FrameError(f"a line is longer than {MAX_LINE} bytes") from None
+    return line if line.endswith(b"\n") else b""
+
+
+async def skip_to_magic(reader: asyncio.StreamReader) -> None:
+    """Read past whatever a login shell printed. Raises FrameError, and NotRelayed for an agent's refusal."""
+    skipped = 0
+    while True:
+        line = await read_line(reader)
+        if line == MAGIC:
+            return
+        _heed_refusal(line)
+        skipped += len(line)
+        if not line or skipped > MAX_BANNER:
+            raise FrameError("the other end is no distui agent")
+
+
+def _heed_refusal(line: bytes) -> None:
+    """Raises NotRelayed."""
+    if line.startswith(b"{") and VIA_ID.encode() in line:
+        try:
+            event = _events.decode(line).event
+        except msgspec.MsgspecError:
+            return
+        if isinstance(event, CommandDone) and event.id == VIA_ID:
+            raise NotRelayed(event.text)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Where the sockets are: /tmp/distui-<uid>/, because a home may be on NFS and a socket path holds 108 bytes.
+
+
+LIMIT = 1 << 16
+"""Bytes of a line, where nothing else is said."""
+
+
+def socket_dir() -> Path:
+    """The directory of this user's sockets; DISTUI_SOCKET_DIR puts it elsewhere."""
+    return Path(os.environ.get("DISTUI_SOCKET_DIR") or f"/tmp/distui-{os.getuid()}")
+
+
+def ensure_socket_dir() -> Path:
+    """Create it, or refuse one that somebody else may have planted. Raises RunError."""
+    return ensure_private(socket_dir())
+
+
+def ensure_private(path: Path) -> Path:
+    """Create a directory for sockets that is this user's alone, or refuse what is there. Raises RunError."""
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+    except FileExistsError:
+        raise RunError(
+            f"{path} is not a directory: remove it, or set DISTUI_SOCKET_DIR to another path"
+        ) from None
+    except OSError as error:
+        raise RunError(
+            f"cannot create {path} ({error.strerror}): set DISTUI_SOCKET_DIR to a path you own"
+        ) from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise RunError(
+            f"{path} is not a directory of yours alone (owner {found.st_uid}, mode {found.st_mode & 0o777:o}): "
+            "remove it, or set DISTUI_SOCKET_DIR to another path"
+        )
+    if len(str(path)) > 80:
+        raise RunError(f"{path} is too long for a unix socket: set DISTUI_SOCKET_DIR to a shorter path")
+    return path
+
+
+def stem(run8: str) -> str:
+    """Path prefix of all sockets of one run: `.sock` agent, `.run` runner, `.r<n>` hook of local rank n."""
+    return str(socket_dir() / run8)
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """Uid of the process at the other end (SO_PEERCRED)."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", raw)[1])
+
+
+async def connect(
+    path: str | Path, limit: int = LIMIT
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to a socket of this user's own processes; `limit`: bytes of a line. Raises OSError.
+
+    Whoever may rename the folder of the sockets could listen there himself.
+    """
+    reader, writer = await asyncio.open_unix_connection(str(path), limit=limit)
+    if peer_uid(writer.get_extra_info("socket")) not in (os.getuid(), 0):
+        writer.transport.abort()
+        raise PermissionError(errno.EACCES, "another user listens there")
+    return reader, writer
+
+
+def remove_stale(path: Path) -> None:
+    """Unlink a socket of ours that nobody listens on. Raises RunError for anything that is not ours."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.getuid():
+        raise RunError(f"{path} is in the way and is no socket of yours: remove it")
+    path.unlink()
+
+
+def sweep_sockets(run8: str) -> None:
+    """Take away what a run that has ended left: launchers and ranks do not tidy up when they are killed."""
+    for path in socket_dir().glob(f"{glob.escape(run8)}.*"):
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(path.lstat().st_mode):
+                path.unlink()
+
+
+# -----------------------------------------------------------------------------------------------------------
+# A viewer's link to a living agent: over its unix socket, or over any pair of streams that carries the same frames.
+
+
+T = TypeVar("T")
+LOOK_S = 0.25
+"""Between two questions why no answer comes."""
 RELAY_SECONDS = 20.0
 """How long another node's agent may take to answer through a relay."""
 
@@ -61,6 +245,8 @@ class SocketLink:
         self._pump: asyncio.Task[None] | None = None
         self._broken = ""
         self.hello: AgentHello | None = None
+        self.silent: Callable[[], str] | None = None
+        """Asked while an answer is awaited: why none comes; "" while one may."""
 
     @classmethod
     async def connect(cls, path: Path, readonly: bool = False, via: int | None = None) -> SocketLink:
@@ -69,9 +255,9 @@ class SocketLink:
         `readonly`: the agent is to refuse commands. `via`: number of a node that the agent is to relay to.
         """
         try:
-            reader, writer = await asyncio.open_unix_connection(str(path), limit=MAX_LINE)
+            reader, writer = await connect(path, MAX_LINE)
         except OSError as error:
-            raise LinkError(f"no agent answers on {path} ({error.strerror})") from None
+            raise NoListenerError(f"no agent answers on {path} ({error.strerror})") from None
         link = cls(reader, writer, readonly=readonly)
         try:
             await link.greet()
@@ -97,12 +283,11 @@ class SocketLink:
         except NotRelayed as error:
             raise LinkError(str(error)) from None
         except (FrameError, TimeoutError, OSError) as error:
-            raise LinkError(
-                f"the agent does not answer as one: {str(error) or 'it says nothing'}"
-            ) from None
+            kind = LinkError if str(error) else SilentError
+            raise kind(f"the agent does not answer as one: {str(error) or 'it says nothing'}") from None
         if not isinstance(hello, AgentHello):
             raise LinkError("the agent did not say hello")
-        if hello.proto[0] > PROTOCOL[1] or hello.proto[1] < PROTOCOL[0]:
+        if not understood(hello.proto):
             raise LinkError(
                 f"the agent (distui {hello.version}) speaks protocol {hello.proto[0]} to {hello.proto[1]}, "
                 f"this viewer {PROTOCOL[0]} to {PROTOCOL[1]}: use a distui of that version"
@@ -147,7 +332,13 @@ class SocketLink:
         self._answers[command.id] = future
         self._start()
         await self._write(command)
-        return await future
+        try:
+            return await self._answered(future)
+        except LinkError as error:
+            why = f"{error} before it had answered"
+            raise UnansweredError(
+                f"not known whether that was done: {why}; `distui status` shows what came of it"
+            ) from None
 
     async def read_log(self, file: str, offset: int, limit: int = 65536, grep: str = "") -> Window:
         """See Link.read_log."""
@@ -156,7 +347,14 @@ class SocketLink:
         self._windows[ask.id] = future
         self._start()
         await self._write(ask)
-        return await future
+        return await self._answered(future)
+
+    async def _answered(self, answer: asyncio.Future[T]) -> T:
+        """Raises LinkError as soon as `silent` says why no answer comes."""
+        while self.silent is not None and not (await asyncio.wait({answer}, timeout=LOOK_S))[0]:
+            if why := self.silent():
+                raise SilentError(why)
+        return await answer
 
     async def close(self) -> None:
         if self._pump is not None:

@@ -25,6 +25,18 @@ class LinkError(Exception):
     """The node cannot be reached; the text is one sentence that says why and what to do."""
 
 
+class NoListenerError(LinkError):
+    """Nothing listens where the socket should be."""
+
+
+class SilentError(LinkError):
+    """What listens there says nothing: it has not greeted in time, or its process is stopped."""
+
+
+class UnansweredError(LinkError):
+    """A command was sent, and the link broke before its answer came."""
+
+
 class Link(Protocol):
     """One node of a run, wherever it is."""
 

@@ -6,9 +6,9 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
 
+from ...presets.secrets import mask_text
 from ..model import Stamped
-from .client import SocketLink
-from .frames import MAX_LINE
+from .client import MAX_LINE, SocketLink
 from .link import LinkError
 
 OPTIONS = (
@@ -71,7 +71,7 @@ def explain(said: Sequence[str], code: int | None, host: str) -> str:
     if code in (126, 127):
         return f"{host} has no distui where it should be: launch the run again, or copy it there"
     if code == 255 and said:
-        return f"ssh to {host}: {said[-1]}"
+        return f"ssh to {host}: {mask_text(said[-1])}"
     return ""
 
 

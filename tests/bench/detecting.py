@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 
 from distui.runners.diagnosis.judging import Judging
-from distui.runners.members import Attempt, Node, Rank
 from distui.runners.model import (
     Collective,
     Event,
@@ -20,7 +19,7 @@ from distui.runners.model import (
     Site,
     Stamped,
 )
-from distui.runners.state import RunState
+from distui.runners.state import Attempt, Node, Rank, RunState
 
 from .figures import Row, Sample, limit_row
 from .options import Effort

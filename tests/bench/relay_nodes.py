@@ -13,15 +13,16 @@ import resource
 import sys
 import threading
 import time
-from datetime import timedelta
 from pathlib import Path
 
 from distui.runners.agent.relay import Relay as Agent
-from distui.runners.agent.streams import Stream
+from distui.runners.agent.relay import Stream
+from distui.runners.inrank import coordinator
 from distui.runners.inrank.control import Control
 from distui.runners.inrank.relay import Relay as Runner
 
 RUN = "20260101-000000-bench-00000000"
+STORE_KEY = b"the key of the runners' rendezvous"
 TOLD = b"x" * 2000 + b"\n"
 
 
@@ -29,16 +30,14 @@ def control(directory: Path, node: int, nodes: int, port: int) -> None:
     """One runner's part, reached at `c<node>`."""
     made = Control(str(directory / f"c{node}"), lambda request, peer: {"ok": True}, lambda peer: None)
     made.start()
-    made.takers["relay"] = Runner("127.0.0.1", port, RUN, node, nodes).serve
+    made.takers["relay"] = Runner("127.0.0.1", port, STORE_KEY, RUN, node, nodes).serve
 
 
 def head(directory: Path, nodes: int) -> None:
     """Hold the store until stdin ends."""
-    from torch.distributed import TCPStore
-
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=20))
-    control(directory, 0, nodes, store.port)
-    print(store.port, flush=True)
+    port = coordinator.start("127.0.0.1", 0, STORE_KEY, (1, nodes, 1.0))
+    control(directory, 0, nodes, port)
+    print(port, flush=True)
     sys.stdin.read()
 
 

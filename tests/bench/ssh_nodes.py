@@ -13,11 +13,11 @@ import time
 from functools import partial
 from pathlib import Path
 
-from distui.presets.spread import part_id
+from distui.presets.plan import part_id
 from distui.runners import registry
 from distui.runners.agent.server import Server
-from distui.runners.chronicle import Chronicle
-from distui.runners.logs.window import ask_window
+from distui.runners.journal import Chronicle
+from distui.runners.logs.follow import ask_window
 from distui.runners.model import (
     Action,
     AgentStarted,
@@ -38,7 +38,7 @@ from distui.runners.model import (
     RunCreated,
     RunnerStarted,
 )
-from distui.runners.wire.sockets import stem
+from distui.runners.wire.client import stem
 
 EACH = 8
 """GPUs and ranks of a node."""

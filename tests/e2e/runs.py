@@ -16,12 +16,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from patience import slowness
+
 DISTUI = str(Path(sys.executable).with_name("distui"))
 EXAMPLES = Path(__file__).parents[2] / "presets" / "examples"
 LIMIT_S = 60.0
-"""Most seconds that one verb may take."""
+"""Most seconds that one verb may take on a machine with nothing else to do."""
 LEAVE_S = 8.0
-"""Seconds in which everything of a run has to be gone after it was stopped."""
+"""Seconds in which everything of a run has to be gone after it was stopped, on such a machine."""
 
 
 class Done:
@@ -78,15 +80,16 @@ class World:
     @property
     def runs(self) -> Path:
         """Where this user's run directories are."""
-        return self.state / "distui" / "runs"
+        return Path(self.env.get("XDG_STATE_HOME", self.root / ".local" / "state")) / "distui" / "runs"
 
     def start(
         self, *words: str, env: Mapping[str, str] | None = None, **options: Any
     ) -> subprocess.Popen[bytes]:
         """Start `distui WORDS…`; the caller ends it."""
         return subprocess.Popen(
-            [DISTUI, *words], env={**self.env, **(env or {})}, cwd=self.work,
-            **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
+            [DISTUI, *words], env={**self.env, **(env or {})},
+            **{"cwd": self.work, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE,
+               "stderr": subprocess.PIPE, **options},
         )  # fmt: skip
 
     def distui(
@@ -95,12 +98,20 @@ class World:
         """`distui WORDS…` to its end."""
         process = self.start(*words, env=env, **options)
         try:
-            out, err = process.communicate(timeout=timeout)
+            out, err = process.communicate(timeout=timeout * slowness())
         except BaseException:
             process.kill()
             process.communicate()
             raise
         return Done(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+
+    def python(self, code: str, *words: str) -> Done:
+        """`python -c CODE WORDS…` as this user, with distui importable."""
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], env=self.env, cwd=self.work, capture_output=True, text=True,
+            timeout=LIMIT_S * slowness(), check=False,
+        )  # fmt: skip
+        return Done(done.returncode, done.stdout, done.stderr)
 
     def script(self, name: str, text: str) -> str:
         """A file in the working directory; its name there."""
@@ -127,7 +138,7 @@ class World:
 
     def processes(self) -> dict[int, str]:
         """Every living process of this user, by its environment: pid → command line."""
-        return having(f"XDG_STATE_HOME={self.state}")
+        return having(f"HOME={self.root}")
 
     def close(self) -> None:
         """Stop every run, end by pid whatever is left, and fail if anything was."""
@@ -162,7 +173,8 @@ class Run:
 
     def wait(self, until: str = "done", timeout: float = LIMIT_S) -> int:
         """`distui wait`: its exit code. Fails on a time-out, and tells how the run stands."""
-        done = self.distui("wait", "--until", until, "--timeout", f"{timeout:g}", timeout=timeout + 20)
+        limit = f"{timeout * slowness():g}"
+        done = self.distui("wait", "--until", until, "--timeout", limit, timeout=timeout + 20)
         assert "after" not in done.err, (done.err, self.describe())
         return done.code
 
@@ -234,9 +246,9 @@ class Run:
 
 def until(wanted: Callable[[], object], seconds: float, every: float = 0.05) -> bool:
     """Ask again until it is true; False after `seconds`. For what other processes do and no event tells."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not wanted():
-        if time.monotonic() > deadline:
+        if time.monotonic() - began > seconds * slowness():
             return False
         time.sleep(every)
     return True
@@ -269,7 +281,7 @@ def gone(pid: int, seconds: float = LEAVE_S) -> bool:
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([descriptor], [], [], seconds)[0])
+        return bool(select.select([descriptor], [], [], seconds * slowness())[0])
     finally:
         os.close(descriptor)
 

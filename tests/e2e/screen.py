@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pyte
+from patience import slowness
 
 KEYS = {"enter": "\r", "escape": "\x1b", "tab": "\t", "down": "\x1b[B", "up": "\x1b[A", "ctrl+n": "\x0e"}
 
@@ -56,14 +57,16 @@ class Screen:
 
     def until(self, wanted: str | Callable[[str], object], seconds: float = 30.0) -> str:
         """Read until the screen shows `wanted` (a text, or what a function says); the screen then."""
-        deadline = time.monotonic() + seconds
+        began = time.monotonic()
         found = (lambda text: wanted in text) if isinstance(wanted, str) else wanted
         while not found(self.text):
             alive = self.read(0.1)
             if found(self.text):
                 break
             assert alive, f"hung up before {wanted!r}:\n{self.text}"
-            assert time.monotonic() < deadline, f"no {wanted!r} after {seconds} s:\n{self.text}"
+            assert time.monotonic() - began < seconds * slowness(), (
+                f"no {wanted!r} after {seconds} s:\n{self.text}"
+            )
         return self.text
 
     def press(self, *keys: str) -> None:
@@ -73,8 +76,8 @@ class Screen:
 
     def ended(self, seconds: float = 20.0) -> int:
         """Wait for the child's end, reading on; its exit status."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
+        began = time.monotonic()
+        while time.monotonic() - began < seconds * slowness():
             self.read(0.05)
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:

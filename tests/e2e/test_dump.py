@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Iterator
 
 import pytest
@@ -73,8 +74,9 @@ def test_what_the_ranks_do_is_told_as_one_view(hung: Run) -> None:
 
 
 def test_answers_become_files_and_replace_none(hung: Run) -> None:
-    hung.distui("dump", "flight", "--out", "kept").fine()
+    hung.distui("dump", "flight", "--out", "kept", umask=0).fine()
     folder = hung.world.work / "kept"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert sorted(path.name for path in folder.iterdir()) == ["flight-rank-0.json", "flight-rank-1.json"]
     assert (
         json.loads((folder / "flight-rank-0.json").read_text())["recorders"][0]["entries"][-1]["retired"]
@@ -85,4 +87,4 @@ def test_answers_become_files_and_replace_none(hung: Run) -> None:
     assert (folder / "flight-rank-0.json").read_bytes() == before
     hung.distui("dump", "flight", "--out", "hang.py/x").refused(2, "cannot be written")
     hung.distui("dump", "stacks", "--record").refused(2, "--record is for memory")
-    hung.distui("dump", "flight", "--rank", "7").refused(1, "no running rank 7")
+    hung.distui("dump", "flight", "--rank", "7").refused(2, "there is no rank 7")

@@ -129,11 +129,22 @@ def test_a_live_run_is_told_as_it_was(world: World, elsewhere: World) -> None:
     run = world.execute("import time\nprint('up', flush=True)\ntime.sleep(600)\n", name="sleeper")
     assert run.wait("running") == 0
     assert until(lambda: b"up" in run.file("node-0/attempt-001/rank-0.out"), 20)
+    run.eventually(lambda now: now["ranks"] and now["ranks"][0]["rss_bytes"], 30)
     assert "as it is now" in run.distui("export", "live.tar.gz").fine().out
     file = str(world.work / "live.tar.gz")
     told = elsewhere.distui("status", file, "--json").fine().json()
-    assert told["state"] == "lost"
-    assert "had not ended when it was exported" in told["text"]
+    assert told["state"] == "exported"
+    assert told["text"].startswith("it was running when it was exported, ")
+    (rank,) = told["ranks"]
+    assert (rank["state"], rank["pid"], rank["rss_bytes"] > 0) == ("running", run.pids()[0], True)
+    assert [one["outcome"] for one in told["attempts"]] == [None]
+    text = elsewhere.distui("status", file).fine().out
+    assert "live when exported" in text
+    assert "lost" not in text
+    events = [
+        json.loads(line) for line in elsewhere.distui("events", file, "--json").fine().out.splitlines()
+    ]
+    assert events == run.events()[: len(events)], "nothing is invented"
     assert elsewhere.distui("logs", file).fine().out.strip() == "[rank 0 out] up"
     assert run.status()["state"] == "running"
     run.stop("--grace", "2").fine()

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from distui.runners.connect import with_link
 from distui.runners.model import Pulse
 from distui.runners.state import RunState
-from distui.tui.connect import with_link
 
 from .runs import Run, World, until
 from .test_dump import HANG
@@ -73,6 +73,7 @@ def test_a_gloo_job_without_hooks_is_read_from_outside(
     run.stop().fine()
 
 
+@pytest.mark.long
 def test_a_rank_that_holds_pythons_lock_and_took_the_signal_is_read_from_outside(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

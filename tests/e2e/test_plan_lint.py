@@ -17,3 +17,13 @@ def test_a_plan_with_what_was_found_on_it(world: World) -> None:
 def test_nothing_found_nothing_said(world: World) -> None:
     words = ("plan", "ddp", "--nproc-per-node", "2", "--", str(EXAMPLES / "chargpt.py"))
     assert "\nlint\n" not in world.distui(*words).fine().out
+
+
+def test_a_secret_among_the_arguments_is_nowhere_in_a_plan(world: World) -> None:
+    script = world.script("t.py", "import torch\n")
+    secret = "S3cr3tV4lue99xyz"
+    given = ("--token", secret, f"--password={secret}", "--db", f"https://u:{secret}@h/x")
+    for words in (("--nproc-per-node", "2"), ("--nproc-per-node", "2", "--json")):
+        shown = world.distui("plan", "ddp", *words, "--", script, *given).fine().out
+        assert secret not in shown
+        assert shown.count("***") >= 6

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from distui.runners.model import Hello, Stop
-from distui.runners.wire.client import SocketLink
-from distui.runners.wire.frames import encode
+from distui.runners.wire.client import SocketLink, encode
 
 from .runs import EXAMPLES, Run, World, alive, kill, until
 

@@ -129,7 +129,8 @@ class Kept:
 def built(case: dict[str, Any]) -> torch.nn.Module:
     """The shipped model, changed as the case says."""
     chargpt.VOCABULARY = case["vocab"]
-    net = chargpt.CharGPT(case["layers"], case["width"], case["length"])
+    heads = max(1, case["width"] // 32)
+    net = chargpt.CharGPT(case["layers"], case["width"], case["length"], heads)
     if case["recompute"]:
         for block in net.blocks:
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)

@@ -54,7 +54,7 @@ def settings(preset: Any, strategy: str, **sizes: Any) -> Any:
 def test_a_world_that_is_no_multiple(preset: Any) -> None:
     found = settings(preset, "fsdp2", tp=2, pp=2)
     with pytest.raises(preset.ParallelizeError, match="pp 2 × tp 2 = 4 does not divide the world size 6"):
-        preset.arrangement.sizes(found, 6)
+        preset.settings.sizes(found, 6)
 
 
 def test_a_model_that_cannot_be_cut(preset: Any) -> None:
@@ -88,7 +88,7 @@ def test_layers_to_wrap_by_name(preset: Any) -> None:
 
 def test_experts_that_are_not_there(preset: Any) -> None:
     with pytest.raises(preset.ParallelizeError, match="Linear has none with expert_parallel = True"):
-        preset.experts.divide(preset.nn.Linear(2, 2), None)
+        preset.tensor.divide_experts(preset.nn.Linear(2, 2), None)
 
 
 def test_accumulation_cuts_the_batch_and_gives_the_mean(

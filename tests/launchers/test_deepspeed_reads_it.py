@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from distui.presets.errors import PlanError
+from distui.presets.finding import PlanError
 from distui.presets.launchers import deepspeed as written
-from distui.presets.spread import for_node
+from distui.presets.plan import for_node
 
 from .hf import needs_hf
 from .plans import DEEPSPEED, plan

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 from e2e.runs import having, until
+from patience import slowness
 
-from distui.presets.plan import Plan
-from distui.presets.spread import for_node
+from distui.presets.plan import Plan, for_node
 from distui.runners.local import free_port
 
 from .hf import HERE, needs_compiler, needs_hf
@@ -128,7 +128,7 @@ needs_pdsh = pytest.mark.skipif(shutil.which("pdsh") is None, reason="there is n
 @pytest.mark.torch
 def test_the_head_starts_both_and_both_end(nodes: Nodes) -> None:
     nodes.start(whole(nodes), 1, 0)
-    assert [part.wait(120) for part in nodes.parts] == [0, 0], nodes.said()
+    assert [part.wait(120 * slowness()) for part in nodes.parts] == [0, 0], nodes.said()
     assert sorted(path.name for path in nodes.root.glob("?.json")) == ["0.json", "1.json"]
     assert not having(f"DISTUI_DEEPSPEED_RUN={nodes.root.name}")
 

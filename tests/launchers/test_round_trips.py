@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from distui.presets.imports import documents
-from distui.presets.imports.values import text
+from distui.presets import imports
+from distui.presets.imports import text
 from distui.presets.load import Definition, Library, load
 from distui.presets.model import Loaded
 from distui.presets.plan import Request, make_plan
@@ -111,7 +111,7 @@ print("FOUND", json.dumps({name: repr(value) for name, value in sorted(vars(made
 def preset(name: str, data: str) -> Loaded:
     from distui.tui.verbs.lint import documents as yaml
 
-    found, _ = documents.imported(name, data.encode(), yaml)
+    found, _ = imports.import_preset(name, data.encode(), yaml)
     table = tomllib.loads(text("mine", name, found))
     whole = Definition(name="mine", origin="x", where="mine.toml", table=table)
     return load("mine", shelf=Library(definitions={"mine": (whole,)}))

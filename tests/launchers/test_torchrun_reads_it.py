@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from distui.presets.errors import PlanError
+from distui.presets.finding import PlanError
 from distui.presets.launchers import torchrun
-from distui.presets.spread import for_node
+from distui.presets.plan import for_node
 
 from .plans import plan
 
@@ -92,18 +92,21 @@ def test_every_rendezvous_is_read_as_meant() -> None:
     static, standalone, c10d = (
         plan("ddp", f"launcher.rendezvous={kind}").argv for kind in ("static", "standalone", "c10d")
     )
+    several = for_node(plan("ddp", nnodes=2), 1, ["10.0.0.1", "10.0.0.2"], "/r", "/w", "p")
     seats = [
         for_node(plan("ddp", "launcher.rendezvous=static", nnodes=2), node, ["10.0.0.1", "10.0.0.2"], "/r", "/w", "p")
         for node in (0, 1)
     ]  # fmt: skip
-    found = read(static, standalone, c10d, *(seat.argv for seat in seats))
+    assert c10d == standalone, "a single node has nobody to meet, and no port"
+    found = read(static, standalone, several.argv, *(seat.argv for seat in seats))
     assert (found[0]["rdzv_backend"], found[0]["node_rank"], found[0]["master_port"]) == (
         "static",
         0,
         29511,
     )
     assert found[1]["standalone"] is True
-    assert (found[2]["rdzv_backend"], found[2]["rdzv_endpoint"]) == ("c10d", "127.0.0.1:29511")
+    assert (found[2]["rdzv_backend"], found[2]["rdzv_endpoint"]) == ("c10d", "10.0.0.1:29511")
+    assert str(found[2]["rdzv_conf"]).startswith("is_host=0,")
     for node, args in enumerate(found[3:]):
         assert (args["node_rank"], args["master_addr"], args["master_port"]) == (node, "10.0.0.1", 29511)
         assert (args["nnodes"], args["local_addr"]) == ("2", f"10.0.0.{node + 1}")

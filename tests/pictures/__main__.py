@@ -89,6 +89,9 @@ def take(stage: Shown, run: str, shot: Shot) -> None:
         TARGET.mkdir(exist_ok=True)
         (TARGET / f"{shot.name}.svg").write_text(draw(terminal.cells, shot.title), encoding="utf-8")
         print(f"{shot.name}.svg")
+        if shot.size == (80, 24):  # what a package index shows in place of a picture
+            lines = "\n".join(line.rstrip() for line in terminal.text.splitlines())
+            (TARGET / f"{shot.name}.txt").write_text(lines.rstrip() + "\n", encoding="utf-8")
         if "-v" in sys.argv:
             print(terminal.text)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distui.presets.cluster import Seat, expand, given, seat
-from distui.presets.errors import PlanError
+from distui.presets.finding import PlanError
 
 SKY = {
     "SKYPILOT_NODE_RANK": "1",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from distui.presets import schema
-from distui.presets.describe import help_of
+from distui.presets import model
+from distui.presets.model import help_of
 
 
-@pytest.mark.parametrize("path", [*schema.fields(), *schema.tables()])
+@pytest.mark.parametrize("path", [*model.fields(), *model.tables()])
 def test_every_field_and_table_has_a_text(path: str) -> None:
     text = help_of(path)
     assert len(text) > 5
@@ -18,8 +18,8 @@ def test_every_field_and_table_has_a_text(path: str) -> None:
 
 def test_no_two_fields_of_a_table_share_a_text() -> None:
     """A field without a docstring of its own would get that of its table."""
-    texts = [help_of(path) for path in schema.fields() if "." in path]
-    assert not {help_of(table) for table in schema.tables()} & set(texts)
+    texts = [help_of(path) for path in model.fields() if "." in path]
+    assert not {help_of(table) for table in model.tables()} & set(texts)
     assert len(set(texts)) == len(texts)
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from distui.presets.errors import PlanError
+from distui.presets.cluster import GB, parse_gpus
+from distui.presets.finding import PlanError
 from distui.presets.guide import QUESTIONS, recommend
-from distui.presets.hardware import GB, parse_gpus
 from distui.presets.load import BUILTIN, load
 from distui.presets.memory import FORMATS, estimate_for, parse_parameters, shape
 

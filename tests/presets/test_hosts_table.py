@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from distui.presets.errors import PlanError, PresetError
+from distui.presets.finding import PlanError, PresetError
 from distui.presets.load import load
 from distui.presets.model import Loaded
-from distui.presets.plan import Place, Plan, Request, command_plan, make_plan
-from distui.presets.render import plan_from_json, plan_to_json, render
-from distui.presets.show import show_text
-from distui.presets.spread import for_host
+from distui.presets.plan import Place, Plan, Request, command_plan, for_host, make_plan
+from distui.presets.render import plan_from_json, plan_to_json, render, show_text
 
 PLACE = Place(
     run="20261120-120000-train-00c0ffee", run_dir="/r", port=20481, ras_port=28111, gpus=0, cores=2,
@@ -69,7 +67,7 @@ def test_the_request_wins_and_adds_hosts(tmp_path: Path) -> None:
 
 def test_it_is_in_the_plan_as_text_and_as_json(tmp_path: Path) -> None:
     made = plan(tmp_path)
-    assert "on hosts gpu0?\n  NCCL_SOCKET_IFNAME==eth1\n  TUNED=1\n" in render(made)
+    assert "on hosts gpu0?\n  NCCL_SOCKET_IFNAME==eth1  # preset, " in render(made)
     assert plan_from_json(json.loads(json.dumps(plan_to_json(made, masked=True)))) == made
     assert '"gpu0?" = {NCCL_SOCKET_IFNAME = "=eth1", TUNED = "1"}' in show_text(loaded(tmp_path))
 

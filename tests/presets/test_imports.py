@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from distui.presets.errors import PresetError
-from distui.presets.finding import Finding
-from distui.presets.imports import documents
-from distui.presets.imports.values import Imported, text
+from distui.presets import imports
+from distui.presets.finding import Finding, PresetError
+from distui.presets.imports import Imported, text
 from distui.presets.load import Definition, Library, load
 from distui.presets.model import Preset
 
@@ -84,7 +83,7 @@ run: |
 
 def read(name: str, data: str | bytes) -> tuple[Imported, list[Finding]]:
     raw = data.encode() if isinstance(data, str) else data
-    return documents.imported(name, raw, yaml_documents)
+    return imports.import_preset(name, raw, yaml_documents)
 
 
 def loaded(found: Imported) -> Preset:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from distui.presets.errors import PlanError
-from distui.presets.hardware import GB, parse_gpus
+from distui.presets.cluster import GB, parse_gpus
+from distui.presets.finding import PlanError
 from distui.presets.memory import (
     FORMATS,
     STRATEGIES,
@@ -119,6 +119,15 @@ def test_how_many_gpus_would_do() -> None:
 )
 def test_a_number_of_parameters(text: str, number: int) -> None:
     assert parse_parameters(text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"), [("7", "7B or 7M"), ("1.5", "1.5B or 1.5M"), ("70_000", "70000B")]
+)
+def test_a_bare_number_is_asked_for_its_unit(text: str, asked: str) -> None:
+    with pytest.raises(PlanError, match=f"{text} what. Write the unit: {asked}"):
+        parse_parameters(text)
+    assert parse_parameters("124_000_000") == 124_000_000
 
 
 @pytest.mark.parametrize("text", ["", "B", "seven", "-1B", "0", "nan", "inf", "7BB", "7 GB"])

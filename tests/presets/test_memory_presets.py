@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distui.presets.errors import PlanError
-from distui.presets.hardware import GB
+from distui.presets.cluster import GB
+from distui.presets.finding import PlanError
 from distui.presets.load import BUILTIN, load
 from distui.presets.memory import (
     FORMATS,

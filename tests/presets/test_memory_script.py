@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from distui.presets.errors import PlanError
-from distui.presets.memory_script import (
+from distui.presets.finding import PlanError
+from distui.presets.memory_advice import (
     Counted,
     acts_on_import,
     counted_from,

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from distui.presets import mesh
-from distui.presets.errors import PlanError
+from distui.presets.finding import PlanError
 from distui.presets.load import BUILTIN, load
 from distui.presets.model import MESH_OPTIONS, Batch, Mesh, Preset, Strategy, StrategyKind
 

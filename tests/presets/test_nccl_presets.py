@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from distui.presets.errors import PlanError
+from distui.presets.finding import PlanError
 from distui.presets.load import load
-from distui.presets.nccl import check
-from distui.presets.nccl_presets import combined, known
+from distui.presets.nccl import check, combined, nccl_presets
 from distui.presets.plan import Place, Request, command_plan, make_plan
 from distui.tui.cli import main
 
@@ -18,9 +17,9 @@ PLACE = Place(run="r", run_dir="/r", port=1, ras_port=2, gpus=0, cores=4, cwd="/
 TRAIN = Request(script="train.py", nproc_per_node=2)
 
 
-@pytest.mark.parametrize("name", known())
+@pytest.mark.parametrize("name", nccl_presets())
 def test_nccl_takes_every_value(name: str) -> None:
-    preset = known()[name]
+    preset = nccl_presets()[name]
     assert [problem for pair in preset.env.items() if (problem := check(*pair))] == []
     assert preset.when.endswith(".")
 
@@ -75,7 +74,7 @@ def test_a_command_gets_them_too() -> None:
 
 
 def test_what_can_be_told_to_a_running_process() -> None:
-    live = {name for name, preset in known().items() if preset.live}
+    live = {name for name, preset in nccl_presets().items() if preset.live}
     assert {"debug-warn", "debug-init", "coll-tap"} <= live
     assert not live & {"sockets-only", "low-memory", "hang-forensics"}
 
@@ -86,7 +85,7 @@ def test_the_command_line_lists_and_takes_them(capsys: pytest.CaptureFixture[str
     assert "sockets-only\n    Whether InfiniBand" in text
     assert "    NCCL_NET=Socket NCCL_IB_DISABLE=1\n" in text
     assert main(["presets", "nccl", "--json"]) == 0
-    assert {row["name"] for row in json.loads(capsys.readouterr().out)} == set(known())
+    assert {row["name"] for row in json.loads(capsys.readouterr().out)} == set(nccl_presets())
     words = [
         "plan",
         "ddp",

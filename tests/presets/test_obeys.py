@@ -149,6 +149,70 @@ def test_what_does_not_obey_is_told_why(source: str, wanted: obeys.Asked, why: s
     assert "\n" not in look.why
 
 
+CANONICAL = """import argparse
+from accelerate import Accelerator
+p = argparse.ArgumentParser()
+p.add_argument("--cpu", action="store_true")
+p.add_argument("--mixed_precision", type=str, default=None, choices=["no", "fp16", "bf16"])
+args = p.parse_args()
+acc = Accelerator(cpu=args.cpu, mixed_precision=args.mixed_precision)
+"""
+BARE = "from accelerate import Accelerator\n"
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2", "deepspeed"])
+def test_the_form_of_accelerates_own_examples_obeys_unless_its_options_are_given(kind: str) -> None:
+    look = obeys.look("t.py", CANONICAL, asked(kind))
+    assert look.how is not None
+    assert "it obeys strategy and precision through the environment, unless --cpu is given" in look.how
+    assert look.how.endswith("; the precision is its own if --mixed_precision is given.")
+    look = obeys.look("t.py", CANONICAL, asked(kind, args="--cpu"))
+    assert (look.how, "with its own cpu (line 7)" in look.why) == (None, True)
+    for args in ("--mixed_precision fp16", "--mixed_precision=no", "--mixed bf16"):
+        how = obeys.look("t.py", CANONICAL, asked(kind, args=args)).how
+        assert how is not None
+        assert how.endswith("the precision is its own (mixed_precision in line 7).")
+
+
+def test_on_cpu_an_accelerator_that_is_told_so_trains_as_it_would() -> None:
+    look = obeys.look("t.py", CANONICAL, asked("ddp", "gloo", args="--cpu"))
+    assert look.how is not None
+    assert "cpu" not in look.how.replace("t.py", "")
+
+
+@pytest.mark.parametrize(
+    ("source", "args", "how"),
+    [
+        (f"{BARE}def f(config):\n  Accelerator(cpu=config['cpu'])", "", "unless config['cpu'] is set."),
+        (f"{BARE}Accelerator(cpu=not torch.cuda.is_available())", "", "comes to something."),
+        (f"{BARE}Accelerator(**options)", "", "unless options holds fsdp_plugin or "),
+        (f"{BARE}p = None\nif x:\n  p = Plugin()\nAccelerator(fsdp_plugin=p)", "", "unless p is set."),
+        (f"{BARE}cpu = False\nAccelerator(cpu=cpu)", "", "environment."),
+        (f"{BARE}cpu = True\nAccelerator(cpu=cpu)", "", None),
+        (f"{BARE}p = Plugin()\nAccelerator(deepspeed_plugin=p)", "", None),
+        (f"{BARE}Accelerator(deepspeed_plugin=Plugin() if x else Plugin())", "", None),
+        (f"{BARE}Accelerator(deepspeed_plugin=Plugin() if x else None)", "", "comes to something."),
+        (f"{BARE}a = add_argument('--gpu', dest='cpu', action='store_false')\nAccelerator(cpu=a.cpu)", "", None),
+        (f"{BARE}a = add_argument('--gpu', dest='cpu', action='store_false')\nAccelerator(cpu=a.cpu)", "--gpu",
+         "unless --gpu is given."),
+        (f"{BARE}cpu = cpu\nAccelerator(cpu=cpu)", "", "unless cpu is set."),
+        ("from transformers import *\na = TrainingArguments(fsdp='', deepspeed=x.deepspeed)\nTrainer(a)", "",
+         "unless x.deepspeed is set."),
+        ("from transformers import *\nHfArgumentParser(TrainingArguments)\nTrainer(a)", "--bf16 False",
+         "obeys strategy and precision through the environment."),
+        ("from transformers import *\nHfArgumentParser(TrainingArguments)\nTrainer(a)", "--bf16",
+         "the precision is its own (--bf16 among its arguments)."),
+    ],
+)  # fmt: skip
+def test_a_claim_is_what_is_given_and_a_condition_what_may_be(
+    source: str, args: str, how: str | None
+) -> None:
+    found = obeys.look("t.py", source, asked("ddp", args=args)).how
+    assert (found is None) == (how is None), found
+    if found is not None and how is not None:
+        assert how in found
+
+
 def test_a_precision_of_the_scripts_own_is_said() -> None:
     source = "from accelerate import Accelerator\nAccelerator(mixed_precision='fp16')"
     how = obeys.look("t.py", source).how
@@ -257,3 +321,22 @@ def test_a_pipeline_and_accumulation_need_forward_backward() -> None:
             found = obeys.look("train.py", source, asked).how
             assert found is not None
             assert "but not" not in found
+
+
+def test_files_beside_the_script_are_looked_at_where_it_does_nothing_itself() -> None:
+    beside = {
+        "other.py": "print()",
+        "trainer.py": "from torch.nn.parallel import DistributedDataParallel as D\nD(m)",
+    }
+    look = obeys.look("main.py", "import trainer, other", obeys.Asked(kind="fsdp2", beside=beside))
+    assert look.how is None
+    assert look.why.startswith(
+        "main.py, through trainer.py, wraps its model in DistributedDataParallel in line 2"
+    )
+    moe = (EXAMPLES / "chargpt_moe.py").read_bytes()
+    example = {"chargpt.py": (EXAMPLES / "chargpt.py").read_bytes()}
+    how = obeys.look("chargpt_moe.py", moe, obeys.Asked(beside=example)).how
+    assert how is not None
+    assert "through chargpt.py, calls parallelize() in line" in how
+    own = f"from {WHOLE} import parallelize\nparallelize(m)"
+    assert "through" not in obeys.look("main.py", own, obeys.Asked(beside=beside)).why

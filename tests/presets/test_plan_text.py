@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distui.presets.errors import PlanError
+from distui.presets.finding import PlanError
 from distui.presets.launchers import torchrun
 from distui.presets.model import Loaded, Preset, RestartPolicy
-from distui.presets.plan import Place, Plan, Request, command_plan, make_plan
+from distui.presets.plan import Place, Plan, Request, command_plan, make_plan, ports
 from distui.presets.render import command_line, plan_from_json, plan_to_json, render
 from distui.presets.secrets import is_secret, mask, mask_env
 
@@ -36,6 +36,27 @@ PLACE = Place(
 DDP = Loaded(preset=Preset(name="ddp"))
 
 
+SECRET_NAMES = """
+HF_TOKEN WANDB_API_KEY aws_secret_access_key DB_PASSWORD MYPASSWD DATABASE_URL PGPASSWORD PGPASS
+MYSQL_PWD GH_PAT NEPTUNE_AUTH HTTP_AUTHORIZATION SENTRY_DSN SLACK_WEBHOOK SLACK_WEBHOOK_URL
+PASSPHRASE DB_PASSWD JWT CREDENTIAL CREDENTIALS PRIVATE_KEY SECRET ACCESS_KEY DB_PASS GIT_AUTH A_KEY
+KEY API_KEY_2 AWS_ACCESS_KEY_ID HUGGING_FACE_HUB_TOKEN HF_TOKEN_READ TOKEN hfToken apiKey APIKEY
+HFTOKEN SSHPASS REDIS_URL AZURE_STORAGE_CONNECTION_STRING SECRET_KEY_BASE CLIENT_SECRET
+DISTUI_RELAY_KEY AWS_SESSION_TOKEN COOKIE KAGGLE_KEY GOOGLE_APPLICATION_CREDENTIALS X-Api-Key
+hf-token api_key password PASSWORD MY_PASSWORD COMET_API_KEY GITHUB_TOKEN_PROD
+"""
+INNOCENT_NAMES = """
+KEYBOARD MONKEY_PATCH TOKENIZER_PATH TOKENIZERS_PARALLELISM PATH AUTHOR COMPATIBLE KEY_FRAMES
+tokenizer max-tokens num-key-value-heads MAX_TOKENS NCCL_IB_PKEY PWD OLDPWD SSH_AUTH_SOCK
+pad-token-id EOS_TOKEN calculate-per-token-loss moe-token-drop-policy TOKEN_FILE keys COMPASS BYPASS
+SECRETARY XAUTHORITY GIT_ASKPASS TURKEY HOTKEY patience patch pattern PATTERN monitor-key tokens
+num_tokens token_budget passes n_passes NUM_PASSES sort_key label-key author authors COMET_URL
+WANDB_BASE_URL WANDB_PROJECT HF_HOME HF_HUB_OFFLINE HF_ENDPOINT LD_LIBRARY_PATH PYTHONPATH
+MASTER_ADDR MASTER_PORT OMP_NUM_THREADS TORCH_NCCL_TRACE_BUFFER_SIZE DBUS_SESSION_BUS_ADDRESS
+key-dim KEYMAP user_tokens
+"""
+
+
 def planned(**request: Any) -> Plan:
     return make_plan(DDP, Request(script="train.py", **request), PLACE)
 
@@ -48,8 +69,8 @@ def test_the_text_holds_the_whole_plan() -> None:
     text = render(made)
     lines = text.splitlines()
     assert f"  {command_line(made)}" in lines
-    assert "  A='b c'" in lines
-    assert "  HF_TOKEN='***'" in lines
+    assert "  A='b c'  # command line" in lines
+    assert "  HF_TOKEN='***'  # command line" in lines
     assert "hunter2" not in text
     assert "ranks        2 = nnodes 1 × nproc_per_node 2" in lines
     assert lines[lines.index("file x.json") + 1] == '  {"a": 1}'
@@ -59,6 +80,19 @@ def test_the_text_holds_the_whole_plan() -> None:
         assert f"  - {note}" in lines
     env = [line.split("=")[0] for line in lines if line.startswith("  ") and "=" in line.split(" ")[2]]
     assert env == sorted(env)
+
+
+def test_the_plan_says_what_listens() -> None:
+    """docs/security.md has the same table; tests/e2e/test_ports.py sees that it is so."""
+    hooked, bare = ports(planned()), ports(planned(hook=False))
+    assert "loopback" in hooked
+    assert "listens on every interface" in bare
+    assert "loopback" not in bare
+    assert f"ports        {bare}" in render(planned(hook=False)).splitlines()
+    many = ports(replace(planned(), nnodes=2, argv=("--rdzv-endpoint", "n1:29400")))
+    assert "n1:29400 on the first node" in many
+    assert "unauthenticated, on every node" in many
+    assert "is its own" in ports(command_plan(("sleep", "1"), Request(), PLACE))
 
 
 def test_the_line_is_one_that_a_shell_runs() -> None:
@@ -132,6 +166,8 @@ def test_json_of_something_else_is_a_sentence(document: dict[str, Any]) -> None:
         ("PATH", False),
         ("TOKENIZERS_PARALLELISM", False),
         ("NCCL_IB_PKEY", False),
+        *((name, True) for name in SECRET_NAMES.split()),
+        *((name, False) for name in INNOCENT_NAMES.split()),
     ],
 )
 def test_secrets_are_known_by_name(name: str, secret: bool) -> None:
@@ -155,7 +191,7 @@ def launch(**changes: Any) -> torchrun.Launch:
 
 
 def test_an_ipv6_address_stands_in_brackets() -> None:
-    argv = torchrun.argv(launch(host="fe80::1", local_addr="fe80::2", is_head=False))
+    argv = torchrun.placed(torchrun.argv(launch(nnodes=2)), "fe80::1", "fe80::2", 1)
     assert argv[argv.index("--rdzv-endpoint") + 1] == "[fe80::1]:29511"
     assert argv[argv.index("--local-addr") + 1] == "fe80::2"
     assert "is_host=0" in argv[argv.index("--rdzv-conf") + 1]
@@ -191,12 +227,11 @@ def test_torch_understands_the_arguments() -> None:
         check=False,
     )
     assert asked.returncode == 0, asked.stderr
-    conf = {"is_host": "1", "join_timeout": "600", "last_call_timeout": "5", "read_timeout": "60"}
     tails = [["train.py", "--lr", "1"], ["pkg.train", "--", "-m"], ["./prog", "--standalone", "x"]]
+    assert all("--standalone" in form for form in forms), "a single node has nobody to meet, and no port"
     for found, tail in zip(json.loads(asked.stdout), tails, strict=True):
-        assert found[:5] == [1, 2, "r-1", "c10d", "127.0.0.1:29511"]
-        assert conf.items() <= found[5].items()
-        assert found[6:9] == ["127.0.0.1", torchrun.MAX_RESTARTS, 0.1]
+        assert found[:3] == [1, 2, "r-1"]
+        assert found[6:9] == ["127.0.0.1", 100, 0.1]
         assert found[9] == tail
 
 
@@ -228,5 +263,5 @@ def test_a_plan_starts_its_ranks(tmp_path: Path) -> None:
     for rank in ("0", "1"):
         env = json.loads((tmp_path / rank).read_text())
         assert made.env.items() <= env.items()
-        assert (env["WORLD_SIZE"], env["TORCHELASTIC_MAX_RESTARTS"]) == ("2", str(torchrun.MAX_RESTARTS))
+        assert (env["WORLD_SIZE"], env["TORCHELASTIC_MAX_RESTARTS"]) == ("2", "100")
     assert "OMP_NUM_THREADS" not in ran.stderr

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distui.presets import schema, show
+from distui.presets import model, render
 from distui.presets.load import BUILTIN, library, load
 from distui.presets.model import Loaded, Preset
 from distui.presets.secrets import is_secret
@@ -33,7 +33,7 @@ def reloaded(text: str, name: str = "again") -> Preset:
 
 @pytest.mark.parametrize("name", ["single", "ddp", "fsdp2", "zero1"])
 def test_every_value_has_an_origin(name: str) -> None:
-    lines = show.show_text(shipped(name, "restart.limit=1")).splitlines()
+    lines = render.show_text(shipped(name, "restart.limit=1")).splitlines()
     values = [line for line in lines if " = " in line and not line.startswith("#")]
     assert "limit = 1  # --set restart.limit" in values
     assert "grace_s = 30.0  # default" in values
@@ -42,7 +42,9 @@ def test_every_value_has_an_origin(name: str) -> None:
 
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
-VARIABLE = TEXT.filter(lambda name: bool(name) and not is_secret(name))
+VARIABLE = st.from_regex(r"[A-Za-z_]?[A-Za-z0-9][A-Za-z0-9_]{0,11}", fullmatch=True).filter(
+    lambda name: not is_secret(name)
+)
 OVERRIDES = st.fixed_dictionaries(
     {},
     optional={
@@ -62,18 +64,18 @@ OVERRIDES = st.fixed_dictionaries(
 @settings(max_examples=60, deadline=None)
 @given(values=OVERRIDES, env=st.dictionaries(VARIABLE, TEXT, max_size=3), origin=TEXT)
 def test_what_is_shown_loads_to_the_same_preset(
-    values: dict[str, schema.Value], env: dict[str, str], origin: str
+    values: dict[str, model.Value], env: dict[str, str], origin: str
 ) -> None:
     values = {**values, **{f"env.{name}": value for name, value in env.items()}}
-    preset = schema.build("again", values)
-    text = show.show_text(Loaded(preset=preset, origins=dict.fromkeys(values, origin)))
+    preset = model.build("again", values)
+    text = render.show_text(Loaded(preset=preset, origins=dict.fromkeys(values, origin)))
     assert reloaded(text) == preset
 
 
 def test_secrets_are_masked_in_both_forms() -> None:
     loaded = shipped("ddp", "env.HF_TOKEN=hunter2", "env.WANDB_API_KEY=hunter2", "env.PLAIN=seen")
-    assert "hunter2" not in show.show_text(loaded)
-    document = show.show_dict(loaded)
+    assert "hunter2" not in render.show_text(loaded)
+    document = render.show_dict(loaded)
     assert "hunter2" not in str(document)
     assert document["values"]["env.HF_TOKEN"] == "***"
     assert document["values"]["env.PLAIN"] == "seen"
@@ -83,7 +85,7 @@ def test_secrets_are_masked_in_both_forms() -> None:
 
 def test_new_text_is_the_base_until_edited() -> None:
     base = shipped("zero1")
-    text = show.new_text("mine", base)
+    text = render.new_text("mine", base)
     fresh = reloaded(text, "mine")
     assert fresh.title == "mine"
     assert (fresh.strategy, fresh.restart, fresh.topology) == (
@@ -105,8 +107,8 @@ def test_the_list_shows_what_loads_and_says_what_does_not(tmp_path: Path) -> Non
     (folder / "mine.toml").write_text('base = "ddp"\ntitle = "My own"\nsummary = "For me."')
     (folder / "torn.toml").write_text("title = ")
     (folder / "odd.toml").write_text("hook = 3")
-    loaded, problems = show.entries(library(tmp_path, {"HOME": str(tmp_path)}))
-    assert [entry["name"] for entry in show.list_dict(loaded)] == [*BUILTIN, "mine"]
+    loaded, problems = render.entries(library(tmp_path, {"HOME": str(tmp_path)}))
+    assert [entry["name"] for entry in render.list_dict(loaded)] == [*BUILTIN, "mine"]
     column = max(map(len, BUILTIN)) + 2
-    assert f"{'mine':<{column}}My own\n{'':<{column}}For me.\n" in show.list_text(loaded)
+    assert f"{'mine':<{column}}My own\n{'':<{column}}For me.\n" in render.list_text(loaded)
     assert sorted(problem.split(".toml")[0].rsplit("/", 1)[1] for problem in problems) == ["odd", "torn"]

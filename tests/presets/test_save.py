@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from distui.presets import schema
-from distui.presets.errors import PresetError
+from distui.presets import model
+from distui.presets.finding import PresetError
 from distui.presets.load import Library, library, load
 from distui.presets.save import check_saved, saved_text
 
@@ -33,8 +33,8 @@ def test_it_loads_again_as_what_was_saved(tmp_path: Path) -> None:
     text = saved_text("mine", "fsdp2", overrides, before)
     check_saved("mine", "fsdp2", text, before)
     after = load("mine", shelf=written(tmp_path, "mine", text)).preset
-    wanted = schema.flat(load("fsdp2", overrides, shelf=before).preset)
-    assert {**schema.flat(after), "title": wanted["title"]} == wanted
+    wanted = model.flat(load("fsdp2", overrides, shelf=before).preset)
+    assert {**model.flat(after), "title": wanted["title"]} == wanted
     assert after.title.endswith("as mine")
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from distui.presets.errors import PlanError
-from distui.presets.launchers import skypilot, skytable
+from distui.presets.finding import PlanError
+from distui.presets.launchers import skypilot
 from distui.presets.launchers.skypilot import Cargo, Resources
 
 CARGO = Cargo(run="r", bundle="distui-1", source="/here")
@@ -21,8 +21,8 @@ TABLE: dict[str, Any] = {
 
 
 def made(wish: Resources, table: dict[str, Any]) -> dict[str, Any]:
-    wish = skypilot.check(skytable.filled(wish, table))
-    return skytable.completed(skypilot.task("t", 2, wish, CARGO, {"A": "b"}), table)
+    wish = skypilot.check(skypilot.filled(wish, table))
+    return skypilot.completed(skypilot.task("t", 2, wish, CARGO, {"A": "b"}), table)
 
 
 def test_every_key_of_the_table_reaches_the_task() -> None:
@@ -46,9 +46,9 @@ def test_the_launch_wins() -> None:
 
 
 def test_what_the_plan_counts_ranks_by_is_filled() -> None:
-    assert skytable.filled(Resources(), TABLE).gpus == "H100:8"
-    assert skytable.filled(Resources(), {"resources": {"accelerators": "L4:2"}}).gpus == "L4:2"
-    assert skytable.filled(Resources(gpus="T4:1"), TABLE).gpus == "T4:1"
+    assert skypilot.filled(Resources(), TABLE).gpus == "H100:8"
+    assert skypilot.filled(Resources(), {"resources": {"accelerators": "L4:2"}}).gpus == "L4:2"
+    assert skypilot.filled(Resources(gpus="T4:1"), TABLE).gpus == "T4:1"
 
 
 @pytest.mark.parametrize(

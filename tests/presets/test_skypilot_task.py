@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from distui.presets.errors import PlanError
-from distui.presets.launchers import skypilot, skytable
+from distui.presets.finding import PlanError
+from distui.presets.launchers import skypilot
 from distui.presets.launchers.skypilot import Cargo, Resources
 from distui.presets.yamltext import dump
 
@@ -318,7 +318,7 @@ def test_and_the_task_of_an_imported_preset(tmp_path: Path) -> None:
         "file_mounts": {"/data": "s3://bucket"},
         "setup": "pip install torch",
     }  # fmt: skip
-    wish = skypilot.check(skytable.filled(Resources(), imported))
-    made = skytable.completed(skypilot.task("t-0123abcd", 2, wish, CARGO, {}), imported)
+    wish = skypilot.check(skypilot.filled(Resources(), imported))
+    made = skypilot.completed(skypilot.task("t-0123abcd", 2, wish, CARGO, {}), imported)
     assert made["resources"]["use_spot"] is True
     fits_schema(made, tmp_path)

@@ -9,11 +9,13 @@ from typing import Any
 import psutil
 import pytest
 
-from distui.presets.memory_script import Counted
-from distui.runners.counting import count
+from distui.presets.memory_advice import Counted
 from distui.runners.errors import RunError
+from distui.runners.preview import count
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+LIMIT_S = 300.0
+"""Only what hangs takes so long, however busy the machine is."""
 EXAMPLE = Path(__file__).resolve().parents[2] / "presets/examples/chargpt.py"
 NET = """
 import torch
@@ -40,7 +42,7 @@ def counted(folder: Path, source: str, name: str | None = None, **args: Any) -> 
     """What is counted in a file with this text."""
     path = folder / "train.py"
     path.write_text(source)
-    return count(sys.executable, str(path), name, args)
+    return count(sys.executable, str(path), name, args, LIMIT_S)
 
 
 def refused(folder: Path, source: str, name: str | None = None, **args: Any) -> str:
@@ -53,7 +55,9 @@ def refused(folder: Path, source: str, name: str | None = None, **args: Any) -> 
 
 
 def test_the_model_that_ships() -> None:
-    found = count(sys.executable, str(EXAMPLE), "CharGPT", {"layers": 3, "width": 96, "length": 64})
+    found = count(
+        sys.executable, str(EXAMPLE), "CharGPT", {"layers": 3, "width": 96, "length": 64}, LIMIT_S
+    )
     block = 12 * 96 * 96 + 13 * 96
     assert (found.layers, found.hidden, found.vocab) == (3, 96, 128)
     assert (found.embedding, found.blocks, found.largest_layer) == ((128 + 64) * 96, 3 * block, block)
@@ -141,6 +145,7 @@ def test_no_model_at_all(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_file_that_never_ends_is_ended_with_what_it_started(tmp_path: Path) -> None:
     path, pids = tmp_path / "train.py", tmp_path / "pids"
     path.write_text(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from distui.presets.nccl import FLOOD_BYTES, NcclError, cost, disk_reserve, flood_rate
-from distui.runners.agent.flood import FLOOD_ID, Flow, limit, written
+from distui.runners.agent.nccl_logs import FLOOD_ID, Flow, limit, written
 from distui.runners.model import Finding, FindingRaised
 from distui.runners.state import RunState
 
@@ -145,6 +145,7 @@ async def lowered(run: Driven) -> str:
 @pytest.mark.torch
 @pytest.mark.timeout(120)
 @pytest.mark.usefixtures("low")
+@pytest.mark.long
 async def test_a_level_that_somebody_set_is_taken_back_on_the_running_ranks() -> None:
     library = str(build_nccl(tempfile.mkdtemp(prefix="fake-nccl-"), False))
     async with driven(launch(RIGS / "calls_nccl.py", library)) as run:

@@ -31,7 +31,7 @@ from distui.runners.model import (
     Stamped,
 )
 from distui.runners.state import RunState
-from distui.runners.status import status
+from distui.runners.status import status_json
 
 PLAN = PlanSummary(
     preset="ddp", strategy="ddp", launcher="torchrun", command="train.py", nnodes=2, nproc_per_node=1
@@ -135,7 +135,7 @@ def test_links_and_stages_are_told_with_their_node() -> None:
     texts = [text for _, text in state.notices]
     assert "c2: the link is lost: c2 does not answer" in texts
     assert "c2: the link is back" in texts
-    stages = {(one["stage"], one["node"]): one["state"] for one in status(state)["stages"]}
+    stages = {(one["stage"], one["node"]): one["state"] for one in status_json(state)["stages"]}
     assert stages == {("provision", None): "done", ("setup", 1): "failed"}
 
 
@@ -161,7 +161,7 @@ def test_failures_counted_on_one_node_are_not_forgotten_by_another() -> None:
 def test_the_cluster_and_the_place_in_each_nodes_journal_are_known() -> None:
     state = fold(*part(0), *part(1), (HUB, ClusterChanged(Cluster(name="t1", price_per_hour=10.0))))
     assert state.cluster is not None
-    assert status(state)["cluster"]["price_per_hour"] == 10.0
+    assert status_json(state)["cluster"]["price_per_hour"] == 10.0
     assert (state.nodes[0].source, state.nodes[1].source) == (30, 50)
 
 
@@ -172,10 +172,10 @@ def test_what_a_hub_says_of_a_node_is_not_heard_from_it() -> None:
     state.apply(Stamped(2.0, CaughtUp(1)))
     assert state.nodes == {}, "nothing is known of a node before there is one"
     state.apply(Stamped(3.0, LinkChanged(LinkState.UP, "c2"), 2, 1))
-    assert status(state, 9.0)["nodes"][0]["age_s"] is None
+    assert status_json(state, 9.0)["nodes"][0]["age_s"] is None
     state.apply(Stamped(4.0, RunCreated("r.n1", "n", "c2", PLAN), 3, 1, 1))
     state.apply(Stamped(8.0, LinkChanged(LinkState.LOST, "c2", "c2 does not answer"), 4, 1))
-    assert status(state, 9.0)["nodes"][0]["age_s"] == 5.0
+    assert status_json(state, 9.0)["nodes"][0]["age_s"] == 5.0
 
 
 @pytest.mark.parametrize("phase", [RunPhase.LOST, RunPhase.STOPPED, RunPhase.SUCCEEDED])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distui.runners.model import AgentHello, Command, Hello, ReadLog, Restart, RunnerLost, Stamped
-from distui.runners.wire.frames import (
+from distui.runners.wire.client import (
     MAGIC,
     FrameError,
     decode_command,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.agent.growing import DEAF_S, SHORTEST_S, Growing
+from distui.runners.agent.sampling import DEAF_S, SHORTEST_S, Growing
 from distui.runners.logs.files import file_id
 
 pytestmark = pytest.mark.timeout(20)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
 import pytest
 
-from distui.runners import identity
+from distui.presets.plan import Request, command_plan
+from distui.runners import file_io, local, registry
 
 
 def test_several_may_replace_a_file_at_once(tmp_path: Path) -> None:
@@ -19,7 +21,7 @@ def test_several_may_replace_a_file_at_once(tmp_path: Path) -> None:
         together.wait(10)
         try:
             for _ in range(100):
-                identity.write_atomically(path, text)
+                file_io.write_atomically(path, text)
                 assert path.read_bytes() in texts
         except (OSError, AssertionError) as error:
             errors.append(error)
@@ -37,5 +39,19 @@ def test_several_may_replace_a_file_at_once(tmp_path: Path) -> None:
 def test_what_cannot_be_replaced_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "job.json").mkdir()
     with pytest.raises(OSError, match="directory"):
-        identity.write_atomically(tmp_path / "job.json", b"{}")
+        file_io.write_atomically(tmp_path / "job.json", b"{}")
     assert [one.name for one in tmp_path.iterdir()] == ["job.json"]
+
+
+def test_a_new_run_is_on_the_disk_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a power cut it is the run that was launched, and not a damaged one: files first, then the folders."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("DISTUI_SOCKET_DIR", str(tmp_path / "sockets"))
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.readlink(f"/proc/self/fd/{number}")))
+    monkeypatch.setattr(local, "start_agent", lambda *given: None)
+    record = registry.new_record("job")
+    plan = command_plan(("true",), Request(), local.place(record, Request()))
+    path = local.start(plan, record).path
+    names = ("plan.json", "run.json", "environ")
+    assert synced == [*(str(path / name) for name in names), str(path), str(path.parent)]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from distui.runners.agent.ledger import Ended, Raised, close_attempt, first_cause, gather
 from distui.runners.agent.oom import Evidence
-from distui.runners.model import Outcome, RankChanged, RankPhase
+from distui.runners.agent.supervision import Ended, Raised, close_attempt, first_cause, gather, last_samples
+from distui.runners.model import Outcome, RankChanged, RankPhase, RankPlace, RankSample
+from distui.runners.state import Rank
 
 
 def change(rank: int, at: float, code: int = 1, signal: str | None = None) -> RankChanged:
@@ -64,3 +65,26 @@ def test_the_ledger_says_how_an_attempt_ended() -> None:
     assert one(good, change(1, 1.0)) is Outcome.FAILED
     assert one(stopped, asked=Outcome.RESTARTED) is Outcome.RESTARTED
     assert one(stopped) is Outcome.LOST
+
+
+def test_what_the_launcher_said_is_the_cause_where_no_rank_failed() -> None:
+    ended = close_attempt(
+        1, {}, asked=None, gathered=lambda each: Ended(each, None, ()), said="RendezvousTimeoutError: x"
+    )
+    assert (ended.outcome, ended.text) == (Outcome.FAILED, "attempt 1 failed: RendezvousTimeoutError: x")
+
+
+def test_how_far_the_ranks_had_come_outlasts_them(tmp_path: Path) -> None:
+    """By the newest sample, or by what a rank wrote at its very end; what nobody counted stays unknown."""
+    home = tmp_path / "node-0/attempt-002"
+    home.mkdir(parents=True)
+    (home / "rank-0.end").write_text(json.dumps({"time": 5.0, "step": 100}))
+    (home / "rank-1.exc").write_text(json.dumps({"time": 5.0, "type": "E", "text": "", "step": 99}))
+    (home / "rank-2.end").write_text("not whol")
+    (home / "rank-3.end").write_text(json.dumps({"time": 5.0, "step": 0}))
+    ranks = {number: Rank(RankPlace(number, number, 0), pid=10 + number) for number in range(4)}
+    for rank, step in ((0, 97), (1, None), (2, 50)):
+        ranks[rank].sample = RankSample(rank, 10 + rank, 88.0, 1 << 20, step=step, step_s=0.2)
+    last = last_samples(tmp_path, 0, 2, ranks)
+    assert [(one.rank, one.step) for one in last] == [(0, 100), (1, 99), (2, 50)]
+    assert (last[0].rss_bytes, last[0].step_s, last[0].cpu_percent) == (1 << 20, 0.2, None)

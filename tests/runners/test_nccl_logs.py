@@ -13,16 +13,14 @@ from pathlib import Path
 import pytest
 
 from distui.runners import local, registry
-from distui.runners.agent import tails as module
-from distui.runners.agent.nccl_logs import RETRIED_S, Told, rdma
+from distui.runners.agent import nccl_logs as module
+from distui.runners.agent.nccl_logs import BEHIND, NEWEST, RETRIED_S, Tails, Told, rdma
 from distui.runners.agent.processes import gone
-from distui.runners.agent.tails import BEHIND, NEWEST, Tails
 from distui.runners.diagnosis import live
 from distui.runners.diagnosis.facts import Facts
 from distui.runners.diagnosis.reading import Reading
 from distui.runners.diagnosis.verdict import judge
-from distui.runners.model import Finding, FindingRaised, Stop
-from distui.runners.model.events import NcclTick
+from distui.runners.model import Finding, FindingRaised, NcclTick, Stop
 from distui.runners.state import RunState
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "rigs" / "nccl"))

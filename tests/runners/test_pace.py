@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distui.runners.agent.pace import Paces
+from distui.runners.agent.sampling import Paces
 
 
 def test_the_pace_is_that_of_the_steps_between_two_samples() -> None:

@@ -18,10 +18,9 @@ from typing import Any
 
 import pytest
 
-from distui.runners.agent import outside, pulses, pyspy
+from distui.runners.agent import pulses, pyspy
 from distui.runners.agent.hooks import HookError, Hooks
-from distui.runners.agent.pulses import Pulses
-from distui.runners.agent.stalls import address, parse, stalls
+from distui.runners.agent.pulses import Pulses, address, parse, stalls
 from distui.runners.model import HookChanged, RankChanged, RankPhase, Site, Stall
 
 pytestmark = pytest.mark.timeout(30)
@@ -96,8 +95,8 @@ def test_a_process_that_is_gone_has_nothing() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     assert stalls([process.pid]) == {}
-    assert outside.look(process.pid) == outside.Outside(None, None, None, None, None)
-    assert outside.meeting(process.pid) == (None, None)
+    assert pulses.look(process.pid) == pulses.Outside(None, None, None, None, None)
+    assert pulses.meeting(process.pid) == (None, None)
 
 
 def stop(pid: int) -> None:
@@ -123,15 +122,15 @@ sys.stdin.read()
     )  # fmt: skip
     assert process.stdout is not None
     process.stdout.readline()
-    seen = outside.look(process.pid)
-    assert len(outside.tree(process.pid)) == 2
+    seen = pulses.look(process.pid)
+    assert len(pulses.tree(process.pid)) == 2
     assert seen.state == "S"
     assert seen.written_bytes is not None
     assert seen.written_bytes >= 1 << 20
     assert seen.process_s is not None
-    assert outside.meeting(process.pid) == ("4", "10.0.0.1:29500")
+    assert pulses.meeting(process.pid) == ("4", "10.0.0.1:29500")
     stop(process.pid)
-    assert outside.look(process.pid).state == "T"
+    assert pulses.look(process.pid).state == "T"
     process.send_signal(signal.SIGCONT)
     process.communicate()
 
@@ -144,11 +143,11 @@ Current thread 0x00007f02 (most recent call first):
   File "<frozen importlib._bootstrap>", line 241 in _call_with_frames_removed
   File "/x/my train.py", line ??? in <module>
 """
-    assert outside.sites(text) == (
+    assert pulses.sites(text) == (
         Site("<frozen importlib._bootstrap>", 241, "_call_with_frames_removed"),
         Site("/x/my train.py", 0, "<module>"),
     )
-    assert outside.sites("") == ()
+    assert pulses.sites("") == ()
 
 
 class Rank:

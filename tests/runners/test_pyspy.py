@@ -22,7 +22,7 @@ from distui.runners.agent.hooks import Hook, HookError
 from distui.runners.agent.processes import state_of
 from distui.runners.agent.pulses import Pulses
 from distui.runners.agent.pyspy import PySpy, PySpyError, Unseen, find, read, spoken, stacks
-from distui.runners.diagnosis.stacks import main_frames, threads
+from distui.runners.diagnosis.exceptions import main_frames, threads
 from distui.runners.model import RankChanged, RankPhase, Site
 
 pytestmark = pytest.mark.timeout(30)

@@ -35,7 +35,7 @@ from distui.runners.model import (
     Stamped,
 )
 from distui.runners.state import RunState
-from distui.runners.status import status
+from distui.runners.status import status_json
 
 PLACES = (RankPlace(0, 0), RankPlace(1, 1))
 PLAN = PlanSummary(preset="ddp", strategy="ddp", launcher="torchrun", command="train.py", nproc_per_node=2)
@@ -146,6 +146,17 @@ def test_a_sample_of_the_attempt_before_is_not_this_ones() -> None:
     assert state.ranks[1].sample is not None
 
 
+def test_the_last_samples_stay_when_the_ranks_are_gone() -> None:
+    last = (RankSample(0, 100, rss_bytes=5, step=9, step_s=0.1), RankSample(7, 1, step=3))
+    state = fold(
+        *began(), AttemptEnded(1, Outcome.SUCCEEDED, last=last), RunEnded(RunPhase.SUCCEEDED, 0, "")
+    )
+    rank = status_json(state)["ranks"][0]
+    assert (rank["step"], rank["step_s"], rank["rss_bytes"], rank["cpu_percent"]) == (9, 0.1, 5, None)
+    state = fold(*began(), *began(2, "restart"), AttemptEnded(1, Outcome.RESTARTED, last=last))
+    assert state.ranks[0].sample is None, "those of another attempt say nothing of this one"
+
+
 def test_caught_up_is_live() -> None:
     assert not fold(*began()).live
     assert fold(*began(), CaughtUp(3)).live
@@ -153,11 +164,11 @@ def test_caught_up_is_live() -> None:
 
 def test_status_knows_unknown_from_zero() -> None:
     state = fold(RunCreated("r", "n", "h", PLAN), *began())
-    rank = status(state, 10.0)["ranks"][0]
+    rank = status_json(state, 10.0)["ranks"][0]
     assert rank["step"] is None
     assert rank["cpu_percent"] is None
-    assert status(state, 10.0)["plan"]["nnodes"] == 1, "defaults that the wire leaves out are shown"
-    assert status(state, 10.0)["nodes"][0]["age_s"] == 6.0
+    assert status_json(state, 10.0)["plan"]["nnodes"] == 1, "defaults that the wire leaves out are shown"
+    assert status_json(state, 10.0)["nodes"][0]["age_s"] == 6.0
 
 
 EVENTS = st.one_of(
@@ -180,4 +191,4 @@ def test_any_order_of_events_folds_and_travels(events: list[Event]) -> None:
 
 @pytest.mark.parametrize("phase", RunPhase)
 def test_every_phase_says_whether_it_is_the_end(phase: RunPhase) -> None:
-    assert phase.ended == (phase in ("succeeded", "failed", "stopped", "lost"))
+    assert phase.ended == (phase in ("succeeded", "failed", "stopped", "lost", "exported"))

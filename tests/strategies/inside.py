@@ -20,7 +20,7 @@ EXAMPLES = Path(__file__).parents[2] / "presets" / "examples"
 STEPS = 6
 AFTER = 2
 """Steps after the checkpoint, unbroken and resumed."""
-ARGS = argparse.Namespace(layers=4, width=64, block=32, batch=4, lr=3e-3, seed=0)
+ARGS = argparse.Namespace(layers=4, width=64, heads=2, block=32, batch=4, lr=3e-3, seed=0)
 
 sys.path.insert(0, str(EXAMPLES))
 chargpt: Any = importlib.import_module("chargpt")
@@ -30,7 +30,7 @@ preset: Any = chargpt.preset
 def network(kind: str) -> Any:
     """The example's model, or the one with experts."""
     made = chargpt.CharGPT if kind == "gpt" else importlib.import_module("chargpt_moe").CharMoE
-    return made(ARGS.layers, ARGS.width, ARGS.block)
+    return made(ARGS.layers, ARGS.width, ARGS.block, ARGS.heads)
 
 
 def built(kind: str, seed: int) -> Any:

@@ -18,7 +18,7 @@ from .cases import CASES, NOT_HERE, TWINS, Case
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 INSIDE = Path(__file__).with_name("inside.py")
-QUICK = ("accumulate", "pp-1f1b", "context")
+QUICK = ("context",)
 """Seen in `make test`, too; the others in the long matrix alone."""
 
 

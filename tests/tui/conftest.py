@@ -34,7 +34,7 @@ class Rig:
         assert self.source.link is not None
         return self.source.link
 
-    async def until(self, wanted: Callable[[], object], seconds: float = 5.0) -> None:
+    async def until(self, wanted: Callable[[], object], seconds: float = 30.0) -> None:
         """Let the app work until something is so; fails when it never is."""
         end = time.monotonic() + seconds
         while not wanted():

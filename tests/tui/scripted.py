@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 
-from distui.presets.errors import PresetError
+from distui.presets.finding import PresetError
 from distui.presets.load import load
 from distui.presets.model import Loaded
-from distui.runners.hub.candidates import Candidate
+from distui.runners.errors import LaunchError
+from distui.runners.hub.cloud import Candidate
+from distui.runners.launch.launch_form import LaunchForm, LaunchPreview
 from distui.runners.logs.files import file_id
-from distui.runners.logs.window import ask_window
+from distui.runners.logs.follow import ask_window
 from distui.runners.model import (
     AgentStarted,
     AttemptEnded,
@@ -41,10 +43,11 @@ from distui.runners.model import (
     RunPhase,
     SetAutostop,
     Stamped,
+    Stop,
 )
 from distui.runners.wire.link import LinkError, Window
-from distui.tui.follow import LaunchError, LaunchForm, PresetEntry, Preview, RunEntry
-from distui.tui.shells import Shell
+from distui.tui.follow import PresetEntry, RunEntry
+from distui.tui.terminal import Shell
 
 BEGAN = 1_700_000_000.0
 NOW = BEGAN + 125.0
@@ -145,17 +148,17 @@ class ScriptedSource:
         self.saved.append((name, form))
         return f"presets/{name}.toml"
 
-    def plan(self, form: LaunchForm, ask: bool = False) -> Preview:
+    def plan(self, form: LaunchForm, ask: bool = False) -> LaunchPreview:
         if not form.script:
-            return Preview(text="", problems=("no script: type the path of the training script",))
+            return LaunchPreview(text="", problems=("no script: type the path of the training script",))
         if form.place.startswith("hosts") and not ask:
-            return Preview(text="hosts: not asked yet", asks="the hosts")
+            return LaunchPreview(text="hosts: not asked yet", asks="the hosts")
         env = "".join(f"\n  {pair}" for pair in form.env.split())
         text = (
             f"# preset {form.preset}\ntorchrun \\\n  --nproc-per-node {form.nproc or 'auto'} \\\n"
             f"  {form.script} {form.args}\nenvironment{env}\n  NCCL_DEBUG={form.nccl or 'WARN'}"
         )
-        return Preview(text=text)
+        return LaunchPreview(text=text)
 
     async def launch(self, form: LaunchForm) -> str:
         if self.refuse:
@@ -172,6 +175,10 @@ class ScriptedSource:
     def shell(self, run_id: str, node: int) -> Shell | None:
         self.shells.append((run_id, node))
         return Shell((), "c2 is reached through the agent of the head node, which carries no shell: ssh c2")
+
+    async def stop(self, run_id: str, command: Stop, say: Callable[[str], None]) -> CommandDone:
+        assert self.link is not None
+        return await self.link.send(command)
 
     async def afterwards(self, run_id: str, command: Down | SetAutostop) -> CommandDone:
         self.late.append(command)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from distui.tui.beat import APART_S, CLOCKS_S, GATHER_S, SAMPLES_S, SOON_S, Beat
+from distui.tui.paint import APART_S, CLOCKS_S, GATHER_S, SAMPLES_S, SOON_S, Beat
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -13,8 +13,7 @@ import scripted as play
 from conftest import Rig, Start, shown
 
 from distui.runners.model import GpuTick, LogGrew, RankTick
-from distui.tui.pacing import ASK
-from distui.tui.theme import NAMES
+from distui.tui.paint import ASK, NAMES
 from distui.tui.widgets.rows_view import thumb
 
 pytestmark = pytest.mark.timeout(60)

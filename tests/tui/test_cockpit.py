@@ -9,6 +9,7 @@ import pytest
 import scripted as play
 from conftest import Start, shown
 
+from distui.runners.launch.launch_form import LaunchForm
 from distui.runners.model import (
     AgentStarted,
     AttemptEnded,
@@ -24,13 +25,11 @@ from distui.runners.model import (
     Signal,
     Stop,
 )
-from distui.tui.follow import LaunchForm, LinkPhase, RunEntry
+from distui.tui.follow import LinkPhase, RunEntry
+from distui.tui.paint import ANSI, DARK, LIGHT
 from distui.tui.screens.launch import LaunchScreen
-from distui.tui.screens.modal import ConfirmScreen, TextScreen
-from distui.tui.screens.nccl import NcclScreen
-from distui.tui.screens.run import RunScreen
-from distui.tui.screens.runs import RunsScreen
-from distui.tui.theme import ANSI, DARK, LIGHT
+from distui.tui.screens.modal import ConfirmScreen, NcclScreen, TextScreen
+from distui.tui.screens.run import RunScreen, RunsScreen
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -401,9 +400,11 @@ async def test_without_any_run_the_screen_says_what_to_do(rig: Start) -> None:
 
 
 async def test_several_runs_are_a_list_and_enter_opens_one(rig: Start) -> None:
-    runs = [entry(id="r-0", name="other"), entry(), entry(id="r-9", name="old", phase="failed", live=False)]
+    old = entry(id="r-9", name="old", phase="failed", live=False, problem="damaged: run.json is empty")
+    runs = [entry(id="r-0", name="other"), entry(), old]
     async with shown(rig(play.running(), runs=runs, run=None)) as it:
         await it.until(lambda: "minigpt" in it.screen() and "✖ failed" in it.screen())
+        assert "▲ damaged" in it.screen()
         await it.press("down", "enter")
         await it.until(lambda: "RUNNING" in it.screen())
         assert it.source.opened == ["r-1a2b3c4d"]

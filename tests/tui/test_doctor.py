@@ -15,8 +15,8 @@ import pytest
 
 from distui.presets.finding import Finding
 from distui.runners.doctor.examine import Outcome
-from distui.runners.doctor.look import Look
-from distui.runners.doctor.pairing import Result
+from distui.runners.doctor.node_checks import Look
+from distui.runners.doctor.pairs import Result
 from distui.tui.cli import main
 from distui.tui.verbs.doctor import document, text
 

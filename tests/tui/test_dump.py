@@ -9,7 +9,7 @@ import pytest
 
 from distui.runners.model import CommandDone
 from distui.tui.cli import main
-from distui.tui.verbs import dumped
+from distui.tui.verbs import dump
 from distui.tui.verbs.dump import together
 
 GIB = 1 << 30
@@ -23,7 +23,7 @@ def stack(*frames: tuple[int, str]) -> str:
 def test_equal_stacks_are_told_once_and_the_others_show_where_they_part() -> None:
     texts = {rank: stack((50, "step"), (90, "<module>")) for rank in range(64)}
     texts[5] = texts[9] = stack((33, "load"), (90, "<module>"))
-    assert dumped.stacks(texts) == [
+    assert dump.stacks(texts) == [
         "62 ranks (0-4, 6-8, 10-63) here:",
         "    /srv/train.py:50 step",
         "    /srv/train.py:90 <module>",
@@ -32,7 +32,7 @@ def test_equal_stacks_are_told_once_and_the_others_show_where_they_part() -> Non
         "  > /srv/train.py:33 load",
         "    /srv/train.py:90 <module>",
     ]
-    assert dumped.stacks({0: ""}) == ["1 rank (0) here: no Python stack of the main thread is known"]
+    assert dump.stacks({0: ""}) == ["1 rank (0) here: no Python stack of the main thread is known"]
 
 
 def recorder(seq: int, *, done: bool, size: int = 20) -> str:
@@ -47,7 +47,7 @@ def recorder(seq: int, *, done: bool, size: int = 20) -> str:
 
 def test_flight_recorders_are_one_table_a_group() -> None:
     texts = {0: recorder(42, done=False), 1: recorder(42, done=False), 2: recorder(41, done=True)}
-    assert dumped.flight(texts) == [
+    assert dump.flight(texts) == [
         "Group 0 (default_pg): 3 ranks known",
         "    ranks  called  completed  newest call",
         "    0, 1       42         41  all_reduce Float[20]  /srv/train.py:50 step",
@@ -58,12 +58,17 @@ def test_flight_recorders_are_one_table_a_group() -> None:
             "since 22:13:20 UTC; rank 2 has not called it."
         ),
     ]
-    differs = dumped.flight({0: recorder(7, done=False), 1: recorder(7, done=False, size=21)})
+    differs = dump.flight({0: recorder(7, done=False), 1: recorder(7, done=False, size=21)})
     assert differs[-1] == (
         "    First difference in size: #7: all_reduce Float[20] at /srv/train.py:50 step (rank 0); "
         "all_reduce Float[21] at /srv/train.py:50 step (rank 1)."
     )
-    assert dumped.flight({0: '{"entries": []}'}) == ["No rank has called a collective yet."]
+    assert dump.flight({0: '{"entries": []}'}) == ["No rank has called a collective yet."]
+    both = json.dumps({"recorders": [{"kind": kind, "entries": []} for kind in ("nccl", "fr")]})
+    assert dump.flight({0: both}) == ["No rank has called a collective yet."]
+    older = json.dumps({"recorders": [{"version": "2.4", "kind": "nccl", "entries": []}]})
+    (said,) = dump.flight({0: older, 1: older})
+    assert "what gloo does is n/a" in said, "torch 2.7 has no recorder for gloo"
 
 
 def cuda(**more: Any) -> str:
@@ -77,7 +82,7 @@ def cuda(**more: Any) -> str:
 
 def test_memory_is_a_row_a_device() -> None:
     here = json.dumps({"rss_bytes": GIB, "max_rss_bytes": GIB, "note": "no CUDA in this rank"})
-    lines = dumped.memory({0: cuda(snapshot="/n/rank-0.memory-1.pickle"), 1: here})
+    lines = dump.memory({0: cuda(snapshot="/n/rank-0.memory-1.pickle"), 1: here})
     assert lines == [
         "rank  resident     peak  GPU  allocated  reserved  peak alloc.  peak res.  split  OOMs",
         "   0   1.0 GiB  2.0 GiB    0   30.0 GiB  40.0 GiB     35.0 GiB   40.0 GiB    10%     0",
@@ -90,8 +95,8 @@ def test_memory_is_a_row_a_device() -> None:
         "    rank 0: /n/rank-0.memory-1.pickle",
         "Rank 1: no CUDA in this rank.",
     ]
-    assert "--record" not in "\n".join(dumped.memory({0: cuda(snapshot="/n/a", recording=True)}))
-    (values,) = dumped.memory_values({3: cuda()})
+    assert "--record" not in "\n".join(dump.memory({0: cuda(snapshot="/n/a", recording=True)}))
+    (values,) = dump.memory_values({3: cuda()})
     assert (values["rank"], values["devices"]["0"]["fragmentation"], values["devices"]["0"]["retries"]) == (
         3,
         0.1,

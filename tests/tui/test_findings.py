@@ -7,14 +7,21 @@ import scripted as play
 import told
 from test_rows import frame_of, line_of, text_of
 
-from distui.runners.diagnosis.standing import worst_first
+from distui.runners.diagnosis.judging import worst_first
 from distui.runners.model import Event, Finding, FindingRaised, Pulse, PulseTick
 from distui.tui.rows.banner import banner_rows
-from distui.tui.rows.cells import row_width
-from distui.tui.rows.findings import coverage_rows, detail_rows, item_row, items, nothing_found
+from distui.tui.rows.findings import (
+    coverage_rows,
+    detail_rows,
+    item_row,
+    items,
+    nothing_found,
+    stack_rows,
+    stack_title,
+)
 from distui.tui.rows.frame import Frame
-from distui.tui.rows.report import dump_rows
-from distui.tui.rows.stacks import stack_rows, stack_title
+from distui.tui.rows.glyphs import row_width
+from distui.tui.rows.log import dump_rows
 
 
 def raised(*found: Finding) -> Frame:

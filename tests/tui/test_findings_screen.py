@@ -10,9 +10,7 @@ from conftest import Rig, Start, shown
 from distui.runners import registry
 from distui.runners.model import CommandDone, Dump, Finding, FindingRaised, Host, HostTick, SetNccl
 from distui.tui.rows.log import Selection
-from distui.tui.screens.diagnosing import pattern_of
-from distui.tui.screens.modal import TextScreen
-from distui.tui.screens.nccl import NcclScreen
+from distui.tui.screens.modal import NcclScreen, TextScreen, pattern_of
 from distui.tui.screens.run import RunScreen
 
 pytestmark = pytest.mark.timeout(60)

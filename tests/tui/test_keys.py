@@ -9,8 +9,8 @@ import pytest
 
 from distui.runners.model import Dump, Restart, SetNccl, Signal, Stop
 from distui.tui.actions import ACTIONS, MUTATING, SCOPES, key_text, load_keymap
-from distui.tui.rows.command import CommandError, parse
-from distui.tui.rows.help import help_rows
+from distui.tui.rows.advice import help_rows
+from distui.tui.rows.confirm import CommandError, parse
 
 
 def test_ids_are_unique_and_every_scope_has_a_heading() -> None:

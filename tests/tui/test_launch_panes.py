@@ -11,15 +11,14 @@ from conftest import Rig, Start, shown
 from test_launch_screen import at_field, chosen, here, opened, planned
 from textual.events import Paste
 
+from distui.presets.cluster import GB
 from distui.presets.finding import Finding
 from distui.presets.guide import QUESTIONS
-from distui.presets.hardware import GB
 from distui.presets.load import load
 from distui.presets.memory import estimate_for, format_for, shape, survey
-from distui.tui.follow import LaunchForm, Preview
-from distui.tui.rows.fields import NAMED, SET
-from distui.tui.screens.guide import GuideScreen
-from distui.tui.screens.launch import LaunchScreen
+from distui.runners.launch.launch_form import LaunchForm, LaunchPreview
+from distui.tui.rows.form import NAMED, SET
+from distui.tui.screens.launch import GuideScreen, LaunchScreen
 from distui.tui.screens.modal import ConfirmScreen
 
 pytestmark = pytest.mark.timeout(60)
@@ -37,7 +36,7 @@ FOUND = (
 class Checked(play.ScriptedSource):
     """A source whose check finds something."""
 
-    def plan(self, form: LaunchForm, ask: bool = False) -> Preview:
+    def plan(self, form: LaunchForm, ask: bool = False) -> LaunchPreview:
         made = super().plan(form, ask)
         return replace(made, findings=FOUND, yaml="name: train\nnum_nodes: 2\n") if made.text else made
 

@@ -6,20 +6,30 @@ from pathlib import Path
 
 import pytest
 
-from distui.presets import schema
-from distui.presets.hardware import GB
+from distui.presets import model
+from distui.presets.cluster import GB
 from distui.presets.load import BUILTIN, Library, library, load
 from distui.presets.memory import FORMATS, USABLE, shape, survey
 from distui.runners.errors import RunError
-from distui.tui.advising import gpus_here, name_of
-from distui.tui.follow import LaunchForm, PresetEntry, Preview
+from distui.runners.launch.launch_form import LaunchForm, LaunchPreview
+from distui.tui.follow import PresetEntry
 from distui.tui.rows import advice
-from distui.tui.rows.cells import Row, row_width
-from distui.tui.rows.fields import KIND, SET, begun_with, fields, launch_form, override, stepped
-from distui.tui.rows.form import form_rows
-from distui.tui.rows.launch import broken, plan_rows
-from distui.tui.rows.shelf import matching, shelf_rows, title_row, why_rows
+from distui.tui.rows.form import (
+    KIND,
+    SET,
+    begun_with,
+    broken,
+    fields,
+    form_rows,
+    launch_form,
+    override,
+    plan_rows,
+    stepped,
+)
+from distui.tui.rows.glyphs import Row, row_width
+from distui.tui.rows.status import matching, shelf_rows, title_row, why_rows
 from distui.tui.shelf import listed, said
+from distui.tui.text import gpus_here, name_of
 
 
 def text(rows: list[Row]) -> list[str]:
@@ -44,8 +54,8 @@ def test_only_options_that_act_have_a_row(name: str) -> None:
     loaded = load(name)
     shown = {one.name.removeprefix(SET) for one in fields(loaded) if one.name.startswith(SET)}
     kind = loaded.preset.strategy.kind
-    assert schema.options_of(kind) <= shown
-    assert not shown & (schema.options_of(None) - schema.options_of(kind))
+    assert model.options_of(kind) <= shown
+    assert not shown & (model.options_of(None) - model.options_of(kind))
 
 
 def test_what_is_typed_loads_as_it_was_meant() -> None:
@@ -58,9 +68,9 @@ def test_what_is_typed_loads_as_it_was_meant() -> None:
         ("precision.param", "bf16", "bf16"),
         ("hook", "false", False),
     ):
-        found = schema.flat(load("fsdp2", [override(path, typed)]).preset)[path]
+        found = model.flat(load("fsdp2", [override(path, typed)]).preset)[path]
         assert (found, type(found)) == (value, type(value)), path
-    assert schema.flat(load("ds-zero3-nvme", [override("strategy.nvme_path", "/mnt/a b")]).preset)[
+    assert model.flat(load("ds-zero3-nvme", [override("strategy.nvme_path", "/mnt/a b")]).preset)[
         "strategy.nvme_path"
     ] == ("/mnt/a b")
     with pytest.raises(RunError, match=r"strategy\.wrap: a quote is open"):
@@ -142,7 +152,7 @@ def test_a_long_line_goes_on_below_and_loses_nothing() -> None:
     assert all(part.startswith("      ") for part in parts[1:])
     path = "/" + "x" * 200
     assert "".join(part.strip() for part in broken(path, 60)) == path
-    rows = text(plan_rows(Preview(text=line, problems=("no.",)), 60))
+    rows = text(plan_rows(LaunchPreview(text=line, problems=("no.",)), 60))
     assert rows[0] == " ✖ no."
 
 
@@ -207,10 +217,10 @@ def test_what_the_driver_calls_a_gpu(model: str, name: str) -> None:
 def test_the_gpus_of_this_machine(tmp_path: Path) -> None:
     root = f"{tmp_path}/"
     assert gpus_here(root) == ""
-    for number, model in enumerate(("NVIDIA H200", "NVIDIA H200")):
+    for number, name in enumerate(("NVIDIA H200", "NVIDIA H200")):
         folder = tmp_path / f"proc/driver/nvidia/gpus/0000:0{number}:00.0"
         folder.mkdir(parents=True)
-        (folder / "information").write_text(f"Model: \t\t {model}\nIRQ: 12\n")
+        (folder / "information").write_text(f"Model: \t\t {name}\nIRQ: 12\n")
     assert gpus_here(root) == "2xH200"
     (folder / "information").write_text("Model: \t\t NVIDIA T1000\n")
     assert gpus_here(root) == ""

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from conftest import Rig, shown
 
-from distui.presets import nccl_presets, schema
+from distui.presets import model, nccl
 from distui.presets.load import BUILTIN, load
 from distui.tui.app import CockpitApp
-from distui.tui.rows.fields import NAMED, SET
+from distui.tui.rows.form import NAMED, SET
 from distui.tui.screens.launch import LaunchScreen
 from distui.tui.screens.modal import ConfirmScreen
 from distui.tui.source import LocalSource
@@ -89,10 +89,10 @@ async def test_every_field_is_reached_and_seen_and_every_choice_can_be_changed(h
                 assert form.values() == before, one.name
                 changed.append(one.name)
             await it.press("down")
-        flat = {path for path in schema.flat(load("fsdp2").preset) if path not in ("title", "summary")}
+        flat = {path for path in model.flat(load("fsdp2").preset) if path not in ("title", "summary")}
         topology = {"topology.nnodes", "topology.nnodes_min", "topology.nproc_per_node"}  # ranks and nodes
         assert {f"{SET}{path}" for path in flat - topology} <= set(seen)
-        assert {f"{NAMED}{name}" for name in nccl_presets.known()} <= set(changed)
+        assert {f"{NAMED}{name}" for name in nccl.nccl_presets()} <= set(changed)
         assert {"nccl", f"{SET}hook", f"{SET}strategy.kind", f"{SET}precision.param"} <= set(changed)
 
 

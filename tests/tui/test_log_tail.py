@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from distui.runners.logs.files import LogFile, parse_file_id
-from distui.runners.logs.window import ask_window
+from distui.runners.logs.follow import ask_window
 from distui.runners.wire.link import Window
-from distui.tui.widgets import log_tail
-from distui.tui.widgets.log_tail import LogTail
+from distui.tui.widgets import log_view
+from distui.tui.widgets.log_view import LogTail
 
 OUT = "node-0/attempt-001/rank-0.out"
 ERR = "node-0/attempt-001/rank-1.err"
@@ -103,7 +103,7 @@ async def test_a_reader_far_behind_jumps_and_says_how_much_it_left_out(tmp_path:
 
 
 async def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_tail, "KEPT", 100)
+    monkeypatch.setattr(log_view, "KEPT", 100)
     write(tmp_path, OUT, b"")
     tail = tail_of(tmp_path, OUT)
     await tail.begin()

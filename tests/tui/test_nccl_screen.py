@@ -10,12 +10,10 @@ from test_rows import frame_of, line_of, text_of
 
 from distui.runners.diagnosis.facts import Communicator, Facts, Init, Pair
 from distui.runners.model import Event
-from distui.tui.nccl_facts import NodeFacts, merged
-from distui.tui.rows.cells import row_width
-from distui.tui.rows.glyphs import to_ascii
-from distui.tui.rows.joining import bars, crossings, init_rows, phase_letters, ring_rows
+from distui.tui.rows.glyphs import row_width, to_ascii
+from distui.tui.rows.launching import bars, crossings, init_rows, phase_letters, ring_rows
 from distui.tui.rows.matrix import LETTERS, grid, letter, matrix_rows, wanted_width
-from distui.tui.rows.nccl_screen import map_rows, said_rows, why_empty
+from distui.tui.rows.nccl import map_rows, said_rows, why_empty
 from distui.tui.rows.statements import (
     chosen_of,
     communicator_rows,
@@ -24,6 +22,7 @@ from distui.tui.rows.statements import (
     node_groups,
     node_rows,
 )
+from distui.tui.text import NodeFacts, merged
 
 
 def matrix(one: Communicator, width: int) -> list[str]:

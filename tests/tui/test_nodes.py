@@ -10,7 +10,7 @@ import scripted as play
 import several
 from test_rows import line_of, text_of
 
-from distui.runners.logs.level import Level
+from distui.runners.logs.follow import Level
 from distui.runners.model import (
     HUB,
     ClusterChanged,
@@ -31,17 +31,14 @@ from distui.runners.state import RunState
 from distui.tui.follow import LinkPhase, LinkStatus
 from distui.tui.rows import confirm
 from distui.tui.rows.banner import banner_rows
-from distui.tui.rows.billing import remains
-from distui.tui.rows.cells import row_width
-from distui.tui.rows.command import CommandError, parse
+from distui.tui.rows.confirm import CommandError, parse
 from distui.tui.rows.frame import Frame, View
+from distui.tui.rows.glyphs import row_width
 from distui.tui.rows.heat import heat_rows
-from distui.tui.rows.launching import failure, launch_rows, launch_title, launching
-from distui.tui.rows.log import LogLine, choices, files_for, label_of, log_row
-from distui.tui.rows.nodes import fit_name, names, silent
+from distui.tui.rows.launching import failure, launch_rows, launch_title, launching, remains
+from distui.tui.rows.log import LogLine, choices, end_rows, files_for, label_of, log_row
 from distui.tui.rows.ranks import table_rows
-from distui.tui.rows.report import end_rows
-from distui.tui.rows.status import status_row
+from distui.tui.rows.status import fit_name, names, silent, status_row
 
 
 def frame_of(events: Iterable[several.Told], now: float = play.NOW, **view: object) -> Frame:

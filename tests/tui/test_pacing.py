@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from distui.tui.pacing import FEWEST, MOST, PATIENCE_S, Pacer
+from distui.tui.paint import FEWEST, MOST, PATIENCE_S, Pacer
 
 
 @dataclass(eq=False)

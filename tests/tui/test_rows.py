@@ -8,9 +8,9 @@ import pytest
 import scripted as play
 from msgspec.structs import replace
 
-from distui.runners import meshes
+from distui.runners import status
 from distui.runners.logs.files import parse_file_id
-from distui.runners.logs.level import Level
+from distui.runners.logs.follow import Level
 from distui.runners.model import (
     AttemptEnded,
     AttemptStarted,
@@ -27,11 +27,12 @@ from distui.runners.model import (
     SetNccl,
 )
 from distui.runners.state import RunState
-from distui.runners.status import status
+from distui.runners.status import status_json
 from distui.tui.follow import LinkPhase, LinkStatus
 from distui.tui.rows import glyphs
 from distui.tui.rows.banner import banner_rows
-from distui.tui.rows.cells import (
+from distui.tui.rows.frame import Frame, View
+from distui.tui.rows.glyphs import (
     Row,
     age,
     amount,
@@ -44,13 +45,10 @@ from distui.tui.rows.cells import (
     row_width,
     seconds,
 )
-from distui.tui.rows.frame import Frame, View
-from distui.tui.rows.heat import heat_rows, heat_title, node_cells
-from distui.tui.rows.layout import plan_layout
-from distui.tui.rows.log import LogLine, files_for, log_row
+from distui.tui.rows.heat import heat_rows, heat_title, node_cells, plan_layout
+from distui.tui.rows.log import LogLine, end_rows, event_rows, files_for, log_row
 from distui.tui.rows.nccl import begin, change, command, form_rows, ways
 from distui.tui.rows.ranks import columns, head_row, lines, table_rows
-from distui.tui.rows.report import end_rows, event_rows
 from distui.tui.rows.status import status_row
 
 
@@ -401,8 +399,12 @@ def test_ranks_of_a_mesh_show_their_coordinates() -> None:
     rows = table_rows(frame, 200)[0]
     assert ["pp0 sh0 tp0" in line_of(row) for row in rows] == [True] + [False] * 7
     assert "pp1 sh0 tp1" in line_of(rows[5])
-    assert [rank["mesh"] for rank in status(frame.state)["ranks"]][5] == {"pp": 1, "dp_shard": 0, "tp": 1}
-    seen = {tuple(rank["mesh"].items()) for rank in status(frame.state)["ranks"]}
+    assert [rank["mesh"] for rank in status_json(frame.state)["ranks"]][5] == {
+        "pp": 1,
+        "dp_shard": 0,
+        "tp": 1,
+    }
+    seen = {tuple(rank["mesh"].items()) for rank in status_json(frame.state)["ranks"]}
     assert len(seen) == 8
 
 
@@ -411,7 +413,7 @@ def test_a_mesh_follows_an_elastic_run_and_is_silent_where_it_cannot() -> None:
     for world, wanted in ((4, {"dp_shard": 2, "tp": 2}), (3, {})):
         told = RunCreated("r-1a2b3c4d", "x", "n001", replace(plan, mesh={"dp_shard": 4, "tp": 2}))
         frame = frame_of([(0, told), (1, AttemptStarted(1, "launch", world, play.places(world)))])
-        assert meshes.sizes(frame.state) == wanted
+        assert status.sizes(frame.state) == wanted
 
 
 def test_the_status_line_says_where_a_preset_does_not_reach() -> None:

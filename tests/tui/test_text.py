@@ -20,7 +20,7 @@ from distui.runners.model import (
     Stamped,
 )
 from distui.runners.state import RunState
-from distui.tui.text import cost, describe
+from distui.tui.text import cost, describe, unsaid
 
 PLAN = PlanSummary(preset="ddp", strategy="ddp", launcher="torchrun", command="train.py", nnodes=2)
 SLURM = Cluster(
@@ -69,3 +69,18 @@ def test_stages_leave_when_ranks_are_there_and_each_rank_names_its_node() -> Non
 )
 def test_no_price_is_better_than_a_wrong_one(known: Cluster, expected: str) -> None:
     assert cost(known, now=90_000.0) == expected
+
+
+def test_a_cause_is_told_once() -> None:
+    """The ledger, the finding and the end of a run each name it."""
+    told: list[str] = []
+    for text, left in (
+        ("attempt 1 failed: rank 1 raised ValueError: x; 1 more followed",) * 2,
+        ("rank 1 raised ValueError: x", ""),
+        (
+            "rank 1 raised ValueError: x; gave up: failed in the same way twice",
+            "gave up: failed in the same way twice",
+        ),
+    ):
+        told.append(unsaid(text, told))
+        assert told[-1] == left

@@ -7,10 +7,10 @@ from itertools import pairwise
 import pytest
 from rich.color import Color
 
-from distui.tui import theme
+from distui.tui import paint
 from distui.tui.rows.glyphs import BUCKETS
 
-GROUND = {theme.DARK: "#0f1419", theme.LIGHT: "#fafbfc"}
+GROUND = {paint.DARK: "#0f1419", paint.LIGHT: "#fafbfc"}
 
 
 def luminance(colour: str) -> float:
@@ -35,27 +35,27 @@ def hexed(colour: Color | None) -> str:
 
 
 def test_the_ramp_gets_lighter_step_by_step() -> None:
-    steps = [luminance(colour) for colour in theme.RAMP]
+    steps = [luminance(colour) for colour in paint.RAMP]
     assert len(steps) == BUCKETS
     assert all(low < high for low, high in pairwise(steps))
 
 
-@pytest.mark.parametrize("name", [theme.DARK, theme.LIGHT])
+@pytest.mark.parametrize("name", [paint.DARK, paint.LIGHT])
 def test_numbers_in_cells_can_be_read(name: str) -> None:
-    table = theme.styles(name)
+    table = paint.styles(name)
     for step in range(BUCKETS):
         style = table[f"heat{step}"]
         assert contrast(hexed(style.color), hexed(style.bgcolor)) >= 4.1, step
 
 
-@pytest.mark.parametrize("name", [theme.DARK, theme.LIGHT])
+@pytest.mark.parametrize("name", [paint.DARK, paint.LIGHT])
 def test_states_and_text_can_be_read_on_the_ground(name: str) -> None:
-    table = theme.styles(name)
+    table = paint.styles(name)
     for style in ("text", "head", "dim", "stale", "accent", "ok", "warn", "bad", "key"):
         assert contrast(hexed(table[style].color), GROUND[name]) >= 4.5, style
 
 
 def test_every_theme_knows_every_name() -> None:
-    names = [set(theme.styles(name)) for name in theme.NAMES]
+    names = [set(paint.styles(name)) for name in paint.NAMES]
     assert names[0] == names[1] == names[2]
-    assert {one.name for one in theme.THEMES} == set(theme.NAMES)
+    assert {one.name for one in paint.THEMES} == set(paint.NAMES)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.diagnosis.grammar import MARK
+from distui.runners.diagnosis.lines import MARK
 from distui.runners.diagnosis.reading import Reading, read
 from distui.runners.diagnosis.rules import Rule, book
 from distui.runners.diagnosis.verdict import judge

@@ -1,11 +1,12 @@
-"""The memory of a training on each GPU: what was asked, the table of strategies, and a bar for one of them. Pure."""
+"""The decision guide, the help and the memory advice as rows. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ...presets.errors import PlanError
-from ...presets.hardware import GB, Gpus, parse_gpus
+from ...presets.cluster import GB, Gpus, parse_gpus
+from ...presets.finding import PlanError
+from ...presets.guide import QUESTIONS, Question, Recommendation
 from ...presets.memory import (
     FORMATS,
     USABLE,
@@ -20,9 +21,91 @@ from ...presets.memory import (
     survey,
 )
 from ...presets.model import Preset
-from ..follow import LaunchForm
+from ...runners.launch.launch_form import LaunchForm
+from ...runners.words import plural
+from ..actions import ACTIONS, SCOPES, key_text
 from . import glyphs
-from .cells import Cell, Row, fit, wrap
+from .glyphs import Cell, Row, fit, wrap
+
+# -----------------------------------------------------------------------------------------------------------
+# The decision guide as rows. Pure.
+
+
+def choice_rows(question: Question) -> list[Row]:
+    """A row a choice, with the digit that takes it."""
+    return [
+        ((f"{number}  ", "key"), (choice.text, "text")) for number, choice in enumerate(question.choices, 1)
+    ]
+
+
+def title(at: int) -> str:
+    """The question, and how many there are."""
+    return f"{at + 1} of {len(QUESTIONS)}   {QUESTIONS[at].text}"
+
+
+def end_rows(found: Recommendation, width: int) -> list[Row]:
+    """Where the answers led, and why."""
+    rows: list[Row] = []
+    for reason in found.reasons:
+        rows += wrap(reason, width, first="- ")
+    ranks = f"{plural(found.nproc, 'rank')} a node, {plural(found.nodes, 'node')}"
+    counted = f"Counted with weights in 16 bit, layers recomputed, {found.seq} positions."
+    return [
+        *rows,
+        (),
+        ((f"{ranks}; model {found.params} on {found.hardware}", "dim"),),
+        ((counted, "dim"),),
+    ]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The help screen's rows, from the action table.
+
+
+def help_rows(readonly: bool, keymap: dict[str, str] | None = None) -> list[Row]:
+    """Every key, by where it works; what `--readonly` takes away is marked."""
+    changed = keymap or {}
+    rows: list[Row] = []
+    for scope, heading in SCOPES.items():
+        rows += [((f" {heading}", "head"),)]
+        for action in ACTIONS:
+            if action.scope != scope:
+                continue
+            gone = readonly and action.mutates
+            keys = key_text(changed.get(action.id, action.key))
+            note = "  (not in --readonly)" if gone else ""
+            row: Row = (
+                (f"  {fit(keys, 12)} ", "dim" if gone else "accent"),
+                (action.text + note, "dim" if gone else "text"),
+            )
+            rows.append(row)
+        rows.append(())
+    return rows + _legend()
+
+
+def _legend() -> list[Row]:
+    return [
+        ((" glyphs", "head"),),
+        *(
+            ((f"  {glyph}  ", style), (text, "text"))
+            for glyph, style, text in (
+                (glyphs.OK, "ok", "running, or ended well"),
+                (glyphs.WARN, "warn", "worth a look"),
+                (glyphs.BAD, "bad", "failed, killed or lost"),
+                (glyphs.STALE, "stale", "not there yet, or not heard for 3 s"),
+                (glyphs.MISSING, "stale", "no value, or too old to be shown as true"),
+            )
+        ),
+        (("  n/a", "stale"), ("  nobody can tell; never written as 0", "text")),
+        (),
+        ((" Whatever changes a run asks first: Enter cancels, y does it.", "dim"),),
+        ((" Keys are changed in ~/.config/distui/keys.toml, by the ids in docs/keys.md.", "dim"),),
+    ]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The memory of a training on each GPU: what was asked, the table of strategies, and a bar for one of them. Pure.
+
 
 HEAD = ("", "weights", "gradients", "optimizer", "states", "activations", "buffers", "total", "")
 PARTS = ("weights", "gradients", "optimizer", "states", "activations", "buffers", "total")

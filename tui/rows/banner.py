@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from ...runners.diagnosis.standing import NO_VERDICT
+from ...runners.diagnosis.judging import NO_VERDICT
 from ...runners.model import FirstCause, LinkState
+from ...runners.words import elapsed
 from ..follow import LinkPhase
 from . import glyphs
-from .cells import Row, age, clip, numbers
 from .findings import items, place
 from .frame import Frame
-from .nodes import listed, names, silent
+from .glyphs import Row, age, clip, numbers
+from .status import listed, names, silent
 
 SLOW_CONNECT_S = 5.0
 """After this long, connecting is worth a line of its own."""
@@ -17,7 +18,13 @@ SLOW_CONNECT_S = 5.0
 
 def banner_rows(frame: Frame, width: int, most: int) -> list[Row]:
     """At most `most` rows, at least one."""
-    found = [*_link(frame), *_nodes(frame), *_failure(frame), *_gpu_problems(frame), *_findings(frame)]
+    found = [
+        *_link_rows(frame),
+        *_lost_nodes(frame),
+        *_failure(frame),
+        *_gpu_problems(frame),
+        *_findings(frame),
+    ]
     found = found or _newest(frame)
     if len(found) > most > 1 and len(frame.state.findings) > 1:
         hidden = len(found) - most + 1
@@ -25,7 +32,7 @@ def banner_rows(frame: Frame, width: int, most: int) -> list[Row]:
     return [clip(row, width) for row in found[:most]] or [()]
 
 
-def _link(frame: Frame) -> list[Row]:
+def _link_rows(frame: Frame) -> list[Row]:
     status = frame.link
     if status.phase is LinkPhase.LOST:
         wait = max(0.0, (status.retry_at or frame.now) - frame.now)
@@ -42,7 +49,7 @@ def _link(frame: Frame) -> list[Row]:
     return []
 
 
-def _nodes(frame: Frame) -> list[Row]:
+def _lost_nodes(frame: Frame) -> list[Row]:
     """Which nodes are lost, and why; for how long is told where the node is."""
     state = frame.state
     lost = [node for node in silent(state) if state.nodes[node].link is LinkState.LOST]
@@ -115,4 +122,4 @@ def _newest(frame: Frame) -> list[Row]:
     if not frame.state.notices or frame.state.phase.ended:
         return [((f"   {plan.preset}  {plan.command}", "dim"),)] if plan is not None else []
     at, text = frame.state.notices[-1]
-    return [((f"   {age(max(0.0, frame.node_now(0) - at))} ago: ", "dim"), (text, "dim"))]
+    return [((f"   {age(elapsed(at, frame.node_now(0)))} ago: ", "dim"), (text, "dim"))]

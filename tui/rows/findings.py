@@ -1,18 +1,25 @@
-"""The findings of a run: worst first, equal ones together, what they rest on, and what all of them rest on. Pure."""
+"""Findings as rows: worst first, equal ones together, with their evidence and stacks. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ...runners.diagnosis.standing import NO_VERDICT, untimed, worst_first
-from ...runners.logs.clean import clean_text
+from ...presets.clean import clean_text
+from ...runners.diagnosis.exceptions import Group, main_frames, merged
+from ...runners.diagnosis.judging import NO_VERDICT, untimed, worst_first
 from ...runners.model import Finding
 from ...runners.state import RunState
+from ...runners.words import elapsed, plural
 from . import glyphs
-from .cells import Cell, Row, age, clip, duration, fit, numbers, plural, wall, wrap
 from .frame import Frame
-from .nodes import names
+from .glyphs import Cell, Row, age, clip, duration, fit, numbers, wall, wrap
+from .status import names
+
+# -----------------------------------------------------------------------------------------------------------
+# The findings of a run: worst first, equal ones together, what they rest on, and what all of them rest on. Pure.
+
 
 QUIET = {None, "VERSION", "WARN"}
 """Levels of NCCL_DEBUG at which it makes no statements."""
@@ -80,7 +87,7 @@ def item_row(frame: Frame, item: Item, width: int) -> Row:
     ink = "dim" if quiet or item.follows else "text"
     said = _symptoms(item) if item.follows else _said(item)
     since = min((each.since for each in item.findings if each.since is not None), default=None)
-    old = "" if since is None else age(max(0.0, _now(frame, one) - since))
+    old = "" if since is None else age(elapsed(since, _now(frame, one)))
     cells: tuple[Cell, ...] = (
         (f"{'│' if item.follows else glyph} ", "dim" if item.follows else style),
         (fit("" if item.follows else one.role, 8), "dim" if quiet else style),
@@ -161,7 +168,8 @@ def _where(state: RunState, item: Item) -> str:
 
 def _since(frame: Frame, one: Finding) -> str:
     since = one.since or 0.0
-    return f"{wall(since)}, {duration(_now(frame, one) - since)} ago"
+    seconds = elapsed(since, _now(frame, one))
+    return wall(since) + ("" if seconds is None else f", {duration(seconds)} ago")
 
 
 def _with_rank(one: Finding) -> str:
@@ -234,3 +242,58 @@ def _nccl_covered(state: RunState) -> Row:
             ("need INFO: d raises the level", "warn"),
         )
     return _covered(what, told, len(state.nodes), "node")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Stacks of many ranks as one text: equal ones together, the largest group first. Pure.
+
+
+_PACKAGES = re.compile(r"/(?:site|dist)-packages/|/lib/python\d\.\d+/")
+
+
+def stack_title(data: Mapping[str, str]) -> str:
+    """How many ranks answered, and in how many places they are."""
+    groups = _groups(data)
+    return f"Where {plural(len(data), 'rank')} are: {plural(len(groups), 'place')}"
+
+
+def stack_rows(data: Mapping[str, str]) -> list[Row]:
+    """A group after the other; where the ways part is marked."""
+    rows: list[Row] = []
+    for group in _groups(data):
+        rows += [*_group_rows(group, data), ()]
+    return rows[:-1]
+
+
+def _groups(data: Mapping[str, str]) -> list[Group]:
+    return merged({int(rank): text for rank, text in data.items() if rank.isdecimal()})
+
+
+def _group_rows(group: Group, data: Mapping[str, str]) -> list[Row]:
+    many = len(group.ranks)
+    head = (
+        f"{plural(many, 'rank')} here: {numbers(group.ranks)}"
+        if many > 1
+        else f"rank {group.ranks[0]} alone"
+    )
+    rows: list[Row] = [((head, "head"),)]
+    if not group.frames:
+        text = data.get(str(group.ranks[0]), "").strip()
+        told = (
+            clean_text(text.splitlines()[0]) if text and not main_frames(text) else "no Python runs there"
+        )
+        return [*rows, ((f"    {told}", "dim"),)]
+    parted = len(group.frames) - group.shared - 1
+    edge = min(24, max(len(frame.rpartition(" ")[2]) for frame in group.frames)) + 2
+    for at, frame in enumerate(group.frames):
+        where, _, function = clean_text(frame).rpartition(" ")
+        mark = glyphs.CURSOR if group.shared and at == parted else " "
+        ink = "dim" if group.shared and at > parted else "text"
+        rows.append(((f"  {mark} ", "warn"), (fit(function, edge), ink), (_end_of(where), "dim")))
+    return rows
+
+
+def _end_of(where: str, width: int = 34) -> str:
+    """File and line: of a package what stands in it, of a long path the end, because the line stands there."""
+    inside = _PACKAGES.split(where)[-1]
+    return inside if len(inside) <= width else f"…{inside[1 - width :]}"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from ...runners.model import Gpu, LinkState
 from ...runners.state import Node, Rank, RunState
+from ...runners.words import elapsed
 from ..follow import LinkPhase, LinkStatus
 
 STALE_S = 3.0
@@ -71,7 +72,7 @@ class Frame:
 
     def age(self, node: int, sampled: float) -> float | None:
         """Seconds since a sample of this node was taken; None when there was none."""
-        return max(0.0, self.node_now(node) - sampled) if sampled else None
+        return elapsed(sampled, self.node_now(node))
 
     def fresh(self, node: int, sampled: float) -> bool:
         """Whether a sample may be shown as true now."""

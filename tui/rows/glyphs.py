@@ -1,8 +1,18 @@
-"""States and values as glyphs, so that nothing depends on colour alone."""
+"""States and values as glyphs and cells, so that nothing depends on colour alone."""
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Iterable
+
+from rich.cells import cell_len, set_cell_size
+
 from ...runners.model import Finding, RankPhase, RunPhase
+from ...runners.words import runs, time_of_day
+
+# -----------------------------------------------------------------------------------------------------------
+# States and values as glyphs, so that nothing depends on colour alone.
+
 
 OK, WARN, BAD, STALE = "●", "▲", "✖", "◌"
 MISSING = "·"
@@ -42,6 +52,7 @@ RUN: dict[RunPhase, tuple[str, str]] = {
     RunPhase.FAILED: (BAD, "bad"),
     RunPhase.STOPPED: (STALE, "stale"),
     RunPhase.LOST: (BAD, "bad"),
+    RunPhase.EXPORTED: (STALE, "stale"),
 }
 """Glyph and style of a run's state."""
 
@@ -79,3 +90,147 @@ def heat(value: float | None, ascii_only: bool = False) -> tuple[str, str]:
 def to_ascii(text: str) -> str:
     """The text with this module's glyphs replaced by plain ASCII ones."""
     return text if text.isascii() else text.translate(_ASCII)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Rows of styled text as plain values, and how numbers are written.
+# A row is compared with what was painted last: a tuple. A style is a name; tui/paint.py colours it.
+
+
+Cell = tuple[str, str]
+"""Text and the name of its style."""
+
+Row = tuple[Cell, ...]
+
+NA = "n/a"
+"""How an unknown value is written; never 0."""
+
+
+def row_width(row: Row) -> int:
+    """Columns that a row takes on the screen."""
+    return sum(len(text) if text.isascii() else cell_len(text) for text, _ in row)
+
+
+def fit(text: str, width: int, *, right: bool = False) -> str:
+    """`text` in exactly `width` columns: cut with an ellipsis, or filled with blanks."""
+    size = len(text) if text.isascii() else cell_len(text)
+    if size == width:
+        return text
+    if size > width:
+        return set_cell_size(text, width - 1) + "…" if width > 0 else ""
+    return " " * (width - size) + text if right else text + " " * (width - size)
+
+
+def clip(row: Row, width: int) -> Row:
+    """The row cut to `width` columns, with an ellipsis where something is lost."""
+    if row_width(row) <= width:
+        return row
+    kept: list[Cell] = []
+    for text, style in row:
+        size = cell_len(text)
+        if size > width:
+            kept.append((fit(text, width), style))
+            return tuple(kept)
+        width -= size
+        kept.append((text, style))
+        if width == 0:
+            last, last_style = kept[-1]
+            kept[-1] = (fit(last + " ", cell_len(last)), last_style)
+            break
+    return tuple(kept)
+
+
+def join(parts: Iterable[Row], gap: str = "  ") -> Row:
+    """Rows one after the other, `gap` between them."""
+    cells: list[Cell] = []
+    for part in parts:
+        if cells:
+            cells.append((gap, "text"))
+        cells.extend(part)
+    return tuple(cells)
+
+
+def wrap(text: str, width: int, style: str = "text", *, first: str = "", then: str = "") -> list[Row]:
+    """A sentence over as many rows as it needs."""
+    lines = textwrap.wrap(
+        text, max(width, 10), initial_indent=first, subsequent_indent=then or " " * len(first)
+    )
+    return [((line, style),) for line in lines or [first]]
+
+
+def percent(value: float | None) -> str:
+    """`97%`; utilisation and shares, 0 to 100."""
+    return NA if value is None else f"{value:.0f}%"
+
+
+def amount(value: float | None) -> str:
+    """Bytes with a binary unit: `71.2G`, `512M`, `9K`."""
+    if value is None:
+        return NA
+    for unit in ("B", "K", "M", "G"):
+        if value < 1000:
+            return f"{value:.0f}{unit}" if unit in "BK" or value >= 100 else f"{value:.1f}{unit}"
+        value /= 1024
+    return f"{value:.1f}T"
+
+
+def pair(used: float | None, total: float | None) -> str:
+    """`63.1/80G`: used of total bytes, in GiB from 1 GiB on."""
+    if used is None or total is None:
+        return NA
+    if total < 2**30:
+        return f"{used / 2**20:.0f}/{total / 2**20:.0f}M"
+    digits = 1 if used < 100 * 2**30 else 0
+    return f"{used / 2**30:.{digits}f}/{total / 2**30:.0f}G"
+
+
+def seconds(value: float | None) -> str:
+    """The time of a step: `41ms`, `1.24s`, `12.4s`."""
+    if value is None:
+        return NA
+    if value < 1:
+        return f"{value * 1000:.0f}ms"
+    return f"{value:.2f}s" if value < 10 else f"{value:.1f}s"
+
+
+def age(value: float | None) -> str:
+    """How long ago, short: `4s`, `12m`, `3h`, `2d`."""
+    if value is None:
+        return NA
+    for limit, size, unit in ((100, 1, "s"), (6000, 60, "m"), (48 * 3600, 3600, "h")):
+        if value < limit:
+            return f"{max(value, 0) / size:.0f}{unit}"
+    return f"{value / 86400:.0f}d"
+
+
+def duration(value: float | None) -> str:
+    """How long something took, in words: `41 s`, `12 min 3 s`, `3 h 20 min`."""
+    if value is None:
+        return "unknown"
+    whole = round(max(value, 0))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def wall(at: float) -> str:
+    """Time of day of a unix time, in this terminal's time zone."""
+    return time_of_day(at)
+
+
+def numbers(values: Iterable[int]) -> str:
+    """Rank numbers with runs folded: `0-3, 6`."""
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in runs(values))
+
+
+def hang(row: Row, width: int) -> list[Row]:
+    """A row of a label and a text over as many rows as it needs, the text below itself."""
+    if len(row) != 2 or row_width(row) <= width:
+        return [clip(row, width)]
+    (label, label_style), (text, style) = row
+    indent = cell_len(label)
+    lines = textwrap.wrap(text, max(width - indent, 10)) or [""]
+    first: Row = ((label, label_style), (lines[0], style))
+    return [first, *(((" " * indent, label_style), (line, style)) for line in lines[1:])]

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...runners.diagnosis.facts import Communicator, Line
+from ...runners.words import plural
 from . import glyphs
-from .cells import Cell, Row, clip, fit, plural, wrap
+from .glyphs import Cell, Row, clip, fit, wrap
 from .statements import Told, short
 
 MOST_RANKS = 64

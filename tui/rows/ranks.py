@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ...runners import meshes
-from ...runners.meshes import short
+from ...runners import status
 from ...runners.model import RankSample
 from ...runners.state import Node, Rank
+from ...runners.status import short
 from . import glyphs
-from .cells import NA, Cell, Row, amount, fit, pair, percent, seconds
 from .frame import Frame, gpu_of
-from .nodes import fit_name, names
+from .glyphs import NA, Cell, Row, amount, fit, pair, percent, seconds
+from .status import fit_name, names
 
 Sortable = float | str | None
 
@@ -142,7 +142,7 @@ def columns(frame: Frame, width: int) -> list[Column]:
     if frame.state.plan is not None and frame.state.plan.backend == "gloo":
         left_out.add("NCCL")
     chosen = [column for column in wanted if column.name not in left_out]
-    arranged = meshes.sizes(frame.state)
+    arranged = status.sizes(frame.state)
     if len(arranged) > 1:
         last = short(arranged, frame.state.attempts[-1].world_size - 1)
         chosen.insert(chosen.index(_STATE), replace(_MESH, width=len(last)))
@@ -163,7 +163,7 @@ def next_sort(frame: Frame) -> str:
 def lines(frame: Frame) -> list[Line]:
     """Every rank, sorted as the view says; unknown values come last."""
     named = names(frame.state)
-    arranged = meshes.sizes(frame.state)
+    arranged = status.sizes(frame.state)
     found = [_line(frame, rank, named, arranged) for _, rank in sorted(frame.state.ranks.items())]
     column = next((one for one in LIVE if one.name == frame.view.sort and one.key is not None), _RANK)
     key = column.key

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from ...presets.secrets import mask
 from ...runners.diagnosis.facts import Communicator, Facts, Init, Line, Node
+from ...runners.words import plural
 from . import glyphs
-from .cells import NA, Row, clip, fit, numbers, plural, row_width, wrap
+from .glyphs import NA, Row, clip, fit, numbers, row_width, wrap
 
 STAGES = ("started", "bootstrapped", "complete", "connected", "running", "destroyed", "aborted")
 READY = STAGES.index("complete")
@@ -208,7 +209,7 @@ def slowest(one: Communicator) -> Init | None:
     return max(one.inits, key=lambda init: init.seconds, default=None)
 
 
-def name_of(one: Communicator) -> str:
+def communicator_name(one: Communicator) -> str:
     """Its id, or that it has none."""
     return one.id or "of no named communicator"
 
@@ -245,7 +246,7 @@ def _communicator(facts: Facts, one: Communicator, chosen: bool, several: bool, 
     mark = glyphs.MARK if chosen and several else " "
     head: Row = (
         (f"{glyph} ", style),
-        (name_of(one), "head"),
+        (communicator_name(one), "head"),
         (f" {mark}", "accent"),
         (_shape(one), "text"),
     )

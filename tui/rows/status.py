@@ -1,12 +1,178 @@
-"""The status line: one row that says how the run stands, with less in it where the terminal is narrow."""
+"""The header, the run list and the node list as rows."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+
 from ...runners.model import LinkState, RunPhase
+from ...runners.state import Node, RunState
+from ...runners.status import applied
+from ...runners.words import elapsed, plural
+from ..follow import PresetEntry, RunEntry
 from ..text import cost, recovered
 from . import glyphs
-from .cells import Row, age, duration, join, pair, percent, plural, row_width, seconds
 from .frame import Frame
+from .glyphs import Row, age, clip, duration, fit, join, pair, percent, row_width, seconds, wrap
+
+# -----------------------------------------------------------------------------------------------------------
+# The run list, and what stands there before the first run.
+
+
+EMPTY: tuple[Row, ...] = (
+    (("No run yet.", "head"),),
+    ((f"  {fit('^n', 32)}", "accent"), ("pick a preset and start one", "text")),
+    ((f"  {fit('distui launch PRESET -- SCRIPT', 32)}", "accent"), ("the same from the shell", "text")),
+    ((f"  {fit('distui watch', 32)}", "accent"), ("jobs that distui did not start", "text")),
+)
+"""What to do when there is nothing to show."""
+
+
+def head_row() -> Row:
+    """The names of the columns."""
+    return (
+        (
+            f" {fit('run', 20)} {fit('state', 12)} {fit('age', 5, right=True)}  {fit('id', 24)}  preset",
+            "dim",
+        ),
+    )
+
+
+def run_row(entry: RunEntry) -> Row:
+    """One run."""
+    glyph, style = glyphs.run_phase(entry.phase)
+    note = "  (read-only)" if entry.readonly and entry.live else ""
+    return (
+        (f" {fit(entry.name or entry.id, 20)} ", "head" if entry.live else "text"),
+        (fit(f"{glyph} {entry.phase}", 12), style),
+        (f" {fit(age(entry.age_s), 5, right=True)}  {fit(entry.id, 24)}", "dim"),
+        (f"  {glyphs.WARN} {entry.problem}" if entry.problem else "", "warn"),
+        (f"  {entry.preset or '-'}{note}", "text"),
+    )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The list of presets as rows, and what a search finds. Pure.
+
+
+_MARKS = {"yours": "y", "project": "p"}
+
+
+def matching(entries: Sequence[PresetEntry], words: str) -> list[PresetEntry]:
+    """Those that hold every word, in whatever order: in name, title, summary, strategy or origin."""
+    wanted = words.lower().split()
+    return [one for one in entries if all(word in _text(one) for word in wanted)]
+
+
+def _text(one: PresetEntry) -> str:
+    return f"{one.name} {one.title} {one.summary} {one.strategy} {one.origin} {one.problem}".lower()
+
+
+def shelf_rows(entries: Sequence[PresetEntry], width: int) -> list[Row]:
+    """A row a preset: its name, and a mark where it does not ship or does not load."""
+    rows: list[Row] = []
+    for one in entries:
+        name = fit(one.name, max(4, width - 2))
+        if one.problem:
+            rows.append(((f"{name} ", "stale"), (glyphs.BAD, "bad")))
+        else:
+            rows.append(((f"{name} ", "text"), (_MARKS.get(one.origin, " "), "accent")))
+    return rows
+
+
+def why_rows(one: PresetEntry | None, width: int, height: int) -> list[Row]:
+    """When to take the preset at hand; or why it cannot be taken."""
+    if one is None:
+        return [((" no preset has all of these words: esc shows them all", "warn"),)]
+    if one.problem:
+        return wrap(one.problem, width - 1, first=f" {glyphs.BAD} ", then=" ")[:height]
+    return wrap(one.summary, width - 1, first=" ")[:height]
+
+
+def title_row(one: PresetEntry | None, width: int) -> Row:
+    """What the screen is, and what the preset at hand is; its name where there is room."""
+    head: Row = ((" distui · new run", "head"),)
+    if one is None:
+        return head
+    origin = {"yours": " (your own)", "project": " (of this project)"}.get(one.origin, "")
+    long = f" · {one.name} · {one.title}{origin}" if one.title else f" · {one.name}{origin}"
+    short = f" · {one.title}{origin}" if one.title else long
+    return clip((*head, (long if row_width(head) + cell_len(long) <= width else short, "text")), width)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Nodes as the screen names them, and how a hub stands to each.
+
+
+MOST_NAMED = 4
+"""Nodes named in a sentence before the others are only counted."""
+
+
+def names(state: RunState) -> dict[int, str]:
+    """By node: its host without the domain, unless two would look the same; "node 2" where nobody knows."""
+    short = {number: _short(node.host) for number, node in state.nodes.items()}
+    twice = Counter(short.values())
+    return {
+        number: (short[number] if twice[short[number]] == 1 else node.host) or f"node {number}"
+        for number, node in state.nodes.items()
+    }
+
+
+def _short(host: str) -> str:
+    first = host.partition(".")[0]
+    return host if first.isdecimal() else first  # an address stays whole
+
+
+def name_of(state: RunState, node: int) -> str:
+    """The name of one node."""
+    return names(state).get(node, f"node {node}")
+
+
+def fit_name(name: str, width: int) -> str:
+    """A name in exactly `width` columns; a long one loses its front, because hosts differ at their ends."""
+    return fit(name if len(name) <= width else f"…{name[1 - width :]}", width)
+
+
+def listed(found: Sequence[str]) -> str:
+    """`c1, c2`, `c1, c2, c3, c4 and 12 more`."""
+    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    return ", ".join(found[:MOST_NAMED]) + more
+
+
+def silent(state: RunState) -> list[int]:
+    """Nodes that do not answer although their part of the run goes on."""
+    return [
+        number
+        for number, node in sorted(state.nodes.items())
+        if node.phase is None and node.link in (LinkState.CONNECTING, LinkState.LOST)
+    ]
+
+
+def without(state: RunState, missing: Sequence[int]) -> str:
+    """`c2`, `c2 and c3`, `5 nodes`."""
+    named = [name_of(state, node) for node in missing]
+    return " and ".join(named) if len(named) < 3 else plural(len(named), "node")
+
+
+def link_state(frame: Frame, node: Node) -> tuple[str, str, str] | None:
+    """Glyph, style and words where a node does not answer; None where it does or need not.
+
+    The only place that says for how long: whatever counts is painted each second.
+    """
+    since = duration(elapsed(node.link_since, frame.now))
+    if frame.state.phase.ended or node.link not in (LinkState.CONNECTING, LinkState.LOST):
+        return None
+    if node.link is LinkState.CONNECTING:
+        return glyphs.STALE, "warn", f"connecting {since}"
+    wait = (node.retry_at or 0.0) - frame.now
+    again = f"again in {duration(wait)}" if wait >= 1 else "trying now"
+    return glyphs.BAD, "bad", f"lost {since}, {again}"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The status line: one row that says how the run stands, with less in it where the terminal is narrow.
 
 
 def status_row(frame: Frame, width: int) -> Row:
@@ -29,10 +195,10 @@ def _parts(frame: Frame) -> list[tuple[int, Row]]:
     return [
         (8, (("distui", "dim"),)),
         (1, ((state.name or state.run or "…", "head"),)),
-        (0, ((f"{glyph} {state.phase.upper()}", style),)),
-        (2, _link(frame)),
+        (0, ((f"{glyph} {state.phase.words.upper()}", style),)),
+        (2, _link_cell(frame)),
         (6, _attempt(frame)),
-        (5, _nodes(frame)),
+        (5, _nodes_cell(frame)),
         (3, _cluster(frame)),
         (6, _cost(frame)),
         (9, _autostop(frame)),
@@ -46,8 +212,12 @@ def _parts(frame: Frame) -> list[tuple[int, Row]]:
 
 
 def _obeys(frame: Frame) -> Row:
-    """Said of a script that a preset does not reach."""
-    plan = frame.state.plan
+    """Said of a script that a preset does not reach: by what was seen in the ranks, before that by its plan."""
+    plan, acted = frame.state.plan, applied(frame.state)
+    if acted is not None and acted.state == "not applied":
+        return (("preset not applied", "warn" if plan is not None and plan.obeys else "dim"),)
+    if acted is not None and acted.state == "applied":
+        return ()
     if plan is None or not plan.preset or plan.obeys or frame.state.phase.ended:
         return ()
     return (("flags and env only", "dim"),)
@@ -58,7 +228,7 @@ def _attempt(frame: Frame) -> Row:
     return ((f"attempt {number}", "warn" if number > 1 else "text"),) if number else ()
 
 
-def _nodes(frame: Frame) -> Row:
+def _nodes_cell(frame: Frame) -> Row:
     state = frame.state
     total = state.plan.nnodes if state.plan else len(state.nodes)
     if not state.nodes or state.phase.ended:
@@ -149,7 +319,7 @@ def _nccl(frame: Frame) -> Row:
     return ((f"NCCL_DEBUG {name}", "text" if name in ("WARN", "VERSION") else "warn"),)
 
 
-def _link(frame: Frame) -> Row:
+def _link_cell(frame: Frame) -> Row:
     if frame.lost:
         return ((f"{glyphs.BAD} agent lost" if frame.heard else f"{glyphs.BAD} no agent", "bad"),)
     if frame.view.paused:
@@ -163,8 +333,7 @@ def _link(frame: Frame) -> Row:
 
 def _age(frame: Frame) -> Row:
     state = frame.state
-    if not state.began:
+    if not state.began or state.phase is RunPhase.LOST:
         return ()
-    until = state.ended if state.ended is not None else frame.node_now(0)
     word = "took" if state.phase in (RunPhase.SUCCEEDED, RunPhase.FAILED, RunPhase.STOPPED) else "for"
-    return ((f"{word} {duration(until - state.began)}", "dim"),)
+    return ((f"{word} {duration(state.lasted(frame.node_now(0)))}", "dim"),)

@@ -1,5 +1,4 @@
-"""The launch screen: presets, form, and beside them the plan that the form makes, verbatim, with what a check of it
-finds. Nothing starts from here before the confirm page."""
+"""The launch screen, with the decision guide and the dialog that saves a preset."""
 
 from __future__ import annotations
 
@@ -11,31 +10,212 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Container, Horizontal, Vertical
 from textual.events import Resize
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 from textual.timer import Timer
+from textual.widgets import Static
 
-from ...presets.errors import PlanError
-from ...runners.errors import RunError
-from ..advising import gpus_here
-from ..follow import LaunchError, LaunchForm, Preview
-from ..placing import LOCAL, SKY, kind_of
-from ..rows import advice
-from ..rows.cells import Row, wrap
-from ..rows.fields import KIND, fields, kind_override, launch_form
-from ..rows.launch import counted, finding_rows, keys_row, plan_rows, problem_rows, yaml_rows
-from ..rows.shelf import title_row, why_rows
-from ..widgets.candidates import Candidates
-from ..widgets.details import PANES, Details
-from ..widgets.form import FormView
+from ...presets.clean import clean_text
+from ...presets.finding import PlanError
+from ...presets.guide import QUESTIONS, Recommendation, recommend
+from ...presets.secrets import holds_secret
+from ...runners.errors import LaunchError, RunError
+from ...runners.launch.launch_form import LOCAL, SKY, LaunchForm, LaunchPreview, kind_of
+from ..rows import advice, glyphs
+from ..rows.advice import choice_rows, end_rows, title
+from ..rows.form import (
+    KIND,
+    NAMED,
+    SET,
+    counted,
+    fields,
+    finding_rows,
+    keys_row,
+    kind_override,
+    launch_form,
+    plan_rows,
+    problem_rows,
+    yaml_rows,
+)
+from ..rows.glyphs import Row, wrap
+from ..rows.status import title_row, why_rows
+from ..text import gpus_here
+from ..widgets.boards import PANES, Details
+from ..widgets.form import Candidates, FormView, PresetList
 from ..widgets.rows_view import RowsView
-from ..widgets.shelf import PresetList
-from .modal import ConfirmScreen
+from .modal import ConfirmScreen, PromptScreen
 
 if TYPE_CHECKING:
-    from ...presets.guide import Recommendation
     from ...presets.model import Loaded
-    from ...runners.hub.candidates import Candidate
+    from ...runners.hub.cloud import Candidate
     from ..app import CockpitApp
+
+# -----------------------------------------------------------------------------------------------------------
+# The decision guide: one question at a time, then a preset with the reasons.
+
+
+_ASKING: Row = (
+    ("1-4", "key"), (" or ", "text"), ("Enter", "key"), (" answer   ", "text"), ("backspace", "key"),
+    (" back   ", "text"), ("esc", "key"), (" cancel", "text"),
+)  # fmt: skip
+_ENDED: Row = (
+    ("Enter", "key"), (" take it   ", "text"), ("backspace", "key"), (" back   ", "text"), ("esc", "key"),
+    (" cancel", "text"),
+)  # fmt: skip
+
+
+class _Choices(RowsView):
+    """The choices; keys that answer go to the screen."""
+
+    BINDINGS: ClassVar[list[Binding]] = [
+        Binding("enter,right,l", "screen.answer", "answer"),
+        Binding("backspace,left,h", "screen.before", "back"),
+        *(Binding(str(number), f"screen.answer({number})", str(number)) for number in range(1, 5)),
+    ]
+
+
+class GuideScreen(ModalScreen[Recommendation | None]):
+    """Returns what was recommended and taken, or None."""
+
+    BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
+        Binding("escape,q", "cancel", "cancel", id="guide.cancel")
+    ]
+
+    def __init__(self, ascii_only: bool = False) -> None:
+        super().__init__()
+        self._answers: list[int] = []
+        self._found: Recommendation | None = None
+        self.choices = _Choices(id="modal-rows", cursor=True)
+        self.foot = RowsView(id="modal-keys")
+        self.foot.can_focus = False
+        self.choices.ascii_only = self.foot.ascii_only = ascii_only
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="box"):
+            yield Static("", id="modal-title", markup=False)
+            yield self.choices
+            yield self.foot
+
+    def on_mount(self) -> None:
+        self.choices.focus()
+
+    def on_resize(self, event: Resize) -> None:
+        self.query_one("#box").styles.width = min(84, event.size.width - 4)
+        self._width = min(84, event.size.width - 4) - 8
+        self._ask(0)
+
+    def _ask(self, cursor: int) -> None:
+        """The question at hand; after the last one, where the answers led."""
+        at = len(self._answers)
+        if at < len(QUESTIONS):
+            self._found = None
+            rows, head = choice_rows(QUESTIONS[at]), title(at)
+        else:
+            keys = (
+                (one.key, one.choices[given].key)
+                for one, given in zip(QUESTIONS, self._answers, strict=True)
+            )
+            self._found = found = recommend(dict(keys))
+            rows, head = end_rows(found, self._width), f"Take {found.preset}"
+        self.choices.has_cursor = self._found is None
+        self.query_one("#modal-title", Static).update(head)
+        self.choices.styles.height = min(max(4, len(rows)), max(4, self.size.height - 8))
+        self.choices.set_rows(rows)
+        self.choices.repaint()
+        self.choices.move_to(cursor)
+        self.foot.set_rows([_ENDED if self._found else _ASKING])
+
+    def action_answer(self, number: int = 0) -> None:
+        """Take a choice, by its digit or the one at hand; at the end the preset."""
+        if self._found is not None:
+            if not number:
+                self.dismiss(self._found)
+            return
+        given = number - 1 if number else self.choices.cursor
+        if given < len(QUESTIONS[len(self._answers)].choices):
+            self._answers.append(given)
+            self._ask(0)
+
+    def action_before(self) -> None:
+        """Back to the question before, with its answer at hand."""
+        if self._answers:
+            self._ask(self._answers.pop())
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Saving the launch form's preset as one of the user's own: its name, and the question before a file is replaced.
+
+
+_KEPT = ("nproc", "nodes", "env", "nccl", "further")
+"""Fields of the form that a saved preset holds from then on."""
+
+
+def _held(name: str, text: str) -> bool:
+    """Whether a saved preset holds what was typed into a field: secrets stay in the form."""
+    if name in ("env", "further") or name.startswith(f"{SET}env."):
+        pairs = (word.partition("=") for word in (f"{name}={text}", *text.split()))
+        return not any(holds_secret(variable, value) for variable, _, value in pairs)
+    return name.startswith((SET, NAMED)) or name in _KEPT
+
+
+class Saving:
+    """One saving, from the question for a name to the list with the new preset in it."""
+
+    def __init__(self, screen: LaunchScreen) -> None:
+        self._screen = screen
+
+    def ask(self) -> None:
+        """Ask for a name."""
+        screen = self._screen
+        entry = screen.shelf.current
+        if entry is None or screen.loaded is None:
+            screen.notify("there is no preset to build on: choose one first", severity="error")
+            return
+        hint = f"name of a preset of your own: {entry.name} with what was changed"
+        screen.app.push_screen(PromptScreen("save as ", hint=hint), self._named)
+
+    def _named(self, name: str | None) -> None:
+        if name and name.strip():
+            self._start(name.strip(), False)
+
+    def _start(self, name: str, replace: bool) -> None:
+        self._screen.run_worker(self._save(name, replace), group="save", exclusive=True)
+
+    async def _save(self, name: str, replace: bool) -> None:
+        screen = self._screen
+        try:
+            path = await asyncio.to_thread(screen.app.source.save, name, screen.form, replace)
+        except FileExistsError as error:
+            self._ask_replace(name, str(error))
+            return
+        except (LaunchError, RunError) as error:
+            screen.notify(str(error), severity="error", markup=False)
+            return
+        screen.form_view.forget(
+            [name for name, text in screen.form_view.typed.items() if _held(name, text)]
+        )
+        screen.shelf.set_entries(screen.app.source.presets(), name)
+        screen.notify(f"saved as {path}", markup=False)
+
+    def _ask_replace(self, name: str, path: str) -> None:
+        rows: list[Row] = [((f"{glyphs.WARN} {path} exists, and what it says is lost.", "text"),)]
+        question = ConfirmScreen(
+            f"Replace the preset {name}?", rows, "replace", self._screen.app.view.ascii
+        )
+
+        def answered(yes: str | None) -> None:
+            if yes:
+                self._start(name, True)
+
+        self._screen.app.push_screen(question, answered)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The launch screen: presets, form, and beside them the plan that the form makes, verbatim, with what a check of it
+# finds. Nothing starts from here before the confirm page.
+
 
 TYPING_S = 0.15
 """How long the form must be still before the plan is made anew."""
@@ -46,7 +226,7 @@ WHY = 2
 
 
 class LaunchScreen(Screen[None]):
-    """Makes a LaunchForm, shows its Preview, and starts it when asked twice."""
+    """Makes a LaunchForm, shows its LaunchPreview, and starts it when asked twice."""
 
     app: CockpitApp
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
@@ -66,7 +246,7 @@ class LaunchScreen(Screen[None]):
         self.top, self.why, self.foot = RowsView(id="title"), RowsView(id="why"), RowsView(id="launch-keys")
         self.top.can_focus = self.why.can_focus = self.foot.can_focus = False
         self.candidates = Candidates(self._ask)
-        self.preview: Preview | None = None
+        self.preview: LaunchPreview | None = None
         self.loaded: Loaded | None = None
         """The preset as the form shows it: with another kind of strategy, if one was chosen."""
         self._hardware = ""
@@ -166,7 +346,7 @@ class LaunchScreen(Screen[None]):
         try:
             form = self.form
         except RunError as error:
-            self._show_preview(Preview(text="", problems=(str(error),)))
+            self._show_preview(LaunchPreview(text="", problems=(str(error),)))
             return
         self._soon = self.set_timer(TYPING_S, lambda: self._start_plan(form))
         self.details.put("memory", lambda width: self._memory(form, width))
@@ -184,11 +364,11 @@ class LaunchScreen(Screen[None]):
         entry = self.shelf.current
         if entry is None or entry.problem:
             none = "no preset is chosen: change the search, or esc for all of them"
-            self._show_preview(Preview(text="", problems=(entry.problem if entry else none,)))
+            self._show_preview(LaunchPreview(text="", problems=(entry.problem if entry else none,)))
         else:
             self._show_preview(await asyncio.to_thread(self.app.source.plan, form))
 
-    def _show_preview(self, preview: Preview) -> None:
+    def _show_preview(self, preview: LaunchPreview) -> None:
         self.preview = preview
         self.details.put(
             "plan", lambda width: plan_rows(preview, width), "plan ✖" if preview.problems else ""
@@ -225,7 +405,6 @@ class LaunchScreen(Screen[None]):
     # --- guide and save
 
     def action_guide(self) -> None:
-        from .guide import GuideScreen
 
         self.app.push_screen(GuideScreen(self.app.view.ascii), self._guided)
 
@@ -249,7 +428,6 @@ class LaunchScreen(Screen[None]):
         self.action_pane(PANES.index("memory") + 1)
 
     def action_save(self) -> None:
-        from .saving import Saving
 
         Saving(self).ask()
 
@@ -277,7 +455,8 @@ class LaunchScreen(Screen[None]):
         else:
             form = self.form
             found = [row for row in finding_rows(preview, 86) if preview.findings]
-            title = f"Start {form.name or form.script} with preset {form.preset}?"
+            name = preview.preset or form.preset
+            title = clean_text(f"Start {form.name or form.script} with preset {name}?")
             rows = [*found, *[()] * bool(found), *plan_rows(preview)]
             question = ConfirmScreen(title, rows, "start", self.app.view.ascii)
             self.app.push_screen(question, lambda yes: self._answered(yes, form))

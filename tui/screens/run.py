@@ -1,7 +1,9 @@
-"""The run screen: status, banner, heat map, ranks, log, events, and how they share the terminal."""
+"""The run screen and the run list."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,28 +12,99 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Container, Vertical
 from textual.events import Resize
+from textual.message import Message
+from textual.screen import Screen
 from textual.widget import Widget
+from textual.widgets import Static
 
 from ...runners.logs.files import LogError
 from ...runners.logs.follow import compile_grep
 from ..actions import bindings
+from ..follow import RunEntry
 from ..rows.banner import banner_rows
 from ..rows.frame import METRICS, Frame
-from ..rows.heat import heat_rows, shown_nodes
+from ..rows.heat import Layout, heat_rows, plan_layout, shown_nodes, side_width
 from ..rows.launching import launch_rows, launching
-from ..rows.layout import Layout, plan_layout, side_width
+from ..rows.log import end_rows
 from ..rows.ranks import next_sort
-from ..rows.report import end_rows
-from ..widgets.diagnosis import Diagnosis
-from ..widgets.footer import KeyFooter
+from ..rows.status import EMPTY, head_row, run_row
+from ..widgets.boards import Diagnosis, NcclBoard
 from ..widgets.log_view import LogView
-from ..widgets.nccl_board import NcclBoard
-from ..widgets.panes import Banner, Events, HeatMap, RankTable, StatusLine, Summary
-from .diagnosing import DiagnosingScreen
-from .modal import PromptScreen
+from ..widgets.panes import Banner, Events, HeatMap, KeyFooter, RankTable, StatusLine, Summary
+from ..widgets.rows_view import RowsView
+from .modal import DiagnosingScreen, PromptScreen
 
 if TYPE_CHECKING:
     from ..app import CockpitApp
+
+# -----------------------------------------------------------------------------------------------------------
+# The run list: what there is, newest first, or what to do when there is nothing.
+
+
+REFRESH_S = 1.0
+"""How often the list is read again while it is shown."""
+
+
+class RunList(RowsView):
+    """One row a run."""
+
+    BINDINGS: ClassVar[list[Binding]] = [one for one in bindings("list") if one.id == "zoom"]
+
+    class Opened(Message):
+        """The user wants to see a run."""
+
+        def __init__(self, run: str) -> None:
+            super().__init__()
+            self.run = run
+
+    def __init__(self) -> None:
+        super().__init__(id="run-list", cursor=True)
+        self._runs: list[RunEntry] = []
+
+    def show(self, runs: list[RunEntry]) -> None:
+        """Show these; the cursor stays on its run."""
+        current = self._runs[self.cursor].id if self.cursor < len(self._runs) else None
+        self._runs = runs
+        self.has_cursor = bool(runs)
+        if runs:
+            self.set_rows([run_row(run) for run in runs], head_row())
+            ids = [run.id for run in runs]
+            self.cursor = ids.index(current) if current in ids else self.cursor
+        else:
+            self.set_rows(EMPTY)
+
+    def action_zoom(self) -> None:
+        if self._runs:
+            self.post_message(self.Opened(self._runs[self.cursor].id))
+
+
+class RunsScreen(Screen[None]):
+    """All runs that are known here."""
+
+    def __init__(self, runs: Callable[[], list[RunEntry]], ascii_only: bool = False) -> None:
+        super().__init__()
+        self._runs = runs
+        self.list = RunList()
+        self.list.ascii_only = ascii_only
+
+    def compose(self) -> ComposeResult:
+        yield Static(" distui · runs", id="title", markup=False)
+        yield self.list
+        yield KeyFooter(id="footer")
+
+    def on_mount(self) -> None:
+        self.list.show(self._runs())
+        self.set_interval(REFRESH_S, self._refresh)
+        self.list.focus()
+
+    async def _refresh(self) -> None:
+        if self.is_active:
+            self.list.show(await asyncio.to_thread(self._runs))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The run screen: status, banner, heat map, ranks, log, events, and how they share the terminal.
+
 
 _MOST_BANNER = 6
 

@@ -8,12 +8,28 @@ import sys
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ...presets.errors import PlanError
-from ...presets.hardware import GB, parse_gpus
-from ...presets.memory import FORMATS, USABLE, Estimate, Shape, needed, parse_parameters, shape, survey
-from ...presets.memory_model import VOCABULARY
-from ...presets.memory_remedies import Remedy, on_gpus, remedies
-from ...presets.memory_script import Counted, parse_model_args, parse_script, shape_of
+from ...presets.cluster import GB, parse_gpus
+from ...presets.finding import PlanError
+from ...presets.memory import (
+    FORMATS,
+    USABLE,
+    VOCABULARY,
+    Estimate,
+    Shape,
+    needed,
+    parse_parameters,
+    shape,
+    survey,
+)
+from ...presets.memory_advice import (
+    Counted,
+    Remedy,
+    on_gpus,
+    parse_model_args,
+    parse_script,
+    remedies,
+    shape_of,
+)
 from ...runners.errors import RunError
 from ..rows import advice as rows
 from ..rows.advice import HEAD, PARTS, Advice
@@ -68,8 +84,8 @@ def _model(options: argparse.Namespace) -> tuple[Shape, Counted | None, str]:
             raise PlanError("--model-args and --python go with --script: say which file defines the model.")
         parameters, vocab = parse_parameters(options.params), options.vocab or VOCABULARY
         return shape(parameters, options.layers, options.hidden, vocab), None, "train.py"
-    from ...runners.counting import count
     from ...runners.local import default_python
+    from ...runners.preview import count
 
     path, name = parse_script(options.script)
     counted = count(options.python or default_python(), path, name, parse_model_args(options.model_args))

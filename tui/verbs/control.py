@@ -1,29 +1,67 @@
-"""nccl, restart, signal, stop: changing a run from the command line."""
+"""nccl, restart, signal, stop, down, autostop, relaunch: commands that change a run."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import json
+import os
 import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 
+from ...presets.clean import clean_text
 from ...presets.environ import refusal
+from ...presets.finding import PlanError
+from ...presets.launchers import skypilot
+from ...presets.launchers.skypilot import Resources
+from ...presets.nccl import NcclError, parse_level, parse_subsys
 from ...presets.secrets import mask
 from ...runners import registry
-from ...runners.errors import RunError
-from ...runners.model import Command, CommandDone, Restart, SetNccl, Signal, Stop
+from ...runners.connect import history, with_link
+from ...runners.errors import NoSuchRunError, RunError, UnreachableError
+from ...runners.hub import after, seam
+from ...runners.hub.cloud import Candidate, candidates_for
+from ...runners.inrank.changes import refusal as change_refusal
+from ...runners.inrank.changes import too_much
+from ...runners.launch import here, sky
+from ...runners.launch.hosts import pairs
+from ...runners.launch.prepared import LaunchRequest, OnSky
+from ...runners.model import (
+    Cluster,
+    Command,
+    CommandDone,
+    Down,
+    Restart,
+    SetAutostop,
+    SetNccl,
+    Signal,
+    Stop,
+)
 from ...runners.state import RunState
 from ...runners.wire.client import new_id
-from ...runners.wire.link import Link
-from ..connect import snapshot, with_link
-from ..starting import pairs
+from ...runners.wire.link import Link, LinkError
+from ...runners.words import plural
+from ..shelf import HARMLESS, check_ranks, consequence, parse_signal, short
+from .launch import begin, of_script, request_of, show
+
+# -----------------------------------------------------------------------------------------------------------
+# nccl, restart, signal, stop: changing a run from the command line.
 
 
 def nccl(options: argparse.Namespace) -> int:
     """Change NCCL_DEBUG: live where the ranks' NCCL can."""
     if options.reachable and not options.restart:
         raise RunError("--reachable is for a restart: add --restart")
+    with _refusing(lambda: _which(options, options.level, "level", "nccl", "INFO")):
+        parse_level(options.level)
+    with _refusing(lambda: None):
+        parse_subsys(options.subsys)
+    _there(options)
     command = SetNccl(
         new_id(), options.level, options.subsys, tuple(options.rank), options.seconds, options.restart,
         options.reachable,
@@ -33,8 +71,16 @@ def nccl(options: argparse.Namespace) -> int:
 
 def restart(options: argparse.Namespace) -> int:
     """Restart the group in place, after asking."""
-    env = pairs(options.env, "--env")
-    refused = refusal({**env, **dict.fromkeys(options.unset, "")})
+    env = {**from_shell(options.from_shell), **pairs(options.env, "--env")}
+    both = [name for name in options.unset if name in env]
+    if both:
+        raise RunError(f"--unset {both[0]}: it is given a value as well: leave out one of the two")
+    changes: dict[str, str | None] = {**env, **dict.fromkeys(options.unset)}
+    refused = (
+        refusal({name: value or "" for name, value in changes.items()})
+        or change_refusal(changes)
+        or too_much(changes)
+    )
     if refused:
         raise RunError(refused)
     if not _sure(options, "restart", [f"{name}={mask(name, value)}" for name, value in env.items()]
@@ -43,29 +89,92 @@ def restart(options: argparse.Namespace) -> int:
     return _do(options, Restart(new_id(), env, tuple(options.unset), options.reachable))
 
 
+def from_shell(names: list[str]) -> dict[str, str]:
+    """Variables of the shell that types the command, by their names. Raises RunError where it has none of them."""
+    missing = [name for name in names if name not in os.environ]
+    if missing:
+        raise RunError(f"--env-from-shell {missing[0]}: this shell has no such variable: export it first")
+    return {name: os.environ[name] for name in names}
+
+
 def stop(options: argparse.Namespace) -> int:
-    """End the run, after asking."""
-    return _do(options, Stop(new_id(), options.grace)) if _sure(options, "stop", []) else 1
+    """End the run, after asking; also where its agent cannot."""
+    if not _sure(options, "stop", []):
+        return 1
+    from ...runners.forced_stop import stop_run
+    from ...runners.local import open_link
+
+    entry = registry.resolve(options.run)
+    try:
+        done = asyncio.run(stop_run(entry, Stop(new_id(), options.grace), _to_stderr, open_link))
+    except LinkError as error:
+        raise UnreachableError(f"{entry.record.name}: {error}") from None
+    return _report(options, done)
+
+
+def _to_stderr(text: str) -> None:
+    sys.stderr.write(f"distui: {clean_text(text)}\n")
 
 
 def send_signal(options: argparse.Namespace) -> int:
-    """Send a signal to ranks."""
+    """Send a signal to ranks; where it would end one, after asking."""
+    with _refusing(lambda: _which(options, options.signal, "signal", "signal", "USR1")):
+        number = parse_signal(options.signal)
+    state = _there(options, always=short(number.name) not in HARMLESS)
+    effect = consequence(state, number, options.rank) if state is not None and not state.phase.ended else ""
+    if effect and not options.yes:
+        if not sys.stdin.isatty():
+            raise RunError(f"{effect}: add --yes to send it")
+        if not _answered(effect):
+            return 1
     return _do(options, Signal(new_id(), options.signal, tuple(options.rank)))
+
+
+@contextlib.contextmanager
+def _refusing(ask: Callable[[], None]) -> Iterator[None]:
+    """A word that is none of those there are is wrong usage, unless `ask` raises something better. Raises RunError."""
+    try:
+        yield
+    except (RunError, NcclError) as error:
+        ask()
+        raise RunError(str(error)) from None
+
+
+def _which(options: argparse.Namespace, word: str, kind: str, verb: str, example: str) -> None:
+    """The only word of `distui nccl RUN` is RUN: what is missing is the level. Raises RunError."""
+    if options.run is not None:
+        return
+    with contextlib.suppress(NoSuchRunError):
+        name = registry.resolve(word).record.name
+        raise RunError(f"which {kind}? `distui {verb} {name} {example}`")
+
+
+def _there(options: argparse.Namespace, *, always: bool = False) -> RunState | None:
+    """The state, where ranks are named (or `always`), which then exist; else None. Raises RunError."""
+    if not options.rank and not always:
+        return None
+    state = asyncio.run(with_link(options.run, lambda entry, link: history(link)))
+    if not state.phase.ended:
+        check_ranks(state, options.rank)
+    return state
 
 
 def _do(options: argparse.Namespace, command: Command) -> int:
     async def use(entry: registry.Entry, link: Link) -> CommandDone:
         return await link.send(command)  # no history is asked for: the answer is all that comes
 
-    done = asyncio.run(with_link(options.run, use))
+    return _report(options, asyncio.run(with_link(options.run, use)))
+
+
+def _report(options: argparse.Namespace, done: CommandDone) -> int:
     if options.json:
         sys.stdout.write(
             msgspec.json.encode({"ok": done.ok, "text": done.text, "data": done.data}).decode() + "\n"
         )
     elif done.ok:
-        sys.stdout.write(done.text + "\n")
+        sys.stdout.write(clean_text(done.text) + "\n")
     if not done.ok:
-        sys.stderr.write(f"distui: {done.text}\n")
+        sys.stderr.write(f"distui: {clean_text(done.text)}\n")
     return 0 if done.ok else 1
 
 
@@ -75,17 +184,194 @@ def _sure(options: argparse.Namespace, verb: str, changes: list[str]) -> bool:
         return True
     if not sys.stdin.isatty():
         raise RunError(f"{verb} asks first, and there is no terminal to ask on: add --yes")
-
-    async def use(entry: registry.Entry, link: Link) -> RunState:
-        return await snapshot(link)
-
-    state = asyncio.run(with_link(options.run, use))
+    state = registry.resolve(options.run).state()  # its files: an agent may not answer
     grace = state.plan.grace_s if state.plan else 30.0
     question = f"{verb} {state.name}: {len(state.ranks)} ranks get SIGTERM, after {grace:g} s SIGKILL"
     question += f"; environment: {' '.join(changes)}" if changes else ""
-    sys.stderr.write(f"{question}. Really? [y/N] ")
+    return _answered(question)
+
+
+def _answered(question: str) -> bool:
+    """Whether the user, being asked, says yes."""
+    sys.stderr.write(f"{clean_text(question)}. Really? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() in ("y", "yes"):
         return True
     sys.stderr.write("nothing was changed\n")
     return False
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Runs on nodes that SkyPilot brings: their launch, candidates, and what becomes of the cluster.
+
+
+def requested(options: argparse.Namespace) -> LaunchRequest:
+    """The launch that the options mean. Raises RunError."""
+    place = OnSky(
+        resources=resources(options),
+        cluster=options.cluster,
+        managed=options.managed,
+        retry_until_up=options.retry_until_up,
+    )
+    if options.task is None:
+        return replace(of_script(options), place=place)
+    if options.preset is not None or options.rest:
+        raise RunError("--task FILE says what runs: leave PRESET and SCRIPT out")
+    request = request_of(options, {"nnodes": options.nnodes})
+    return LaunchRequest(task=options.task, request=request, place=place)
+
+
+def resources(options: argparse.Namespace) -> Resources:
+    """What each node should be. Raises RunError."""
+    return Resources(
+        infra=None if options.on in ("sky", "local") else options.on,
+        gpus=options.gpus,
+        cpus=options.cpus,
+        memory=options.memory,
+        spot=options.spot,
+        region=options.region,
+        image=options.image,
+        network_tier=options.network_tier,
+        any_of=tuple(_pairs(one.split(","), "--any-of") for one in options.any_of),
+        workdir=options.workdir,
+        setup=options.setup,
+        mounts=_pairs(options.mount, "--mount"),
+        autostop_min=options.autostop,
+    )
+
+
+def _pairs(words: list[str], option: str) -> Mapping[str, str]:
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name or not value:
+            raise RunError(f"{option} {word}: write it as NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def candidates(options: argparse.Namespace) -> int:
+    """Which nodes SkyPilot would take, cheapest first."""
+    text = options.nnodes or "1"
+    if not text.isdecimal() or not int(text):
+        raise RunError(f"--nnodes {text}: a number of nodes, from 1 on")
+    try:
+        wish = skypilot.check(resources(options))
+    except PlanError as error:
+        raise RunError(str(error)) from None
+    found = asyncio.run(candidates_for(wish, int(text)))
+    if options.json:
+        rows = [{field: getattr(one, field) for field in Candidate.__slots__} for one in found]
+        sys.stdout.write(json.dumps(rows) + "\n")
+        return 0 if found else 1
+    sys.stdout.write(table(found))
+    return 0 if found else 1
+
+
+def table(found: list[Candidate]) -> str:
+    """The candidates as lines."""
+    rows = [("INFRA", "INSTANCE", "VCPUS", "GB", "GPUS", "$/HOUR", "")]
+    for one in found:
+        price = "n/a" if one.price_per_hour is None else f"{one.price_per_hour:.2f}"
+        cells = (
+            one.infra,
+            one.instance or "-",
+            one.vcpus or "-",
+            one.memory_gb or "-",
+            one.gpus or "-",
+            price,
+        )
+        rows.append((*cells, "chosen" if one.chosen else ""))
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def down(options: argparse.Namespace) -> int:
+    """Take a run's cluster down, after its name was typed."""
+    entry, cluster = _cluster(options.run)
+    if cluster.down:
+        return _answer(options, True, f"cluster {cluster.name} is down already")
+    typed = options.yes
+    if typed is None:
+        sys.stderr.write(_loses(entry, cluster))
+        sys.stderr.flush()
+        typed = sys.stdin.readline().strip()
+    if typed != cluster.name:
+        raise RunError(f"{typed!r} is not the name of the cluster ({cluster.name}): nothing was done")
+    return _command(options, entry, Down(new_id(), cluster.name))
+
+
+def _loses(entry: registry.Entry, cluster: Cluster) -> str:
+    lines = [
+        f"cluster {cluster.name} ({cluster.infra or 'not up yet'}, {cluster.resources or 'no nodes known'})"
+    ]
+    if not registry.ended(entry):
+        lines.append(f"  run {entry.record.name} is live on it: {_at(entry.state())}")
+    lines.append("  everything on its disks is lost: checkpoints, logs, data that was not copied")
+    lines.append("type its name to take it down: ")
+    return "\n".join(lines)
+
+
+def _at(state: RunState) -> str:
+    """Where a live run stands, and what becomes of it."""
+    if not state.ranks:
+        return f"{state.phase}, no rank yet; it is given up first"
+    ranks, nodes = plural(len(state.ranks), "rank"), plural(len(state.nodes), "node")
+    return f"{state.phase}, attempt {state.attempt}, {ranks} on {nodes}; they are stopped first"
+
+
+def autostop(options: argparse.Namespace) -> int:
+    """Minutes without a job after which a run's cluster goes."""
+    entry, cluster = _cluster(options.run)
+    if cluster.down:
+        raise RunError(f"cluster {cluster.name} is down")
+    return _command(options, entry, SetAutostop(new_id(), options.minutes))
+
+
+def relaunch(options: argparse.Namespace) -> int:
+    """The same launch again, as a new run."""
+    entry = registry.resolve(options.run)
+    if not registry.ended(entry) and options.name is None:
+        raise RunError(
+            f"{entry.record.name} is live: `distui stop {entry.record.name}` first, or --name OTHER"
+        )
+    place = here if seam.read(entry.path) is None else sky
+    launch = place.again(entry, options.name)
+    return show(launch, options) if options.dry_run else begin(launch, options)
+
+
+def _cluster(run: str | None) -> tuple[registry.Entry, Cluster]:
+    """A run and its cluster. Raises RunError."""
+    entry = registry.resolve(run)
+    found = seam.read(entry.path)
+    if found is None:
+        raise RunError(f"{entry.record.name} has no cluster: it was not launched through SkyPilot")
+    if found.managed:
+        raise RunError(f"{entry.record.name} is a managed job: SkyPilot takes its cluster down itself")
+    known = entry.state().cluster or Cluster()
+    return entry, msgspec.structs.replace(known, name=found.cluster)
+
+
+def _command(options: argparse.Namespace, entry: registry.Entry, command: Down | SetAutostop) -> int:
+    """Through the hub where the run is live, else straight to SkyPilot."""
+
+    async def use(entry: registry.Entry, link: Any) -> Any:
+        return await link.send(command)
+
+    if registry.ended(entry):
+        ok, text = asyncio.run(after.do(entry, command))
+    else:
+        done = asyncio.run(with_link(entry.record.run, use))
+        ok, text = done.ok, done.text
+    return _answer(options, ok, text)
+
+
+def _answer(options: argparse.Namespace, ok: bool, text: str) -> int:
+    if options.json:
+        sys.stdout.write(json.dumps({"ok": ok, "text": text}) + "\n")
+    elif ok:
+        sys.stdout.write(f"{clean_text(text)}\n")
+    else:
+        sys.stderr.write(f"distui: {clean_text(text)}\n")
+    return 0 if ok else 1

@@ -11,19 +11,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...runners import registry
-from ...runners.diagnosis import sources, standing
-from ...runners.diagnosis.document import behind, document
-from ...runners.diagnosis.parts import Communicator, Node
+from ...presets.clean import clean_text
+from ...runners import bundle, registry
+from ...runners.bundle import opened
+from ...runners.diagnosis import judging, report
+from ...runners.diagnosis.facts import CommunicatorPart, NodePart
 from ...runners.diagnosis.reading import Reading
-from ...runners.diagnosis.verdict import Finding, Verdict, judge
+from ...runners.diagnosis.report import behind, document
+from ...runners.diagnosis.verdict import LogFinding, Verdict, judge
 from ...runners.errors import NoSuchRunError
-from ...runners.export import bundle
-from ...runners.export.opening import opened
-from ...runners.logs.clean import clean_text
-from ...runners.spans import spans
 from ...runners.state import RunState
 from ...runners.watch.discover import pids_of, scan
+from ...runners.words import spans
 from ..text import NA
 
 STDIN = ("(standard input)", Path("/dev/stdin"))
@@ -42,7 +41,7 @@ def diagnose(options: argparse.Namespace) -> int:
         with opened(Path(names[0])) as manifest:
             return _of_run(registry.resolve(manifest.run), options.json)
     if len(names) > 1 or (names and (names[0] == "-" or os.path.exists(names[0]))):
-        reading = sources.read_all(STDIN if name == "-" else (name, Path(name)) for name in names)
+        reading = report.read_all(STDIN if name == "-" else (name, Path(name)) for name in names)
         verdict = judge(reading)
         _print(options.json, document(reading, verdict), text(reading, verdict))
         return 1 if verdict.failed else 0
@@ -67,9 +66,9 @@ def _foreign(name: str) -> str:
 
 def _of_run(entry: registry.Entry, as_json: bool) -> int:
     """What its detectors say, and then what its logs say, as far as they are here."""
-    files, state = sources.of_run(entry), entry.state()
-    reading = sources.read_all(files)
-    verdict, live = judge(reading), standing.document(state, len(files))
+    files, state = report.of_run(entry), entry.state()
+    reading = report.read_all(files)
+    verdict, live = judge(reading), judging.document(state, len(files))
     lines = against(entry.record.name, state, live["missing"])
     if files:
         lines += ["", "The logs of the newest attempt:", *text(reading, verdict)]
@@ -87,7 +86,7 @@ def _print(as_json: bool, value: dict[str, Any], lines: Sequence[str]) -> None:
 
 def against(name: str, state: RunState, missing: Sequence[str]) -> list[str]:
     """What stands against a run by its own detectors, as lines."""
-    found = standing.standing(state)
+    found = judging.standing(state)
     when = "at its end" if state.phase.ended else "now"
     lines = [f"Findings of {name} {when}:" if found else f"No findings of {name} {when}."]
     for one in found:
@@ -133,7 +132,7 @@ def text(reading: Reading, verdict: Verdict) -> list[str]:
     return lines
 
 
-def _folded(one: Finding, verdict: Verdict) -> bool:
+def _folded(one: LogFinding, verdict: Verdict) -> bool:
     return verdict.first is not None and one.role == "symptom"
 
 
@@ -178,7 +177,7 @@ def _named(ranks: Sequence[int]) -> str:
     return f"rank{'' if len(ranks) == 1 else 's'} {spans(ranks, MOST)}"
 
 
-def _finding(one: Finding, before: str = "") -> list[str]:
+def _finding(one: LogFinding, before: str = "") -> list[str]:
     """A sentence, where it stands, what to do."""
     where = [f"{one.count} ×"] if one.count > 1 else []
     where += [_named(one.ranks)] if one.ranks else []
@@ -193,7 +192,7 @@ def _finding(one: Finding, before: str = "") -> list[str]:
     return lines
 
 
-def _head(one: Communicator) -> str:
+def _head(one: CommunicatorPart) -> str:
     """ "Communicator 0x673b: 16 ranks, 2 nodes: 15 complete, 1 started"."""
     if one.nranks is None:
         return "Of communicators that no line names:"
@@ -210,7 +209,7 @@ def _many(number: int, name: str) -> str:
     return f"{number:,} {name}{'' if number == 1 else 's'}"
 
 
-def _communicator(one: Communicator) -> list[str]:
+def _communicator(one: CommunicatorPart) -> list[str]:
     """A card of some lines; what is not said is left out, but for the numbers of ranks and nodes."""
     lines = [_head(one)]
     late = behind(one)
@@ -232,7 +231,7 @@ def _communicator(one: Communicator) -> list[str]:
     return lines
 
 
-def _node(node: Node, ranks: list[int]) -> str:
+def _node(node: NodePart, ranks: list[int]) -> str:
     hcas = [f"{name} {kind}" for name, kind in node.hcas.items()]
     parts = [
         f"NCCL {', '.join(sorted(node.versions)) or NA}",

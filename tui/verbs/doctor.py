@@ -10,19 +10,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ...presets.clean import clean_text
 from ...presets.finding import SEVERITIES, Finding, failed
 from ...runners import registry
 from ...runners.doctor.examine import Outcome, Place, Wish, examine
-from ...runners.doctor.look import MIB, Look
-from ...runners.doctor.pairing import Result, state, usual
+from ...runners.doctor.node_checks import MIB, Look
+from ...runners.doctor.pairs import Result, state, usual
 from ...runners.errors import RunError
-from ...runners.hosts.calls import Way
 from ...runners.hub import on_hosts
-from ...runners.logs.clean import clean_text
-from ..host_arguments import asked
-from ..spreading import check_port
+from ...runners.launch.prepared import check_port
+from ...runners.remote_hosts import Way
+from ..arguments import names_hosts
 from ..text import NA, size, table
-from .on_hosts import hosts_of, ssh_options
+from .launch import hosts_of, ssh_options
 
 MOST_MIB = 4096
 BAR_CELLS = 24
@@ -61,12 +61,12 @@ def _wish(options: argparse.Namespace) -> Wish:
     check_port(options.port)
     if not 0 < options.size <= MOST_MIB:
         raise RunError(f"--size {options.size}: write MiB from 1 to {MOST_MIB}")
-    if options.run is not None and asked(options):
+    if options.run is not None and names_hosts(options):
         raise RunError("a run has its hosts: leave out --hosts and --hostfile, or the run")
     cwd = ""
     if options.run is not None:
         places, cwd = _of_run(options.run)
-    elif asked(options):
+    elif names_hosts(options):
         ssh = ssh_options(options)
         places = [Place(host.destination, Way(host.destination, ssh)) for host in hosts_of(options)]
     else:

@@ -1,4 +1,4 @@
-"""dump: what the ranks are doing, asked now of all at once and told as one view."""
+"""dump: stacks, memory and flight recorders of all ranks, as text and JSON."""
 
 from __future__ import annotations
 
@@ -6,19 +6,213 @@ import argparse
 import asyncio
 import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ...runners import identity
+from ...presets.clean import clean_text
+from ...presets.owned import private_folder
+from ...runners import file_io
+from ...runners.connect import history, with_link
+from ...runners.diagnosis import exceptions as merging
+from ...runners.diagnosis import recorder as recorders
 from ...runners.errors import RunError
-from ...runners.logs.clean import clean_text
 from ...runners.model import CommandDone, Dump, RankPhase
 from ...runners.state import RunState
 from ...runners.wire.client import new_id
 from ...runners.wire.link import Link
-from ..connect import with_link
-from . import dumped
+from ...runners.words import spans
+from ..shelf import check_ranks
+from ..text import NA, size, table
+
+# -----------------------------------------------------------------------------------------------------------
+# What ranks answered to a dump, as one view: lines for a person, values for JSON. Pure.
+
+
+CUDA = "allocated_bytes.all.current", "reserved_bytes.all.current"
+PEAKS = "allocated_bytes.all.peak", "reserved_bytes.all.peak"
+SPLIT = "inactive_split_bytes.all.current"
+MOST = 12
+"""Runs of ranks that a line names."""
+VIEWER = "https://pytorch.org/memory_viz"
+
+
+def ranks(numbers: Sequence[int]) -> str:
+    """ "rank 3", "ranks 0-2, 5"."""
+    return f"rank{'' if len(numbers) == 1 else 's'} {spans(numbers, MOST)}"
+
+
+def stacks(texts: Mapping[int, str]) -> list[str]:
+    """Equal stacks once: "62 ranks here"; `>` marks frames in which a group differs from the largest."""
+    lines: list[str] = []
+    for number, group in enumerate(merging.merged(texts)):
+        count = len(group.ranks)
+        where = f"{count} rank{'' if count == 1 else 's'} ({spans(group.ranks, MOST)}) {'there' if number else 'here'}"
+        lines += [""] if number else []
+        if not group.frames:
+            lines.append(f"{where}: no Python stack of the main thread is known")
+            continue
+        lines.append(f"{where}:")
+        apart = len(group.frames) - group.shared
+        lines += [f"  {'>' if number and at < apart else ' '} {one}" for at, one in enumerate(group.frames)]
+    return lines
+
+
+def stack_values(texts: Mapping[int, str]) -> list[dict[str, Any]]:
+    """The same for --json."""
+    return [{"ranks": list(one.ranks), "frames": list(one.frames)} for one in merging.merged(texts)]
+
+
+def flight(texts: Mapping[int, str]) -> list[str]:
+    """A table a group, and what it shows. Raises ValueError."""
+    lines: list[str] = []
+    for group in recorders.merged(texts):
+        lines += [""] if lines else []
+        named = f"{group.name} ({group.desc})" if group.desc else group.name
+        members = f"{len(group.ranks)} ranks" + (
+            f" ({spans(group.ranks, MOST)})" if group.sure else " known"
+        )
+        lines += [f"Group {named}: {members}", *(f"    {row}" for row in _rows(group))]
+        lines += [f"    {sentence}" for sentence in _said(group)]
+    return lines or [_nothing(texts)]
+
+
+def _nothing(texts: Mapping[int, str]) -> str:
+    """Why no call is there: torch before 2.8 or so has no recorder for gloo."""
+    kinds = {
+        str(one.get("kind")) for text in texts.values() for one in json.loads(text).get("recorders", ())
+    }
+    if kinds == {"nccl"}:
+        return (
+            "No call is recorded: this torch records NCCL's collectives alone, and what gloo does is n/a."
+        )
+    return "No rank has called a collective yet."
+
+
+def flight_values(texts: Mapping[int, str]) -> list[dict[str, Any]]:
+    """The same for --json. Raises ValueError."""
+    return [asdict(group) for group in recorders.merged(texts)]
+
+
+def _rows(group: recorders.Group) -> list[str]:
+    """Ranks that are equally far share a row."""
+    alike: dict[tuple[str, str, str], list[int]] = {}
+    for part in group.parts:
+        newest = "" if part.newest is None else f"{part.newest.what}  {part.newest.site}".rstrip()
+        alike.setdefault((_number(part.called), _number(part.completed), newest), []).append(part.rank)
+    rows = [("ranks", "called", "completed", "newest call")]
+    rows += [(spans(those, MOST), *row) for row, those in sorted(alike.items(), key=lambda one: one[1])]
+    return table(rows, frozenset({1, 2}))
+
+
+def _number(value: int | None) -> str:
+    return NA if value is None else str(value)
+
+
+def _said(group: recorders.Group) -> list[str]:
+    said = []
+    if group.lowest:
+        verb = "is" if len(group.lowest) == 1 else "are"
+        said.append(f"Furthest behind {verb} {ranks(group.lowest)}.")
+    for wait in group.waits:
+        clock = time.strftime("%H:%M:%S UTC", time.gmtime(wait.since))
+        site = f" ({wait.call.site})" if wait.call.site else ""
+        verb = "waits" if len(wait.ranks) == 1 else "wait"
+        text = f"{ranks(wait.ranks).capitalize()} {verb} in #{wait.call.seq} {wait.call.what}{site} since {clock}"
+        if wait.missing:
+            have = "has" if len(wait.missing) == 1 else "have"
+            text += f"; {ranks(wait.missing)} {have} not called it"
+        elif not group.unasked:
+            text += "; every rank known has called it" if set(wait.ranks) == set(group.ranks) else ""
+        said.append(text + ".")
+    for parting in group.divergences:
+        shown = [f"{call.what} at {call.site or NA} ({ranks(those)})" for call, those in parting.variants]
+        said.append(f"First difference in {parting.of}: #{parting.seq}: {'; '.join(shown)}.")
+    if group.unasked:
+        said.append(f"Nothing was told by {ranks(group.unasked)}.")
+    return said
+
+
+def memory(texts: Mapping[int, str]) -> list[str]:
+    """A row a rank and device, and where the snapshots are. Raises ValueError."""
+    told = memory_values(texts)
+    rows: list[tuple[str, ...]] = [("rank", "resident", "peak")]
+    if any(one["devices"] for one in told):
+        rows[0] += ("GPU", "allocated", "reserved", "peak alloc.", "peak res.", "split", "OOMs")
+    for one in told:
+        host = (str(one["rank"]), size(one["rss_bytes"]), size(one["max_rss_bytes"]))
+        rows += [(*host, *_device(name, its)) for name, its in one["devices"].items()] or [
+            host + (NA,) * (len(rows[0]) - 3)
+        ]
+    lines = table(rows, frozenset(range(len(rows[0]))))
+    return [*lines, *_snapshots(told)]
+
+
+def _device(name: str, its: Mapping[str, Any]) -> tuple[str, ...]:
+    split = its["fragmentation"]
+    sizes = (size(its[key]) for key in ("allocated", "reserved", "peak_allocated", "peak_reserved"))
+    return (name, *sizes, NA if split is None else f"{split:.0%}", _number(its["ooms"]))
+
+
+def _snapshots(told: Sequence[Mapping[str, Any]]) -> list[str]:
+    paths = [f"    rank {one['rank']}: {one['snapshot']}" for one in told if one["snapshot"]]
+    lines = [""] if paths or any(one["note"] for one in told) else []
+    if paths:
+        curve = all(one["recording"] for one in told if one["snapshot"])
+        hint = "" if curve else "; `distui dump RUN memory --record` lets the next ones show a curve"
+        lines += [f"Snapshots on the ranks' nodes, for {VIEWER}{hint}:", *paths]
+    notes: dict[str, list[int]] = {}
+    for one in told:
+        if one["note"]:
+            notes.setdefault(one["note"], []).append(one["rank"])
+    return lines + [f"{ranks(those).capitalize()}: {note}." for note, those in notes.items()]
+
+
+def memory_values(texts: Mapping[int, str]) -> list[dict[str, Any]]:
+    """The same for --json: sizes in bytes; `fragmentation` is the share of what is reserved that lies unused in
+    blocks which are used in part. Raises ValueError."""
+    found = []
+    for rank in sorted(texts):
+        told = json.loads(texts[rank])
+        if not isinstance(told, dict):
+            raise ValueError("it is no object")
+        cuda = told.get("cuda") or {}
+        found.append(
+            {
+                "rank": rank,
+                "rss_bytes": told.get("rss_bytes"),
+                "max_rss_bytes": told.get("max_rss_bytes"),
+                "devices": {name: _device_values(its) for name, its in sorted(cuda.items())},
+                "recording": bool(told.get("recording")),
+                "snapshot": told.get("snapshot"),
+                "note": told.get("note") or told.get("snapshot_error"),
+            }
+        )
+    return found
+
+
+def _device_values(its: Mapping[str, Any]) -> dict[str, Any]:
+    reserved, split = its.get(CUDA[1]), its.get(SPLIT)
+    return {
+        "allocated": its.get(CUDA[0]),
+        "reserved": reserved,
+        "peak_allocated": its.get(PEAKS[0]),
+        "peak_reserved": its.get(PEAKS[1]),
+        "total": its.get("total_bytes"),
+        "fragmentation": split / reserved if reserved and split is not None else None,
+        "retries": its.get("num_alloc_retries"),
+        "ooms": its.get("num_ooms"),
+    }
+
+
+VALUES = {"stacks": stack_values, "flight": flight_values, "memory": memory_values}
+
+
+# -----------------------------------------------------------------------------------------------------------
+# dump: what the ranks are doing, asked now of all at once and told as one view.
+
 
 BATCH = 32
 """Ranks of one question: what they answer together has to fit into one line of the link."""
@@ -43,14 +237,17 @@ def dump(options: argparse.Namespace) -> int:
     if done.ok and options.out is not None and not options.record:
         _write(Path(options.out), options.what, texts)
     if not done.ok:
-        sys.stderr.write(f"distui: {done.text}\n")
+        sys.stderr.write(f"distui: {clean_text(done.text)}\n")
     return 0 if done.ok else 1
 
 
 async def _ask(link: Link, options: argparse.Namespace) -> CommandDone:
     """All ranks at once, some in each question."""
     what = "record" if options.record else options.what
-    ranks = sorted(set(options.rank)) or await _ranks(link)
+    state = await history(link)
+    if not state.phase.ended:
+        check_ranks(state, options.rank)
+    ranks = sorted(set(options.rank)) or _running(state)
     batches = [tuple(ranks[at : at + BATCH]) for at in range(0, len(ranks), BATCH)] or [()]
     if len(batches) == 1 and not options.rank:
         batches = [()]
@@ -58,13 +255,8 @@ async def _ask(link: Link, options: argparse.Namespace) -> CommandDone:
     return together(await asyncio.gather(*asked))
 
 
-async def _ranks(link: Link) -> list[int]:
+def _running(state: RunState) -> list[int]:
     """Ranks of the newest attempt that have a process: of a question to one that is gone nothing would come."""
-    state = RunState()
-    async for stamped in link.events():
-        state.apply(stamped)
-        if state.live:
-            break
     return sorted(number for number, rank in state.ranks.items() if rank.phase is RankPhase.RUNNING)
 
 
@@ -90,14 +282,14 @@ def shown(what: str, texts: Mapping[int, str]) -> list[str]:
         ) from None
 
 
-_MERGED = {"stacks": dumped.stacks, "flight": dumped.flight, "memory": dumped.memory}
+_MERGED = {"stacks": stacks, "flight": flight, "memory": memory}
 
 
 def _document(what: str, done: CommandDone, texts: Mapping[int, str]) -> dict[str, Any]:
     told: dict[str, Any] = {"ok": done.ok, "text": done.text, "data": done.data}
-    if what in dumped.VALUES and texts:
+    if what in VALUES and texts:
         try:
-            told["merged"] = dumped.VALUES[what](texts)
+            told["merged"] = VALUES[what](texts)
         except ValueError:
             told["merged"] = None  # --record answers with a sentence
     return told
@@ -116,9 +308,9 @@ def _write(folder: Path, what: str, texts: Mapping[int, str]) -> None:
     if there is not None:
         raise RunError(f"{there} is there already: name another directory with --out")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         for rank, path in paths.items():
-            identity.write_atomically(path, texts[rank].encode())
+            file_io.write_atomically(path, texts[rank].encode())
     except OSError as error:
         raise RunError(
             f"{folder} cannot be written ({error.strerror}): name another directory with --out"

@@ -8,14 +8,14 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 
+from ...presets.clean import clean_text
 from ...runners.errors import RunError, UnreachableError
-from ...runners.hosts.calls import HostError, Way
-from ...runners.hosts.names import Named, checked
-from ...runners.hosts.runs import command_on, list_on
 from ...runners.hub.routes import check_remote_word
-from ..text import span, table
-from .on_hosts import ssh_options
+from ...runners.remote_hosts import HostError, Named, Way, checked, command_on, list_on
+from ..text import ago, table
+from .launch import ssh_options
 
 
 def ls(options: argparse.Namespace) -> int:
@@ -24,15 +24,15 @@ def ls(options: argparse.Namespace) -> int:
     config = ssh_options(options)
     runs, problems = asyncio.run(list_on([Way(host.destination, config) for host in named]))
     for problem in problems:
-        sys.stderr.write(f"distui: {problem}\n")
+        sys.stderr.write(f"distui: {clean_text(problem)}\n")
     if options.json:
         sys.stdout.write(json.dumps(runs) + "\n")
     elif runs:
         rows: list[tuple[str, ...]] = [
             ("host", "name", "state", "preset", "attempt", "ranks", "began", "id")
         ]
-        for run in sorted(runs, key=lambda run: -float(run.get("created") or 0)):
-            began = f"{span(time.time() - float(run.get('created') or 0))} ago"
+        for run in sorted(runs, key=_created, reverse=True):
+            began = ago(_created(run), time.time())
             words = [run.get(key) for key in ("on", "name", "state", "preset", "attempt", "ranks")]
             rows.append(
                 (*("" if word is None else str(word) for word in words), began, str(run.get("run")))
@@ -41,6 +41,12 @@ def ls(options: argparse.Namespace) -> int:
     elif not problems:
         sys.stdout.write("no runs there\n")
     return UnreachableError.code if problems else 0
+
+
+def _created(run: Mapping[str, object]) -> float:
+    """When, by what another machine says, which may be anything."""
+    value = run.get("created")
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e11 else 0.0
 
 
 def attach(options: argparse.Namespace) -> int:

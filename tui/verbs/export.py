@@ -1,21 +1,78 @@
-"""export: a run as one file for another person."""
+"""export, and reading a bundle that somebody exported."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import stat
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
+from ...presets.clean import escaped_json
 from ...runners import registry
-from ...runners.export.bundle import Manifest, Writer
-from ...runners.export.gather import Gathering
+from ...runners.bundle import Manifest, Writer
+from ...runners.connect import snapshot, with_link
+from ...runners.export import Gathering
 from ...runners.wire.link import Link
-from ..connect import snapshot, with_link
 from ..text import size
+
+# -----------------------------------------------------------------------------------------------------------
+# status, events and logs, of a run or of a bundle that another person exported.
+
+
+def status(options: argparse.Namespace) -> int:
+    """See runs.status."""
+    from . import runs
+
+    with _of_bundle(options):
+        return runs.status(options)
+
+
+def events(options: argparse.Namespace) -> int:
+    """See runs.events."""
+    from . import runs
+
+    with _of_bundle(options):
+        return runs.events(options)
+
+
+def logs(options: argparse.Namespace) -> int:
+    """See logs.logs."""
+    from . import logs as printing
+
+    with _of_bundle(options):
+        return printing.logs(options)
+
+
+@contextmanager
+def _of_bundle(options: argparse.Namespace) -> Iterator[None]:
+    """Where RUN is a bundle's file, its run is the one that is meant. Raises RunError."""
+    if options.run is None or not _is_packed(options.run):
+        yield
+        return
+    from ...runners.bundle import opened
+
+    with opened(Path(options.run)) as manifest:
+        options.run = manifest.run
+        yield
+
+
+def _is_packed(name: str) -> bool:
+    """Whether a name is that of a regular file that begins as gzip's do, whatever its ending."""
+    try:
+        with open(os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and file.read(2) == b"\x1f\x8b"
+    except (OSError, ValueError):
+        return False
+
+
+# -----------------------------------------------------------------------------------------------------------
+# export: a run as one file for another person.
 
 
 def export(options: argparse.Namespace) -> int:
@@ -31,7 +88,7 @@ def export(options: argparse.Namespace) -> int:
 
     manifest = asyncio.run(with_link(options.run, use))
     if options.json:
-        sys.stdout.write(msgspec.json.encode(manifest).decode() + "\n")
+        sys.stdout.write(escaped_json(msgspec.json.encode(manifest).decode()) + "\n")
     else:
         sys.stdout.write("\n".join(sentences(manifest, path)) + "\n")
     return 0

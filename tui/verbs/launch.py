@@ -1,4 +1,4 @@
-"""launch, plan, exec, demo: everything that starts a run."""
+"""launch, plan, exec, demo: commands that start a run."""
 
 from __future__ import annotations
 
@@ -8,21 +8,27 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...presets.clean import LONGEST, clean_text, clean_whole
 from ...presets.plan import Request
-from ...runners import registry
-from ...runners.errors import RunError
+from ...runners import registry, remote_hosts
+from ...runners.errors import NoTorchError, RunError
+from ...runners.launch.hosts import host_pairs, nccl_pairs, pairs
+from ...runners.launch.prepare import prepare
+from ...runners.launch.prepared import LaunchRequest, OnHosts, Prepared
 from ...runners.model import RunPhase
-from ..cloud_arguments import asked
-from ..host_arguments import asked as hosts_asked
-from ..starting import Prepared, host_pairs, nccl_pairs, pairs, prepare, prepare_command
+from ...runners.remote_hosts import Named
+from ..arguments import cloud_words, names_hosts
 
 if TYPE_CHECKING:
     from ...presets.finding import Finding
-    from ..hosting import Ordered as OnHosts
-    from ..ordering import Ordered
+
+# -----------------------------------------------------------------------------------------------------------
+# launch, plan, exec: what starts a run.
 
 
 def launch(options: argparse.Namespace) -> int:
@@ -30,7 +36,9 @@ def launch(options: argparse.Namespace) -> int:
     found = prepared(options)
     if options.dry_run:
         return show(found, options, _findings(found, options))
-    if options.on != "local" or hosts_asked(options):
+    for note in found.plan.passed:
+        sys.stderr.write(f"distui: {clean_text(note, LONGEST)}\n")
+    if options.on != "local" or names_hosts(options):
         for one in _findings(found, options):
             if one.severity == "error":  # of nodes that cost money from now on
                 sys.stderr.write(f"distui: {one.id} {one.where}: {one.text} {one.remedy}\n")
@@ -43,7 +51,7 @@ def plan(options: argparse.Namespace) -> int:
     return show(found, options, _findings(found, options))
 
 
-def _findings(found: Prepared | Ordered | OnHosts, options: argparse.Namespace) -> list[Finding]:
+def _findings(found: Prepared, options: argparse.Namespace) -> list[Finding]:
     """What the check of the plan says. Raises RunError and PresetError."""
     from .lint import of_plan  # what only a look at the plan needs
 
@@ -52,48 +60,33 @@ def _findings(found: Prepared | Ordered | OnHosts, options: argparse.Namespace) 
 
 def execute(options: argparse.Namespace) -> int:
     """`distui exec`: any command, supervised as it is."""
-    prepared = prepare_command(tuple(options.rest or ()), request_of(options, {}))
-    return show(prepared, options) if options.dry_run else begin(prepared, options)
+    command = tuple(options.rest or ())
+    launch = prepare(LaunchRequest(command=command, request=request_of(options, {})))
+    return show(launch, options) if options.dry_run else begin(launch, options)
 
 
-def demo(options: argparse.Namespace) -> int:
-    """Train the shipped example and look at it."""
-    script = resources.files("distui.presets") / "examples" / "chargpt.py"
-    name = _free_name("demo")
-    checkpoints = registry.runs_dir().parent / "checkpoints" / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    request = Request(
-        script=str(script),
-        args=("--steps", str(options.steps), "--step-delay", "0.05", "--checkpoint-dir", str(checkpoints)),
-        name=name,
-        nproc_per_node=_count(options.nproc_per_node),
-    )
-    options.json = options.dry_run = False
-    return begin(prepare(options.preset, (), request), options)
-
-
-def _free_name(base: str) -> str:
-    """demo, demo-2, demo-3, …: the first that no live run has."""
-    live = {entry.record.name for entry in registry.entries() if not registry.ended(entry)}
-    return next(
-        name
-        for number in range(1, 1000)
-        if (name := base if number == 1 else f"{base}-{number}") not in live
-    )
-
-
-def prepared(options: argparse.Namespace) -> Prepared | Ordered | OnHosts:
-    if hosts_asked(options):
-        from .on_hosts import prepare_launch as prepare_on_hosts
-
-        return prepare_on_hosts(options)
-    words = asked(options)
+def prepared(options: argparse.Namespace) -> Prepared:
+    """The run that the options mean, planned. Raises RunError and PresetError."""
+    if names_hosts(options):
+        return prepare(requested(options))
+    words = cloud_words(options)
     if options.on == "local" and words and options.task is None:
         raise RunError(f"{words[0]} is for nodes through SkyPilot: add --on sky, or --on INFRA")
     if options.on != "local" or options.task is not None:
-        from .cluster import prepare_launch  # what only these need
+        from .control import requested as on_sky  # what only these need
 
-        return prepare_launch(options)
-    return prepare(preset_of(options), options.set, request_of(options, script_of(options)), options.port)
+        return prepare(on_sky(options))
+    return prepare(of_script(options))
+
+
+def of_script(options: argparse.Namespace) -> LaunchRequest:
+    """A script under a preset, on this machine. Raises RunError."""
+    return LaunchRequest(
+        preset=preset_of(options),
+        overrides=tuple(options.set),
+        request=request_of(options, script_of(options)),
+        port=options.port,
+    )
 
 
 def preset_of(options: argparse.Namespace) -> str:
@@ -115,7 +108,7 @@ def script_of(options: argparse.Namespace) -> dict[str, object]:
         "no_python": options.no_python,
         "python": options.python,
         "nnodes": options.nnodes,
-        "nproc_per_node": _count(options.nproc_per_node),
+        "nproc_per_node": count(options.nproc_per_node),
     }
 
 
@@ -134,24 +127,23 @@ def request_of(options: argparse.Namespace, about: dict[str, object]) -> Request
     )
 
 
-def _count(text: str | None) -> int | str | None:
+def count(text: str | None) -> int | str | None:
+    """A number of ranks, or the word for it."""
     return int(text) if text is not None and text.isdecimal() else text
 
 
-def show(
-    prepared: Prepared | Ordered | OnHosts, options: argparse.Namespace, found: Sequence[Finding] = ()
-) -> int:
+def show(prepared: Prepared, options: argparse.Namespace, found: Sequence[Finding] = ()) -> int:
     """Print what would be done, and what was found on it."""
     if options.json:
         document = prepared.json() | ({"findings": [one.as_dict() for one in found]} if found else {})
         sys.stdout.write(json.dumps(document) + "\n")
         return 0
     lines = [f"  {one.severity} {one.id} {one.where}: {one.text} {one.remedy}".rstrip() for one in found]
-    sys.stdout.write(prepared.text() + "\n".join(["", "lint", *lines, ""] if lines else []))
+    sys.stdout.write(prepared.text() + clean_whole("\n".join(["", "lint", *lines, ""] if lines else [])))
     return 0
 
 
-def begin(prepared: Prepared | Ordered | OnHosts, options: argparse.Namespace) -> int:
+def begin(prepared: Prepared, options: argparse.Namespace) -> int:
     """Start it, and stay with it as far as the user wants and the terminal can."""
     entry = prepared.start()
     about = {"run": entry.record.run, "name": entry.record.name, "path": str(entry.path)}
@@ -160,10 +152,10 @@ def begin(prepared: Prepared | Ordered | OnHosts, options: argparse.Namespace) -
         sys.stdout.write((json.dumps(about) if options.json else line) + "\n")
         return 0
     if options.json or not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
-        from .stay import stay
+        from .runs import stay
 
         return asyncio.run(stay(entry, prepared.plan, as_json=options.json))
-    from .cockpit import show as cockpit
+    from .runs import show as cockpit
 
     return cockpit(entry.record.run, readonly=options.readonly, ascii_only=options.ascii) or outcome(entry)
 
@@ -173,5 +165,114 @@ def outcome(entry: registry.Entry) -> int:
     state = entry.state()
     if not state.phase.ended:
         return 0
-    sys.stdout.write(f"{state.name} {state.phase}: {state.end_text}\n")
+    sys.stdout.write(f"{state.name} {state.phase}: {clean_text(state.end_text)}\n")
     return 0 if state.phase is RunPhase.SUCCEEDED else 1
+
+
+# -----------------------------------------------------------------------------------------------------------
+# launch on hosts that the user names.
+
+
+def requested(options: argparse.Namespace) -> LaunchRequest:
+    """The launch that the options mean. Raises RunError."""
+    if options.on != "local":
+        raise RunError(f"--on {options.on} and named hosts exclude each other: leave one out")
+    foreign = [word for word in cloud_words(options) if word != "--workdir"]
+    if foreign:
+        raise RunError(f"{foreign[0]} is for nodes through SkyPilot, not for hosts of your own")
+    place = OnHosts(
+        hosts=hosts_of(options),
+        options=ssh_options(options),
+        head=options.head_addr or "",
+        workdir=_directory(options.workdir) if options.workdir else "",
+    )
+    return replace(of_script(options), place=place)
+
+
+def hosts_of(options: argparse.Namespace) -> list[Named]:
+    """The hosts that are named. Raises RunError."""
+    if options.hosts is not None and options.hostfile is not None:
+        raise RunError("--hosts and --hostfile exclude each other: leave one out")
+    if options.hosts is not None:
+        return remote_hosts.from_words(options.hosts)
+    return remote_hosts.from_file(Path(options.hostfile).expanduser())
+
+
+def ssh_options(options: argparse.Namespace) -> tuple[str, ...]:
+    """What ssh is told beside what distui always tells it. Raises RunError."""
+    if options.ssh_config is None:
+        return ()
+    path = Path(options.ssh_config).expanduser().absolute()
+    if not path.is_file():
+        raise RunError(f"--ssh-config {path}: there is no such file")
+    return ("-F", str(path))
+
+
+def _directory(text: str) -> str:
+    path = Path(text).expanduser().resolve()
+    if not path.is_dir():
+        raise RunError(f"--workdir {text}: there is no such directory here")
+    if path in (Path("/"), Path.home()):
+        raise RunError(f"--workdir {text}: all of {path} would be copied; name the directory of your code")
+    return str(path)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# demo: the shipped example on ranks here; where there is no torch, any command in its place, and how to get there.
+
+
+def demo(options: argparse.Namespace) -> int:
+    """Train the shipped example and look at it. Raises RunError."""
+    name = _free_name("demo")
+    options.json = options.dry_run = False
+    try:
+        found = _training(options, name)
+    except NoTorchError as error:
+        if options.python is not None or options.preset is not None:
+            raise
+        found = _anything(options, name, error)
+    return begin(found, options)
+
+
+def _training(options: argparse.Namespace, name: str) -> Prepared:
+    checkpoints = registry.runs_dir().parent / "checkpoints" / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    request = Request(
+        script=_example("chargpt.py"),
+        args=("--steps", str(options.steps), "--step-delay", "0.05", "--checkpoint-dir", str(checkpoints)),
+        name=name,
+        python=options.python,
+        nproc_per_node=count(options.nproc_per_node),
+    )
+    return prepare(LaunchRequest(preset=options.preset or "ddp", request=request))
+
+
+def _anything(options: argparse.Namespace, name: str, error: NoTorchError) -> Prepared:
+    """One process of plain Python, supervised as any command is; it says that it trains nothing."""
+    nothing = (
+        f"No torch in {error.python}: this demo trains nothing. It supervises one process of plain Python, as "
+        "`distui exec` does any command: no ranks, no restarts in place, no step of an optimizer."
+    )
+    remedy = (
+        f"To see a training on {options.nproc_per_node} ranks: {error.install}, or "
+        "`distui demo --python PATH` with a Python that has torch."
+    )
+    notes = (nothing, remedy)
+    if options.detach or sys.stdin.isatty():  # else they are told as those of every plan are
+        sys.stderr.write("".join(f"{note}\n" for note in notes))
+    command = (sys.executable, "-u", _example("without_torch.py"), "--steps", str(options.steps))
+    found = prepare(LaunchRequest(command=command, request=Request(name=name)))
+    return replace(found, plan=replace(found.plan, notes=(*notes, *found.plan.notes)))
+
+
+def _example(name: str) -> str:
+    return str(resources.files("distui.presets") / "examples" / name)
+
+
+def _free_name(base: str) -> str:
+    """demo, demo-2, demo-3, …: the first that no live run has."""
+    live = {entry.record.name for entry in registry.entries() if not registry.ended(entry)}
+    return next(
+        name
+        for number in range(1, 1000)
+        if (name := base if number == 1 else f"{base}-{number}") not in live
+    )

@@ -10,17 +10,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...presets.errors import PlanError, PresetError
-from ...presets.finding import SEVERITIES, Finding, failed, worst_first
-from ...presets.lint import SUFFIXES, lint_file, lint_plan, lint_text, refusal, yamlnodes
-from ...presets.lint.nodes import MOST_BYTES, Node, Unreadable
+from ...presets.clean import clean_whole
+from ...presets.finding import SEVERITIES, Finding, PlanError, PresetError, failed, worst_first
+from ...presets.lint import SUFFIXES, lint_file, lint_plan, lint_text, markup, refusal
+from ...presets.lint.markup import MOST_BYTES, Node, Unreadable
 from ...presets.load import Library, library, load
 from ...presets.plan import Plan, make_plan
 from ...runners import local, registry
 from ...runners.errors import RunError
-from ..host_arguments import asked as hosts_asked
-from ..rows.cells import plural
-from ..starting import run_name
+from ...runners.launch.hosts import run_name
+from ...runners.words import plural
+from ..arguments import names_hosts
 from . import launch
 
 
@@ -46,7 +46,7 @@ def text(findings: Sequence[Finding]) -> str:
         )
     counts = [(sum(one.severity == severity for one in findings), severity) for severity in SEVERITIES]
     said = ", ".join(plural(count, severity) for count, severity in counts if count)
-    return "\n".join([*blocks, f"{said or 'nothing found'}\n"])
+    return clean_whole("\n".join([*blocks, f"{said or 'nothing found'}\n"]))
 
 
 def _found(options: argparse.Namespace) -> list[Finding]:
@@ -98,8 +98,10 @@ def _launch(options: argparse.Namespace) -> list[Finding]:
     request = launch.request_of(options, launch.script_of(options))
     record = registry.new_record(request.name or run_name(request.script))
     place = local.place(record, request, options.port)
-    about: dict[str, Any] = {"source": None if request.no_python or request.module else place.script_source}
-    if not hosts_asked(options) and options.on == "local":
+    about: dict[str, Any] = {"source": None, "beside": place.script_beside}
+    if not (request.no_python or request.module):
+        about["source"] = place.script_source
+    if not names_hosts(options) and options.on == "local":
         try:
             plan = make_plan(loaded, request, place)
         except PlanError as error:
@@ -118,19 +120,23 @@ def of_plan(plan: Plan, options: argparse.Namespace) -> list[Finding]:
     """What is to be said of a plan that a launch made; nothing of a task of the user's own. Raises PresetError."""
     if not plan.preset:
         return []
-    source = None if options.no_python or options.module else local.read_source(Path(options.rest[0]))
-    return lint_plan(plan, load(options.preset, options.set), source=source, **_nodes(options))
+    path = Path(options.rest[0])
+    source = None if options.no_python or options.module else local.read_source(path)
+    beside = local.read_beside(path, source)
+    return lint_plan(
+        plan, load(options.preset, options.set), source=source, beside=beside, **_nodes(options)
+    )
 
 
 def _nodes(options: argparse.Namespace) -> dict[str, Any]:
     """What is known of nodes that are not this machine. Raises RunError."""
-    if hosts_asked(options):
-        from .on_hosts import hosts_of
+    if names_hosts(options):
+        from .launch import hosts_of
 
         return {"hosts": len(hosts_of(options))}
     if options.on == "local":
         return {}
-    from .cluster import resources
+    from .control import resources
 
     return {"resources": resources(options), "managed": options.managed}
 
@@ -160,9 +166,7 @@ def documents(text: str) -> list[Node]:
             return event.value
 
     try:
-        return yamlnodes.build(
-            yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)), scalar
-        )
+        return markup.build(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)), scalar)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise Unreadable(line, f"is not valid YAML: {error.reason}") from None

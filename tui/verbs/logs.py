@@ -1,7 +1,7 @@
 """logs: what the ranks wrote, one or all, now or on and on.
 
-Lines are cleaned (logs/clean.py) wherever they go, also into a pipe or a file: what a rank wrote is never a command to
-a terminal, not even to the one where a saved copy is read later. The files themselves hold the bytes as written.
+Lines are cleaned (presets/clean.py) wherever they go, also into a pipe or a file: what a rank wrote is never a command
+to a terminal, not even to the one where a saved copy is read later. The files themselves hold the bytes as written.
 """
 
 from __future__ import annotations
@@ -9,32 +9,36 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import sys
 from pathlib import Path
 
+from ...presets.clean import clean_text
 from ...runners import registry
+from ...runners.connect import read_on, with_link
 from ...runners.errors import RunError
-from ...runners.hub import order
+from ...runners.hub import seam
 from ...runners.hub.telling import LOG_FILE
 from ...runners.logs.files import LogError, LogFile, parse_file_id
 from ...runners.logs.follow import Merge, choose
 from ...runners.model import CaughtUp, LogGrew, RunEnded
 from ...runners.state import RunState
 from ...runners.wire.link import Link
-from ..connect import with_link
+from ...runners.words import spans
 
-LIMIT = 1 << 20
 POLL_SECONDS = 0.5
+MOST_PROBLEMS = 8
+"""Files that cannot be read which are named."""
 
 
 def logs(options: argparse.Namespace) -> int:
     """Print the logs of the newest attempt, or the one asked for."""
 
     async def use(entry: registry.Entry, link: Link) -> int:
-        launched = order.read(entry.path)
+        launched = seam.read(entry.path)
         if launched is not None and launched.managed:
             return await _managed(entry.path / LOG_FILE, link, options.follow)
-        return await Reading(link, options).run()
+        return await Reading(link, options, entry.path).run()
 
     try:
         return asyncio.run(with_link(options.run, use))
@@ -45,23 +49,54 @@ def logs(options: argparse.Namespace) -> int:
 class Reading:
     """Files chosen by the options, read as they grow."""
 
-    def __init__(self, link: Link, options: argparse.Namespace) -> None:
-        self._link, self._options = link, options
+    def __init__(self, link: Link, options: argparse.Namespace, path: Path) -> None:
+        """`path`: the run's directory."""
+        self._link, self._options, self._path = link, options, path
         self._state = RunState()
         self._merge: Merge | None = None
         self._known: set[str] = set()
+        self._problems: dict[str, str] = {}
+        """By file: why it cannot be read."""
 
     async def run(self) -> int:
         """Read what there is, and with --follow what comes, until the run has ended."""
         async for stamped in self._link.events():
             self._state.apply(stamped)
             if self._state.live and isinstance(stamped.event, CaughtUp | LogGrew | RunEnded):
+                self._check()
                 await self._read_new()
                 if not self._options.follow:
                     break
         if self._merge is not None:
             _print(self._merge.flush())
-        return 0
+        if self._state.attempts and not self._known:
+            _check_readable(self._path)
+        for file, why in list(self._problems.items())[:MOST_PROBLEMS]:
+            sys.stderr.write(f"distui: {clean_text(f'{file}: {why}')}\n")
+        return 1 if self._problems else 0
+
+    def _check(self) -> None:
+        """Raises RunError for a rank, attempt or node that the run does not have, as soon as ranks were started."""
+        state, options = self._state, self._options
+        if not state.attempts:
+            return
+        files = [found for name in state.log_sizes if (found := parse_file_id(name)) is not None]
+        attempts = {one.number for one in state.attempts}
+        ranks = {place.rank for one in state.attempts for place in one.ranks}
+        ranks |= {file.rank for file in files if file.rank is not None}
+        nodes = state.nodes.keys() | {file.node for file in files}
+        wanted = (
+            ("rank", options.rank, ranks),
+            ("attempt", [] if options.attempt is None else [options.attempt], attempts),
+            ("node", [] if options.node is None else [options.node], nodes),
+        )
+        for kind, asked, there in wanted:
+            missing = [number for number in asked if number not in there]
+            if missing:
+                many = "s" * (len(there) > 1)
+                raise RunError(
+                    f"{state.name} has no {kind} {missing[0]}: it has {kind}{many} {spans(sorted(there))}"
+                )
 
     def _chosen(self) -> list[LogFile]:
         files = [found for name in self._state.log_sizes if (found := parse_file_id(name)) is not None]
@@ -81,11 +116,17 @@ class Reading:
             await self._read(self._merge, file.id)
 
     async def _read(self, merge: Merge, file: str) -> None:
-        while (at := merge.wants(file)) < self._state.log_sizes.get(file, 0):
-            window = await self._link.read_log(file, at, LIMIT)
-            _print(merge.feed(window))
-            if merge.wants(file) <= at:
-                return
+        async for lines, problem in read_on(self._link, merge, file, self._state.log_sizes.get(file, 0)):
+            if problem:
+                self._problems[file] = problem
+            _print(lines)
+
+
+def _check_readable(run_dir: Path) -> None:
+    """Raises RunError where folders of logs are there that cannot be read: no output is not the same."""
+    for folder in sorted(run_dir.glob("node-*")):
+        if not os.access(folder, os.R_OK | os.X_OK):
+            raise RunError(f"{folder} cannot be read: its permissions do not let you (`ls -ld` shows them)")
 
 
 async def _managed(path: Path, link: Link, follow: bool) -> int:

@@ -1,4 +1,4 @@
-"""presets: list, show, new."""
+"""presets and trust: list, show, create; which foreign files count."""
 
 from __future__ import annotations
 
@@ -7,23 +7,30 @@ import json
 import os
 import shlex
 import sys
-import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ...presets.load import Definition, Library, check_name, library, load, user_dir
-from ...presets.nccl_presets import known
-from ...presets.show import entries, list_dict, list_text, new_text, show_dict, show_text
+from ...presets import owned
+from ...presets import owned as trusted
+from ...presets.clean import LONGEST, clean_text
+from ...presets.load import PROJECT_FILE, Definition, Library, check_name, library, load, user_dir
+from ...presets.nccl import nccl_presets
+from ...presets.owned import private_folder
+from ...presets.render import entries, list_dict, list_text, new_text, show_dict, show_text
+from ...presets.tomltext import decode, parse
 from ...runners.errors import RunError
 
 if TYPE_CHECKING:
-    from ...presets.imports.values import Imported
+    from ...presets.imports import Imported
+
+# -----------------------------------------------------------------------------------------------------------
+# presets: list, show, new.
 
 
 def presets(options: argparse.Namespace) -> int:
     """Dispatch the forms."""
     if options.action is None:
-        return _list(options.json)
+        return _list_presets(options.json)
     if options.action == "nccl":
         return _nccl(options.json)
     if options.name is None:
@@ -31,16 +38,19 @@ def presets(options: argparse.Namespace) -> int:
     return _show(options) if options.action == "show" else _new(options)
 
 
-def _list(as_json: bool) -> int:
-    loaded, problems = entries(library())
+def _list_presets(as_json: bool) -> int:
+    shelf = library()
+    loaded, problems = entries(shelf)
     sys.stdout.write(json.dumps(list_dict(loaded)) + "\n" if as_json else list_text(loaded))
-    for problem in problems:
-        sys.stderr.write(f"distui: {problem}\n")
+    for sentence in (*problems, *shelf.passed):
+        sys.stderr.write(f"distui: {clean_text(sentence, LONGEST)}\n")
     return 1 if problems else 0
 
 
 def _show(options: argparse.Namespace) -> int:
     loaded = load(options.name, options.set)
+    for note in loaded.notes:
+        sys.stderr.write(f"distui: {clean_text(note, LONGEST)}\n")
     sys.stdout.write(json.dumps(show_dict(loaded)) + "\n" if options.json else show_text(loaded))
     return 0
 
@@ -53,8 +63,8 @@ def _new(options: argparse.Namespace) -> int:
         raise _exists(path)
     text = new_text(name, load(options.base)) if options.source is None else _imported(name, options.source)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _put(path, text)
+        private_folder(path.parent)
+        _write_new(path, text)
     except FileExistsError:
         raise _exists(path) from None
     except OSError as error:
@@ -67,10 +77,11 @@ def _exists(path: Path) -> RunError:
     return RunError(f"{path} exists already: edit it, or choose another name")
 
 
-def _put(path: Path, text: str) -> None:
+def _write_new(path: Path, text: str) -> None:
     """A new file, whole or not at all. Raises FileExistsError and OSError."""
     whole = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        whole.touch(mode=0o600)  # what others may write is passed over
         whole.write_text(text, encoding="utf-8")
         os.link(whole, path)
     finally:
@@ -79,7 +90,7 @@ def _put(path: Path, text: str) -> None:
 
 def _imported(name: str, source: str) -> str:
     """The text of a preset from another program's file, or from a run. Raises RunError and PresetError."""
-    from ...presets.imports.values import text
+    from ...presets.imports import text
 
     file = Path(source)
     found = _from_file(file) if file.exists() or "/" in source else _from_run(source)
@@ -93,13 +104,13 @@ def _imported(name: str, source: str) -> str:
 def _check(name: str, made: str) -> None:
     """Whether it will load. Raises PresetError."""
     shelf = library()
-    whole = Definition(name=name, origin=name, where=f"{name}.toml", table=tomllib.loads(made))
+    whole = Definition(name=name, origin=name, where=f"{name}.toml", table=parse(made, name))
     load(name, shelf=Library(definitions={**shelf.definitions, name: (whole,)}))
 
 
 def _from_file(file: Path) -> Imported:
-    from ...presets.imports import documents
-    from ...presets.lint.nodes import MOST_BYTES
+    from ...presets import imports
+    from ...presets.lint.markup import MOST_BYTES
     from .lint import documents as yaml
 
     try:
@@ -107,7 +118,7 @@ def _from_file(file: Path) -> Imported:
             data = opened.read(MOST_BYTES + 1)
     except OSError as error:
         raise RunError(f"--from {file}: it cannot be read ({error.strerror})") from None
-    found, problems = documents.imported(str(file), data, yaml)
+    found, problems = imports.import_preset(str(file), data, yaml)
     for problem in problems:
         sys.stderr.write(f"distui: {problem.severity} {problem.id} {problem.where}: {problem.text}\n")
     return found
@@ -115,17 +126,17 @@ def _from_file(file: Path) -> Imported:
 
 def _from_run(source: str) -> Imported:
     """What a run was launched with, and what its restarts changed. Raises NoSuchRunError and RunError."""
-    from ...presets.imports import running
+    from ...presets import imports
     from ...runners import daemon, registry
 
     entry = registry.resolve(source)
     changes = [attempt.env_diff for attempt in entry.state().attempts]
-    return running.imported(daemon.load(entry), changes, f"run {entry.record.name}", library().names)
+    return imports.from_plan(daemon.load(entry), changes, f"run {entry.record.name}", library().names)
 
 
 def _nccl(as_json: bool) -> int:
     """Settings of NCCL by name."""
-    found = known().values()
+    found = nccl_presets().values()
     if as_json:
         rows = [
             {"name": one.name, "when": one.when, "live": one.live, "env": dict(one.env)} for one in found
@@ -136,3 +147,102 @@ def _nccl(as_json: bool) -> int:
         pairs = " ".join(f"{name}={shlex.quote(value)}" for name, value in one.env.items())
         sys.stdout.write(f"{one.name}\n    {one.when}\n    {pairs}\n")
     return 0
+
+
+# -----------------------------------------------------------------------------------------------------------
+# trust: configuration files that count although somebody else can write them.
+
+
+def trust(options: argparse.Namespace) -> int:
+    """Dispatch the forms. Raises RunError and PresetError."""
+    if options.list:
+        if options.path is not None:
+            raise RunError("--list takes no PATH")
+        return _list_trusted(options.json)
+    path = _path(options.path)
+    try:
+        return _remove(path, options.json) if options.remove else _add(path, options.json)
+    except OSError as error:
+        raise RunError(f"cannot write {trusted.file_of(os.environ)}: {error.strerror or error}") from None
+
+
+def _path(word: str | None) -> Path:
+    """The file that is meant. Raises RunError."""
+    if word is None:
+        here = Path.cwd()
+        near = (at / PROJECT_FILE for at in (here, *here.parents) if os.path.lexists(at / PROJECT_FILE))
+        found = next(near, None)
+        if found is None:
+            raise RunError(
+                f"there is no {PROJECT_FILE} here or above: name the file, as in distui trust PATH"
+            )
+        return found
+    path = Path(word).expanduser()
+    return path / PROJECT_FILE if path.is_dir() else path
+
+
+def _add(path: Path, as_json: bool) -> int:
+    try:
+        data = owned.content(path)
+    except (OSError, owned.NoFile) as error:
+        why = (error.strerror or error) if isinstance(error, OSError) else error
+        raise RunError(f"{path} cannot be read: {why}") from None
+    document = decode(data, str(path))
+    added = trusted.add(os.environ, path, data)
+    if as_json:
+        _print_json(
+            {"path": added.path, "sha256": added.sha256, "since": added.since, "sets": _sets(document)}
+        )
+        return 0
+    lines = [f"{added.path} is trusted as it is now (sha256 {added.sha256[:12]}…); it sets"]
+    lines += [f"  {one}" for one in _sets(document)] or ["  nothing"]
+    sys.stdout.write("".join(f"{clean_text(line)}\n" for line in lines))
+    return 0
+
+
+def _sets(document: dict[str, Any]) -> list[str]:
+    """Every value of a file, by its path in it."""
+    found = []
+    for key, value in document.items():
+        if isinstance(value, dict):
+            found += [f"{key}.{one}" for one in _sets(value)]
+        else:
+            found.append(f"{key} = {json.dumps(value, ensure_ascii=False, default=str)}")
+    return found
+
+
+def _remove(path: Path, as_json: bool) -> int:
+    if not trusted.remove(os.environ, path):
+        raise RunError(f"{owned.name_of(path)} is not trusted: `distui trust --list` shows what is")
+    if as_json:
+        _print_json({"path": owned.name_of(path)})
+    else:
+        sys.stdout.write(clean_text(f"{owned.name_of(path)} is trusted no longer") + "\n")
+    return 0
+
+
+def _list_trusted(as_json: bool) -> int:
+    rows = [
+        {"path": one.path, "sha256": one.sha256, "since": one.since, "state": _state(one)}
+        for one in trusted.entries(os.environ)
+    ]
+    if as_json:
+        _print_json(rows)
+        return 0
+    text = "".join(f"{row['state']:<9} {row['path']}" + "\n" for row in rows)
+    sys.stdout.write("".join(f"{clean_text(line)}\n" for line in text.splitlines()))
+    return 0
+
+
+def _state(one: trusted.Trusted) -> str:
+    """ "as it was", "changed" or "gone"; "unreadable" for what cannot be compared."""
+    try:
+        return "as it was" if owned.digest(owned.content(Path(one.path))) == one.sha256 else "changed"
+    except FileNotFoundError:
+        return "gone"
+    except (OSError, owned.NoFile):
+        return "unreadable"
+
+
+def _print_json(document: object) -> None:
+    sys.stdout.write(json.dumps(document) + "\n")

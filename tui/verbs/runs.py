@@ -1,23 +1,56 @@
-"""ls, status, events, wait: looking at runs from the command line."""
+"""ls, status, events, wait, watch, attach: commands that read runs."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
+import os
 import sys
 import time
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ...runners import journal, registry
-from ...runners.model import RunPhase, Stamped
+from ...presets.clean import LONGEST, clean_text, escaped_json
+from ...presets.plan import Plan
+from ...runners import journal, living, registry
+from ...runners.connect import follow_until, reached, snapshot, with_link
+from ...runners.diagnosis.judging import missing
+from ...runners.errors import RunError, UnreachableError
+from ...runners.history import History
+from ...runners.local import open_link
+from ...runners.model import (
+    AttemptEnded,
+    AttemptStarted,
+    FindingRaised,
+    HostTick,
+    RankTick,
+    RunEnded,
+    RunPhase,
+    Stamped,
+)
 from ...runners.state import RunState
-from ...runners.status import status as status_of
-from ...runners.wire.link import Link
-from ..connect import snapshot, with_link
-from ..text import describe, span, table
+from ...runners.status import status_json
+from ...runners.status import status_json as status_of
+from ...runners.watch.discover import Job, find_job, scan
+from ...runners.watch.link import WatchLink
+from ...runners.wire.link import Link, LinkError
+from ...runners.words import time_of_day
+from ..source import WATCH, first_pid, job_name
+from ..text import ago, describe, headline, table, unsaid
+
+# -----------------------------------------------------------------------------------------------------------
+# ls, status, events, wait: looking at runs from the command line.
+
+
+LOST = 6
+"""Exit code of `wait` for a run whose agent and runner are gone."""
+TIMED_OUT = 124
+"""Exit status of a wait whose time was over, as timeout(1) has it: the run may still come there."""
 
 
 def ls(options: argparse.Namespace) -> int:
@@ -26,34 +59,61 @@ def ls(options: argparse.Namespace) -> int:
         from .elsewhere import ls as ls_elsewhere
 
         return ls_elsewhere(options)
-    found = [(entry, entry.state(), registry.phase(entry)) for entry in registry.entries()]
+    known = [_Listed.of(entry) for entry in (*registry.entries(), *registry.strays())]
     if options.json:
-        sys.stdout.write(json.dumps([_brief(*one) for one in found]) + "\n")
+        sys.stdout.write(json.dumps([one.brief() for one in known]) + "\n")
         return 0
-    if not found:
+    if not known:
         sys.stdout.write(
             "no runs yet: `distui launch PRESET -- SCRIPT` starts one, `distui demo` shows one\n"
         )
         return 0
-    rows = [("name", "state", "preset", "attempt", "ranks", "began", "id")]
-    for entry, state, phase in found:
-        rows.append(
-            (
-                entry.record.name, str(phase), state.plan.preset or state.plan.launcher if state.plan else "",
-                str(state.attempt), str(len(state.ranks)), f"{span(time.time() - entry.record.created)} ago",
-                entry.record.run,
-            )
-        )  # fmt: skip
-    sys.stdout.write("\n".join(table(rows, frozenset({3, 4}))) + "\n")
+    rows = [("name", "state", "preset", "attempt", "ranks", "began", "id"), *(one.row() for one in known)]
+    notes = [f"{one.entry.record.run}: {problem}" for one in known for problem in one.notes()]
+    lines = [*table(rows, frozenset({3, 4})), *([""] if notes else []), *map(clean_text, notes)]
+    sys.stdout.write("\n".join(lines) + "\n")
     return 0
 
 
-def _brief(entry: registry.Entry, state: RunState, phase: RunPhase) -> dict[str, Any]:
-    return {
-        "run": entry.record.run, "name": entry.record.name, "state": str(phase), "attempt": state.attempt,
-        "created": entry.record.created, "host": entry.record.host, "path": str(entry.path),
-        "preset": state.plan.preset if state.plan else None, "ranks": len(state.ranks),
-    }  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """One line of `ls`."""
+
+    entry: registry.Entry
+    history: History
+    phase: RunPhase
+    orphans: list[int]
+
+    @classmethod
+    def of(cls, entry: registry.Entry) -> _Listed:
+        """What a run's own files and processes say of it; none of it can keep others from being listed."""
+        known = entry.history()
+        phase = registry.phase(entry, known)
+        return cls(entry, known, phase, living.left(entry) if phase is RunPhase.LOST else [])
+
+    def row(self) -> tuple[str, ...]:
+        """As text."""
+        record, state = self.entry.record, self.history.state
+        preset = state.plan.preset or state.plan.launcher if state.plan else ""
+        began = ago(record.created, time.time())
+        return (
+            record.name, str(self.phase), preset, str(state.attempt), str(len(state.ranks)), began, record.run,
+        )  # fmt: skip
+
+    def brief(self) -> dict[str, Any]:
+        """As JSON values."""
+        entry, state = self.entry, self.history.state
+        return {
+            "run": entry.record.run, "name": entry.record.name, "state": str(self.phase), "attempt": state.attempt,
+            "created": entry.record.created, "host": entry.record.host, "path": str(entry.path),
+            "preset": state.plan.preset if state.plan else None, "ranks": len(state.ranks),
+            "problems": self.history.problems, "orphans": self.orphans,
+        }  # fmt: skip
+
+    def notes(self) -> list[str]:
+        """What a person has to know beside the line, a sentence each."""
+        notes = [f"damaged: {problem}" for problem in self.history.problems]
+        return [*notes, living.describe(self.entry, self.orphans)] if self.orphans else notes
 
 
 def status(options: argparse.Namespace) -> int:
@@ -70,37 +130,47 @@ def status(options: argparse.Namespace) -> int:
 def events(options: argparse.Namespace) -> int:
     """The journal, as it stands, or on and on."""
     if not options.follow:
-        for stamped in journal.read(registry.resolve(options.run).path):
-            _print_event(stamped, options.json)
+        entry = registry.resolve(options.run)
+        if problem := journal.problem(entry.path):
+            sys.stderr.write(f"distui: {clean_text(problem)}\n")
+        for stamped in journal.read(entry.path):
+            if not _of_opening(stamped):
+                _print_event(stamped, options.json)
         return 0
 
     async def use(entry: registry.Entry, link: Link) -> int:
         async for stamped in link.events():
-            if stamped.seq:
+            if stamped.seq and not _of_opening(stamped):
                 _print_event(stamped, options.json)
         return 0
 
     return asyncio.run(with_link(options.run, use))
 
 
+def _of_opening(stamped: Stamped) -> bool:
+    """Whether it only says how far a bundle goes: nothing that happened in the run (see export/opening.py)."""
+    event = stamped.event
+    return isinstance(event, RankTick) or (isinstance(event, RunEnded) and event.phase is RunPhase.EXPORTED)
+
+
 def _print_event(stamped: Stamped, as_json: bool) -> None:
     if as_json:
-        line = msgspec.json.encode(stamped).decode()
+        line = escaped_json(msgspec.json.encode(stamped).decode())
     else:
         fields = {name: getattr(stamped.event, name) for name in stamped.event.__struct_fields__}
         told = " ".join(
             f"{name}={msgspec.json.encode(value).decode()}"
             for name, value in fields.items()
-            if value not in (None, "", (), {})
+            if value not in (None, "", (), {}) and name != "last"  # samples: status shows them
         )
-        clock = time.strftime("%H:%M:%S", time.localtime(stamped.time))
-        line = f"{stamped.seq:>5}  {clock}  {type(stamped.event).__name__:<15} {told}"
+        clock = time_of_day(stamped.time)
+        line = clean_text(f"{stamped.seq:>5}  {clock}  {type(stamped.event).__name__:<15} {told}", LONGEST)
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def wait(options: argparse.Namespace) -> int:
-    """Wait until the run is as far as asked; 1 when it never will be."""
+    """Wait until the run is as far as asked; 1 when it never will be, TIMED_OUT when it is not yet."""
 
     async def use(entry: registry.Entry, link: Link) -> int:
         async with asyncio.timeout(options.timeout):
@@ -110,26 +180,182 @@ def wait(options: argparse.Namespace) -> int:
         return asyncio.run(with_link(options.run, use))
     except TimeoutError:
         sys.stderr.write(f"distui: not {options.until} after {options.timeout:g} s\n")
-        return 1
+        return TIMED_OUT
 
 
 async def _wait(link: Link, until: str) -> int:
-    state = RunState()
-    async for stamped in link.events():
-        state.apply(stamped)
-        if state.live and until != "done" and reached(state, until):
-            return 0
-    if until == "done":
-        return 0 if state.phase is RunPhase.SUCCEEDED else 1
+    state = await follow_until(link, until)
+    if until != "done" and reached(state, until):
+        return 0
+    if state.phase is RunPhase.LOST:
+        sys.stderr.write(f"distui: {clean_text(state.end_text)}\n")
+        return LOST
+    if not state.phase.ended:
+        raise UnreachableError(
+            next((one.text for one in state.findings.values() if one.id == "no-agent"), "no agent")
+        )
+    if state.phase is RunPhase.SUCCEEDED and state.attempts and state.attempts[-1].idle:
+        sys.stdout.write(f"{state.name}: {state.end_text}\n")
     return 0 if state.phase is RunPhase.SUCCEEDED else 1
 
 
-def reached(state: RunState, until: str) -> bool:
-    """running: every rank has a process. healthy: every rank with a hook made a step, the others run."""
-    if state.phase is not RunPhase.RUNNING or until == "running":
-        return state.phase is RunPhase.RUNNING
-    hooked = [rank for rank in state.ranks.values() if rank.hook is not None]
-    wanted = state.plan is not None and state.plan.launcher == "torchrun"
-    if wanted and len(hooked) < len(state.ranks):
-        return False
-    return all(rank.sample is not None and (rank.sample.step or 0) > 0 for rank in hooked)
+# -----------------------------------------------------------------------------------------------------------
+# A run followed as text, where there is no terminal: a line for each thing that happens, and one every few seconds.
+
+
+EVERY_S = 5.0
+"""Seconds between two headlines while nothing happens."""
+
+
+async def stay(entry: registry.Entry, plan: Plan, *, as_json: bool) -> int:
+    """Follow until the run has ended; its outcome as 0 or 1. A lost link is taken up again."""
+    if not as_json:
+        for note in plan.notes:
+            sys.stdout.write(f"note: {note}\n")
+        sys.stdout.write(f"the run goes on if you leave: `distui attach {entry.record.name}` opens it\n")
+    state = RunState()
+    while not state.phase.ended:
+        try:
+            link = await open_link(entry)
+            try:
+                await _follow(link, state, quiet=as_json)
+            finally:
+                await link.close()
+        except LinkError as error:
+            sys.stderr.write(f"distui: {clean_text(str(error))}\n")
+            await asyncio.sleep(1.0)
+    sys.stdout.write((json.dumps(status_json(state)) if as_json else "\n" + describe(state)) + "\n")
+    return 0 if state.phase == "succeeded" else 1
+
+
+async def _follow(link: Link, state: RunState, *, quiet: bool) -> None:
+    said, shown, latest = len(state.notices), 0.0, 0.0
+    told: list[str] = []
+    async for stamped in link.events(state.seq):
+        state.apply(stamped)
+        if quiet:
+            continue
+        if isinstance(stamped.event, AttemptStarted):
+            told.clear()
+        for moment, text in state.notices[said:]:
+            if isinstance(stamped.event, AttemptEnded | FindingRaised | RunEnded):
+                told.append(text := unsaid(text, told))  # a cause is told once, not by each of these
+            latest = max(latest, moment)  # a node's own times, some of which arrive late
+            if text:
+                _say(latest, text)
+        said = len(state.notices)
+        if (
+            isinstance(stamped.event, RankTick | HostTick)
+            and state.live
+            and time.monotonic() - shown >= EVERY_S
+        ):
+            shown = time.monotonic()
+            latest = max(latest, stamped.time)
+            _say(latest, headline(state))
+
+
+def _say(moment: float, text: str) -> None:
+    sys.stdout.write(f"{time_of_day(moment)}  {clean_text(text)}\n")
+    sys.stdout.flush()
+
+
+# -----------------------------------------------------------------------------------------------------------
+# watch: jobs that distui did not start.
+
+
+def watch(options: argparse.Namespace) -> int:
+    """One job in the cockpit, read-only; several as a list; as text where there is no terminal."""
+    jobs = list(scan().jobs.values())
+    meant = [job for job in jobs if job.run is None] or jobs  # what is not distui's own has no other verb
+    if options.pid is None and len(meant) > 1:
+        return _list(jobs, options.json)
+    job = find_job(scan(), first_pid(meant[0]) if options.pid is None and meant else options.pid)
+    if not options.json and sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty():
+        return show(f"{WATCH}{first_pid(job)}", True, options.ascii)
+    state = asyncio.run(_once(job))
+    lacks = missing(state, 1)  # its output is where its ranks write it, and is not searched
+    if options.json:
+        sys.stdout.write(json.dumps(status_json(state) | {"missing": lacks}) + "\n")
+    else:
+        sys.stdout.write(
+            "\n".join([describe(state).rstrip(), "", *(f"Missing: {one}." for one in lacks)]) + "\n"
+        )
+    return 0
+
+
+async def _once(job: Job) -> RunState:
+    link = WatchLink(job)
+    try:
+        return await snapshot(link)
+    finally:
+        await link.close()
+
+
+def _list(jobs: list[Job], as_json: bool) -> int:
+    told = [
+        {
+            "pid": first_pid(job),
+            "name": job_name(job),
+            "launcher": job.launcher,
+            "ranks": len(job.ranks),
+            "run": job.run,
+        }
+        for job in jobs
+    ]
+    if as_json:
+        sys.stdout.write(json.dumps(told) + "\n")
+        return 0
+    for one in told:
+        whose = f"distui run {one['run']}" if one["run"] else f"started by {one['launcher']}"
+        sys.stdout.write(f"{one['pid']:>8}  {one['name']}  {one['ranks']} ranks  {whose}\n")
+    sys.stdout.write("`distui watch PID` opens one of them\n")
+    return 0
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The cockpit on a run, or on the list of runs.
+
+
+def open_cockpit(options: argparse.Namespace) -> int:
+    """`distui` alone: the only live run, or the list."""
+    live = [entry for entry in registry.entries() if not registry.ended(entry)]
+    return show(live[0].record.run if len(live) == 1 else None, options.readonly, options.ascii)
+
+
+def attach(options: argparse.Namespace) -> int:
+    """Open one run."""
+    if options.host is not None:
+        from .elsewhere import attach as attach_elsewhere
+
+        return attach_elsewhere(options)
+    return show(registry.resolve(options.run).record.run, options.readonly, options.ascii)
+
+
+def replay(options: argparse.Namespace) -> int:
+    """Open the record of a run that has ended, or a bundle that another person exported."""
+    if options.run is not None and os.path.isfile(options.run):
+        check_terminal()
+        from ...runners.bundle import opened
+
+        with opened(Path(options.run)) as manifest:
+            return show(manifest.run, True, options.ascii)
+    entry = registry.resolve(options.run)
+    if not registry.ended(entry):
+        raise RunError(f"{entry.record.name} is live: `distui attach {entry.record.name}` opens it")
+    return show(entry.record.run, True, options.ascii)
+
+
+def check_terminal() -> None:
+    """Raises RunError where there is none."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
+        raise RunError("the cockpit needs a terminal: `distui status` and `distui logs` print text")
+
+
+def show(run: str | None, readonly: bool, ascii_only: bool) -> int:
+    """Run the cockpit and return its exit status."""
+    check_terminal()
+    gc.disable()  # nothing of what a start makes is garbage; the app turns it on again
+    from ..app import run_cockpit
+    from ..source import LocalSource
+
+    return run_cockpit(LocalSource(readonly), run, readonly, ascii_only)

@@ -1,15 +1,233 @@
-"""The launch form as one widget: rows that are typed into, chosen, or switched."""
+"""The launch form: fields, preset list, candidate nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
+from textual.binding import Binding
 from textual.events import Key, Paste, Resize
 from textual.message import Message
+from textual.strip import Strip
 
-from ..rows.fields import Field, begun_with, stepped
-from ..rows.form import Look, form_rows
+from ...runners.errors import LaunchError
+from ...runners.launch.launch_form import LaunchForm
+from ..actions import bindings
+from ..follow import PresetEntry
+from ..rows import glyphs
+from ..rows.form import Field, Look, begun_with, form_rows, stepped
+from ..rows.glyphs import Row, wrap
+from ..rows.launching import candidate_rows, head_row
+from ..rows.status import matching, shelf_rows
 from .rows_view import RowsView
+
+if TYPE_CHECKING:
+    from ...runners.hub.cloud import Candidate
+
+# -----------------------------------------------------------------------------------------------------------
+# The launch screen's list of nodes that SkyPilot would take: asked for beside, never waited for.
+
+
+STILL_S = 0.8
+"""How long the form must be still before SkyPilot is asked: asking costs a process and seconds."""
+
+_LEAST = 6
+"""Rows of the list with its frame, however low the terminal is."""
+
+Ask = Callable[[LaunchForm], Awaitable["list[Candidate]"]]
+
+
+class Candidates(RowsView):
+    """One row a kind of nodes; Enter takes its place into the form."""
+
+    BINDINGS: ClassVar[list[Binding]] = [one for one in bindings("list") if one.id == "zoom"]
+
+    class Taken(Message):
+        """The user wants nodes there."""
+
+        def __init__(self, infra: str) -> None:
+            super().__init__()
+            self.infra = infra
+
+    def __init__(self, ask: Ask) -> None:
+        super().__init__(id="candidates", cursor=True)
+        self._ask = ask
+        self._asked: tuple[str, str, str, str] | None = None
+        self._found: list[Candidate] = []
+
+    def look(self, form: LaunchForm) -> None:
+        """Ask for these nodes, unless they were asked for last."""
+        wanted = (form.place, form.nodes, form.gpus, form.cpus)
+        if wanted != self._asked:
+            self._asked = wanted
+            self.run_worker(self._look(form), group="candidates", exclusive=True)
+
+    def leave(self) -> None:
+        """The form is for no nodes of SkyPilot's any more."""
+        self._asked = None
+        self.workers.cancel_group(self, "candidates")
+
+    async def _look(self, form: LaunchForm) -> None:
+        self._show([], "asking SkyPilot …", "dim")
+        await asyncio.sleep(STILL_S)
+        try:
+            found = await self._ask(form)
+        except LaunchError as error:
+            self._show([], f"{glyphs.BAD} {error}", "text")
+            return
+        self._show(found, "SkyPilot knows no such nodes on what is enabled: `sky check` shows that", "warn")
+
+    def _show(self, found: list[Candidate], otherwise: str, style: str) -> None:
+        self._found, self.has_cursor = found, bool(found)
+        words: list[Row] = wrap(otherwise, self.size.width - 1, style, first=" ")
+        rows = candidate_rows(found) or words
+        most = max(_LEAST, self.screen.size.height // 4)
+        self.styles.height = min(len(rows) + bool(found) + 2, most)
+        self.set_rows(rows, head_row() if found else None)
+        self.refresh()
+
+    def action_zoom(self) -> None:
+        if self._found:
+            self.post_message(self.Taken(self._found[self.cursor].infra))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The list of presets with its search.
+
+
+class PresetList(RowsView):
+    """One row a preset; `/` searches in names, titles, summaries and strategies."""
+
+    class Highlighted(Message):
+        """Another preset is at hand; None: the search finds none."""
+
+        def __init__(self, entry: PresetEntry | None) -> None:
+            super().__init__()
+            self.entry = entry
+
+    class Chosen(Message):
+        """Enter: on to the form."""
+
+    def __init__(self) -> None:
+        super().__init__(id="presets", cursor=True)
+        self.entries: list[PresetEntry] = []
+        self.listed: list[PresetEntry] = []
+        self.words = ""
+        self.searching = False
+        self._told: str | None = None
+
+    @property
+    def current(self) -> PresetEntry | None:
+        """The preset at hand."""
+        return self.listed[self.cursor] if self.listed else None
+
+    def set_entries(self, entries: Sequence[PresetEntry], name: str = "") -> None:
+        """List these, with the cursor on `name` or where it was."""
+        kept = name or (self.current.name if self.current else "")
+        self.entries = list(entries)
+        self._told = None
+        self._list(kept)
+
+    def go(self, name: str) -> None:
+        """Put the cursor on a preset; the search is over where it would hide it."""
+        if name not in [one.name for one in self.listed]:
+            self.words, self.searching = "", False
+        self._list(name)
+
+    def _list(self, name: str) -> None:
+        self.listed = matching(self.entries, self.words)
+        names = [one.name for one in self.listed]
+        self._draw()
+        self.move_to(names.index(name) if name in names else 0)
+
+    def _draw(self) -> None:
+        found = f"{len(self.listed)} of {len(self.entries)}" if self.words else str(len(self.entries))
+        self.entitle(f"presets {found}")
+        self.set_rows(shelf_rows(self.listed, self.scrollable_content_region.width - 1), self._head())
+
+    def _head(self) -> Row:
+        if self.searching:
+            return ((" / ", "key"), (self.words, "head"), ("▏", "accent"))
+        if self.words:
+            return ((" / ", "key"), (self.words, "head"))
+        return ((" / ", "key"), ("search", "dim"))
+
+    def cursor_moved(self) -> None:
+        entry = self.current
+        name = entry.name if entry else ""
+        if name != self._told:
+            self._told = name
+            self.post_message(self.Highlighted(entry))
+
+    async def _on_key(self, event: Key) -> None:
+        """No bindings, which would take `/` after the letters that come with it over a slow link."""
+        if event.key == "escape" and (self.searching or self.words):
+            self._search("", searching=False)
+        elif event.key == "enter" or (event.key == "slash" and not self.searching):
+            self._enter() if event.key == "enter" else self._search(self.words)
+        elif not self.searching:
+            return
+        elif event.key == "backspace":
+            self._search(self.words[:-1])
+        elif event.key == "ctrl+u":
+            self._search("")
+        elif event.character is not None and event.is_printable:
+            self._search(self.words + event.character)
+        else:
+            return
+        event.stop()
+        event.prevent_default()
+
+    def _on_paste(self, event: Paste) -> None:
+        if self.searching and event.text:
+            self._search(self.words + event.text.splitlines()[0])
+        event.stop()
+
+    def _enter(self) -> None:
+        """The search is done; or on to the form."""
+        if self.searching:
+            self._search(self.words, searching=False)
+        elif self.listed:
+            self.post_message(self.Chosen())
+
+    def _search(self, words: str, searching: bool = True) -> None:
+        kept = self.current.name if self.current else ""
+        self.words, self.searching = words, searching
+        self._list(kept)
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        """While searching, letters are words."""
+        return self.searching and character is not None and character.isprintable()
+
+    def on_resize(self, event: Resize) -> None:
+        self._draw()
+        self.move_to(self.cursor)
+
+    def _scroll_row(self, top: int) -> None:
+        if self.shown:  # before the first layout nothing is out of sight
+            super()._scroll_row(top)
+
+    def render_line(self, y: int) -> Strip:
+        """The preset at hand is marked also while the form has the keys."""
+        if (
+            not self.has_focus
+            and self.rows
+            and y - self._head_rows + self.scroll_offset.y == self.cursor
+            and y
+        ):
+            return self._strip(self.rows[self.cursor], True)
+        return super().render_line(y)
+
+    def on_blur(self) -> None:
+        super().on_blur()
+        self.searching = False
+        self._draw()
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The launch form as one widget: rows that are typed into, chosen, or switched.
+
 
 PAGE = 8
 """Fields of a step by PgUp and PgDn."""

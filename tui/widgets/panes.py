@@ -1,4 +1,4 @@
-"""The panes that only show: each subscribes to the frames and owns its paint."""
+"""The panes of the run screen, and the footer of keys."""
 
 from __future__ import annotations
 
@@ -8,18 +8,76 @@ from typing import ClassVar
 from textual.binding import Binding
 from textual.events import Resize
 from textual.message import Message
+from textual.screen import Screen
 from textual.signal import Signal
 
-from ..actions import bindings
+from ..actions import ACTIONS, bindings, key_text
 from ..rows.banner import banner_rows
-from ..rows.cells import Row
 from ..rows.frame import Frame
+from ..rows.glyphs import Cell, Row, row_width
 from ..rows.heat import heat_rows, heat_title
 from ..rows.launching import launch_rows, launch_title, launching
+from ..rows.log import end_rows, event_rows
 from ..rows.ranks import head_row, table_rows
-from ..rows.report import end_rows, event_rows
 from ..rows.status import one_line, status_row
 from .rows_view import RowsView
+
+# -----------------------------------------------------------------------------------------------------------
+# The footer: the keys that work here, from the bindings of the focused widget up.
+
+
+_WORDS = {action.id: action.footer for action in ACTIONS if action.footer}
+
+
+class KeyFooter(RowsView):
+    """One row of keys; what does not fit is left out from the right, `?` shows all."""
+
+    can_focus = False
+
+    def on_mount(self) -> None:
+        self.screen.bindings_updated_signal.subscribe(self, self._changed)
+        self.call_after_refresh(self.rebuild)
+
+    def on_resize(self) -> None:
+        self.rebuild()
+
+    def _changed(self, screen: Screen[object]) -> None:
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        """Ask again which keys work."""
+        if self.screen.is_active:
+            self.set_rows([footer_row(self._keys(), self.size.width)])
+
+    def _keys(self) -> list[tuple[str, str]]:
+        active = {
+            found.binding.id: found.binding.key
+            for found in self.screen.active_bindings.values()
+            if found.binding.id in _WORDS and found.enabled
+        }
+        first = {action.id: action.key.partition(",")[0] for action in ACTIONS}
+        default = {action.id: action.key.split(",") for action in ACTIONS}
+        keys = {
+            name: first[name] if key in default[name] else key
+            for name, key in active.items()
+            if name is not None
+        }
+        return [(key_text(keys[name]), word) for name, word in _WORDS.items() if name in keys]
+
+
+def footer_row(keys: list[tuple[str, str]], width: int) -> Row:
+    """`q leave  ? help  …` in at most `width` columns."""
+    cells: list[Cell] = [(" ", "text")]
+    for key, word in keys:
+        more: list[Cell] = [(key, "key"), (f" {word}  ", "text")]
+        if row_width((*cells, *more)) > width + 2:
+            break
+        cells += more
+    return tuple(cells)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The panes that only show: each subscribes to the frames and owns its paint.
 
 
 class Pane(RowsView):

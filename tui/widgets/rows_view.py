@@ -15,11 +15,9 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from ..actions import bindings
-from ..brush import Brush
-from ..pacing import Pacer
+from ..paint import Brush, Pacer, styles
 from ..rows import glyphs
-from ..rows.cells import Row, row_width
-from ..theme import styles
+from ..rows.glyphs import Row, row_width
 
 
 def merged(segments: Iterable[Segment]) -> list[Segment]:

@@ -115,8 +115,8 @@ def told(values: Sequence[tuple[float, int]]) -> str:
     last_at, last = values[-1]
     first_at, first = _foot(values)
     if last - first < 0.05 * last:
-        return f"{size(last)}, steady" if last else ""
-    return f"{amount(first, last)} → {size(last)} in {span(last_at - first_at)}"
+        return f"{human_size(last)}, steady" if last else ""
+    return f"{amount(first, last)} → {human_size(last)} in {span(last_at - first_at)}"
 
 
 def _foot(values: Sequence[tuple[float, int]]) -> tuple[float, int]:
@@ -130,7 +130,7 @@ def _foot(values: Sequence[tuple[float, int]]) -> tuple[float, int]:
     return at, low
 
 
-def size(number: float) -> str:
+def human_size(number: float) -> str:
     """ "7.9 GiB", "310 MiB"."""
     return f"{number / GIB:.1f} GiB" if number >= GIB / 2 else f"{number / 2**20:.0f} MiB"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...model import Finding, Pulse, RunPhase
-from . import culprits, joined, starting, waits
+from . import culprits, starting, waits
+from .arrivals import Mode
 from .culprits import Verdict
-from .places import Kind
-from .progress import Mode
+from .people import Kind
 from .view import View
 from .waits import Ends, Meeting, Waits
 
@@ -74,7 +74,7 @@ def _verdicts(view: View, candidates: Mapping[int, tuple[Meeting, ...]], chain: 
 def _told(view: View, ranks: list[int], said: Verdict, chain: Ends, near: list[Meeting]) -> Finding:
     skipped = None
     if said.id in ("hang-gone", "hang-not-joined", "hang-mismatch") and len(ranks) == 1 and near:
-        skipped = joined.left_out(view, ranks[0], near[0])
+        skipped = culprits.left_out(view, ranks[0], near[0])
     return skipped or culprits.finding(view, ranks, said, chain, near)
 
 
@@ -117,21 +117,21 @@ def _dozing(view: View, circle: Sequence[Meeting]) -> list[int]:
 
 def _disagree(view: View, found: Waits, chain: Ends) -> list[Finding]:
     """Nobody is missing, or all wait for each other: other calls, a circle, the network, call sites, idlers, kernels."""
-    certain = [joined.mismatch(view, one, sites=False) for one in chain.joined]
-    other = [joined.elsewhere(view, one, chain.before.get(one.spot, ())) for one in chain.loose]
+    certain = [culprits.mismatch(view, one, sites=False) for one in chain.joined]
+    other = [culprits.elsewhere(view, one, chain.before.get(one.spot, ())) for one in chain.loose]
     said = [one for one in (*certain, *other) if one is not None]
-    said = said or [joined.circle(view, one) for one in chain.circles]
+    said = said or [culprits.circle(view, one) for one in chain.circles]
     if said:
         return said
     since = min(one.since for one in found.meetings.values())
-    said = joined.network(
+    said = culprits.network(
         view, sorted({rank for one in found.meetings.values() for rank in one.waits}), since
     )
     if said:
         return said
     for one in chain.joined:
-        at_sites = joined.mismatch(view, one, sites=True)
-        spins = at_sites or joined.spinning(view, one)
+        at_sites = culprits.mismatch(view, one, sites=True)
+        spins = at_sites or culprits.spinning(view, one)
         if spins is not None:
             said.append(spins)
             continue
@@ -143,7 +143,7 @@ def _disagree(view: View, found: Waits, chain: Ends) -> list[Finding]:
 def _open(view: View, found: Waits) -> list[Finding]:
     """After a minute without a verdict: which data is missing."""
     long = [one for one in found.meetings.values() if _long(view, one)]
-    return [joined.no_verdict(view, long)] if long else []
+    return [culprits.no_verdict(view, long)] if long else []
 
 
 def _long(view: View, meeting: Meeting) -> bool:

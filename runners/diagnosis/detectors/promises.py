@@ -1,26 +1,179 @@
-"""What the preset and the hardware promise against what NCCL did.
-
-Each node's facts are looked at once, when they come; what is compared between nodes is little. Where a line is missing
-that would say so, nothing is said: most of it is only there at NCCL_DEBUG=INFO.
-"""
+"""What the plan asked for and the run does not do: unread variables, presets that were not applied, runs
+without a step."""
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 from msgspec import structs
 
-from ...model import Finding
+from ....presets.memory_rows import STRATEGIES, offloaded
+from ....presets.nccl import catalogue
+from ....presets.plan import Plan
+from ...model import Finding, Outcome, PlanSummary
+from ...status import applied
 from .. import live
 from ..facts import Communicator, Facts, Node
-from .channels import gpudirect, slow_pairs
-from .variables import unread
+from .divergence import gpudirect, slow_pairs
 from .view import View
+
+# -----------------------------------------------------------------------------------------------------------
+# Variables of the plan that NCCL has not read: misspelt, or set where its processes do not see them.
+
+
+READ_AT_INIT = frozenset({"NCCL_SOCKET_IFNAME", "NCCL_ALGO", "NCCL_PROTO"})
+"""What every NCCL reads while it makes its first communicator of several ranks, and says that it has."""
+SILENT = ("NCCL_DEBUG", "NCCL_RAS", "NCCL_SET_THREAD_NAME", "NCCL_CONF_FILE", "NCCL_NO_CACHE")
+"""Beginnings of those of which it never says so."""
+
+
+def unread(facts: Iterable[Facts], plan: Plan | None, whole: bool) -> Iterator[Finding]:
+    """`whole`: every node has completed a communicator. Silent where NCCL names none of the variables it reads."""
+    given = list(facts)
+    if plan is None or not whole:
+        return
+    read = {name: value for one in given for node in one.nodes for name, value in node.env.items()}
+    if not read or not all(node.env for one in given for node in one.nodes):
+        return  # without ENV in NCCL_DEBUG_SUBSYS it does not say
+    asked = [name for name in sorted(plan.env) if name.startswith("NCCL_") and not name.startswith(SILENT)]
+    for name in asked:
+        if name not in read:
+            yield _variable_finding(name, plan.env[name], read)
+
+
+def _variable_finding(name: str, value: str, read: Mapping[str, str]) -> Finding:
+    known = name in catalogue()
+    near = "" if known else next(iter(difflib.get_close_matches(name, catalogue(), n=1, cutoff=0.85)), "")
+    alarm = name in READ_AT_INIT or bool(near)
+    why = (
+        f"it looks like {near}" if near else "it is read only where it is needed"
+        if known and not alarm else "it was set too late, or the processes do not see it"
+        if known else "no NCCL is known to read it"
+    )  # fmt: skip
+    names = sorted(read)
+    more = f" and {len(names) - 8} others" if len(names) > 8 else ""
+    return Finding(
+        f"expect-env:{name}",
+        "warn" if alarm else "info",
+        f"NCCL has not read {name}: {why}",
+        "cause" if alarm else "hint",
+        remedy=f"Write {near}." if near else "See `distui lint`, and set it in the preset or with --nccl.",
+        evidence=(f"the plan sets {name}={value}", f"NCCL says that it read {', '.join(names[:8])}{more}"),
+    )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What would need less memory than what ran: the next strategy, a smaller pass, and the commands for it. Pure.
+# What a plan says of a model is not enough for an estimate, so only the direction is told, and the command that
+# estimates.
+
+
+LADDER: Sequence[str] = (
+    *(one.words for one in STRATEGIES),
+    next(one.words for one in offloaded() if one.key == "offload"),
+)
+"""Presets in the order in which each needs less memory of a GPU."""
+DEEPSPEED: Sequence[str] = (
+    "ds-zero1",
+    "ds-zero2",
+    "ds-zero3",
+    *(one.words for one in offloaded() if one.key.startswith("ds-")),
+)
+KINDS: Mapping[str, str] = {
+    "single": "single",
+    "ddp": "ddp",
+    "zero1": "zero1",
+    "fsdp1": "fsdp2",
+    "fsdp2": "fsdp2",
+}
+"""Kind of a strategy → the step of LADDER that it is like."""
+
+
+SMALLER = "halve the micro batch, or compute activations again in backward"
+
+
+def following(plan: PlanSummary) -> str | None:
+    """The preset that needs less memory of a GPU than that of the plan; None where there is none."""
+    for ladder in (LADDER, DEEPSPEED):
+        for at in (plan.preset, KINDS.get(plan.strategy, "")):
+            if at in ladder:
+                rest = ladder[ladder.index(at) + 1 :]
+                return rest[0] if rest and _ranks(plan) > 1 and at != "single" else None
+    return None
+
+
+def remedy(plan: PlanSummary | None, gpu_gb: float | None = None) -> str:
+    """One sentence with the commands. `gpu_gb`: GB of each GPU, None where that is not known."""
+    if plan is None:
+        return f"{SMALLER}, or divide the model over more GPUs"
+    smaller = f"{SMALLER} (--set batch.accumulation=2 for the same batch)"
+    if not plan.preset:
+        return f"{smaller}; what the script divides over its ranks is its own"
+    preset = following(plan)
+    if preset is None:
+        return f"{smaller}; {_estimate(plan, gpu_gb)} shows what fits, on more GPUs, too"
+    if plan.obeys is None:
+        return f"{smaller}; another preset changes nothing here, for the script obeys none"
+    return (
+        f"`{launch(plan, preset)}` needs less, {_estimate(plan, gpu_gb)} estimates how much; else {smaller}"
+    )
+
+
+def launch(plan: PlanSummary, preset: str) -> str:
+    """The same run under another preset."""
+    nproc = f" --nproc-per-node {plan.nproc_per_node}" if plan.nproc_per_node else ""
+    nodes = f" --nnodes {plan.nnodes}" if plan.nnodes > 1 else ""
+    return f"distui launch {preset}{nproc}{nodes} -- {plan.command}"
+
+
+def _estimate(plan: PlanSummary, gpu_gb: float | None) -> str:
+    script = plan.command.split(" ", 1)[0]
+    count = plan.nproc_per_node or 1
+    gpus = f"{count}xGPU --gpu-memory {gpu_gb:.0f}" if gpu_gb else f"{count}xNAME"
+    nodes = f" --nodes {plan.nnodes}" if plan.nnodes > 1 else ""
+    return f"`distui advise --script {script} --gpus {gpus}{nodes}`"
+
+
+def _ranks(plan: PlanSummary) -> int:
+    return (plan.nproc_per_node or 2) * plan.nnodes
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Whether the run did what it was started for: the preset acted, and there was a training step.
+
+
+IDLE = "see why the script had nothing to do: its last lines, its arguments, a checkpoint that was done already"
+UNMADE = "call parallelize() in the script, take the preset that says what it does, or see the plan's notes"
+
+
+def find_not_applied(view: View) -> Iterable[Finding]:
+    """A preset that did not act, and an attempt that succeeded without a step."""
+    state = view.state
+    attempt = state.attempts[-1] if state.attempts else None
+    if attempt is not None and attempt.outcome is Outcome.SUCCEEDED and attempt.idle:
+        text = f"every rank succeeded, but {attempt.idle}"
+        yield Finding("acted-idle", "warn", text, remedy=IDLE, since=attempt.ended)
+    found = applied(state)
+    expected = state.plan.obeys if state.plan is not None else None
+    if found is not None and found.state == "not applied" and expected:  # else the plan has said so before
+        yield Finding(
+            "acted-otherwise", "warn", f"the preset is not applied: {found.text}",
+            remedy=UNMADE, evidence=(f"the plan expected: {expected}",),
+        )  # fmt: skip
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What the preset and the hardware promise against what NCCL did.
+# Each node's facts are looked at once, when they come; what is compared between nodes is little. Where a line is
+# missing
+# that would say so, nothing is said: most of it is only there at NCCL_DEBUG=INFO.
+
 
 SETTLED_S = 20.0
 """Ranks of which one has not met the others after so long are waiting for more than a late starter."""

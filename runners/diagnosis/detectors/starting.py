@@ -1,14 +1,127 @@
-"""Ranks that never meet: a wrong address, a wrong interface, world sizes that differ."""
+"""Runs that do not start: ranks that are missing, late, or wait for ranks that the run does not have."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ...model import Finding, Pulse, RankPhase, RunPhase, Site, Stall
-from . import alone, latecomers, naming, places, progress, waits
-from .places import Kind
+from msgspec import structs
+
+from ...model import Collective, Finding, Pulse, RankPhase, RunPhase, Site, Stall
+from . import arrivals, culprits, people, waits
+from .arrivals import Mode
+from .people import Kind
 from .view import View
+from .waits import Ends, Meeting, Spot, Wait
+
+# -----------------------------------------------------------------------------------------------------------
+# A command that was told of more ranks than its run has, and idles: it may wait for them, and no hook tells
+# where.
+
+
+ALONE_S = 12.0
+"""Seconds without processor time."""
+START = (
+    "start the others with the same MASTER_ADDR and MASTER_PORT, or give WORLD_SIZE the number of ranks that there are; "
+    "`distui launch` sets them all"
+)
+
+
+def beyond(view: View, size: int) -> str:
+    """That ranks were told of more ranks than the run has, a phrase; "" where they were not."""
+    there = view.state.attempts[-1].world_size if view.state.attempts else size
+    return f"WORLD_SIZE is {size}, this run has {_ranks(there)}" if there < size else ""
+
+
+def _ranks(count: int) -> str:
+    return "1 rank" if count == 1 else f"{count} ranks"
+
+
+def find_alone(view: View) -> list[Finding]:
+    """For ranks without a hook only: what the others wait for is seen in their stacks."""
+    attempt = view.state.attempts[-1] if view.state.attempts else None
+    if attempt is None:
+        return []
+    return [
+        _told(view, rank, pulses[-1], attempt.world_size, attempt.began)
+        for rank, pulses in view.history.items()
+        if _waits(view, rank, pulses, attempt.world_size)
+    ]
+
+
+def _waits(view: View, rank: int, pulses: Sequence[Pulse], there: int) -> bool:
+    known = view.state.ranks.get(rank)
+    if (
+        known is None
+        or known.hook is not None
+        or any(one.hook for one in pulses)
+        or waits.ended(view, rank)
+    ):
+        return False
+    first, newest = pulses[0], pulses[-1]
+    size = newest.world_size or ""
+    if not size.isdecimal() or int(size) <= there or newest.at - first.at < ALONE_S:
+        return False
+    if first.process_s is None or newest.process_s is None or arrivals.works(first, newest):
+        return False
+    return newest.process_s - first.process_s <= arrivals.DOZES_SHARE * (newest.at - first.at)
+
+
+def _told(view: View, rank: int, pulse: Pulse, there: int, began: float) -> Finding:
+    who = people.who(view.state, (rank,))
+    return Finding(
+        id="start-waiting",
+        severity="info",
+        text=f"{who} was told of WORLD_SIZE {pulse.world_size}, this run has {_ranks(there)}: "
+        "it may wait for the others",
+        role="fact",
+        rank=rank,
+        node=view.state.ranks[rank].place.node,
+        remedy=START,
+        evidence=(
+            f"its environment says WORLD_SIZE={pulse.world_size}, MASTER_ADDR:MASTER_PORT {pulse.master or 'n/a'}",
+            f"pid {pulse.pid} uses no processor time",
+            "missing: its stack. A command of `distui exec` has no hook; py-spy, where it is installed, names the line",
+        ),
+        since=began,
+    )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Ranks that sit somewhere else for good while the others are in init_process_group.
+
+
+INIT = "init_process_group"
+_KEY = waits.Key(waits.DEFAULT)
+_SLOW = (Kind.NETWORK, Kind.SUBPROCESS, Kind.IMPORT, Kind.CHECKPOINT)
+"""Places where a beginning may take long."""
+
+
+def find_latecomers(view: View, came: Mapping[int, float]) -> list[Finding]:
+    """What those do that have not come; `came`: the others, and for how many seconds they have waited."""
+    meeting = Meeting(Spot(_KEY, 0, INIT), age=max(came.values()))
+    for rank, waited in came.items():
+        call = Collective(waits.DEFAULT, 0, INIT, created=view.history[rank][-1].at - waited, p2p=True)
+        meeting.waits[rank] = Wait(rank, _KEY, call, waited, recorded=False)
+    absent = [rank for rank in view.history if rank not in came and _sits(view, rank)]
+    cases = culprits.together(view, dict.fromkeys(absent, (meeting,)))
+    alone = Ends({}, (), (), (), {})
+    return [
+        structs.replace(culprits.finding(view, one.ranks, one.said, alone, one.nearest), since=None)
+        for one in cases
+        if one.said.severity != "info"
+    ]
+
+
+def _sits(view: View, rank: int) -> bool:
+    """Whether a rank is at a place that no slow beginning explains."""
+    does = culprits.doing(view, rank)
+    return does.mode in (Mode.ASLEEP, Mode.SILENT) and does.sure and does.place.kind not in _SLOW
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Ranks that never meet: a wrong address, a wrong interface, world sizes that differ.
+
 
 WAIT_S, LONG_S = 8.0, 12.0
 """How long a rank must have waited for the others: to count at all; and where nothing but the time shows that something
@@ -37,7 +150,7 @@ def find(view: View) -> Iterable[Finding]:
         return ()
     there = [comer for rank, pulses in view.history.items() if (comer := _comer(view, rank, pulses))]
     if not any(comer.waited >= WAIT_S for comer in there):
-        return alone.find(view)
+        return find_alone(view)
     return _alarms(view, there) or _waiting(view, there)
 
 
@@ -50,12 +163,12 @@ def _comer(view: View, rank: int, pulses: Sequence[Pulse]) -> Comer | None:
     if not pulses or waits.ended(view, rank):
         return None
     newest = pulses[-1]
-    if newest.step or newest.active or not places.distributed(newest.stack):
+    if newest.step or newest.active or not people.distributed(newest.stack):
         return None
-    where = places.place(newest.stack)
+    where = people.place(newest.stack)
     if where.kind is not Kind.STORE:
         return None
-    since = progress.still_since(pulses)
+    since = arrivals.still_since(pulses)
     inner = next(site for site in newest.stack if "/torch/distributed/" in site.file)
     return Comer(rank, newest, since, where.op, inner)
 
@@ -72,8 +185,8 @@ def _alarms(view: View, there: Sequence[Comer]) -> list[Finding]:
     if other is not None:
         return [other]
     came = {comer.rank: comer.waited for comer in there}
-    in_init = all(comer.op == latecomers.INIT for comer in there)
-    return latecomers.find(view, came) if in_init and max(came.values()) >= LONG_S else []
+    in_init = all(comer.op == INIT for comer in there)
+    return find_latecomers(view, came) if in_init and max(came.values()) >= LONG_S else []
 
 
 def unanswered(view: View, comers: Sequence[Comer]) -> list[Finding]:
@@ -96,7 +209,7 @@ def _unreachable(view: View, remote: str, comers: Sequence[Comer], ranks: tuple[
     first = next(comer for comer in comers if comer.rank == ranks[0])
     master = first.pulse.master or ""
     to_master = bool(master) and remote.rpartition(":")[2] == master.rpartition(":")[2]
-    who, get = naming.who(view.state, ranks), naming.verb(ranks, "gets", "get")
+    who, get = people.who(view.state, ranks), people.verb(ranks, "gets", "get")
     if to_master:
         said = master if master == remote else f"{master} ({remote})"
         text = f"{who} {get} no answer from MASTER_ADDR:MASTER_PORT {said}"
@@ -112,7 +225,7 @@ def _unreachable(view: View, remote: str, comers: Sequence[Comer], ranks: tuple[
         )
     return _finding(
         view, "start-unreachable", ranks, text, remedy, comers,
-        [f"{naming.ranks_text(ranks)}: connections to {remote} get no answer to their SYN"],
+        [f"{people.ranks_text(ranks)}: connections to {remote} get no answer to their SYN"],
     )  # fmt: skip
 
 
@@ -123,15 +236,15 @@ def _sizes(view: View, there: Sequence[Comer]) -> Finding | None:
     if len(groups) > 1:
         (most, usual), (few, other) = groups[0], groups[1]
         text = (
-            f"{naming.who(view.state, other)} {naming.verb(other, 'has', 'have')} WORLD_SIZE {few}, "
-            f"{naming.ranks_text(usual)} {naming.verb(usual, 'has', 'have')} {most}"
+            f"{people.who(view.state, other)} {people.verb(other, 'has', 'have')} WORLD_SIZE {few}, "
+            f"{people.ranks_text(usual)} {people.verb(usual, 'has', 'have')} {most}"
         )
-        said = [f"{naming.who(view.state, ranks)}: WORLD_SIZE={size}" for size, ranks in groups[:4]]
+        said = [f"{people.who(view.state, ranks)}: WORLD_SIZE={size}" for size, ranks in groups[:4]]
     else:
         other = tuple(rank for rank, size in sorted(told.items()) if size.isdecimal() and rank >= int(size))
         if not other:
             return None
-        text = f"{naming.who(view.state, other)} cannot be in a world of WORLD_SIZE {told[other[0]]}"
+        text = f"{people.who(view.state, other)} cannot be in a world of WORLD_SIZE {told[other[0]]}"
         said = [f"RANK={other[0]}, WORLD_SIZE={told[other[0]]}"]
     return _finding(
         view, "start-world-size", other, text, "give every rank the same WORLD_SIZE: nodes × ranks a node", there,
@@ -159,13 +272,13 @@ def _masters(view: View, there: Sequence[Comer]) -> Finding | None:
         return None
     (most, usual), (few, other) = groups[0], groups[1]
     text = (
-        f"{naming.who(view.state, other)} {naming.verb(other, 'looks', 'look')} for rank 0 at {few}, "
-        f"{naming.ranks_text(usual)} at {most}"
+        f"{people.who(view.state, other)} {people.verb(other, 'looks', 'look')} for rank 0 at {few}, "
+        f"{people.ranks_text(usual)} at {most}"
     )
     return _finding(
         view, "start-unreachable", other, text,
         "give every rank the same MASTER_ADDR and MASTER_PORT: an address of rank 0's node that all can reach", there,
-        [f"{naming.who(view.state, ranks)}: MASTER_ADDR:MASTER_PORT {address}" for address, ranks in groups[:4]],
+        [f"{people.who(view.state, ranks)}: MASTER_ADDR:MASTER_PORT {address}" for address, ranks in groups[:4]],
     )  # fmt: skip
 
 
@@ -187,7 +300,7 @@ def _unmet(view: View, there: Sequence[Comer]) -> Finding | None:
     return _finding(
         view, "start-unreachable", ranks, text,
         "set MASTER_ADDR to an address of rank 0's node and MASTER_PORT to a free port there", there,
-        [f"every rank waits in {naming.site_text(seeking[0].inner)} for the store of rank 0"],
+        [f"every rank waits in {people.site_text(seeking[0].inner)} for the store of rank 0"],
     )  # fmt: skip
 
 
@@ -199,8 +312,8 @@ def _ended(view: View, there: Sequence[Comer]) -> Finding | None:
         return None
     ranks = sorted(comer.rank for comer in there)
     text = (
-        f"{naming.who(view.state, gone)} ended before the process group was there; {naming.ranks_text(ranks)} "
-        f"{naming.verb(ranks, 'waits', 'wait')} in {there[0].op}"
+        f"{people.who(view.state, gone)} ended before the process group was there; {people.ranks_text(ranks)} "
+        f"{people.verb(ranks, 'waits', 'wait')} in {there[0].op}"
     )
     return _finding(
         view, "hang-gone", gone, text, "let every rank of the group call init_process_group", there,
@@ -225,17 +338,17 @@ def _waiting(view: View, there: Sequence[Comer]) -> list[Finding]:
     first = next(comer for comer in there if comer.rank == ranks[0])
     expected = _expected(view)
     absent = sorted(set(range(expected)) - {comer.rank for comer in there})
-    short = alone.beyond(view, expected)
+    short = beyond(view, expected)
     if not absent or first.op != "init_process_group":
-        text = f"{naming.who(view.state, ranks)} {naming.verb(ranks, 'waits', 'wait')} in {first.op} for the others"
+        text = f"{people.who(view.state, ranks)} {people.verb(ranks, 'waits', 'wait')} in {first.op} for the others"
     elif short:
-        wait = f"{naming.verb(ranks, 'waits', 'wait')} in {first.op} for {naming.ranks_text(absent)}"
-        text = f"{naming.who(view.state, ranks)} {wait}: {short}"
+        wait = f"{people.verb(ranks, 'waits', 'wait')} in {first.op} for {people.ranks_text(absent)}"
+        text = f"{people.who(view.state, ranks)} {wait}: {short}"
     else:
-        wait = f"{naming.verb(ranks, 'waits', 'wait')} in {first.op}"
-        missing = f"{naming.who(view.state, absent)} {naming.verb(absent, 'is', 'are')} not there yet"
-        text = f"{naming.who(view.state, ranks)} {wait}; {missing}"
-    remedy = alone.START if short else _NOTHING
+        wait = f"{people.verb(ranks, 'waits', 'wait')} in {first.op}"
+        missing = f"{people.who(view.state, absent)} {people.verb(absent, 'is', 'are')} not there yet"
+        text = f"{people.who(view.state, ranks)} {wait}; {missing}"
+    remedy = START if short else _NOTHING
     return [
         _finding(
             view, "start-waiting", ranks, text, remedy, there, list(_reasons(view, absent)), severity="info"
@@ -252,7 +365,7 @@ def _reasons(view: View, absent: Sequence[int]) -> Iterable[str]:
     for rank in absent:
         found.setdefault(_reason(view, rank), []).append(rank)
     for reason, ranks in list(found.items())[:6]:
-        yield f"{naming.who(view.state, ranks)}: {reason}"
+        yield f"{people.who(view.state, ranks)}: {reason}"
 
 
 def _reason(view: View, rank: int) -> str:
@@ -267,10 +380,10 @@ def _reason(view: View, rank: int) -> str:
         return "its hook does not answer" if pulses else "nothing is heard of it"
     if pulses[-1].torch is False:
         return "torch.distributed is not imported yet"
-    does = progress.doing(pulses, hooked=True)
-    own = places.users(does.stack, 1)
-    if does.mode is progress.Mode.ASLEEP and own:
-        return f"sleeps at {naming.site_text(own[0])}"
+    does = arrivals.doing(pulses, hooked=True)
+    own = people.users(does.stack, 1)
+    if does.mode is arrivals.Mode.ASLEEP and own:
+        return f"sleeps at {people.site_text(own[0])}"
     return "has not called init_process_group" if not pulses[-1].groups else "has a process group already"
 
 
@@ -281,6 +394,6 @@ def _finding(
     wait = sorted(comer.rank for comer in there)
     return Finding(
         known, severity, text, role="cause" if severity != "info" else "fact",
-        **naming.about(view.state, ranks), remedy=remedy,
-        evidence=(*said, f"{naming.who(view.state, wait)} {naming.verb(wait, 'is', 'are')} in {there[0].op}"),
+        **people.about(view.state, ranks), remedy=remedy,
+        evidence=(*said, f"{people.who(view.state, wait)} {people.verb(wait, 'is', 'are')} in {there[0].op}"),
     )  # fmt: skip

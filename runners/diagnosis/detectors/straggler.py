@@ -1,17 +1,259 @@
-"""The rank that the others wait for, step after step, and why it is slow."""
+"""The straggler: the rank that the others wait for step after step, and the time lost to it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from ...model import Finding
-from . import lags, naming, reasons
-from .arrivals import Arrivals
-from .lags import Lag, Split
-from .places import Kind
-from .reasons import Reason
+from . import died, people
+from .arrivals import Arrivals, Meetings, Piece
+from .died import Reason
+from .people import Kind
 from .view import View
+
+# -----------------------------------------------------------------------------------------------------------
+# Who lets the others wait, by the rule of the minimum wait: step after step the same rank is the last to call.
+# The culprit waits least, its victim is the upper median of the group, and the price is the difference of their
+# waits as a
+# share of the step. Nothing is said of few collectives, of ranks that take turns in being last, or of one long
+# pause.
+
+
+CLOCKS_S = 0.02
+"""By how much the clocks of two nodes may differ."""
+COLLECTIVES = 20
+"""Fewer say nothing."""
+STEPS = 6
+"""In fewer steps being the last says nothing: a pause may be validation or a checkpoint."""
+SPAN_S, SHORT_S = 10.0, 5.0
+"""A shorter time says nothing; where the price is high, the second."""
+HIGH = 0.20
+WINDOW_S = 30.0
+"""What is older says nothing of now, where what is newer suffices."""
+HEAVIEST_S = 2.0
+"""A step counts by its length, so that many short ones of before do not outvote the slow ones of now; but no pause
+counts for more than this."""
+AGREE = 0.8
+"""Share of the steps in which the same rank must be the last."""
+LEAST = 0.10
+"""Share of the step below which nothing is said."""
+LEAST_S = 0.005
+"""Seconds of a step below which nothing is said."""
+KEEPS = 0.7
+"""Share of these limits at which what was said before still holds, so that it does not come and go."""
+OLD_S = 60.0
+"""Collectives that ended longer ago, and longer ago than five steps, say nothing of now."""
+SAMPLED = 64
+"""Members of a group that stand for all of them, beside those that came last."""
+
+
+class Lag(NamedTuple):
+    """One rank, or one node, that the others wait for."""
+
+    rank: int | None
+    """None: several ranks of `node` in turn."""
+    node: int
+    share: float
+    """Of each step, from 0 to 1."""
+    step_s: float
+    stepwise: bool
+    """Whether `step_s` is an optimizer step; else a piece of time."""
+    since: float
+    """Unix time of the oldest collective that says so."""
+    members: int
+    """Ranks of the group."""
+    timed: bool
+    """Whether the times are of kernels."""
+
+
+class Split(NamedTuple):
+    """Seconds of a rank's step, and how many of them it waits for others."""
+
+    step_s: float
+    wait_s: float
+
+
+Who = tuple[int | None, int]
+"""Rank, or None for a whole node; and the node."""
+
+
+def lags(
+    arrivals: Arrivals, nodes: Mapping[int, int], now: float, said: frozenset[Who] = frozenset()
+) -> list[Lag]:
+    """The worst first; `nodes`: rank → node, `said`: who was named before.
+
+    A rank that is late only because it waits in another group is left out.
+    """
+    seen = [(group, pieces) for group in arrivals.groups if (pieces := _pieces(group, nodes, now))]
+    found = [lag for group, pieces in seen if (lag := _lag(group, pieces, nodes, said)) is not None]
+    worst: dict[tuple[int | None, int], Lag] = {}
+    for lag in sorted(found, key=lambda one: -one.share):
+        worst.setdefault((lag.rank, lag.node), lag)
+    return [lag for lag in worst.values() if not _victim(lag, seen, nodes)]
+
+
+def splits_of(arrivals: Arrivals, nodes: Mapping[int, int], now: float) -> dict[int, Split]:
+    """Of each rank, over all its groups; ranks of which too little is known are left out."""
+    found: dict[int, Split] = {}
+    for group in arrivals.groups:
+        pieces = _pieces(group, nodes, now)
+        if not pieces:
+            continue
+        margin = _margin(group, nodes)
+        step = statistics.median(piece.seconds for piece in pieces)
+        rows = [
+            [wait / piece.seconds for wait in _waits(piece, range(len(group.members)), margin)]
+            for piece in pieces
+        ]
+        for rank, shares in zip(
+            group.members, map(statistics.median, zip(*rows, strict=True)), strict=True
+        ):
+            before = found.get(rank, Split(0.0, 0.0))
+            longest = max(step, before.step_s)
+            known = before.wait_s / before.step_s if before.step_s else 0.0
+            found[rank] = Split(longest, min(1.0, known + shares) * longest)
+    return found
+
+
+def _pieces(group: Meetings, nodes: Mapping[int, int], now: float) -> list[Piece]:
+    """The steps of a group; [] where they are too few or too old."""
+    if len(group.met) < COLLECTIVES:
+        return []
+    newest: list[Piece] = []
+    calls = 0
+    for piece in reversed(group.pieces(_margin(group, nodes))):
+        enough = calls >= COLLECTIVES and len(newest) >= STEPS
+        if enough and newest[0].ends - piece.ends + piece.seconds > WINDOW_S:
+            break
+        newest.append(piece)
+        calls += piece.calls
+    if calls < COLLECTIVES or len(newest) < STEPS:
+        return []
+    if newest[0].ends - newest[-1].ends + newest[-1].seconds < SHORT_S:
+        return []
+    usual = statistics.median(piece.seconds for piece in newest)
+    return newest[::-1] if now - newest[0].ends <= max(OLD_S, 5 * usual) else []
+
+
+def _margin(group: Meetings, nodes: Mapping[int, int]) -> float:
+    """Seconds by which the clocks of a group may differ; kernels need no common clock."""
+    places = {nodes.get(rank) for rank in group.members}
+    return 0.0 if group.timed or len(places) == 1 else CLOCKS_S
+
+
+def _lag(
+    group: Meetings, pieces: list[Piece], nodes: Mapping[int, int], said: frozenset[Who]
+) -> Lag | None:
+    asked = _asked(pieces, len(group.members))
+    margin = _margin(group, nodes)
+    blamed = [_blame(piece, asked, margin) for piece in pieces]
+    weights = [min(piece.seconds, HEAVIEST_S) for piece in pieces]
+    share = _middle([one[1] for one in blamed], weights)
+    named = [
+        (group.members[at], weight)
+        for (at, price), weight in zip(blamed, weights, strict=True)
+        if price > LEAST / 2
+    ]
+    found = _most(named, sum(weights), nodes, said)
+    if found is None or (found[0] is None and all(nodes.get(one) == found[1] for one in group.members)):
+        return None
+    if share < HIGH and pieces[-1].ends - pieces[0].ends + pieces[0].seconds < SPAN_S:
+        return None
+    step = _middle([piece.seconds for piece in pieces], weights)
+    keeps = KEEPS if found in said else 1.0
+    if share < LEAST * keeps or share * step < LEAST_S * keeps:
+        return None
+    return Lag(
+        *found,
+        share=share,
+        step_s=step,
+        stepwise=group.a_step is not None,
+        since=pieces[0].ends - pieces[0].seconds,
+        members=len(group.members),
+        timed=group.timed,
+    )
+
+
+def _most(
+    named: Sequence[tuple[int, float]], weight: float, nodes: Mapping[int, int], said: frozenset[Who]
+) -> Who | None:
+    """The rank, or the node, that is the last in most pieces. `named`: the last of each piece, and its weight."""
+    for of in (lambda rank: (rank, nodes.get(rank, 0)), lambda rank: (None, nodes.get(rank, 0))):
+        weights: dict[Who, float] = {}
+        times: Counter[Who] = Counter()
+        for rank, heavy in named:
+            who = of(rank)
+            weights[who] = weights.get(who, 0.0) + heavy
+            times[who] += 1
+        for who in weights:
+            if weights[who] >= AGREE * weight * (KEEPS if who in said else 1.0) and times[who] >= STEPS:
+                return who
+    return None
+
+
+def _middle(values: Sequence[float], weights: Sequence[float]) -> float:
+    """The median by weight."""
+    left = sum(weights) / 2
+    for value, weight in sorted(zip(values, weights, strict=True)):
+        left -= weight
+        if left <= 0:
+            return value
+    return 0.0
+
+
+def _asked(pieces: Iterable[Piece], size: int) -> Sequence[int]:
+    """Members whose waits are looked at: all of a small group, else those that were last and some others."""
+    if size <= SAMPLED:
+        return range(size)
+    last = {met.who for piece in pieces for met in piece.waits}
+    return sorted(last.union(range(0, size, size // SAMPLED)))
+
+
+def _blame(piece: Piece, asked: Sequence[int], margin: float) -> tuple[int, float]:
+    """The member that waits least in a piece, and what that costs the others, as a share of the piece."""
+    waits = _waits(piece, asked, margin)
+    least = min(waits)
+    victim = sorted(waits)[len(waits) // 2]
+    return asked[waits.index(least)], (victim - least) / piece.seconds
+
+
+def _waits(piece: Piece, asked: Sequence[int], margin: float) -> list[float]:
+    """Seconds for which members wait in a piece."""
+    totals = [0.0] * len(asked)
+    for met in piece.waits:
+        values, late = met.values, met.late - margin
+        totals = [
+            total + (late - values[member] if values[member] < late else 0.0)
+            for total, member in zip(totals, asked, strict=True)
+        ]
+    return totals
+
+
+def _share(pieces: list[Piece], member: int, margin: float) -> float:
+    """What share of the usual piece a member waits for."""
+    return statistics.median(_waits(piece, (member,), margin)[0] / piece.seconds for piece in pieces)
+
+
+def _victim(lag: Lag, seen: list[tuple[Meetings, list[Piece]]], nodes: Mapping[int, int]) -> bool:
+    """Whether the rank itself waits for others in another group for most of what it costs."""
+    if lag.rank is None:
+        return False
+    for group, pieces in seen:
+        member = group.index.get(lag.rank)
+        if member is None:
+            continue
+        if _share(pieces, member, _margin(group, nodes)) >= lag.share / 2:
+            return True
+    return False
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The rank that the others wait for, step after step, and why it is slow.
+
 
 ID = "straggler"
 INPUT = "input-bound"
@@ -31,7 +273,7 @@ _PERCENT = re.compile(r"about (\d+) %")
 def find(view: View) -> Iterable[Finding]:
     """Slow ranks, the worst first; where there is none, whether all ranks wait for their data."""
     said = {(one.rank, one.node or 0): one for one in view.state.findings.values() if one.id == ID}
-    found = lags.lags(_arrivals(view), _nodes(view), view.now, frozenset(said))
+    found = lags(_arrivals(view), _nodes(view), view.now, frozenset(said))
     if found:
         told = (_told(view, lag, said.get((lag.rank, lag.node))) for lag in found[:MOST])
         return [one for one in told if one is not None]
@@ -40,7 +282,7 @@ def find(view: View) -> Iterable[Finding]:
 
 def splits(view: View) -> dict[int, Split]:
     """Seconds of each rank's step, and how many of them it waits for others; ranks that are not known are left out."""
-    return lags.splits(_arrivals(view), _nodes(view), view.now)
+    return splits_of(_arrivals(view), _nodes(view), view.now)
 
 
 def _arrivals(view: View) -> Arrivals:
@@ -60,7 +302,7 @@ def _told(view: View, lag: Lag, before: Finding | None) -> Finding | None:
     None while no reason is known and the rank was not looked at often enough to say that there is none.
     """
     percent = max(10, 5 * round(20 * lag.share))
-    why = [] if lag.rank is None else reasons.reasons(view, lag.rank)
+    why = [] if lag.rank is None else died.reasons(view, lag.rank)
     if before is not None and _same(before, 100 * lag.share, why):
         return before
     if before is None and not why and _looks(view, lag.rank) < LOOKS:
@@ -104,12 +346,12 @@ def _text(view: View, lag: Lag, percent: int, why: Reason | None) -> str:
 def _who(view: View, lag: Lag) -> str:
     """ "gpu-b gpu2 (rank 26)", "rank 2"."""
     if lag.rank is None:
-        return f"the ranks on {naming.host(view.state, lag.node)}"
+        return f"the ranks on {people.host(view.state, lag.node)}"
     rank = view.state.ranks.get(lag.rank)
     gpu = None if rank is None or rank.sample is None else rank.sample.gpu
     if gpu is None:
-        return naming.who(view.state, (lag.rank,))
-    where = f"{naming.host(view.state, lag.node)} " if naming.several(view.state) else ""
+        return people.who(view.state, (lag.rank,))
+    where = f"{people.host(view.state, lag.node)} " if people.several(view.state) else ""
     return f"{where}gpu{gpu} (rank {lag.rank})"
 
 
@@ -118,7 +360,7 @@ def _of_node(view: View, node: int) -> tuple[int, ...]:
 
 
 def _evidence(view: View, lag: Lag, why: list[Reason]) -> tuple[str, ...]:
-    who = f"the ranks of {naming.host(view.state, lag.node)}" if lag.rank is None else f"rank {lag.rank}"
+    who = f"the ranks of {people.host(view.state, lag.node)}" if lag.rank is None else f"rank {lag.rank}"
     how = (
         "by the time of NCCL's kernels, which are the shortest on the rank that is last"
         if lag.timed
@@ -153,14 +395,14 @@ def _input_bound(view: View) -> Iterable[Finding]:
         for pulses in view.history.values()
     ):
         return
-    found = reasons.witnesses(view)
+    found = died.witnesses(view)
     loading = [one for one in found if one is not None and one.kind is Kind.LOADER]
     before = view.state.findings.get((INPUT, None, None))
     if not loading or len(loading) < LOADING * len(found) * (1.0 if before is None else 0.6):
         return
     sites = {one.site for one in loading}
     site = loading[0].site if len(sites) == 1 else None
-    where = f" ({naming.site_text(site)})" if site is not None else ""
+    where = f" ({people.site_text(site)})" if site is not None else ""
     yield before or Finding(
         id=INPUT,
         severity="info",

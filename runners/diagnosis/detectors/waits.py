@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...model import Collective, Group, Pulse, RankPhase
-from . import places, progress
-from .places import Kind
+from . import arrivals, people
+from .people import Kind
 from .view import View
 
 WAIT_S, MOST_S, GAPS = 8.0, 20.0, 5.0
@@ -139,15 +139,15 @@ def _wait(rank: int, pulses: Sequence[Pulse]) -> Wait | None:
 def _by_stack(rank: int, pulses: Sequence[Pulse]) -> Wait | None:
     """What no recorder tells of: sends and receives of gloo, barriers with a monitor, a torch without a recorder."""
     newest = pulses[-1]
-    if not newest.hook or not places.distributed(newest.stack):
+    if not newest.hook or not people.distributed(newest.stack):
         return None
-    since = progress.still_since(pulses)
+    since = arrivals.still_since(pulses)
     if newest.at - since < WAIT_S:
         return None
-    place = places.place(newest.stack)
+    place = people.place(newest.stack)
     if place.kind is not Kind.COLLECTIVE:
         return None
-    sites = places.users(newest.stack) if place.site is not None else ()
+    sites = people.users(newest.stack) if place.site is not None else ()
     call = Collective(group=DEFAULT, seq=0, op=place.op, created=since, sites=sites, p2p=True)
     return Wait(rank, Key(DEFAULT), call, newest.at - since, recorded=False)
 

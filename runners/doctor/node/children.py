@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
     Told = Callable[[dict[str, Any]], None]
 
-BOOT = "import sys;i=sys.stdin.buffer;exec(i.read(int(i.readline())))"
-"""Executes what comes on stdin behind its length; without anything that a login shell would read in quotes."""
+BOOT = (
+    "import sys;sys.path[:]=[p for p in sys.path if p];i=sys.stdin.buffer;exec(i.read(int(i.readline())))"
+)
+"""Executes what comes on stdin behind its length, and no module of the working directory; without anything that a login
+shell would read in quotes."""
 MAGIC = "DISTUI-DOCTOR "
 """Begins each line that is meant: libraries and login shells write lines, too."""
 KEPT_LINES = 12

@@ -77,7 +77,8 @@ def limits() -> dict[str, list[int | None] | None]:
 
 def disks(cwd: str) -> list[dict[str, Any]]:
     """Free bytes where a run writes; `there` is False for a directory that is not there."""
-    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    state = os.environ.get("XDG_STATE_HOME", "")
+    state = state if state.startswith(("/", "~")) else "~/.local/state"
     places = (
         ("runs", os.path.expanduser(state) + "/distui/runs"),
         ("tmp", os.environ.get("TMPDIR") or "/tmp"),

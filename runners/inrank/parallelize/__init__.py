@@ -36,9 +36,12 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from . import arrangement, context, data, experts, pipeline, settings, tensor
+from . import data, pipeline, saving, settings, tensor
 from .saving import load_saved, state_for_saving
 from .settings import ParallelizeError, Settings, device, world_size
+
+ARRANGED: Dict[str, int] = {}
+"""Dimensions over which parallelize() has divided the model, with their sizes: what distui's hook shows."""
 
 __all__ = [
     "ParallelizeError",
@@ -82,7 +85,11 @@ def parallelize(
     if found.strategy == "zero1" and optimizer is None:
         raise ParallelizeError(f"strategy zero1 divides the optimizer, so it has to build it: {usage}")
     _join(found)
+    shapes = saving.shapes_of(model)
     model = _made_parallel(model, found)
+    saving.SHAPES[model] = shapes
+    sizes = settings.sizes(found, world_size())
+    ARRANGED.update({name: size for name, size in sizes.items() if size > 1})
     if optimizer is None:
         return model
     if found.strategy == "zero1":
@@ -132,17 +139,17 @@ def strategy() -> str:
 
 def coordinates() -> Dict[str, int]:
     """This rank's place in each dimension of the mesh: pp, dp_replicate, dp or dp_shard, ep, cp, tp."""
-    return arrangement.coordinates(settings.current(), world_size())
+    return settings.coordinates(settings.current(), world_size())
 
 
 def data_ranks() -> int:
     """How many ranks see different samples."""
-    return arrangement.data_ranks(settings.current(), world_size())
+    return settings.data_ranks(settings.current(), world_size())
 
 
 def data_rank() -> int:
     """Which of them this rank is: ranks of one pipeline, sequence or matrix product share a number."""
-    return arrangement.data_rank(settings.current(), world_size())
+    return settings.data_rank(settings.current(), world_size())
 
 
 def finish(together: bool = True) -> None:
@@ -185,7 +192,7 @@ def _made_parallel(model: nn.Module, found: Settings) -> nn.Module:
     if found.strategy == "single":
         _compute_in(model.to(device()), found.param)
         return model
-    groups = arrangement.arrange(found, device(), world_size())
+    groups = settings.arrange(found, device(), world_size())
     stage, stages, loss = coordinates()["pp"], found.size("pp"), None
     if found.strategy in ("fsdp1", "fsdp2") or max(stages, found.size("ep")) > 1:
         _make_equal(model)  # these, unlike DDP, trust the ranks to start equal
@@ -194,10 +201,10 @@ def _made_parallel(model: nn.Module, found: Settings) -> nn.Module:
     if found.size("tp") > 1:
         tensor.divide(model, groups.mesh["tp"], bool(found.mesh.get("sequence_parallel")), stage == 0)
     if groups.experts is not None:
-        ignored = experts.divide(model, groups.experts)
+        ignored = tensor.divide_experts(model, groups.experts)
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
     if groups.cp is not None:
-        context.divide(model, groups.cp)
+        settings.divide(model, groups.cp)
     if found.strategy in ("ddp", "zero1"):
         _compute_in(model.to(device()), found.param)
     if loss is None:

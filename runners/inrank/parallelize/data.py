@@ -20,9 +20,8 @@ from torch.distributed.fsdp import (
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.nn.parallel import DistributedDataParallel
 
-from .arrangement import Groups
 from .pipeline import Blocks
-from .settings import ParallelizeError, Settings, device
+from .settings import Groups, ParallelizeError, Settings, device
 
 HYBRID = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 SHARDING = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", *HYBRID)

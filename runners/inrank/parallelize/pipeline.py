@@ -44,7 +44,10 @@ def cut(model: nn.Module, stage: int, stages: int) -> Callable[[Any, Any], Any]:
     plan, loss = cast(Dict[str, Any], model.pp_plan), cast(Callable[[Any, Any], Any], model.loss)
     whole = list(cast(nn.ModuleList, getattr(model, plan["blocks"])))
     if len(whole) < stages:
-        raise ParallelizeError(f"pp is {stages}, and the model has only {len(whole)} blocks to cut")
+        raise ParallelizeError(
+            f"pp is {stages}, and the model has only {len(whole)} blocks to cut:"
+            " give it more, or change mesh.pp"
+        )
     mine = range(len(whole) * stage // stages, len(whole) * (stage + 1) // stages)
     setattr(model, plan["blocks"], Blocks({str(number): whole[number] for number in mine}))
     for name in (*plan["first"] * (stage > 0), *plan["last"] * (stage < stages - 1)):
@@ -102,7 +105,10 @@ class Pipeline(nn.Module):  # type: ignore[misc]
     def train_step(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Forward and backward of one batch over all stages; the mean loss, on every one of them."""
         if len(x) % self._pieces:
-            raise ParallelizeError(f"a batch of {len(x)} cannot be cut into {self._pieces} microbatches")
+            raise ParallelizeError(
+                f"a batch of {len(x)} cannot be cut into {self._pieces} microbatches: {len(x)} / {self._pieces} is"
+                f" {len(x) / self._pieces:.4g}; take a multiple of {self._pieces}, or change mesh.microbatches"
+            )
         losses: List[torch.Tensor] = []
         given = (x,) if self._stage == 0 else ()
         if self._stage == self._stages - 1:

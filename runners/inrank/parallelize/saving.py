@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, Dict, List, Optional
+import weakref
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -14,7 +15,16 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from .pipeline import pipeline_of
-from .settings import device, rank
+from .settings import ParallelizeError, device, rank
+
+Shapes = Dict[str, Tuple[int, ...]]
+SHAPES: "weakref.WeakKeyDictionary[nn.Module, Shapes]" = weakref.WeakKeyDictionary()
+"""Of models that parallelize() made: the names and sizes of their parameters before they were divided."""
+
+
+def shapes_of(model: nn.Module) -> Shapes:
+    """Names and sizes of the parameters of a model that is whole."""
+    return {name: tuple(value.shape) for name, value in model.named_parameters()}
 
 
 def state_for_saving(model: nn.Module, optimizer: torch.optim.Optimizer, **more: Any) -> Dict[str, Any]:
@@ -46,7 +56,7 @@ def load_saved(
     """Load what `state_for_saving` returned and give `more` back; {} if there is nothing to load.
 
     Every rank must call it, but only rank 0 needs to have `saved`: it is sent to the others, each of
-    which holds the whole of it in host memory meanwhile.
+    which holds the whole of it in host memory meanwhile. Raises ParallelizeError for another model's.
     """
     saved = copy.deepcopy(saved)  # loading renames its keys, and the optimizer would go on in its tensors
     if dist.is_initialized():
@@ -55,9 +65,14 @@ def load_saved(
         saved = box[0]
     if not saved:
         return {}
+    if not {"model", "optimizer", "more"} <= set(saved):
+        raise ParallelizeError(
+            "the checkpoint was not made by state_for_saving(): it has no model, optimizer, more"
+        )
     pipeline = pipeline_of(model)
     inner = model if pipeline is None else pipeline.module
     weights, moments = saved["model"], saved["optimizer"]
+    _same_model(weights, SHAPES.get(model))
     if pipeline is not None:
         weights, moments = _of_this_stage(set(_names(inner)), weights, moments)
     whole = dcp.StateDictOptions(full_state_dict=True)
@@ -68,6 +83,22 @@ def load_saved(
     else:
         dcp.set_optimizer_state_dict(inner, optimizer, moments, options=whole)
     return dict(saved["more"])
+
+
+def _same_model(weights: Dict[str, Any], here: Optional[Shapes]) -> None:
+    """Refuse weights of other names or sizes. The strategy and the number of ranks may be others."""
+    if here is None:
+        return
+    there = {name: tuple(value.shape) for name, value in weights.items() if hasattr(value, "shape")}
+    for name, size in here.items():
+        if name not in there:
+            raise ParallelizeError(f"the checkpoint is of another model: it has no {name}")
+        if there[name] != size:
+            said = " and ".join(
+                f"{' × '.join(map(str, one)) or 'one number'} {where}"
+                for one, where in ((there[name], "there"), (size, "here"))
+            )
+            raise ParallelizeError(f"the checkpoint is of a model of other sizes: {name} is {said}")
 
 
 def _of_all_stages(weights: Dict[str, Any], moments: Dict[str, Any]) -> Any:

@@ -1,8 +1,9 @@
-"""What distui asks of a rank, read from its environment (the variables are listed in __init__.py)."""
+"""The plan's mesh and settings as the training script gets them."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import warnings
 from functools import lru_cache
@@ -10,6 +11,83 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+# -----------------------------------------------------------------------------------------------------------
+# The ranks as a mesh: which coordinates this one has, and the groups in which they talk.
+
+
+def sizes(found: Settings, world: int) -> Dict[str, int]:
+    """Every dimension with its size, outermost first. Raises ParallelizeError where the world is no multiple."""
+    sharded = found.strategy in ("fsdp1", "fsdp2")
+    data = "dp_shard" if sharded else "dp"
+    names = ("pp", "dp_replicate", data, "ep", "cp", "tp")
+    fixed = {name: found.size(name) for name in names if name != data}
+    product = math.prod(fixed.values())
+    if world % product:
+        said = " × ".join(f"{name} {size}" for name, size in fixed.items() if size > 1)
+        raise ParallelizeError(f"{said} = {product} does not divide the world size {world}")
+    return {name: fixed.get(name, world // product) for name in names}
+
+
+def coordinates(found: Settings, world: int, of: Optional[int] = None) -> Dict[str, int]:
+    """Where a rank (this one if none is named) is in each dimension; the last one runs fastest."""
+    left, at = rank() if of is None else of, {}
+    for name, size in reversed(list(sizes(found, world).items())):
+        left, at[name] = divmod(left, size)
+    return dict(reversed(list(at.items())))
+
+
+def data_ranks(found: Settings, world: int) -> int:
+    """How many ranks see different samples."""
+    return world // (found.size("pp") * found.size("cp") * found.size("tp"))
+
+
+def data_rank(found: Settings, world: int) -> int:
+    """Which of them this one is; ranks of one pipeline, sequence or matrix product share it."""
+    all_sizes, at, number = sizes(found, world), coordinates(found, world), 0
+    for name in ("dp_replicate", "dp", "dp_shard", "ep"):
+        if name in all_sizes:
+            number = number * all_sizes[name] + at[name]
+    return number
+
+
+class Groups(NamedTuple):
+    """Process groups of this rank's arrangement; None where the dimension has one rank, or there are no ranks."""
+
+    mesh: Any
+    """DeviceMesh (pp, dp_replicate, data, tp) without dimensions of 1; "data", which is always there, are the
+    ranks with other samples or another piece of them."""
+    cp: Optional[dist.ProcessGroup]
+    experts: Optional[DeviceMesh]
+    """(dp, ep)."""
+
+
+def arrange(found: Settings, where: torch.device, world: int) -> Groups:
+    """Make the groups; every rank must. Raises ParallelizeError."""
+    size = sizes(found, world)
+    pp, replicate, cp, tp, ep = (size[name] for name in ("pp", "dp_replicate", "cp", "tp", "ep"))
+    if ep > 1 and (pp > 1 or cp > 1):
+        raise ParallelizeError("ep goes with data parallelism alone: leave pp and cp at 1")
+    inside = world // (pp * replicate * tp)
+    shape = {"pp": pp, "dp_replicate": replicate, "data": inside, "tp": tp}
+    shape = {name: size for name, size in shape.items() if size > 1 or name == "data"}
+    mesh = init_device_mesh(where.type, tuple(shape.values()), mesh_dim_names=tuple(shape))
+    pieces = experts = None
+    if cp > 1:
+        around = (world // (cp * tp), cp, tp)
+        pieces = init_device_mesh(where.type, around, mesh_dim_names=("rest", "cp", "tp"))["cp"].get_group()
+    if ep > 1:
+        experts = init_device_mesh(where.type, (world // ep, ep), mesh_dim_names=("dp", "ep"))
+    return Groups(mesh, pieces, experts)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What distui asks of a rank, read from its environment (the variables are listed in __init__.py).
+
 
 _Types = Dict[str, Tuple[type, ...]]
 _YES_NO = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph", "device_mesh")
@@ -170,3 +248,78 @@ def _precision(text: str) -> Tuple[torch.dtype, torch.dtype]:
     if given["param"] == "fp16":
         warnings.warn("fp16 loses small gradients without torch.amp.GradScaler in the script", stacklevel=3)
     return DTYPES[given["param"]], DTYPES[given["reduce"]]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Context parallelism: ranks share a sequence, each has a piece; keys and values are gathered for attention.
+# As in "The Llama 3 Herd of Models" (2024, section 3.3.2): all-gather of keys and values instead of a ring. It acts
+# on `scaled_dot_product_attention` with (batch, heads, sequence, size) inside the model's forward; the model's
+# inputs are cut along dimension 1, and `positions()` says where this piece begins.
+
+
+def divide(model: nn.Module, group: dist.ProcessGroup) -> None:
+    """Have `model` see this rank's piece of each sequence."""
+    inner, mode = model.forward, _Gathered(group)
+
+    def forward(*inputs: Any, **named: Any) -> Any:
+        pieces = [_piece(value, group) for value in inputs]
+        with mode:
+            return inner(*pieces, **{name: _piece(value, group) for name, value in named.items()})
+
+    model.forward = forward
+
+
+def _piece(value: Any, group: dist.ProcessGroup) -> Any:
+    if not isinstance(value, torch.Tensor) or value.ndim < 2:
+        return value
+    ranks = dist.get_world_size(group)
+    if value.shape[1] % ranks:
+        raise ParallelizeError(f"cp is {ranks}, which does not divide a sequence of {value.shape[1]}")
+    return value.chunk(ranks, dim=1)[dist.get_rank(group)].contiguous()
+
+
+class _Gathered(TorchFunctionMode):  # type: ignore[misc]
+    """Attention of this rank's queries over the keys and values of all."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        super().__init__()
+        self.group = group
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        given: Dict[str, Any] = dict(kwargs or {})
+        if func is not F.scaled_dot_product_attention:
+            return func(*args, **given)
+        given.update(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args))
+        if given.get("attn_mask") is not None:
+            raise ParallelizeError("cp knows causal and full attention, and this one has an attn_mask")
+        if given.pop("is_causal", False):
+            given["attn_mask"] = self._causal(given["query"])
+        for name in ("key", "value"):
+            given[name] = _Gather.apply(given[name], self.group)
+        return func(**given)
+
+    def _causal(self, query: torch.Tensor) -> torch.Tensor:
+        length, here = query.shape[-2], dist.get_rank(self.group)
+        rows = torch.arange(here * length, (here + 1) * length, device=query.device)
+        columns = torch.arange(dist.get_world_size(self.group) * length, device=query.device)
+        return rows[:, None] >= columns[None, :]
+
+
+class _Gather(torch.autograd.Function):  # type: ignore[misc]
+    """All ranks' pieces along dimension -2; backward sums each piece's gradients on its rank."""
+
+    @staticmethod
+    def forward(ctx: Any, piece: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        parts = [torch.empty_like(piece) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(parts, piece.contiguous(), group=group)
+        return torch.cat(parts, dim=-2)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        whole = gradient.contiguous()
+        dist.all_reduce(whole, group=ctx.group)
+        ranks, here = dist.get_world_size(ctx.group), dist.get_rank(ctx.group)
+        return whole.chunk(ranks, dim=-2)[here].contiguous(), None

@@ -1,22 +1,15 @@
-"""Tensor parallelism: matrix products divided as the model's `tp_plan` says.
-
-    tp_plan = {"layers.*.qkv": "colwise", "layers.*.out": "rowwise", "layers.*.norm": "sequence_parallel",
-               "norm": "sequence_parallel", "head": "colwise_rep"}
-
-Names of layers with * for a number, and the words of transformers' plans: "colwise" divides a layer's outputs,
-"rowwise" its inputs and sums, "colwise_rep" gathers the outputs again; "sequence_parallel" is a norm that, with
-sequence parallelism, sees a piece of the sequence (dimension 1).
-"""
+"""Tensor and expert parallelism by a model's `tp_plan`."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -26,7 +19,25 @@ from torch.distributed.tensor.parallel import (
 
 from .settings import ParallelizeError
 
+# -----------------------------------------------------------------------------------------------------------
+# Tensor parallelism: matrix products divided as the model's `tp_plan` says.
+#     tp_plan = {"layers.*.qkv": "colwise", "layers.*.out": "rowwise", "layers.*.norm": "sequence_parallel",
+#                "norm": "sequence_parallel", "head": "colwise_rep"}
+# Names of layers with * for a number, and the words of transformers' plans: "colwise" divides a layer's outputs,
+# "rowwise" its inputs and sums, "colwise_rep" gathers the outputs again; "sequence_parallel" is a norm that, with
+# sequence parallelism, sees a piece of the sequence (dimension 1).
+
+
 STYLES = ("colwise", "rowwise", "colwise_rep", "sequence_parallel")
+HEADS = ("heads", "num_heads", "n_heads", "n_head", "nhead", "num_attention_heads",
+         "kv_heads", "num_kv_heads", "n_kv_heads", "num_key_value_heads")  # fmt: skip
+"""Attributes by which attention layers say how many heads they have."""
+ATTENTION = re.compile(r"(?:.*\.)?(?:w?[qkv]|qkv|wqkv|query|key|value|c_attn|in_proj)(?:_proj)?")
+"""Names of layers whose outputs are cut into heads."""
+SHAPE = re.compile(
+    r"shape '.*' is invalid for input|mat1 and mat2 shapes|must match the size|size mismatch"
+)
+"""What torch's errors say of sizes that do not fit."""
 
 
 def divide(model: nn.Module, mesh: DeviceMesh, sequence: bool, first_stage: bool) -> None:
@@ -40,10 +51,12 @@ def divide(model: nn.Module, mesh: DeviceMesh, sequence: bool, first_stage: bool
     named = _layers(model, plan)
     for name, style in named.items():
         _check(name, model.get_submodule(name), style, mesh.size())
+    _check_heads(model, named, mesh.size())
     styles = {name: _style(style, sequence) for name, style in named.items()}
     parallelize_module(model, mesh, {name: style for name, style in styles.items() if style is not None})
     if sequence and first_stage:
         _split_before_blocks(model, named, mesh)
+    _explain(model, mesh.size())
 
 
 def _layers(model: nn.Module, plan: Dict[str, str]) -> Dict[str, str]:
@@ -69,6 +82,54 @@ def _check(name: str, layer: nn.Module, style: str, ranks: int) -> None:
     size = int(weight.shape[1 if style == "rowwise" else 0])
     if size % ranks:
         raise ParallelizeError(f"tp is {ranks}, which does not divide the {size} of {name}")
+
+
+def _check_heads(model: nn.Module, named: Dict[str, str], ranks: int) -> None:
+    """A head is computed by one rank: the outputs of attention are divided between heads, not within one."""
+    for where, count in _heads(model, named):
+        if count % ranks:
+            raise ParallelizeError(
+                f"{count} heads cannot be divided by tp {ranks} ({where}):"
+                f" {count} / {ranks} is {count / ranks:.4g}; give the model a multiple of {ranks} heads,"
+                " or change mesh.tp"
+            )
+
+
+def _heads(model: nn.Module, named: Dict[str, str]) -> Iterator[Tuple[str, int]]:
+    """Where a number of heads is written, and the number: on the parents of divided layers, or in `config`."""
+    outputs = [name for name, style in named.items() if style == "colwise"]
+    for name in outputs:
+        parent = name.rpartition(".")[0]
+        if parent:  # the root is seldom attention itself
+            yield from _numbers(parent, model.get_submodule(parent))
+    if any(ATTENTION.fullmatch(name) for name in outputs) and hasattr(model, "config"):
+        yield from _numbers("config", model.config)
+
+
+def _numbers(where: str, holder: Any) -> Iterator[Tuple[str, int]]:
+    for attribute in HEADS:
+        count = getattr(holder, attribute, None)
+        if type(count) is int and count > 0:
+            yield f"{where}.{attribute}", count
+
+
+def _explain(model: nn.Module, ranks: int) -> None:
+    """Where sizes do not fit within the divided model, say that each rank has a part of them."""
+    inner = model.forward
+
+    def forward(*inputs: Any, **named: Any) -> Any:
+        try:
+            return inner(*inputs, **named)
+        except RuntimeError as error:
+            if not SHAPE.search(str(error)):
+                raise
+            raise ParallelizeError(
+                f"sizes do not fit in {type(model).__name__}, of which tp {ranks} gives each rank a part:"
+                f" {str(error).splitlines()[0]}; divide by tp every number of heads or features"
+                " that forward() writes out"
+            ) from error
+
+    model.forward = forward
 
 
 def _style(style: str, sequence: bool) -> Any:
@@ -97,3 +158,106 @@ def _split_before_blocks(model: nn.Module, named: Dict[str, str], mesh: DeviceMe
         return (whole.redistribute(placements=[Shard(1)]).to_local(), *inputs[1:])
 
     block.register_forward_pre_hook(split)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Expert parallelism: the experts of each mixture-of-experts layer are divided over ranks, tokens travel to them.
+# A module of experts says `expert_parallel = True`, has parameters whose dimension 0 counts the experts, and is
+# called as `experts(tokens, counts)`: tokens (n, width) sorted by expert, counts (experts) how many each gets.
+
+
+def divide_experts(model: nn.Module, mesh: DeviceMesh) -> List[str]:
+    """Divide all experts of `model` over the dimension ep of `mesh` (dp, ep); the names of their parameters.
+
+    Raises ParallelizeError.
+    """
+    names = []
+    for path, module in model.named_modules():
+        if getattr(module, "expert_parallel", False):
+            _divide_one(path, module, mesh)
+            names += [f"{path}.{name}" for name, _ in module.named_parameters()]
+    if not names:
+        raise ParallelizeError(
+            f"ep divides experts, and {type(model).__name__} has none with expert_parallel = True:"
+            " docs/scripts.md shows a layer that has"
+        )
+    return names
+
+
+def _divide_one(path: str, module: nn.Module, mesh: DeviceMesh) -> None:
+    ranks, group = mesh["ep"].size(), mesh["ep"].get_group()
+    for name, parameter in list(module.named_parameters(recurse=False)):
+        if parameter.shape[0] % ranks:
+            raise ParallelizeError(
+                f"ep is {ranks}, which does not divide the {parameter.shape[0]} experts of {path}"
+            )
+        part = nn.Parameter(distribute_tensor(parameter.detach(), mesh["ep"], [Shard(0)]))
+        part.register_hook(lambda gradient: _averaged(gradient, mesh))
+        module.register_parameter(name, part)
+    inner = module.forward
+    module.forward = lambda tokens, counts: _there_and_back(module, inner, tokens, counts, group)
+
+
+def _averaged(gradient: Any, mesh: DeviceMesh) -> Any:
+    """An expert's gradient is the sum over the ranks whose tokens it saw; losses are means over all ranks."""
+    local = gradient.to_local() / mesh["ep"].size()
+    dist.all_reduce(local, group=mesh["dp"].get_group())
+    local /= mesh["dp"].size()
+    return DTensor.from_local(local, mesh["ep"], [Shard(0)], run_check=False)
+
+
+def _there_and_back(
+    module: nn.Module, inner: Any, tokens: torch.Tensor, counts: torch.Tensor, group: dist.ProcessGroup
+) -> torch.Tensor:
+    """Tokens to the ranks of their experts, through them, and back. Both sides keep the order by expert."""
+    ranks = dist.get_world_size(group)
+    theirs = torch.empty_like(counts)
+    dist.all_to_all_single(theirs, counts, group=group)
+    sent = counts.view(ranks, -1).sum(1).tolist()
+    received = theirs.view(ranks, -1)
+    arrived = _Exchange.apply(tokens, received.sum(1).tolist(), sent, group)
+    order = _by_expert(received)
+    done = _local_forward(module, inner, arrived[order], received.sum(0))
+    return _Exchange.apply(done[torch.argsort(order)], sent, received.sum(1).tolist(), group)
+
+
+def _by_expert(received: torch.Tensor) -> torch.Tensor:
+    """(ranks, experts here) counts of what arrived rank by rank → its order expert by expert."""
+    ranks, experts = received.shape
+    owner = torch.arange(experts, device=received.device).repeat(ranks)
+    return torch.argsort(owner.repeat_interleave(received.flatten()), stable=True)
+
+
+def _local_forward(
+    module: nn.Module, inner: Any, tokens: torch.Tensor, counts: torch.Tensor
+) -> torch.Tensor:
+    """`inner` with this rank's experts as plain tensors."""
+    whole = dict(module.named_parameters(recurse=False))
+    for name, parameter in whole.items():
+        del module._parameters[name]
+        object.__setattr__(module, name, parameter.to_local())
+    try:
+        out: torch.Tensor = inner(tokens, counts)
+    finally:
+        for name, parameter in whole.items():
+            object.__delattr__(module, name)
+            module._parameters[name] = parameter
+    return out
+
+
+class _Exchange(torch.autograd.Function):  # type: ignore[misc]
+    """all_to_all of rows: `sent[i]` of them go to rank i, `received[i]` come from it; backward the other way."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, received: Any, sent: Any, group: Any) -> torch.Tensor:
+        ctx.lists = (sent, received, group)
+        out = rows.new_empty((sum(received), *rows.shape[1:]))
+        dist.all_to_all_single(out, rows.contiguous(), received, sent, group=group)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        sent, received, group = ctx.lists
+        out = gradient.new_empty((sum(sent), *gradient.shape[1:]))
+        dist.all_to_all_single(out, gradient.contiguous(), sent, received, group=group)
+        return out, None, None, None

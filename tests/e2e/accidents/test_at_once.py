@@ -14,6 +14,7 @@ UP = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
 
 
 @pytest.mark.torch
+@pytest.mark.long
 def test_two_restarts_at_once(world: World) -> None:
     """One after the other, each with its own environment in the ledger; nobody is left over."""
     run = world.ddp("--grace", "2").healthy()
@@ -101,7 +102,7 @@ def test_stop_and_restart_at_once(world: World) -> None:
 
 
 def test_the_agent_dies_while_it_stops_the_run(world: World) -> None:
-    """What was begun is finished by the next agent."""
+    """What was begun is finished by who asked for it, without the agent."""
     run = world.execute("import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('up', flush=True)\n"
                         "time.sleep(600)\n", "--grace", "3")  # fmt: skip
     assert run.wait("running") == 0
@@ -110,9 +111,8 @@ def test_the_agent_dies_while_it_stops_the_run(world: World) -> None:
     assert until(lambda: b"stop asked for" in run.file("journal.jsonl"), 20)
     os.kill(run.agent_pid(), signal.SIGKILL)
     _, err = stop.communicate(timeout=30)
-    assert stop.returncode == 4
-    assert b"Traceback" not in err
-    run.eventually(lambda now: now["state"] == "stopped", 30)
+    assert stop.returncode == 0, err
+    assert run.status()["state"] == "stopped"
     assert not run.marked()
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from ..runs import EXAMPLES, World, until
+from ..runs import EXAMPLES, World, kill, until
 
 SIZE = 6 << 20
 
@@ -112,3 +115,96 @@ def test_a_run_ends_on_a_full_disk(small: World) -> None:
 def test_a_start_on_a_full_disk(small: World) -> None:
     fill(small)
     small.distui("exec", "--", "true").refused(2, "No space left", "free space")
+    assert not [path for path in small.runs.iterdir() if path.is_dir()], (
+        "nothing is left of what never began"
+    )
+
+
+COUNT = "import time\nfor n in range(100000):\n    time.sleep(0.05)\n"
+
+
+@pytest.mark.long
+def test_the_agent_dies_while_the_disk_is_full(small: World) -> None:
+    """The next one serves all the same; what was told is not lost, and with room the finding clears."""
+    run = small.execute(COUNT)
+    assert run.wait("running") == 0
+    pids = run.pids()
+    fill(small)
+    run.eventually(full)
+    run.distui("signal", "CONT").fine()
+    agent = run.agent_pid()
+    kill(agent)
+    status = run.status()
+    assert (status["state"], [rank["pid"] for rank in status["ranks"]]) == ("running", pids)
+    assert status["agent_pid"] != agent
+    assert small.distui("ls").fine().out
+    assert run.distui("signal", "CONT").fine()
+    (small.state / "ballast").unlink()
+    run.eventually(lambda now: not full(now))
+    assert until(lambda: run.agent_pid() == status["agent_pid"], 15), "agent.json is written with room"
+    run.stop().fine()
+    told = run.events()
+    assert [one["seq"] for one in told] == list(range(1, len(told) + 1))
+    asked, done = (
+        [one["event"]["id"] for one in told if one["event"]["type"] == kind]
+        for kind in ("CommandReceived", "CommandDone")
+    )
+    assert len(asked) == 3
+    assert sorted(asked) == sorted(done)
+
+
+@pytest.mark.parametrize("agent", ["dead", "stopped"])
+def test_stop_on_a_full_disk_without_an_agent(small: World, agent: str) -> None:
+    run = small.execute(COUNT)
+    assert run.wait("running") == 0
+    fill(small)
+    if agent == "dead":
+        kill(run.agent_pid())
+    else:
+        os.kill(run.agent_pid(), signal.SIGSTOP)
+    assert run.stop("--grace", "2").code == 0
+    assert not run.marked()
+    (small.state / "ballast").unlink()
+    assert run.status()["state"] == "stopped"
+
+
+def test_no_inode_is_left(small: World) -> None:
+    """Looks and stop work, though no agent is there."""
+    run = small.execute(COUNT)
+    assert run.wait("running") == 0
+    kill(run.agent_pid())
+    inodes(small)
+    assert run.status()["state"] == "running"
+    assert run.name in small.distui("ls").fine().out
+    assert run.stop("--grace", "2").code == 0
+    assert not run.marked()
+
+
+def test_a_lost_run_on_a_read_only_file_system(small: World) -> None:
+    """The kernel refuses the remount while somebody writes, so everything of the run is gone before."""
+    run = small.execute(COUNT)
+    assert run.wait("running") == 0
+    (rank,) = run.pids()
+    for pid in (run.agent_pid(), run.runner_pid(), rank):
+        kill(pid)
+    mount(small, "remount,ro")
+    assert run.status()["state"] == "lost"
+    assert run.name in small.distui("ls").fine().out
+    assert "cannot be written" in (said := run.stop()).out + said.err
+    mount(small, "remount,rw")
+    assert run.stop().code == 0
+    assert run.status()["state"] == "stopped"
+
+
+def mount(world: World, options: str) -> None:
+    subprocess.run(["mount", "-o", options, str(world.state)], check=True, capture_output=True)
+
+
+def inodes(world: World) -> None:
+    """Use up every inode."""
+    subprocess.run(
+        ["mount", "-o", "remount,nr_inodes=300", str(world.state)], check=True, capture_output=True
+    )
+    with contextlib.suppress(OSError):
+        for number in range(400):
+            (world.state / f"i{number}").touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -11,6 +12,10 @@ import struct
 from pathlib import Path
 
 import pytest
+
+from distui.runners.model import AgentHello
+from distui.runners.wire.client import MAGIC, SocketLink, encode
+from distui.runners.wire.link import LinkError
 
 from ..runs import Run, World, alive, rss_bytes, until
 
@@ -165,3 +170,40 @@ def test_another_user(served: Run) -> None:
         assert said.read() == b"got 0 bytes"
     path.parent.chmod(0o700)
     assert served.status()["state"] == "running"
+
+
+@pytest.mark.parametrize(
+    ("proto", "common"), [([1, 1], True), ([0, 1], True), ([1, 9], True), ([2, 9], False), ([0, 0], False)]
+)
+def test_a_viewer_of_another_protocol(served: Run, proto: list[int], common: bool) -> None:
+    """Both sides look: an agent tells nothing to who could not read it."""
+    with connect(served) as peer:
+        sent(peer, json.dumps({"type": "Hello", "proto": proto, "follow": False}).encode() + b"\n")
+        said = b""
+        with contextlib.suppress(ConnectionError):
+            while piece := peer.recv(1 << 16):
+                said += piece
+    assert (b"RunCreated" in said) == common
+    assert served.status()["state"] == "running"
+
+
+@pytest.mark.parametrize(
+    ("proto", "refused"), [((1, 1), False), ((0, 3), False), ((2, 3), True), ((0, 0), True)]
+)
+def test_an_agent_of_another_protocol(tmp_path: Path, proto: tuple[int, int], refused: bool) -> None:
+    async def connected() -> str:
+        async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(MAGIC + encode(AgentHello(proto, "9.9", "r", 0)))
+            await reader.read()
+            writer.close()
+
+        async with await asyncio.start_unix_server(greet, tmp_path / "s"):
+            try:
+                link = await SocketLink.connect(tmp_path / "s")
+            except LinkError as error:
+                return str(error)
+            await link.close()
+            return ""
+
+    text = asyncio.run(connected())
+    assert ("use a distui of that version" in text) == refused, text

@@ -62,6 +62,14 @@ def test_a_read_only_state_directory(world: World) -> None:
         assert world.distui("ls").fine().out.startswith("no runs yet")
 
 
+def test_a_state_directory_whose_name_is_no_text(world: World) -> None:
+    state = os.fsdecode(os.fsencode(world.work) + b"/caf\xe9")
+    world.distui("exec", "--", "true", env={"XDG_STATE_HOME": state}).refused(
+        2, "not UTF-8", "XDG_STATE_HOME"
+    )
+    assert not os.path.exists(state)
+
+
 def test_a_file_where_the_state_directory_should_be(world: World) -> None:
     world.state.rmdir()
     world.state.write_text("in the way")
@@ -148,7 +156,9 @@ def test_a_stale_socket_is_replaced_and_a_file_is_not(world: World) -> None:
     os.kill(run.agent_pid(), 9)
     path.unlink()
     path.write_text("somebody's notes")
-    run.distui("status").refused(4, str(path), "remove it")
+    told = run.distui("status").fine().out
+    assert f"{path} is in the way and is no socket of yours: remove it" in told
+    assert "running" in told, "from the files of the run"
     assert path.read_text() == "somebody's notes"
     path.unlink()
     assert run.status()["state"] == "running"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ..runs import World, alive, gone, until
+from ..runs import DISTUI, World, alive, gone, until
 
 STUBBORN = (
     "import signal, time\n"
@@ -49,7 +49,22 @@ time.sleep(600)
 """
 
 
+UNMARKED = """
+import subprocess, time
+print(subprocess.Popen(["env", "-i", "sleep", "600"], start_new_session=True).pid, flush=True)
+time.sleep(600)
+"""
+
+
+LAUNCHES = """
+import subprocess, time
+subprocess.run(["{}", "exec", "--name", "inner", "--", "sleep", "600"])
+time.sleep(600)
+"""
+
+
 @pytest.mark.torch
+@pytest.mark.long
 def test_killed_beyond_the_limit(world: World) -> None:
     """Restarted while the policy allows, then given up with a report that names the rank and the signal."""
     run = world.ddp("--restarts", "1", "--set", "restart.backoff_s=0.1").healthy()
@@ -109,6 +124,46 @@ def test_a_grandchild_outlives_its_job(world: World) -> None:
     assert not run.marked()
 
 
+@pytest.mark.parametrize("agent", ["lives", "stopped"])
+def test_a_child_without_the_marker(world: World, agent: str) -> None:
+    """It has left its session and dropped its whole environment; it is a child of a rank all the same."""
+    run = world.execute(UNMARKED)
+    assert run.wait("running") == 0
+    assert until(lambda: b"\n" in run.file("node-0/attempt-001/rank-0.out"), 20)
+    child = int(run.file("node-0/attempt-001/rank-0.out"))
+    assert child not in run.marked()
+    if agent == "stopped":
+        os.kill(run.agent_pid(), signal.SIGSTOP)
+    run.stop("--grace", "2").fine()
+    assert not alive(child)
+
+
+def test_a_run_that_a_rank_launched_outlives_it(world: World) -> None:
+    """Its agent is a descendant of the rank; it is a run of its own."""
+    outer = world.execute(LAUNCHES.format(DISTUI), name="outer")
+    assert until(lambda: "inner" in world.distui("ls").out, 20)
+    assert world.distui("wait", "inner", "--until", "running").code == 0
+    outer.stop("--grace", "2").fine()
+    assert "inner" in world.distui("ls").out
+    assert world.distui("status", "inner", "--json").json()["state"] == "running"
+    world.distui("stop", "inner", "--yes", "--grace", "2").fine()
+
+
+@pytest.mark.torch
+def test_a_signal_to_a_rank_that_has_ended(world: World) -> None:
+    """It is refused, and reaches nobody: not the agent's own group, which pid 0 would mean."""
+    text = "import os, time\nprint('up', flush=True)\nif os.environ['RANK'] == '0':\n    time.sleep(600)\n"
+    run = world.run(
+        "launch", "ddp", "--nproc-per-node", "2", "--grace", "1", "--", world.script("one_ends.py", text)
+    )
+    run.eventually(lambda now: [rank["state"] for rank in now["ranks"]] == ["running", "succeeded"], 60)
+    agent = run.agent_pid()
+    run.distui("signal", "TERM", "--rank", "1", "--yes").refused(1, "there is no running rank 1")
+    assert alive(agent)
+    assert run.status()["ranks"][0]["state"] == "running"
+    run.stop().fine()
+
+
 @pytest.mark.torch
 def test_stacks_of_a_rank_stuck_in_c(world: World) -> None:
     """Its Python cannot run, so its hook is silent: the signal's handler in C answers."""
@@ -123,7 +178,7 @@ def test_stacks_of_a_rank_stuck_in_c(world: World) -> None:
     assert "stuck.py" in stuck
     assert "stuck_in_c" in run.distui("dump", "stacks", "--rank", "1", "--json").fine().json()["data"]["1"]
     assert all(alive(pid) for pid in run.pids())
-    run.distui("dump", "stacks", "--rank", "7").refused(1, "no running rank 7")
+    run.distui("dump", "stacks", "--rank", "7").refused(2, "there is no rank 7")
     run.stop("--grace", "2").fine()
     assert not run.marked()
 
@@ -139,12 +194,26 @@ def test_signals(world: World) -> None:
     assert until(lambda: run.file(out), 20)
     run.distui("signal", "USR1").fine()
     assert until(lambda: b"heard" in run.file(out), 10)
-    run.distui("signal", "SIGNONSENSE").refused(1, "SIGNONSENSE")
-    run.distui("signal", "USR1", "--rank", "3").refused(1, "rank 3")
+    run.distui("signal", "SIGNONSENSE").refused(2, "SIGNONSENSE")
+    run.distui("signal", "USR1", "--rank", "3").refused(2, "no rank 3", "it has rank 0")
+    run.distui("signal", "USR2").refused(2, "USR2 ends rank 0", "no handler", "--yes")
+    run.distui("signal", "KILL").refused(2, "KILL ends rank 0", "--yes")
+    run.world.distui("signal", run.name).refused(2, "which signal?", f"distui signal {run.name} USR1")
+    run.world.distui("nccl", run.name).refused(2, "which level?", f"distui nccl {run.name} INFO")
+    run.distui("nccl", "LOUD").refused(2, "LOUD", "TRACE")
+    run.distui("dump", "stacks", "--rank", "42").refused(2, "no rank 42", "it has rank 0")
+    run.distui("nccl", "INFO", "--rank", "42").refused(2, "no rank 42")
+    run.distui("logs", "--rank", "77").refused(2, "rank 77", "rank 0")
+    run.distui("logs", "--attempt", "9").refused(2, "attempt 9", "attempt 1")
+    run.distui("logs", "--node", "4").refused(2, "node 4", "node 0")
+    run.distui("wait", "--timeout", "0.2").refused(124, "not done after 0.2 s")
+    assert run.status()["ranks"][0]["state"] == "running", "none of these changed anything"
+    run.distui("signal", "STOP").fine()
+    run.distui("signal", "CONT").fine()
     run.distui("dump", "memory").refused(1, "no hook")
-    os.kill(run.pids()[0], signal.SIGKILL)
+    run.distui("signal", "USR2", "--yes").fine()
     assert run.wait() == 1
-    assert run.status()["attempts"][0]["first_cause"]["signal"] == "SIGKILL"
+    assert run.status()["attempts"][0]["first_cause"]["signal"] == "SIGUSR2"
     run.distui("signal", "USR1").refused(1, "has ended")
 
 

@@ -43,13 +43,18 @@ def test_over_the_limit(world: World) -> None:
 
 
 def test_runner_and_agent_together(world: World) -> None:
-    """As the out-of-memory killer may do it: the next look finds the orphans and ends them."""
+    """As the out-of-memory killer may do it: the orphans are named, and a restart that is asked for ends them."""
     run = world.execute(COUNT, "--restarts", "1", "--grace", "1")
     assert run.wait("running") == 0
     (pid,) = run.pids()
     kill(run.agent_pid())
     kill(run.runner_pid())
-    assert alive(pid)
+    status = run.status()
+    assert status["state"] == "lost"
+    assert f"(pid {pid})" in status["text"]
+    assert "distui stop" in status["text"]
+    assert alive(pid), "nobody asked for its end"
+    assert "attempt 2" in run.distui("restart", "--yes").fine().out
     run.eventually(lambda now: now["state"] == "running" and now["attempt"] == 2)
     assert not alive(pid)
     told = run.events()
@@ -71,12 +76,13 @@ def test_under_torchrun(world: World) -> None:
 
 
 def test_the_agent_dies_while_it_waits_to_replace_the_runner(world: World) -> None:
-    """One accident is one failure, whoever comes to count it."""
+    """It is lost then; an accident that was counted is not counted again by the restart that is asked for."""
     run = world.execute(COUNT, "--restarts", "1", "--grace", "1")
     assert run.wait("running") == 0
     kill(run.runner_pid())
     assert until(lambda: run.file("journal.jsonl").count(b'"RestartDelayed"'), 20)
     kill(run.agent_pid())
-    status = run.eventually(lambda now: now["state"] == "running" and now["attempt"] == 2)
+    assert run.status()["state"] == "lost"
+    run.distui("restart", "--yes").fine()
+    run.eventually(lambda now: now["state"] == "running" and now["attempt"] == 2)
     assert [one["failures"] for one in run.of("RestartDelayed")] == [1]
-    assert status["attempts"][1]["cause"] == "failure"

@@ -151,6 +151,7 @@ def test_a_flood_of_lines(world: World) -> None:
     assert run.status()["state"] == "running"
 
 
+@pytest.mark.long
 def test_output_into_a_closed_pipe(world: World) -> None:
     """`distui logs | head -1`: no traceback."""
     run = world.execute("for n in range(200000):\n    print('line', n)\n")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from distui.presets.lint import accelerate, lint_file, skypilot
+from distui.presets.lint import consumers, lint_file, plans
 from distui.tui.verbs.lint import documents
 
 ACCELERATE = """
@@ -77,9 +77,13 @@ def ask(python: str, code: str, given: object = None, **env: str) -> Any:
 )
 def test_accelerates_keys_and_types() -> None:
     theirs = ask(sys.executable, ACCELERATE)
-    assert set(accelerate.KEYS) - set(accelerate.OLD_KEYS) <= set(theirs["keys"]) <= set(accelerate.KEYS)
-    assert set(theirs["types"]) <= set(accelerate.TYPES)
-    assert set(theirs["fsdp"]) <= set(accelerate.FSDP_KEYS)
+    assert (
+        set(consumers.ACCELERATE_KEYS) - set(consumers.OLD_KEYS)
+        <= set(theirs["keys"])
+        <= set(consumers.ACCELERATE_KEYS)
+    )
+    assert set(theirs["types"]) <= set(consumers.TYPES)
+    assert set(theirs["fsdp"]) <= set(consumers.FSDP_KEYS)
 
 
 @pytest.mark.skipif(find_spec("deepspeed") is None, reason="there is no DeepSpeed: pip install --group hf")
@@ -97,6 +101,6 @@ def test_skypilots_keys_and_tiers() -> None:
     if not Path(python).exists():
         pytest.skip("no SkyPilot here: DISTUI_SKY_PYTHON names a Python that has it")
     theirs = ask(python, SKYPILOT, SKYPILOT_DISABLE_USAGE_COLLECTION="1")
-    assert set(theirs["keys"]) <= set(skypilot.KEYS)
-    assert {name for name in theirs["resources"] if not name.startswith("_")} <= set(skypilot.RESOURCES)
-    assert set(theirs["tiers"]) == set(skypilot.TIERS)
+    assert set(theirs["keys"]) <= set(plans.KEYS)
+    assert {name for name in theirs["resources"] if not name.startswith("_")} <= set(plans.RESOURCES)
+    assert set(theirs["tiers"]) == set(plans.TIERS)

@@ -8,7 +8,7 @@ import pytest
 
 from distui.presets.finding import Finding
 from distui.presets.lint import lint_file
-from distui.presets.lint.nodes import MOST_BYTES
+from distui.presets.lint.markup import MOST_BYTES
 from distui.presets.load import library
 from distui.tui.verbs.lint import documents
 

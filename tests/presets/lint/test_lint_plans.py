@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 
-from distui.presets.errors import PlanError
-from distui.presets.finding import Finding, failed
+from distui.presets.finding import Finding, PlanError, failed
 from distui.presets.launchers.skypilot import Resources
 from distui.presets.lint import lint_plan, refusal
 from distui.presets.load import BUILTIN, load
 from distui.presets.plan import Place, Request, command_plan, make_plan
 
 OBEYING = "from distui.runners.inrank.parallelize import parallelize\nmodel = parallelize(model)\nsave('checkpoint')\n"
+DEEPSPEED = (
+    "import deepspeed, argparse\nargs = deepspeed.add_config_arguments(argparse.ArgumentParser()).parse_args()\n"
+    "deepspeed.initialize({})\nsave('checkpoint')\n"
+)
 GPUS = 8
 ALONE = ("single", "accumulate")
 """Presets of one process."""
@@ -71,6 +74,9 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("L35", {"nnodes": 2, "hosts": 3}, {"nnodes": 2, "hosts": 2}),
     ("L37", {"resources": replace(H100, spot=True), "source": "print()"}, {"resources": replace(H100, spot=True)}),
     ("L42", {"preset": "fsdp1-no-shard"}, {"preset": "fsdp1"}),
+    ("L45", {"preset": "ds-zero1", "source": DEEPSPEED.format("args=args")},
+     {"preset": "ds-zero1", "source": DEEPSPEED.format("args=args, optimizer=optimizer")}),
+    ("L44", {"preset": "tp", "source": f"{OBEYING}HEADS = 3"}, {"preset": "tp", "source": f"{OBEYING}HEADS = 4"}),
 ]  # fmt: skip
 
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from distui.presets.finding import SEVERITIES, Finding
 from distui.presets.lint import RULES, SUFFIXES, lint_file, lint_text
 from distui.presets.lint import shell as shells
-from distui.presets.lint.accelerate import KEYS as ACCELERATE
-from distui.presets.lint.deepspeed import KEYS as DEEPSPEED
-from distui.presets.lint.skypilot import KEYS as TASKS
-from distui.presets.lint.skypilot import RESOURCES
+from distui.presets.lint.consumers import ACCELERATE_KEYS as ACCELERATE
+from distui.presets.lint.consumers import DEEPSPEED_KEYS as DEEPSPEED
+from distui.presets.lint.plans import KEYS as TASKS
+from distui.presets.lint.plans import RESOURCES
 from distui.tui.verbs.lint import documents
 
 QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -55,7 +55,7 @@ def sound(findings: list[Finding]) -> None:
 @given(text=SHELL)
 def test_any_shell_text(text: str) -> None:
     sound(lint_text(text))
-    commands = shells.read(text)
+    commands = shells.read_commands(text)
     assert all(1 <= word.line <= text.count("\n") + 1 for one in commands for word in one.words)
 
 

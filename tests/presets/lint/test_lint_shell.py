@@ -6,8 +6,8 @@ import pytest
 
 from distui.presets.finding import Finding
 from distui.presets.lint import lint_text
-from distui.presets.lint.commands import Surroundings, read
 from distui.presets.lint.launches import check_text
+from distui.presets.lint.shell import Surroundings, read_script
 
 STATIC = "torchrun --nnodes=2 --nproc-per-node=8 --node-rank=$RANK --master-addr=$HEAD --master-port=8008 train.py"
 C10D = "torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=$HEAD:8008 --rdzv-id=7 train.py"
@@ -137,7 +137,7 @@ def test_what_the_lost_variables_are_called() -> None:
     ],
 )
 def test_what_starts_nothing_is_left_alone(text: str) -> None:
-    assert read(text).launches == []
+    assert read_script(text).launches == []
     assert lint_text(text) == []
 
 
@@ -165,5 +165,5 @@ def test_what_starts_nothing_is_left_alone(text: str) -> None:
     ],
 )
 def test_a_launcher_is_found_behind_what_starts_it(command: str) -> None:
-    assert [one.program for one in read(command).launches] == ["torchrun"]
+    assert [one.program for one in read_script(command).launches] == ["torchrun"]
     assert only(command).value == "--nope"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distui.runners.diagnosis.grammar import Stamp, rank_of, stamp_of, take_apart
+from distui.runners.diagnosis.lines import Stamp, rank_of, stamp_of, take_apart
 from distui.runners.diagnosis.reading import Reading, rank_in_name
 from distui.runners.diagnosis.verdict import judge
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from distui.runners.diagnosis import live
-from distui.runners.diagnosis.document import document
 from distui.runners.diagnosis.facts import Communicator, Facts, Line, Node, Pair
 from distui.runners.diagnosis.reading import Reading, read
+from distui.runners.diagnosis.report import document
 from distui.runners.diagnosis.verdict import judge
 
 CORPUS = sorted((Path(__file__).parent / "corpus").glob("[0-9]*.log"))

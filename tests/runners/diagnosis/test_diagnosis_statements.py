@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from distui.runners.diagnosis.parts import Communicator
-from distui.runners.diagnosis.phrases import transport
+from distui.runners.diagnosis.facts import CommunicatorPart
+from distui.runners.diagnosis.lines import transport
 from distui.runners.diagnosis.reading import Reading
 from distui.runners.diagnosis.statements import Statements
 
@@ -19,7 +19,7 @@ def said(*lines: str) -> Statements:
     return reading.statements
 
 
-def only(statements: Statements) -> Communicator:
+def only(statements: Statements) -> CommunicatorPart:
     (one,) = statements.sessions.all()
     return one
 

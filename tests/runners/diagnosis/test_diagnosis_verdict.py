@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.diagnosis.document import document
 from distui.runners.diagnosis.reading import read
+from distui.runners.diagnosis.report import document
 from distui.runners.diagnosis.verdict import Verdict, judge
 
 CLOSED = "{}:1:2 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer x<1>"

@@ -7,11 +7,10 @@ import time
 import pytest
 from msgspec import structs
 
-from distui.runners.diagnosis import inherited as inheritance
+from distui.runners.diagnosis import facts as inheritance
 from distui.runners.diagnosis import judging as judging_module
 from distui.runners.diagnosis.detectors import KEPT, View
 from distui.runners.diagnosis.judging import Judging, owns
-from distui.runners.members import Attempt, Node, Rank
 from distui.runners.model import (
     Collective,
     Event,
@@ -26,7 +25,7 @@ from distui.runners.model import (
     RankSample,
     Stamped,
 )
-from distui.runners.state import RunState
+from distui.runners.state import Attempt, Node, Rank, RunState
 
 FULL = Host(mem_total=1000, mem_used=500, cgroup_mem_max=100, cgroup_mem_used=99)
 CALM = Host(mem_total=1000, mem_used=500, cgroup_mem_max=100, cgroup_mem_used=50)

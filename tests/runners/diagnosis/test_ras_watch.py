@@ -6,11 +6,10 @@ import asyncio
 
 import pytest
 
-from distui.runners.agent import ras as watch
+from distui.runners.agent import nccl as watch
 from distui.runners.diagnosis import ras
-from distui.runners.members import Rank
 from distui.runners.model import Collective, Group, Pulse, RankPhase, RankPlace
-from distui.runners.state import RunState
+from distui.runners.state import Rank, RunState
 
 from .test_ras import GONE, TEXT, report
 

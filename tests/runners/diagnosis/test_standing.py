@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from distui.runners.diagnosis.standing import UNTIMED, missing, untimed
-from distui.runners.members import Rank
+from distui.runners.diagnosis.judging import UNTIMED, missing, untimed
 from distui.runners.model import Collective, PlanSummary, Pulse, RankPhase, RankPlace
-from distui.runners.state import RunState
+from distui.runners.state import Rank, RunState
 
 
 def state_of(backend: str, duration: float | None, calls: int = 3) -> RunState:

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from distui.presets.finding import Finding
-from distui.runners.doctor.look import GIB, Look
+from distui.runners.doctor.node_checks import GIB, Look
 
 GPU = {"name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-0", "memory": 80 * GIB, "used": 600 << 20}
 HEALTHY: dict[str, Any] = {

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from distui.runners.doctor.checks import check, network
-from distui.runners.doctor.look import GIB, MIB
+from distui.runners.doctor import network_checks
+from distui.runners.doctor.checks import check
+from distui.runners.doctor.node_checks import GIB, MIB
 
 from .made import GPU, HEALTHY, ids, look
 
@@ -148,7 +149,7 @@ def test_which_binaries_run_on_which_gpu(arches: list[str], capability: list[int
     ],
 )
 def test_interfaces_as_nccl_and_gloo_choose_them(text: str, prefix: bool, chosen: list[str]) -> None:
-    assert network.chosen(text, ["docker0", "eth0", "eth1", "ib0"], prefix) == chosen
+    assert network_checks.chosen(text, ["docker0", "eth0", "eth1", "ib0"], prefix) == chosen
 
 
 def test_a_node_that_does_not_reach_the_head() -> None:
@@ -157,18 +158,18 @@ def test_a_node_that_does_not_reach_the_head() -> None:
         "problem": "timed out",
         "resolved": {"name": "h", "addresses": [], "problem": "unknown"},
     }
-    found = list(network.reach(look("b"), "a", "10.0.0.1", 29400, said))
+    found = list(network_checks.reach(look("b"), "a", "10.0.0.1", 29400, said))
     assert ids(found) == [("D-PORT-UNREACHABLE", "error"), ("D-DNS-HEAD", "note")]
     assert "cannot connect to a at 10.0.0.1:29400 (timed out)" in found[0].text
     well = {"ok": True, "problem": "", "resolved": {"name": "h", "addresses": ["10.0.0.1"], "problem": ""}}
-    assert list(network.reach(look("b"), "a", "10.0.0.1", 29400, well)) == []
+    assert list(network_checks.reach(look("b"), "a", "10.0.0.1", 29400, well)) == []
 
 
 def test_a_node_that_is_reached_by_its_loopback() -> None:
     local, other = look("a", ssh_address="127.0.0.1"), look("b")
-    assert [(one.id, one.where, one.value) for one in network.addresses([other, local])] == [
+    assert [(one.id, one.where, one.value) for one in network_checks.addresses([other, local])] == [
         ("D-ADDRESS", "a", "127.0.0.1")
     ]
-    assert network.addresses([local]) == []
-    assert network.addresses([local, look("c", boot="a", ssh_address="127.0.0.2")]) == []
-    assert network.addresses([look("a", ssh_address=None, hostname="a"), other]) == []
+    assert network_checks.addresses([local]) == []
+    assert network_checks.addresses([local, look("c", boot="a", ssh_address="127.0.0.2")]) == []
+    assert network_checks.addresses([look("a", ssh_address=None, hostname="a"), other]) == []

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from distui.runners.doctor.checks.differences import ROWS
-from distui.runners.doctor.checks.pairs import LINK, NODE
+from distui.runners.doctor.network_checks import LINK, NODE, ROWS
 
 from .test_doctor_checks import CASES
 

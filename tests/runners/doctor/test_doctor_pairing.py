@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from distui.runners.doctor.checks import pairs as checks
-from distui.runners.doctor.pairing import (
+from distui.runners.doctor import network_checks as checks
+from distui.runners.doctor.pairs import (
     Members,
     Result,
     Verdict,
@@ -122,7 +122,7 @@ def test_who_could_reduce_with_somebody_is_not_dead() -> None:
     """Node 3's partners: 2, who is dead, and 1, with whom it is slow."""
     first, second, said = rounds(4, world({2: dead, 3: slow}))
     assert said == Verdict({2: "dead", 3: "slow"}, {})
-    _, found = checks.check(["a", "b", "c", "d"], first, second)
+    _, found = checks.check_pairs(["a", "b", "c", "d"], first, second)
     assert (found.id, found.text) == ("D-PAIR-SLOW", "d is slow with everybody it could reduce with (b).")
     first, second = [good((0, 1)), dead((2, 3))], [good((2, 0)), slow((3, 1))]
     assert verdict(first, second) == Verdict({3: "slow"}, {(2, 3): "dead"})
@@ -156,17 +156,19 @@ def test_a_triple_is_compared_by_bandwidth_not_by_time() -> None:
 def test_what_is_said() -> None:
     names = ["a", "b", "c", "d"]
     first, second, _ = rounds(4, world({1: dead}))
-    (found,) = checks.check(names, first, second)
+    (found,) = checks.check_pairs(names, first, second)
     assert (found.id, found.severity, found.where, found.value) == ("D-PAIR-DEAD", "error", "b", "n/a")
     assert "b could reduce with nobody it was paired with (a, d): 1: no answer." in found.text
     first, second, _ = rounds(4, world(bad_links={(0, 1): slow}))
-    (found,) = checks.check(names, first, second)
+    (found,) = checks.check_pairs(names, first, second)
     assert (found.id, found.severity, found.where) == ("D-LINK-SLOW", "warning", "a, b")
     assert found.value == "0.03 GB/s, the others 0.10 GB/s"
-    (found,) = checks.check(["a", "b"], [dead((0, 1))], [])
+    (found,) = checks.check_pairs(["a", "b"], [dead((0, 1))], [])
     assert found.text == "a and b cannot reduce with each other: 0: no answer."
-    (found,) = checks.check(names, *rounds(4, dead)[:2])
+    (found,) = checks.check_pairs(names, *rounds(4, dead)[:2])
     assert (found.id, found.value) == ("D-PAIRS", "0 of 4 pairs")
-    assert [one.id for one in checks.check(names, *rounds(4, world({3: wrong}))[:2])] == ["D-PAIR-WRONG"]
-    assert [one.id for one in checks.check(["a", "b"], [wrong((0, 1))], [])] == ["D-LINK-WRONG"]
-    assert checks.check(["a"], [], []) == []
+    assert [one.id for one in checks.check_pairs(names, *rounds(4, world({3: wrong}))[:2])] == [
+        "D-PAIR-WRONG"
+    ]
+    assert [one.id for one in checks.check_pairs(["a", "b"], [wrong((0, 1))], [])] == ["D-LINK-WRONG"]
+    assert checks.check_pairs(["a"], [], []) == []

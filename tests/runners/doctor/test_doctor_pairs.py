@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hub.site import until
 
-from distui.runners.doctor.checks import pairs as checks
+from distui.runners.doctor import network_checks as checks
 from distui.runners.doctor.pairs import Member, try_group, two_rounds
 from distui.runners.doctor.session import Session
 
@@ -64,7 +64,7 @@ async def test_a_pair_reduces(session: Session, folder: Path) -> None:
     assert result.seconds is not None
     assert 0 < result.seconds < 10
     assert heard == [(1, 0, 1), (1, 1, 1)]
-    assert checks.check(["r0", "r1"], first, second) == []
+    assert checks.check_pairs(["r0", "r1"], first, second) == []
 
 
 async def test_a_triple_reduces(session: Session) -> None:
@@ -80,7 +80,7 @@ async def test_a_side_that_is_killed_is_named(session: Session, folder: Path, at
     result = await try_group(members(session, *pythons), (0, 1), SIZE, 60.0)
     assert result.problem == f"r{at}, in meeting the other: its process was ended by signal 9"
     assert time.monotonic() - began < 30
-    (found,) = checks.check(["r0", "r1"], [result], [])
+    (found,) = checks.check_pairs(["r0", "r1"], [result], [])
     assert (found.id, found.severity) == ("D-LINK-DEAD", "error")
 
 
@@ -98,9 +98,10 @@ async def test_a_side_that_hangs_is_given_up_in_time(session: Session, folder: P
 async def test_wrong_sums_are_told(session: Session, folder: Path) -> None:
     result = await try_group(members(session, "", faults.python(folder, "wrong")), (0, 1), SIZE, 60.0)
     assert (result.right, result.problem) == (False, "")
-    assert [one.id for one in checks.check(["r0", "r1"], [result], [])] == ["D-LINK-WRONG"]
+    assert [one.id for one in checks.check_pairs(["r0", "r1"], [result], [])] == ["D-LINK-WRONG"]
 
 
+@pytest.mark.long
 async def test_a_slow_one_of_four_is_found_in_two_rounds(session: Session, folder: Path) -> None:
     steady, slow = faults.python(folder, "steady"), faults.python(folder, "slow")
     four = members(session, steady, steady, slow, steady)
@@ -108,7 +109,7 @@ async def test_a_slow_one_of_four_is_found_in_two_rounds(session: Session, folde
     first, second = await two_rounds(four, 1 << 16, lambda *one: heard.append(one))
     assert [one.members for one in first] == [(0, 1), (2, 3)]
     assert sorted(one.members for one in second) == [(2, 0), (3, 1)]
-    (found,) = checks.check(["r0", "r1", "r2", "r3"], first, second)
+    (found,) = checks.check_pairs(["r0", "r1", "r2", "r3"], first, second)
     assert (found.id, found.severity, found.where) == ("D-PAIR-SLOW", "warning", "r2")
     assert heard[-1] == (2, 2, 2)
 

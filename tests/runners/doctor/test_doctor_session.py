@@ -14,7 +14,7 @@ import pytest
 from hub.site import until
 
 from distui.runners.doctor.session import Session
-from distui.runners.hosts.calls import HostError
+from distui.runners.remote_hosts import HostError
 
 
 @pytest.fixture

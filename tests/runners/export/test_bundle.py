@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from distui.runners import bundle
+from distui.runners.bundle import File, Manifest, Writer, is_bundle, unpack
 from distui.runners.errors import RunError
-from distui.runners.export import bundle
-from distui.runners.export.bundle import File, Manifest, Writer, is_bundle, unpack
 
 TOP = "20260101-000000-job-0a1b2c3d"
 

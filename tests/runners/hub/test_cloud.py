@@ -11,12 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.hub.candidates import Candidate, parse, price
-from distui.runners.hub.causes import plain
-from distui.runners.hub.cloud import PYTHON, Sky, SkyError, SkyGoneError, interpreter
+from distui.presets.clean import clean_lines
+from distui.runners.hub.cloud import (
+    PYTHON,
+    Candidate,
+    Sky,
+    SkyError,
+    SkyGoneError,
+    interpreter,
+    parse,
+    price,
+)
 from distui.runners.hub.clusters import described, may_cost, misfit
+from distui.runners.hub.ending import plain
 from distui.runners.hub.stages import Stages
-from distui.runners.logs.clean import clean_lines
 from distui.runners.model import Stage
 
 pytestmark = pytest.mark.timeout(60)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -104,3 +107,50 @@ def test_a_dry_run_shows_the_hosts_and_starts_nothing(hosts: TwoHosts) -> None:
     assert not list(hosts.home["alpha"].iterdir()) or [
         path.name for path in hosts.home["alpha"].iterdir()
     ] == ["s"]
+
+
+@pytest.mark.long
+@pytest.mark.torch
+def test_a_port_that_a_stranger_has_taken_ends_the_launch(hosts: TwoHosts) -> None:
+    """The first node fails at once, and the others are not left waiting for it."""
+    with socket.socket() as stranger:
+        stranger.bind(("0.0.0.0", 0))
+        stranger.listen()
+        port = stranger.getsockname()[1]
+        done = hosts.launch(
+            "--port",
+            str(port),
+            "--workdir",
+            ".",
+            "--name",
+            "taken",
+            "--nproc-per-node",
+            "1",
+            "--",
+            "train.py",
+        )
+        assert done.returncode == 0, done.stderr
+        assert hosts.distui("wait", "taken", "--until", "running", "--timeout", "240").returncode == 1
+    state = hosts.status("taken")
+    assert state["state"] == "failed"
+    assert f"rendezvous port {port}" in state["text"]
+    assert not [
+        words for name in hosts.names for words in hosts.processes(name).values() if "launch.py" in words
+    ]
+
+
+@pytest.mark.long
+def test_stop_ends_a_host_whose_agent_and_runner_are_stopped(hosts: TwoHosts) -> None:
+    """By `distui stop` on that host, which ssh still reaches."""
+    done = hosts.launch("--workdir", ".", "--name", "mute", "--nproc-per-node", "1", *ENDLESS)
+    assert done.returncode == 0, done.stderr
+    assert hosts.distui("wait", "mute", "--until", "running", "--timeout", "200").returncode == 0
+    (part,) = (hosts.home["beta"] / "state" / "distui" / "runs").glob("*.n1")
+    for name in ("agent.json", "runner.json"):
+        os.kill(json.loads((part / name).read_text())["pid"], signal.SIGSTOP)
+    done = hosts.distui("stop", "mute", "--yes", "--grace", "3")
+    assert done.returncode == 0, done.stderr
+    assert hosts.status("mute")["state"] == "stopped"
+    assert not [
+        words for name in hosts.names for words in hosts.processes(name).values() if "train.py" in words
+    ]

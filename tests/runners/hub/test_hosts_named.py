@@ -11,11 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from distui.runners import remote_hosts
 from distui.runners.errors import RunError
-from distui.runners.hosts import copying, names, probe
-from distui.runners.hosts.calls import HostError
-from distui.runners.hosts.names import Named
-from distui.runners.hosts.probe import Found, Wanted
+from distui.runners.remote_hosts import Found, HostError, Named, Wanted
 from distui.tui.verbs.elsewhere import ssh_words
 
 FOUND = Found(
@@ -25,7 +23,7 @@ FOUND = Found(
 
 
 def test_hosts_of_a_line() -> None:
-    found = names.from_words(" a, me@b.example ,10.0.0.3,")
+    found = remote_hosts.from_words(" a, me@b.example ,10.0.0.3,")
     assert [host.destination for host in found] == ["a", "me@b.example", "10.0.0.3"]
 
 
@@ -41,17 +39,17 @@ def test_hosts_of_a_line() -> None:
 )
 def test_what_no_hosts_are(text: str, sentence: str) -> None:
     with pytest.raises(RunError) as caught:
-        names.from_words(text)
+        remote_hosts.from_words(text)
     assert str(caught.value).startswith(sentence)
 
 
 def test_a_file_as_mpi_and_deepspeed_have_it(tmp_path: Path) -> None:
     path = tmp_path / "hostfile"
     path.write_text("# two nodes\n\na slots=8\n  b   slots=8 max_slots=8  # the other\n")
-    found = names.from_file(path)
+    found = remote_hosts.from_file(path)
     assert found == [Named("a", 8), Named("b", 8)]
-    assert names.slots(found) == 8
-    assert names.slots([Named("a"), Named("b")]) is None
+    assert remote_hosts.slots(found) == 8
+    assert remote_hosts.slots([Named("a"), Named("b")]) is None
 
 
 @pytest.mark.parametrize(
@@ -68,32 +66,32 @@ def test_a_bad_line_is_named(tmp_path: Path, text: str, sentence: str) -> None:
     path = tmp_path / "hostfile"
     path.write_text(text)
     with pytest.raises(RunError) as caught:
-        names.from_file(path)
+        remote_hosts.from_file(path)
     assert sentence in str(caught.value)
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="cannot be read: No such file"):
-        names.from_file(tmp_path / "gone")
+        remote_hosts.from_file(tmp_path / "gone")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     with pytest.raises(RunError, match="cannot be read: it is no text"):
-        names.from_file(tmp_path / "binary")
+        remote_hosts.from_file(tmp_path / "binary")
 
 
 def test_slots_that_differ_are_refused() -> None:
     with pytest.raises(RunError, match=r"slots differ \(a 8, b 4\)"):
-        names.slots([Named("a", 8), Named("b", 4)])
+        remote_hosts.slots([Named("a", 8), Named("b", 4)])
     with pytest.raises(RunError, match=r"slots differ \(a 8, b none\)"):
-        names.slots([Named("a", 8), Named("b")])
+        remote_hosts.slots([Named("a", 8), Named("b")])
 
 
 def test_the_script_asks_this_machine(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     head = f"work={tmp_path}\nscript=train.py\npython=\n"
     said = subprocess.run(
-        ["sh"], input=(head + probe.SCRIPT).encode(), capture_output=True, timeout=60, check=True
+        ["sh"], input=(head + remote_hosts.SCRIPT).encode(), capture_output=True, timeout=60, check=True
     )
-    found = probe.read("here", b"welcome\n" + said.stdout, 0, 2e10)
+    found = remote_hosts.read("here", b"welcome\n" + said.stdout, 0, 2e10)
     assert (found.work, found.script, bool(found.agent)) == (True, True, True)
     assert found.cores >= 1
     assert found.boot == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -102,7 +100,7 @@ def test_the_script_asks_this_machine(tmp_path: Path) -> None:
 @pytest.mark.parametrize("said", [b"", b"This account is not available.\n", b"DISTUI-HOST/1\nhostname=x\n"])
 def test_what_is_no_answer(said: bytes) -> None:
     with pytest.raises(HostError, match="x gives no shell to a command"):
-        probe.read("x", said, 0, 1)
+        remote_hosts.read("x", said, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -119,24 +117,26 @@ def test_what_is_no_answer(said: bytes) -> None:
     ],
 )
 def test_what_a_host_lacks_is_said(lacks: dict[str, object], sentence: str) -> None:
-    assert probe.problem(replace(FOUND, **lacks), Wanted("/w", "t.py")) == sentence  # type: ignore[arg-type]
+    assert remote_hosts.problem(replace(FOUND, **lacks), Wanted("/w", "t.py")) == sentence  # type: ignore[arg-type]
 
 
 def test_what_the_user_should_know() -> None:
     other = replace(FOUND, destination="b", gpus=4, skew_s=-7.0, boot="1")
-    assert probe.notes([FOUND, other]) == [
+    assert remote_hosts.notes([FOUND, other]) == [
         "a, b are one machine: they share its cores and GPUs.",
         "The hosts differ in gpus: a 8, b 4.",
         "The clock of b is 7 s behind.",
     ]
-    assert probe.notes([FOUND, replace(FOUND, destination="b", boot="2")]) == []
+    assert remote_hosts.notes([FOUND, replace(FOUND, destination="b", boot="2")]) == []
 
 
 def test_addresses_are_those_that_ssh_came_to() -> None:
     other = replace(FOUND, destination="b", boot="2", address="", hostname="node-b")
-    assert probe.addresses([FOUND, other]) == (["10.0.0.1", "node-b"], "")
-    assert probe.addresses([FOUND, other], "192.168.0.9")[0] == ["192.168.0.9", "node-b"]
-    _, problem = probe.addresses([replace(FOUND, destination="localhost", address="127.0.0.1"), other])
+    assert remote_hosts.addresses([FOUND, other]) == (["10.0.0.1", "node-b"], "")
+    assert remote_hosts.addresses([FOUND, other], "192.168.0.9")[0] == ["192.168.0.9", "node-b"]
+    _, problem = remote_hosts.addresses(
+        [replace(FOUND, destination="localhost", address="127.0.0.1"), other]
+    )
     assert problem.startswith("localhost is this machine's own loopback")
 
 
@@ -144,11 +144,11 @@ def test_a_git_checkout_goes_without_what_git_ignores(tmp_path: Path) -> None:
     for name in ("train.py", "data.bin", "sub/model.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    plain = members(copying.packed(tmp_path, "run", copying.code(tmp_path)))
+    plain = members(remote_hosts.packed(tmp_path, "run", remote_hosts.code(tmp_path)))
     assert plain == {"run", "run/data.bin", "run/sub", "run/sub/model.py", "run/train.py"}
     (tmp_path / ".gitignore").write_text("*.bin\n")
     subprocess.run(["git", "init", "-q", tmp_path], check=True, timeout=30)
-    kept = members(copying.packed(tmp_path, "run", copying.code(tmp_path)))
+    kept = members(remote_hosts.packed(tmp_path, "run", remote_hosts.code(tmp_path)))
     assert kept == {"run", "run/.gitignore", "run/sub/model.py", "run/train.py"}
 
 

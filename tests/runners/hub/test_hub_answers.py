@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
-
-from distui.runners.hub.answers import Answer, ranks_in, route, together
+from distui.runners.hub.commands import Answer, route, together
 from distui.runners.hub.ending import GIVE_UP_S, Part, Whole, ending
-from distui.runners.model import CommandDone, FirstCause, LinkState, RunEnded, RunPhase
+from distui.runners.model import Clause, CommandDone, FirstCause, LinkState, RunEnded, RunPhase, sentence
 
 NODES = {0: 0, 1: 0, 2: 1, 3: 1}
 
 
-def said(node: int, text: str, ok: bool = True) -> Answer:
-    return Answer(node, f"node {node} (h{node})", CommandDone("c", ok, text), text)
+def said(node: int, text: str, *ranks: int, ok: bool = True) -> Answer:
+    """What a node says, of ranks where there are any."""
+    return answered(node, Clause(text, ranks), ok=ok)
+
+
+def answered(node: int, *clauses: Clause, ok: bool = True) -> Answer:
+    done = CommandDone("c", ok, sentence(clauses), clauses=clauses)
+    return Answer(node, f"node {node} (h{node})", done, done.text)
 
 
 def test_a_command_goes_where_its_ranks_are() -> None:
@@ -22,16 +26,28 @@ def test_a_command_goes_where_its_ranks_are() -> None:
 
 
 def test_what_all_say_of_their_ranks_is_said_once() -> None:
-    told = [said(0, "NCCL_DEBUG=INFO live on ranks 0, 1"), said(1, "NCCL_DEBUG=INFO live on ranks 2, 3")]
+    told = [
+        said(0, "NCCL_DEBUG=INFO live on {ranks}", 0, 1),
+        said(1, "NCCL_DEBUG=INFO live on {ranks}", 2, 3),
+    ]
     assert together(told) == "NCCL_DEBUG=INFO live on ranks 0 to 3"
-    assert together([said(0, "SIGUSR1 sent to rank 0"), said(1, "SIGUSR1 sent to rank 2")]) == (
+    assert together([said(0, "SIGUSR1 sent to {ranks}", 0), said(1, "SIGUSR1 sent to {ranks}", 2)]) == (
         "SIGUSR1 sent to ranks 0, 2"
     )
+    mute = [
+        answered(
+            node,
+            Clause("stacks of {ranks}", (2 * node,)),
+            Clause("{ranks} did not answer", (2 * node + 1,)),
+        )
+        for node in (0, 1)
+    ]
+    assert together(mute) == "stacks of ranks 0, 2; ranks 1, 3 did not answer"
 
 
 def test_what_one_says_alone_is_said_with_its_name() -> None:
-    told = [said(0, "stacks of ranks 0, 1"), said(1, "no rank is running", ok=False)]
-    assert together(told) == "node 0 (h0): stacks of ranks 0, 1; node 1 (h1): no rank is running"
+    told = [said(0, "stacks of {ranks}", 0, 1), said(1, "no rank is running", ok=False)]
+    assert together(told) == "stacks of ranks 0, 1; node 1 (h1): no rank is running"
     assert together([said(0, "set for the next start"), said(1, "set for the next start")]) == (
         "set for the next start"
     )
@@ -39,22 +55,16 @@ def test_what_one_says_alone_is_said_with_its_name() -> None:
 
 def test_a_node_that_did_not_answer_is_named_once() -> None:
     silent = Answer(1, "node 1 (h1)", None, "node 1 (h1) does not answer")
-    assert together([said(0, "stacks of rank 0"), silent]) == (
-        "node 0 (h0): stacks of rank 0; node 1 (h1) does not answer"
+    assert together([said(0, "stacks of {ranks}", 0), silent]) == (
+        "stacks of rank 0; node 1 (h1) does not answer"
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "ranks"),
-    [
-        ("live on rank 3", [3]),
-        ("ranks 0 to 3 and rank 9", [0, 1, 2, 3, 9]),
-        ("ranks 1, 4", [1, 4]),
-        ("none", []),
-    ],
-)
-def test_ranks_are_found_in_a_text(text: str, ranks: list[int]) -> None:
-    assert ranks_in(text) == ranks
+def test_an_agent_that_tells_nothing_apart_is_quoted() -> None:
+    old = Answer(0, "node 0 (h0)", CommandDone("c", True, "stacks of ranks 0, 1"), "stacks of ranks 0, 1")
+    assert together([old, said(1, "stacks of {ranks}", 2)]) == (
+        "node 0 (h0): stacks of ranks 0, 1; stacks of rank 2"
+    )
 
 
 RUN = Whole("train")

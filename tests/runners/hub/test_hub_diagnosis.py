@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from distui.presets.load import load
-from distui.presets.plan import Place, Plan, Request, make_plan
-from distui.presets.spread import rendezvous_port
+from distui.presets.plan import Place, Plan, Request, make_plan, rendezvous_port
 from distui.runners.diagnosis import live
 from distui.runners.model import Finding, FindingCleared, FindingRaised, RunPhase, Stamped
 from distui.runners.state import RunState
@@ -171,7 +170,7 @@ async def ended(viewer: Viewer) -> None:
 async def test_a_rank_of_the_second_node_that_sleeps_is_told_once_and_cleared(site: Site) -> None:
     run = begun(site, "sleep", "25")
     async with run.viewer() as viewer:
-        await viewer.until(lambda state: "hang-not-joined" in ids(state), 60)
+        await viewer.until(lambda state: "hang-not-joined" in ids(state))
         (found,) = viewer.state.findings.values()
         told = next(one for one in viewer.stamped if isinstance(one.event, FindingRaised))
         assert found.since is not None
@@ -181,7 +180,7 @@ async def test_a_rank_of_the_second_node_that_sleeps_is_told_once_and_cleared(si
             "rank 1 on host1 sleeps at train.py:18 load; rank 0 waits for it in all_reduce"
         )
         assert [(one["id"], one["rank"], one["node"]) for one in await shown(run)] == [(found.id, 1, 1)]
-        await viewer.until(lambda state: not state.findings, 40)
+        await viewer.until(lambda state: not state.findings)
         assert await shown(run) == []
         await ended(viewer)
     assert [one.id for one in run.findings()] == ["hang-not-joined"]
@@ -191,11 +190,11 @@ async def test_a_rank_of_the_second_node_that_sleeps_is_told_once_and_cleared(si
 async def test_a_hub_that_is_made_anew_tells_nothing_twice(site: Site) -> None:
     run = begun(site, "sleep", "1000")
     async with run.viewer() as viewer:
-        await viewer.until(lambda state: "hang-not-joined" in ids(state), 60)
+        await viewer.until(lambda state: "hang-not-joined" in ids(state))
         await kill(run.hub_pid())
     async with run.viewer() as viewer:
         began = time.time()
-        await viewer.until(lambda state: looked_at(state) > began + LONG_ENOUGH_S, 60)
+        await viewer.until(lambda state: looked_at(state) > began + LONG_ENOUGH_S)
         assert ids(viewer.state) == ["hang-not-joined"]
         assert ([one.id for one in run.findings()], run.clears("hang-not-joined")) == (
             ["hang-not-joined"],
@@ -204,7 +203,7 @@ async def test_a_hub_that_is_made_anew_tells_nothing_twice(site: Site) -> None:
         await kill(run.hub_pid())
     os.kill(viewer.state.ranks[1].pid or 0, signal.SIGUSR1)
     async with run.viewer() as viewer:
-        await viewer.until(lambda state: state.live and not state.findings, 40)
+        await viewer.until(lambda state: state.live and not state.findings)
         await ended(viewer)
     assert ([one.id for one in run.findings()], run.clears("hang-not-joined")) == (["hang-not-joined"], 1)
 
@@ -212,7 +211,7 @@ async def test_a_hub_that_is_made_anew_tells_nothing_twice(site: Site) -> None:
 async def test_an_exception_on_the_second_node_is_told_of_that_node_and_once(site: Site) -> None:
     run = begun(site, "raise", "0")
     async with run.viewer() as viewer:
-        state = await viewer.until(lambda state: state.phase.ended, 60)
+        state = await viewer.until(lambda state: state.phase.ended)
     assert state.phase is RunPhase.FAILED
     (found,) = run.findings()
     assert (found.id, found.rank, found.node) == ("died-exception", 1, 1)
@@ -226,7 +225,7 @@ async def test_what_nccl_says_on_two_nodes_is_compared_by_the_hub_and_told_once(
         (site.root / f"said-{rank}.log").write_text("".join(f"{line}\n" for line in lines))
     run = begun(site, "say", "0")
     async with run.viewer() as viewer:
-        state = await viewer.until(lambda state: len(state.findings) == 2, 60)
+        state = await viewer.until(lambda state: len(state.findings) == 2)
         assert {one.id: one.node for one in state.findings.values()} == {
             "version-mismatch": None,
             "expect-same-network": 0,

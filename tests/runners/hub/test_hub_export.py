@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from distui.runners import registry
-from distui.runners.export.bundle import Manifest, unpack
-from distui.runners.export.opening import opened
+from distui.runners.bundle import Manifest, opened, unpack
 from distui.tui.cli import main
 
 from .site import Site, Whole, until

@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from distui.runners.diagnosis import live
 from distui.runners.diagnosis.facts import Communicator, Facts
-from distui.runners.hub.merge import merge, shift_of, sub_id
+from distui.runners.hub.links import merge, shift_of, sub_id
 from distui.runners.logs.files import part_of, whole_id
 from distui.runners.model import (
     AttemptEnded,

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from distui.runners.hub.record import Record
 from distui.runners.logs.files import LogError
-from distui.runners.logs.follow import Merge
-from distui.runners.logs.pieces import ask_anywhere, read_piece, sizes
-from distui.runners.logs.window import read_window
+from distui.runners.logs.follow import Merge, ask_anywhere, read_piece, read_window, sizes
 from distui.runners.wire.link import Window
 
 FILE = "node-1/attempt-001/rank-3.out"

@@ -27,7 +27,7 @@ from distui.runners.model import (
 )
 from distui.runners.state import RunState
 from distui.runners.wire.client import new_id
-from distui.runners.wire.disk import DiskLink
+from distui.runners.wire.files import DiskLink
 
 from .site import Site, Viewer, Whole, having, kill, until
 
@@ -57,7 +57,7 @@ async def stopped(viewer: Viewer, site: Site) -> None:
     assert await viewer.stop() == "stopped: no process of the run is left"
     await viewer.until(lambda state: state.phase is RunPhase.STOPPED)
     await viewer.close()
-    assert await asyncio.to_thread(until, lambda: not having(f"XDG_STATE_HOME={site.root / 'state'}"), 10.0)
+    assert await asyncio.to_thread(until, lambda: not having(f"XDG_STATE_HOME={site.root / 'state'}"))
 
 
 async def test_two_nodes_are_one_run(site: Site) -> None:

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 
 from distui.runners import local
+from distui.runners.hub.record import TAIL_BYTES, UNDER_WAY
 from distui.runners.hub.routes import Route
-from distui.runners.hub.windows import TAIL_BYTES, UNDER_WAY
 
 from .site import Site, Whole
 from .test_hub_run import OUT, running

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from distui.presets.plan import Place, Plan, Request, command_plan
-from distui.runners.hub import launching, order
-from distui.runners.hub.order import Order, Progress
+from distui.runners.hub import launching, seam
 from distui.runners.hub.routes import Route
-from distui.runners.hub.seam import Cloud, CloudError
+from distui.runners.hub.seam import Cloud, CloudError, Order, Progress
 from distui.runners.model import HUB, Event, LinkChanged, LinkState, RunEnded, RunPhase, Stage, Stamped
 from distui.runners.registry import RunRecord
 from distui.runners.state import RunState
@@ -88,13 +87,13 @@ class Scene:
         monkeypatch.setenv("DISTUI_SKY_PYTHON", str(python))
         monkeypatch.setenv("PATH", str(ssh.parent), prepend=":")
         monkeypatch.setattr(launching, "POLL_SECONDS", 0.02)
-        monkeypatch.setattr("distui.runners.hub.submitting.AGAIN_SECONDS", 0.02)
+        monkeypatch.setattr("distui.runners.hub.launching.AGAIN_SECONDS", 0.02)
         monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         bundle = folder / "cache/distui/bundles/bundle-1/node.sh"
         bundle.parent.mkdir(parents=True)
         bundle.write_text("#!/bin/sh\n")
         self.desk = Desk(folder)
-        order.write(folder, Order(kind="skypilot", cluster="tc", task=TASK, bundle="~/.distui/bundle-1"))
+        seam.write(folder, Order(kind="skypilot", cluster="tc", task=TASK, bundle="~/.distui/bundle-1"))
 
     def answers(self, **verbs: list[dict[str, Any]]) -> None:
         usual: dict[str, list[dict[str, Any]]] = {
@@ -183,7 +182,7 @@ async def test_a_refusal_is_said_in_plain_words(
 
 async def test_the_next_place_is_offered_where_the_one_named_has_nothing(scene: Scene) -> None:
     pinned = {**TASK, "resources": {"infra": "gcp/us-central1", "accelerators": "A100-80GB:8"}}
-    order.write(
+    seam.write(
         scene.desk.run_dir, Order(kind="skypilot", cluster="tc", task=pinned, bundle="~/.distui/bundle-1")
     )
     refused = error("ResourcesUnavailableError", "ZONE_RESOURCE_POOL_EXHAUSTED")
@@ -220,7 +219,7 @@ async def test_an_api_server_that_goes_away_is_asked_again(scene: Scene) -> None
     assert scene.desk.failed == ""
     assert stages(scene.desk)["start"] is True
     assert [asked["args"]["request"] for asked in scene.asked("follow")] == ["req-1"]
-    assert order.progress(scene.desk.run_dir).job == 7
+    assert seam.progress(scene.desk.run_dir).job == 7
 
 
 async def test_an_api_server_that_does_not_come_up_at_once_is_waited_for(scene: Scene) -> None:
@@ -250,15 +249,15 @@ async def test_a_job_that_was_submitted_is_not_submitted_twice(scene: Scene) -> 
         describe=[{"data": ABOUT}],
         jobs=[{"data": [{"job": 10, "name": "other"}, {"job": 9, "name": "train-0123abcd"}]}],
     )
-    order.keep(scene.desk.run_dir, Progress(request="req-1"))
+    seam.keep(scene.desk.run_dir, Progress(request="req-1"))
     await launching.launch(scene.desk)
     assert scene.desk.failed == ""
-    assert order.progress(scene.desk.run_dir).job == 9
+    assert seam.progress(scene.desk.run_dir).job == 9
 
 
 async def test_a_hub_that_died_after_the_job_was_submitted_goes_on_from_there(scene: Scene) -> None:
     scene.answers(launch=[error("ValueError", "must not be asked")], describe=[{"data": ABOUT}])
-    order.keep(scene.desk.run_dir, Progress(request="req-1", job=7))
+    seam.keep(scene.desk.run_dir, Progress(request="req-1", job=7))
     await launching.launch(scene.desk)
     assert scene.desk.failed == ""
     assert stages(scene.desk)["start"] is True
@@ -321,7 +320,7 @@ async def test_a_stop_gives_the_launch_up_and_says_what_is_left(scene: Scene) ->
 
 def quick(scene: Scene) -> None:
     """A launch without `setup:`, whose nodes are logged in to while the job is about to start; no agent answers yet."""
-    order.write(
+    seam.write(
         scene.desk.run_dir,
         Order(kind="skypilot", cluster="tc", task=TASK, bundle="~/.distui/bundle-1", fast=True),
     )
@@ -365,7 +364,7 @@ async def test_a_stage_that_takes_too_long_fails(scene: Scene, monkeypatch: pyte
 
 async def test_a_secret_that_nobody_has_any_more(scene: Scene) -> None:
     task = {**TASK, "secrets": {"SOME_TOKEN": "***"}}
-    order.write(
+    seam.write(
         scene.desk.run_dir, Order(kind="skypilot", cluster="tc", task=task, bundle="~/.distui/bundle-1")
     )
     scene.answers(describe=[{"data": None}])
@@ -374,7 +373,7 @@ async def test_a_secret_that_nobody_has_any_more(scene: Scene) -> None:
 
 
 async def cloud(scene: Scene) -> Cloud:
-    order.keep(scene.desk.run_dir, Progress(job=7))
+    seam.keep(scene.desk.run_dir, Progress(job=7))
     found = launching.cloud_of(scene.desk)
     assert found is not None
     return found
@@ -434,7 +433,7 @@ async def test_what_happens_behind_our_back_ends_the_run(
 def managed(scene: Scene, *states: str, **verbs: list[dict[str, Any]]) -> None:
     """A managed job that goes through these states."""
     found = Order(kind="skypilot", cluster="tm", task=TASK, managed=True)
-    order.write(scene.desk.run_dir, found)
+    seam.write(scene.desk.run_dir, found)
     jobs = [{"job": 3, "name": "tm", "state": state, "recoveries": 0, "why": None} for state in states]
     usual: dict[str, list[dict[str, Any]]] = {
         "managed_launch": [{"said": ["⚙︎ Managed job submitted\n"], "data": {"job": 3}}],

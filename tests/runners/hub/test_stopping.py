@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 
 from distui.runners import registry
-from distui.runners.chronicle import summarise
-from distui.runners.hub import order
-from distui.runners.hub.order import Order, Progress
+from distui.runners.hub import seam
 from distui.runners.hub.routes import Route
-from distui.runners.journal import Journal
+from distui.runners.hub.seam import Order, Progress
+from distui.runners.journal import Journal, summarise
 from distui.runners.model import (
     HUB,
     Cluster,
@@ -27,8 +26,10 @@ from distui.runners.model import (
     CommandReceived,
     Down,
     Event,
+    LinkChanged,
     LinkState,
     Outcome,
+    RankChanged,
     RankPhase,
     RunCreated,
     RunEnded,
@@ -91,7 +92,7 @@ async def test_a_node_that_does_not_answer_is_named_soon_and_stops_when_it_does(
             "answer, after 15 s the run counts as stopped without it"
         )
         assert not viewer.state.phase.ended
-        Path(run.socket(1)).rename(ways[1].target)
+        Path(ways[1].target).symlink_to(run.socket(1))
         state = await viewer.until(lambda state: state.phase.ended)
         assert (state.phase, state.end_text) == (RunPhase.STOPPED, "stopped")
         assert {rank.phase for rank in state.ranks.values()} == {RankPhase.STOPPED}
@@ -111,6 +112,49 @@ async def test_a_stop_that_no_node_hears_is_answered_soon(site: Site) -> None:
         )
 
 
+@asynccontextmanager
+async def slowly(run: Whole, node: int, seconds: float) -> AsyncIterator[list[Route]]:
+    """Routes of which one leads to its node after a while, as through a relay that looks once a second."""
+    halfway = run.site.root / "s" / f"slow{node}.sock"
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+        writer.close()
+
+    async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(seconds)
+        back, there = await asyncio.open_unix_connection(run.socket(node))
+        await asyncio.gather(carry(reader, there), carry(back, writer))
+
+    async with await asyncio.start_unix_server(lead, halfway):
+        yield [
+            Route(route.node, route.host, "unix", str(halfway)) if route.node == node else route
+            for route in run.unix()
+        ]
+
+
+async def test_a_stop_is_told_to_all_nodes_at_once_also_through_a_hub_that_has_just_begun(
+    site: Site,
+) -> None:
+    run = Whole(site, site.script())
+    async with slowly(run, 1, 3.0) as ways:
+        run.start(ways)
+        async with run.viewer() as viewer:
+            assert await viewer.stop() == "stopped: no process of the run is left"
+            told = [(one.node, one.event) for one in viewer.stamped]
+    came = next(
+        at for at, (node, event) in enumerate(told)
+        if node == 1 and isinstance(event, LinkChanged) and event.state is LinkState.UP
+    )  # fmt: skip
+    ended = next(
+        at for at, (_, event) in enumerate(told)
+        if isinstance(event, RankChanged) and event.state is RankPhase.STOPPED
+    )  # fmt: skip
+    assert came < ended
+
+
+@pytest.mark.long
 async def test_a_node_that_goes_away_while_it_stops_is_not_called_stopped(site: Site) -> None:
     run = Whole(site, site.script(DEAF))
     run.start()
@@ -150,8 +194,8 @@ class Launched(Whole):
         python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{SCRIPTED}" "{self.scene}" "$@"\n')
         python.chmod(0o755)
         monkeypatch.setenv("DISTUI_SKY_PYTHON", str(python))
-        order.write(self.entry.path, Order(kind="skypilot", cluster="tc"))
-        order.keep(self.entry.path, Progress(job=7))
+        seam.write(self.entry.path, Order(kind="skypilot", cluster="tc"))
+        seam.keep(self.entry.path, Progress(job=7))
         self._journal_launch()
 
     def _journal_launch(self) -> None:
@@ -213,7 +257,7 @@ async def test_ranks_end_before_their_cluster_and_the_run_says_so(
         assert state.cluster.down
     assert ends(run) == ["stop", "part", "part", "cluster", "run"]
     assert run.asked("down") == 1
-    assert await asyncio.to_thread(until, lambda: not having(f"XDG_STATE_HOME={site.root / 'state'}"), 10.0)
+    assert await asyncio.to_thread(until, lambda: not having(f"XDG_STATE_HOME={site.root / 'state'}"))
 
 
 async def test_another_name_stops_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ class Hosts:
         ]
         self.config.write_text("\n".join(blocks) + "\n")
 
-    def distui(self, *words: str, seconds: float = 120.0, **env: str) -> subprocess.CompletedProcess[str]:
+    def distui(self, *words: str, seconds: float = 400.0, **env: str) -> subprocess.CompletedProcess[str]:
         """The command line as the viewer types it."""
         return subprocess.run(
             [BIN / "distui", *words], env={**self.env, **env}, cwd=self.code, stdin=subprocess.DEVNULL,

@@ -24,7 +24,8 @@ from distui.runners.wire.link import Link
 ROOMS = Path(__file__).parents[3]
 INRANK = ROOMS / "runners" / "inrank"
 PLAIN_DDP = ROOMS / "presets" / "examples" / "plain_ddp.py"
-LIMIT_S = 60.0
+LIMIT_S = 300.0
+"""For what has no deadline of its own: only what hangs takes so long, however busy the machine is."""
 
 
 class Driven:
@@ -154,7 +155,7 @@ class Rank:
         """Close its stdin and wait; its exit code."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        return self.process.wait(20)
+        return self.process.wait(LIMIT_S)
 
 
 @contextmanager
@@ -175,7 +176,7 @@ def rank(
 class Asking:
     """The agent's end of a hook's or runner's socket."""
 
-    def __init__(self, path: Path, seconds: float = 20.0) -> None:
+    def __init__(self, path: Path, seconds: float = LIMIT_S) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(seconds)
         self._lines = self._socket.makefile("rb")
@@ -183,6 +184,10 @@ class Asking:
 
     def _connected(self, path: Path) -> bool:
         return self._socket.connect_ex(str(path)) == 0
+
+    def patience(self, seconds: float) -> None:
+        """How long to wait for an answer from now on."""
+        self._socket.settimeout(seconds)
 
     def hear(self) -> dict[str, Any]:
         """The next line that says something; {} at the end."""
@@ -215,7 +220,7 @@ def hello_of(path: Path) -> dict[str, Any]:
     return said
 
 
-def eventually(wanted: Callable[[], object], seconds: float = 20.0) -> None:
+def eventually(wanted: Callable[[], object], seconds: float = LIMIT_S) -> None:
     """Ask again until it is true: for what other processes do and nothing tells. Fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not wanted():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distui.runners.inrank.classes import Death, classify, first_of
+from distui.runners.inrank.causes import Death, classify, first_of
 from distui.runners.inrank.traces import in_lines, note_of
 
 GLOO = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp"
@@ -262,3 +262,53 @@ def test_a_long_text_keeps_both_ends() -> None:
     noted = note_of(ValueError, ValueError("a" * 5000 + "the end"), None)
     assert len(noted["text"]) < 2100
     assert noted["text"].endswith("the end")
+
+
+SIZES = [
+    ("RuntimeError", "shape '[8, 64, -1, 3, 32]' is invalid for input of size 73728"),
+    ("RuntimeError", "mat1 and mat2 shapes cannot be multiplied (8x4 and 5x4)"),
+    ("RuntimeError", "mat1 and mat2 must have the same dtype, but got Float and BFloat16"),
+    (
+        "RuntimeError",
+        "The size of tensor a (3) must match the size of tensor b (4) at non-singleton dimension 1",
+    ),
+    (
+        "RuntimeError",
+        "Error(s) in loading state_dict for Linear:\n\tsize mismatch for weight: copying a param",
+    ),
+    ("AssertionError", "hidden size 10 is not divisible by 3 heads"),
+    ("ValueError", "embed_dim must be divisible by num_heads"),
+]
+
+
+@pytest.mark.parametrize(("kind", "text"), SIZES)
+def test_sizes_that_do_not_fit_are_certain_before_the_first_step_alone(kind: str, text: str) -> None:
+    first = of(kind, text, untrained=True)
+    assert (first.kind, first.retry) == ("sizes", "no")
+    assert text.splitlines()[0].rstrip(":") in first.text
+    assert of(kind, text, untrained=False).retry == "maybe", (
+        "no optimizer of torch's: how far it was is unknown"
+    )
+    assert of(kind, text, step=4000).retry == "maybe", (
+        "a batch may do that, and a checkpoint goes on elsewhere"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "stack expects each tensor to be equal size, but got [3] at entry 0",
+        "Sizes of tensors must match except in dimension 0",
+    ],
+)
+def test_what_data_decide_is_never_certain(text: str) -> None:
+    assert of("RuntimeError", text, untrained=True).retry == "maybe"
+
+
+def test_settings_that_a_script_refuses() -> None:
+    refused = of("ParallelizeError", "tp is 4, which does not divide the 6 of head")
+    assert (refused.kind, refused.retry) == ("settings", "no")
+    by_code = classify(Death(0, 78, {}, ("chargpt: 3 heads cannot be divided by tp 2",)))
+    assert (by_code.kind, by_code.retry) == ("settings", "no")
+    assert "3 heads cannot be divided by tp 2" in by_code.text
+    assert classify(Death(0, 78, {}, ())).retry == "maybe", "it said nothing"

@@ -15,7 +15,7 @@ from distui.runners.model import RankPhase, RunnerStarted
 
 from .inrank_rig import PLAIN_DDP, Driven, driven, execute
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(600)
 
 TORCHRUN = f"torchrun --nproc-per-node 2 {PLAIN_DDP}"
 
@@ -77,7 +77,36 @@ async def test_a_command_that_cannot_start_is_one_sentence() -> None:
     async with driven(execute("/no/such/program")) as run:
         await run.until(lambda s: s.phase.ended)
         assert (run.state.phase, run.state.exit_code) == ("failed", 127)
-        assert "cannot start /no/such/program: No such file or directory" in run.state.end_text
+        said = "cannot start /no/such/program: No such file or directory"
+        assert run.state.end_text == said
+        attempt = run.state.attempts[-1]
+        assert attempt.first_cause is not None
+        assert (attempt.outcome, attempt.first_cause.kind) == ("failed", "not-executable")
+        assert said in attempt.text
+        assert run.changes(0) == [(1, "failed", 127)]
+        (finding,) = run.state.findings.values()
+        assert said in finding.text
+
+
+async def test_a_torchrun_that_refuses_its_arguments_is_the_cause(with_torchrun: None) -> None:
+    refused = "torchrun --nproc-per-node 1.5 --no-python true"
+    async with driven(execute("bash", "-c", f"{refused}; exit 1")) as run:
+        await run.until(lambda s: s.phase.ended)
+        cause = run.state.attempts[-1].first_cause
+        assert cause is not None
+        assert cause.kind == "launcher-refused"
+        assert "1.5" in cause.text
+        assert [state for _, state, _ in run.changes(0)] == ["running", "failed"]
+        assert any("torchrun refused the arguments" in one.text for one in run.state.findings.values())
+
+
+async def test_after_a_refused_torchrun_another_takes_the_attempt(with_torchrun: None) -> None:
+    refused = "torchrun --nproc-per-node 1.5 --no-python true"
+    async with driven(execute("bash", "-c", f"{refused}; {TORCHRUN}")) as run:
+        await run.until(lambda s: len(s.ranks) == 2)
+        assert run.state.attempt == 1
+        await run.hooked()
+        assert "refused" in run.log("command.err")
 
 
 async def test_a_signal_to_the_runner_stops_the_command() -> None:
@@ -97,6 +126,7 @@ async def test_a_failure_is_restarted_as_often_as_asked_for() -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.long
 async def test_a_torchrun_in_a_command_restarts_in_place(with_torchrun: None) -> None:
     # As tasks do that activate an environment of their own.
     activated = f"PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"

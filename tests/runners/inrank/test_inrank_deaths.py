@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from distui.presets.model import RestartPolicy
-from distui.runners.inrank.deaths import End, first_failure
+from distui.runners.inrank.policy import End, first_failure
 from distui.runners.model import RankChanged
 
 from .inrank_rig import Driven, driven, execute, launch, rank
 
+pytestmark = pytest.mark.timeout(600)
 QUICK = RestartPolicy(limit=2, backoff_s=0.05, backoff_max_s=0.05)
 RAISES = """\
 import os, time
@@ -83,6 +84,7 @@ time.sleep(600)
 
 
 @pytest.mark.torch
+@pytest.mark.long
 async def test_who_comes_further_than_the_attempt_before_goes_on(script: Path) -> None:
     """3 steps, then 4, then 4 again."""
     script.write_text(TRAINS)

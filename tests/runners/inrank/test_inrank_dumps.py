@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from distui.runners.diagnosis import flight
-from distui.runners.inrank import dumps
+from distui.runners.diagnosis import recorder
+from distui.runners.inrank import traces
 
 SCRIPT = """
 import json, sys, time
 import torch, torch.distributed as dist
-from distui.runners.inrank import dumps
+from distui.runners.inrank import traces as dumps
 try:
     dumps.flight()
 except RuntimeError as error:
@@ -55,7 +55,7 @@ def test_a_recorder_as_it_is_told(tmp_path: Path) -> None:
     assert len(entries) == 129, "the newest, and the last of the group that is seldom used"
     assert sum(one["left_out"] for one in told["recorders"]) == 172
     assert entries[-1]["frames"][0]["name"] == "step"
-    groups = {group.name: group for group in flight.merged({0: json.dumps(told)})}
+    groups = {group.name: group for group in recorder.merged({0: json.dumps(told)})}
     assert [(part.called, part.completed) for part in groups["0"].parts] == [(300, 300)]
     assert [(part.called, part.completed) for part in groups["1"].parts] == [(1, 1)]
 
@@ -78,7 +78,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch, started: bool = True) -> list[int]:
         memory=memory,
     )
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(dumps, "_recording", False)
+    monkeypatch.setattr(traces, "_recording", False)
     return recorded
 
 
@@ -87,7 +87,7 @@ def test_memory_of_the_devices_that_are_used_and_a_snapshot(
 ) -> None:
     recorded = cuda(monkeypatch)
     monkeypatch.setenv("DISTUI_RANK_FILES", str(tmp_path / "rank-3"))
-    told = json.loads(dumps.memory())
+    told = json.loads(traces.memory())
     assert list(told["cuda"]) == ["1"]
     assert told["cuda"]["1"]["reserved_bytes.all.current"] == 8
     assert told["cuda"]["1"]["total_bytes"] == 80
@@ -98,22 +98,22 @@ def test_memory_of_the_devices_that_are_used_and_a_snapshot(
     assert told["snapshot"] == str(path)
     assert path.name.startswith("rank-3.memory-")
     assert pickle.loads(path.read_bytes()) == {"segments": [1]}
-    assert "recorded from now on" in dumps.record()
+    assert "recorded from now on" in traces.record()
     assert recorded == [100_000]
-    assert json.loads(dumps.memory())["recording"] is True
+    assert json.loads(traces.memory())["recording"] is True
 
 
 def test_a_snapshot_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda(monkeypatch)
     monkeypatch.setenv("DISTUI_RANK_FILES", "/nonexistent/rank-0")
-    told = json.loads(dumps.memory())
+    told = json.loads(traces.memory())
     assert "snapshot" not in told
     assert told["snapshot_error"].endswith("could not be written: No such file or directory")
 
 
 def test_a_rank_that_has_not_used_cuda_does_not_start_it(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = cuda(monkeypatch, started=False)
-    assert json.loads(dumps.memory())["note"] == dumps.NO_CUDA
+    assert json.loads(traces.memory())["note"] == traces.NO_CUDA
     with pytest.raises(RuntimeError, match="no CUDA in this rank"):
-        dumps.record()
+        traces.record()
     assert recorded == []

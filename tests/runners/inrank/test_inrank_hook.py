@@ -13,7 +13,7 @@ import pytest
 
 from distui.runners.agent.processes import catches
 
-from .inrank_rig import INRANK, Asking, eventually, hello_of, rank
+from .inrank_rig import INRANK, LIMIT_S, Asking, eventually, hello_of, rank
 
 WAITS = "import sys; print('begun', flush=True); sys.stdin.read()"
 
@@ -46,7 +46,7 @@ def test_it_answers_what_the_agent_asks(place: Path, python: str) -> None:
         assert hello["nccl"] == nccl
         steps = asking.ask("steps")
         assert (steps["count"], steps["last"], steps["faulthandler"]) == (0, 0.0, True)
-        assert "script.py" in asking.ask("stacks")["text"]
+        eventually(lambda: "script.py" in asking.ask("stacks")["text"])
         assert "max_rss_bytes" in asking.ask("memory")["text"]
         assert "flight recorder" in asking.ask("flight")["error"]
         assert asking.ask("dance")["error"] == "unknown request 'dance'"
@@ -110,8 +110,10 @@ def test_processes_that_the_rank_starts_have_no_part_in_it(place: Path) -> None:
 import os, subprocess, sys, time
 reader, writer = os.pipe()
 sys.stdin.readline()
-if os.fork() == 0:  # as a DataLoader's worker; outlives the rank
-    os.write(writer, b"forked"); time.sleep(60); os._exit(0)
+worker = os.fork()
+if worker == 0:  # as a DataLoader's; outlives the rank
+    os.write(writer, b"forked"); time.sleep(600); os._exit(0)
+print(worker, file=sys.stderr, flush=True)
 os.read(reader, 6)
 subprocess.run([sys.executable, "-c", "import sys; print(sys.modules.get('distui_inrank.hook'))"], check=True)
 print("begun", flush=True)
@@ -130,9 +132,10 @@ os._exit(3)
         assert other.hear()["pid"] == started.process.pid
         started.process.stdin.write(b"die\n")
         started.process.stdin.flush()
-        assert started.process.wait(10) == 3
+        assert started.process.wait(LIMIT_S) == 3
         # The worker lives on, and holds no end of these connections: the agent hears the end at once.
         assert (asking.hear(), other.hear()) == ({}, {})
+        os.kill(int(started.read("err")), signal.SIGKILL)
         asking.close()
         other.close()
 
@@ -164,13 +167,14 @@ print("held", flush=True)
 held_in_c()
 """
     with rank(place, script) as started:
-        asking = Asking(started.socket, seconds=0.5)
+        asking = Asking(started.socket)
         assert asking.hear()["faulthandler"]
         assert started.process.stdin is not None
         started.process.stdin.write(b"go\n")
         started.process.stdin.flush()
         eventually(lambda: "held" in started.read("out"))
         eventually(lambda: Path(f"/proc/{started.process.pid}/wchan").read_text().find("nanosleep") >= 0)
+        asking.patience(0.5)
         with pytest.raises(TimeoutError):
             asking.ask("stacks")
         started.process.send_signal(signal.SIGUSR2)
@@ -260,4 +264,4 @@ getattr(libc, "__cxa_atexit")(ctypes.cast(libc.pause, ctypes.c_void_p), None, No
         eventually(lambda: not catches(pid, signal.SIGUSR2))
         os.kill(pid, signal.SIGUSR2)
         os.kill(pid, signal.SIGTERM)
-        assert started.process.wait(20) == -signal.SIGTERM
+        assert started.process.wait(LIMIT_S) == -signal.SIGTERM

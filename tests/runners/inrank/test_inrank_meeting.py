@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distui.runners.inrank import meeting
+from distui.runners.inrank import rendezvous
 
 PART = {"run": "20260101-000000-own-0123abcd.n1", "node": 1, "nnodes": 2}
 
@@ -31,8 +31,8 @@ def parsed(**about: Any) -> SimpleNamespace:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_static_recipe(rank: int) -> None:
     args = parsed(node_rank=rank, master_addr="127.0.0.1", master_port=8008)
-    meeting.meet(args, PART)
-    assert (args.rdzv_backend, args.rdzv_endpoint) == ("c10d", "127.0.0.1:8008")
+    rendezvous.meet(args, PART)
+    assert (args.rdzv_backend, args.rdzv_endpoint) == ("distui", "127.0.0.1:8008")
     assert args.rdzv_id == "20260101-000000-own-0123abcd", "the same on every node"
     assert args.rdzv_conf.split(",")[0] == f"is_host={1 - rank}", "the node rank that the user gave decides"
     assert args.local_addr == "127.0.0.1"
@@ -42,26 +42,41 @@ def test_the_c10d_recipe_keeps_what_it_says() -> None:
     args = parsed(
         rdzv_backend="c10d", rdzv_endpoint="127.0.0.1:29400", rdzv_id="sky-1", rdzv_conf="read_timeout=5"
     )
-    meeting.meet(args, PART)
+    rendezvous.meet(args, PART)
     assert (args.rdzv_endpoint, args.rdzv_id) == ("127.0.0.1:29400", "sky-1")
-    assert args.rdzv_conf == "is_host=0,read_timeout=5"
+    assert args.rdzv_conf == "is_host=0,read_timeout=5,order=1"
     own = parsed(
         rdzv_backend="c10d", rdzv_endpoint="127.0.0.1:29400", rdzv_conf="is_host=1", local_addr="10.0.0.9"
     )
-    meeting.meet(own, PART)
-    assert (own.rdzv_conf, own.local_addr) == ("is_host=1", "10.0.0.9")
+    rendezvous.meet(own, PART)
+    assert (own.rdzv_conf, own.local_addr) == ("is_host=1,order=1", "10.0.0.9")
 
 
-def test_one_node_meets_itself() -> None:
-    args = parsed(nnodes="1:1")
-    meeting.meet(args, PART)
-    assert (args.rdzv_backend, args.rdzv_endpoint) == ("c10d", "localhost:0")
+@pytest.mark.parametrize("backend", ["static", "c10d", "etcd-v2"])
+def test_one_node_meets_itself(backend: str) -> None:
+    args = parsed(nnodes="1:1", rdzv_backend=backend, rdzv_endpoint="10.0.0.1:29400", local_addr="10.0.0.1")
+    rendezvous.meet(args, PART)
+    assert (args.rdzv_backend, args.rdzv_endpoint, args.local_addr) == ("distui", "", "10.0.0.1")
+    usual = parsed(nnodes="1")
+    rendezvous.meet(usual, PART)
+    assert usual.local_addr == "127.0.0.1"
+
+
+def test_torch_warns_of_nothing_on_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = pytest.importorskip("torch.distributed.run")
+    words = ["--nnodes", "1", "--standalone", "--local-addr", "127.0.0.1", "x.py"]
+    args, warned = run.parse_args(words), list[str]()
+    monkeypatch.setattr(run.logger, "warning", lambda text, *_: warned.append(text))
+    rendezvous.meet(args, PART)
+    args.rdzv_backend = "c10d"  # distui's own is there in a runner alone
+    run.config_from_args(args)
+    assert not [text for text in warned if "master_addr" in text]
 
 
 def test_another_rendezvous_is_left_alone() -> None:
     args = parsed(rdzv_backend="etcd-v2", rdzv_endpoint="etcd:2379")
     before = dict(vars(args))
-    meeting.meet(args, PART)
+    rendezvous.meet(args, PART)
     assert vars(args) == before
 
 
@@ -70,10 +85,10 @@ def test_another_rendezvous_is_left_alone() -> None:
     [("1", 1, False), ("1:1", 4, False), ("2", 2, True), ("1:4", 4, True), ("2", 1, None)],
 )
 def test_who_the_others_are(nnodes: str, of_plan: int, several: bool | None) -> None:
-    assert meeting.several_nodes(nnodes, {"nnodes": of_plan}) is several
+    assert rendezvous.several_nodes(nnodes, {"nnodes": of_plan}) is several
 
 
 def test_an_address_that_leads_nowhere_is_unknown() -> None:
-    assert meeting.address_towards("127.0.0.1:8008") == "127.0.0.1"
-    assert meeting.address_towards("[::1]:8008") in ("::1", None)
-    assert meeting.address_towards("no.such.host.invalid:8008") is None
+    assert rendezvous.address_towards("127.0.0.1:8008") == "127.0.0.1"
+    assert rendezvous.address_towards("[::1]:8008") in ("::1", None)
+    assert rendezvous.address_towards("no.such.host.invalid:8008") is None

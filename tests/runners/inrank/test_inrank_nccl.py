@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from distui.presets.nccl import DEFAULT_SUBSYS
-from distui.runners.agent.nccl import standing
+from distui.runners.agent.nccl import standing, unused
 from distui.runners.model import NcclChanged
 from distui.runners.state import Attempt
 
@@ -30,7 +30,7 @@ LIVE_S = 1.0
 """Most seconds from the request to the first line of the new level; 0.2 are meant, the rest is for busy machines."""
 
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the fake NCCL")
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -223,3 +223,14 @@ async def test_the_real_library_follows_on_a_running_rank() -> None:
         assert len(run.log("rank-0.1.nccl")) == size, "silent again"
         assert (await run.nccl("INFO", "ALL")).ok
         await run.wrote("rank-0.3.nccl", "NCCL INFO", seconds=10.0)
+
+
+@pytest.mark.parametrize(
+    ("backend", "planned", "no"),
+    [("gloo", "gloo", True), ("gloo", "nccl", True), ("", "gloo", False), ("cpu:gloo,cuda:nccl", "gloo", True),
+     ("cpu:gloo,cuda:nccl", "nccl", False), ("nccl", "gloo", False), ("nccl", "nccl", False), ("", "nccl", False),
+     ("", None, False), ("gloo", None, True)],
+)  # fmt: skip
+def test_whether_nccl_is_in_use(backend: str, planned: str | None, no: bool) -> None:
+    """Not whether it is there: every CUDA build of torch has it, also where all ranks use gloo."""
+    assert unused(backend, planned) is no

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from distui.runners.inrank.classes import Failure
+from distui.runners.inrank.causes import Failure
 from distui.runners.inrank.policy import UNLIMITED, after_failure, hopeless, how_it_ended
 from distui.runners.model import RankPhase
 

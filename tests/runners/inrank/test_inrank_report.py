@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.inrank.report import RESERVE_BYTES, Report
+from distui.runners.inrank.control import RESERVE_BYTES, Report
 
 LIMITED = """
 import json, resource, sys
 sys.path.insert(0, sys.argv[1])
-from inrank.report import Report
+from inrank.control import Report
 
 pokes = []
 report = Report(sys.argv[2], lambda: pokes.append(1))

@@ -40,7 +40,7 @@ class Told:
 def group(own_directories: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Group]:
     """A group as the runner has it, its events kept in memory."""
     monkeypatch.setenv("DISTUI_SOCKETS", str(own_directories / "g"))
-    plan = {"grace_s": 5.0, "restart": {"limit": 0}, "hook": True, "launcher": "torchrun"}
+    plan = {"grace_s": 5.0, "restart": {"limit": 0}, "hook": True, "launcher": "torchrun", "argv": []}
     made = Group(plan, str(own_directories))
     made.report = Told()  # type: ignore[assignment]
     yield made
@@ -135,7 +135,7 @@ def test_only_what_really_changes_is_told_as_a_change(
 def test_a_restart_is_refused_while_the_run_is_stopped(group: Group) -> None:
     nobody = socket.socket()
     group.on_stop = lambda: None
-    assert group.answer({"op": "stop"}, nobody) == {"ok": True, "attempt": 0}
+    assert group.answer({"op": "stop"}, nobody) == {"ok": True, "attempt": 0, "restarting": False}
     answer = group.answer({"op": "restart"}, nobody)
     nobody.close()
     assert answer == {"ok": False, "text": "the run is being stopped"}

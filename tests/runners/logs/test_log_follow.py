@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distui.runners.logs.files import LogError, LogFile, file_id, parse_file_id
-from distui.runners.logs.follow import CARRY, Merge, choose
-from distui.runners.logs.window import read_window
+from distui.runners.logs.follow import CARRY, Merge, choose, read_window
 from distui.runners.wire.link import Window
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from distui.runners.logs.level import ERROR_GREP, RULES, Level, level_of, next_of
+from distui.runners.logs.follow import ERROR_GREP, RULES, Level, level_of
 
 LINES = [
     ("step 100 loss 2.31 tokens/s 12345", Level.NONE),
@@ -60,12 +60,3 @@ def test_every_pattern_is_reached_through_its_words() -> None:
 def test_a_search_for_errors_on_the_node_finds_them_all() -> None:
     pattern = re.compile(ERROR_GREP)
     assert all(pattern.search(line) for line, level in LINES if level is Level.ERROR)
-
-
-def test_next_and_previous_error() -> None:
-    lines = ["a", "ValueError: x", "UserWarning: y", "b", "Killed"]
-    assert next_of(lines, 2) == 4
-    assert next_of(lines, 2, Level.WARN) == 2
-    assert next_of(lines, 3, step=-1) == 1
-    assert next_of(lines, 0, step=-1) is None
-    assert next_of(lines, 5) is None

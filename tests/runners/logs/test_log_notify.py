@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.logs.notify import Notifier
+from distui.runners.logs.files import Notifier
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -17,15 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from distui.presets.load import load
-from distui.presets.plan import Place, Plan, Request, make_plan
+from distui.presets.plan import Place, Plan, Request, make_plan, rendezvous_port
 from distui.presets.render import plan_to_json
-from distui.presets.spread import rendezvous_port
 from distui.runners import journal, registry
 from distui.runners.local import free_port
 from distui.runners.model import Restart
 from distui.runners.state import RunState
 from distui.runners.wire.client import SocketLink, new_id
 
+LIMIT_S = 300.0
+"""For what has no deadline of its own: only what hangs takes so long, however busy the machine is."""
 EXAMPLE = Path(__file__).parents[3] / "presets" / "examples" / "plain_ddp.py"
 ENDLESS = ("--steps", "0", "--step-delay", "0.02")
 
@@ -58,6 +60,7 @@ class Cluster:
             "DISTUI_SOCKET_DIR": str(self.sockets),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "OMP_NUM_THREADS": "1",
+            "DISTUI_RELAY_KEY": secrets.token_hex(32),
         }
         self.jobs: dict[int, subprocess.Popen[bytes]] = {}
         self.document = {
@@ -132,7 +135,7 @@ class Cluster:
         found = self.path(node).glob("node-*/attempt-*/rank-*.out")
         return {path.relative_to(self.path(node)).as_posix(): path.stat().st_size for path in found}
 
-    def steps(self, attempt: int, seconds: float = 60.0) -> None:
+    def steps(self, attempt: int, seconds: float = LIMIT_S) -> None:
         """Wait until every node's rank writes in this attempt."""
         for node in self.jobs:
             until(functools.partial(self._writes, node, attempt), seconds, self.describe)
@@ -141,14 +144,14 @@ class Cluster:
         where = f"node-{node}/attempt-{attempt:03d}/"
         return any(name.startswith(where) and size for name, size in self.lines(node).items())
 
-    async def restart(self, *nodes: int) -> list[Any]:
-        """The command to the agents of these nodes at the same time; their answers."""
+    async def restart(self, *nodes: int, **env: str) -> list[Any]:
+        """The command to the agents of these nodes at the same time, with these variables; their answers."""
         import asyncio
 
         links = [await SocketLink.connect(self.socket(node)) for node in nodes]
         try:
-            async with asyncio.timeout(60):
-                return list(await asyncio.gather(*(link.send(Restart(new_id())) for link in links)))
+            async with asyncio.timeout(LIMIT_S):
+                return list(await asyncio.gather(*(link.send(Restart(new_id(), env)) for link in links)))
         finally:
             for link in links:
                 await link.close()
@@ -156,6 +159,19 @@ class Cluster:
     def processes(self) -> dict[int, str]:
         """Every living process of these nodes: pid → command line."""
         return having(f"XDG_STATE_HOME={self.state}")
+
+    def die(self, node: int) -> None:
+        """Nothing of a node lives any more, as after a power cut: its job, what serves its run directory, its ranks."""
+        job = self.jobs.pop(node)
+        while pids := [job.pid] * (job.poll() is None) + self._of(node):
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def _of(self, node: int) -> list[int]:
+        path, seat = str(self.path(node)), f"SKYPILOT_NODE_RANK={node}"
+        seated = having(seat)
+        return [pid for pid, words in self.processes().items() if pid in seated or path in words.split()]
 
     def describe(self) -> str:
         """How it stands, for the message of a failed assertion."""
@@ -176,9 +192,9 @@ class Cluster:
                 process.send_signal(signal.SIGTERM)
         for process in self.jobs.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(15)
+                process.wait(60)
         try:
-            until(lambda: not self.processes(), 10.0, lambda: f"left behind: {self.processes()}")
+            until(lambda: not self.processes(), 60.0, lambda: f"left behind: {self.processes()}")
         finally:
             for pid in self.processes():
                 with contextlib.suppress(ProcessLookupError):

@@ -77,11 +77,11 @@ def test_what_is_in_it(made: Path) -> None:
 
 
 def test_a_second_one_is_the_first_and_comes_at_once(made: Path) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     again = bundle.build(made.parent)
-    took = time.perf_counter() - began
+    took = time.process_time() - began
     assert again == made
-    assert took < 0.5  # 25 ms on a quiet machine
+    assert took < 0.5  # of the processor's time, whoever else is busy here: 25 ms
 
 
 def test_other_contents_are_another_bundle(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:

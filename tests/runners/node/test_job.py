@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from nodes_rig import Cluster, until
+from nodes_rig import LIMIT_S, Cluster, until
 
 from distui.runners.model import Outcome, RunPhase
 from distui.runners.node import bundle
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 FINITE = "import os, time\nprint('here', flush=True)\ntime.sleep(0.5)\n"
 
 
@@ -49,7 +49,7 @@ async def test_two_nodes_step_and_restart_as_one(two: Cluster) -> None:
         assert {place.node for attempt in state.attempts for place in attempt.ranks} == {node}
         assert set(state.nodes) == {node}
         said = f"[rank {next(iter(state.ranks))}] rank "
-        until(lambda node=node, said=said: said in two.said(node), 10.0, two.describe)  # type: ignore[misc]
+        until(lambda node=node, said=said: said in two.said(node), LIMIT_S, two.describe)  # type: ignore[misc]
     answers = await two.restart(0, 1)
     assert [answer.ok for answer in answers] == [True, True], answers
     two.steps(2)
@@ -57,6 +57,30 @@ async def test_two_nodes_step_and_restart_as_one(two: Cluster) -> None:
         assert ledger(two, node) == [(1, "launch", 2), (2, "restart", 2)]
 
 
+async def test_each_node_keeps_the_environment_of_its_own_job(two: Cluster) -> None:
+    """A change acts on all nodes at once, and lasts in a new runner of an agent that came later."""
+    for node in (0, 1):
+        two.job(node, DATASET=f"/data/{node}", HF_TOKEN=f"hf_{node}")
+    two.steps(1)
+    answers = await two.restart(0, 1, OMP_NUM_THREADS="4")
+    assert [answer.ok for answer in answers] == [True, True], answers
+    two.steps(2)
+    agent = two.pid(1, "agent")
+    os.kill(agent, signal.SIGKILL)
+    until(lambda: two.pid(1, "agent") != agent, LIMIT_S, two.describe)
+    os.kill(two.pid(1, "runner"), signal.SIGKILL)
+    two.steps(3)
+    for node in (0, 1):
+        (rank,) = two.now(node).ranks.values()
+        found = Path(f"/proc/{rank.pid}/environ").read_bytes().split(b"\0")
+        for entry in (f"DATASET=/data/{node}", f"HF_TOKEN=hf_{node}", "OMP_NUM_THREADS=4"):
+            assert entry.encode() in found, (node, entry)
+        kept = (two.path(node) / "environ").read_bytes()
+        assert f"DATASET=/data/{node}".encode() in kept
+        assert b"hf_" not in kept
+
+
+@pytest.mark.long
 async def test_who_was_not_asked_follows_as_a_member(two: Cluster) -> None:
     begun(two, 0, 1)
     (answer,) = await two.restart(0)
@@ -84,9 +108,9 @@ def test_sigterm_stops_and_leaves_nothing(two: Cluster) -> None:
     begun(two, 0, 1)
     for job in two.jobs.values():
         job.send_signal(signal.SIGTERM)
-    assert [job.wait(40) for job in two.jobs.values()] == [143, 143]
+    assert [job.wait(LIMIT_S) for job in two.jobs.values()] == [143, 143]
     assert [two.now(node).phase for node in (0, 1)] == [RunPhase.STOPPED] * 2
-    until(lambda: not two.processes(), 10.0, lambda: str(two.processes()))
+    until(lambda: not two.processes(), LIMIT_S, lambda: str(two.processes()))
     assert not list(two.sockets.iterdir())
 
 
@@ -94,8 +118,8 @@ def test_an_agent_that_dies_is_replaced_and_adopts(two: Cluster) -> None:
     begun(two, 0, 1)
     agent, runner = two.pid(1, "agent"), two.pid(1, "runner")
     os.kill(agent, signal.SIGKILL)
-    until(lambda: two.pid(1, "agent") != agent, 30.0, two.describe)
-    until(lambda: "another one takes over" in two.said(1), 10.0, two.describe)
+    until(lambda: two.pid(1, "agent") != agent, LIMIT_S, two.describe)
+    until(lambda: "another one takes over" in two.said(1), LIMIT_S, two.describe)
     assert two.pid(1, "runner") == runner
     assert ledger(two, 1) == [(1, "launch", 2)]
     assert two.jobs[1].poll() is None
@@ -107,11 +131,11 @@ def test_the_jobs_end_with_what_the_run_came_to(tmp_path: Path) -> None:
     cluster = Cluster(2, script, ())
     try:
         jobs = [cluster.job(node) for node in (0, 1)]
-        assert [job.wait(60) for job in jobs] == [0, 0], cluster.describe()
+        assert [job.wait(LIMIT_S) for job in jobs] == [0, 0], cluster.describe()
         assert "[rank 0] here" in cluster.said(0) + cluster.said(1)
         again = cluster.job(1)
         cluster.job(0)
-        assert again.wait(60) == 0, cluster.describe()
+        assert again.wait(LIMIT_S) == 0, cluster.describe()
         state = cluster.now(1)
         assert [attempt.number for attempt in state.attempts] == [1, 2]
         assert [attempt.outcome for attempt in state.attempts] == [Outcome.SUCCEEDED] * 2
@@ -127,7 +151,7 @@ def test_a_failing_script_fails_the_jobs(tmp_path: Path) -> None:
     cluster = Cluster(2, script, (), restart_limit=0)
     try:
         jobs = [cluster.job(node) for node in (0, 1)]
-        assert [job.wait(60) for job in jobs] == [1, 1], cluster.describe()
+        assert [job.wait(LIMIT_S) for job in jobs] == [1, 1], cluster.describe()
     finally:
         cluster.close()
 
@@ -137,11 +161,7 @@ def test_an_elastic_run_goes_on_with_one_and_takes_the_other_back() -> None:
     cluster = Cluster("1:2")
     try:
         begun(cluster, 0, 1)
-        for pid in cluster.processes():
-            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            if b"SKYPILOT_NODE_RANK=1" in environment:
-                os.kill(pid, signal.SIGKILL)
-        cluster.jobs.pop(1).wait(10)
+        cluster.die(1)
         cluster.steps(2)
         assert ledger(cluster, 0)[-1][::2] == (2, 1)
         cluster.job(1)
@@ -158,7 +178,7 @@ def test_an_elastic_run_goes_on_with_one_and_takes_the_other_back() -> None:
 def refused(cluster: Cluster, node: int = 0, **env: str) -> str:
     """The one sentence of a job that starts nothing."""
     job = cluster.job(node, **env)
-    assert job.wait(30) == 2, cluster.said(node)
+    assert job.wait(LIMIT_S) == 2, cluster.said(node)
     (line,) = cluster.said(node).splitlines()
     assert line.startswith("distui: ")
     return line
@@ -187,6 +207,7 @@ def test_a_python_without_torch(two: Cluster) -> None:
 # --- with nothing but a bundle, and started over ssh -------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_start_from_a_bundle_is_detached_and_reached_by_the_bridge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,17 +229,17 @@ def test_a_start_from_a_bundle_is_detached_and_reached_by_the_bridge(
             for node in (0, 1)
         ]  # fmt: skip
         for start in starts:
-            out, err = start.communicate(given, timeout=60)
+            out, err = start.communicate(given, timeout=LIMIT_S)
             assert (start.returncode, out, err) == (0, "", "")
         for node in (0, 1):
             assert (cluster.path(node) / "relay.key").read_text() == "ab" * 32
             assert (cluster.path(node) / "relay.key").stat().st_mode & 0o777 == 0o600
             bridge = subprocess.run(
                 [*command, "attach", cluster.record.run8, str(node)],
-                env=env, input=b"", capture_output=True, timeout=30, check=False,
+                env=env, input=b"", capture_output=True, timeout=LIMIT_S, check=False,
             )  # fmt: skip
             assert bridge.returncode == 0, bridge.stderr
-        until(lambda: all(cluster.now(node).ranks for node in (0, 1)), 60.0, cluster.describe)
+        until(lambda: all(cluster.now(node).ranks for node in (0, 1)), LIMIT_S, cluster.describe)
         for pid in cluster.processes():
             environment = Path(f"/proc/{pid}/environ").read_bytes()
             if b"DISTUI_RUNNER_PID=" in environment:

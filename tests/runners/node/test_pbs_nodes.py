@@ -7,7 +7,7 @@ import json
 import pytest
 from nodes_rig import Cluster, until
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
 
 class Pbs(Cluster):
@@ -24,6 +24,7 @@ class Pbs(Cluster):
         }
 
 
+@pytest.mark.long
 def test_both_nodes_meet_and_a_stranger_is_refused() -> None:
     cluster = Pbs()
     try:

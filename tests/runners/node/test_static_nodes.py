@@ -13,13 +13,12 @@ import pytest
 from nodes_rig import Cluster
 
 from distui.presets.load import load
-from distui.presets.plan import Place, Plan, Request, make_plan
-from distui.presets.spread import rendezvous_port
+from distui.presets.plan import Place, Plan, Request, make_plan, rendezvous_port
 from distui.runners import journal
 from distui.runners.local import free_port
 from distui.runners.model import AttemptStarted
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(170)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
 
 class Numbered(Cluster):
@@ -42,6 +41,7 @@ def started(cluster: Cluster, node: int) -> list[AttemptStarted]:
     return [event for event in events if isinstance(event, AttemptStarted)]
 
 
+@pytest.mark.long
 def test_restarts_and_a_failure_bring_both_nodes_back() -> None:
     cluster = Numbered()
     try:

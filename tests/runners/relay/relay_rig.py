@@ -14,12 +14,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from distui.runners.agent.relay import Relay
-from distui.runners.agent.streams import Stream
-from distui.runners.inrank.mailbox import Line, Mailboxes
+from distui.runners.agent.relay import Relay, Stream
+from distui.runners.inrank.channel import Channel, dial
+from distui.runners.inrank.relay import Mailboxes
 from distui.runners.model import Finding
 
-from .carrier import RUN
+from .carrier import KEY, RUN
 
 CARRIER = Path(__file__).with_name("carrier.py")
 
@@ -72,9 +72,9 @@ class Carrier:
 
 
 class Stranger:
-    """Reads and writes the mailboxes from node 0 to node 1 without being an agent."""
+    """Reads and writes the mailboxes from node 0 to node 1 without being an agent: it has the runners' key alone."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Channel) -> None:
         self.line = line
         self._box = f"distui.relay/{RUN}/0/1"
 
@@ -84,19 +84,24 @@ class Stranger:
 
     def written(self) -> int:
         """How many frames there were."""
-        key = self.key("written")
-        return int(self.line.store.get(key)) if self.line.store.check([key]) else 0
+        return int(self._peek("written") or b"0")
 
     def frame(self, number: int) -> bytes | None:
         """A frame that nobody has taken yet."""
-        key = self.key(number)
-        return bytes(self.line.store.get(key)) if self.line.store.check([key]) else None
+        return self._peek(number)
 
     def remove(self, number: int) -> None:
-        assert self.line.store.delete_key(self.key(number))
+        assert self._ask(b"delete", self.key(number).encode()) == [b"1"]
 
-    def replace(self, number: int, frame: bytes) -> None:
-        self.line.store.set(self.key(number), frame)
+    def replace(self, word: object, value: bytes) -> None:
+        self._ask(b"set", self.key(word).encode(), value)
+
+    def _peek(self, word: object) -> bytes | None:
+        (found,) = self._ask(b"peek", self.key(word).encode())
+        return found[1:] if found else None
+
+    def _ask(self, *parts: bytes) -> list[bytes]:
+        return self.line.ask(parts, 5.0)[1:]
 
     @contextlib.contextmanager
     def put(self, *frames: bytes) -> Iterator[None]:
@@ -107,7 +112,7 @@ class Stranger:
         boxes.ring(1)
         yield
         for word in ("written", "read"):
-            self.line.store.set(self.key(word), str(before))
+            self.replace(word, str(before).encode())
 
 
 class Held:
@@ -164,6 +169,7 @@ class Pair:
             Relay(key, node, 2, self.echo, self.findings.append) for node, key in enumerate(keys)
         ]
         self.tasks: dict[int, asyncio.Task[None]] = {}
+        self._lines: list[Channel] = []
         self.before = 0
         """What node 1 had rejected when `opened` returned: the end of an earlier test's streams, under another key."""
 
@@ -191,8 +197,10 @@ class Pair:
         return self.relays[1].rejections.total - self.before
 
     def stranger(self) -> Stranger:
-        """Somebody who reaches the store's port."""
-        return Stranger(Line("127.0.0.1", self.all.port))
+        """Somebody who has got into the store."""
+        line = dial("127.0.0.1", self.all.port, KEY)
+        self._lines.append(line)
+        return Stranger(line)
 
     @contextlib.contextmanager
     def held(self, stranger: Stranger) -> Iterator[Held]:
@@ -202,6 +210,8 @@ class Pair:
 
     async def close(self) -> None:
         """End the streams as viewers do, then the agents."""
+        for line in self._lines:
+            line.close()
         for stream in list(self.relays[0]._streams.values()):
             stream.end()
         with contextlib.suppress(TimeoutError):

@@ -8,10 +8,9 @@ import secrets
 
 import pytest
 
-from distui.runners.agent import rejections
+from distui.runners.agent import relay
 from distui.runners.agent import relay as relay_module
-from distui.runners.agent.relay import RelayError
-from distui.runners.agent.sealing import Greeting, Kind, Seal
+from distui.runners.agent.relay import Greeting, Kind, RelayError, Seal
 
 from .relay_rig import Carriers, echoed, eventually, pair
 
@@ -24,7 +23,7 @@ def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_forged_frames_are_rejected_and_counted(
     carriers: Carriers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rejections, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(relay, "FIRST_PAUSE_S", 0.05)
     async with pair(carriers) as nodes:
         stream = await nodes.opened()
         wrong = secrets.token_bytes(32)
@@ -136,18 +135,18 @@ async def test_counters_that_somebody_meddled_with_harm_nobody(carriers: Carrier
         await echoed(await nodes.relays[0].open(1), b"x")
         stranger = await asyncio.to_thread(nodes.stranger)
         for nonsense in (b"\xff\xfe", b"-5", b"9" * 40, b""):
-            stranger.line.store.set(stranger.key("written"), nonsense)
+            stranger.replace("written", nonsense)
             await asyncio.sleep(0.2)  # a few looks
         for word in ("written", "read"):
-            stranger.line.store.set(stranger.key(word), b"0")
+            stranger.replace(word, b"0")
         assert [carrier.process.poll() for carrier in nodes.carriers] == [None, None]
         assert await echoed(await nodes.relays[0].open(1), b"anew") == b"anew"
 
 
 async def test_a_flood_is_told_of_in_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rejections, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(relay, "FIRST_PAUSE_S", 0.05)
     told: list[str] = []
-    counted = rejections.Rejections(3, lambda finding: told.append(finding.text))
+    counted = relay.Rejections(3, lambda finding: told.append(finding.text))
     for _ in range(100):
         for _ in range(100):
             counted.count(1, "its MAC is wrong")

@@ -16,8 +16,7 @@ from distui.runners.agent.server import Server
 from distui.runners.journal import Journal
 from distui.runners.model import Action, CommandDone, Hello, Via
 from distui.runners.registry import RunRecord
-from distui.runners.wire.client import SocketLink
-from distui.runners.wire.frames import encode
+from distui.runners.wire.client import SocketLink, encode
 from distui.runners.wire.link import LinkError, Window
 
 

@@ -122,6 +122,14 @@ def test_a_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     assert store.history(10) == []
 
 
+def test_a_run_directory_that_was_removed_is_not_made_again(tmp_path: Path) -> None:
+    store = MetricsStore(tmp_path / "removed" / "metrics")
+    store.append(T)
+    assert not store.append(T + 1)
+    assert store.problem is not None
+    assert not (tmp_path / "removed").exists()
+
+
 def test_nothing_there_is_an_empty_history(tmp_path: Path) -> None:
     assert read_history(tmp_path / "none", 60) == []
 

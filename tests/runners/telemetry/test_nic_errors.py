@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from distui.runners.telemetry.host import HostSampler
-from distui.runners.telemetry.nic_errors import NicErrors
+from distui.runners.telemetry.host import HostSampler, NicErrors
 
 
 class Clock:

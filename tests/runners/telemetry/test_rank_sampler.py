@@ -14,7 +14,8 @@ import pytest
 
 from distui.runners.telemetry.proc import (
     all_stats,
-    descendants,
+    below,
+    children,
     parse_stat,
     read_io,
     read_nspids,
@@ -228,9 +229,9 @@ def test_a_process_of_any_name_is_read() -> None:
 
 def test_descendants_survive_a_circle() -> None:
     parents = {2: 1, 3: 2, 4: 3, 5: 1, 6: 9, 9: 6}
-    assert set(descendants(parents, 1)) == {2, 3, 4, 5}
-    assert set(descendants(parents, 6)) == {9}
-    assert descendants({}, 1) == ()
+    assert set(below(children(parents), 1)) == {2, 3, 4, 5}
+    assert set(below(children(parents), 6)) == {9}
+    assert below({}, 1) == ()
 
 
 def test_proc_of_this_process() -> None:

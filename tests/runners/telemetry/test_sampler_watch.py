@@ -14,13 +14,13 @@ import pytest
 from gpu_rig import Rig, needs_compiler, scenario
 
 from distui.runners.model import Event, FindingCleared, FindingRaised, GpuTick
-from distui.runners.telemetry.watch import Act, Limits, State, Watch, backoff, decide, describe
+from distui.runners.telemetry.watch import Act, SamplerLimits, State, Watch, backoff, decide, describe
 from distui.runners.telemetry.watchdog import GpuSource
 
 pytestmark = pytest.mark.timeout(40)
-LIMITS = Limits()
-CALM = Limits(stale_s=10.0, init_s=20.0, backoff_s=0.2)
-QUICK = Limits(stale_s=0.6, init_s=20.0, backoff_s=0.2)
+LIMITS = SamplerLimits()
+CALM = SamplerLimits(stale_s=10.0, init_s=20.0, backoff_s=0.2)
+QUICK = SamplerLimits(stale_s=0.6, init_s=20.0, backoff_s=0.2)
 
 
 def watch(state: State, since: float = 0.0, heard: float = 0.0, failures: int = 0, stuck: int = 0) -> Watch:
@@ -84,7 +84,7 @@ class Seen:
 
 @asynccontextmanager
 async def running(
-    command: tuple[str, ...] | None = None, limits: Limits = CALM
+    command: tuple[str, ...] | None = None, limits: SamplerLimits = CALM
 ) -> AsyncIterator[tuple[GpuSource, Seen]]:
     seen = Seen()
     source = GpuSource(0.1, seen.take, node=2, limits=limits, command=command)
@@ -133,7 +133,7 @@ async def test_a_driver_that_hangs_while_it_starts_is_given_up(
 ) -> None:
     rig.set(scenario.hang("nvmlInitWithFlags"))
     seen = Seen()
-    source = GpuSource(0.1, seen.take, limits=Limits(init_s=0.5, backoff_s=60))
+    source = GpuSource(0.1, seen.take, limits=SamplerLimits(init_s=0.5, backoff_s=60))
     await source.start()
     try:
         await seen.until(problem("a new sampler in"))

@@ -12,8 +12,16 @@ import pytest
 from watch_jobs import Jobs
 
 from distui.runners.errors import NoSuchRunError
-from distui.runners.watch.discover import Job, Scan, find_job, job_key, scan
-from distui.runners.watch.launcher import command_of, launcher_kind, name_of
+from distui.runners.watch.discover import (
+    Job,
+    Scan,
+    command_of,
+    find_job,
+    job_key,
+    launcher_kind,
+    name_of,
+    scan,
+)
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -164,4 +172,6 @@ def test_what_a_command_line_says(line: str, kind: str | None, name: str) -> Non
 def test_the_command_is_shown_without_interpreter_and_without_controls() -> None:
     assert command_of(["/bin/python", "-u", "train.py", "--name", "a b"]) == "train.py --name 'a b'"
     assert "\x1b" not in command_of(["python", "x.py", "\x1b]0;title\x07\n"])
+    words = ["python", "x.py", "--token", "S3cr3t99", "--db=https://u:S3cr3t99@h"]
+    assert command_of(words) == "x.py --token '***' '--db=https://***@h'"
     assert launcher_kind([]) is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from distui.runners.diagnosis.detectors import View, hang, starting
-from distui.runners.members import Attempt, Node, Rank
 from distui.runners.model import (
     Collective,
     Finding,
@@ -18,7 +17,7 @@ from distui.runners.model import (
     RunPhase,
     Site,
 )
-from distui.runners.state import RunState
+from distui.runners.state import Attempt, Node, Rank, RunState
 
 NOW = 1_763_757_667.0
 """20:41:07 UTC."""

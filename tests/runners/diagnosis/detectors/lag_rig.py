@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from distui.runners.diagnosis.detectors import KEPT, View
-from distui.runners.members import Attempt, Node, Rank
 from distui.runners.model import Collective, Group, Pulse, RankPhase, RankPlace, RankSample, Site
-from distui.runners.state import RunState
+from distui.runners.state import Attempt, Node, Rank, RunState
 
 BEGAN = 1_000_000.0
 STACK = (Site("/job/train.py", 40, "train"),)

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from distui.runners.diagnosis.detectors import View, died
-from distui.runners.members import Attempt, Node, Rank
 from distui.runners.model import Finding, FirstCause, Outcome, RankPhase, RankPlace, RunPhase
-from distui.runners.state import RunState
+from distui.runners.state import Attempt, Node, Rank, RunState
 
 NOW = 1_000_000.0
 RAISED = FirstCause(

@@ -10,9 +10,8 @@ import pytest
 from msgspec import structs
 
 from distui.presets.memory import STRATEGIES
-from distui.runners.diagnosis.detectors import View, curve, fits, memory
+from distui.runners.diagnosis.detectors import View, curve, memory, promises
 from distui.runners.diagnosis.detectors.curve import GIB, Curve, Point
-from distui.runners.members import Attempt, Node, Rank
 from distui.runners.model import (
     Finding,
     FirstCause,
@@ -25,7 +24,7 @@ from distui.runners.model import (
     RankSample,
     RunPhase,
 )
-from distui.runners.state import RunState
+from distui.runners.state import Attempt, Node, Rank, RunState
 
 NOW = 1_000_000.0
 NEW = (
@@ -167,22 +166,22 @@ def test_a_stop_is_no_failure() -> None:
     ],
 )
 def test_the_next_step_of_the_ladder(preset: str, kind: str, following: str | None) -> None:
-    assert fits.following(structs.replace(PLAN, preset=preset, strategy=kind)) == following
+    assert promises.following(structs.replace(PLAN, preset=preset, strategy=kind)) == following
 
 
 def test_the_ladder_is_that_of_advice() -> None:
-    assert list(fits.LADDER) == [*(one.words for one in STRATEGIES), "fsdp2-offload"]
+    assert list(promises.LADDER) == [*(one.words for one in STRATEGIES), "fsdp2-offload"]
 
 
 def test_a_script_that_obeys_nothing_is_not_sent_to_another_preset() -> None:
-    said = fits.remedy(structs.replace(PLAN, obeys=None))
+    said = promises.remedy(structs.replace(PLAN, obeys=None))
     assert "distui launch" not in said
     assert "the script obeys none" in said
     assert "micro batch" in said
 
 
 def test_one_rank_has_no_next_strategy() -> None:
-    assert fits.following(structs.replace(PLAN, nproc_per_node=1)) is None
+    assert promises.following(structs.replace(PLAN, nproc_per_node=1)) is None
 
 
 # --- host ----------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from distui.runners.diagnosis.detectors import View
-from distui.runners.diagnosis.detectors.reasons import Reason, reasons
+from distui.runners.diagnosis.detectors.died import Reason, reasons
 from distui.runners.model import Gpu, Host, RankSample, Site
 
 from .lag_rig import LOADER, STACK, Training

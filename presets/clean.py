@@ -1,0 +1,106 @@
+"""Bytes from elsewhere → text that is safe on a terminal: the one cleaner for logs, names, presets and messages.
+
+Escape sequences as in ECMA-48 (CSI, OSC, DCS, SOS, PM, APC, and the two-character ones), in 7-bit and
+8-bit form.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+WIDTH = 2000
+"""Most characters of one line; the rest is `…` and the line's true length."""
+LONGEST = 1 << 20
+"""Most characters of a line that must not be cut: of a plan, a sentence, a path. More than an argument can have."""
+TAB = 8
+
+# Strings (OSC, DCS, …) end before the next introducer, so that a flood of them costs linear time.
+_CSI = r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
+_STRING = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x90\x98\x9c-\x9f]*(?:\x07|\x1b\\|\x9c)"
+_OTHER = r"\x1b[ -/]*[0-~]?"  # also the introducer of a string that never ends: its text stays visible
+_ESCAPE = re.compile(f"{_CSI}|{_STRING}|{_OTHER}")
+# NUL and its kin get a picture; what would turn, hide or break a line gets the replacement character.
+_PICTURES: dict[int, str | None] = {code: chr(0x2400 + code) for code in range(0x20)}
+_PICTURES |= {0x08: None, 0x0B: " ", 0x0C: " ", 0x7F: "\u2421"}
+_PICTURES |= dict.fromkeys(range(0x80, 0xA0), "\ufffd")
+_PICTURES |= dict.fromkeys(
+    (0x200E, 0x200F, 0x061C, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd"
+)
+_PICTURES |= dict.fromkeys((0x2028, 0x2029, 0xFEFF), "\ufffd")
+# What takes no room hides text in a name: blanks of no width, and the tag letters.
+_PICTURES |= dict.fromkeys((0x180E, 0x200B, *range(0x2060, 0x2065), *range(0xE0000, 0xE0080)), "\ufffd")
+_UNPRINTABLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e007f]"
+)
+
+
+def clean_line(raw: bytes, width: int = WIDTH, length: int | None = None) -> str:
+    """One line, without its newline, as printable text of about `width` characters.
+
+    Invalid UTF-8 becomes U+FFFD, escape sequences go, other controls become visible, tabs become blanks,
+    and of a progress bar (`\\r`) the last state stays. A longer line ends with `…` and its length in
+    bytes: `length` where the caller knows that `raw` is only a part of it. Markup such as `[red]` is text
+    like any other: show the result as literal text.
+    """
+    shown, cut = _last_state(raw.rstrip(b"\r\n"), width)
+    if not (shown.isascii() and shown.isprintable()):
+        shown = _ESCAPE.sub("", shown).expandtabs(TAB).translate(_PICTURES)
+    whole = len(raw) if length is None else length
+    if cut or len(shown) > width or whole > len(raw):
+        return f"{shown[:width]}… ({whole:,} bytes)"
+    return shown
+
+
+def clean_lines(data: bytes, width: int = WIDTH) -> list[str]:
+    """Every line of `data`; a newline at the end opens no further line."""
+    lines = data.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    return [clean_line(line, width) for line in lines]
+
+
+def clean_text(text: str, width: int = WIDTH) -> str:
+    """`clean_line` for text that is already decoded: names, commands, messages from elsewhere."""
+    return clean_line(text.replace("\n", " ").encode("utf-8", "replace"), width)
+
+
+def clean_whole(text: str) -> str:
+    """Text of several lines, each cleaned and none cut; a newline at its end stays."""
+    return "\n".join(clean_text(line, LONGEST) for line in text.split("\n"))
+
+
+def escaped_json(line: str) -> str:
+    """One line of JSON with everything that acts on a terminal as JSON's own escape; it means the same."""
+    return _UNPRINTABLE.sub(lambda match: json.dumps(match[0])[1:-1], line)
+
+
+def quoted(text: str) -> str:
+    """A word for a POSIX shell; one that cannot be printed as it is, as bash reads it: $'\\x1b]0;'."""
+    if text.isprintable():
+        return shlex.quote(text)
+    shown = "".join(one if one.isprintable() and one not in "\\'" else _escaped(one) for one in text)
+    return f"$'{shown}'"
+
+
+def _escaped(one: str) -> str:
+    code = ord(one)
+    if one in "\\'":
+        return f"\\{one}"
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that was no UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _last_state(raw: bytes, width: int) -> tuple[str, bool]:
+    """The last part between `\\r` that shows anything, and whether more than enough of it was cut off."""
+    enough = 8 * width + 256  # room for escape sequences and four bytes a character
+    for _ in range(8):
+        head, bar, part = raw.rpartition(b"\r")
+        text = part[:enough].decode("utf-8", "replace")
+        if not bar or _ESCAPE.sub("", text).strip():
+            return text, len(part) > enough
+        raw = head
+    return raw[:enough].decode("utf-8", "replace").replace("\r", " "), len(raw) > enough

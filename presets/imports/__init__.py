@@ -1,1 +1,0 @@
-"""Configurations of other programs, and plans of runs, as presets."""

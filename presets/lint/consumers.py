@@ -1,0 +1,323 @@
+"""Rules about the configuration files of Hugging Face accelerate and DeepSpeed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..finding import Finding
+from . import rules, torchrun_args
+from .launches import total_of_machines
+from .markup import Node, place, walk
+from .rules import found, once
+
+# -----------------------------------------------------------------------------------------------------------
+# Rules about a configuration file of Hugging Face accelerate.
+
+
+PRECISIONS = ("no", "fp16", "bf16", "fp8")
+TYPES = (
+    *("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA", "MULTI_XPU"),
+    *("MULTI_HPU", "MULTI_NEURON", "DEEPSPEED", "FSDP", "TP", "XLA", "TPU", "MEGATRON_LM"),
+)
+SHARDINGS = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+"""Also by their numbers, from 1."""
+WRAPS = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
+STATE_DICTS = ("FULL_STATE_DICT", "LOCAL_STATE_DICT", "SHARDED_STATE_DICT")
+PREFETCHES = ("BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH")
+ACCELERATE_KEYS = (
+    *("compute_environment", "distributed_type", "mixed_precision", "use_cpu", "debug", "num_processes"),
+    *("machine_rank", "num_machines", "gpu_ids", "main_process_ip", "main_process_port", "rdzv_backend"),
+    *("same_network", "main_training_function", "enable_cpu_affinity", "fp8_config", "deepspeed_config"),
+    *("fsdp_config", "tp_config", "megatron_lm_config", "ipex_config", "mpirun_config", "downcast_bf16"),
+    *("tpu_name", "tpu_zone", "tpu_use_cluster", "tpu_use_sudo", "tpu_env", "tpu_vm", "command_file"),
+    *("commands", "dynamo_config", "fp16", "dynamo_backend", "parallelism_config"),
+)
+"""Of the releases up to 1.15; `fp16` and `dynamo_backend` are old, and taken."""
+OLD_KEYS = ("fp16", "dynamo_backend", "ipex_config", "tp_config")
+"""Of KEYS, those that the newest release does not have itself."""
+FSDP_KEYS = (
+    *("fsdp_version", "fsdp_sharding_strategy", "fsdp_reshard_after_forward", "fsdp_offload_params"),
+    *("fsdp_auto_wrap_policy", "fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params"),
+    *("fsdp_backward_prefetch", "fsdp_forward_prefetch", "fsdp_state_dict_type", "fsdp_sync_module_states"),
+    *("fsdp_use_orig_params", "fsdp_cpu_ram_efficient_loading", "fsdp_activation_checkpointing"),
+    *("fsdp_limit_all_gathers", "fsdp_backward_prefetch_policy", "fsdp_activation_checkpointing_offload"),
+)
+
+
+def check_accelerate(document: Node, file: str, gpus: int | None = None) -> list[Finding]:
+    """Everything about one file. `gpus`: of each machine, where that is known."""
+    if document.text("compute_environment") == "AMAZON_SAGEMAKER":
+        return []
+    return once(
+        [
+            *_names(document, file),
+            *_machines(document, file, gpus),
+            *_fsdp(document, file),
+            *_deepspeed(document, file),
+        ]
+    )
+
+
+def _names(document: Node, file: str) -> Iterator[Finding]:
+    yield from rules.keys(file, document, ACCELERATE_KEYS, "accelerate", refuses=True)
+    yield from rules.choice(
+        file, document.mapping.get("mixed_precision"), "mixed_precision", PRECISIONS, "accelerate"
+    )
+    yield from rules.choice(
+        file, document.mapping.get("distributed_type"), "distributed_type", TYPES, "accelerate"
+    )
+    fsdp = document.get("fsdp_config")
+    if fsdp is None:
+        return
+    yield from rules.keys(file, fsdp, FSDP_KEYS, "accelerate's fsdp_config", refuses=False)
+    for key, known in (
+        ("fsdp_auto_wrap_policy", WRAPS),
+        ("fsdp_state_dict_type", STATE_DICTS),
+        ("fsdp_backward_prefetch", PREFETCHES),
+    ):
+        yield from rules.choice(file, fsdp.get(key), key, known, "accelerate")
+    sharding = fsdp.get("fsdp_sharding_strategy")
+    if fsdp.number("fsdp_sharding_strategy") not in range(1, 6):
+        yield from rules.choice(file, sharding, "fsdp_sharding_strategy", SHARDINGS, "accelerate")
+
+
+def _machines(document: Node, file: str, gpus: int | None) -> Iterator[Finding]:
+    total, machines = document.number("num_processes"), document.number("num_machines") or 1
+    port = document.get("main_process_port")
+    if machines == 1:
+        if port is not None and str(port.value) == torchrun_args.DEFAULT_PORT:
+            text = f"Port {port.value} is everybody's default: a second job on the machine does not start."
+            yield found(
+                "L22",
+                place(file, port, "main_process_port"),
+                text,
+                value=f"main_process_port: {port.value}",
+            )
+        return
+    if total is not None and total > 0:
+        where = place(file, document.get("num_processes"), "num_processes")
+        yield from total_of_machines(total, machines, gpus, where)
+    needed = ["main_process_ip", "main_process_port"]
+    if document.text("rdzv_backend") in ("", "static"):
+        needed.append("machine_rank")
+    missing = [key for key in needed if document.get(key) is None]
+    where = place(file, document.get("num_machines"), "num_machines")
+    if missing:
+        text = f"{machines} machines, and no {' and no '.join(missing)}: each takes itself for the first."
+        yield found("L29", where, text, value=f"num_machines: {machines}")
+    address = document.get("main_process_ip")
+    if (
+        address is not None
+        and document.get("mpirun_config") is None
+        and torchrun_args.HERE.fullmatch(str(address.value))
+    ):
+        text = f"{address.value} is another place on each machine."
+        where = place(file, address, "main_process_ip")
+        yield found("L38", where, text, value=f"main_process_ip: {address.value}")
+
+
+def _fsdp(document: Node, file: str) -> Iterator[Finding]:
+    if document.text("distributed_type") != "FSDP":
+        return
+    total, machines = document.number("num_processes"), document.number("num_machines") or 1
+    if total == 1:
+        where = place(file, document.get("num_processes"), "num_processes")
+        text = "FSDP with one rank divides nothing and still gathers every layer."
+        yield found("L28", where, text, value="num_processes: 1")
+    node = document.get("fsdp_config", "fsdp_sharding_strategy")
+    path = "fsdp_config.fsdp_sharding_strategy"
+    name = sharding_name(node)
+    value = f"fsdp_sharding_strategy: {name}"
+    if name.startswith("HYBRID_SHARD") and machines == 1:
+        text = f"{name} divides inside a machine and replicates over machines: on one it is plain sharding."
+        yield found("L11", place(file, node, path), text, value=value)
+    if name == "NO_SHARD":
+        text = "NO_SHARD keeps everything on every GPU, as DDP does, and is slower."
+        yield found("L42", place(file, node, path), text, value=value)
+    if document.on("fsdp_config", "fsdp_offload_params"):
+        where = place(
+            file, document.get("fsdp_config", "fsdp_offload_params"), "fsdp_config.fsdp_offload_params"
+        )
+        text = "Parameters rest in host memory: each step waits for PCIe and for the CPU's optimizer."
+        yield found("L20", where, text, value="fsdp_offload_params: true")
+
+
+def sharding_name(node: Node | None) -> str:
+    """FULL_SHARD and so on, also where it is written as a number."""
+    if node is None:
+        return ""
+    text = str(node.value)
+    return SHARDINGS[int(text) - 1] if text in ("1", "2", "3", "4", "5") else text.upper()
+
+
+def _deepspeed(document: Node, file: str) -> Iterator[Finding]:
+    """The short form of DeepSpeed's settings that accelerate has."""
+    said = document.get("deepspeed_config")
+    stage = said.number("zero_stage") if said is not None else None
+    if said is None or stage is None:
+        return
+    for key, least in (("offload_param_device", 3), ("offload_optimizer_device", 1)):
+        device = said.text(key)
+        if device not in ("cpu", "nvme"):
+            continue
+        where = place(file, said.get(key), f"deepspeed_config.{key}")
+        if stage < least:
+            text = f"{key} {device} needs stage {least} and this is stage {stage}."
+            yield found("L32", where, text, value=f"{key}: {device}")
+        else:
+            text = f"{key} {device}: each step waits for PCIe and for the CPU's optimizer."
+            yield found("L20", where, text, value=f"{key}: {device}")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Rules about DeepSpeed's configuration (JSON, or the same as values).
+
+
+DEEPSPEED_KEYS = (
+    *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "optimizer"),
+    *(
+        "scheduler",
+        "fp16",
+        "bf16",
+        "bfloat16",
+        "amp",
+        "gradient_clipping",
+        "zero_optimization",
+        "steps_per_print",
+    ),
+    *("wall_clock_breakdown", "dump_state", "activation_checkpointing", "communication_data_type"),
+    *("prescale_gradients", "gradient_predivide_factor", "sparse_gradients", "tensorboard", "wandb"),
+    *("csv_monitor", "comms_logger", "flops_profiler", "autotuning", "aio", "elasticity", "data_types"),
+    *(
+        "zero_allow_untested_optimizer",
+        "zero_force_ds_cpu_optimizer",
+        "seq_parallel_communication_data_type",
+    ),
+    *("data_efficiency", "curriculum_learning", "compression_training", "checkpoint", "pipeline", "comet"),
+    *("memory_breakdown", "sparse_attention", "eigenvalue", "progressive_layer_drop", "nebula", "compile"),
+    *(
+        "hybrid_engine",
+        "tensor_parallel",
+        "disable_allgather",
+        "graph_harvesting",
+        "use_data_before_expert_parallel_",
+    ),
+)
+BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+DEVICES = ("none", "cpu", "nvme")
+STAGES = ("0", "1", "2", "3")
+NEEDS = {"offload_param": 3, "offload_optimizer": 1}
+"""The lowest stage that looks at each."""
+
+
+def is_config(document: Node) -> bool:
+    """Whether a document looks like DeepSpeed's; other programs have some of its keys, too, with plain values."""
+    tables = (document.get(key) for key in ("bf16", "fp16", "bfloat16", "scheduler"))
+    return bool({"zero_optimization", *BATCH[:2]} & document.mapping.keys()) or any(
+        one and one.mapping for one in tables
+    )
+
+
+def check_deepspeed(
+    document: Node, file: str, world: int | None = None, *, filled_in: bool | None = None
+) -> list[Finding]:
+    """Everything about one configuration. `world`: data-parallel ranks; `filled_in`: whether "auto" will be replaced.
+
+    None: not known.
+    """
+    return once(
+        [
+            *rules.keys(file, document, DEEPSPEED_KEYS, "DeepSpeed", refuses=False),
+            *_batch(document, file, world),
+            *_zero(document, file),
+            *_formats(document, file),
+            *_auto(document, file, filled_in),
+        ]
+    )
+
+
+def _batch(document: Node, file: str, world: int | None) -> Iterator[Finding]:
+    for key in BATCH:
+        if document.text(key) not in ("", "auto"):
+            text = f"{key} is a text, with which DeepSpeed cannot count."
+            remedy = "Write a number, without quotes."
+            yield found(
+                "L30",
+                place(file, document.get(key), key),
+                text,
+                value=f'{key}: "{document.text(key)}"',
+                remedy=remedy,
+            )
+    total, micro, steps = (document.number(key) for key in BATCH)
+    if total is None or micro is None or steps is None:
+        return
+    product = micro * steps
+    where, value = place(file, document.get(BATCH[0]), BATCH[0]), f"train_batch_size: {total}"
+    said = f"micro {micro} × accumulation {steps}"
+    if world is not None and total != product * world:
+        text = f"train_batch_size {total} is not {said} × {world} ranks = {product * world}: DeepSpeed refuses it."
+        yield found(
+            "L17",
+            where,
+            text,
+            value=value,
+            remedy=f"Write {product * world}, or leave one of the three out.",
+        )
+    elif world is None and (product <= 0 or total % product or total < product):
+        text = f"train_batch_size {total} is no multiple of {said} = {product}: no number of ranks makes it so."
+        yield found("L17", where, text, value=value)
+
+
+def _zero(document: Node, file: str) -> Iterator[Finding]:
+    zero = document.get("zero_optimization")
+    if zero is None or not zero.mapping:
+        return
+    if zero.text("stage") != "auto":
+        yield from rules.choice(file, zero.get("stage"), "stage", STAGES, "DeepSpeed")
+    stage = zero.number("stage") or 0
+    for key, least in NEEDS.items():
+        part = zero.get(key)
+        if part is None or not part.mapping:
+            continue
+        path = f"zero_optimization.{key}"
+        yield from rules.choice(file, part.get("device"), "device", (*DEVICES, "auto"), "DeepSpeed")
+        device = part.text("device")
+        if device not in ("cpu", "nvme"):
+            continue
+        where, value = place(file, part, path), f"{key}.device: {device}"
+        if stage < least and zero.text("stage") != "auto":
+            text = f"{key} needs stage {least}, and this is stage {stage}: nothing is offloaded."
+            yield found("L32", where, text, value=value)
+            continue
+        if device == "nvme" and not part.text("nvme_path"):
+            text = f"{key} goes to nvme, and no nvme_path says where."
+            yield found("L32", where, text, value=value)
+            continue
+        what = "Parameters rest" if key == "offload_param" else "Optimizer states rest"
+        text = f"{what} on {'a disk' if device == 'nvme' else 'the host'}: each step waits for PCIe and for the CPU."
+        yield found("L20", where, text, value=value)
+
+
+def _formats(document: Node, file: str) -> Iterator[Finding]:
+    bf16 = "bf16" if document.get("bf16") else "bfloat16"
+    if document.on(bf16, "enabled") and document.on("fp16", "enabled"):
+        where = place(file, document.get("fp16", "enabled"), "fp16.enabled")
+        text = f"{bf16} and fp16 are both on: DeepSpeed refuses that."
+        yield found("L33", where, text, value="fp16.enabled: true")
+
+
+def _auto(document: Node, file: str, filled_in: bool | None) -> Iterator[Finding]:
+    auto = [(path, node) for path, node in walk(document) if node.value == "auto"]
+    if not auto or filled_in:
+        return
+    path, node = auto[0]
+    more = f", and {len(auto) - 1} more" if auto[1:] else ""
+    where, value = place(file, node, path), f"{path}: auto"
+    if filled_in is None:
+        text = f'"auto"{more}: only transformers and accelerate put numbers in its place, deepspeed.initialize does not.'
+        yield found("L34", where, text, value=value, severity="note", remedy="")
+    else:
+        text = (
+            f'The script calls deepspeed.initialize itself, which puts no number in place of "auto"{more}.'
+        )
+        yield found("L34", where, text, value=value)

@@ -1,0 +1,419 @@
+"""The diagnostic bundle: what goes in, how much of each log, and how it is opened again."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import io
+import os
+import re
+import secrets
+import shutil
+import tarfile
+import tempfile
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+from msgspec import Struct, structs
+
+from ..presets.owned import private_folder
+from . import file_io, journal, registry
+from .errors import RunError
+from .logs.files import parse_file_id
+from .model import HUB, Event, RankSample, RankTick, RunEnded, RunPhase, Stamped
+
+# -----------------------------------------------------------------------------------------------------------
+# How much of a log goes into a bundle: its beginning, its end, and a line that says what lies between. Pure.
+
+
+HEAD = 256 << 10
+"""Bytes of a log's beginning."""
+ALL_LOGS = 1 << 30
+"""Bytes that the ends of all logs may have together; where they are many each is given less."""
+LEAST_TAIL = 64 << 10
+
+
+def tail_of(wanted: int, files: int) -> int:
+    """Bytes of the end of each of so many logs."""
+    return min(wanted, max(LEAST_TAIL, ALL_LOGS // max(files, 1)))
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of a file, in bytes."""
+
+    begin: int
+    end: int
+
+
+def spans(size: int, tail: int) -> list[Span]:
+    """The pieces that are taken of a file: all of it, or its beginning and its end."""
+    return [Span(0, size)] if size <= HEAD + tail else [Span(0, HEAD), Span(size - tail, size)]
+
+
+def marker(begin: int, end: int, size: int) -> bytes:
+    """The line that stands for what is left out."""
+    return (
+        f"[distui export left out {end - begin:,} bytes here: {begin:,} to {end:,} of {size:,}]\n".encode()
+    )
+
+
+def joined(pieces: list[tuple[int, bytes]], size: int) -> tuple[bytes, bool]:
+    """Pieces that were read (where each begins, its bytes) as one text with markers, and whether it was cut."""
+    text, at, cut = b"", 0, False
+    for begin, data in pieces:
+        if begin > at:
+            text += (b"\n" if text and not text.endswith(b"\n") else b"") + marker(at, begin, size)
+            cut = True
+        elif begin < at:  # a window that begins with its line repeats bytes
+            begin, data = at, data[at - begin :]
+        text += data
+        at = begin + len(data)
+    return text, cut
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The form of a bundle: a tar file of plain files under one name, packed with gzip, and a manifest that ends it.
+# Reading trusts nothing: only files that a bundle has, by their names; no links, no other kinds; sizes and hashes
+# checked.
+
+
+MANIFEST = "MANIFEST.json"
+FORMAT = 1
+MOST_FILE = 256 << 20
+MOST_BYTES = 8 << 30
+MOST_FILES = 200_000
+MOST_RATIO, FREE_OF_RATIO = 500, 64 << 20
+"""How many times its size a bundle may unpack to, beyond so many bytes: logs come to 300, zeros to 1000."""
+BLOCK = 512
+"""Bytes of a tar file's records."""
+
+_TOP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_FIXED = re.compile(
+    r"plan\.json|run\.json|journal\.jsonl|status\.json|findings\.json|diagnose\.json|MANIFEST\.json"
+    r"|(?:node-\d{1,6}/)?metrics/(?:1|10|60)s\.jsonl(?:\.1)?"
+)
+
+
+class File(Struct, frozen=True, omit_defaults=True):
+    """A file of a bundle, as its manifest tells of it."""
+
+    name: str
+    bytes: int
+    sha256: str
+    of: int | None = None
+    """Bytes that the file has on its node, where it was cut; None where it is whole."""
+
+
+class Manifest(Struct, frozen=True):
+    """The last file of a bundle."""
+
+    format: int
+    distui: str
+    """Version that wrote it."""
+    created: float
+    """Unix time."""
+    run: str
+    name: str
+    state: str
+    live: bool
+    """Whether the run had not ended yet."""
+    files: list[File]
+    missing: list[str]
+    """What belongs to the run and is not here: a sentence each."""
+    masked: int
+    """How many secrets were taken out."""
+
+
+class Writer:
+    """Writes a bundle whole or not at all: as a context manager, under a name of its own until it is finished."""
+
+    def __init__(self, path: Path, top: str, force: bool = False) -> None:
+        """`top`: the folder inside. Raises RunError where the file is there, unless `force`."""
+        self._path, self._top, self._force = path, top, force
+        self.files: list[File] = []
+        self._at = time.time()
+        if path.is_dir() or (path.exists() and not force):
+            raise RunError(_there(path))
+        if path.exists() and not path.is_file():
+            raise RunError(
+                f"{path} is a device or a pipe, and no file that may be replaced: name another one"
+            )
+        # The name is known before the file is made, so that a signal at any moment leaves none.
+        self._temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
+
+    def __enter__(self) -> Writer:
+        """Make the file. Raises RunError."""
+        made = False
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            self._file = os.fdopen(os.open(self._temporary, flags, 0o600), "wb")
+            self._packed = gzip.GzipFile("", "wb", compresslevel=6, fileobj=self._file)
+            self._tar = tarfile.TarFile(fileobj=self._packed, mode="w", format=tarfile.USTAR_FORMAT)
+            made = True
+        except OSError as error:
+            raise RunError(_unwritable(self._path, error)) from None
+        finally:
+            if not made:
+                self._temporary.unlink(missing_ok=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None
+    ) -> None:
+        """What was not finished leaves nothing behind."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+        self._temporary.unlink(missing_ok=True)
+
+    def add(self, name: str, data: bytes, of: int | None = None) -> None:
+        """One file. Raises RunError where the disk refuses."""
+        info = tarfile.TarInfo(f"{self._top}/{name}")
+        info.size, info.mtime, info.mode = len(data), int(self._at), 0o600
+        try:
+            self._tar.addfile(info, io.BytesIO(data))
+        except OSError as error:
+            raise RunError(_unwritable(self._path, error)) from None
+        self.files.append(File(name, len(data), hashlib.sha256(data).hexdigest(), of))
+
+    def finish(self, manifest: Manifest) -> None:
+        """Write the manifest and give the file its name. Raises RunError."""
+        self.add(MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+        try:
+            self._tar.close()
+            self._packed.close()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._name()
+        except FileExistsError:
+            raise RunError(_there(self._path)) from None
+        except OSError as error:
+            raise RunError(_unwritable(self._path, error)) from None
+
+    def _name(self) -> None:
+        """Where nothing may be replaced, a link fails where a file came meanwhile."""
+        if self._force:
+            self._temporary.replace(self._path)
+            return
+        try:
+            os.link(self._temporary, self._path)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            if self._path.exists():
+                raise FileExistsError from None
+            self._temporary.replace(self._path)
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a file begins as a bundle does; a pipe is none, for what was read of it is gone."""
+    if not os.path.isfile(path):  # also of a name too long for a file
+        return False
+    try:
+        with path.open("rb") as file, gzip.GzipFile(fileobj=file) as packed:
+            head = packed.read(BLOCK)
+        return _header(head, path) is not None
+    except (OSError, EOFError, zlib.error, RunError):
+        return False
+
+
+def unpack(path: Path, folder: Path) -> Manifest:
+    """Write a bundle's files below `folder`/RUN and return its manifest. Raises RunError."""
+    try:
+        _check_sizes(path)
+        with path.open("rb") as file, gzip.GzipFile(fileobj=file) as packed:
+            found = dict(_members(packed, path, folder))
+    except (OSError, EOFError, zlib.error) as error:
+        raise RunError(
+            f"{path} cannot be read ({_words(error)}): have it exported or copied again"
+        ) from None
+    tops = {name.partition("/")[0] for name in found}
+    if len(tops) != 1:
+        raise RunError(_none(path, "it holds several runs"))
+    top = tops.pop()
+    try:
+        manifest = msgspec.json.decode((folder / top / MANIFEST).read_bytes(), type=Manifest)
+    except (OSError, msgspec.MsgspecError):
+        raise RunError(_none(path, "it has no manifest, or was cut off")) from None
+    if manifest.format != FORMAT:
+        raise RunError(
+            f"{path} is of distui {manifest.distui}, in a form that this version does not read: use that one"
+        )
+    told = {f"{top}/{one.name}": one.sha256 for one in manifest.files}
+    if manifest.run != top or told != {
+        name: its for name, its in found.items() if name != f"{top}/{MANIFEST}"
+    }:
+        raise RunError(
+            f"{path} is not what was exported: its files differ from its manifest; have it exported again"
+        )
+    return manifest
+
+
+def _check_sizes(path: Path) -> None:
+    """Go through all of it before anything is written: its sizes, its names, and that a manifest is at its end.
+
+    Raises RunError, OSError, EOFError and zlib.error.
+    """
+    whole, names = 0, dict[str, None]()
+    with path.open("rb") as file, gzip.GzipFile(fileobj=file) as packed:
+        while (info := _header(packed.read(BLOCK), path)) is not None:
+            whole += info.size
+            if info.name in names:
+                raise RunError(_none(path, f"{info.name} is in it twice"))
+            names[info.name] = None
+            if len(names) > MOST_FILES or info.size > MOST_FILE or whole > MOST_BYTES:
+                raise RunError(
+                    _none(
+                        path, f"it unpacks to more than {MOST_BYTES >> 30} GiB, or {info.name} is too large"
+                    )
+                )
+            left = -(-info.size // BLOCK) * BLOCK
+            while left:
+                data = packed.read(min(left, 1 << 20))
+                if not data:
+                    raise EOFError("it ends too early")
+                left -= len(data)
+                _check_ratio(path, packed.tell(), file.tell())
+    if len({name.partition("/")[0] for name in names}) > 1:
+        raise RunError(_none(path, "it holds several runs"))
+    if not names or next(reversed(names)).rpartition("/")[2] != MANIFEST:
+        raise RunError(_none(path, "it has no manifest, or was cut off"))
+    free = shutil.disk_usage(tempfile.gettempdir()).free
+    if whole > free:
+        raise RunError(
+            f"{path} unpacks to {whole >> 20} MiB, and {tempfile.gettempdir()} has {free >> 20} MiB: free space there, "
+            "or set TMPDIR"
+        )
+
+
+def _check_ratio(path: Path, unpacked: int, packed: int) -> None:
+    if unpacked > FREE_OF_RATIO and unpacked > MOST_RATIO * packed:
+        raise RunError(_none(path, f"it unpacks to more than {MOST_RATIO} times its size"))
+
+
+def _members(packed: gzip.GzipFile, path: Path, folder: Path) -> Iterator[tuple[str, str]]:
+    """Each file, written, and its hash."""
+    room = MOST_BYTES
+    for number in range(MOST_FILES + 1):
+        info = _header(packed.read(BLOCK), path)
+        if info is None:
+            packed.read(1 << 20)  # what fills the last record, and gzip's own sum
+            return
+        if number == MOST_FILES or info.size > min(MOST_FILE, room):
+            raise RunError(_none(path, f"{info.name} is too large"))
+        room -= info.size
+        target = folder / info.name
+        if target.exists():
+            raise RunError(_none(path, f"{info.name} is in it twice"))
+        private_folder(target.parent)
+        yield info.name, _copy(packed, target, info.size)
+
+
+def _copy(packed: gzip.GzipFile, target: Path, size: int) -> str:
+    digest, left = hashlib.sha256(), size
+    with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
+        while left:
+            data = packed.read(min(left, 1 << 20))
+            if not data:
+                raise EOFError("it ends too early")
+            digest.update(data)
+            file.write(data)
+            left -= len(data)
+    packed.read(-size % BLOCK)
+    return digest.hexdigest()
+
+
+def _header(block: bytes, path: Path) -> tarfile.TarInfo | None:
+    """The next file; None at the end. Only headers are read by tarfile, so that no extension of the format acts."""
+    if not block.strip(b"\0"):
+        return None
+    try:
+        info = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
+    except (tarfile.HeaderError, UnicodeDecodeError):
+        raise RunError(_none(path, "it is no tar file")) from None
+    top, _, name = info.name.partition("/")
+    known = _FIXED.fullmatch(name) is not None or parse_file_id(name) is not None
+    if (
+        info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE)
+        or not _TOP.fullmatch(top)
+        or not known
+        or info.size < 0
+    ):
+        raise RunError(_none(path, f"{info.name!r} belongs into no bundle"))
+    return info
+
+
+def _there(path: Path) -> str:
+    return f"{path} is there already: name another file, or replace it with --force"
+
+
+def _unwritable(path: Path, error: OSError) -> str:
+    return f"{path} cannot be written ({(error.strerror or str(error)).lower()}): name a file where there is room"
+
+
+def _none(path: Path, why: str) -> str:
+    return f"{path} is no bundle of `distui export`: {why}"
+
+
+def _words(error: BaseException) -> str:
+    return (getattr(error, "strerror", None) or str(error)).lower()
+
+
+# -----------------------------------------------------------------------------------------------------------
+# A bundle opened into a state directory of its own, in which its run is one that has ended.
+
+
+STATE = "XDG_STATE_HOME"
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Manifest]:
+    """Within it the registry knows the run of the bundle and no other; it leaves nothing behind. Raises RunError."""
+    before = os.environ.get(STATE)
+    with tempfile.TemporaryDirectory(prefix="distui-replay-") as folder:
+        os.environ[STATE] = folder
+        try:
+            yield _settle(path, unpack(path, registry.runs_dir()))
+        finally:
+            if before is None:
+                del os.environ[STATE]
+            else:
+                os.environ[STATE] = before
+
+
+def _settle(path: Path, manifest: Manifest) -> Manifest:
+    """Make it a run of this machine that has ended; nobody is asked for it any more."""
+    entry = registry.at(registry.runs_dir() / manifest.run)
+    if entry is None:
+        raise RunError(f"{path} holds no run.json that can be read: have it exported again")
+    record = structs.replace(entry.record, kind="local", whole="")
+    file_io.write_atomically(entry.path / registry.RUN_FILE, msgspec.json.encode(record))
+    state = entry.state()
+    if not state.phase.ended:
+        clock = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(manifest.created))
+        ended = RunEnded(RunPhase.EXPORTED, None, f"it was {state.phase} when it was exported, {clock}")
+        node = HUB if state.merged else min(state.nodes, default=0)
+        with (entry.path / journal.NAME).open("ab") as file:
+            for number, event in enumerate([*_samples(entry.path), ended], state.seq + 1):
+                file.write(msgspec.json.encode(Stamped(manifest.created, event, number, node)) + b"\n")
+    return manifest
+
+
+class _Sampled(msgspec.Struct):
+    ranks: tuple[RankSample, ...] = ()
+
+
+def _samples(run_dir: Path) -> list[Event]:
+    """How far the ranks were, by the status that was exported: no journal keeps it while they live."""
+    try:
+        found = msgspec.json.decode((run_dir / "status.json").read_bytes(), type=_Sampled)
+    except (OSError, msgspec.MsgspecError):
+        return []
+    return [RankTick(found.ranks)]

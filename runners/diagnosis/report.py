@@ -1,0 +1,191 @@
+"""What `distui diagnose` reads, and its answer as a JSON document."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from .. import registry
+from ..errors import RunError
+from ..logs import follow
+from ..logs.files import list_files, parse_file_id, whole_id
+from .facts import CommunicatorPart, NodePart, RankPart
+from .lines import BLOCK, lines_in, lines_of
+from .reading import Reading
+from .verdict import LogFinding, Verdict
+
+# -----------------------------------------------------------------------------------------------------------
+# Where the logs are that a diagnosis reads: files, packed files, and the newest attempt of a run.
+
+
+Named = tuple[str, Path]
+"""What a file is called in findings, and where it is."""
+PACKED = b"\x1f\x8b"
+
+
+def read_all(files: Iterable[Named], stopped: Callable[[], bool] = bool) -> Reading:
+    """Each file to its end, packed by gzip or not; pieces of one file follow one another. Raises RunError.
+
+    `stopped` is asked at each block: once it says so, no more is read.
+    """
+    reading, before = Reading(), ""
+    for name, path in files:
+        if name != before:
+            reading.open(name)
+        before = name
+        for lines in packed_lines(path) if is_packed(path) else lines_of(path):
+            if stopped():
+                return reading
+            reading.feed(lines)
+    return reading
+
+
+def of_run(entry: registry.Entry) -> list[Named]:
+    """The logs of the newest attempt that are on this machine: the run's, its parts', and what a hub has kept."""
+    found: dict[str, list[Path]] = {file.id: [entry.path / file.id] for file in list_files(entry.path)}
+    for part in registry.parts(entry.record.run) if entry.record.kind == "hub" else ():
+        node = part.record.node
+        found |= {whole_id(file.id, node): [part.path / file.id] for file in list_files(part.path)}
+    for kept, held in follow.pieces(entry.path).items():
+        found.setdefault(kept, [entry.path / follow.FOLDER / f"{kept}@{begin}" for begin in held])
+    known = [
+        file for name in found if (file := parse_file_id(name)) is not None and file.attempt is not None
+    ]
+    newest = max((file.attempt or 0 for file in known), default=0)
+    chosen = sorted((file for file in known if file.attempt == newest), key=lambda file: file.order)
+    return [(file.id, path) for file in chosen for path in found[file.id]]
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a file begins as gzip's do; what cannot be read is said by whoever reads it.
+
+    A pipe is none: what was read of it is gone.
+    """
+    if not os.path.isfile(path):  # also of a name too long for a file
+        return False
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == PACKED
+    except OSError:
+        return False
+
+
+def packed_lines(path: Path) -> Iterator[list[str]]:
+    """Lines of a text that gzip packed, some at a time; of a long one its beginning. Raises RunError."""
+
+    def check(block: bytes) -> None:
+        if b"\0" in block[:8192]:
+            raise RunError(f"{path} holds no text: give the logs themselves")
+
+    try:
+        with gzip.open(path) as file:
+            yield from lines_in(partial(file.read, BLOCK), check)
+    except (OSError, EOFError, zlib.error) as error:
+        raise RunError(f"{path} cannot be unpacked ({str(error).lower()}): have it copied again") from None
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Everything that was found and read, as one JSON object. Pure.
+
+
+RANKS_NAMED = 64
+"""Most ranks of a communicator that are listed as behind the others."""
+
+
+def document(reading: Reading, verdict: Verdict) -> dict[str, Any]:
+    """For `--json`; docs/diagnosis.md says what each key holds. None is unknown."""
+    first = verdict.first
+    statements = reading.statements
+    return {
+        "files": reading.files,
+        "lines": reading.lines,
+        "nccl_lines": reading.nccl_lines,
+        "nccl": sorted(statements.versions),
+        "first_cause": None if first is None else {"id": first.id, "order": verdict.order},
+        "victims": [
+            {"id": one.id, "count": one.count, "ranks": list(one.ranks)} for one in verdict.victims
+        ],
+        "behind": list(verdict.behind),
+        "findings": [_finding(one) for one in verdict.findings],
+        "nodes": [_node(one, statements.sessions.ranks_on(one.host)) for one in statements.nodes.values()],
+        "communicators": [_communicator(one) for one in statements.sessions.all()],
+        "communicators_left_out": statements.sessions.left_out,
+    }
+
+
+def _finding(one: LogFinding) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "severity": one.severity,
+        "role": one.role,
+        "layer": one.layer,
+        "confidence": one.confidence,
+        "rank": one.rank,
+        "node": node_of(one),
+        "host": one.host or None,
+        "ranks": list(one.ranks),
+        "hosts": list(one.hosts),
+        "count": one.count,
+        "text": one.text,
+        "remedy": one.remedy,
+        "env": dict(one.env),
+        "values": dict(one.values),
+        "seen": one.seen,
+        "evidence": [{"file": its.file, "line": its.line, "text": its.text} for its in one.evidence],
+    }
+
+
+def node_of(one: LogFinding) -> int | None:
+    """The node's number, where the first line stands in a log of a run."""
+    known = parse_file_id(one.evidence[0].file) if one.evidence else None
+    return None if known is None else known.node
+
+
+def _node(node: NodePart, ranks: list[int]) -> dict[str, Any]:
+    return {
+        "host": node.host or None,
+        "file": node.file or None,
+        "nccl": sorted(node.versions),
+        "ranks": ranks,
+        "bootstrap": node.bootstrap or None,
+        "interfaces": dict(node.interfaces),
+        "hcas": dict(node.hcas),
+        "networks": sorted(node.networks),
+        "plugins": sorted(node.plugins),
+        "env": dict(node.env),
+    }
+
+
+def _communicator(one: CommunicatorPart) -> dict[str, Any]:
+    slowest = one.slowest()
+    return {
+        "id": one.id or None,
+        "nranks": one.nranks,
+        "nnodes": one.nnodes,
+        "hosts": sorted(one.hosts),
+        "ranks_seen": len(one.ranks),
+        "stages": one.stages(),
+        "behind": behind(one)[:RANKS_NAMED],
+        "init": None
+        if slowest is None
+        else {"seconds": slowest.seconds, "rank": slowest.rank, "phases_s": dict(slowest.phases)},
+        "rings": {str(channel): ring for channel, ring in sorted(one.rings.items())},
+        "trees": one.trees or None,
+        "channels": dict(one.channels),
+        "transports": one.transports(),
+        "nvls": one.nvls or None,
+        "tuning": dict(one.tuning),
+        "collectives": dict(one.collectives),
+    }
+
+
+def behind(one: CommunicatorPart) -> list[int]:
+    """Ranks that have come less far in a communicator than the furthest; [] where all are alike."""
+    parts: Iterable[RankPart] = one.ranks.values()
+    furthest = max((part.stage for part in parts), default=None)
+    return sorted(part.rank for part in parts if part.stage != furthest)

@@ -1,0 +1,402 @@
+"""Checks of networks: interfaces and names of each node, pairs of nodes, differences between nodes."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ...presets.finding import Finding, Severity
+from ...presets.secrets import mask_text
+from .node_checks import GIB, Look, sentence
+from .pairs import Result, State, Verdict, usual, verdict
+
+# -----------------------------------------------------------------------------------------------------------
+# Interfaces, names and ports of a node.
+
+
+SLOW_MBPS = 1000
+"""Gradients of a billion parameters in 16 bit take 16 s at 1 Gb/s, one way."""
+DNS_SLOW_S = 2.0
+"""A resolver whose first server is silent waits 5 s (resolv.conf(5)); torch asks more than once."""
+IFNAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+
+
+def check_network(look: Look) -> Iterator[Finding]:
+    """One node's network."""
+    yield from _interfaces(look)
+    yield from _names(look)
+    yield from _port(look)
+
+
+def _interfaces(look: Look) -> Iterator[Finding]:
+    faces = look.get("interfaces") or []
+    face = look.interface
+    if look.several and face is None:
+        text = "No network interface but loopback is up."
+        yield look.finding(
+            "D-NIC-NONE", "error", text, "none", "Bring one up (ip link), or use the host's network."
+        )
+    if look.several and face is not None and (face["mbps"] or SLOW_MBPS + 1) <= SLOW_MBPS:
+        text = f"{face['name']}, by which the node is reached, is slow for training on several nodes."
+        remedy = "Use a faster network: name its interface in NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME."
+        yield look.finding("D-NIC-SLOW", "warning", text, f"{face['mbps']} Mb/s", remedy)
+    env = dict(look.get("env") or {})
+    for said in (look.get("nccl_conf") or {}).values():
+        env = {**said, **env}
+    up = [one["name"] for one in faces if one["up"] and one["addresses"]]
+    for name in IFNAMES:
+        if env.get(name) and not chosen(env[name], up, prefix=name.startswith("NCCL")):
+            yield look.finding(
+                "D-NIC-IFNAME", "error", f"{name} fits no interface of this node that is up and has an address.",
+                f"{name}={env[name]}", f"Name one of {', '.join(up) or 'those that will be there'}, or unset it.",
+            )  # fmt: skip
+
+
+def chosen(text: str, names: list[str], prefix: bool) -> list[str]:
+    """Interfaces that a list chooses. NCCL's words are beginnings; `^` leaves out, `=` asks for whole names."""
+    out, exact = False, not prefix
+    if prefix:
+        out, text = text.startswith("^"), text.removeprefix("^")
+        exact, text = text.startswith("="), text.removeprefix("=")
+    words = [word.partition(":")[0] for word in text.split(",") if word]
+    fits = [
+        name for name in names if any(name == word if exact else name.startswith(word) for word in words)
+    ]
+    return [name for name in names if name not in fits] if out else fits
+
+
+def _names(look: Look) -> Iterator[Finding]:
+    own = look.get("dns", "own")
+    if own is None:
+        return
+    name, found = own["name"], own["addresses"]
+    hosts = f"Write its own address and {name} into /etc/hosts."
+    if not found:
+        text = f"Its own name {name} has no address ({own['problem']}): gloo then takes the loopback."
+        yield look.finding("D-DNS-OWN", "error" if look.several else "warning", text, name, hosts)
+    elif all(loopback(address) for address in found):
+        named = (look.get("env") or {}).get("GLOO_SOCKET_IFNAME")
+        trap = look.several and not named
+        text = (
+            f"Its own name {name} leads to the loopback (Debian writes 127.0.1.1): gloo listens there"
+            + (", where no other node reaches it." if look.several else ".")
+        )
+        remedy = f"{hosts} Or set GLOO_SOCKET_IFNAME to its interface."
+        yield look.finding("D-DNS-LOOPBACK", "warning" if trap else "note", text, ", ".join(found), remedy)
+    if own["seconds"] > DNS_SLOW_S:
+        text = f"Looking up its own name took {own['seconds']:.1f} s: a name server does not answer."
+        yield look.finding(
+            "D-DNS-SLOW", "warning", text, f"{own['seconds']:.1f} s", "Look at /etc/resolv.conf."
+        )
+    back = look.get("dns", "reverse")
+    if look.several and back is not None and back["name"] is None:
+        text = (
+            f"Its address {back['address']} has no name ({back['problem']}): some logs show addresses only."
+        )
+        yield look.finding("D-DNS-REVERSE", "note", text, back["address"])
+
+
+def loopback(address: str) -> bool:
+    """Whether an address is this machine's own; a name is none."""
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def _port(look: Look) -> Iterator[Finding]:
+    port = look.get("port")
+    if port is None or port["free"]:
+        return
+    owner = port.get("owner")
+    whose = f"pid {owner['pid']}: {mask_text(owner['command'])}" if owner else "another user's process"
+    number = port["port"]
+    if port["problem"] == "Permission denied":
+        text, whose = f"Port {number} may only be opened by root.", port["problem"]
+    else:
+        text = f"Port {number} is in use: ranks would meet a stranger there, and wait."
+    yield look.finding(
+        "D-PORT-BUSY", "error", text, whose, "End that process, or launch with another --port."
+    )
+
+
+def addresses(looks: Sequence[Look]) -> list[Finding]:
+    """Nodes whose address is of no use to the others, which are other machines."""
+    if len({look.get("boot") for look in looks}) < 2:
+        return []
+    text = "It is reached by its loopback, where the other nodes find themselves."
+    remedy = "Name it as the others know it; of the first, --head-addr gives the address."
+    return [
+        look.finding("D-ADDRESS", "error", text, look.address, remedy)
+        for look in looks
+        if loopback(look.address or "")
+    ]
+
+
+def reach(look: Look, head: str, address: str, port: int, said: Mapping[str, Any]) -> Iterator[Finding]:
+    """How a node reaches the head: `said` is its answer to "connect"."""
+    if not said["ok"]:
+        text = f"It cannot connect to {head} at {address}:{port} ({said['problem']}): its ranks would wait in vain."
+        remedy = (
+            "Open the port in the firewall between them, or give the head's other address with --head-addr."
+        )
+        yield look.finding("D-PORT-UNREACHABLE", "error", text, said["problem"], remedy)
+    named = said.get("resolved")
+    if named and not named["addresses"]:
+        text = f"It does not know {named['name']}, the name of {head} ({named['problem']}); a launch uses its address."
+        yield look.finding("D-DNS-HEAD", "note", text, named["name"], "Add it to DNS or /etc/hosts.")
+    elif named and all(loopback(found) for found in named["addresses"]):
+        text = f"For it {named['name']}, the name of {head}, is the loopback; a launch uses its address."
+        yield look.finding(
+            "D-DNS-HEAD", "note", text, ", ".join(named["addresses"]), "Correct its /etc/hosts."
+        )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# From the two rounds of all-reduces to findings.
+
+
+NODE: dict[State, tuple[str, Severity]] = {
+    "dead": ("D-PAIR-DEAD", "error"),
+    "wrong": ("D-PAIR-WRONG", "error"),
+    "slow": ("D-PAIR-SLOW", "warning"),
+}
+LINK: dict[State, tuple[str, Severity]] = {
+    "dead": ("D-LINK-DEAD", "error"),
+    "wrong": ("D-LINK-WRONG", "error"),
+    "slow": ("D-LINK-SLOW", "warning"),
+}
+REMEDIES: dict[State, str] = {
+    "dead": "Look at its network, firewall and driver, or leave it out.",
+    "wrong": "Try NCCL_P2P_DISABLE=1; look at ACS, the IOMMU and the memory of the GPUs; leave it out until then.",
+    "slow": "Look at its clocks, its cable and what else runs there, or leave it out.",
+}
+BETWEEN: dict[State, str] = {
+    "dead": "Look for a firewall, a wrong interface (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME) or a switch between them.",
+    "wrong": "Try NCCL_P2P_DISABLE=1; look at ACS and the IOMMU.",
+    "slow": "Look at the switch and the cables between them.",
+}
+
+
+def check_pairs(names: Sequence[str], first: Sequence[Result], second: Sequence[Result]) -> list[Finding]:
+    """Who is dead, wrong or slow. `names`: of the members by number."""
+    if not first:
+        return []
+    said = verdict(first, second)
+    results = [*first, *second]
+    if said.nothing_works:
+        return [
+            Finding(
+                id="D-PAIRS", severity="error", where="", value=f"0 of {len(results)} pairs",
+                text=sentence(f"No pair of nodes could reduce anything: {first[0].problem}"),
+                remedy="Look for a firewall between all of them, or a wrong GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME.",
+            )
+        ]  # fmt: skip
+    reference = usual(first) or usual(second)
+    found = [_node(names, member, how, results, reference) for member, how in said.nodes.items()]
+    return found + _links(names, said, results, reference)
+
+
+def _node(
+    names: Sequence[str], member: int, how: State, results: Sequence[Result], reference: float | None
+) -> Finding:
+    name = names[member]
+    tried = [one for one in results if member in one.members and (one.bandwidth is None) == (how == "dead")]
+    partners = ", ".join(names[other] for one in tried for other in one.members if other != member)
+    id_, severity = NODE[how]
+    text = {
+        "dead": sentence(f"{name} could reduce with nobody it was paired with ({partners}): {_why(tried)}"),
+        "wrong": f"{name} gets wrong sums with everybody it could reduce with ({partners}).",
+        "slow": f"{name} is slow with everybody it could reduce with ({partners}).",
+    }[how]
+    return Finding(
+        id=id_, severity=severity, where=name, value=_value(tried[-1], reference), text=text,
+        remedy=REMEDIES[how],
+    )  # fmt: skip
+
+
+def _links(
+    names: Sequence[str], said: Verdict, results: Sequence[Result], reference: float | None
+) -> list[Finding]:
+    found = []
+    for members, how in said.links.items():
+        both = " and ".join(names[member] for member in members)
+        one = next(result for result in results if result.members == members)
+        only = len(names) == 2
+        others = "" if only else ", and each of them does so with others"
+        text = {
+            "dead": sentence(f"{both} cannot reduce with each other{others}: {one.problem}"),
+            "wrong": f"{both} get wrong sums with each other{others}.",
+            "slow": f"{both} are slow with each other{others}.",
+        }[how]
+        id_, severity = LINK[how]
+        found.append(
+            Finding(
+                id=id_, severity=severity, where=both.replace(" and ", ", "),
+                value=_value(one, reference), text=text, remedy=BETWEEN[how],
+            )
+        )  # fmt: skip
+    return found
+
+
+def _why(tried: Sequence[Result]) -> str:
+    return next((one.problem for one in reversed(tried) if one.problem), "it did not say why")
+
+
+def _value(one: Result, reference: float | None) -> str:
+    if one.bandwidth is None:
+        return "n/a"
+    usual_ = "" if reference is None else f", the others {reference / 1e9:.2f} GB/s"
+    return f"{one.bandwidth / 1e9:.2f} GB/s{usual_}"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What nodes of one run must have in common, and do not: one finding a difference, saying who has what.
+
+
+Value = object
+Row = tuple[str, Severity, str, Callable[[Look], Value], str, str]
+MOST_NAMED = 6
+CLOCK_S = 1.0
+
+
+def _training(name: str) -> Callable[[Look], Value]:
+    return lambda look: look.get("training", name)
+
+
+def _nccl(look: Look) -> str | None:
+    """NCCL's settings, of the environment before those of its files."""
+    env = look.get("env")
+    if env is None:
+        return None
+    files: dict[str, str] = {}
+    for said in (look.get("nccl_conf") or {}).values():
+        files |= said
+    both = {
+        **files,
+        **{name: value for name, value in env.items() if name.startswith(("NCCL_", "TORCH_NCCL_"))},
+    }
+    return " ".join(f"{name}={value}" for name, value in sorted(both.items())) or "none"
+
+
+def _mtu(look: Look) -> Value:
+    face = look.interface
+    return None if face is None else face["mtu"]
+
+
+def _minor(look: Look) -> str | None:
+    said = look.get("training", "python")
+    return None if said is None else ".".join(str(said).split(".")[:2])
+
+
+def _memory(look: Look) -> str | None:
+    """In steps of 8 GiB: firmware takes a little more or less."""
+    found = look.get("memory")
+    return None if found is None else f"{8 * round(found / GIB / 8)} GiB"
+
+
+def _loaded(look: Look) -> str | None:
+    found = look.get("gpudirect", "peermem")
+    return None if found is None or not look.gpus else "loaded" if found else "not loaded"
+
+
+SAME = "Make the environments the same: one image, or one shared home."
+LIKE = "Use like nodes."
+ROWS: tuple[Row, ...] = (
+    ("D-DIFF-TORCH", "error", "torch {}", _training("torch"), "Different torch may not understand each other.", SAME),
+    ("D-DIFF-CUDA", "error", "CUDA {} in torch", _training("cuda"), "They are built for different CUDA.", SAME),
+    ("D-DIFF-NCCL", "error", "NCCL {}", _training("nccl"), "NCCL refuses ranks of another version.", SAME),
+    ("D-DIFF-PYTHON", "warning", "Python {}", _minor, "Pickled objects of one may not load in another.", SAME),
+    ("D-DIFF-DRIVER", "warning", "driver {}", lambda look: look.driver, "Different drivers have made NCCL fail.",
+     "Install the same driver on all."),
+    ("D-DIFF-GPUS", "warning", "GPUs: {}", lambda look: look.models,
+     "Each step waits for the slowest, and torchrun starts as many on each.",
+     f"{LIKE[:-1]}, or give --nproc-per-node."),
+    ("D-DIFF-IB", "warning", "active InfiniBand ports: {}", lambda look: look.ports,
+     "A ring is as wide as its narrowest node.",
+     "Look at the ports of the others (ibstat)."),
+    ("D-DIFF-PEERMEM", "warning", "nvidia_peermem {}", _loaded, "A link with GPUDirect at one end is slow, or fails.",
+     "modprobe nvidia_peermem on the others."),
+    ("D-DIFF-MTU", "warning", "MTU {}", _mtu, "Packets too large for the other side are lost, and connections hang.",
+     "Set the same MTU (ip link set dev NAME mtu N)."),
+    ("D-DIFF-NCCL-ENV", "warning", "NCCL settings: {}", _nccl, "Ranks that choose differently hang or fail.",
+     "Set them the same everywhere, best with --nccl at the launch."),
+    ("D-DIFF-ARCH", "warning", "{} processors", lambda look: look.get("machine"), "One environment seldom serves both.",
+     LIKE),
+    ("D-DIFF-CORES", "note", "{} cores", lambda look: look.get("cores"), "Data loading is slower on some.", ""),
+    ("D-DIFF-MEMORY", "note", "{} of memory", _memory, "What fits on one may not fit on another.", ""),
+    ("D-DIFF-KERNEL", "note", "kernel {}", lambda look: look.get("kernel"), "Mostly harmless.", ""),
+)  # fmt: skip
+"""Id, severity, how a value is said, the value, why it matters, what to do."""
+
+
+def check_differences(looks: Sequence[Look]) -> list[Finding]:
+    """Every difference. What is unknown of a node differs from nothing."""
+    if len(looks) < 2:
+        return []
+    found = []
+    for id_, severity, saying, of, why, remedy in ROWS:
+        told = differs(saying, {look.name: of(look) for look in looks})
+        if told:
+            found.append(
+                Finding(
+                    id=id_, severity=severity, where="", value=told, text=f"{told}. {why}", remedy=remedy
+                )
+            )
+    return [*found, *_clocks(looks), *_machines(looks)]
+
+
+def differs(saying: str, values: Mapping[str, Value]) -> str:
+    """Who has what, with the most frequent last; "" where all that is known is the same."""
+    groups: dict[str, list[str]] = {}
+    for name, value in values.items():
+        if value is not None:
+            groups.setdefault(str(value), []).append(name)
+    if len(groups) < 2:
+        return ""
+    *few, (usual, others) = sorted(groups.items(), key=lambda one: len(one[1]))
+    told = [f"{_who(names)} {_has(names)} {saying.format(value)}" for value, names in few]
+    if len(others) > 1:
+        return f"{', '.join(told)}, the other {len(others)} have {usual}"
+    return f"{', '.join(told)}, {others[0]} has {usual}"
+
+
+def _has(names: Sequence[str]) -> str:
+    return "has" if len(names) == 1 else "have"
+
+
+def _who(names: Sequence[str]) -> str:
+    if len(names) > MOST_NAMED:
+        return f"{', '.join(names[:MOST_NAMED])} and {len(names) - MOST_NAMED} more"
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _clocks(looks: Sequence[Look]) -> list[Finding]:
+    """Between the nodes; how far they are from this machine's clock is another matter."""
+    known = [(look.ahead_s, look.doubt_s, look.name) for look in looks if look.ahead_s is not None]
+    if len(known) < 2:
+        return []
+    (low, doubt, late), (high, other, early) = min(known), max(known)
+    if high - low - doubt - other <= CLOCK_S:
+        return []
+    value = f"{high - low:.1f} s"
+    text = f"The clock of {early} is {value} ahead of that of {late}: what happened first cannot be told."
+    remedy = "Start chrony or systemd-timesyncd on all."
+    return [Finding(id="D-DIFF-CLOCK", severity="warning", where="", value=value, text=text, remedy=remedy)]
+
+
+def _machines(looks: Sequence[Look]) -> list[Finding]:
+    groups: dict[str, list[str]] = {}
+    for look in looks:
+        if look.get("boot"):
+            groups.setdefault(look.get("boot"), []).append(look.name)
+    return [
+        Finding(
+            id="D-SAME-MACHINE", severity="note", where="", value=f"{len(names)} nodes",
+            text=f"{_who(names)} are one machine: they share its cores, memory and GPUs.",
+            remedy="Name each machine once, unless you are trying things out.",
+        )
+        for names in groups.values()
+        if len(names) > 1
+    ]  # fmt: skip

@@ -1,0 +1,497 @@
+"""Checks of one node: hardware, software, system limits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...presets.finding import Finding, Severity
+
+# -----------------------------------------------------------------------------------------------------------
+# One node as it was found, for checks that only read.
+
+
+GIB = 1 << 30
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A node that answered."""
+
+    name: str
+    facts: Mapping[str, Any]
+    """What runners/doctor/node/facts.py says; null is unknown."""
+    ahead_s: float | None = None
+    """Its clock ahead of this machine's."""
+    doubt_s: float = 0.0
+    """By how much that may be wrong: half of the quickest round trip."""
+    several: bool = False
+    """Whether it is one of several nodes."""
+
+    def get(self, *path: str) -> Any:
+        """A fact; None as soon as a part of its path is unknown."""
+        found: Any = self.facts
+        for name in path:
+            found = found.get(name) if isinstance(found, Mapping) else None
+        return found
+
+    def finding(
+        self, id: str, severity: Severity, text: str, value: object = "", remedy: str = ""
+    ) -> Finding:
+        """A finding about this node."""
+        shown = "" if value is None else str(value)
+        return Finding(id=id, severity=severity, where=self.name, value=shown, text=text, remedy=remedy)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that processes of this node can use, or that the kernel driver names where nobody could ask it."""
+        nvml = self.get("nvml", "gpus")
+        return len(self.get("kernel_gpus") or ()) if nvml is None else len(nvml)
+
+    @property
+    def models(self) -> str | None:
+        """How many of which, as "8 × H100", or "none"; None where the driver does not say."""
+        known = self.get("nvml", "gpus") or self.get("kernel_gpus")
+        if not known and self.get("nvml") != {} and self.get("nvml", "gpus") is None:
+            return None
+        names = sorted(str(gpu.get("name") or "GPU") for gpu in known or ())
+        return ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names)) or "none"
+
+    @property
+    def ports(self) -> str | None:
+        """How many active InfiniBand ports of which rate, or "none"; None where nobody knows."""
+        if self.get("infiniband") is None:
+            return None
+        rates = sorted(port.get("gbps") or 0.0 for port in self.active_ports)
+        return ", ".join(f"{rates.count(rate)} × {rate:g} Gb/s" for rate in dict.fromkeys(rates)) or "none"
+
+    @property
+    def driver(self) -> str | None:
+        """Version of the NVIDIA driver."""
+        found = self.get("nvml", "version") or self.get("driver", "version")
+        return None if found is None else str(found)
+
+    @property
+    def active_ports(self) -> list[dict[str, Any]]:
+        """InfiniBand ports that carry traffic."""
+        return [port for port in self.get("infiniband") or () if port.get("state") == "ACTIVE"]
+
+    @property
+    def interface(self) -> dict[str, Any] | None:
+        """The interface by which the node was reached; else the first that has an address of its own."""
+        at = self.get("ssh_address")
+        known = self.get("interfaces") or ()
+        faces = [dict(one) for one in known if one["up"] and one["addresses"] and not one["loopback"]]
+        named = [face for face in faces if at in face["addresses"]]
+        return next(iter(named or faces), None)
+
+    @property
+    def address(self) -> str | None:
+        """Where the other nodes reach it, as a launch takes it; None where nobody knows."""
+        found = self.get("ssh_address") or self.get("hostname")
+        return None if found is None else str(found)
+
+
+def size(value: float) -> str:
+    """Bytes as a person reads them."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def sentence(text: str) -> str:
+    """With a full stop, unless what somebody else said has its own end."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+# -----------------------------------------------------------------------------------------------------------
+# GPUs among each other, InfiniBand, and what stands between them.
+
+
+REDIRECTS = 0x0004 | 0x0008 | 0x0010
+"""P2P Request Redirect, P2P Completion Redirect, Upstream Forwarding: they lead from GPU to GPU through the root complex
+(PCI Express Base Specification, "ACS Control Register")."""
+DMA_BUF_KERNEL = (5, 12)
+"""From this kernel on dma-buf serves GPUDirect RDMA, with NVIDIA's open kernel modules
+(NVIDIA GPU Operator documentation, "GPUDirect RDMA")."""
+PASSED = {"iommu=pt", "iommu=off", "intel_iommu=off", "amd_iommu=off", "iommu.passthrough=1"}
+MOST_NAMED = 4
+
+
+def check_hardware(look: Look) -> Iterator[Finding]:
+    """One node's hardware."""
+    yield from _ports(look)
+    yield from _rates(look)
+    yield from _gpudirect(look)
+    if look.gpus > 1 or (look.gpus and look.active_ports):
+        yield from _acs(look)
+        yield from _iommu(look)
+    yield from _p2p(look)
+
+
+def _ports(look: Look) -> Iterator[Finding]:
+    for port in look.get("infiniband") or ():
+        if port.get("state") not in (None, "ACTIVE"):
+            yield look.finding(
+                "D-IB-DOWN", "warning",
+                f"Port {port['port']} of {port['device']} ({port.get('link_layer') or 'link layer unknown'}) is not "
+                "active, and NCCL goes around it.",
+                f"{port['state']}, {port.get('physical') or 'physical state unknown'}",
+                "Look at the cable and the switch (ibstat), or name the others in NCCL_IB_HCA.",
+            )  # fmt: skip
+
+
+def _rates(look: Look) -> Iterator[Finding]:
+    """Within one link layer, a port well below the best is a cable that trained down, or the management port."""
+    for layer in sorted({str(port.get("link_layer")) for port in look.active_ports}):
+        ports = [
+            port for port in look.active_ports if str(port.get("link_layer")) == layer and port.get("gbps")
+        ]
+        best = max((port["gbps"] for port in ports), default=0.0)
+        slow = [f"{port['device']} {port['gbps']:g} Gb/s" for port in ports if port["gbps"] < best]
+        if slow:
+            yield look.finding(
+                "D-IB-RATE", "warning", f"Active {layer} ports differ in rate; the best has {best:g} Gb/s.",
+                ", ".join(slow), "Look at the cables, or leave the slow ports out with NCCL_IB_HCA=^NAME.",
+            )  # fmt: skip
+
+
+def _gpudirect(look: Look) -> Iterator[Finding]:
+    if not look.gpus or not look.active_ports:
+        return
+    peermem = look.get("gpudirect", "peermem")
+    numbers = re.match(r"(\d+)\.(\d+)", str(look.get("kernel") or ""))
+    new = numbers is not None and (int(numbers[1]), int(numbers[2])) >= DMA_BUF_KERNEL
+    dma_buf = bool(look.get("driver", "open")) and new and look.get("gpudirect", "dma_buf") is not False
+    if peermem is False and not dma_buf:
+        yield look.finding(
+            "D-GPUDIRECT", "warning",
+            "There are GPUs and InfiniBand, and neither nvidia_peermem nor dma-buf: data between nodes goes through "
+            "the processor's memory.",
+            "nvidia_peermem is not loaded", "modprobe nvidia_peermem, or use NVIDIA's open kernel modules.",
+        )  # fmt: skip
+
+
+def _acs(look: Look) -> Iterator[Finding]:
+    found = look.get("pci")
+    if found is None:
+        text = "Whether PCI bridges redirect traffic between GPUs (ACS) can only be read by root."
+        yield look.finding("D-ACS-UNKNOWN", "note", text, "n/a", "Run `sudo distui doctor` to know.")
+        return
+    bad = [one for one in found["acs"] if one["control"] & REDIRECTS]
+    if bad:
+        named = ", ".join(f"{one['device']} {one['control']:#06x}" for one in bad[:MOST_NAMED])
+        more = f" and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
+        yield look.finding(
+            "D-ACS", "warning",
+            f"ACS is on at {len(bad)} PCI bridges: traffic between GPUs goes through the root complex, which is slow "
+            "and has made NCCL hang.",
+            named + more, "Switch ACS off in the BIOS, or with `setpci -s DEVICE ECAP_ACS+6.w=0000` as root.",
+        )  # fmt: skip
+
+
+def _iommu(look: Look) -> Iterator[Finding]:
+    words = look.get("iommu", "cmdline") or []
+    if look.get("iommu", "active") and not PASSED & set(words):
+        yield look.finding(
+            "D-IOMMU", "warning",
+            "The IOMMU translates what GPUs send each other: slow, and P2P may hang (in a virtual machine it has to).",
+            " ".join(words) or "the kernel's default", "Boot with iommu=pt.",
+        )  # fmt: skip
+
+
+def _p2p(look: Look) -> Iterator[Finding]:
+    pairs = look.get("nvml", "no_p2p") or []
+    if pairs:
+        shown = ", ".join(f"{one}-{other}" for one, other in pairs[:MOST_NAMED])
+        more = f" and {len(pairs) - MOST_NAMED} more" if len(pairs) > MOST_NAMED else ""
+        text = f"{len(pairs)} pairs of GPUs cannot read each other's memory: NCCL goes through shared memory there."
+        yield look.finding("D-P2P", "note", text, shown + more)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The training environment: interpreter, torch, CUDA, driver, and variables that change what they do.
+
+
+OLDEST_TORCH = (2, 7)
+"""What distui's runner supports."""
+BUSY_BYTES = 2 * GIB
+"""Used on a GPU before a run: the driver itself takes up to about 0.6 GiB of the largest, so this is somebody's."""
+SWITCHES = (
+    "NCCL_P2P_DISABLE",
+    "NCCL_SHM_DISABLE",
+    "NCCL_IB_DISABLE",
+    "NCCL_NVLS_ENABLE",
+    "NCCL_CUMEM_ENABLE",
+)
+LOUD = ("INFO", "TRACE")
+
+
+def check_software(look: Look) -> Iterator[Finding]:
+    """One node's software."""
+    yield from _torch(look)
+    yield from _driver(look)
+    yield from _cuda(look)
+    yield from _nccl(look)
+    yield from _variables(look)
+
+
+def _torch(look: Look) -> Iterator[Finding]:
+    found, remedy = look.get("training"), "Name the training environment's interpreter with --python."
+    if found is None:
+        why = look.get("training_problem")
+        yield look.finding(
+            "D-PYTHON",
+            "error",
+            sentence(f"The training environment's Python cannot be used: {why}"),
+            remedy=remedy,
+        )
+        return
+    version, problem, where = found.get("torch"), found.get("problem"), found.get("executable")
+    if problem:
+        text = sentence(f"torch in {where} cannot be imported: {problem}")
+        yield look.finding("D-TORCH-BROKEN", "error", text, problem, "Install torch there again.")
+    elif version is None:
+        text = f"{where} has no torch, and no rank starts without it."
+        yield look.finding("D-TORCH-NONE", "error", text, "none", f"Install torch there. {remedy}")
+    elif (numbers := _numbers(version)) and numbers < OLDEST_TORCH:
+        text = f"torch {version} is too old: distui restarts ranks in place from 2.7 on."
+        yield look.finding("D-TORCH-OLD", "error", text, version, "Install torch 2.7 or newer.")
+    elif not found.get("distributed"):
+        text = f"torch {version} is built without torch.distributed."
+        yield look.finding("D-TORCH-DISTRIBUTED", "error", text, version, "Install a build that has it.")
+
+
+def _numbers(version: str) -> tuple[int, int] | None:
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
+def _driver(look: Look) -> Iterator[Finding]:
+    problem = look.get("nvml", "problem") or look.get("nvml_problem")
+    if problem:
+        yield look.finding(
+            "D-DRIVER", "error", sentence(f"NVIDIA's driver does not answer: {problem}"), problem,
+            "Load the driver (modprobe nvidia), or reboot the node after an update of it.",
+        )  # fmt: skip
+    for index in look.get("nvml", "lost") or ():
+        yield look.finding(
+            "D-GPU-LOST", "error", f"The driver no longer reaches GPU {index}.", f"GPU {index}",
+            "Look for Xid in the kernel's log; reset the GPU or reboot the node.",
+        )  # fmt: skip
+    for index, gpu in enumerate(look.get("nvml", "gpus") or ()):
+        if (gpu.get("used") or 0) > BUSY_BYTES:
+            yield look.finding(
+                "D-GPU-BUSY", "warning", f"GPU {index} is in use before the run starts.", size(gpu["used"]),
+                "End what holds it (nvidia-smi names the processes), or leave the GPU out.",
+            )  # fmt: skip
+
+
+def _cuda(look: Look) -> Iterator[Finding]:
+    found = look.get("training") or {}
+    if not found.get("torch") or not look.gpus:
+        return
+    if not found.get("cuda") and not found.get("hip"):
+        text = f"The node has {look.gpus} GPUs, and torch {found['torch']} is built without CUDA."
+        yield look.finding("D-CUDA-NONE", "error", text, found["torch"], "Install a CUDA build of torch.")
+        return
+    if not found.get("gpus"):
+        why = found.get("cuda_problem") or "it does not say why"
+        yield look.finding(
+            "D-CUDA-UNUSABLE", "error", sentence(f"torch sees none of the {look.gpus} GPUs: {why}"),
+            f"CUDA {found.get('cuda')}, driver {look.driver or 'unknown'}",
+            "Install a newer driver, or a torch for an older CUDA; look at CUDA_VISIBLE_DEVICES.",
+        )  # fmt: skip
+        return
+    yield from _arches(look, found.get("arches") or [], found["gpus"])
+
+
+def _arches(look: Look, arches: list[str], gpus: list[dict[str, Any]]) -> Iterator[Finding]:
+    """A binary for sm_XY runs on X.Z with Z ≥ Y, and compute_XY is compiled for whatever is newer
+    (CUDA C++ Programming Guide, "Binary Compatibility")."""
+    pairs = [re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", arch) for arch in arches]
+    built = [(one[1], int(one[2]), int(one[3])) for one in pairs if one]
+    for index, gpu in enumerate(gpus):
+        major, minor = gpu["capability"]
+        fits = any(
+            (kind == "sm" and high == major and low <= minor)
+            or (kind == "compute" and (high, low) <= (major, minor))
+            for kind, high, low in built
+        )
+        if built and not fits:
+            yield look.finding(
+                "D-CUDA-ARCH", "error",
+                f"torch has no kernels for GPU {index} ({gpu['name']}, compute capability {major}.{minor}).",
+                " ".join(arches), "Install a build of torch for this GPU.",
+            )  # fmt: skip
+
+
+def _nccl(look: Look) -> Iterator[Finding]:
+    found = look.get("training") or {}
+    if found.get("cuda") and found.get("gpus") and found.get("nccl") is None:
+        text = "This torch has CUDA and no NCCL: ranks on GPUs could only use gloo."
+        yield look.finding("D-NCCL-NONE", "error", text, found["torch"], "Install an official build.")
+    for path, said in (look.get("nccl_conf") or {}).items():
+        names = ", ".join(sorted(said)) or "nothing"
+        yield look.finding(
+            "D-NCCL-CONF", "note", f"NCCL also reads {path}, whatever a launch says of the rest.", names,
+            "Look into that file when a setting of NCCL is not the one you gave.",
+        )  # fmt: skip
+
+
+def _variables(look: Look) -> Iterator[Finding]:
+    files: dict[str, str] = {}
+    for said in (look.get("nccl_conf") or {}).values():
+        files |= said
+    env = {**files, **(look.get("env") or {})}
+    off = [
+        f"{name}={env[name]}" for name in SWITCHES
+        if env.get(name) == ("1" if name.endswith("DISABLE") else "0")
+    ]  # fmt: skip
+    if off:
+        yield look.finding(
+            "D-NCCL-OFF", "warning", "A way on which NCCL sends is switched off for every run here.",
+            " ".join(off), "Unset it, unless this machine needs it.",
+        )  # fmt: skip
+    level = env.get("NCCL_DEBUG", "").upper()
+    if level in LOUD:
+        value = f"NCCL_DEBUG={level}" + (
+            f" NCCL_DEBUG_SUBSYS={env['NCCL_DEBUG_SUBSYS']}" if "NCCL_DEBUG_SUBSYS" in env else ""
+        )
+        text = "NCCL is told to write much in every run here; gigabytes an hour have been seen."
+        yield look.finding("D-NCCL-LOUD", "note", text, value, "Unset it; `distui nccl` changes it live.")
+    for name in ("PYTHONHOME", "PYTHONSAFEPATH"):
+        if env.get(name):
+            text = f"{name} changes where every Python looks for modules, also the ranks'."
+            yield look.finding("D-PYTHON-PATHS", "note", text, f"{name}={env[name]}", "Unset it.")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Memory, limits, disks, clock and control groups of a node.
+
+
+SHM_NONE = 128 * MIB
+"""Docker gives a container 64 MiB; NCCL's segments and a DataLoader's batches do not fit into that."""
+SHM_SMALL = GIB
+"""What NVIDIA tells to give a container (NCCL User Guide, "Troubleshooting", Docker: --shm-size=1g)."""
+MEMLOCK_NONE = 64 * MIB
+"""RDMA registers buffers of several MiB a connection; 8 MiB is the kernel's default and has failed (nccl-tests#206)."""
+NOFILE = 4096
+"""NCCL opens sockets for each pair of ranks and channel, a DataLoader a file for each tensor; 1024 has not been enough
+(nccl#550, nccl#127)."""
+NPROC = 4096
+"""Each rank has some hundred threads, and they count as processes."""
+STACK = 8 * MIB
+"""The default on Linux, which threads get, too."""
+DISK_NONE = GIB
+"""Below, a checkpoint or a log ends the run."""
+DISK_SMALL = 10 * GIB
+CLOCK_S = 1.0
+"""Above, what happened first cannot be told from the nodes' times."""
+
+
+def check_system(look: Look) -> Iterator[Finding]:
+    """One node's system."""
+    yield from _shm(look)
+    yield from _limits(look)
+    yield from _disks(look)
+    yield from _clock(look)
+    yield from _cgroup(look)
+
+
+def _shm(look: Look) -> Iterator[Finding]:
+    remedy = (
+        "Start the container with --shm-size=8g or --ipc=host; on Kubernetes mount a memory emptyDir there."
+    )
+    found = look.get("shm")
+    if found is None:
+        text = "There is no /dev/shm, which NCCL and DataLoader workers need."
+        yield look.finding("D-SHM-NONE", "error", text, "none", remedy)
+        return
+    if found["free"] < SHM_NONE:
+        text = "/dev/shm has so little room that NCCL or DataLoader workers fail."
+        shown = f"{size(found['free'])} free of {size(found['total'])}"
+        yield look.finding(
+            "D-SHM-SMALL", "error", text, shown, f"Remove what ended jobs left there. {remedy}"
+        )
+    elif found["total"] < SHM_SMALL:
+        text = "/dev/shm is smaller than 1 GiB: several DataLoader workers may fill it."
+        yield look.finding("D-SHM-SMALL", "warning", text, size(found["total"]), remedy)
+
+
+def _limits(look: Look) -> Iterator[Finding]:
+    soft = {name: pair[0] for name, pair in (look.get("limits") or {}).items()}
+    memlock, nofile = soft.get("memlock"), soft.get("nofile")
+    if memlock is not None and look.active_ports:
+        few = memlock < MEMLOCK_NONE
+        text = "Locked memory is limited, and InfiniBand locks its buffers" + (
+            ": it fails." if few else "."
+        )
+        remedy = "ulimit -l unlimited in the shell that launches; docker --ulimit memlock=-1; LimitMEMLOCK for services."
+        yield look.finding("D-MEMLOCK", "error" if few else "warning", text, size(memlock), remedy)
+    if nofile is not None and nofile < NOFILE:
+        matters = look.several or look.gpus
+        text = "Few files may be open at a time: many ranks or DataLoader workers reach that."
+        yield look.finding(
+            "D-NOFILE", "warning" if matters else "note", text, nofile, "ulimit -n 65536 before the launch."
+        )
+    nproc, stack = soft.get("nproc"), soft.get("stack")
+    if nproc is not None and nproc < NPROC:
+        text = "Few processes and threads are allowed; each rank has hundreds."
+        yield look.finding("D-NPROC", "warning", text, nproc, "ulimit -u unlimited before the launch.")
+    if stack is not None and stack < STACK:
+        text = "Stacks are smaller than the usual 8 MiB: deep recursion in a rank ends it."
+        yield look.finding("D-STACK", "note", text, size(stack), "ulimit -s 8192 before the launch.")
+
+
+def _disks(look: Look) -> Iterator[Finding]:
+    told: set[object] = set()
+    for disk in look.get("disks") or ():
+        name, path, free = disk["name"], disk["path"], disk.get("free")
+        if not disk["there"]:
+            text = f"There is no directory {path}: a launch starts its ranks in the directory you are in."
+            remedy = "Copy it there, or launch with --workdir DIR."
+            yield look.finding("D-WORKDIR", "warning", text, path, remedy)
+            continue
+        if name != "cwd" and not disk["writable"]:
+            text = f"{path} cannot be written, and a run writes there."
+            remedy = "Set XDG_STATE_HOME." if name == "runs" else "Set TMPDIR to a directory that can."
+            yield look.finding("D-DISK-READONLY", "error", text, path, remedy)
+        if free is None or free >= DISK_SMALL or disk["device"] in told:
+            continue
+        told.add(disk["device"])
+        text = f"The disk of {path} is almost full."
+        severity: Severity = "error" if free < DISK_NONE else "warning"
+        yield look.finding("D-DISK-FULL", severity, text, f"{size(free)} free", "Free space there.")
+
+
+def _clock(look: Look) -> Iterator[Finding]:
+    if look.ahead_s is not None and abs(look.ahead_s) - look.doubt_s > CLOCK_S:
+        way = "ahead of" if look.ahead_s > 0 else "behind"
+        text = f"Its clock is {abs(look.ahead_s):.1f} s {way} this machine's: times of events cannot be compared."
+        shown = f"{look.ahead_s:+.3f} s ± {look.doubt_s:.3f} s"
+        yield look.finding("D-CLOCK", "warning", text, shown, "Start chrony or systemd-timesyncd there.")
+    elif look.several and look.get("clock_synchronised") is False:
+        text = "Nothing keeps its clock in time, as far as its kernel knows."
+        remedy = "Start chrony or systemd-timesyncd there."
+        yield look.finding("D-CLOCK-FREE", "note", text, "not synchronised", remedy)
+
+
+def _cgroup(look: Look) -> Iterator[Finding]:
+    memory, cores = look.get("cgroup", "memory"), look.get("cgroup", "cores")
+    has, count = look.get("memory"), look.get("cores")
+    if memory is not None and has is not None and memory < has:
+        text = f"A control group allows less memory than the {size(has)} of the node; the kernel kills above it."
+        yield look.finding(
+            "D-CGROUP-MEMORY", "note", text, size(memory), "Raise the container's limit if it is short."
+        )
+    if cores is not None and count is not None and cores < count:
+        text = f"A control group allows less processor time than {count} cores give; ranks are held up above it."
+        severity: Severity = "warning" if look.gpus and cores < look.gpus else "note"
+        remedy = "Raise the container's limit, or leave it out."
+        yield look.finding("D-CGROUP-CPU", severity, text, f"{cores:g} cores", remedy)

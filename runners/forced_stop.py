@@ -1,0 +1,216 @@
+"""The end of a run whose agent cannot end it: its processes are found by its marker, ended, and that is written down.
+
+Needs no file of the run: whatever is missing or damaged costs only what it would have said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import file_io, living, registry
+from .agent.commands import LOST
+from .agent.processes import gone, marked, resume, send_signal, state_of, sweep, unmarked
+from .agent.runner import ReportTail
+from .errors import RunError, UnreachableError
+from .journal import Chronicle
+from .living import AGENT_LOCK
+from .model import (
+    AttemptEnded,
+    CommandDone,
+    CommandReceived,
+    Outcome,
+    RankChanged,
+    RankPhase,
+    RunEnded,
+    RunPhase,
+    Stop,
+)
+from .registry import AGENT_FILE, RUNNER_FILE, Entry
+from .wire.client import new_id, sweep_sockets
+from .wire.link import Link, LinkError
+
+GRACE_S = 30.0
+LOCK_S = 3.0
+"""How long the lock of an agent that was just ended may stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """What came of it; `text` is for the user."""
+
+    ok: bool
+    text: str
+
+
+def daemons(run_dir: Path) -> list[int]:
+    """Living agents or hubs of a run directory, by their arguments: also where agent.json is gone, or names others."""
+    holders = living.holders(run_dir / AGENT_LOCK)  # also where the directory was moved since
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+    return [pid for pid in pids if living.serves(pid, run_dir, "agent") or pid in holders]
+
+
+async def forced_stop(
+    run_dir: Path, *, node: int = 0, grace_s: float = GRACE_S, command: str = ""
+) -> Forced:
+    """End the agent, which would start ranks anew, then runner and ranks: TERM, `grace_s`, KILL; record the end.
+
+    `run_dir` may be damaged or gone: its name is the run's id. `command`: id of the stop that was asked for. Raises
+    UnreachableError where the run is another host's or container's.
+    """
+    entry = registry.served(run_dir)
+    where = living.elsewhere(entry) if entry is not None else ""
+    if where:
+        raise UnreachableError(f"{where} stop")
+    for pid in daemons(run_dir):
+        send_signal(pid, signal.SIGKILL)
+        await gone(pid, LOCK_S)
+    with _alone(run_dir):
+        left = await _end_processes(run_dir, grace_s)
+        written = await asyncio.to_thread(_record, run_dir, node, command, left)
+    sweep_sockets(run_dir.name.rpartition("-")[2])
+    if left:
+        return Forced(False, f"stopped, but these processes would not end: {', '.join(left)}")
+    return Forced(
+        True, f"stopped without its agent: no process of the run is left{written and f'; {written}'}"
+    )
+
+
+async def _end_processes(run_dir: Path, grace_s: float) -> list[str]:
+    """What would not end, a text each. The runner goes first: it gives its ranks the same grace, and starts none."""
+    run, runner = run_dir.name, living.named(run_dir, RUNNER_FILE, "runner")
+    also = unmarked(run)
+    if runner is not None:
+        send_signal(runner.pid, signal.SIGTERM)
+        resume((runner.pid, *marked(run)))
+        await gone(runner.pid, grace_s)
+        grace_s = 1.0
+        left = await sweep(run, also=also, grace_s=grace_s)
+        if file_io.alive(runner):
+            send_signal(runner.pid, signal.SIGKILL)
+            if not await gone(runner.pid, 3.0):
+                left = [*left, f"pid {runner.pid} (state {state_of(runner.pid)})"]
+        return list(dict.fromkeys(left))
+    return await sweep(run, also=also, grace_s=grace_s)
+
+
+@contextlib.contextmanager
+def _alone(run_dir: Path) -> Iterator[None]:
+    """Hold the agents' lock where it can be had, so that nobody's look starts another one meanwhile."""
+    try:
+        lock = os.open(run_dir / AGENT_LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        yield  # no folder, or never an agent
+        return
+    try:
+        deadline = time.monotonic() + LOCK_S
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                time.sleep(0.05)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _record(run_dir: Path, node: int, command: str, left: list[str]) -> str:
+    """Close the journal as the agent would have; "" or why that could not be."""
+    try:
+        chronicle = Chronicle(run_dir)
+        chronicle.replay()
+    except OSError as error:
+        return f"its journal cannot be written ({error.strerror})"
+    try:
+        if not chronicle.state.phase.ended:
+            _close(chronicle, run_dir, node, command, left)
+        chronicle.journal.flush()
+        return "its journal cannot be written: there is no room" if chronicle.journal.blocked else ""
+    finally:
+        chronicle.journal.close()
+
+
+def _close(chronicle: Chronicle, run_dir: Path, node: int, command: str, left: list[str]) -> None:
+    state = chronicle.state
+    chronicle.emit(CommandReceived(command, "stop asked for, without an agent", "stop"), node=node)
+    for offset, stamped in ReportTail(run_dir, state.source).read():
+        if not isinstance(stamped.event, RunEnded):
+            chronicle.emit(stamped.event, node=node, source=offset, at=stamped.time)
+    for number, rank in state.ranks.items():
+        if rank.phase in (RankPhase.STARTING, RankPhase.RUNNING):
+            change = RankChanged(state.attempt, number, RankPhase.STOPPED, rank.place.local_rank, rank.pid)
+            chronicle.emit(change, node=node)
+    if state.attempts and state.attempts[-1].ended is None:
+        number = state.attempt
+        chronicle.emit(AttemptEnded(number, Outcome.STOPPED, None, f"attempt {number} stopped"), node=node)
+    for asked in [*state.open_commands]:
+        if asked != command:
+            chronicle.emit(CommandDone(asked, False, LOST), node=node)
+    text = f"stopped, but these processes would not end: {', '.join(left)}" if left else "stopped"
+    chronicle.emit(RunEnded(RunPhase.STOPPED, 1, text), node=node)
+    chronicle.emit(CommandDone(command, not left, f"{text} without its agent"), node=node)
+
+
+async def stop_run(
+    entry: Entry, command: Stop, say: Callable[[str], None], open_link: Callable[[Entry], Awaitable[Link]]
+) -> CommandDone:
+    """Stop a run through its agent or hub; where that cannot, without it, after `say` was told why.
+
+    A hub that does not answer is replaced: what runs is on other nodes, where agents end it. Raises LinkError and
+    RunError.
+    """
+    if registry.phase(entry) is RunPhase.LOST:
+        return await without_agent(entry, command)
+    try:
+        return await _ask(entry, command, open_link)
+    except LinkError as error:
+        if entry.record.kind == "local":
+            say(f"{error}; ending its processes without the agent")
+            return await without_agent(entry, command)
+        await _end_hub(entry, error, say)
+    return await _ask(entry, Stop(new_id(), command.grace_s), open_link)
+
+
+async def _ask(entry: Entry, command: Stop, open_link: Callable[[Entry], Awaitable[Link]]) -> CommandDone:
+    link = await open_link(entry)
+    try:
+        return await link.send(command)
+    finally:
+        await link.close()
+
+
+async def _end_hub(entry: Entry, error: LinkError, say: Callable[[str], None]) -> None:
+    """End the hub of a run on this host, so that the next link starts another. Raises `error` where it is elsewhere."""
+    path = registry.runs_dir() / entry.record.whole if entry.record.kind == "node" else entry.path
+    who = file_io.read(path / AGENT_FILE)
+    pids = daemons(path)
+    if (who is None and not pids) or (who is not None and file_io.elsewhere(who)):
+        raise error
+    ended = f"ending it (pid {', '.join(map(str, pids))})" if pids else "it is gone"
+    say(f"{error}; {ended}, and another hub stops the nodes")
+    for pid in pids:
+        send_signal(pid, signal.SIGKILL)
+        await gone(pid, LOCK_S)
+
+
+async def without_agent(entry: Entry, command: Stop) -> CommandDone:
+    """End the processes of a run that no agent serves. Raises RunError, also of a run whose nodes are elsewhere."""
+    if entry.record.kind == "hub":
+        raise RunError(
+            f"no hub can be started for {entry.record.name} here, and only one ends its nodes: "
+            f"ssh to one of them and type `distui stop {entry.record.run}`"
+        )
+    grace_s = command.grace_s
+    if grace_s is None:
+        plan = entry.state().plan
+        grace_s = plan.grace_s if plan is not None and plan.launcher else GRACE_S
+    forced = await forced_stop(entry.path, node=entry.record.node, grace_s=grace_s, command=command.id)
+    return CommandDone(command.id, forced.ok, forced.text)

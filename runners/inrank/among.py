@@ -1,0 +1,296 @@
+"""A node's runner among others: it joins rounds at the coordinator, whose store torch's elastic agent uses."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .channel import Broken, Channel, dial
+from .coordinator import POLL_S
+
+# -----------------------------------------------------------------------------------------------------------
+# The coordinator's store as one of torch's, for the elastic agent of a node.
+
+
+Ask = Callable[..., "list[bytes]"]
+"""A question to the coordinator; raises OSError."""
+
+
+class Keys:
+    """The methods of torch's Store. Each raises what torch's own stores raise: DistNetworkError and DistStoreError."""
+
+    def __init__(self, ask: Ask, prefix: bytes, patience_s: float) -> None:
+        """`prefix`: what all keys begin with in the coordinator."""
+        self._coordinator, self._prefix = ask, prefix
+        self._patience = datetime.timedelta(seconds=patience_s)
+
+    @property
+    def timeout(self) -> datetime.timedelta:
+        return self._patience
+
+    def set_timeout(self, timeout: datetime.timedelta) -> None:
+        self._patience = timeout
+
+    def set(self, key: str, value: str | bytes) -> None:
+        self.multi_set([key], [value])
+
+    def multi_set(self, keys: list[str], values: list[str | bytes]) -> None:
+        pairs = zip(map(self._named, keys), map(plain, values))
+        self._ask(b"set", *(part for pair in pairs for part in pair))
+
+    def get(self, key: str) -> bytes:
+        return self.multi_get([key])[0]
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        return self._await(keys, self._patience)
+
+    def wait(self, keys: list[str], timeout: datetime.timedelta | None = None) -> None:
+        self._await(keys, self._patience if timeout is None else timeout)
+
+    def check(self, keys: list[str]) -> bool:
+        return all(self._ask(b"peek", *map(self._named, keys))[1:])
+
+    def add(self, key: str, value: int) -> int:
+        return int(self._ask(b"add", self._named(key), b"%d" % value)[1])
+
+    def delete_key(self, key: str) -> bool:
+        return self._ask(b"delete", self._named(key))[1] == b"1"
+
+    def num_keys(self) -> int:
+        return int(self._ask(b"count")[1])
+
+    def _await(self, keys: Iterable[str], patience: datetime.timedelta) -> list[bytes]:
+        from torch.distributed import DistStoreError
+
+        names = [self._named(key) for key in keys]
+        deadline = time.monotonic() + patience.total_seconds()
+        while True:
+            answer = self._ask(b"get", b"%d" % max(0, round(1000 * (deadline - time.monotonic()))), *names)
+            if answer[0] == b"ok":
+                return answer[1:]
+            if time.monotonic() >= deadline:
+                raise DistStoreError("no %s after %s" % (b" ".join(names).decode(), patience))
+
+    def _ask(self, *parts: bytes) -> list[bytes]:
+        from torch.distributed import DistNetworkError
+
+        try:
+            return self._coordinator(*parts)
+        except OSError as error:
+            raise DistNetworkError("the rendezvous is gone: %s" % error) from None
+
+    def _named(self, key: str) -> bytes:
+        return self._prefix + key.encode()
+
+
+def plain(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def make_store(ask: Ask, prefix: bytes, patience_s: float) -> Any:
+    """A store of torch's. Its methods are those above: torch's are for its own code in C++."""
+    from torch.distributed import Store
+
+    class RunStore(Keys, Store):  # type: ignore[misc]  # torch is not looked at for types
+        def __init__(self) -> None:
+            Store.__init__(self)
+            Keys.__init__(self, ask, prefix, patience_s)
+
+    return RunStore()
+
+
+# -----------------------------------------------------------------------------------------------------------
+# A runner among those of other nodes: it meets them at the coordinator, and has torch's elastic agent use its store.
+
+
+PATIENCE_S = {"join": 600.0, "last_call": 5.0, "read": 60.0}
+"""How long the nodes wait for each other, for latecomers once they are enough, and for a coordinator that is silent; to
+be changed as for torch's c10d rendezvous, with --rdzv-conf NAME_timeout=SECONDS."""
+ANSWER_S = POLL_S + 10.0
+CLOSED_S = 3.0
+"""How long after the end of the rendezvous the coordinator may be silent."""
+RETURN_S = 20.0
+"""How long a coordinator that hung up may take to be there again: a runner that died is replaced."""
+AGAIN_S = 0.1
+
+
+@dataclass
+class Place:
+    """Where the coordinator is, and who this node is there."""
+
+    host: str
+    port: int
+    key: bytes
+    run_id: str
+    local_addr: str | None
+    order: int
+    """Ranks of a round follow it."""
+    patience_s: dict[str, float] = field(default_factory=lambda: dict(PATIENCE_S))
+
+
+class Line:
+    """Questions to the coordinator, on one connection that is made when there is something to ask."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._channel: Channel | None = None
+        self._lock = threading.Lock()
+
+    def ask(self, *parts: bytes) -> list[bytes]:
+        """The answer. Asked a second time on a new connection where an old one broke, but never added twice.
+
+        Raises OSError.
+        """
+        with self._lock:
+            if self._channel is not None and not self._channel.idle():
+                self._hang_up()
+            fresh = self._channel is None
+            try:
+                return self._once(parts)
+            except OSError:
+                if fresh or parts[0] == b"add":
+                    raise
+            return self._once(parts)
+
+    def _once(self, parts: tuple[bytes, ...]) -> list[bytes]:
+        if self._channel is None:
+            self._channel = dial(self._place.host, self._place.port, self._place.key)
+        answered = False
+        try:
+            answer = self._channel.ask(parts, ANSWER_S)
+            answered = True
+            return answer
+        finally:
+            if not answered:  # also of a signal: an answer that nobody took must not be the next one's
+                self._hang_up()
+
+    def _hang_up(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    def close(self) -> None:
+        with self._lock:
+            self._hang_up()
+
+
+class Among:
+    """Has what plugin.make_handler asks of a RendezvousHandler."""
+
+    use_agent_store = False
+
+    def __init__(self, place: Place) -> None:
+        self._place, self._line = place, Line(place)
+        self._token = os.urandom(16).hex().encode()
+        self._turn = 0
+        self._waiting, self._closed, self._gone = 0, False, ""
+        self._staying: threading.Thread | None = None
+        self._left = threading.Event()
+
+    def next_rendezvous(self) -> Any:
+        """Meet the others. Raises torch's RendezvousErrors."""
+        from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
+
+        self._turn += 1
+        number, rank, size = self._join()
+        self._waiting = 0
+        store = make_store(self._line.ask, b"round/%d/" % number, self._place.patience_s["read"])
+        self._stay()
+        return RendezvousInfo(
+            store, rank, size, RendezvousStoreInfo.build(rank, store, self._place.local_addr)
+        )
+
+    def _join(self) -> tuple[int, int, int]:
+        from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousTimeoutError
+
+        deadline = time.monotonic() + self._place.patience_s["join"]
+        while time.monotonic() < deadline:
+            said = self._reach(b"join", self._token, b"%d" % self._place.order, b"%d" % self._turn)
+            if said[0] == b"ok":
+                number, rank, size = map(int, said[1:4])
+                return number, rank, size
+            if said[0] == b"closed":
+                raise RendezvousClosedError
+        raise RendezvousTimeoutError("not enough nodes came in %g s" % self._place.patience_s["join"])
+
+    def _reach(self, *parts: bytes) -> list[bytes]:
+        """An answer of a coordinator that may not be there yet. Raises torch's RendezvousConnectionError."""
+        from torch.distributed.elastic.rendezvous import RendezvousConnectionError
+
+        patience = self._place.patience_s["read"]
+        deadline = time.monotonic() + (min(patience, RETURN_S) if self._staying else patience)
+        while True:
+            try:
+                return self._line.ask(*parts)
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    where = "%s:%d" % (self._place.host, self._place.port)
+                    raise RendezvousConnectionError("no rendezvous at %s: %s" % (where, error)) from None
+            time.sleep(AGAIN_S)
+
+    # --- being there -----------------------------------------------------------------------------------------
+
+    def _stay(self) -> None:
+        if self._staying is None or not self._staying.is_alive():
+            self._gone = ""
+            self._staying = threading.Thread(target=self._beat, name="distui-beat", daemon=True)
+            self._staying.start()
+
+    def _beat(self) -> None:
+        """Tell the coordinator that this node is alive, and hear at once who waits for the next round."""
+        line, version, silent_since = Line(self._place), b"0", 0.0
+        while not self._left.is_set():
+            try:
+                said = line.ask(b"beat", self._token, version)
+            except OSError as error:
+                silent_since = silent_since or time.monotonic()
+                if time.monotonic() - silent_since > self._silence_s(error):
+                    self._gone = "the first node has ended the rendezvous: %s" % error
+                    return
+                self._left.wait(AGAIN_S)
+                continue
+            silent_since = 0.0
+            if said[0] == b"ok":
+                version, self._waiting, self._closed = said[1], int(said[2]), said[3] == b"1"
+            else:  # the first node's runner was started anew, and waits
+                version, self._waiting = b"0", 1
+                self._left.wait(POLL_S)
+        line.close()
+
+    def _silence_s(self, error: OSError) -> float:
+        if self._closed:
+            return CLOSED_S
+        hung_up = isinstance(error, (ConnectionError, Broken))
+        return RETURN_S if hung_up else self._place.patience_s["read"]
+
+    def num_nodes_waiting(self) -> int:
+        """Raises torch's RendezvousConnectionError where the coordinator is gone."""
+        from torch.distributed.elastic.rendezvous import RendezvousConnectionError
+
+        if self._gone:
+            raise RendezvousConnectionError(self._gone)
+        return self._waiting
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def set_closed(self) -> None:
+        """Raises OSError."""
+        self._closed = True
+        self._line.ask(b"close")
+
+    def get_run_id(self) -> str:
+        return self._place.run_id
+
+    def shutdown(self) -> bool:
+        self._left.set()
+        try:
+            self.set_closed()
+        except OSError:
+            return False  # the first node has left before
+        return True

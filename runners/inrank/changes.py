@@ -1,0 +1,175 @@
+"""Changes of the ranks' environment: which may be asked for, and whether ranks can be started with them at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import threading
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any
+
+from .control import MOST_LINE
+
+LAUNCHERS = frozenset(
+    {
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "ROLE_RANK",
+        "ROLE_WORLD_SIZE",
+        "ROLE_NAME",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "TORCHELASTIC_RESTART_COUNT",
+        "TORCHELASTIC_MAX_RESTARTS",
+        "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_USE_AGENT_STORE",
+    }
+)
+"""torch computes these for each rank; the same names as presets.environ.LAUNCHER_OWN, which a plan refuses."""
+RUNNERS = frozenset(("NCCL_DEBUG_FILE", "TORCHELASTIC_ERROR_FILE"))
+"""The runner gives each rank its own value; see presets.environ.PER_RANK."""
+
+UNSET = "DISTUI_UNSET"
+"""Names that changes have removed, by lines, for a new runner: torch would give some of them to the ranks by itself."""
+
+LONGEST = 32 * os.sysconf("SC_PAGE_SIZE")
+"""Bytes of one NAME=VALUE with the NUL behind it that Linux takes (MAX_ARG_STRLEN)."""
+_SMALLEST_SUM, _LARGEST_SUM = 128 << 10, 6 << 20
+"""Bytes that Linux allows arguments and environment together, however small or large the stack may be."""
+_OF_A_REQUEST = 1 << 10
+"""Bytes of a request to the runner beside the changes."""
+_OF_A_RANK = 32 << 10
+"""Bytes that a rank gets on top of its runner's environment."""
+_FREE_FILES = 8
+"""File descriptors that must be free for pipes and files while ranks are started."""
+
+
+def refusal(changes: object) -> str:
+    """Why changes (name → value, or None to unset) cannot be asked for, as a sentence; "" when they can."""
+    if not isinstance(changes, dict):
+        return "env is no object of names and values"
+    for name, value in changes.items():
+        if not isinstance(value, (str, type(None))):
+            return "the value of %r is neither a text nor null" % name
+        if not name or "=" in name or "\0" in name or "\0" in (value or ""):
+            return "%r is not a name for an environment variable, or its value holds a NUL" % name
+        if name in LAUNCHERS:
+            return "%s is computed for each rank by the launcher: leave it out" % name
+        if name in RUNNERS:
+            return "%s is set by the runner for each rank: leave it out" % name
+        if name.startswith("DISTUI_"):
+            return "%s is distui's own: leave it out" % name
+        try:
+            os.fsencode(name), os.fsencode(value or "")
+            size = len((name + (value or "")).encode()) + 2
+        except UnicodeEncodeError:
+            return "%s or its value is no text that can be encoded" % ascii(name)
+        if size > LONGEST:
+            text = "%s has %d bytes, and Linux gives a program no variable of more than %d bytes"
+            return text % (name, size, LONGEST)
+    return ""
+
+
+def too_much(changes: Mapping[str, "str | None"]) -> str:
+    """Why changes that can be asked for cannot be sent to a runner at once, as a sentence; "" when they can."""
+    sent = 2 * len(json.dumps(changes)) + _OF_A_REQUEST  # the values, and as they may be shown
+    if sent <= MOST_LINE:
+        return ""
+    text = "these changes together take %d bytes of a request to the runner, which takes %d: ask for them in several"
+    return (text % (sent, MOST_LINE)) + " restarts"
+
+
+def too_long(env: Mapping[str, str], argv: Sequence[str]) -> str:
+    """Why no rank can be started with an environment and arguments of this length, as a sentence; "" when it can."""
+    size = sum(len(os.fsencode(name)) + len(os.fsencode(value)) + 10 for name, value in env.items())
+    size += sum(len(os.fsencode(word)) + 9 for word in argv) + _OF_A_RANK
+    stack = resource.getrlimit(resource.RLIMIT_STACK)[0]
+    most = _LARGEST_SUM if stack == resource.RLIM_INFINITY else min(stack // 4, _LARGEST_SUM)
+    if size <= max(most, _SMALLEST_SUM):
+        return ""
+    text = "environment and arguments of a rank would have %d bytes, and Linux allows %d here (a quarter of ulimit -s)"
+    return text % (size, max(most, _SMALLEST_SUM))
+
+
+def too_few_files() -> str:
+    """Why this process cannot start others for want of file descriptors, as a sentence; "" when it can."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    used = len(os.listdir("/proc/self/fd")) - 1
+    if limit == resource.RLIM_INFINITY or limit - used >= _FREE_FILES:
+        return ""
+    text = "the runner has %d of %d file descriptors in use: launch again after ulimit -n 1024"
+    return text % (used, limit)
+
+
+class Variables:
+    """The environment of this process, which every rank's is copied from, and what is asked to change in it."""
+
+    def __init__(self) -> None:
+        names = os.environ.pop(UNSET, "").split("\n")
+        self.asked: dict[str, str | None] = {}
+        """For the next attempt: name → value, or None to unset."""
+        self._shown: dict[str, str | None] = {}
+        """The same with secret values hidden: what may be written down."""
+        self.lasting: dict[str, str | None] = dict.fromkeys(filter(None, names))
+        """All changes so far, those of an earlier runner that unset something among them."""
+        self.undo: dict[str, str | None] = {}
+        """What the newest changes have replaced."""
+        self._lock = threading.Lock()
+        apply(self.lasting, os.environ)
+
+    def problem(self, request: Mapping[str, Any], argv: Sequence[str], spawns: bool) -> str:
+        """Why a request is refused; "" when it is not. `spawns`: ranks with `argv` start at once."""
+        changes = {} if request.get("env") is None else request["env"]
+        refused = refusal(changes) or (too_few_files() if spawns else "")
+        if refused or not changes:
+            return refused
+        after = dict(os.environ)
+        apply(self.asked, after)
+        apply(changes, after)
+        return too_long(after, argv)
+
+    def note(self, request: Mapping[str, Any]) -> None:
+        """Changes for the next attempt; "shown" of the request: values as they may be written down."""
+        asked, shown = request.get("env") or {}, request.get("shown")
+        with self._lock:
+            self.asked.update(asked)
+            for name, value in asked.items():
+                told = shown.get(name) if isinstance(shown, dict) else value
+                self._shown[name] = told if isinstance(told, str) or value is None else "***"
+
+    def take(self) -> dict[str, str | None]:
+        """Apply what was asked for. What changed is returned, secret values hidden."""
+        with self._lock:
+            diff, self.asked = self.asked, {}
+            shown, self._shown = self._shown, {}
+        news = {name: shown.get(name) for name, value in diff.items() if os.environ.get(name) != value}
+        self.undo = {name: os.environ.get(name) for name in diff}
+        self.lasting.update(diff)
+        apply(self.lasting, os.environ)  # all: torchrun may have set again what was unset
+        return news
+
+    def take_back(self) -> list[str]:
+        """Undo the newest changes; their names."""
+        undo, self.undo = self.undo, {}
+        self.lasting.update(undo)
+        apply(undo, os.environ)
+        return sorted(undo)
+
+    def unset(self) -> dict[str, str]:
+        """What a runner or torchrun that this process becomes or starts must be told: it would set some names again."""
+        names = [name for name, value in self.lasting.items() if value is None]
+        return {UNSET: "\n".join(names)} if names else {}
+
+
+def apply(changes: Mapping[str, "str | None"], env: MutableMapping[str, str]) -> None:
+    """Set and unset."""
+    for name, value in changes.items():
+        if value is None:
+            env.pop(name, None)
+        else:
+            env[name] = value

@@ -1,0 +1,484 @@
+"""The rendezvous coordinator on the first node: rounds of nodes, and the key-value store of the runners."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import resource
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from . import channel
+from .channel import Seal
+
+# -----------------------------------------------------------------------------------------------------------
+# Which nodes are in which round of a rendezvous. Pure: told what happened and what time it is.
+# A round takes nodes until it has the most, or at least the fewest and `last_call_s` have passed. Whoever comes
+# later
+# waits for the next one, which opens when every node has left the complete one; where there is room, that
+# somebody waits
+# is why the others leave.
+
+
+LOST_S = 15.0
+"""A node that was not heard of for so long is lost, as torch's c10d rendezvous has it."""
+
+
+@dataclass
+class Member:
+    """A node's runner."""
+
+    order: int
+    """Ranks of a round follow it."""
+    turn: int = 0
+    """How often it asked to meet."""
+    heard: float = 0.0
+    came: int = 0
+    """Place in the order of arrival."""
+    before: bool = False
+    """It was in the round before."""
+
+
+class Rounds:
+    """The rounds of one rendezvous. Members are named by a token that each runner makes for itself."""
+
+    def __init__(self, fewest: int, most: int, last_call_s: float) -> None:
+        self._fewest, self._most, self._last_call_s = fewest, most, last_call_s
+        self.number = 1
+        self.complete = False
+        self.closed = False
+        self.version = 0
+        """Counts what changed."""
+        self._deadline: float | None = None
+        self._arrivals = 0
+        self._members: dict[str, Member] = {}
+        self._round: dict[str, int] = {}
+        """Token → rank, which is told once the round is complete."""
+        self._size = 0
+        """Of the complete round, also once some have left it."""
+        self._waiting: set[str] = set()
+        self._gone: set[str] = set()
+        """Lost, or replaced by another runner of the same node."""
+
+    def join(self, token: str, order: int, turn: int, now: float) -> None:
+        """A runner wants to be in the next round. Said again with the same turn, it changes nothing."""
+        self.pass_time(now)
+        for other, member in list(self._members.items()):
+            if other != token and member.order == order:
+                self._drop(other, now)  # its runner was started anew
+        member = self._members.setdefault(token, Member(order))
+        self._gone.discard(token)
+        member.heard = now
+        if member.turn == turn or self.closed:
+            return
+        member.turn, member.came, self._arrivals = turn, self._arrivals, self._arrivals + 1
+        self._round.pop(token, None)
+        self._waiting.add(token)
+        self._settle(now)
+
+    def place(self, token: str, turn: int) -> tuple[int, int, int] | None:
+        """Number of the round, rank in it and its size, once it is complete with this runner."""
+        member = self._members.get(token)
+        if not self.complete or token not in self._round or member is None or member.turn != turn:
+            return None
+        return self.number, self._round[token], self._size
+
+    def hear(self, token: str, now: float) -> bool:
+        """A runner is alive; False for one that never joined."""
+        if token in self._members:
+            self._members[token].heard = now
+        self.pass_time(now)
+        return token in self._members or token in self._gone
+
+    def waiting(self) -> int:
+        """How many runners wait for a complete round to make room for them."""
+        return len(self._waiting) if self.complete and len(self._round) < self._most else 0
+
+    def close(self) -> None:
+        """No further round."""
+        self.closed = True
+        self.version += 1
+
+    def pass_time(self, now: float) -> None:
+        """Drop who is lost, and complete a round whose last call is over."""
+        for token, member in list(self._members.items()):
+            if now - member.heard > LOST_S:
+                self._drop(token, now)
+        if not self.complete and self._deadline is not None and now >= self._deadline:
+            self._complete()
+
+    def due(self, now: float) -> float | None:
+        """Seconds until time alone may change something."""
+        times = [member.heard + LOST_S for member in self._members.values()]
+        if self._deadline is not None and not self.complete:
+            times.append(self._deadline)
+        return max(0.0, min(times) - now) if times else None
+
+    def _drop(self, token: str, now: float) -> None:
+        del self._members[token]
+        self._gone.add(token)
+        self._round.pop(token, None)
+        self._waiting.discard(token)
+        self._settle(now)
+
+    def _settle(self, now: float) -> None:
+        """After somebody came or left."""
+        self.version += 1
+        if self.complete and not self._round:
+            self.complete, self._deadline = False, None
+            self.number += 1
+        if self.complete:
+            return
+        # Where there is no room for all, those of the round before go first.
+        order = sorted(
+            self._waiting,
+            key=lambda token: (not self._members[token].before, self._members[token].came),
+        )
+        for token in order[: self._most - len(self._round)]:
+            self._waiting.discard(token)
+            self._round[token] = -1
+        if len(self._round) >= self._most:
+            self._complete()
+        elif len(self._round) < self._fewest:
+            self._deadline = None
+        elif self._deadline is None:
+            self._deadline = now + self._last_call_s
+
+    def _complete(self) -> None:
+        self.version += 1
+        self.complete, self._deadline = True, None
+        order = sorted(self._round, key=lambda token: (self._members[token].order, token))
+        self._round, self._size = {token: rank for rank, token in enumerate(order)}, len(order)
+        for token, member in self._members.items():
+            member.before = token in self._round
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The coordinator of a run on several nodes: who is in which round, and a store for the runners. On the first node.
+# It listens on the address that the job uses, and takes no byte of content from whoever has not proved first that
+# it has
+# the run's key (see channel.py). Strangers cannot keep others out: those who are silent are hung up, the oldest
+# of the
+# address with the most first.
+
+
+POLL_S = 5.0
+"""The longest wait before an answer; whoever wants to wait longer asks again."""
+MOST_STRANGERS = 128
+"""Connections that have not proved anything yet, of all addresses together; at most a quarter of the open files."""
+NO_ROOM_S = 0.05
+"""Between two tries where no file can be opened."""
+BACKLOG = 512
+ANY = ("0.0.0.0", "::", "")
+MISTAKES = (OSError, EOFError, ValueError, LookupError, asyncio.TimeoutError)
+"""What ends one connection: its other end is gone, or is no runner."""
+
+Answer = Callable[..., "Awaitable[list[bytes]]"]
+
+
+class Keys:
+    """Values by key, and who waits for keys that are not there yet."""
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes] = {}
+        self._awaited: dict[bytes, set[asyncio.Future[None]]] = {}
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.values[key] = value
+        for future in self._awaited.pop(key, ()):
+            if not future.done():
+                future.set_result(None)
+
+    async def there(self, keys: Iterable[bytes], seconds: float) -> bool:
+        """Wait until all of them are; False when they are not in time."""
+        deadline = time.monotonic() + seconds
+        for key in keys:
+            while key not in self.values:
+                future = asyncio.get_running_loop().create_future()
+                waiting = self._awaited.setdefault(key, set())
+                waiting.add(future)
+                try:
+                    await asyncio.wait_for(future, max(0.0, deadline - time.monotonic()))
+                except asyncio.TimeoutError:
+                    return False
+                finally:
+                    waiting.discard(future)
+                    if not waiting and self._awaited.get(key) is waiting:
+                        del self._awaited[key]
+        return True
+
+
+class Coordinator:
+    """Answers runners. All of it happens in one thread."""
+
+    def __init__(self, key: bytes, rounds: Rounds) -> None:
+        self._key, self._rounds, self._keys = key, rounds, Keys()
+        self._changed = asyncio.Event()
+        self._told = 0
+        """Version of the rounds that everybody was woken for."""
+        self._peers: set[asyncio.Task[None]] = set()
+        """Who is connected; the loop alone would not keep them."""
+        self._strangers: dict[asyncio.Task[None], str] = {}
+        """Who has not proved anything, the oldest first, and its address."""
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most = MOST_STRANGERS if files < 0 else max(1, min(MOST_STRANGERS, files // 4))
+        self._answers: dict[bytes, Answer] = {
+            b"set": self._set,
+            b"get": self._get,
+            b"peek": self._peek,
+            b"add": self._add,
+            b"delete": self._delete,
+            b"count": self._count,
+            b"join": self._join,
+            b"beat": self._beat,
+            b"close": self._close,
+        }
+
+    # --- connections -----------------------------------------------------------------------------------------
+
+    async def admit(self, server: socket.socket) -> None:
+        """Take connections one by one, for ever; where no descriptor is free, the oldest stranger makes room."""
+        loop = asyncio.get_running_loop()
+        server.setblocking(False)
+        while True:
+            try:
+                connection, peer = await loop.sock_accept(server)
+                reader, writer = await asyncio.open_connection(sock=connection)
+            except OSError:
+                if self._strangers:
+                    self._hang_up_a_stranger()
+                await asyncio.sleep(NO_ROOM_S)
+                continue
+            task = asyncio.create_task(self._serve(reader, writer))
+            self._peers.add(task)
+            self._strangers[task] = str(peer[0])
+            task.add_done_callback(self._gone)
+            if len(self._strangers) > self._most:
+                self._hang_up_a_stranger()
+
+    def _gone(self, task: asyncio.Task[None]) -> None:
+        self._peers.discard(task)
+        self._strangers.pop(task, None)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, until either end has enough of it."""
+        try:
+            seals = await self._greeted(reader, writer)
+            while seals:
+                head = await reader.readexactly(channel.HEAD)
+                parts = seals[0].open(head, await reader.readexactly(channel.length(head)))
+                writer.write(seals[1].seal(await self._answers[parts[0]](*parts[1:])))
+                await writer.drain()
+        except (*MISTAKES, TypeError, asyncio.CancelledError):  # TypeError: too many words, or too few
+            pass
+        finally:
+            writer.close()
+
+    async def _greeted(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[Seal, Seal] | None:
+        """What the runner there sends and gets, once it has proved to be one; None for a stranger."""
+        seals = await asyncio.wait_for(self._greet(reader, writer), channel.GREETING_S)
+        task = asyncio.current_task()
+        if task is not None:
+            self._strangers.pop(task, None)
+        return seals
+
+    async def _greet(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[Seal, Seal] | None:
+        hello = await reader.readexactly(channel.HELLO)
+        if not hello.startswith(channel.MAGIC):
+            return None
+        ours = os.urandom(channel.NONCE)
+        nonces = hello[len(channel.MAGIC) :] + ours
+        writer.write(ours + channel.proof(self._key, b"server", nonces))
+        if not channel.proves(await reader.readexactly(channel.MAC), self._key, b"client", nonces):
+            return None
+        connection = writer.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return Seal(self._key, b"client", nonces), Seal(self._key, b"server", nonces)
+
+    def _hang_up_a_stranger(self) -> None:
+        ((most, _),) = Counter(self._strangers.values()).most_common(1)
+        oldest = next(task for task, address in self._strangers.items() if address == most)
+        del self._strangers[oldest]
+        oldest.cancel()
+
+    # --- the store -------------------------------------------------------------------------------------------
+
+    async def _set(self, *words: bytes) -> list[bytes]:
+        for key, value in zip(words[::2], words[1::2]):
+            self._keys.put(key, value)
+        return [b"ok"]
+
+    async def _get(self, patience_ms: bytes, *keys: bytes) -> list[bytes]:
+        if not await self._keys.there(keys, min(POLL_S, int(patience_ms) / 1000)):
+            return [b"later"]
+        return [b"ok", *(self._keys.values.get(key, b"") for key in keys)]
+
+    async def _peek(self, *keys: bytes) -> list[bytes]:
+        """Each value behind a 1, or nothing."""
+        values = self._keys.values
+        return [b"ok", *(b"1" + values[key] if key in values else b"" for key in keys)]
+
+    async def _add(self, key: bytes, number: bytes) -> list[bytes]:
+        total = b"%d" % (int(self._keys.values.get(key, b"0")) + int(number))
+        self._keys.put(key, total)
+        return [b"ok", total]
+
+    async def _delete(self, *keys: bytes) -> list[bytes]:
+        return [b"ok", b"%d" % sum(self._keys.values.pop(key, None) is not None for key in keys)]
+
+    async def _count(self) -> list[bytes]:
+        return [b"ok", b"%d" % len(self._keys.values)]
+
+    # --- the rounds ------------------------------------------------------------------------------------------
+
+    async def _join(self, token: bytes, order: bytes, turn: bytes) -> list[bytes]:
+        """Round, rank and size once there is one with this runner; else "later", or "closed"."""
+        who, number = token.decode(), int(turn)
+        deadline = time.monotonic() + POLL_S
+        while True:
+            self._rounds.join(who, int(order), number, time.monotonic())
+            place = self._rounds.place(who, number)
+            if place is not None:
+                self._tell_if_new()
+                return [b"ok", *(b"%d" % part for part in place)]
+            if self._rounds.closed:
+                return [b"closed"]
+            if not await self._news(deadline):
+                return [b"later"]
+
+    async def _beat(self, token: bytes, version: bytes) -> list[bytes]:
+        """How many wait for the next round, and whether there is none: at once where that is news."""
+        deadline = time.monotonic() + POLL_S
+        while True:
+            if not self._rounds.hear(token.decode(), time.monotonic()):
+                return [b"unknown"]
+            self._tell_if_new()
+            now = b"%d" % self._rounds.version
+            if now != version or not await self._news(deadline):
+                waiting, closed = self._rounds.waiting(), self._rounds.closed
+                return [b"ok", b"%d" % self._rounds.version, b"%d" % waiting, b"%d" % closed]
+
+    async def _close(self) -> list[bytes]:
+        self._rounds.close()
+        self._tell_if_new()
+        return [b"ok"]
+
+    async def _news(self, deadline: float) -> bool:
+        """Wait until something changes, or time alone may have changed something; False at the deadline."""
+        self._tell_if_new()
+        now = time.monotonic()
+        due = self._rounds.due(now)
+        patience = min(deadline - now, deadline if due is None else due + 0.01)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), max(0.0, patience))
+        self._rounds.pass_time(time.monotonic())
+        return time.monotonic() < deadline
+
+    def _tell_if_new(self) -> None:
+        """Wake everybody who waits for news of the rounds."""
+        if self._told != self._rounds.version:
+            self._told = self._rounds.version
+            changed, self._changed = self._changed, asyncio.Event()
+            changed.set()
+
+
+def start(
+    host: str, port: int, key: bytes, limits: tuple[int, int, float], local_addr: str | None = None
+) -> int:
+    """Listen from now on, in a thread of its own; the port. `limits`: fewest and most nodes, seconds of the last call.
+
+    Raises ValueError with a sentence when the address or the port cannot be had.
+    """
+    servers = bound(own_addresses(host, local_addr), port)
+    port = int(servers[0].getsockname()[1])
+
+    async def answer() -> None:
+        here = Coordinator(key, Rounds(*limits))
+        await asyncio.gather(*map(here.admit, servers))
+
+    threading.Thread(target=lambda: asyncio.run(answer()), name="distui-coordinator", daemon=True).start()
+    return port
+
+
+def bound(hosts: list[str], port: int) -> list[socket.socket]:
+    """Sockets that listen on these addresses alone. Raises ValueError with a sentence."""
+    servers: list[socket.socket] = []
+    for host in hosts:
+        try:
+            servers.append(listening(host, port))
+        except OSError as error:
+            for server in servers:
+                server.close()
+            if error.errno == errno.EADDRNOTAVAIL and hosts != (own := towards_others()):
+                return bound(
+                    own, port
+                )  # the others reach this node by an address that something translates
+            raise ValueError(
+                "rendezvous port %d on %s is not free (%s): choose another with --port"
+                % (port, host, error.strerror)
+            ) from None
+        port = int(servers[0].getsockname()[1])
+    if not servers:
+        raise ValueError("the first node has no address: give one by which the others reach it")
+    return servers
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Raises OSError."""
+    server = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if ":" in host:
+            server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        server.bind((host, port))
+        server.listen(BACKLOG)
+    except OSError:
+        server.close()
+        raise
+    return server
+
+
+def own_addresses(host: str, local_addr: str | None = None) -> list[str]:
+    """The addresses to listen on where the others are told `host`; never "any".
+
+    A name that leads this node to its own loopback leads the others elsewhere: then both.
+    """
+    found = addresses(host)
+    if host == "localhost" or any(loopback(address) and address == host for address in found):
+        return found[:1]
+    inside = [address for address in found if loopback(address)]
+    here = [*found, *addresses(local_addr or "")]
+    outside = [address for address in here if not loopback(address) and address not in ANY]
+    return (outside[:1] or towards_others()) + inside
+
+
+def addresses(name: str) -> list[str]:
+    """What a name means, IPv4 first; nothing for one that means nothing."""
+    try:
+        found = socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM) if name else []
+    except OSError:
+        return []
+    return [str(one[4][0]) for one in sorted(found, key=lambda one: one[0] != socket.AF_INET)]
+
+
+def loopback(address: str) -> bool:
+    return address == "::1" or address.startswith("127.")
+
+
+def towards_others() -> list[str]:
+    """This node's address on the way to the world; nothing is sent."""
+    for family, there in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((there, 9))
+            return [str(probe.getsockname()[0])]
+    return []

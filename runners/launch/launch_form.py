@@ -1,0 +1,201 @@
+"""The launch form: what was typed into it, the request that it means, and what the form shows of that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...presets.finding import Finding, PlanError
+from ...presets.launchers import skypilot
+from ...presets.launchers.skypilot import Resources
+from ...presets.lint import lint_plan
+from ...presets.load import load
+from ...presets.plan import Request
+from ...presets.render import named
+from .. import local, remote_hosts
+from ..errors import RunError
+from ..hub.cloud import Candidate, candidates_for
+from ..remote_hosts import Named
+from .hosts import nccl_pairs, pairs, shell_words
+from .prepare import prepare
+from .prepared import Here, LaunchRequest, OnHosts, OnSky, Prepared
+
+LOCAL, SKY, HOSTS = "local", "sky", "hosts"
+FIELDS = {"--on": "place", "--gpus": "GPUs", "--cpus": "CPUs"}
+"""What the form calls the options of the command line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchForm:
+    """The launch form as typed; the source parses it and says what is wrong in sentences."""
+
+    preset: str
+    script: str = ""
+    args: str = ""
+    """Words after the script, quoted as in a shell."""
+    nproc: str = ""
+    """"" (what the preset says), a number, "gpu" or "cpu"."""
+    name: str = ""
+    env: str = ""
+    """K=V words, quoted as in a shell."""
+    nccl: str = ""
+    """NCCL_DEBUG level; "" for what the preset says."""
+    place: str = ""
+    """"" or "local" (this machine), "sky" or one of SkyPilot's places, or "hosts A,B,…"."""
+    nodes: str = ""
+    gpus: str = ""
+    """Of each node that SkyPilot brings: "H100:8"."""
+    cpus: str = ""
+    overrides: tuple[str, ...] = ()
+    """Fields of the preset that were changed, as `--set` takes them: "mesh.tp=2"."""
+    nccl_presets: tuple[str, ...] = ()
+    """Settings of NCCL by name."""
+    params: str = ""
+    """For the memory estimate: the model's parameters, "7B"."""
+    hardware: str = ""
+    """For the memory estimate: the GPUs of a node, "8xA100-80GB"."""
+    format: str = ""
+    """For the memory estimate: a name of presets.memory.FORMATS."""
+    seq: str = ""
+    """For the memory estimate: positions of a sequence."""
+    recompute: str = ""
+    """For the memory estimate: "true" where every layer is computed anew in the backward pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPreview:
+    """What the form would do."""
+
+    text: str
+    """The generated plan, verbatim what `--dry-run` prints; "" when there is none."""
+    problems: tuple[str, ...] = ()
+    """Why it cannot start, a sentence each; () when it can."""
+    asks: str = ""
+    """What has to be asked of others before the plan is whole; "" where it is."""
+    yaml: str = ""
+    """The SkyPilot task, as SkyPilot gets it, secrets masked; "" where none is used."""
+    findings: tuple[Finding, ...] = ()
+    """What the check of the plan found, the worst first."""
+    preset: str = ""
+    """The preset with the files that it comes from; "" where there is no plan."""
+
+
+def kind_of(place: str) -> str:
+    """ "local", "sky" or "hosts": what a place of the form is."""
+    word = place.split()[0].rstrip(":") if place.split() else LOCAL
+    return word if word in (LOCAL, HOSTS) else SKY
+
+
+def asks(form: LaunchForm) -> str:
+    """What is still open in the plan of this form, for its place in the preview. Raises RunError."""
+    if kind_of(form.place) != HOSTS:
+        return ""
+    _request(form)
+    named = ", ".join(host.destination for host in hosts(form))
+    return (
+        f"hosts: {named}\n"
+        "# Enter asks each by ssh for its Python, torch, cores and GPUs, and shows the plan; nothing starts before it\n"
+    )
+
+
+def preview(form: LaunchForm, ask: bool = False) -> LaunchPreview:
+    """What the form would do. Raises RunError, PresetError, PlanError.
+
+    `ask`: hosts that the user named are asked what they are.
+    """
+    open_ = "" if ask else asks(form)
+    if open_:
+        return LaunchPreview(text=open_, asks=open_)
+    launch = prepared(form)
+    return LaunchPreview(
+        text=launch.text(),
+        preset=named(launch.plan),
+        yaml=launch.task_yaml(),
+        findings=_findings(launch, form),
+    )
+
+
+def prepared(form: LaunchForm) -> Prepared:
+    """The run that the form means, planned. Raises RunError and PresetError."""
+    return prepare(requested(form))
+
+
+def _findings(launch: Prepared, form: LaunchForm) -> tuple[Finding, ...]:
+    """What the check of the plan finds, the worst first."""
+    kind, script = kind_of(form.place), Path(form.script.strip())
+    source = local.read_source(script)
+    return tuple(
+        lint_plan(
+            launch.plan,
+            load(form.preset, form.overrides),
+            source=source,
+            beside=local.read_beside(script, source),
+            resources=resources(form) if kind == SKY else None,
+            hosts=len(hosts(form)) if kind == HOSTS else None,
+        )
+    )
+
+
+def requested(form: LaunchForm) -> LaunchRequest:
+    """The launch that the form means. Raises RunError."""
+    request = _request(form)
+    return LaunchRequest(preset=form.preset, overrides=form.overrides, request=request, place=_place(form))
+
+
+def _place(form: LaunchForm) -> Here | OnHosts | OnSky:
+    kind = kind_of(form.place)
+    if kind == SKY:
+        return OnSky(resources=resources(form))
+    if form.gpus or form.cpus:
+        instead = "hosts have what they have" if kind == HOSTS else "leave them out, or place: sky"
+        raise RunError(f"GPUs and CPUs choose nodes of SkyPilot's: {instead}")
+    if kind == HOSTS:
+        return OnHosts(hosts=hosts(form))
+    if form.nodes not in ("", "1"):
+        raise RunError(f"{form.nodes} nodes need a place: sky, one of SkyPilot's, or hosts A,B")
+    return Here()
+
+
+def resources(form: LaunchForm) -> Resources:
+    """What each node should be. Raises RunError."""
+    place = form.place.strip()
+    wish = Resources(infra=None if place == SKY else place, gpus=form.gpus or None, cpus=form.cpus or None)
+    try:
+        return skypilot.check(wish, FIELDS)
+    except PlanError as error:
+        raise RunError(str(error)) from None
+
+
+async def candidates(form: LaunchForm) -> list[Candidate]:
+    """The nodes that SkyPilot would take. Raises RunError; takes seconds."""
+    nodes = form.nodes.rpartition(":")[2] or "1"
+    if not nodes.isdecimal() or not int(nodes):
+        raise RunError(f"nodes {form.nodes}: a number from 1 on")
+    return await candidates_for(resources(form), int(nodes))
+
+
+def hosts(form: LaunchForm) -> list[Named]:
+    """Raises RunError."""
+    words = form.place.split(None, 1)
+    if len(words) < 2:
+        raise RunError("which hosts? type: hosts A,B,…")
+    return remote_hosts.from_words(words[1].replace(" ", ","))
+
+
+def _request(form: LaunchForm) -> Request:
+    """Raises RunError."""
+    if not form.script.strip():
+        raise RunError("no script yet: the path of the training script")
+    nproc, nodes = form.nproc.strip(), form.nodes.strip()
+    nccl = [f"DEBUG={form.nccl.strip()}"] if form.nccl.strip() else []
+    args, env = shell_words(form.args, "arguments"), shell_words(form.env, "environment")
+    return Request(
+        script=form.script.strip(),
+        args=tuple(args),
+        name=form.name.strip() or None,
+        nnodes=int(nodes) if nodes.isdecimal() else nodes or None,
+        nproc_per_node=int(nproc) if nproc.isdecimal() else nproc or None,
+        env=pairs(env, "environment"),
+        nccl=nccl_pairs(nccl),
+        nccl_presets=form.nccl_presets,
+    )

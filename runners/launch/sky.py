@@ -1,0 +1,326 @@
+"""A run on nodes that SkyPilot brings: the plan, the SkyPilot task, the order for the hub; and a launch once more."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ...presets.environ import inherited
+from ...presets.finding import PlanError
+from ...presets.launchers import placing, skypilot
+from ...presets.launchers.skypilot import Cargo, Resources
+from ...presets.load import load
+from ...presets.model import Loaded
+from ...presets.plan import Place, Plan, Request, command_plan, make_plan, rendezvous_port
+from ...presets.render import hidden as hidden_of
+from ...presets.render import plan_to_json, render
+from ...presets.secrets import is_secret
+from ...presets.yamltext import dump
+from .. import daemon, local, preview, registry
+from ..errors import RunError
+from ..hub import seam
+from ..hub.cloud import Sky, SkyError, interpreter
+from ..hub.ending import shortened
+from ..hub.seam import Order
+from ..node import bundle
+from .hosts import run_name
+from .prepared import LaunchRequest, OnSky, Prepared, check_port, hub_record, start_hub
+
+MOST_BYTES = 1 << 20
+NO_YAML = ("ParserError", "ScannerError", "ComposerError", "ConstructorError", "ReaderError")
+"""What PyYAML raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedSky(Prepared):
+    """A plan for all nodes, and how SkyPilot brings them."""
+
+    order: Order
+    hidden: Mapping[str, str]
+    """Values of the task's and the plan's secrets."""
+
+    def text(self) -> str:
+        """What `--dry-run` prints: the plan, then the task exactly as SkyPilot gets it, secrets masked."""
+        what = "managed job" if self.order.managed else "cluster"
+        plan = render(self.plan, preview.elsewhere(self.plan))
+        return f"{plan}\nSkyPilot task, {what} {self.order.cluster}\n\n{self.task_yaml()}"
+
+    def json(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        return {
+            "plan": plan_to_json(self.plan, masked=True) | preview.there(self.plan),
+            "cluster": self.order.cluster,
+            "managed": self.order.managed,
+            "task": self.order.task,
+        }
+
+    def start(self) -> registry.Entry:
+        """Write it down and start the hub, which launches. Raises RunError."""
+        return start_hub(self, self.order, self.hidden, cargo=seam.CARGO)
+
+    def task_yaml(self) -> str:
+        """See Prepared."""
+        return dump(self.order.task)
+
+
+def prepare(launch: LaunchRequest, place: OnSky) -> PreparedSky:
+    """Plan a run of a script under a preset. Raises RunError and PresetError."""
+    loaded, request = load(launch.preset, launch.overrides), launch.request
+    check_port(launch.port)
+    record = registry.new_record(request.name or run_name(request.script))
+    try:
+        table = loaded.preset.sky
+        filled = skypilot.check(skypilot.filled(place.resources, table))
+        resources = _workdir(filled, request)
+        facts = _facts(loaded, record, request, resources)
+        if launch.port is not None:
+            facts = replace(facts, port=launch.port, ras_port=launch.port + 1)
+        plan = make_plan(loaded, request, facts)
+        return _prepared(plan, record, replace(place, resources=resources), lambda cargo: skypilot.completed(
+            skypilot.task(task_name(record), plan.nnodes, resources, cargo, request.env), table
+        ))  # fmt: skip
+    except PlanError as error:
+        raise RunError(str(error)) from None
+
+
+def prepare_task(launch: LaunchRequest, place: OnSky) -> PreparedSky:
+    """Plan a run of a user's own SkyPilot task. Raises RunError."""
+    file, request = launch.task, launch.request
+    try:
+        skypilot.check(place.resources)
+        config = read_task(file)
+        record = registry.new_record(request.name or run_name(config.get("name") or Path(file).stem))
+        nnodes = _number(request.nnodes, config.get("num_nodes") or 1)
+        users = inherited({name: str(value) for name, value in (config.get("envs") or {}).items()})
+        facts = replace(_anywhere(record, place.resources), user_env=users)
+        plan = replace(
+            command_plan(skypilot.own_command(), request, facts),
+            name=record.name,
+            command=("bash", file),
+            nnodes=nnodes,
+            files={skypilot.TASK_SCRIPT: config["run"]},
+        )
+        named = {**config, "name": task_name(record)}
+        return _prepared(plan, record, place, lambda cargo: skypilot.wrap(
+            named, place.resources, nnodes, cargo, request.wished
+        ))  # fmt: skip
+    except PlanError as error:
+        raise RunError(str(error)) from None
+
+
+def again(entry: registry.Entry, name: str | None) -> PreparedSky:
+    """The order of an earlier run once more, under an id of its own. Raises RunError."""
+    found = seam.read(entry.path)
+    if found is None:
+        raise RunError(
+            f"{entry.record.name} was not launched through SkyPilot: `distui launch` starts it anew"
+        )
+
+    before, record = daemon.load(entry), registry.new_record(name or entry.record.name)
+    run_dir = str(registry.runs_dir() / record.run)
+    words = {str(at): record.run if word == before.run else word for at, word in enumerate(before.argv)}
+
+    def moved(texts: Mapping[str, str]) -> dict[str, str]:
+        return placing.moved(texts, tuple(before.files), before.run_dir, run_dir)
+
+    plan = replace(
+        before, run=record.run, name=record.name, run_dir=run_dir, argv=tuple(moved(words).values()),
+        files=moved(before.files), env=moved({**before.env, "DISTUI_RUN_ID": record.run}),
+    )  # fmt: skip
+    known = {name: value for name, value in os.environ.items() if is_secret(name)}
+    task, _ = skypilot.revealed(found.task, known)
+    cargo = _cargo(record, {})
+    task |= {
+        "name": task_name(record),
+        "file_mounts": {**task["file_mounts"], **cargo.mounts},
+        "run": cargo.command,
+    }
+    fresh = msgspec.structs.replace(
+        found, task=skypilot.masked(task), bundle=cargo.folder, fast=True, reuse=True
+    )
+    return PreparedSky(plan, hub_record(record, plan), fresh, {**known, **skypilot.hidden(task)})
+
+
+def task_name(record: registry.RunRecord) -> str:
+    """By which SkyPilot lists the job, and by which it is found again: one of this run alone."""
+    return skypilot.cluster_name(record.name, record.run8)
+
+
+def _prepared(plan: Plan, record: registry.RunRecord, place: OnSky, made: Any) -> PreparedSky:
+    """`made`: cargo → the SkyPilot task."""
+    hidden = hidden_of(plan)
+    cargo = _cargo(record, hidden)
+    task = made(cargo)
+    cluster = place.cluster and skypilot.check_cluster(place.cluster)
+    found = Order(
+        kind="skypilot",
+        cluster=cluster or task_name(record),
+        task=skypilot.masked(task),
+        bundle=cargo.folder,
+        managed=place.managed,
+        retry_until_up=place.retry_until_up,
+        fast="setup" not in task,
+        python=interpreter(),
+        reuse=bool(cluster),
+    )
+    plan = replace(plan, notes=(*plan.notes, *_notes(place, found, list(skypilot.hidden(task)))))
+    return PreparedSky(plan, hub_record(record, plan), found, {**hidden, **skypilot.hidden(task)})
+
+
+def _notes(place: OnSky, found: Order, hidden: list[str]) -> list[str]:
+    if place.managed:
+        return [
+            "A managed job has no ssh to its nodes: ranks and GPUs are not seen, its text is in launch.log."
+        ]
+    notes = [f"On its nodes (`ssh {found.cluster}`), ~/.distui/distui is the same command as here."]
+    if hidden and (place.resources.infra or "slurm").startswith("slurm"):
+        notes.append(
+            f"On Slurm, SkyPilot shows {', '.join(sorted(hidden))} to every user of the nodes, in a command's "
+            "arguments (`ps`): put secrets into a file there instead."
+        )
+    if place.resources.autostop_min is None and not found.reuse:
+        notes.append(
+            f"Cluster {found.cluster} stays up, and is billed, until `distui down`; --autostop MIN takes it down."
+        )
+    return notes
+
+
+def _cargo(record: registry.RunRecord, hidden: Mapping[str, str]) -> Cargo:
+    return Cargo(
+        run=record.run,
+        bundle=bundle.build().name,
+        source=str(registry.runs_dir() / record.run / seam.CARGO),
+        secrets=hidden,
+    )
+
+
+def _anywhere(record: registry.RunRecord, resources: Resources) -> Place:
+    """A place of which nothing is known before there is one."""
+    port = rendezvous_port(record.run8)
+    return Place(
+        run=record.run,
+        run_dir=str(registry.runs_dir() / record.run),
+        port=port,
+        ras_port=port + 1,
+        gpus=0,
+        cores=0,
+        cwd="~" if resources.workdir is None else "~/sky_workdir",
+        python="",
+        nodes=None,
+    )
+
+
+def _facts(loaded: Loaded, record: registry.RunRecord, request: Request, resources: Resources) -> Place:
+    """What the nodes will be as far as the wishes say it. Raises PlanError."""
+    asked = request.nproc_per_node or loaded.preset.topology.nproc_per_node
+    gpus, cores = _gpus(resources), int(float((resources.cpus or "0").rstrip("+x")))
+    if not gpus and not cores and asked in ("auto", "cpu"):
+        raise PlanError("How many ranks a node is not known: give --gpus, --cpus or --nproc-per-node.")
+    exists, source = _script(request, resources)
+    ranks = int(asked) if str(asked).isdecimal() else 1
+    return replace(
+        _anywhere(record, resources),
+        gpus=gpus,
+        cores=max(cores, ranks),
+        script_exists=exists,
+        script_source=source,
+        script_beside=local.read_beside(Path(resources.workdir or ".") / (request.script or ""), source),
+    )
+
+
+def _gpus(resources: Resources) -> int:
+    """GPUs of each node; 0 where there are none, or alternatives differ."""
+    texts = [resources.gpus] if resources.gpus else [one.get("gpus", "") for one in resources.any_of]
+    counts = {skypilot.gpus(text)[1] if text else 0 for text in texts}
+    return counts.pop() if len(counts) == 1 else 0
+
+
+def _workdir(resources: Resources, request: Request) -> Resources:
+    """The directory that is copied to the nodes: the one named, or this one where the script is in it.
+
+    Raises PlanError.
+    """
+    here = Path.cwd()
+    if resources.workdir is not None:
+        path = Path(resources.workdir).expanduser().resolve()
+        if "://" not in resources.workdir and not path.is_dir():
+            raise PlanError(f"--workdir {resources.workdir}: there is no such directory here.")
+        return resources if "://" in resources.workdir else replace(resources, workdir=str(path))
+    script = Path(request.script or "")
+    if request.no_python or script.is_absolute() or str(script).startswith("~"):
+        return resources  # it is on the nodes already
+    if here in (Path("/"), Path.home()):
+        raise PlanError(
+            f"All of {here} would be copied to the nodes: cd to your code, or give --workdir DIR."
+        )
+    return replace(resources, workdir=str(here))
+
+
+def _script(request: Request, resources: Resources) -> tuple[bool, bytes | None]:
+    """Whether the script will be there, and its text, where that can be known from here."""
+    if request.script is None or request.no_python or request.module or resources.workdir is None:
+        return True, None
+    path = Path(request.script)
+    if path.is_absolute() or request.script.startswith("~"):
+        return True, None
+    source = local.read_source(Path(resources.workdir) / path)
+    return source is not None or "://" in resources.workdir, source
+
+
+def _number(asked: int | str | None, otherwise: Any) -> int:
+    text = str(otherwise if asked is None else asked)
+    if not text.isdecimal() or not int(text):
+        raise PlanError(f"--nnodes {text}: a SkyPilot task of your own takes a number of nodes.")
+    return int(text)
+
+
+def read_task(file: str) -> dict[str, Any]:
+    """The task. Raises RunError and PlanError."""
+    return _from_here(skypilot.own_task(asyncio.run(_documents(_task_text(file), file)), file))
+
+
+def _from_here(config: dict[str, Any]) -> dict[str, Any]:
+    """A task whose local paths begin here, as SkyPilot takes them: the hub may ask for it from elsewhere."""
+    if isinstance(config.get("workdir"), str):
+        config["workdir"] = _absolute(config["workdir"])
+    mounts = config.get("file_mounts") or {}
+    config["file_mounts"] = {
+        there: _absolute(here) if isinstance(here, str) else here for there, here in mounts.items()
+    }
+    return config
+
+
+def _absolute(path: str) -> str:
+    """A local relative path from the root on; anything else as it is."""
+    if "://" in path or path.startswith(("/", "~", "$")):
+        return path
+    return str(Path.cwd() / path)
+
+
+def _task_text(file: str) -> str:
+    """A user's file. Raises RunError."""
+    try:
+        with Path(file).open(encoding="utf-8") as opened:
+            return opened.read(MOST_BYTES)
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"--task {file}: it cannot be read ({error})") from None
+
+
+async def _documents(text: str, file: str) -> list[Any]:
+    """The documents of a YAML text, as SkyPilot reads them. Raises RunError."""
+    sky = Sky()
+    try:
+        await sky.start()
+        return list(await sky.call("read_task", text=text))
+    except SkyError as error:
+        if error.kind in NO_YAML:
+            raise RunError(f"--task {file}: it is no YAML ({shortened(error.detail)})") from None
+        raise
+    finally:
+        await sky.close()

@@ -1,0 +1,405 @@
+"""Whether a run lives: processes of this host found by environment and arguments, and the condition that
+follows."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import fcntl
+import os
+import platform
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import file_io
+from .agent.processes import AGENTS, MARKER, arguments_of, environ_of, send_signal, state_of
+from .errors import RunError
+from .history import History
+from .telemetry.proc import is_own, read_stat
+from .wire.client import SocketLink, ensure_private
+from .wire.link import LinkError, NoListenerError, SilentError
+
+if TYPE_CHECKING:
+    from .registry import Entry
+
+# -----------------------------------------------------------------------------------------------------------
+# Which processes of runs live on this machine, whatever became of their files: known by environment and
+# arguments.
+
+
+RUNNER = b"/inrank/launch.py"
+UNSEEN_TRIES, UNSEEN_S = 5, 0.05
+"""How often, and after how many seconds again, a lock whose holder is not listed is tried."""
+
+
+@dataclass(slots=True)
+class Living:
+    """The living processes of one run directory, by pid."""
+
+    agents: list[int] = field(default_factory=list)
+    """Its agent, or its hub."""
+    runners: list[int] = field(default_factory=list)
+    marked: list[int] = field(default_factory=list)
+    """All that carry the run's marker: the runner, ranks, and what they started."""
+
+    @property
+    def orphans(self) -> list[int]:
+        """Processes of the run that no runner supervises."""
+        return [] if self.runners else self.marked
+
+
+def survey(base: Path) -> dict[str, Living]:
+    """What lives of the runs below `base` and of no other state directory, by name of the run directory."""
+    found: dict[str, Living] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            _sort(int(name), base, found)
+    return found
+
+
+def living_of(run_dir: Path) -> Living:
+    """What lives of one run."""
+    return survey(run_dir.parent).get(run_dir.name, Living())
+
+
+def serves(pid: int, run_dir: Path, kind: str) -> bool:
+    """Whether a process of this user is the "agent" or the "runner" of exactly this run directory.
+
+    A pid in a file of it proves nothing: the directory may be a copy, and the file forged. What is signalled is asked.
+    """
+    path, found = _started_for(arguments_of(pid))
+    if found != kind or not is_own(pid):
+        return False
+    try:
+        return path == os.fsencode(run_dir) or os.path.samefile(path, run_dir)
+    except (OSError, ValueError):
+        return False
+
+
+def named(run_dir: Path, file: str, kind: str) -> file_io.Identity | None:
+    """Whom a file of a run directory names, where that process lives here and serves exactly this directory."""
+    who = file_io.read(run_dir / file)
+    if who is None or not file_io.alive(who) or not serves(who.pid, run_dir, kind):
+        return None
+    return who
+
+
+def held_unseen(path: Path) -> bool:
+    """Whether a lock on a file is held by nobody who can be seen here: in another PID namespace, or on another host.
+
+    Tried for an instant, as /proc/locks does not list it; so only where nobody is about to take it.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        for _ in range(UNSEEN_TRIES):  # who has just been killed may still hold it for a moment
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if locked(path):
+                    return False
+            else:
+                return False
+            time.sleep(UNSEEN_S)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def holders(path: Path) -> list[int]:
+    """Pids of the processes that hold a lock on a file, as far as they are seen from here."""
+    return [int(words[4]) for words in _locks(path) if words[4].isdecimal() and int(words[4])]
+
+
+def _sort(pid: int, base: Path, found: dict[str, Living]) -> None:
+    words, root = arguments_of(pid), os.fsencode(base) + b"/"
+    path, kind = _started_for(words)
+    run = os.fsdecode(path[len(root) :]) if path.startswith(root) else ""
+    if not run or "/" in run:
+        run = kind = ""
+    if not kind:
+        environ = environ_of(pid)
+        run = environ.get(MARKER, "")
+        where = environ.get("DISTUI_RANK_FILES") or environ.get("DISTUI_RUN_DIR") or ""
+        if not run or not (where.startswith(f"{base}/") or (base / run).is_dir()):
+            return
+    stat = read_stat(pid)
+    if stat is None or stat.state in "ZX" or not is_own(pid):
+        return
+    one = found.setdefault(run, Living())
+    (one.agents if kind == "agent" else one.marked).append(pid)
+    if kind == "runner":
+        one.runners.append(pid)
+
+
+def _started_for(words: list[bytes]) -> tuple[bytes, str]:
+    """The run directory that an agent, a hub or a runner was started for, and which of them it is; (b"", "")."""
+    for at, word in enumerate(words[:7]):
+        if at > 1 and words[at - 1] == b"run" and words[at - 2] in AGENTS:
+            return word, "agent"
+        if (
+            at and words[at - 1].endswith(RUNNER) and len(words) <= at + 3
+        ):  # a nested one has more arguments
+            return word, "runner"
+    return b"", ""
+
+
+def locked(path: Path) -> bool:
+    """Whether a process holds a lock on a file; asked of the kernel, as trying would take it from who is about to."""
+    return bool(_locks(path))
+
+
+def _locks(path: Path) -> list[list[str]]:
+    """The lines of /proc/locks about a file, as words; without those that wait."""
+    try:
+        found = path.stat()
+        held = Path("/proc/locks").read_text()
+    except OSError:
+        return []
+    name = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    return [line.split() for line in held.splitlines() if name in line.split() and "->" not in line]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Who serves a run now, and so what a viewer may start for it: an agent where a runner lives, never a runner.
+
+
+AGENT_FILE = "agent.json"
+RUNNER_FILE = "runner.json"
+AGENT_LOCK = "agent.lock"
+"""In a run directory: held by its agent or hub from before it answers until it leaves."""
+RUNNER_LOCK = "runner.lock"
+"""The same of its runner."""
+START_LOCK = "start.lock"
+"""Beside the run directories: held while one of them is made, until its agent answers."""
+
+FRESH_S = 0.2
+"""How long a reading of /proc counts as now."""
+_surveys: dict[Path, tuple[float, dict[str, Living]]] = {}
+
+
+class Mode(enum.StrEnum):
+    """What an agent or hub that is started may start in turn; whoever starts it says so."""
+
+    READ = enum.auto()
+    """Nothing: it serves files, and adopts a runner that lives."""
+    START = enum.auto()
+    """The runner of a new run; of one that had begun the next one, as the restart policy says."""
+    RESTART = enum.auto()
+    """The next attempt of a lost run, at once."""
+
+
+class Condition(enum.Enum):
+    """Where a run stands as a set of processes and files."""
+
+    SERVED = enum.auto()
+    """Its agent or hub lives."""
+    COMING = enum.auto()
+    """A process holds the run, and its agent.json does not name it: it is about to answer, or the file is damaged."""
+    ELSEWHERE = enum.auto()
+    """It belongs to another host."""
+    UNSERVED = enum.auto()
+    """Its ranks live without an agent, or it is kept by a hub and has none: a viewer starts one."""
+    UNREAD = enum.auto()
+    """The runner reported its end, and no agent has taken that into the journal."""
+    ENDED = enum.auto()
+    LOST = enum.auto()
+    """Neither agent nor runner lives, and nothing says how it ended."""
+
+
+def condition_of(entry: Entry, history: History | None = None) -> Condition:
+    """The condition of a run now; nothing is changed. `history`: what `entry.history()` has just said."""
+    who = entry.agent()
+    if who is not None:
+        return Condition.ELSEWHERE if file_io.elsewhere(who) else Condition.SERVED
+    history = entry.history() if history is None else history
+    if history.state.phase.ended:
+        return Condition.UNREAD if history.unread and not elsewhere(entry) else Condition.ENDED
+    if _coming(entry):
+        return Condition.COMING
+    if elsewhere(entry):
+        return Condition.ELSEWHERE
+    return Condition.UNSERVED if entry.record.kind == "hub" or runner(entry) is not None else Condition.LOST
+
+
+def elsewhere(entry: Entry) -> str:
+    """Where a run is whose processes cannot be seen from here, as a sentence; "" for one of this machine."""
+    files = (file_io.read(entry.path / name) for name in (AGENT_FILE, RUNNER_FILE))
+    known = [who for who in files if who is not None]
+    hosts = [who.host for who in known if file_io.elsewhere(who)]
+    if hosts or (entry.record.host != platform.node() and not known):
+        host = hosts[0] if hosts else entry.record.host
+        return f"{entry.record.name} runs on {host}: ssh there and run distui"
+    if not any(held_unseen(entry.path / name) for name in (AGENT_LOCK, RUNNER_LOCK)):
+        return ""
+    return (
+        f"{entry.record.name} is held by a process that cannot be seen from here, in another container or on another "
+        "host with this home: run distui there"
+    )
+
+
+def runner(entry: Entry) -> file_io.Identity | None:
+    """The living runner of a run on this host, by its file or, where that is damaged, by its arguments."""
+    who = named(entry.path, RUNNER_FILE, "runner")
+    if who is not None:
+        return who
+    from .wire.client import stem
+
+    found = _lives(entry).runners
+    return file_io.identify(found[0], stem(entry.record.run8) + ".run") if found else None
+
+
+def ungoverned(entry: Entry) -> bool:
+    """Whether neither a living runner nor the report of its end is there: asked by an agent, which holds the run."""
+    return not entry.history().state.phase.ended and runner(entry) is None
+
+
+def socket_of(entry: Entry) -> Path:
+    """Of the agent or hub of a run: as it says itself, or where its socket always is."""
+    from .wire.client import stem
+
+    who = entry.agent()
+    return Path(who.socket if who is not None and who.socket else f"{stem(entry.record.run8)}.sock")
+
+
+def _coming(entry: Entry) -> bool:
+    lock = entry.path / AGENT_LOCK
+    if locked(lock) or _lives(entry).agents:
+        return True
+    new = not os.path.exists(lock) and not any(entry.path.glob("node-*/attempt-*"))
+    return new and locked(entry.path.parent / START_LOCK)
+
+
+def left(entry: Entry) -> list[int]:
+    """Processes of a lost run that live on, which no runner supervises."""
+    return _lives(entry).orphans
+
+
+def _lives(entry: Entry) -> Living:
+    """What lives of a run; all runs of a list are answered from one reading of /proc."""
+    base, now = entry.path.parent, time.monotonic()
+    when, seen = _surveys.get(base, (-FRESH_S, {}))
+    if now - when > FRESH_S:
+        seen = survey(base)
+        _surveys[base] = now, seen
+    return seen.get(entry.path.name, Living())
+
+
+def describe(entry: Entry, orphans: list[int]) -> str:
+    """Why a run is lost and what to do, in one sentence."""
+    name = entry.record.name
+    if orphans:
+        count = "1 process" if len(orphans) == 1 else f"{len(orphans)} processes"
+        pids = ", ".join(map(str, orphans[:8])) + ", …" * (len(orphans) > 8)
+        return (
+            f"lost: neither agent nor runner lives, and {count} of the run still do (pid {pids}): "
+            f"`distui stop {name}` ends them, `distui restart {name}` ends them and starts the next attempt"
+        )
+    return (
+        "lost: neither agent nor runner lives, and nobody saw the end (a reboot, or all was killed): "
+        f"`distui restart {name}` starts the next attempt, `distui stop {name}` closes the run"
+    )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# A link to the process that serves a run, and where that does not answer which process it is and what to type.
+
+
+SILENT_S = {"T": 1.0, "t": 1.0, "D": 4.0}
+"""How long a process in one of these states may keep a viewer waiting; others have what `SocketLink.greet` gives."""
+EVERY_S, RESTORE_S = 0.25, 4.0
+"""Between two looks at the process; how long it may take to bind its socket again."""
+STATES = {
+    "T": "stopped", "t": "stopped by a debugger", "D": "waits in the kernel, mostly for a disk or a network file system",
+}  # fmt: skip
+
+
+async def connect(who: file_io.Identity, readonly: bool = False) -> SocketLink:
+    """A link to the agent or hub `who`; one whose socket was removed is asked to bind it again. Raises LinkError.
+
+    Who waits for an answer on that link is told when the process was stopped meanwhile.
+    """
+    link = await _connected(who, readonly)
+    link.silent = Silence(who)
+    return link
+
+
+class Silence:
+    """Why an agent or hub does not answer, asked again and again; "" while it may."""
+
+    def __init__(self, who: file_io.Identity) -> None:
+        self._who = who
+        self._since: float | None = None
+
+    def __call__(self) -> str:
+        if state_of(self._who.pid) not in ("T", "t"):
+            self._since = None
+            return ""
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        return f"{unanswered(self._who)}: {remedy(self._who)}" if now - self._since > SILENT_S["T"] else ""
+
+
+async def _connected(who: file_io.Identity, readonly: bool) -> SocketLink:
+    try:
+        return await _greeted(who, readonly)
+    except NoListenerError:
+        if not file_io.alive(who):
+            raise
+    send_signal(who.pid, signal.SIGHUP)
+    deadline = asyncio.get_running_loop().time() + RESTORE_S
+    while file_io.alive(who):
+        try:
+            return await _greeted(who, readonly)
+        except NoListenerError as error:
+            if asyncio.get_running_loop().time() > deadline:
+                raise LinkError(_unbound(who, error)) from None
+        await asyncio.sleep(0.1)
+    raise LinkError(f"the agent (pid {who.pid}) has ended")
+
+
+def _unbound(who: file_io.Identity, error: LinkError) -> str:
+    try:
+        ensure_private(Path(who.socket).parent)
+    except RunError as reason:
+        return f"the agent (pid {who.pid}) lives, but {reason}"
+    return f"{error}, though its process (pid {who.pid}) lives: {remedy(who)}"
+
+
+async def _greeted(who: file_io.Identity, readonly: bool) -> SocketLink:
+    """Raises LinkError, early where the process cannot answer."""
+    connecting = asyncio.ensure_future(SocketLink.connect(Path(who.socket), readonly))
+    silent_s = 0.0
+    while not (await asyncio.wait({connecting}, timeout=EVERY_S))[0]:
+        limit = SILENT_S.get(state_of(who.pid) or "")
+        silent_s = 0.0 if limit is None else silent_s + EVERY_S
+        if limit is not None and silent_s >= limit:
+            connecting.cancel()
+            await asyncio.wait({connecting})
+            raise LinkError(f"{unanswered(who)}: {remedy(who)}")
+    try:
+        return connecting.result()
+    except SilentError:
+        raise LinkError(f"{unanswered(who)}: {remedy(who)}") from None
+
+
+def unanswered(who: file_io.Identity) -> str:
+    """Which process does not answer, and in which state the kernel has it."""
+    state = state_of(who.pid)
+    about = STATES.get(state or "", "it says nothing")
+    return f"the agent (pid {who.pid}) does not answer: {about} (state {state or 'n/a'})"
+
+
+def remedy(who: file_io.Identity) -> str:
+    """What to type; the ranks do not notice the end of an agent."""
+    end = f"`kill -KILL {who.pid}` ends it without harm to the ranks, and the next command starts another"
+    if state_of(who.pid) in ("T", "t"):
+        return f"`kill -CONT {who.pid}` has it go on; {end}"
+    return end

@@ -1,0 +1,888 @@
+"""Events, commands and the values they carry: one msgspec definition for domain, wire and validation."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+
+from msgspec import Raw, Struct, field
+
+from .words import name_ranks
+
+# -----------------------------------------------------------------------------------------------------------
+# Values that events carry: phases, samples, findings. Unknown is `None`, never 0.
+
+
+class RunPhase(enum.StrEnum):
+    """Where a run as a whole stands."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    LOST = "lost"
+    EXPORTED = "exported"  # in an opened bundle alone: it was live when that was written, and no more comes
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of it changes any more."""
+        return self in (
+            RunPhase.SUCCEEDED, RunPhase.FAILED, RunPhase.STOPPED, RunPhase.LOST, RunPhase.EXPORTED
+        )  # fmt: skip
+
+    @property
+    def words(self) -> str:
+        """As a person reads it."""
+        return "live when exported" if self is RunPhase.EXPORTED else str(self)
+
+
+class RankPhase(enum.StrEnum):
+    """Where one rank of the current attempt stands."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"  # exit code 0
+    FAILED = "failed"  # exit code other than 0
+    KILLED = "killed"  # ended by a signal that distui did not send
+    STOPPED = "stopped"  # ended because the group was stopped or restarted
+    LOST = "lost"  # gone, and nobody saw how
+
+
+HUB = -1
+"""The node number of what concerns the run as a whole; a hub says it, no node."""
+
+
+class LinkState(enum.StrEnum):
+    """How a hub stands to one node."""
+
+    CONNECTING = "connecting"
+    UP = "up"
+    LOST = "lost"
+    """Not reachable; the next try is under way or has its time."""
+    ENDED = "ended"
+    """The node's part has ended, and everything was read."""
+
+
+class Stage(enum.StrEnum):
+    """What happens before the ranks of a launched cluster start, in this order."""
+
+    PROVISION = "provision"
+    SYNC = "sync"
+    SETUP = "setup"
+    START = "start"
+
+
+class Outcome(enum.StrEnum):
+    """How an attempt ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    RESTARTED = "restarted"
+    STOPPED = "stopped"
+    LOST = "lost"
+
+
+class RankPlace(Struct, frozen=True):
+    """A rank's coordinates in one attempt."""
+
+    rank: int
+    local_rank: int
+    node: int = 0
+    gpu: str | None = None
+    """What the launch environment gives this rank: an index into NVML's order or a UUID; None without GPUs."""
+
+
+class Gpu(Struct, frozen=True, omit_defaults=True):
+    """One sample of one GPU. Fields are None where the driver does not serve them."""
+
+    index: int
+    uuid: str
+    name: str
+    util: float | None = None
+    """Percent of the last sample period in which at least one kernel ran. A hung kernel shows 100."""
+    mem_used: int | None = None
+    """Bytes, without what the driver keeps for itself."""
+    mem_total: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temp_c: float | None = None
+    mem_temp_c: float | None = None
+    sm_mhz: int | None = None
+    mem_mhz: int | None = None
+    max_sm_mhz: int | None = None
+    throttle: tuple[str, ...] | None = None
+    """Active clock event reasons, in words; () when nothing holds the clocks back."""
+    pcie_tx_bps: float | None = None
+    pcie_rx_bps: float | None = None
+    nvlink_tx_bps: float | None = None
+    nvlink_rx_bps: float | None = None
+    energy_j: float | None = None
+    ecc_uncorrected: int | None = None
+    """Volatile uncorrected ECC errors."""
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    pcie_replays: int | None = None
+    pcie_gen: int | None = None
+    pcie_width: int | None = None
+    recovery: str | None = None
+    """What the driver asks for ("reset", "reboot", …); None when nothing, or not served."""
+    mig: bool | None = None
+    pids: tuple[int, ...] | None = None
+    """Compute processes that NVML names on this GPU."""
+    pid_mem: tuple[int | None, ...] | None = None
+    """Bytes of each process in `pids`, in the same order."""
+    lost: bool = False
+    """The driver no longer reaches this GPU."""
+    error: str | None = None
+    """Why values are missing, in words."""
+
+
+class Host(Struct, frozen=True, omit_defaults=True):
+    """One sample of a node outside its GPUs. Bytes and bytes per second; percent of all cores together."""
+
+    cpu_percent: float | None = None
+    cores: int | None = None
+    load1: float | None = None
+    mem_used: int | None = None
+    mem_total: int | None = None
+    swap_used: int | None = None
+    shm_used: int | None = None
+    shm_total: int | None = None
+    disk_free: int | None = None
+    """On the file system that holds the run directory."""
+    disk_total: int | None = None
+    net_rx_bps: float | None = None
+    net_tx_bps: float | None = None
+    ib_rx_bps: float | None = None
+    ib_tx_bps: float | None = None
+    cpu_stall_percent: float | None = None
+    """Share of the last 10 s in which some task waited for a core (PSI)."""
+    cgroup_mem_max: int | None = None
+    cgroup_oom_kills: int | None = None
+    cgroup_mem_used: int | None = None
+    """What counts against `cgroup_mem_max`, page cache left out."""
+    steal_percent: float | None = None
+    """Share of all cores' time that a hypervisor gave to other machines."""
+    page_cache: int | None = None
+    """Files that are kept in memory, without shared memory."""
+    nic_errors: int | None = None
+    """Errors, not drops, that network interfaces and InfiniBand ports counted in the last minute."""
+
+
+class RankSample(Struct, frozen=True, omit_defaults=True):
+    """One sample of one rank's process and of what its hook counted."""
+
+    rank: int
+    pid: int | None = None
+    cpu_percent: float | None = None
+    """Percent of one core, children included."""
+    rss_bytes: int | None = None
+    threads: int | None = None
+    children: int | None = None
+    read_bps: float | None = None
+    write_bps: float | None = None
+    gpu: int | None = None
+    """NVML index of the GPU this rank uses."""
+    gpu_source: str | None = None
+    """How that is known: "nvml" (its pid was seen on the GPU) or "env" (the launch environment says so)."""
+    gpu_mem: int | None = None
+    step: int | None = None
+    step_s: float | None = None
+    """Mean seconds a step over the last sample period."""
+    throttled_percent: float | None = None
+    """Share of its cgroup's quota periods in which the quota held it back; None without a quota."""
+    cpus: str | None = None
+    """Cores that it may run on, as in "0-3,8"."""
+
+
+class FirstCause(Struct, frozen=True, omit_defaults=True):
+    """Which rank failed first in an attempt, and all that is known of why."""
+
+    rank: int
+    local_rank: int
+    node: int
+    pid: int | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    """Name of the signal that ended it, e.g. "SIGKILL"."""
+    oom: str | None = None
+    """Where the kernel says that it killed this rank for memory: the cgroup's counter or the kernel log line."""
+    text: str = ""
+    """One sentence."""
+    last_lines: tuple[str, ...] = ()
+    """The last lines of its stderr."""
+    victims: tuple[int, ...] = ()
+    """Ranks that ended after it in the same attempt."""
+    at: float | None = None
+    """Unix time at which it failed, by its node's clock; in a hub's journal by the hub's."""
+    symptom: bool = False
+    """True when what it says is only that somebody else was gone."""
+    kind: str = ""
+    """Class of the failure, as in "died-<kind>": see inrank/classes.py."""
+    remedy: str = ""
+    retry: str = ""
+    """Whether a restart can help: "no", "maybe", "yes"."""
+    where: str = ""
+    """Path and line of the user's code that raised: "…/train.py:88"."""
+    evidence: tuple[str, ...] = ()
+    """What the kernel and the driver say of it, a line each."""
+
+
+class Finding(Struct, frozen=True, omit_defaults=True):
+    """A statement about the run with its evidence."""
+
+    id: str
+    severity: str
+    """"info", "warn" or "error"."""
+    text: str
+    role: str = "cause"
+    rank: int | None = None
+    node: int | None = None
+    remedy: str = ""
+    evidence: tuple[str, ...] = ()
+    """A sentence or a line each: what the statement rests on."""
+    ranks: tuple[int, ...] = ()
+    """All ranks that it is about, where that is not `rank` alone."""
+    since: float | None = None
+    """Unix time from which it holds; the text itself names no age, so that it stays the same while it holds."""
+
+
+class Cluster(Struct, frozen=True, omit_defaults=True):
+    """Where a launched run lives, and what that costs."""
+
+    name: str = ""
+    """SkyPilot's cluster name; "" for hosts that nobody provisioned."""
+    infra: str = ""
+    """As SkyPilot writes it: "slurm/lab/gpu", "aws/us-east-1"; "hosts" for hosts that the user named."""
+    resources: str = ""
+    """Of one node, in SkyPilot's words."""
+    price_per_hour: float | None = None
+    """US dollars an hour for all nodes; None when SkyPilot names no price."""
+    job: int | None = None
+    """SkyPilot's number of the job on the cluster."""
+    managed: bool = False
+    """A managed job: SkyPilot recovers it, and gives no ssh to its nodes."""
+    recoveries: int = 0
+    """How often SkyPilot has recovered the managed job on other nodes."""
+    state: str = ""
+    """SkyPilot's word for the cluster or the managed job."""
+    autostop_min: int | None = None
+    """Minutes without a job after which SkyPilot takes the cluster down; None: never."""
+    since: float | None = None
+    """Unix time from which it is paid for."""
+    until: float | None = None
+    """Unix time at which it was taken down; None while it is paid for."""
+    down: bool = False
+    """Taken down: nothing of it is left."""
+
+
+class Wrapped(Struct, frozen=True, omit_defaults=True):
+    """What a rank's model was wrapped with when it made its first step."""
+
+    strategies: tuple[str, ...] = ()
+    """Of ddp, zero1, fsdp1, fsdp2, deepspeed; () for a plain model."""
+    zero_stage: int | None = None
+    """Of DeepSpeed."""
+    dims: dict[str, int] = {}
+    """Named dimensions over which the model is divided, with their sizes."""
+    param: str | None = None
+    """"fp32", "bf16" or "fp16" where the wrapper says what it computes in."""
+
+
+class PlanSummary(Struct, frozen=True, omit_defaults=True):
+    """The part of a plan that every screen needs; the whole stands in plan.json."""
+
+    preset: str
+    strategy: str
+    launcher: str
+    """"torchrun" or "command"."""
+    command: str
+    """The user's script or command with its arguments, as one line."""
+    nnodes: int = 1
+    nnodes_min: int | None = None
+    """Elastic runs go on with as few nodes as this; None: with all or not at all."""
+    nproc_per_node: int | None = None
+    backend: str | None = None
+    """"nccl" or "gloo"; None where distui does not know."""
+    obeys: str | None = None
+    """How the script obeys the preset; None when it obeys nothing."""
+    restart_limit: int = 0
+    grace_s: float = 30.0
+    notes: tuple[str, ...] = ()
+    mesh: dict[str, int] = {}
+    """Named dimensions of the ranks and their sizes, outermost first."""
+    zero_stage: int | None = None
+    """Of a preset for DeepSpeed."""
+    precision: str | None = None
+    """What the preset computes in: "fp32", "bf16" or "fp16"."""
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What a rank is doing at one moment: its stack, its collectives, its process. Unknown is `None`, never 0.
+
+
+class Site(Struct, frozen=True, array_like=True):
+    """One frame of a Python stack."""
+
+    file: str
+    line: int
+    name: str
+    """Of the function."""
+
+
+class Collective(Struct, frozen=True, omit_defaults=True):
+    """One entry of torch's flight recorder."""
+
+    group: str
+    """Name of the process group, as the entries have it: "0" is the default one. Where a group has NCCL and gloo,
+    "0/gloo" is that of gloo, which counts for itself."""
+    seq: int
+    """Number of this collective in its group, from 1: the same on every rank that does the same."""
+    op: str
+    """Without the backend: "all_reduce"."""
+    what: str = ""
+    """Inputs as dtype and shape: "Float[20]"; "" where there are none."""
+    created: float = 0.0
+    """Unix time at which the rank called it, by its node's clock."""
+    done: bool = False
+    started: bool | None = None
+    """Whether its kernel runs; None where the backend does not tell (gloo)."""
+    sites: tuple[Site, ...] = ()
+    """Who called it, innermost first, torch's own frames left out."""
+    duration_ms: float | None = None
+    p2p: bool = False
+
+
+class Group(Struct, frozen=True, omit_defaults=True):
+    """A process group as its flight recorder tells of it."""
+
+    name: str
+    ranks: tuple[int, ...] = ()
+    """Global ranks; () for the default group, which has all, and where the recorder does not say."""
+    enqueued: int = 0
+    """Number of the collective that was called last; 0: none yet."""
+    completed: int = 0
+    desc: str = ""
+
+
+class Stall(Struct, frozen=True, omit_defaults=True):
+    """A TCP connection of the rank that waits for the other end: from /proc/net/tcp."""
+
+    local: str
+    """ "address:port"."""
+    remote: str
+    state: str
+    """ "SYN_SENT" or "ESTABLISHED"."""
+    retransmits: int = 0
+    unsent: int = 0
+    """Bytes that the other end has not acknowledged."""
+
+
+class Pulse(Struct, frozen=True, omit_defaults=True):
+    """One look at a rank, every few seconds, through its hook."""
+
+    rank: int
+    at: float
+    """Unix time of the look, by the node's clock."""
+    pid: int | None = None
+    hook: bool = False
+    """Whether the hook answered; else what is here comes from outside."""
+    state: str | None = None
+    """The kernel's letter of the process: "R", "S", "D", "T" (stopped), "Z"; None when it is gone."""
+    stack: tuple[Site, ...] = ()
+    """Of the main thread, innermost first; () when unknown."""
+    sites: int | None = None
+    """How many different innermost places (function and line) the samples of this look saw; of `samples`."""
+    samples: int = 0
+    cpu_s: float | None = None
+    """Processor seconds of the main thread so far."""
+    process_s: float | None = None
+    """Processor seconds of all threads so far."""
+    read_bytes: int | None = None
+    """Read from storage so far, as the kernel counts it; None where it does not tell."""
+    written_bytes: int | None = None
+    torch: bool | None = None
+    """Whether torch.distributed is imported."""
+    step: int | None = None
+    last_step: float | None = None
+    """Unix time of the newest optimizer step; None before the first."""
+    groups: tuple[Group, ...] = ()
+    active: tuple[Collective, ...] = ()
+    """Not completed, oldest first; at most 16."""
+    recent: tuple[Collective, ...] = ()
+    """Newest completed ones, oldest first; at most 64, without sites but for the last 8."""
+    recorder: bool | None = None
+    """Whether torch has a flight recorder that could be read."""
+    whole: bool = False
+    """Whether this look saw every collective; else `active` and `recent` are empty, because each group moved since the
+    look before, or waits for nothing. At least every 15 s, and while somebody waits."""
+    stalls: tuple[Stall, ...] = ()
+    """Looked for only while the rank waits."""
+    world_size: str | None = None
+    """WORLD_SIZE in the rank's environment."""
+    master: str | None = None
+    """MASTER_ADDR:MASTER_PORT there."""
+    source: str = ""
+    """Of a stack that the hook did not give: "signal" (SIGUSR2 to the hook's own thread) or "py-spy"."""
+    waits_in: str | None = None
+    """The kernel's function the main thread waits in ("hrtimer_nanosleep"); None where it runs, or that is hidden."""
+    loops: int | None = None
+    """Samples that found the innermost frame at a jump backwards: in a loop that calls nothing."""
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What happened. Past participles; `Event` is their union, `Stamped` the form in which they travel and are kept.
+
+
+class RunCreated(Struct, frozen=True, tag=True):
+    """The first line of every journal."""
+
+    run: str
+    name: str
+    host: str
+    plan: PlanSummary
+    merged: bool = False
+    """True in the journal of a hub: what several nodes tell is one run, and only the hub says how that ended."""
+
+
+class AgentStarted(Struct, frozen=True, tag=True):
+    pid: int
+    version: str
+    adopted: bool
+    """True when it found a living runner of this run."""
+
+
+class RunnerStarted(Struct, frozen=True, tag=True):
+    pid: int
+    kind: str
+    """"torchrun" or "command"."""
+    socket: str = ""
+    python: str = ""
+    torch: str | None = None
+
+
+class RunnerLost(Struct, frozen=True, tag=True):
+    """The runner died without reporting the end of the run."""
+
+    pid: int
+    text: str
+
+
+class AttemptStarted(Struct, frozen=True, tag=True):
+    """A new incarnation of the worker group is about to be spawned."""
+
+    attempt: int
+    cause: str
+    """"launch", "restart" (asked for), "failure" (policy), "membership"."""
+    world_size: int
+    ranks: tuple[RankPlace, ...]
+    env_diff: dict[str, str | None] = field(default_factory=dict)
+    """What changed in the ranks' environment since the attempt before; None means unset."""
+    failures: int = 0
+    """Failures counted by the restart policy so far."""
+
+
+class RankChanged(Struct, frozen=True, tag=True):
+    attempt: int
+    rank: int
+    state: RankPhase
+    local_rank: int
+    pid: int | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    at: float | None = None
+    """Unix time at which the kernel reported it, where that is earlier than this event."""
+
+
+class EnvironmentChanged(Struct, frozen=True, tag=True):
+    """The runner has taken changes of the environment, for the next attempt."""
+
+    env: dict[str, str | None]
+    """Secrets are MASK; None means unset."""
+
+
+class EnvironmentRestored(Struct, frozen=True, tag=True):
+    """The newest changes were taken back: no rank could be started with them."""
+
+    attempt: int
+    names: tuple[str, ...]
+    text: str
+
+
+class EnvironmentReported(Struct, frozen=True, tag=True):
+    """What the ranks of a node really have of the variables that changed with an attempt."""
+
+    attempt: int
+    ranks: tuple[int, ...]
+    env: dict[str, str | None]
+    """Of those ranks that have what was asked for."""
+    differs: dict[str, dict[str, str | None]] = field(default_factory=dict)
+    """Of the others: rank ("0", "1", …) → what it has instead."""
+    source: str = ""
+    """"hook": as its interpreter sees them; "process": as it was started."""
+
+
+class HookChanged(Struct, frozen=True, tag=True):
+    """The hook inside a rank came up, armed, or went away."""
+
+    attempt: int
+    rank: int
+    state: str
+    """"up", "armed" (it counts optimizer steps) or "gone"."""
+    pid: int | None = None
+    nccl_debug: str | None = None
+    nccl_live: bool | None = None
+    """Whether this process can change NCCL_DEBUG without a restart; None until libnccl is loaded."""
+    nccl_version: str | None = None
+    made: Wrapped | None = None
+    """What the model was wrapped with at the first step; None before, and where that is not known."""
+
+
+class RestartDelayed(Struct, frozen=True, tag=True):
+    """The restart policy waits before the next attempt."""
+
+    wait_s: float
+    failures: int
+    limit: int
+
+
+class AttemptEnded(Struct, frozen=True, tag=True):
+    attempt: int
+    outcome: Outcome
+    first_cause: FirstCause | None = None
+    text: str = ""
+    last: tuple[RankSample, ...] = ()
+    """How far each rank had come, how fast, and with how much memory: what no telemetry says once it has ended."""
+    lasted_s: float | None = None
+    """By a clock that nobody sets; None where no agent lived through all of it."""
+    idle: str = ""
+    """Of an attempt that succeeded without a step: that, and the last line; "" where it trained, or nobody knows."""
+
+
+class NcclChanged(Struct, frozen=True, tag=True):
+    """NCCL_DEBUG changed, live or for the next attempt."""
+
+    level: str
+    subsys: str
+    ranks: tuple[int, ...]
+    live: bool
+    text: str
+    until: float | None = None
+    """Unix time at which the level goes back."""
+
+
+class CommandReceived(Struct, frozen=True, tag=True):
+    id: str
+    text: str
+    verb: str = ""
+    """"restart", "stop", "nccl", "signal" or "dump"."""
+
+
+class Clause(Struct, frozen=True, omit_defaults=True):
+    """One thing that an answer says; those of several nodes are merged by it."""
+
+    text: str
+    """"{ranks}" stands, once, where the ranks are named."""
+    ranks: tuple[int, ...] = ()
+
+    def words(self) -> str:
+        """As a person reads it."""
+        return self.text.replace("{ranks}", name_ranks(self.ranks), 1) if self.ranks else self.text
+
+
+def sentence(clauses: Iterable[Clause]) -> str:
+    """What an answer says, as one sentence."""
+    return "; ".join(clause.words() for clause in clauses)
+
+
+class CommandDone(Struct, frozen=True, tag=True):
+    id: str
+    ok: bool
+    text: str
+    data: dict[str, str] = field(default_factory=dict)
+    """What a Dump brought, by rank ("0", "1", …); not journaled."""
+    clauses: tuple[Clause, ...] = ()
+    """What `text` says, one by one; () from an agent that does not tell them apart."""
+
+
+class FindingRaised(Struct, frozen=True, tag=True):
+    finding: Finding
+
+
+class FindingCleared(Struct, frozen=True, tag=True):
+    id: str
+    rank: int | None = None
+    node: int | None = None
+
+
+class RunEnded(Struct, frozen=True, tag=True):
+    phase: RunPhase
+    exit_code: int | None
+    text: str
+
+
+class LinkChanged(Struct, frozen=True, tag=True):
+    """A hub's link to the node of this line came up, broke, or is no longer needed."""
+
+    state: LinkState
+    host: str = ""
+    text: str = ""
+    """Why, in a sentence; for LOST what to do."""
+    retry_at: float | None = None
+    """Unix time of the next try."""
+
+
+class StageChanged(Struct, frozen=True, tag=True):
+    """A launch went on: a stage began, ended, or failed, on the node of this line or (HUB) on all."""
+
+    stage: Stage
+    state: str
+    """"begun", "done" or "failed"."""
+    text: str = ""
+
+
+class ClusterChanged(Struct, frozen=True, tag=True):
+    """What is known of the cluster now."""
+
+    cluster: Cluster
+
+
+class GpuTick(Struct, frozen=True, tag=True):
+    """Telemetry; never journaled, newest wins."""
+
+    gpus: tuple[Gpu, ...]
+    took_ms: float
+    driver: str | None = None
+    problem: str | None = None
+    """Why there are no values, in words: no driver, a driver call that does not return, …"""
+
+
+class HostTick(Struct, frozen=True, tag=True):
+    host: Host
+
+
+class RankTick(Struct, frozen=True, tag=True):
+    ranks: tuple[RankSample, ...]
+
+
+class PulseTick(Struct, frozen=True, tag=True):
+    """What every rank of a node is doing; the detectors' evidence."""
+
+    pulses: tuple[Pulse, ...]
+
+
+class NcclTick(Struct, frozen=True, tag=True):
+    """What NCCL's logs on a node say so far, of the current attempt."""
+
+    attempt: int
+    document: Raw
+    """One JSON object; see diagnosis/live.py."""
+
+
+class LogGrew(Struct, frozen=True, tag=True):
+    """Sizes in bytes of the log files that grew, by file id (path relative to the run directory)."""
+
+    sizes: dict[str, int]
+
+
+class CaughtUp(Struct, frozen=True, tag=True):
+    """Everything before this line was history; what follows is live. Never journaled."""
+
+    seq: int
+
+
+Event = (
+    RunCreated
+    | AgentStarted
+    | RunnerStarted
+    | RunnerLost
+    | AttemptStarted
+    | RankChanged
+    | EnvironmentChanged
+    | EnvironmentRestored
+    | EnvironmentReported
+    | HookChanged
+    | RestartDelayed
+    | AttemptEnded
+    | NcclChanged
+    | CommandReceived
+    | CommandDone
+    | FindingRaised
+    | FindingCleared
+    | RunEnded
+    | LinkChanged
+    | StageChanged
+    | ClusterChanged
+    | GpuTick
+    | HostTick
+    | RankTick
+    | PulseTick
+    | NcclTick
+    | LogGrew
+    | CaughtUp
+)
+
+TELEMETRY = (GpuTick, HostTick, RankTick, PulseTick, NcclTick, LogGrew, CaughtUp)
+"""Events that no journal keeps."""
+
+
+class Stamped(Struct, frozen=True, omit_defaults=True):
+    """An event as it travels and as the journal keeps it."""
+
+    time: float
+    """Unix seconds on the node that saw it."""
+    event: Event
+    seq: int = 0
+    """Line number in the journal, from 1; 0 for telemetry."""
+    node: int = 0
+    """Number of the node that saw it, from 0; HUB for what concerns the run as a whole."""
+    source: int = 0
+    """Where it was read: in an agent's journal the bytes of runner.jsonl consumed up to and including it, in a
+    hub's journal its seq in the journal of its node; 0 when it was first said here."""
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What a viewer asks, and how an agent answers. Imperatives; `Command` is their union.
+
+
+PROTOCOL = (1, 1)
+"""Oldest and newest wire protocol this code speaks."""
+
+
+def understood(proto: tuple[int, int]) -> bool:
+    """Whether whoever speaks these protocols, oldest and newest, and this code have one in common."""
+    return proto[0] <= PROTOCOL[1] and proto[1] >= PROTOCOL[0]
+
+
+class Hello(Struct, frozen=True, tag=True):
+    """A viewer's first line."""
+
+    proto: tuple[int, int] = PROTOCOL
+    after: int = 0
+    """Journal seq already seen."""
+    telemetry: bool = True
+    follow: bool = True
+    """False: close after the history."""
+    readonly: bool = False
+    """True: the agent refuses commands on this connection."""
+
+
+class Restart(Struct, frozen=True, tag=True):
+    """Restart the worker group in place, with a changed environment."""
+
+    id: str
+    env: dict[str, str] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()
+    reachable: bool = False
+    """Go on where nodes do not answer; else such nodes are named and nothing is restarted."""
+
+
+class Stop(Struct, frozen=True, tag=True):
+    """End the run: TERM, grace, KILL, marker sweep."""
+
+    id: str
+    grace_s: float | None = None
+
+
+class SetNccl(Struct, frozen=True, tag=True):
+    id: str
+    level: str
+    subsys: str = ""
+    ranks: tuple[int, ...] = ()
+    """() means all."""
+    seconds: float | None = None
+    restart: bool = False
+    reachable: bool = False
+    """As for Restart."""
+
+
+class Signal(Struct, frozen=True, tag=True):
+    id: str
+    signal: str
+    ranks: tuple[int, ...] = ()
+
+
+class Dump(Struct, frozen=True, tag=True):
+    id: str
+    what: str
+    """"stacks", "flight", "memory", or "record": torch records allocations for later snapshots of its memory; "runner":
+    nothing of the ranks, only whether the runner answers (where the agent's `caps` have it)."""
+    ranks: tuple[int, ...] = ()
+
+
+class Down(Struct, frozen=True, tag=True):
+    """Take the cluster down, with everything on it. Only a hub can."""
+
+    id: str
+    cluster: str
+    """Its name, typed by whoever asks: another name is refused."""
+
+
+class SetAutostop(Struct, frozen=True, tag=True):
+    """Have SkyPilot take the cluster down when it was idle for so long. Only a hub can."""
+
+    id: str
+    minutes: int | None
+    """None: never."""
+
+
+class Via(Struct, frozen=True, tag=True):
+    """A hub's first line to the agent of the head: all that follows is for the agent of another node."""
+
+    node: int
+
+
+class ReadLog(Struct, frozen=True, tag=True):
+    """Ask for one window of a log file; answered by a LogWindow header and that many raw bytes."""
+
+    id: str
+    file: str
+    """File id: path relative to the run directory."""
+    offset: int
+    """Bytes from the start; negative: from the end."""
+    limit: int = 65536
+    grep: str = ""
+    """Only lines that match this regular expression."""
+
+
+Action = Restart | Stop | SetNccl | Signal | Dump | Down | SetAutostop
+"""What is answered by a CommandDone of the same id."""
+
+Command = Hello | Via | Action | ReadLog
+
+
+class LogWindow(Struct, frozen=True, tag=True):
+    """Header of a window; `length` raw bytes follow the line."""
+
+    id: str
+    file: str
+    offset: int
+    """Where the window begins, always at the start of a line where the file has one within reach."""
+    next: int
+    """Offset to ask for next."""
+    size: int
+    """Size of the file now."""
+    length: int
+    error: str = ""
+
+
+class AgentHello(Struct, frozen=True, tag=True):
+    """The agent's first line."""
+
+    proto: tuple[int, int]
+    version: str
+    run: str
+    seq: int
+    """Newest journal seq."""
+    caps: tuple[str, ...] = ()
+    readonly: bool = False
+    node: int = 0
+    """Number of the node it serves; HUB for a hub."""
+    now: float = 0.0
+    """Unix time there: what a hub corrects clocks with; 0.0 from an agent that does not say."""
+
+
+Reply = AgentHello | LogWindow

@@ -1,0 +1,322 @@
+"""What a script's model is, counted by the training environment's Python without starting the training."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..presets.clean import quoted
+from ..presets.environ import DISTUI, TORCH
+from ..presets.finding import PlanError
+from ..presets.launchers.torchrun import MAX_RESTARTS
+from ..presets.memory_advice import Counted, acts_on_import, counted_from
+from ..presets.plan import Plan
+from ..presets.secrets import mask, mask_words
+from .errors import RunError
+from .local import MOST_SOURCE, check_python
+from .wire.client import stem
+
+# -----------------------------------------------------------------------------------------------------------
+# The sizes of a model that a script defines, read by the training environment's interpreter.
+
+
+COUNTING = Path(__file__).parent / "inrank" / "counting.py"
+SECONDS = 120.0
+"""Reading a file with many imports takes a while; training takes longer."""
+
+
+def count(
+    python: str, path: str, name: str | None, args: Mapping[str, object], seconds: float = SECONDS
+) -> Counted:
+    """What the model `name` of the file `path`, called with `args`, has; None: the one it seems to be.
+
+    The file is imported, not run, in a process of its own without GPUs. Raises RunError.
+    """
+    why = acts_on_import(_source(path))
+    if why is not None:
+        raise RunError(f"--script {path} {why}")
+    question = json.dumps({"path": os.path.abspath(path), "name": name, "args": dict(args)})
+    answer = _answer(check_python(python), path, question, seconds)
+    error = answer.get("error")
+    if error is not None:
+        doing = {"reading": "cannot be read: ", "building": "has no model that can be built here: "}
+        raise RunError(f"--script {path} {doing.get(str(answer.get('doing')), '')}{error}")
+    try:
+        return counted_from(answer)
+    except PlanError as error:
+        raise RunError(f"--script {path}: {error}") from None
+
+
+def _source(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(MOST_SOURCE)
+    except OSError as error:
+        raise RunError(f"--script {path}: {error.strerror}; give the path of a Python file") from None
+
+
+def _answer(python: str, path: str, question: str, seconds: float) -> dict[str, object]:
+    """One object of JSON. Raises RunError."""
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    pipe = subprocess.PIPE
+    try:
+        process = subprocess.Popen(
+            [python, str(COUNTING)], stdin=pipe, stdout=pipe, stderr=pipe, env=env, start_new_session=True
+        )
+    except OSError as error:
+        raise RunError(
+            f"{python} cannot be executed ({error.strerror}): give another with --python"
+        ) from None
+    with process:
+        try:
+            out, err = process.communicate(f"{question}\n".encode(), seconds)
+        except subprocess.TimeoutExpired:
+            raise RunError(
+                f"--script {path} was not read within {seconds:g} s: name a function that only builds the model, "
+                "as PATH:NAME, or give --params"
+            ) from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)  # with what the file started
+    lines = [line for line in out.decode("utf-8", "replace").splitlines() if line.startswith("{")]
+    if lines:
+        found: dict[str, object] = json.loads(lines[-1])
+        return found
+    said = err.decode("utf-8", "replace").strip().splitlines()
+    raise RunError(
+        f"--script {path} ended {python} without an answer ({said[-1] if said else 'no message'})"
+    )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What a plan starts beyond what stands in it: the runner's command, the ranks' argv, what torch and the runner
+# add for
+# each rank, and what is written. Pure, but for the interpreter's path.
+# What only the start of an attempt can say stands in angle brackets. The facts are those of inrank/plugin.py,
+# inrank/command.py and torch's local_elastic_agent.py; a test compares them with /proc/PID/environ of real ranks.
+
+
+INRANK = Path(__file__).resolve().parent / "inrank"
+RANK, LOCAL, ATTEMPT, FOLDER = "<rank>", "<local rank>", "<attempt>", "attempt-<attempt, three digits>"
+PORT = "<port chosen at each attempt>"
+THERE = "<distui on the node>"
+"""Where the code of distui lies on a node of several."""
+FILES = (
+    *("*.json", "*.jsonl*", "*.log", "*.lock", "environ", "metrics/*"),
+    f"node-<node>/attempt-{ATTEMPT}/rank-{RANK}.*",
+)
+"""What is written below the run directory beside the plan's own files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One variable of each rank."""
+
+    name: str
+    value: str
+    """With placeholders for what differs, or is not there yet."""
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What starts."""
+
+    runner: tuple[str, ...]
+    """The command of the runner: one on each node."""
+    ranks: tuple[str, ...]
+    """The command of each rank, or the user's command where that is what the runner starts."""
+    env: tuple[Variable, ...]
+    """Beyond the plan's environment, for each rank."""
+    files: tuple[str, ...]
+    """Patterns of what is written."""
+    sockets: str
+
+
+def preview(plan: Plan, shell: Mapping[str, str], run8: str = "", here: bool = True) -> Preview:
+    """What `plan` starts in an environment like `shell`. `here`: on this machine alone, as the run `run8`."""
+    inrank = str(INRANK) if here else f"{THERE}/runners/inrank"
+    run_dir = plan.run_dir if here else "<run directory on the node>"
+    sockets = stem(run8) if here else "<socket folder on the node>/<run>"
+    env = {**shell, **plan.env}
+    python = (_absolute(plan.python) if here else plan.python) or sys.executable
+    torch = _torch(plan, env) if plan.launcher == "torchrun" else []
+    own = (
+        _runners(plan, env, inrank, run_dir, sockets)
+        if plan.launcher == "torchrun"
+        else _commands(plan, env, inrank, run_dir)
+    )
+    own.append(Variable("DISTUI_SOCKETS", sockets, DISTUI))
+    return Preview(
+        runner=(python, "-u", f"{inrank}/launch.py", run_dir, "0"),
+        ranks=_argv(plan, env, python),
+        env=tuple(sorted((*torch, *own), key=lambda one: one.name)),
+        files=tuple(f"{run_dir}/{name}" for name in FILES),
+        sockets=f"{sockets}.{{sock,run,sub}} {sockets}.r{LOCAL}",
+    )
+
+
+def _absolute(python: str) -> str:
+    found = shutil.which(python) if python else None
+    return os.path.abspath(found) if found else python
+
+
+def _argv(plan: Plan, env: Mapping[str, str], python: str) -> tuple[str, ...]:
+    """The command of one rank."""
+    if plan.launcher != "torchrun":
+        return plan.argv
+    launchers = plan.argv[: len(plan.argv) - len(plan.command)]
+    numa = any(word.replace("_", "-").startswith("--numa-binding") for word in launchers)
+    head = ("<numactl as torch chooses>",) if numa else ()
+    if "--no-python" in launchers:
+        return (*head, *plan.command)
+    return (*head, env.get("PYTHON_EXEC", python), "-u", *plan.command)
+
+
+def _torch(plan: Plan, env: Mapping[str, str]) -> list[Variable]:
+    """What torch's elastic launcher gives to each rank."""
+    nproc, several = plan.nproc_per_node or 1, plan.nnodes > 1
+    elastic = plan.nnodes_min is not None
+    world = "<ranks of the nodes that are there>" if elastic else str(plan.nnodes * nproc)
+    signals = _option(plan, "--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT")
+    virtual = any(word.replace("_", "-") == "--virtual-local-rank" for word in plan.argv)
+    found = {
+        "RANK": RANK,
+        "LOCAL_RANK": "0" if virtual else LOCAL,
+        "WORLD_SIZE": world,
+        "LOCAL_WORLD_SIZE": str(nproc),
+        "GROUP_RANK": "<node>" if several else "0",
+        "GROUP_WORLD_SIZE": "<nodes that are there>" if elastic else str(plan.nnodes),
+        "ROLE_RANK": RANK,
+        "ROLE_WORLD_SIZE": world,
+        "ROLE_NAME": _option(plan, "--role", "default"),
+        "MASTER_ADDR": "<address of the first node>"
+        if several
+        else _option(plan, "--local-addr", "127.0.0.1"),
+        "MASTER_PORT": PORT,
+        "TORCHELASTIC_RESTART_COUNT": "<restarts that torch counts>",
+        "TORCHELASTIC_MAX_RESTARTS": str(MAX_RESTARTS),
+        "TORCHELASTIC_RUN_ID": _option(plan, "--rdzv-id", "<id of the rendezvous>"),
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": signals,
+    }
+    if "TORCH_NCCL_ASYNC_ERROR_HANDLING" not in env:
+        found["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1"
+    if virtual:
+        found["CUDA_VISIBLE_DEVICES"] = "<one GPU each>"
+    if env.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1":
+        found["TORCHELASTIC_TIMER_FILE"] = env.get("TORCHELASTIC_TIMER_FILE") or "<path chosen by torch>"
+    return [Variable(name, value, TORCH) for name, value in found.items()]
+
+
+def _option(plan: Plan, name: str, default: str) -> str:
+    """What the launcher's own words say after an option; the last one wins."""
+    words = plan.argv[: len(plan.argv) - len(plan.command)]
+    for at in range(len(words) - 1, -1, -1):
+        option, equals, value = words[at].partition("=")
+        if option.replace("_", "-") == name:
+            return value if equals else words[at + 1] if at + 1 < len(words) else default
+    return default
+
+
+def _runners(plan: Plan, env: Mapping[str, str], inrank: str, run_dir: str, sockets: str) -> list[Variable]:
+    """What distui's runner gives to each rank."""
+    files = f"{run_dir}/node-{plan.node if plan.nnodes == 1 else '<node>'}/{FOLDER}/rank-{RANK}"
+    found = {
+        "TORCHELASTIC_ERROR_FILE": f"{files}.error.json",
+        "NCCL_DEBUG_FILE": f"{files}.nccl",
+        "DISTUI_RUNNER_PID": "<pid of the runner>",
+        "DISTUI_ATTEMPT": ATTEMPT,
+        "DISTUI_RANK_FILES": files,
+    }
+    if plan.hook:
+        found["DISTUI_HOOK"] = f"{sockets}.r{LOCAL}"
+    if plan.nnodes > 1:
+        found |= {"DISTUI_NODE": "<node>", "DISTUI_NNODES": str(plan.nnodes)}
+        found["DISTUI_HEAD"] = "<address of the first node>"
+    found |= _python_path(env, inrank, ("site",) if plan.hook else ())
+    return [Variable(name, value, DISTUI) for name, value in found.items()]
+
+
+def _commands(plan: Plan, env: Mapping[str, str], inrank: str, run_dir: str) -> list[Variable]:
+    """What distui's runner gives to a command."""
+    node = str(plan.node) if plan.nnodes == 1 else "<node>"
+    found = {
+        "DISTUI_ATTEMPT": ATTEMPT,
+        "DISTUI_RUN_DIR": run_dir,
+        "NCCL_DEBUG_FILE": f"{run_dir}/node-{node}/{FOLDER}/rank-{node}.%p.nccl",
+    }
+    if plan.hook:
+        shim = f"{inrank}/shim"
+        found["PATH"] = f"{shim}{os.pathsep}{env.get('PATH', os.defpath)}"
+        found["BASH_FUNC_torchrun%%"] = f'() {{ {shlex.quote(shim + "/torchrun")} "$@"; }}'
+    if plan.nnodes > 1:
+        found |= {"DISTUI_NODE": "<node>", "DISTUI_NNODES": str(plan.nnodes)}
+        found["DISTUI_HEAD"] = "<address of the first node>"
+    found |= _python_path(env, inrank, ())
+    return [Variable(name, value, DISTUI) for name, value in found.items()]
+
+
+def _python_path(env: Mapping[str, str], inrank: str, folders: Sequence[str]) -> dict[str, str]:
+    """As inrank/plugin.py has it."""
+    if env.get("DISTUI_BACKEND") == "gloo" and env.get("ACCELERATE_USE_DEEPSPEED") == "true":
+        folders = [*folders, "cpu"]
+    if not folders:
+        return {}
+    rest = env.get("DISTUI_USER_PYTHONPATH", env.get("PYTHONPATH", ""))
+    parts = [f"{inrank}/{name}" for name in folders] + ([rest] if rest else [])
+    return {"PYTHONPATH": os.pathsep.join(parts)}
+
+
+def lines(shown: Preview, plan: Plan) -> list[str]:
+    """The part of the printed plan, without the newlines."""
+    torchrun = plan.launcher == "torchrun"
+    each = "each rank" if torchrun else "the command"
+    where = " on each node" if plan.nnodes > 1 else ""
+    found = ["", f"runner, one process{where}", f"  {_words(shown.runner)}"]
+    found += ["", f"{each}, started by the runner", f"  {_words(shown.ranks)}"]
+    found += ["", f"{each} also gets ({len(shown.env)} variables)"]
+    found += [f"  {one.name}={_value(mask(one.name, one.value))}  # {one.origin}" for one in shown.env]
+    if not torchrun and plan.hook:
+        found.append("  a torchrun in it gives its ranks what torchrun gives, and the hook")
+    found += ["", "written", *(f"  {one}" for one in shown.files), f"  {shown.sockets}"]
+    return found
+
+
+def elsewhere(plan: Plan) -> list[str]:
+    """`lines` of a plan for nodes whose paths and environments nobody has seen yet."""
+    return lines(preview(plan, {}, here=False), plan)
+
+
+def _words(argv: Sequence[str]) -> str:
+    return " ".join(_value(word) for word in mask_words(argv))
+
+
+def _value(text: str) -> str:
+    """Quoted for a shell, but for what is no value yet."""
+    return text if "<" in text and ">" in text else quoted(text)
+
+
+def document(shown: Preview) -> dict[str, Any]:
+    """The same as JSON values, secrets masked."""
+    return {
+        "runner": mask_words(shown.runner),
+        "ranks": mask_words(shown.ranks),
+        "env": [{**asdict(one), "value": mask(one.name, one.value)} for one in shown.env],
+        "files": list(shown.files),
+        "sockets": shown.sockets,
+    }
+
+
+def there(plan: Plan) -> dict[str, Any]:
+    """`document` of such a plan, as a part of its JSON."""
+    return {"starts": document(preview(plan, {}, here=False))}

@@ -1,0 +1,44 @@
+"""What all tests share: limits that know how busy the machine is, and a part of a long matrix."""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+
+import pytest
+import pytest_timeout
+from patience import slowness
+
+from distui.runners import environment
+
+
+def pytest_configure() -> None:
+    """Secrets of whoever runs the tests are none of the tests' business: a run without one says that it is missing."""
+    for name in environment.hidden(dict(os.environ)):
+        del os.environ[name]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: pytest_timeout.Settings) -> object:
+    """As pytest-timeout does by itself, with a limit for the machine as it is now."""
+    stretched = settings._replace(timeout=settings.timeout * slowness())
+    return pytest_timeout.pytest_timeout_set_timer(item, stretched)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--part", metavar="K/N", default="1/1", help="the K-th of N parts of the tests, by their names"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what is in other parts: a test is always in the same one, and the parts together are all of them."""
+    asked = re.fullmatch(r"(\d+)/(\d+)", config.getoption("--part"))
+    if asked is None or not 1 <= int(asked[1]) <= int(asked[2]):
+        raise pytest.UsageError("--part is K/N with K from 1 to N, such as 2/3")
+    part, parts = int(asked[1]) - 1, int(asked[2])
+    others = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts != part]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in set(others)]

@@ -1,0 +1,57 @@
+"""Standard streams that are closed, and base directories that are no absolute paths."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from distui.presets.owned import base, ignored
+
+from ..runs import DISTUI, World
+
+
+@pytest.mark.parametrize("closed", [(0, 1, 2), (0,), (1,), (2,)])
+def test_a_launch_with_closed_streams(world: World, closed: tuple[int, ...]) -> None:
+    code = (
+        f"import os, sys\nfor number in {closed!r}: os.close(number)\nos.execv(sys.argv[1], sys.argv[1:])\n"
+    )
+    words = [DISTUI, "exec", "--name", "quiet", "--detach", "--"]
+    done = world.python(code, *words, sys.executable, "-c", "import time; time.sleep(60)")
+    assert done.code == 0, (done.out, done.err)
+    assert "Traceback" not in done.err
+    assert world.distui("wait", "quiet", "--until", "running", "--timeout", "20").code == 0
+    assert world.distui("stop", "quiet", "--yes").code == 0
+
+
+def test_a_refusal_with_closed_streams_has_its_exit_code(world: World) -> None:
+    code = (
+        "import os, sys\nfor number in (0, 1, 2): os.close(number)\nos.execv(sys.argv[1], sys.argv[1:])\n"
+    )
+    assert world.python(code, DISTUI, "status", "nobody").code == 3
+
+
+@pytest.mark.parametrize("words", [("presets",), ("advise", "--params", "7B", "--gpus", "8xA100-80GB")])
+def test_a_locale_of_ascii_alone(world: World, words: tuple[str, ...]) -> None:
+    env = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+    out = world.distui(*words, env=env).fine().out
+    assert out.isascii()
+    assert "\\x" in out or "\\u" in out
+
+
+def test_a_relative_base_directory_is_ignored_and_said(world: World) -> None:
+    env = {"XDG_STATE_HOME": "state"}
+    done = world.distui("exec", "--name", "here", "--detach", "--", "true", env=env)
+    assert done.code == 0
+    assert "XDG_STATE_HOME=state is no absolute path" in done.err
+    assert not (world.work / "state").exists()
+    (world.work / "deeper").mkdir()
+    listed = world.distui("ls", env=env, cwd=world.work / "deeper")
+    assert "here" in listed.out
+    assert world.distui("wait", "here", env=env).code == 0
+
+
+def test_base_directories() -> None:
+    assert str(base("XDG_STATE_HOME", {"XDG_STATE_HOME": "/s"})) == "/s"
+    assert base("XDG_CACHE_HOME", {}) == base("XDG_CACHE_HOME", {"XDG_CACHE_HOME": "x"})
+    assert ignored({"XDG_STATE_HOME": "", "XDG_CONFIG_HOME": "/c"}) == []

@@ -1,0 +1,193 @@
+"""One damaged run: it costs what was in the file, the file is named, and no other run is hidden by it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from distui.tui.cli import main
+
+from ..runs import Run, World, gone, kill
+
+DEEP = b'{"a":' * 5000
+HUGE = 200 << 20
+COUNT = "import time\nfor n in range(100000):\n    print(n, flush=True)\n    time.sleep(0.05)\n"
+FILES = ("run.json", "plan.json", "journal.jsonl", "runner.jsonl", "agent.json", "runner.json", "end.json")
+
+
+def written(data: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(data)
+
+
+def sparse(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(b'{"a":"')
+        file.truncate(HUGE)
+
+
+def as_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def as_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def as_loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+def newer(path: Path) -> None:
+    event = b'{"time":1.0,"seq":7,"event":{"type":"FromTheFuture","x":{}},"more":1}\n'
+    path.write_bytes(path.read_bytes() + event * 3)
+
+
+def reordered(path: Path) -> None:
+    path.write_bytes(b"".join(reversed(path.read_bytes().splitlines(keepends=True))))
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "missing": Path.unlink,
+    "empty": written(b""),
+    "zeros": written(bytes(4096)),
+    "garbage": written(b"\xff\xfe\x00garbage\n{]\n"),
+    "list": written(b"[]\n"),
+    "wrong": written(b'{"run":1,"time":"x","event":{"type":"RunEnded"}}\n'),
+    "deep": written(DEEP + b"\n"),
+    "huge": sparse,
+    "folder": as_folder,
+    "pipe": as_pipe,
+    "loop": as_loop,
+    "newer": newer,
+    "reordered": reordered,
+    "doubled": lambda path: path.write_bytes(path.read_bytes() * 2),
+}
+
+
+@pytest.fixture
+def two(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[Run, Run]:
+    """Two runs that have ended; verbs are called in this process, for there are many of them."""
+    runs = [world.execute(f"print('{name}')\n", name=name) for name in ("good", "hurt")]
+    for run in runs:
+        assert run.wait() == 0
+        assert gone(run.agent_pid())
+    for name in ("HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "DISTUI_SOCKET_DIR"):
+        monkeypatch.setenv(name, world.env[name])
+    return runs[0], runs[1]
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("file", FILES)
+def test_every_damage(two: tuple[Run, Run], file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    good, hurt = two
+    whole = hurt.world.root / "kept"  # beside the run it would be listed as another
+    shutil.copytree(hurt.path, whole)
+    for name, damage in DAMAGES.items():
+        damage(hurt.path / file)
+        assert main(["ls", "--json"]) == 0, name
+        listed = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
+        assert set(listed) == {"good", "hurt"}, name
+        assert {one["state"] for one in listed.values()} == {"succeeded"}, (name, listed)
+        assert not listed["good"]["problems"]
+        if file in ("run.json", "journal.jsonl") and not (
+            file == "run.json" and name in ("newer", "doubled")
+        ):
+            assert file in " ".join(listed["hurt"]["problems"]) or name == "reordered", (
+                name,
+                listed["hurt"],
+            )
+        for words in (
+            ["status", good.id],
+            ["status", hurt.id, "--json"],
+            ["events", hurt.id],
+            ["logs", hurt.id],
+        ):
+            assert main(words) == 0, (name, words)
+        assert "hurt" in capsys.readouterr().out, name
+        shutil.rmtree(hurt.path)
+        shutil.copytree(whole, hurt.path)
+
+
+def test_a_journal_that_may_not_be_read(two: tuple[Run, Run], capfd: pytest.CaptureFixture[str]) -> None:
+    """As another user than root, whom permissions do not stop."""
+    if os.getuid():
+        pytest.skip("needs root to become another user")
+    good, hurt = two
+    assert main(["ls", "--json"]) == 0  # what it imports may lie where only root can read
+    capfd.readouterr()
+    for path in (good.world.root, *good.world.root.rglob("*")):
+        os.chown(path, 65534, 65534)
+    (hurt.path / "journal.jsonl").chmod(0)
+    child = os.fork()
+    if not child:
+        os.setgid(65534)
+        os.setuid(65534)
+        code = main(["ls", "--json"])
+        sys.stdout.flush()
+        os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    listed = {one["name"]: one for one in json.loads(capfd.readouterr().out)}
+    assert {one["state"] for one in listed.values()} == {"succeeded"}
+    assert "Permission denied" in " ".join(listed["hurt"]["problems"])
+
+
+def live(world: World) -> Run:
+    run = world.execute(COUNT, "--grace", "1", name="live")
+    assert run.wait("running") == 0
+    return run
+
+
+@pytest.mark.parametrize("file", ["plan.json", "run.json", "agent.json", "runner.json", "journal.jsonl"])
+@pytest.mark.parametrize("damage", ["missing", "deep", "folder"])
+@pytest.mark.parametrize("served", [True, False], ids=["agent", "no-agent"])
+@pytest.mark.long
+def test_a_live_run_is_seen_and_stopped(world: World, file: str, damage: str, served: bool) -> None:
+    run = live(world)
+    pids = run.marked()
+    agent = run.agent_pid()
+    if not served:
+        kill(agent)
+    DAMAGES[damage](run.path / file)
+    (listed,) = world.distui("ls", "--json").fine().json()
+    assert (listed["name"], listed["state"]) == ("live", "running"), listed
+    status = run.status()
+    assert status["state"] == "running", status
+    assert run.distui("logs").fine().out
+    assert set(run.marked()) == set(pids)
+    done = run.stop()
+    assert "no process of the run is left" in done.out, done.err
+    assert not run.marked()
+
+
+def test_a_folder_that_is_gone_while_the_run_lives(world: World) -> None:
+    run = live(world)
+    shutil.rmtree(run.path)
+    assert "its directory is gone" in world.distui("ls").fine().out
+    (listed,) = world.distui("ls", "--json").fine().json()
+    assert (listed["run"], listed["state"]) == (run.id, "running")
+    assert run.status()["state"] == "running", "its agent lives, and knows"
+    world.distui("stop", "live", "--yes").fine()
+    assert not run.marked()
+
+
+def test_without_plan_and_agent(world: World) -> None:
+    """The reason is said; the runner that lives is not hurt by a look."""
+    run = live(world)
+    os.kill(run.agent_pid(), signal.SIGKILL)
+    (run.path / "plan.json").write_bytes(DEEP)
+    (finding,) = [one for one in run.status()["findings"] if one["id"] == "no-agent"]
+    assert "plan.json" in finding["text"]
+    assert run.distui("wait", "--timeout", "5").refused(4, "plan.json")
+    run.distui("restart", "--yes").refused(1, "plan.json")
+    assert len(run.marked()) == 2
+    assert "no process of the run is left" in run.stop().fine().out

@@ -1,0 +1,167 @@
+"""Verbs that are ended by a signal, and files whose modes keep everybody out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ..runs import DISTUI, Done, Run, World, until
+
+DROPPED = [
+    "setpriv",
+    "--bounding-set=-dac_override,-dac_read_search",
+    "--inh-caps=-dac_override,-dac_read_search",
+]
+"""Before a command that root runs without the right to read what modes forbid."""
+
+
+def as_a_user(world: World, *words: str) -> Done:
+    """`distui WORDS…` for which modes count, also where root runs the tests."""
+    before = DROPPED if os.geteuid() == 0 else []
+    if before and (
+        shutil.which("setpriv") is None or subprocess.run([*before, "true"], check=False).returncode
+    ):
+        pytest.skip("root cannot drop its capabilities here")
+    done = subprocess.run(
+        [*before, DISTUI, *words], env=world.env, cwd=world.work, capture_output=True, text=True, timeout=120,
+        stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def ended(world: World, name: str) -> Run:
+    run = world.execute("print('one line', flush=True)\n", name=name)
+    assert run.wait() == 0
+    assert until(lambda: not world.processes(), 20), "the agent, which may read what it likes, has gone"
+    return run
+
+
+def test_a_folder_that_nobody_may_read_hides_no_other_run(world: World) -> None:
+    hurt, good = ended(world, "hurt"), ended(world, "good")
+    os.chmod(hurt.path, 0)
+    try:
+        listed = as_a_user(world, "ls").fine()
+        assert "good" in listed.out
+        for words in (
+            ["status", good.id],
+            ["logs", good.id],
+            ["events", good.id],
+            ["relaunch", good.id, "--dry-run"],
+        ):
+            as_a_user(world, *words).fine()
+        assert "Traceback" not in as_a_user(world, "status", hurt.id).err
+    finally:
+        os.chmod(hurt.path, 0o700)
+
+
+def test_what_may_not_be_read_is_named(world: World, tmp_path: Path) -> None:
+    run = ended(world, "job")
+    for name, words in (("journal.jsonl", ["events"]), ("node-0", ["logs"])):
+        (run.path / name).chmod(0)
+        try:
+            assert name in as_a_user(world, *words, run.id).err
+        finally:
+            (run.path / name).chmod(0o700)
+    (run.path / "journal.jsonl").chmod(0)
+    done = as_a_user(world, "export", run.id, str(tmp_path / "x.tgz"), "--json").fine()
+    assert "journal.jsonl cannot be read" in done.out
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_leaves_nothing_half_written(world: World, tmp_path: Path, number: signal.Signals) -> None:
+    lines = "print('x' * 1000, flush=False)\n"
+    run = world.execute(f"for n in range(60000):\n    {lines}", name="long")
+    assert run.wait() == 0
+    target, made = tmp_path / "out", tmp_path / "tmp"
+    target.mkdir()
+    made.mkdir()
+    world.distui("export", run.id, str(target / "whole.tgz")).fine()
+    for words, begun in (
+        (
+            ["export", run.id, str(target / "x.tgz")],
+            lambda: [one for one in os.listdir(target) if one != "whole.tgz"],
+        ),
+        (["status", str(target / "whole.tgz")], lambda: list(made.glob("distui-replay-*/**/rank-0.out"))),
+    ):
+        process = subprocess.Popen(
+            [DISTUI, *words], env={**world.env, "TMPDIR": str(made)}, cwd=world.work, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert until(begun, 30, every=0.002), words
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+        assert "Traceback" not in err
+        assert process.returncode in (130 if number == signal.SIGINT else 128 + number, 0), words
+        if process.returncode:
+            assert os.listdir(target) == ["whole.tgz"]
+        assert not list(made.glob("distui-replay-*"))
+        (target / "x.tgz").unlink(missing_ok=True)
+
+
+def test_a_device_is_not_replaced(world: World, tmp_path: Path) -> None:
+    run = ended(world, "job")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    world.distui("export", run.id, str(pipe), "--force").refused(2, "is a device or a pipe")
+    assert pipe.is_fifo()
+
+
+def test_a_hostfile_without_end(world: World) -> None:
+    world.script("train.py", "print()\n")
+    began = time.monotonic()
+    world.distui("plan", "ddp", "--hostfile", "/dev/zero", "--", "train.py").refused(
+        2, "has more than 1 MiB"
+    )
+    assert time.monotonic() - began < 60
+
+
+def test_ctrl_c_before_anything_is_loaded(world: World) -> None:
+    """At whatever moment it comes once the command's own code runs."""
+    traced = 0
+    for late_s in (0.05, 0.1, 0.15, 0.2):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "distui.tui", "wait", "nothing"],
+            env=world.env,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        time.sleep(late_s)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        traced += "distui/tui/cli.py" in err and "Traceback" in err
+    assert traced == 0
+
+
+def test_an_id_as_long_as_a_line_shuts_no_run(world: World) -> None:
+    """A line that a viewer could not read again would never come out of the journal."""
+    import msgspec
+
+    from distui.runners import file_io, registry
+
+    run = world.execute("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
+    assert run.wait("running") == 0
+    who = file_io.read(run.path / registry.AGENT_FILE)
+    assert who is not None
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(who.socket)
+        peer.settimeout(10)
+        for command in (
+            {"type": "Hello", "after": 0},
+            {"type": "Signal", "id": "z" * ((4 << 20) - 200), "signal": "URG", "ranks": [-1]},
+        ):
+            try:
+                peer.sendall(msgspec.json.encode(command) + b"\n")
+            except OSError:
+                break  # it has hung up
+    run.distui("status").fine()
+    run.distui("logs").fine()
+    run.stop("--grace", "1").fine()

@@ -1,0 +1,72 @@
+"""Somebody removes the sockets of a live run, or their folder: they come back, and every verb works."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+
+from ..runs import World, kill, until
+
+COUNT = "import time\nfor n in range(100000):\n    print(n, flush=True)\n    time.sleep(0.05)\n"
+
+
+def sockets(world: World) -> set[str]:
+    return {path.name for path in world.sockets.iterdir()} if world.sockets.exists() else set()
+
+
+def remove(world: World, whole: bool) -> None:
+    if whole:
+        shutil.rmtree(world.sockets)
+        return
+    for path in world.sockets.iterdir():
+        path.unlink()
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["files", "folder"])
+def test_the_agents_socket_comes_back(world: World, whole: bool) -> None:
+    run = world.execute(COUNT)
+    assert run.wait("running") == 0
+    agent, pids = run.agent_pid(), run.pids()
+    remove(world, whole)
+    assert run.status()["state"] == "running", "the first look already"
+    assert (run.agent_pid(), run.pids()) == (agent, pids)
+    assert stat.S_IMODE(world.sockets.stat().st_mode) == 0o700
+    paths = list(world.sockets.iterdir())
+    assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o600}
+    run.stop().fine()
+    assert not run.marked()
+
+
+@pytest.mark.torch
+def test_all_sockets_come_back_by_themselves(world: World) -> None:
+    """Nobody looks; then the agent dies, and the next one needs those of the runner and the ranks."""
+    run = world.ddp().healthy()
+    before = sockets(world)
+    assert {Path(name).suffix for name in before} >= {".sock", ".run", ".r0", ".r1"}
+    remove(world, whole=True)
+    assert until(lambda: sockets(world) == before, 20), (before, sockets(world))
+    kill(run.agent_pid())
+    steps = [rank["step"] for rank in run.eventually(lambda now: now["ranks"][1]["step"])["ranks"]]
+    run.eventually(lambda now: (now["ranks"][0]["step"] or 0) > steps[0], 20)
+    run.distui("dump", "stacks").fine()
+    run.distui("restart", "--yes").fine()
+    assert run.status()["attempt"] == 2
+    run.stop().fine()
+
+
+def test_a_planted_folder_is_left_alone(world: World) -> None:
+    """What cannot be bound again is said with the pid and what to type; then that works."""
+    run = world.execute(COUNT)
+    assert run.wait("running") == 0
+    agent = run.agent_pid()
+    shutil.rmtree(world.sockets)
+    world.sockets.write_text("in the way")
+    run.distui("status", timeout=15).refused(4, f"pid {agent}", "not a directory", "remove it")
+    assert "is not a directory" in run.file("agent.log").decode()
+    os.unlink(world.sockets)
+    assert run.status()["state"] == "running"
+    run.stop().fine()

@@ -1,0 +1,159 @@
+"""Every verb's exit codes are those of the table in docs/cli.md, and no verb leaves a traceback on broken streams."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from distui.tui.cli import EPILOG, main, parser
+
+from .runs import DISTUI, World
+
+PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+
+WRONG: dict[str, list[tuple[str, int]]] = {
+    "launch": [("ddp", 2), ("dpd -- x.py", 2), ("ddp -- missing.py", 2)],
+    "plan": [("ddp", 2), ("ddp -- missing.py", 2)],
+    "lint": [("", 2), ("bad.sh", 1), ("missing.yaml", 2)],
+    "exec": [("", 2), ("-- nosuchcmd", 2), ("--detach -- ./x.py", 2)],
+    "watch": [("999999999", 3), ("pid", 2)],
+    "ls": [("", 0), ("-- x", 2)],
+    "attach": [("nothing", 3)],
+    "status": [("", 3), ("nothing", 3)],
+    "events": [("nothing", 3)],
+    "wait": [("nothing", 3), ("nothing --timeout soon", 2), ("nothing --until then", 2)],
+    "logs": [("nothing", 3), ("nothing --rank -1", 2)],
+    "nccl": [("", 2), ("LOUD", 2), ("nothing INFO", 3), ("nothing INFO --subsys NOPE", 2)],
+    "restart": [("nothing --yes", 3), ("nothing", 2), ("nothing --env RANK=1 --yes", 2)],
+    "signal": [("", 2), ("NOPE", 2), ("nothing USR1", 3)],
+    "dump": [("", 2), ("nothing everything", 2), ("nothing stacks", 3), ("nothing stacks --record", 2)],
+    "stop": [("nothing", 2), ("nothing --yes", 3)],
+    "candidates": [("--gpus", 2)],
+    "down": [("nothing --yes x", 3)],
+    "autostop": [("nothing", 2), ("nothing 5", 3), ("nothing soon", 2)],
+    "relaunch": [("nothing", 3)],
+    "presets": [("", 0), ("show dpd", 2), ("show", 2), ("what", 2)],
+    "trust": [("missing.toml", 2)],
+    "advise": [("--params 7 --gpus 8xA100-80GB", 2), ("--params 7000B --gpus 1xA100-80GB", 1), ("", 2)],
+    "doctor": [("--port many", 2)],
+    "diagnose": [("missing.log", 3), ("bad.log", 1), ("good.log", 0)],
+    "export": [("nothing", 2), ("nothing out.tar.gz", 3)],
+    "replay": [("nothing", 3)],
+    "demo": [("--steps -1", 2), ("--python /nonexistent/python", 2)],
+}
+
+
+def verbs() -> set[str]:
+    (found,) = [one for one in parser()._actions if isinstance(one, argparse._SubParsersAction)]
+    return {name for name, one in found.choices.items() if one.prog.endswith(f" {name}")}  # no aliases
+
+
+def codes() -> set[int]:
+    """Of the table."""
+    table = PAGE.partition("## Exit codes")[2].partition("\n## ")[0]
+    return {
+        int(code)
+        for row in re.findall(r"^\| ([\d, ]+) \|", table, re.MULTILINE)
+        for code in row.split(", ")
+    }
+
+
+def test_every_verb_is_tried_and_described() -> None:
+    assert verbs() == WRONG.keys()
+    for verb in verbs():
+        assert re.search(rf"^distui {verb}\b", PAGE, re.MULTILINE), f"docs/cli.md has no `distui {verb}`"
+
+
+def test_the_table_is_that_of_the_help() -> None:
+    assert (
+        codes()
+        == {int(code) for code in re.findall(r"\b(\d+) [`\w]", EPILOG)}
+        == {0, 1, 2, 3, 4, 5, 6, 124, 130, 141}
+    )
+
+
+@pytest.fixture(scope="module")
+def somebody() -> Iterator[World]:
+    world = World()
+    world.script("x.py", "print('hello')\n")
+    world.script("bad.sh", "torchrun --nprocs-per-node 2 x.py\n")
+    world.script("bad.log", "[rank0]: Traceback (most recent call last):\n[rank0]: ValueError: bad data\n")
+    world.script("good.log", "step 1 loss 2.0\n")
+    yield world
+    world.close()
+
+
+@pytest.mark.parametrize(
+    ("verb", "words", "code"), [(verb, *case) for verb, cases in sorted(WRONG.items()) for case in cases]
+)
+def test_a_mistake_has_its_code_and_a_sentence(
+    somebody: World,
+    verb: str,
+    words: str,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The command line's own function, in this process: a new interpreter would add nothing but its start."""
+    for name, value in somebody.env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(somebody.work)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    before, _, rest = f"{verb} {words}".partition("-- ")
+    try:
+        status = main([*before.split(), *(["--", *rest.split()] if rest else [])])
+    except SystemExit as end:  # argparse's own way out
+        status = int(end.code or 0)
+    told = capsys.readouterr()
+    assert status == code, (status, told.err, told.out[-500:])
+    assert status in codes()
+    assert "Traceback" not in told.err
+    if code >= 2:
+        assert not told.out
+        assert len(told.err.splitlines()) == 1
+        assert told.err.startswith("distui: ")
+    assert not somebody.runs.exists() or not list(somebody.runs.glob("*/run.json")), "nothing was started"
+
+
+PRINTING = (
+    "",
+    "--help",
+    "ls",
+    "presets",
+    "status nothing",
+    "plan ddp --nproc-per-node 2 -- x.py",
+    "diagnose bad.log",
+)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "streams", [">&-", "2>&-", "<&-", "<&- >&- 2>&-", ">/dev/full", "| true", "2>&1 >&- | cat"]
+)
+def test_streams_that_are_closed_full_or_unread(somebody: World, streams: str) -> None:
+    """No traceback, no word of the interpreter's, whatever a shell does to a verb's streams."""
+    for words in PRINTING:
+        line = f"{DISTUI} {words} {streams}"
+        done = subprocess.run(["bash", "-c", line], cwd=somebody.work, env=somebody.env, capture_output=True,
+                              text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)  # fmt: skip
+        for bad in ("Traceback", "Exception ignored", "Errno"):
+            assert bad not in done.stderr + done.stdout, (line, done.stderr)
+
+
+def test_a_reader_that_went_away_is_141_and_a_full_disk_1(somebody: World) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with open("/dev/full", "wb") as full:
+        for words in (["presets"], ["ls", "--json"]):
+            for stdout, code in ((write, 141), (full.fileno(), 1)):
+                done = subprocess.run([DISTUI, *words], stdout=stdout, stderr=subprocess.PIPE, env=somebody.env,
+                                      text=True, timeout=60, check=False)  # fmt: skip
+                assert done.returncode == code, (words, done.stderr)
+    os.close(write)

@@ -1,0 +1,137 @@
+"""What `distui plan` prints is what runs: compared with /proc/PID/environ, and with the files that are written."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .runs import World, until
+
+pytestmark = pytest.mark.torch
+
+SLEEPER = "import time\ntime.sleep(600)\n"
+PRESET = '[preset.mine]\nbase = "ddp"\nenv = { OF_THE_FILE = "a b", HOSTILE = "\\u001b]0;x\\u0007" }\n'
+
+
+def environ(pid: int) -> dict[str, str]:
+    """The environment with which a process started."""
+    entries = Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "surrogateescape").split("\0")
+    return dict(entry.split("=", 1) for entry in entries if "=" in entry)
+
+
+def argv(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().decode().rstrip("\0").split("\0")
+
+
+def filled(value: str, rank: int, run: str, planned: str) -> re.Pattern[str]:
+    """A printed value as a pattern: known placeholders filled, others anything; the plan's run id that of the run."""
+    known = {
+        "<rank>": str(rank), "<local rank>": str(rank), "<attempt>": "1", "<attempt, three digits>": "001",
+        planned: run, planned.rsplit("-", 1)[1]: run.rsplit("-", 1)[1],
+    }  # fmt: skip
+    for text, other in known.items():
+        value = value.replace(text, other)
+    return re.compile(re.sub(r"<[^<>]+>", ".+", re.escape(value).replace(r"\ ", " ")), re.DOTALL)
+
+
+def given(pid: int, *words: str) -> Callable[[], bool]:
+    """Whether a process has these words at its end: it has its own only once it executes."""
+    return lambda: argv(pid)[-len(words) :] == list(words)
+
+
+def compare(plan: dict[str, Any], rank: int, got: dict[str, str], shell: dict[str, str], run: str) -> None:
+    """Every variable that differs from the shell's is printed with its value, and nothing printed is missing."""
+    printed = {name: (value, plan["origins"][name]) for name, value in plan["env"].items()}
+    printed |= {one["name"]: (one["value"], one["origin"]) for one in plan["starts"]["env"]}
+    hidden = {name for name in got if name not in printed and got[name] != shell.get(name)}
+    assert not hidden
+    for name, (value, origin) in printed.items():
+        assert origin.split(",")[0] in ("shell", "preset", "command line", "distui", "torch"), (
+            name,
+            origin,
+        )
+        if name not in got:
+            assert "only where" in origin, name
+        elif name != "NCCL_RAS_ADDR":  # of two plans each has a port of its own
+            assert filled(value, rank, run, plan["run"]).fullmatch(got[name]), (name, value, got[name])
+
+
+def written(plan: dict[str, Any], folder: Path) -> set[str]:
+    """Files of a run directory that the plan does not name."""
+    named = [*plan["files"], *(one.removeprefix(plan["run_dir"] + "/") for one in plan["starts"]["files"])]
+    globs = [re.sub(r"<[^<>]+>", "*", one) for one in named]
+    files = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+    return {file for file in files if not any(fnmatch.fnmatchcase(file, one) for one in globs)}
+
+
+@pytest.fixture
+def shell(world: World) -> dict[str, str]:
+    """A shell with a project file, and with some of what changes a plan."""
+    (world.work / "distui.toml").write_text(PRESET)
+    (world.work / "t.py").write_text(SLEEPER)
+    world.env |= {"PYTHONPATH": "/users/own", "NCCL_DEBUG_SUBSYS": "NET", "PLAIN": "inherited"}
+    return dict(world.env)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("mine", "--nproc-per-node", "2", "--env", "GIVEN=1", "--set", "env.SET=2"),
+        ("mine", "--nproc-per-node", "1", "--no-hook", "--set", "launcher.rendezvous=static"),
+        ("mine", "--nproc-per-node", "2", "--set", 'launcher.args=["--role=r", "--signals-to-handle", "SIGTERM"]'),
+        ("ds-zero2", "--nproc-per-node", "1", "--set", "launcher.kind=torchrun", "-m"),
+    ],
+)  # fmt: skip
+def test_of_a_launch(world: World, shell: dict[str, str], words: tuple[str, ...]) -> None:
+    script = "t" if "-m" in words else "t.py"
+    rest = ("--", script, "--lr", "1e-3")
+    plan = world.distui("plan", *words, "--json", *rest).fine().json()
+    run = world.run("launch", *words, *rest)
+    until(lambda: all(one.get("pid") for one in run.status()["ranks"]) and run.status()["ranks"], 90)
+    status = run.status()
+    assert len(status["ranks"]) == plan["nproc_per_node"]
+    for one in status["ranks"]:
+        until(given(one["pid"], "--lr", "1e-3"), 30)
+        assert argv(one["pid"]) == plan["starts"]["ranks"]
+        compare(plan, one["rank"], environ(one["pid"]), shell, run.id)
+    runner = [word.replace(plan["run"], run.id) for word in plan["starts"]["runner"]]
+    assert argv(status["runner_pid"]) == runner
+    assert not written(plan, run.path)
+
+
+def test_of_a_command(world: World, shell: dict[str, str]) -> None:
+    rest = ("--", sys.executable, "-u", "t.py")
+    plan = world.distui("exec", "--dry-run", "--env", "GIVEN=1", "--json", *rest).fine().json()
+    run = world.run("exec", "--env", "GIVEN=1", *rest)
+    until(lambda: all(one.get("pid") for one in run.status()["ranks"]) and run.status()["ranks"], 60)
+    status = run.status()
+    pid = status["ranks"][0]["pid"]
+    until(lambda: argv(pid) == plan["starts"]["ranks"], 30)
+    compare(plan, 0, environ(pid), shell, run.id)
+    assert not written(plan, run.path)
+
+
+def test_as_text_it_says_where_each_value_comes_from(world: World, shell: dict[str, str]) -> None:
+    out = world.distui("plan", "mine", "--nproc-per-node", "2", "--env", "GIVEN=1", "--", "t.py").fine().out
+    lines = out.splitlines()
+    file = world.work / "distui.toml"
+    assert f"preset       mine (project {file}): strategy ddp, launcher torchrun, backend gloo" in lines
+    assert "  GIVEN=1  # command line" in lines
+    assert f"  OF_THE_FILE='a b'  # preset, project {file}" in lines
+    assert f"  HOSTILE=$'\\x1b]0;x\\x07'  # preset, project {file}" in lines
+    assert "  NCCL_DEBUG_SUBSYS=NET  # shell" in lines
+    assert "  NCCL_DEBUG=WARN  # distui" in lines
+    assert "  MASTER_PORT=<port chosen at each attempt>  # torch" in lines
+    assert "  RANK=<rank>  # torch" in lines
+    assert any(
+        line.startswith("  PYTHONPATH=") and line.endswith(":/users/own  # distui") for line in lines
+    )
+    assert not [c for c in out if not c.isprintable() and c != "\n"]
+    assert os.fspath(world.state) in out

@@ -1,0 +1,246 @@
+"""Whoever only reads starts, ends and changes nothing, whatever became of the run."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from distui.tui import arguments
+from distui.tui.cli import parser
+
+from .runs import DISTUI, Run, World, gone, kill, until
+from .screen import Screen
+
+TEXT = "import time\nfor n in range(100000):\n    print(n, flush=True)\n    time.sleep(0.05)\n"
+OTHER_BOOT = "00000000-0000-0000-0000-000000000000"
+OWN = ("agent.json", "agent.lock", "agent.log")
+"""Files that an agent, which reading may start where a runner lives, writes about itself."""
+
+
+def live(world: World, name: str = "job") -> Run:
+    run = world.execute(TEXT, "--restarts", "3", "--grace", "1", name=name)
+    assert run.wait("running") == 0
+    return run
+
+
+def without_supervisors(run: Run) -> None:
+    """Agent first: it would start the next runner."""
+    kill(run.agent_pid())
+    kill(run.runner_pid())
+
+
+def lost(world: World) -> Run:
+    run = live(world)
+    (pid,) = run.pids()
+    without_supervisors(run)
+    os.kill(pid, signal.SIGKILL)
+    assert gone(pid)
+    return run
+
+
+def rebooted(world: World) -> Run:
+    run = lost(world)
+    for name in ("agent.json", "runner.json"):
+        path = run.path / name
+        path.write_text(json.dumps({**json.loads(path.read_text()), "boot_id": OTHER_BOOT}))
+    return run
+
+
+def orphaned(world: World) -> Run:
+    run = live(world)
+    without_supervisors(run)
+    return run
+
+
+def ended(world: World) -> Run:
+    run = world.execute("print('done')\n")
+    assert run.wait() == 0
+    assert gone(run.agent_pid())
+    return run
+
+
+def emptied(world: World) -> Run:
+    run = ended(world)
+    (run.path / "journal.jsonl").write_bytes(b"")
+    return run
+
+
+def missing(world: World) -> Run:
+    run = ended(world)
+    for name in ("journal.jsonl", "runner.jsonl"):
+        (run.path / name).unlink()
+    return run
+
+
+def zeroed(world: World) -> Run:
+    """As a power cut leaves a file whose length was written and whose pages were not."""
+    run = ended(world)
+    for name in ("journal.jsonl", "runner.jsonl"):
+        (run.path / name).write_bytes(bytes((run.path / name).stat().st_size))
+    return run
+
+
+def unserved(world: World) -> Run:
+    run = live(world)
+    kill(run.agent_pid())
+    return run
+
+
+STATES: dict[Callable[[World], Run], str] = {
+    lost: "lost",
+    rebooted: "lost",
+    orphaned: "lost",
+    emptied: "succeeded",
+    missing: "succeeded",
+    zeroed: "succeeded",
+    unserved: "running",
+}
+
+
+def snapshot(run: Run) -> tuple[set[int], dict[str, tuple[int, int]]]:
+    """Processes with the run's marker, and what the files are that reading must leave alone."""
+    living = set(run.marked())  # ranks that live write on
+    files = {
+        str(path.relative_to(run.path)): (path.stat().st_mtime_ns, path.stat().st_size)
+        for path in run.path.rglob("*")
+        if path.is_file() and path.name not in OWN and not (living and "node-0" in path.parts)
+    }
+    return living, files
+
+
+def commands(run: Run) -> dict[str, list[list[str]]]:
+    """How each verb that reads is called here."""
+    name, out = run.id, str(run.world.root / "out.tar.gz")
+    screen = [["attach", name], ["attach", name, "--readonly"], ["--readonly", "attach", name]]
+    return {
+        "status": [["status", name], ["status", name, "--json"], ["status"]],
+        "logs": [["logs", name], ["logs", name, "--stream", "log"]],
+        "wait": [["wait", name, "--timeout", "2"], ["wait", name, "--until", "healthy", "--timeout", "2"]],
+        "export": [["export", name, out, "--force"]],
+        "dump": [["dump", name, "stacks"]],
+        "diagnose": [["diagnose", name]],
+        "events": [["events", name], ["events", name, "--json"]],
+        "ls": [["ls"], ["ls", "--json"]],
+        "watch": [["watch", "--json"]],
+        "attach": screen,
+        "replay": [["replay", name]],
+    }
+
+
+def call(world: World, words: list[str]) -> None:
+    """To its end, or on a terminal until something is on the screen."""
+    if not {"attach", "replay"} & set(words):
+        done = world.distui(*words)
+        assert "Traceback" not in done.err, done.err
+        return
+    screen = Screen([DISTUI, *words], world.env, world.work)
+    with contextlib.suppress(AssertionError):  # `replay` refuses what lives
+        screen.until(lambda text: "job" in text, 8)
+    os.kill(screen.pid, signal.SIGKILL)
+    os.waitpid(screen.pid, 0)
+
+
+def test_every_verb_is_of_one_kind() -> None:
+    (verbs,) = [action for action in parser()._actions if isinstance(action, argparse._SubParsersAction)]
+    kinds = (arguments.READS, arguments.CHANGES, arguments.STARTS, arguments.APART)
+    for verb in verbs.choices:
+        assert sum(verb in kind for kind in kinds) == 1, f"say in tui/arguments.py what {verb} may do"
+    assert sum(map(len, kinds)) == len(verbs.choices)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
+def test_reading_changes_nothing(world: World, state: Callable[[World], Run]) -> None:
+    """Each verb that reads, in turn: no process of the run comes or goes, and no file changes but an agent's own."""
+    run = state(world)
+    before = snapshot(run)
+    calls = commands(run)
+    assert set(calls) == arguments.READS
+    for verb in sorted(calls):
+        for words in calls[verb]:
+            call(world, words)
+            after = snapshot(run)
+            assert after[0] == before[0], words
+            if state is not unserved:  # there an agent takes the run up, and its rank writes on
+                assert after[1] == before[1], words
+    assert run.status()["state"] == STATES[state]
+    (listed,) = world.distui("ls", "--json").fine().json()
+    assert listed["state"] == STATES[state]
+    assert set(run.marked()) == before[0]
+
+
+def test_a_lost_run_says_so(world: World) -> None:
+    run = lost(world)
+    status = run.status()
+    assert status["state"] == "lost"
+    assert f"`distui restart {run.name}`" in status["text"]
+    done = run.distui("wait")
+    assert (done.code, "lost" in done.err) == (6, True)
+    assert "[rank 0 out] 0" in run.distui("logs").fine().out.splitlines()
+    run.distui("restart", "--yes").fine()
+    status = run.eventually(lambda now: now["state"] == "running")
+    assert [attempt["outcome"] for attempt in status["attempts"]] == ["lost", None]
+
+
+def test_a_lost_run_is_restarted_once_with_the_changes(world: World) -> None:
+    """The next attempt has them; a secret among them is not written down. No attempt without them comes before."""
+    run = lost(world)
+    done = run.distui("restart", "--yes", "--env", "PLAIN=1", "--env", "MY_TOKEN=hush-hush").fine()
+    assert "restarted: attempt 2" in done.out
+    (rank,) = run.pids()
+    env = Path(f"/proc/{rank}/environ").read_bytes().split(b"\0")
+    assert {b"PLAIN=1", b"MY_TOKEN=hush-hush"} <= set(env)
+    attempts = run.status()["attempts"]
+    assert [(one["cause"], one["outcome"]) for one in attempts] == [("launch", "lost"), ("restart", None)]
+    assert attempts[-1]["env_diff"] == {"PLAIN": "1", "MY_TOKEN": "***"}
+    (asked,) = run.of("CommandReceived")
+    assert [one["ok"] for one in run.of("CommandDone") if one["id"] == asked["id"]] == [True]
+    assert b"hush-hush" not in run.file("journal.jsonl")
+    run.distui("restart", "--yes").fine()
+    assert [one["cause"] for one in run.status()["attempts"]] == ["launch", "restart", "restart"]
+
+
+def test_orphans_are_named_and_stopped(world: World) -> None:
+    run = orphaned(world)
+    (pid,) = run.marked()
+    (listed,) = world.distui("ls", "--json").fine().json()
+    assert listed["orphans"] == [pid]
+    assert f"pid {pid}" in world.distui("ls").fine().out
+    run.stop().fine()
+    assert not run.marked()
+    assert run.status()["state"] == "stopped"
+
+
+def test_the_end_is_kept_in_a_second_place(world: World) -> None:
+    run = world.execute("import sys\nsys.exit(3)\n")
+    assert run.wait() == 1
+    assert gone(run.agent_pid())
+    for name in ("journal.jsonl", "runner.jsonl"):
+        (run.path / name).write_bytes(b"")
+    status = run.status()
+    assert (status["state"], status["exit_code"], status["name"]) == ("failed", 3, run.name)
+    assert any("journal.jsonl is empty" in one["text"] for one in status["findings"])
+    run.distui("restart", "--yes").refused(1, "relaunch")
+
+
+def test_a_journal_that_is_lost_under_a_live_run(world: World) -> None:
+    """A new agent knows by the runner's report what its journal said; ranks of later attempts are let be."""
+    run = live(world)
+    run.distui("restart", "--yes").fine()
+    run.distui("restart", "--yes").fine()
+    pids = run.pids()
+    kill(run.agent_pid())
+    (run.path / "journal.jsonl").unlink()
+    status = run.status()
+    assert (status["state"], status["attempt"]) == ("running", 3)
+    assert [rank["pid"] for rank in status["ranks"]] == pids
+    assert until(lambda: len(run.file("node-0/attempt-003/rank-0.out")) > 0, 10)
+    assert sorted(run.marked()) == sorted([run.runner_pid(), *pids])

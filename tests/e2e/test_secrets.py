@@ -1,0 +1,182 @@
+"""Secrets are in no file of distui's, in nothing it prints and in no bundle; what runs has them all the same."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import stat
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from distui.presets.secrets import MASK
+
+from .runs import World, gone, kill
+
+SHOWS = """
+import json, os, sys, time
+with open("seen-%d" % os.getpid(), "w") as file:
+    json.dump([sys.argv[1:], dict(os.environ)], file)
+os.rename("seen-%d" % os.getpid(), "seen.json")
+while not os.path.exists("enough"):
+    time.sleep(0.05)
+"""
+NAMES = ("HF_TOKEN", "DATABASE_URL", "PGPASSWORD", "MYSQL_PWD", "GH_PAT", "NEPTUNE_AUTH", "SENTRY_DSN", "SLACK_WEBHOOK",
+         "PASSPHRASE", "JWT", "CREDENTIAL", "SSH_PRIVATE_KEY")  # fmt: skip
+ARGUMENTS = (
+    ("--token", "{}"), ("--token={}",), ("--hf-token", "{}"), ("--password", "{}"), ("--api_key={}",),
+    ("--secret", "{}"),
+    ("--db", "https://bob:{}@host/x"), ("--endpoint", "https://host/x?a=1&token={}"), ("wandb.api_key={}",),
+    ("-H", "Authorization: Bearer {}"), ("--header=X-Api-Key: {}",), ("--config", '{{"api_key": "{}"}}'),
+    ("--env", "WANDB_API_KEY={}"), ("--hook", "https://hooks.slack.com/services/T0/B0/{}"), ("+model.auth_token={}",),
+)  # fmt: skip
+URLS = ("https://me:{}@y/z", "postgres://u:{}@h/d", "https://h/p?api_key={}")
+VALUES = st.text("abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789", min_size=20, max_size=40)
+
+
+def everything(folder: Path) -> bytes:
+    """The content of every file below a folder, and their names."""
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return b"\n".join(
+        itertools.chain((path.read_bytes() for path in paths), (str(path).encode() for path in paths))
+    )
+
+
+def seen(world: World) -> tuple[list[str], dict[str, str]]:
+    """Arguments and environment of the command that runs now."""
+    path = world.work / "seen.json"
+    for _ in range(400):
+        if path.exists():
+            break
+        time.sleep(0.05)
+    argv, env = json.loads(path.read_text())
+    path.unlink()
+    return argv, env
+
+
+@pytest.mark.long
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(VALUES, min_size=len(ARGUMENTS) + len(NAMES) + len(URLS), unique=True), st.randoms())
+def test_no_secret_of_a_launch_is_written_or_printed(
+    world: World, values: list[str], random: object
+) -> None:
+    fresh = iter(values)
+    arguments = list(ARGUMENTS)
+    random.shuffle(arguments)  # type: ignore[attr-defined]
+    words = [word.format(value) for form, value in zip(arguments, fresh, strict=False) for word in form]
+    env = {name: next(fresh) for name in NAMES}
+    env |= {f"SERVICE_{at}": url.format(next(fresh)) for at, url in enumerate(URLS)}
+    (world.work / "enough").unlink(missing_ok=True)
+    script = world.script("shows.py", SHOWS)
+    half = dict(itertools.islice(env.items(), len(env) // 2))
+    given_env = [word for name, value in half.items() for word in ("--env", f"{name}={value}")]
+    rest = {name: value for name, value in env.items() if name not in half}
+    command = ("exec", "--restarts", "3", "--grace", "1", *given_env, "--", sys.executable, script, *words)
+    run = world.run(*command, env=rest)
+    argv, environment = seen(world)
+    assert argv == words
+    assert {name: environment.get(name) for name in env} == env
+    assert "DISTUI_SECRET_WORDS" not in environment
+
+    run.distui("restart", "--yes", "--env", f"NEW_TOKEN={values[0]}").fine()
+    assert seen(world)[0] == words
+    kill(run.runner_pid())
+    assert seen(world)[0] == words  # a new runner of the same agent
+    kill(run.agent_pid())
+    run.distui("status").fine()
+    run.eventually(lambda now: now["state"] == "running")
+    run.distui("restart", "--yes").fine()
+    assert seen(world)[0] == words
+
+    bundle = world.root / "bundle.tar.gz"
+    printed = "".join(
+        done.out + done.err
+        for done in (
+            run.distui("status"), run.distui("status", "--json"), run.distui("events"), run.distui("events", "--json"),
+            world.distui("ls"), run.distui("logs"), run.distui("export", str(bundle), "--force"),
+        )
+    )  # fmt: skip
+    (world.work / "enough").touch()
+    assert run.wait() == 0
+    with tarfile.open(bundle) as tar:
+        packed = b"".join(tar.extractfile(member).read() for member in tar if member.isfile())  # type: ignore[union-attr]
+    written = everything(world.state) + everything(world.config) + everything(world.sockets)
+    for value in values[: len(ARGUMENTS) + len(NAMES) + len(URLS)]:
+        assert value not in printed
+        assert value.encode() not in written
+        assert value.encode() not in packed
+
+
+def test_a_secret_that_nobody_remembers_is_not_run_as_stars(world: World) -> None:
+    """Agent and runner are dead: the run ends with a sentence that says what to type."""
+    script = world.script("shows.py", SHOWS)
+    run = world.run(
+        "exec",
+        "--restarts",
+        "3",
+        "--grace",
+        "1",
+        "--",
+        sys.executable,
+        script,
+        "--token",
+        "Sup3rS3cretValue",
+    )
+    assert seen(world)[0] == ["--token", "Sup3rS3cretValue"]
+    runner, agent = run.runner_pid(), run.agent_pid()
+    kill(agent)
+    kill(runner)
+    for pid in run.marked():
+        kill(pid)
+    assert gone(runner)
+    run.distui("restart", "--yes")
+    ended = run.of("RunEnded")[-1]
+    assert (ended["phase"], ended["exit_code"]) == ("failed", 2)
+    assert f"--token '{MASK}'" in ended["text"], ended
+    assert "distui exec -- " in ended["text"], ended
+    assert not (world.work / "seen.json").exists()
+
+
+@pytest.mark.parametrize("umask", [0o000, pytest.param(0o077, marks=pytest.mark.long)])
+@pytest.mark.torch
+def test_files_are_their_owners_alone_whatever_the_umask(world: World, umask: int) -> None:
+    world.env.pop("XDG_STATE_HOME")
+    world.env.pop("XDG_CONFIG_HOME")
+    made = "import os\nopen(os.environ['OUT'], 'w').close()\n"
+    out = world.work / "of-the-rank"
+    script = str(Path(__file__).parents[2] / "presets" / "examples" / "plain_ddp.py")
+    command = ("launch", "ddp", "--nproc-per-node", "2", "--detach", "--json", "--", script, "--steps", "3")
+    about = world.distui(*command, umask=umask).fine().json()
+    world.distui("wait", about["run"], umask=umask).fine()
+    whole = world.script("made.py", made)
+    done = world.distui(
+        "exec", "--detach", "--json", "--env", f"OUT={out}", "--", sys.executable, whole, umask=umask
+    )
+    world.distui("wait", done.fine().json()["run"], umask=umask).fine()
+    world.distui("presets", "new", "mine", "--from", "ddp", umask=umask)
+    for top in (world.root / ".local", world.root / ".config", world.sockets):
+        for path in (top, *top.rglob("*")) if top.exists() else ():
+            mode = stat.S_IMODE(path.lstat().st_mode)
+            assert mode & 0o077 == 0, (str(path), oct(mode))
+            assert mode == (0o700 if path.is_dir() else 0o600), (str(path), oct(mode))
+    assert stat.S_IMODE(out.stat().st_mode) == 0o666 & ~umask  # what a training writes is the user's own
+
+
+def test_a_state_folder_of_somebody_else_is_refused(world: World) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root gives a folder away")
+    (world.state / "distui").mkdir()
+    os.chown(world.state / "distui", 65534, 65534)
+    words = ("exec", "--detach", "--", "true")
+    world.distui(*words).refused(2, "belongs to another user (uid 65534)", "XDG_STATE_HOME")
+    world.distui("ls").refused(2, "belongs to another user (uid 65534)")
+    os.chown(world.state / "distui", 0, 0)
+    (world.state / "distui").chmod(0o777)
+    world.distui(*words).fine()
+    assert stat.S_IMODE((world.state / "distui").stat().st_mode) == 0o700

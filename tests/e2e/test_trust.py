@@ -1,0 +1,116 @@
+"""A stranger's configuration on the command line: passed over, named, and taken once it is trusted."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .runs import World
+
+NOBODY = 65534
+EVIL = '[preset.ddp]\nbase = "ddp"\ntitle = "\\u001b]0;x\\u0007"\nenv = { LD_PRELOAD = "/tmp/evil.so" }\n'
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+
+
+@pytest.fixture
+def theirs(world: World) -> Iterator[Path]:
+    """distui.toml of another user, in a sticky folder above the working directory."""
+    world.root.chmod(0o1777)
+    file = world.root / "distui.toml"
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            file.write_text(EVIL)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert file.stat().st_uid == NOBODY
+    (world.work / "t.py").write_text("")
+    yield file
+    world.root.chmod(0o700)
+
+
+def test_it_is_named_and_nothing_stops(world: World, theirs: Path) -> None:
+    plan = ("plan", "ddp", "--nproc-per-node", "1", "--", "t.py")
+    shown = world.distui(*plan).fine().out
+    assert "LD_PRELOAD" not in shown
+    assert f"  - {theirs} is passed over: it belongs to" in shown
+    document = world.distui(*plan[:-2], "--json", "--", "t.py").fine().json()
+    assert document["passed"][0].startswith(f"{theirs} is passed over")
+    assert document["sources"] == []
+    done = world.distui("presets").fine()
+    assert f"`distui trust {shlex.quote(str(theirs))}`" in done.err
+    world.distui("plan", "mine", "--", "t.py").refused(2, "no preset 'mine'", "is passed over")
+
+
+def test_trust_by_name_until_it_changes(world: World, theirs: Path) -> None:
+    plan = ("plan", "ddp", "--nproc-per-node", "1", "--", "t.py")
+    assert "LD_PRELOAD" in world.distui("trust").fine().out
+    assert world.distui("trust", "--list").fine().out == f"as it was {theirs}\n"
+    shown = world.distui(*plan).fine().out
+    assert f"  LD_PRELOAD=/tmp/evil.so  # preset, project {theirs}" in shown
+    assert f"preset       ddp (project {theirs})" in shown
+    listed = world.distui("presets").fine().out
+    assert "\x1b" not in shown + listed
+    theirs.write_text(EVIL + "\n")
+    os.chown(theirs, NOBODY, NOBODY)
+    assert world.distui("trust", "--list", "--json").fine().json()[0]["state"] == "changed"
+    assert "it has changed since you trusted it" in world.distui(*plan).fine().out
+    assert world.distui("trust", "--remove", str(theirs), "--json").fine().json() == {"path": str(theirs)}
+    world.distui("trust", "--remove", str(theirs)).refused(2, "is not trusted")
+    assert world.distui("trust", "--list").fine().out == ""
+
+
+def test_what_cannot_be_trusted_is_a_sentence(world: World, theirs: Path) -> None:
+    (world.work / "deep.toml").write_text("a = " + "[" * 10_000)
+    os.mkfifo(world.work / "pipe")
+    world.distui("trust", "/dev/zero").refused(2, "must be a regular file")
+    world.distui("trust", "pipe").refused(2, "must be a regular file")
+    world.distui("trust", "nowhere").refused(2, "No such file")
+    world.distui("trust", "deep.toml").refused(2, "nested more than")
+    world.distui("trust", "--list", "x").refused(2, "--list takes no PATH")
+
+
+def test_modules_of_the_working_directory_are_not_imported(world: World) -> None:
+    """A stranger's email.py would be executed by whoever asks another interpreter for torch."""
+    (world.work / "t.py").write_text("")
+    for name in ("email", "csv", "zipfile", "json"):
+        (world.work / f"{name}.py").write_text(
+            f"open({str(world.root / 'marker')!r}, 'w')\nraise SystemExit(7)\n"
+        )
+    world.distui("plan", "ddp", "--nproc-per-node", "1", "--python", "/usr/bin/python3", "--", "t.py")
+    assert not (world.root / "marker").exists()
+
+
+@pytest.mark.parametrize("word", ["--hosts=--", "--env=--", "--name=--", "--python=--", "--set=--"])
+def test_two_dashes_are_no_value(world: World, word: str) -> None:
+    world.distui("plan", "ddp", word, "--", "t.py").refused(2, "is no value")
+
+
+def test_words_that_are_no_text_are_refused(world: World) -> None:
+    for words in (("plan", "ddp", "--env", "A=\udcff", "--", "t.py"), ("restart", "x", "--env", "A=\udcff"),
+                  ("exec", "--", "true", "\udcfe")):  # fmt: skip
+        world.distui(*words).refused(2, "is not UTF-8 text")
+
+
+def test_a_command_that_is_no_text_is_answered(world: World) -> None:
+    run = world.run("exec", "--", "sleep", "60")
+    path = next(world.sockets.glob("*.sock"))
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.settimeout(20)
+        peer.connect(str(path))
+        peer.sendall(b'{"type":"Restart","id":"mine-1","env":{"A":"\\ud800"}}\n')
+        data = b""
+        while b"mine-1" not in data and (part := peer.recv(1 << 16)):
+            data += part
+    assert b"nothing was done" in data
+    assert run.status()["state"] in ("starting", "running")

@@ -1,0 +1,93 @@
+"""Nothing that a rank prints reaches the terminal as a control."""
+
+from __future__ import annotations
+
+import time
+import unicodedata
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from distui.presets.clean import clean_line, clean_lines, clean_text
+
+PIECES = st.sampled_from(
+    [
+        b"\x1b[",
+        b"\x1b]",
+        b"\x1bP",
+        b"\x1b\\",
+        b"\x07",
+        b"\xc2\x9b",
+        b"\xc2\x9d",
+        b"31m",
+        b";",
+        b"\r",
+        b"\t",
+        b"a",
+        b"\xff",
+    ]
+)
+HOSTILE = st.lists(st.one_of(PIECES, st.binary(max_size=4)), max_size=40).map(b"".join)
+
+
+@given(HOSTILE, st.integers(1, 100))
+@example(b"\x1b\x1b[m[31m", 80)
+@example("\u202eevil\u2028\x85".encode(), 80)
+@example(b"\x1b]52;c;aGVsbG8=\x07", 80)
+def test_no_control_ever_comes_out(raw: bytes, width: int) -> None:
+    for shown in [*clean_lines(raw, width), clean_text(raw.decode("latin-1"), width)]:
+        bad = [hex(ord(c)) for c in shown if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")]
+        assert not bad
+        assert "\u202e" not in shown
+        assert len(shown) <= width + len("… (1,000 bytes)")
+
+
+@given(st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=100))
+def test_plain_text_is_left_alone(text: str) -> None:
+    assert clean_line(text.encode()) == text
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        (b"\x1b[1;31mred\x1b[0m alert", "red alert"),
+        (b"\x1b]0;title\x07text", "text"),
+        (b"\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        (b"\x1bPq#0\x1b\\after", "after"),
+        (b"\x1b]never ends", "never ends"),
+        (b"\xc2\x9b31mred", "red"),
+        (b"a\x00b\x7f", "a␀b␡"),
+        (b"\xff\xfe", "\ufffd\ufffd"),
+        (b"a\tb", "a       b"),
+        (b" 10%|#  \r 20%|## \r 30%|###", " 30%|###"),
+        (b"100%\r\x1b[K", "100%"),
+        (b"done\r\r\n", "done"),
+        (b"windows\r\n", "windows"),
+        (b"[red]text[/red] [@click=app.quit]x[/]", "[red]text[/red] [@click=app.quit]x[/]"),
+        ("größer ✓ 数".encode(), "größer ✓ 数"),
+    ],
+)
+def test_what_is_shown(raw: bytes, shown: str) -> None:
+    assert clean_line(raw) == shown
+
+
+def test_a_long_line_ends_with_its_true_length() -> None:
+    assert clean_line(b"x" * 5000, 10) == "xxxxxxxxxx… (5,000 bytes)"
+    assert clean_line(b"x" * 10, 10) == "x" * 10
+    assert clean_line(b"x" * 8, 10, length=10**8) == "xxxxxxxx… (100,000,000 bytes)"
+
+
+def test_lines_end_at_newlines() -> None:
+    assert clean_lines(b"a\nb") == ["a", "b"]
+    assert clean_lines(b"a\n\nb\n") == ["a", "", "b"]
+    assert clean_lines(b"") == []
+
+
+@pytest.mark.parametrize(
+    "raw", [b"\x1b]" * 500_000, b"\xc2\x9d" * 500_000, b"\r" * 1_000_000, b"x\r\x1b[m" * 200_000]
+)
+def test_a_megabyte_of_malice_is_cleaned_in_no_time(raw: bytes) -> None:
+    begun = time.process_time()
+    clean_line(raw)
+    assert time.process_time() - begun < 0.5

@@ -1,0 +1,82 @@
+"""Nodes whose links are up and whose agent or runner does not answer: named soon, and nothing is half done."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+import pytest
+
+from distui.runners import file_io, registry
+from distui.runners.hub.commands import ALIVE_S
+from distui.runners.model import Restart, RunPhase, Signal, Stop
+from distui.runners.state import RunState
+from distui.runners.wire.client import new_id
+
+from .site import Site, Whole, having
+
+pytestmark = pytest.mark.timeout(150)
+
+
+def running(state: RunState) -> bool:
+    return state.live and state.phase is RunPhase.RUNNING
+
+
+def runner_pid(run: Whole, node: int) -> int:
+    who = file_io.read(run.parts[node].path / registry.RUNNER_FILE)
+    assert who is not None
+    return who.pid
+
+
+async def test_a_stopped_runner_keeps_every_node_from_restarting(site: Site) -> None:
+    run = Whole(site, site.script())
+    run.start()
+    async with run.viewer() as viewer:
+        await viewer.until(running)
+        os.kill(runner_pid(run, 1), signal.SIGSTOP)
+        began = time.monotonic()
+        done = await viewer.link.send(Restart(new_id()))
+        assert not done.ok
+        assert done.text.startswith(
+            "a restart needs every node, and nothing was restarted: node 1 (host1): the runner (pid"
+        )
+        assert "is stopped" in done.text
+        assert time.monotonic() - began < 60
+        os.kill(runner_pid(run, 1), signal.SIGCONT)
+        assert (viewer.state.attempt, viewer.state.phase) == (1, RunPhase.RUNNING)
+        done = await viewer.link.send(Restart(new_id()))
+        assert done.ok, done.text
+        assert viewer.state.attempt == 2
+
+
+async def test_a_stopped_agent_is_named_and_asked_nothing(site: Site) -> None:
+    run = Whole(site, site.script())
+    run.start()
+    async with run.viewer() as viewer:
+        await viewer.until(running)
+        os.kill(run.agent_pid(1), signal.SIGSTOP)
+        began = time.monotonic()
+        restart, urged = await asyncio.gather(
+            viewer.link.send(Restart(new_id())), viewer.link.send(Signal(new_id(), "URG", (1,)))
+        )
+        assert time.monotonic() - began < ALIVE_S + 60
+        assert "nothing was restarted: node 1 (host1): the agent (pid" in restart.text
+        assert "does not answer: stopped (state T)" in urged.text
+        os.kill(run.agent_pid(1), signal.SIGCONT)
+        await asyncio.sleep(1.0)
+        assert viewer.state.attempt == 1, "what was refused is not done later"
+
+
+async def test_stop_ends_a_node_whose_agent_and_runner_are_stopped(site: Site) -> None:
+    run = Whole(site, site.script())
+    run.start()
+    async with run.viewer() as viewer:
+        await viewer.until(running)
+        for pid in (run.agent_pid(1), runner_pid(run, 1), runner_pid(run, 0)):
+            os.kill(pid, signal.SIGSTOP)
+        done = await viewer.link.send(Stop(new_id(), 2.0))
+        assert done.ok, done.text
+    assert not having(f"DISTUI_RUN_ID={run.parts[0].record.run}")
+    assert not having(f"DISTUI_RUN_ID={run.parts[1].record.run}")

@@ -1,0 +1,166 @@
+"""Changes of the environment are checked while the old ranks live, and sockets take so much and no more."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from distui.presets.environ import LAUNCHER_OWN, PER_RANK
+from distui.runners.inrank import changes, control, hook
+
+from .inrank_rig import Asking, driven, eventually, execute, rank
+
+WAITS = ("bash", "-c", "while :; do sleep 0.1; done")
+REFUSED: dict[str, Any] = {
+    "no object": 5,
+    "a list": ["A"],
+    "a number": {"A": 5},
+    "an object": {"A": {}},
+    "no name": {"": "y"},
+    "an equals sign": {"A=B": "y"},
+    "a NUL in a value": {"A": "x\0y"},
+    "a NUL in a name": {"A\0": "x"},
+    "half a surrogate": {"A": "\ud800"},
+    "half a surrogate in a name": {"\udfff": "x"},
+    "a megabyte": {"A": "x" * 900_000},
+    "one byte too many": {"A": "x" * (32 * os.sysconf("SC_PAGE_SIZE") - 2)},
+    "torch's own": {"RANK": "0"},
+    "torch's own, unset": {"WORLD_SIZE": None},
+    "the runner's own": {"NCCL_DEBUG_FILE": "/tmp/x"},
+    "distui's own": {"DISTUI_RUN_ID": "x"},
+}
+
+
+def test_the_launchers_names_are_the_same_in_both_rooms() -> None:
+    """The runner's room imports nothing of the presets'."""
+    assert changes.LAUNCHERS == LAUNCHER_OWN
+    assert changes.RUNNERS == PER_RANK
+
+
+@pytest.mark.parametrize("changed", REFUSED.values(), ids=REFUSED.keys())
+def test_refused(changed: Any) -> None:
+    assert changes.refusal(changed)
+
+
+def test_what_is_not_refused_fits_into_a_request() -> None:
+    asked = {f"A{number}": "x" * 100_000 for number in range(5)}
+    assert not changes.too_much(asked)
+    assert "several restarts" in changes.too_much({**asked, "A5": "x" * 100_000})
+    assert "several restarts" in changes.too_much({f"A{number}": "\n" * 100_000 for number in range(3)})
+    request = {"op": "restart", "id": 1 << 62, "until": 1e9 / 3, "env": asked, "shown": asked}
+    assert len(msgspec.json.encode(request)) < control.MOST_LINE
+
+
+def test_the_longest_value_that_linux_takes_is_taken() -> None:
+    import subprocess
+
+    value = "x" * (changes.LONGEST - 3)
+    assert not changes.refusal({"A": value})
+    assert subprocess.run(["/bin/true"], env={"A": value}, check=True).returncode == 0
+    assert changes.refusal({"A": value + "x"})
+    with pytest.raises(OSError, match="too long"):
+        subprocess.run(["/bin/true"], env={"A": value + "x"}, check=True)
+
+
+def test_the_sum_is_what_the_stack_allows() -> None:
+    before = resource.getrlimit(resource.RLIMIT_STACK)
+    env = {f"V{number}": "x" * 100_000 for number in range(15)}
+    assert not changes.too_long(env, ["a"])
+    resource.setrlimit(resource.RLIMIT_STACK, (4 << 20, before[1]))
+    try:
+        assert "1048576" in changes.too_long(env, ["a"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_STACK, before)
+
+
+async def test_a_runner_refuses_and_its_ranks_live() -> None:
+    """Each refusal is a sentence; the ranks, the runner and its log know nothing of it."""
+    async with driven(execute(*WAITS)) as run:
+        await run.until(lambda s: s.phase == "running")
+        asking = Asking(Path(run.state.runner_socket))
+        for changed in REFUSED.values():
+            for op in ("env", "restart"):
+                answer = asking.ask(op, env=changed)
+                assert answer["ok"] is False, changed
+                assert answer["text"]
+        many = {f"V{number}": "x" * 100_000 for number in range(9)}
+        for part in range(3):
+            last = asking.ask("env", env={f"P{part}{name}": value for name, value in many.items()})
+        assert last["ok"] is False, "what waits for the next attempt counts, too"
+        assert "ulimit -s" in last["text"]
+        assert asking.ask("stop", grace_s="soon")["ok"] is False
+        assert asking.ask("env", env={"GOOD": "1"}, shown={"GOOD": 5})["ok"] is True
+        asking.close()
+        assert run.state.attempt == 1
+        assert (await run.restart(SEEN="yes")).ok, "what was refused has left nothing behind"
+        assert run.state.attempts[-1].env_diff["GOOD"] == "***"
+        assert "Traceback" not in (run.path / "runner.log").read_text()
+
+
+async def test_a_runner_hears_lines_of_so_many_bytes(tmp_path: Path) -> None:
+    async with driven(execute(*WAITS)) as run:
+        await run.until(lambda s: s.phase == "running")
+        path = Path(run.state.runner_socket)
+        assert closed_after(path, b"x" * (control.MOST_LINE + 2))
+        silent = [connected(path) for _ in range(200)]
+        pid = run.state.runner_pid
+        assert pid
+        assert threads(pid) < control.MOST_PEERS + 20
+        assert (await run.restart(SEEN="yes")).ok, (
+            "the agent's connection asked, and those that never did went"
+        )
+        for one in silent:
+            one.close()
+
+
+def test_a_rank_hears_lines_of_so_many_bytes(tmp_path: Path) -> None:
+    with rank(tmp_path, "import sys\nsys.stdin.read()\n") as one:
+        agent = Asking(one.socket)
+        assert agent.hear()["pid"] == one.process.pid
+        assert agent.ask("environ", names=["RANK", "NONE"])["env"] == {"RANK": "0", "NONE": None}
+        assert closed_after(one.socket, b"x" * (hook.MOST_LINE + 2))
+        before = resident(one.process.pid)
+        silent = [connected(one.socket) for _ in range(200)]
+        eventually(lambda: threads(one.process.pid) < hook.MOST_PEERS + 12)
+        assert agent.ask("hello")["pid"] == one.process.pid
+        assert resident(one.process.pid) - before < 20 << 20
+        for held in silent:
+            held.close()
+        agent.close()
+
+
+def connected(path: Path) -> socket.socket:
+    """A connection, as soon as the queue of those who wait has room."""
+    one = socket.socket(socket.AF_UNIX)
+    one.settimeout(20)
+    eventually(lambda: one.connect_ex(str(path)) == 0)
+    return one
+
+
+def closed_after(path: Path, data: bytes) -> bool:
+    """Whether whoever listens closes the connection once it has read this much without a newline."""
+    one = connected(path)
+    try:
+        one.sendall(data)
+        while one.recv(1 << 16):
+            continue
+    except (BrokenPipeError, ConnectionResetError):
+        return True
+    finally:
+        one.close()
+    return True
+
+
+def threads(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def resident(pid: int) -> int:
+    """Bytes."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,108 @@
+"""The launch form's places, and shells on nodes, without a terminal."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from distui.runners.errors import LaunchError, RunError
+from distui.runners.hub import routes
+from distui.runners.hub.cloud import PYTHON
+from distui.runners.hub.routes import Route
+from distui.runners.launch import launch_form
+from distui.runners.launch.launch_form import LaunchForm
+from distui.tui.source import LocalSource
+from distui.tui.terminal import shell_on
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def form(**fields: str) -> LaunchForm:
+    return LaunchForm(preset="ddp", script="train.py", **fields)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a script."""
+    (tmp_path / "train.py").write_text("print('hello')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [
+        ("", "local"),
+        ("local", "local"),
+        ("sky", "sky"),
+        ("slurm/lab", "sky"),
+        ("hosts a,b", "hosts"),
+        ("hosts: a", "hosts"),
+    ],
+)
+def test_what_a_place_is(place: str, kind: str) -> None:
+    assert launch_form.kind_of(place) == kind
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"nodes": "2"}, "2 nodes need a place"),
+        ({"gpus": "H100:8"}, "place: sky"),
+        ({"place": "nowhere"}, "place nowhere: there is no nowhere"),
+        ({"place": "sky", "gpus": "H100:8:9"}, "GPUs H100:8:9: write NAME:COUNT"),
+        ({"place": "hosts"}, "which hosts?"),
+        ({"place": "hosts -oProxyCommand=x"}, "begins with '-'"),
+        ({"place": "hosts a,a"}, "more than once"),
+    ],
+)
+def test_a_wrong_place_is_one_sentence(here: Path, fields: dict[str, str], why: str) -> None:
+    preview = LocalSource().plan(form(**fields))
+    (problem,) = preview.problems
+    assert why in problem
+    assert "\n" not in problem
+
+
+def test_the_plan_for_this_machine_is_as_before(here: Path) -> None:
+    preview = LocalSource().plan(form(nproc="2", nodes="1"))
+    assert not preview.problems
+    assert "nnodes 1 × nproc_per_node 2" in preview.text
+
+
+def test_hosts_are_not_asked_by_a_preview(here: Path) -> None:
+    preview = LocalSource().plan(form(place="hosts no-such-host.invalid, other.invalid"))
+    assert "no-such-host.invalid, other.invalid" in preview.text
+    assert preview.asks
+    assert not preview.problems
+
+
+async def test_candidates_without_skypilot_are_a_sentence(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PYTHON, sys.executable)
+    with pytest.raises(LaunchError, match="has no SkyPilot"):
+        await LocalSource().candidates(form(place="sky", cpus="4"))
+    with pytest.raises(LaunchError, match="a number from 1 on"):
+        await LocalSource().candidates(form(place="sky", nodes="many"))
+
+
+def test_a_shell_goes_the_way_of_the_node(tmp_path: Path) -> None:
+    routes.write(
+        tmp_path,
+        [
+            Route(0, "c1", "ssh", "tt", ("-F", "/x/config"), ("sh", "node.sh", "attach", "r", "0")),
+            Route(1, "c2", "via", "/tmp/a.sock"),
+            Route(2, "c3", "unix", "/tmp/b.sock"),
+        ],
+    )
+    assert shell_on(tmp_path, 0).argv == ("ssh", "-t", "-F", "/x/config", "--", "tt")
+    relayed = shell_on(tmp_path, 1)
+    assert relayed.argv == ()
+    assert "carries no shell: ssh c2" in relayed.text
+    own = shell_on(tmp_path, 2, {"SHELL": "/bin/zsh"})
+    assert (own.argv, own.text) == (("/bin/zsh",), "c3 is this machine")
+    with pytest.raises(RunError, match="no way to node 3"):
+        shell_on(tmp_path, 3)

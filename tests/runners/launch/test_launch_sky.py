@@ -1,0 +1,192 @@
+"""From the command line to a run on nodes that SkyPilot brings: what is refused, what is printed, what is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from distui.presets.launchers.skypilot import Resources
+from distui.presets.plan import Request
+from distui.presets.render import plan_from_json
+from distui.runners import registry
+from distui.runners.errors import RunError
+from distui.runners.hub import seam
+from distui.runners.launch import sky
+from distui.runners.launch.prepare import prepare
+from distui.runners.launch.prepared import LaunchRequest, OnSky
+from distui.runners.launch.sky import PreparedSky
+from distui.runners.node.document import HUB_FILE, Document
+from distui.tui.cli import main
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(autouse=True)
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a script in it, and a user without runs."""
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "train.py").write_text("import torch\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return folder
+
+
+def wish(**about: object) -> OnSky:
+    known = {
+        field: about.pop(field) for field in ("cluster", "managed", "retry_until_up") if field in about
+    }
+    return OnSky(resources=Resources(**{"gpus": "H100:8", **about}), **known)  # type: ignore[arg-type]
+
+
+def made(request: Request | None = None, **about: object) -> PreparedSky:
+    request = request or Request(script="train.py", nnodes=2)
+    made = prepare(LaunchRequest(preset="ddp", request=request, place=wish(**about)))
+    assert isinstance(made, PreparedSky)
+    return made
+
+
+def test_the_plan_and_the_task_are_of_one_run(code: Path) -> None:
+    found = made()
+    run = found.record.run
+    assert (found.record.kind, found.record.nnodes, found.plan.nnodes) == ("hub", 2, 2)
+    assert found.plan.nproc_per_node == 8, "one rank a GPU"
+    assert "{head}" in " ".join(found.plan.argv)
+    assert found.order.task["num_nodes"] == 2
+    assert found.order.task["workdir"] == str(code)
+    assert found.order.task["run"] == f"exec sh {found.order.bundle}/node.sh job {run}\n"
+    assert found.order.task["file_mounts"] == {"~/.distui": f"{registry.runs_dir()}/{run}/cargo"}
+    assert found.order.cluster == f"train-{found.record.run8}"
+
+
+def test_secrets_are_nowhere_but_in_the_hubs_environment() -> None:
+    found = made(Request(script="train.py", nnodes=2, env={"HF_TOKEN": "hf_geheim", "LR": "1"}))
+    everything = found.text() + json.dumps(found.json()) + msgspec.json.encode(found.order).decode()
+    assert "hf_geheim" not in everything
+    assert found.hidden["HF_TOKEN"] == "hf_geheim"
+    assert found.order.task["envs"] == {"LR": "1"}
+
+
+def test_whoever_hands_a_secret_to_slurm_is_warned() -> None:
+    words = {"script": "train.py", "nnodes": 2}
+    warned = made(Request(**words, env={"HF_TOKEN": "x"}), infra="slurm/lab").plan.notes  # type: ignore[arg-type]
+    assert any("shows HF_TOKEN to every user of the nodes" in note for note in warned)
+    for quiet in (
+        made(Request(**words, env={"HF_TOKEN": "x"}), infra="aws"),  # type: ignore[arg-type]
+        made(Request(**words, env={"LR": "1"}), infra="slurm/lab"),  # type: ignore[arg-type]
+    ):
+        assert not any("every user" in note for note in quiet.plan.notes)
+
+
+def test_all_that_distui_brings_travels_in_one_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The relay's key, too: in a file of its own, and not among the secrets."""
+    started: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("distui.runners.local.start", lambda *words: started.append(words))
+    found = made()
+    found.start()
+    run, files = found.record.run, started[0][2]
+    assert found.order.task["file_mounts"] == {"~/.distui": str(registry.runs_dir() / run / "cargo")}
+    assert files[f"cargo/jobs/{run}.json"] == files[HUB_FILE]
+    assert files[f"cargo/jobs/{run}.key"] == files["relay.key"]
+    assert len(bytes.fromhex(files["relay.key"])) == 32
+    assert not found.hidden
+    assert "secrets" not in found.order.task
+
+
+def test_dry_run_prints_plan_and_task(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["launch", "ddp", "--on", "aws", "--gpus", "H100:8", "--nnodes", "2", "--dry-run"]
+    assert main([*words, "--", "train.py"]) == 0
+    text = capsys.readouterr().out
+    assert "nnodes 2 × nproc_per_node 8" in text
+    assert "resources:\n  infra: aws\n  accelerators: H100:8\n" in text
+    assert "\n  ~/.distui: /" in text
+    assert "stays up, and is billed, until `distui down`" in text
+    assert main([*words, "--json", "--", "train.py"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["task"]["num_nodes"] == 2
+    assert plan_from_json(document["plan"]).nnodes == 2
+    assert registry.entries() == []
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--gpus", "H100:8", "--", "train.py"], "--gpus is for nodes through SkyPilot: add --on sky"),
+        (["--on", "sky", "--", "train.py"], "give --gpus, --cpus or --nproc-per-node"),
+        (["--on", "sky", "--gpus", "H100:8"], "no script"),
+        (["--on", "sky", "--gpus", "H100:8", "--", "no.py"], "There is no script no.py"),
+        (
+            ["--on", "sky", "--gpus", "H100", "--workdir", "gone", "--", "train.py"],
+            "there is no such directory",
+        ),
+        (["--on", "sky", "--gpus", "H100", "--cluster", "-x", "--", "train.py"], "expected one argument"),
+        (["--on", "sky", "--gpus", "H100", "--cluster", "x_", "--", "train.py"], "--cluster x_: a letter"),
+        (
+            ["--on", "sky", "--gpus", "H100", "--mount", "x", "--", "train.py"],
+            "--mount x: write it as NAME=VALUE",
+        ),
+        (["--on", "sky", "--gpus", "H100", "--autostop", "soon", "--", "train.py"], "no number of minutes"),
+        (["--task", "x.yaml", "--", "train.py"], "leave PRESET and SCRIPT out"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main(["launch", "ddp", *words])
+    except SystemExit as left:
+        code = int(str(left.code))
+    said = capsys.readouterr().err
+    assert code == 2
+    assert sentence in said
+    assert said.count("\n") == 1
+
+
+def test_a_home_directory_is_not_copied_to_the_nodes(monkeypatch: pytest.MonkeyPatch, code: Path) -> None:
+    monkeypatch.setenv("HOME", str(code))
+    with pytest.raises(
+        RunError, match="would be copied to the nodes: cd to your code, or give --workdir DIR"
+    ):
+        made()
+
+
+def test_a_script_that_is_there_already_needs_no_copy() -> None:
+    found = made(Request(script="/shared/train.py", nnodes=2))
+    assert "workdir" not in found.order.task
+
+
+def test_relaunch_is_the_same_launch_under_another_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = made(Request(script="train.py", nnodes=2, env={"HF_TOKEN": "x"}), setup="pip install x")
+    path = registry.create(first.record, json.dumps(first.json()["plan"]).encode(), {})
+    seam.write(path, first.order)
+    entry = registry.at(path)
+    assert entry is not None
+    monkeypatch.setenv("HF_TOKEN", "y")
+    second = sky.again(entry, None)
+    before, after = first.record.run, second.record.run
+    assert before != after
+    assert before not in json.dumps([list(second.plan.argv), dict(second.plan.env), second.order.task])
+    assert second.order.cluster == first.order.cluster
+    assert second.order.fast
+    assert second.hidden["HF_TOKEN"] == "y"
+    assert second.order.task["secrets"] == {"HF_TOKEN": "***"}
+    assert second.order.task["file_mounts"]["~/.distui"].endswith(f"{after}/cargo")
+    assert second.order.task["setup"] == "pip install x"
+
+
+def test_the_nodes_are_told_exactly_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[object, ...]] = []
+    monkeypatch.setattr("distui.runners.local.start", lambda *words: started.append(words))
+    found = made()
+    found.start()
+    _, record, files, hidden = started[0]
+    assert isinstance(files, dict)
+    told = msgspec.json.decode(files[HUB_FILE], type=Document)
+    assert (told.run, told.run8, told.nnodes) == (found.record.run, found.record.run8, 2)
+    assert told.whole().argv == found.plan.argv
+    assert record is found.record
+    assert hidden is found.hidden

@@ -1,0 +1,441 @@
+"""Painting: theme colours, changed rows only, and the pace of frames on a slow terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import time
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from rich.style import Style
+from textual._xterm_parser import XTermParser
+from textual.constants import ESCAPE_DELAY
+from textual.drivers.linux_driver import LinuxDriver
+from textual.geometry import Region
+from textual.theme import BUILTIN_THEMES, Theme
+
+if TYPE_CHECKING:
+    from .app import CockpitApp
+    from .widgets.rows_view import RowsView
+
+# -----------------------------------------------------------------------------------------------------------
+# Colours: the names that rows use, per theme.
+# Status colours are Okabe and Ito's, the heat ramp is cividis-like with rising lightness, so that both stay
+# apart for colour-blind eyes; glyphs repeat everything that a colour says.
+
+
+DARK, LIGHT, ANSI = "distui-dark", "distui-light", "distui-ansi"
+
+NAMES = (DARK, LIGHT, ANSI)
+"""In the order of the key."""
+
+RAMP = (
+    "#16233f", "#223a63", "#3a4c6c", "#525e70", "#6a6f76", "#868479", "#a49a70", "#c4b462", "#e4cf5b",
+)  # fmt: skip
+"""Background of heat cells, cold to hot."""
+
+_BRIGHT_FROM = 5
+"""From this step on, cell text is dark."""
+
+_DIMMEST_BAR = 3
+"""A colder bar could not be told from its ground."""
+
+_DARK = {
+    "text": "#d3dae3",
+    "head": "bold #ffffff",
+    "dim": "#8b97a3",
+    "stale": "#7c8792",
+    "accent": "#8ecdf0",
+    "ok": "#56b4e9",
+    "warn": "#e69f00",
+    "bad": "bold #e8702a",
+    "hit": "#0f1419 on #e4cf5b",
+    "key": "bold #8ecdf0",
+}
+_LIGHT = {
+    "text": "#1c2733",
+    "head": "bold #000000",
+    "dim": "#5a6672",
+    "stale": "#66717d",
+    "accent": "#0b5d8f",
+    "ok": "#00639c",
+    "warn": "#8a5a00",
+    "bad": "bold #b04300",
+    "hit": "#000000 on #e4cf5b",
+    "key": "bold #0b5d8f",
+}
+_TERMINAL = {
+    "text": "default",
+    "head": "bold",
+    "dim": "bright_black",
+    "stale": "bright_black",
+    "accent": "cyan",
+    "ok": "blue",
+    "warn": "yellow",
+    "bad": "bold red",
+    "hit": "reverse",
+    "key": "bold cyan",
+}
+
+
+def _ramp(text_dark: str, text_bright: str) -> dict[str, str]:
+    cells = {
+        f"heat{step}": f"{text_dark if step >= _BRIGHT_FROM else text_bright} on {colour}"
+        for step, colour in enumerate(RAMP)
+    }
+    bars = {f"bar{step}": f"{RAMP[max(step, _DIMMEST_BAR)]} on {RAMP[0]}" for step in range(len(RAMP))}
+    return cells | bars
+
+
+def _terminal_ramp() -> dict[str, str]:
+    """No background: the terminal's own sixteen colours have no order. The glyph carries the value."""
+    names = (f"{kind}{step}" for kind in ("heat", "bar") for step in range(len(RAMP)))
+    return {name: "bold" if name[-1] in "78" else "default" for name in names}
+
+
+def _parsed(table: dict[str, str]) -> dict[str, Style]:
+    return {name: Style.parse(text) for name, text in table.items()}
+
+
+_STYLES = {
+    DARK: _parsed(_DARK | _ramp("#0b0f14", "#ffffff")),
+    LIGHT: _parsed(_LIGHT | _ramp("#0b0f14", "#ffffff")),
+    ANSI: _parsed(_TERMINAL | _terminal_ramp()),
+}
+
+
+def styles(theme: str) -> dict[str, Style]:
+    """Style by name for a theme; a theme of Textual's own gets the dark ones."""
+    return _STYLES.get(theme, _STYLES[DARK])
+
+
+THEMES = (
+    Theme(
+        name=DARK, dark=True, primary="#56b4e9", secondary="#8ecdf0", accent="#8ecdf0", warning="#e69f00",
+        error="#e8702a", success="#56b4e9", foreground="#d3dae3", background="#0f1419", surface="#141b22",
+        panel="#1b242d", variables={"footer-background": "#1b242d", "border": "#33414f"},
+    ),
+    Theme(
+        name=LIGHT, dark=False, primary="#00639c", secondary="#0b5d8f", accent="#0b5d8f", warning="#8a5a00",
+        error="#b04300", success="#00639c", foreground="#1c2733", background="#fafbfc", surface="#f1f3f5",
+        panel="#e4e8ec", variables={"footer-background": "#e4e8ec", "border": "#b7c0c9"},
+    ),
+    replace(BUILTIN_THEMES["ansi-dark"], name=ANSI),
+)  # fmt: skip
+"""For Textual's own widgets: inputs, lists, frames."""
+
+
+# -----------------------------------------------------------------------------------------------------------
+# When the screen is brought up to date: soon after what matters, once a second after samples, and for clocks.
+# Nothing wakes up to look whether something has happened. What happens within one frame is painted together.
+
+
+SOON_S = 0.04
+"""After an event that matters: those that come with it are painted together."""
+
+APART_S = 0.2
+"""Least time between two frames, unless a key asks."""
+
+GATHER_S = 0.2
+"""After a sample: samplers of one second do not report at one moment."""
+
+SAMPLES_S = 0.95
+"""Least time between two frames that only show samples: a little less than they are apart."""
+
+CLOCKS_S = 1.25
+"""Without any news: ages and countdowns go on. More than samples are apart, so that these set the pace."""
+
+
+class Beat:
+    """Calls `due` when a frame is to be made. Used in the thread of a running event loop."""
+
+    def __init__(self, due: Callable[[], None]) -> None:
+        self._due = due
+        self._timer: asyncio.TimerHandle | None = None
+        self._at = 0.0
+        self._last = float("-inf")
+
+    def stir(self, sample: bool) -> None:
+        """Something has come: a sample, or what matters more."""
+        now = asyncio.get_running_loop().time()
+        wait, apart = (GATHER_S, SAMPLES_S) if sample else (SOON_S, APART_S)
+        self._call_at(max(now + wait, self._last + apart))
+
+    def at_once(self) -> None:
+        """As soon as the loop is free: nothing is on the screen yet."""
+        self._call_at(asyncio.get_running_loop().time())
+
+    def beaten(self) -> None:
+        """A frame was made: the next one at the latest when clocks move."""
+        self.stop()
+        self._last = asyncio.get_running_loop().time()
+        self._call_at(self._last + CLOCKS_S)
+
+    def stop(self) -> None:
+        """No more frames until something comes."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _call_at(self, at: float) -> None:
+        if self._timer is not None:
+            if self._at <= at:
+                return
+            self._timer.cancel()
+        self._at = at
+        self._timer = asyncio.get_running_loop().call_at(at, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._due()
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Rows of panes straight to the terminal.
+# Textual paints by widget, through a message and a timer for each and a composition of all that overlaps: most of
+# what a cockpit costs that changes thirty rows a second. Rows of a pane that nothing can stand in front of need none
+# of it: where they are is known, and what they look like is what Textual would have written. Everything else, and
+# every doubt, is left to Textual.
+
+
+class Brush:
+    """Collects lines of panes and writes them in one piece."""
+
+    def __init__(self, app: CockpitApp) -> None:
+        self._app = app
+        self._lines: dict[RowsView, set[int]] = {}
+
+    def take(self, pane: RowsView, lines: Iterable[int]) -> bool:
+        """These lines of the pane, counted from its top, are to be painted; False when Textual has to do it."""
+        if not self._reaches(pane):
+            return False
+        self._lines.setdefault(pane, set()).update(lines)
+        if not self._app.pacer.held:
+            self.flush()
+        return True
+
+    @property
+    def wet(self) -> bool:
+        """Whether something is still to be written."""
+        return bool(self._lines)
+
+    def flush(self, after: str = "") -> None:
+        """Write what was collected, and `after` it."""
+        if not self._lines:
+            return
+        taken, self._lines = self._lines, {}
+        pieces: list[str] = []
+        for pane, lines in taken.items():
+            if self._reaches(pane):
+                pieces += self._sequences(pane, sorted(lines))
+            else:
+                pane.leave_to_textual(lines)
+        x, y = self._app.cursor_position
+        self._app.write("".join([*pieces, f"\x1b[{y + 1};{x + 1}H", after]))
+
+    def _sequences(self, pane: RowsView, lines: list[int]) -> list[str]:
+        left, top = pane.content_region.offset
+        console = self._app.console
+        return [
+            f"\x1b[{top + y + 1};{left + 1}H{strip.render(console)}"
+            for y, strip in zip(lines, pane.drawn(lines), strict=True)
+        ]
+
+    def _reaches(self, pane: RowsView) -> bool:
+        """Whether the terminal is ours, and no dialog, notification or change of the layout is in the way."""
+        app = self._app
+        if not (app.pacer.active and app.is_running and app.return_code is None):
+            return False
+        # Private names of Textual's: a version that has others is a doubt, too.
+        if getattr(app, "_batch_count", 1) or getattr(app, "_notifications", True):
+            return False
+        if app.screen is not pane.screen or not pane.display or pane.retitled:
+            return False
+        region: Region = pane.region
+        return bool(region) and app.screen.region.contains_region(region)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Textual's terminal driver, with an input thread that sleeps until there is input.
+# Textual's wakes up ten times a second to see whether it is to end, and whether an escape stands alone.
+
+
+class CalmDriver(LinuxDriver):
+    """Wakes up for input, for its end, and, after input, until an escape that stands alone is known as one."""
+
+    _bell: tuple[int, int] | None = None
+    """A pipe that is written to when the thread is to end."""
+
+    def start_application_mode(self) -> None:
+        """See Driver.start_application_mode."""
+        self._close_bell()
+        self._bell = os.pipe()
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+
+    def disable_input(self) -> None:
+        """See Driver.disable_input."""
+        if self._bell is not None:
+            os.write(self._bell[1], b"\0")
+        super().disable_input()
+        self._close_bell()
+
+    def _close_bell(self) -> None:
+        ends, self._bell = self._bell or (), None
+        for end in ends:
+            os.close(end)
+
+    def run_input_thread(self) -> None:
+        """As LinuxDriver.run_input_thread, without the timer."""
+        if self._bell is None:
+            return
+        bell = self._bell[0]
+        parser = XTermParser(self._debug)
+        decode = getincrementaldecoder("utf-8")().decode
+        poll = select.poll()
+        poll.register(self.fileno, select.POLLIN)
+        poll.register(bell, select.POLLIN)
+        patience: float | None = None
+        while bell not in (ready := dict(poll.poll(patience))):
+            patience = None
+            if ready:
+                if not ready[self.fileno] & select.POLLIN:
+                    return  # the terminal has gone
+                data = os.read(self.fileno, 4096)
+                if not data:
+                    return
+                patience = 1000 * ESCAPE_DELAY + 1
+                for event in parser.feed(decode(data)):
+                    self.process_message(event)
+            for event in parser.tick():
+                self.process_message(event)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Paint no faster than the terminal takes it: one batch of rows in flight, its size set by how long it took.
+# Without this a slow link fills with old frames, and every key waits behind them. After each batch the terminal
+# is asked where its cursor is (`ESC[6n`); its answer says that all before it has arrived.
+
+
+ASK = "\x1b[6n"
+"""Device status report 6 (ECMA-48): the terminal answers with the cursor's position."""
+
+FEWEST, FIRST, MOST = 1, 64, 64
+"""Rows in a batch; the first one is large, because most links are fast."""
+
+FAST_S, SLOW_S = 0.1, 0.25
+"""Answers faster than this double the batch, slower ones halve it."""
+
+PATIENCE_S = 10.0
+"""A terminal that has not answered by then never will: batches go on unasked."""
+
+
+class Paintable(Protocol):
+    """A widget that can paint some of its rows."""
+
+    def paint_rows(self, rows: list[int]) -> None: ...
+
+
+class Pacer:
+    """Holds the rows that are to be painted, and lets them go in batches."""
+
+    def __init__(
+        self,
+        ask: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+        flush: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`ask` writes what was painted and then the question; `flush` writes what was painted."""
+        self.active = False
+        """False paints at once: no terminal of our own, or one that does not answer."""
+        self.budget = FIRST
+        self.rtt: float | None = None
+        """Seconds that the last batch took to arrive."""
+        self._ask = ask
+        self._clock = clock
+        self._flush = flush
+        self._depth = 0
+        self._painted = False
+        self._asked: float | None = None
+        self._dirty: dict[Paintable, set[int]] = {}
+
+    def add(self, widget: Paintable, rows: list[int]) -> None:
+        """These rows changed; they are painted as soon as the batch before has arrived."""
+        if not self.active:
+            widget.paint_rows(rows)
+            return
+        self._dirty.setdefault(widget, set()).update(rows)
+        self.pump()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is painted inside leaves as one batch."""
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            self.pump()
+
+    @property
+    def held(self) -> bool:
+        """Whether more of the same batch is to come."""
+        return self._depth > 0
+
+    def pump(self) -> None:
+        """Let the next batch go, unless one is still on its way."""
+        if self.held:
+            return
+        if self._asked is not None and self._clock() - self._asked >= PATIENCE_S:
+            self.active, self._asked = False, None
+        if self._asked is None:
+            self._depth += 1
+            try:
+                self._paint_some(self.budget if self.active else MOST * 100)
+            finally:
+                self._depth -= 1
+        if self._painted:
+            self._painted = False
+            self.sent()
+        self._flush()
+
+    def _paint_some(self, left: int) -> None:
+        """At most `left` of the rows that are to be painted."""
+        while self._dirty and left > 0:
+            widget, rows = next(iter(self._dirty.items()))
+            batch = sorted(rows)[:left]
+            rows.difference_update(batch)
+            if not rows:
+                del self._dirty[widget]
+            widget.paint_rows(batch)
+            left -= len(batch)
+            self._painted = True
+
+    @property
+    def busy(self) -> bool:
+        """Whether a batch is still on its way."""
+        return self.active and self._asked is not None
+
+    def sent(self) -> None:
+        """Something was painted: ask when it has arrived."""
+        if self.held:
+            self._painted = True
+        elif self.active and self._asked is None:
+            self._asked = self._clock()
+            self._ask()
+
+    def answered(self) -> None:
+        """The terminal has taken the batch."""
+        if self._asked is None:
+            return
+        self.rtt = self._clock() - self._asked
+        self._asked = None
+        if self.rtt < FAST_S:
+            self.budget = min(MOST, self.budget * 2)
+        elif self.rtt > SLOW_S:
+            self.budget = max(FEWEST, self.budget // 2)
+        self.pump()

@@ -1,0 +1,410 @@
+"""Panes with a cursor: details beside the launch form, the findings, the NCCL screen."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Horizontal, Vertical
+from textual.events import Resize
+from textual.message import Message
+from textual.signal import Signal
+
+from ...runners.errors import RunError
+from ...runners.words import plural
+from ..actions import bindings
+from ..rows.findings import Item, coverage_rows, detail_rows, item_row, items, nothing_found
+from ..rows.frame import Frame
+from ..rows.glyphs import Row, wrap
+from ..rows.log import end_rows
+from .panes import Pane
+from .rows_view import RowsView
+
+if TYPE_CHECKING:
+    from ...runners.diagnosis.facts import Communicator, Facts, Line
+    from ..rows.statements import Told
+    from ..text import NodeFacts
+
+# -----------------------------------------------------------------------------------------------------------
+# Beside the form, one at a time: the plan, the SkyPilot task, what the check found, the memory.
+
+
+PANES = ("plan", "YAML", "lint", "memory")
+
+Make = Callable[[int], list[Row]]
+"""The rows of a pane for so many columns."""
+
+
+class Details(RowsView):
+    """A pane with a title that names all of them."""
+
+    BINDINGS: ClassVar[list[Binding]] = [
+        Binding("enter", "screen.zoom", "whole height", id="launch.zoom"),
+        Binding("tab", "screen.onward(1)", "next pane", id="launch.next"),
+        Binding("shift+tab", "screen.onward(-1)", "pane before", id="launch.previous"),
+        *(
+            Binding(str(number), f"screen.pane({number})", name, id=f"launch.pane_{number}")
+            for number, name in enumerate(PANES, 1)
+        ),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__(id="details")
+        self.pane = PANES[0]
+        self._makes: dict[str, Make] = {name: lambda width: [] for name in PANES}
+        self._titles = {name: name for name in PANES}
+
+    def put(self, pane: str, make: Make, title: str = "") -> None:
+        """What a pane shows; `title`: how it is named when there is more to say than its name."""
+        self._makes[pane], self._titles[pane] = make, title or pane
+        self._rename()
+        if pane == self.pane:
+            self._draw()
+
+    def show(self, pane: str) -> None:
+        """Put a pane in front."""
+        if pane != self.pane:
+            self.pane = pane
+            self._left = 0
+            self._scroll_row(0)
+        self._rename()
+        self._draw()
+
+    def _rename(self) -> None:
+        names = (f"{number} {self._titles[name]}" for number, name in enumerate(PANES, 1))
+        self.entitle(
+            " · ".join(f"[{text}]" if PANES[at] == self.pane else text for at, text in enumerate(names))
+        )
+
+    def _draw(self) -> None:
+        self.set_rows(self._makes[self.pane](max(20, self.scrollable_content_region.width)))
+
+    def on_mount(self) -> None:
+        self._rename()
+
+    def watch_has_focus(self, value: bool) -> None:
+        super().watch_has_focus(value)
+        self.border_subtitle = "Enter: whole height, and back" if value else ""
+
+    def on_resize(self, event: Resize) -> None:
+        self._draw()
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The pane of findings: a list, the worst first, and below it the one under the cursor in full.
+
+
+class Inner(Pane):
+    """A pane inside another that may be hidden as a whole: hidden, it costs nothing."""
+
+    def show(self, frame: Frame) -> None:
+        parent = self.parent
+        if parent is None or getattr(parent, "display", True):
+            super().show(frame)
+        else:
+            self.frame = frame
+
+
+class FindingList(Inner):
+    """One row a finding, or a kind of findings."""
+
+    BINDINGS: ClassVar[list[Binding]] = bindings("findings")  # type: ignore[assignment]
+
+    class Moved(Message):
+        """Another finding is under the cursor."""
+
+    class Zoomed(Message):
+        """The user wants the log that a finding is about."""
+
+        def __init__(self, item: Item) -> None:
+            super().__init__()
+            self.item = item
+
+    def __init__(self, frames: Signal[Frame]) -> None:
+        super().__init__(frames, id="findings", cursor=True)
+        self._items: list[Item] = []
+
+    def build(self, frame: Frame, width: int) -> Sequence[Row]:
+        key = self.current.key if self.current is not None else ""
+        self._items = items(frame.state.findings.values())
+        keys = [item.key for item in self._items]
+        if key in keys:
+            self.cursor = keys.index(key)
+        self.entitle(_title(frame, self._items))
+        if not self._items:
+            return [((nothing_found(frame.state), "text"),)]
+        return [item_row(frame, item, width - 2) for item in self._items]
+
+    @property
+    def current(self) -> Item | None:
+        """What is under the cursor."""
+        return self._items[self.cursor] if 0 <= self.cursor < len(self._items) else None
+
+    def cursor_moved(self) -> None:
+        self.post_message(self.Moved())
+
+    def action_zoom(self) -> None:
+        if self.current is not None:
+            self.post_message(self.Zoomed(self.current))
+
+
+def _title(frame: Frame, found: Sequence[Item]) -> str:
+    alarms = sum(item.first.severity != "info" for item in found)
+    told = plural(alarms, "alarm") if alarms else "no alarm"
+    return (
+        f"findings · {told} · w: where each rank is"
+        if not frame.state.phase.ended
+        else f"findings · {told}"
+    )
+
+
+class FindingDetail(Inner):
+    """One finding in full, and what verdicts rest on."""
+
+    def __init__(self, frames: Signal[Frame], findings: FindingList) -> None:
+        super().__init__(frames, id="finding")
+        self._findings = findings
+
+    def build(self, frame: Frame, width: int) -> Sequence[Row]:
+        item = self._findings.current
+        covered = coverage_rows(frame.state)
+        if item is None and frame.state.phase.ended:
+            self.entitle("what happened")
+            told = f"its logs may say more: distui diagnose {frame.state.name}"
+            return [*end_rows(frame, width - 1), (), ((f" {told}", "dim"),)]
+        self.entitle("evidence" if item is not None else "data")
+        if item is None:
+            return covered
+        return [*detail_rows(frame, item, max(20, width - 2)), (), *covered]
+
+
+class Diagnosis(Vertical):
+    """List and detail; the list is no taller than half, and no taller than it needs."""
+
+    def __init__(self, frames: Signal[Frame]) -> None:
+        super().__init__(id="diagnosis")
+        self._frames = frames
+        self.list = FindingList(frames)
+        self.detail = FindingDetail(frames, self.list)
+
+    def compose(self) -> ComposeResult:
+        yield self.list
+        yield self.detail
+
+    def on_mount(self) -> None:
+        self._frames.subscribe(self, self._share, immediate=True)
+
+    def _share(self, frame: Frame) -> None:
+        """Give the list its rows."""
+        if not self.display:
+            return
+        frames = self.list.gutter.height
+        wanted = max(1, len(items(frame.state.findings.values()))) + frames
+        height = max(2 + frames, min(wanted, self.size.height // 2))
+        if self.list.styles.height is None or self.list.styles.height.value != height:
+            self.list.styles.height = height
+            self.call_after_refresh(self.again)
+
+    def again(self) -> None:
+        """Paint both as they are now."""
+        for pane in (self.list, self.detail):
+            if pane.frame is not None:
+                pane.show(pane.frame)
+
+    def on_resize(self) -> None:
+        if self.list.frame is not None:
+            self._share(self.list.frame)
+
+    def on_finding_list_moved(self) -> None:
+        self.detail._scroll_row(0)
+        if self.detail.frame is not None:
+            self.detail.show(self.detail.frame)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The NCCL screen: what NCCL says of nodes and communicators, and beside it, or below, how the ranks are connected.
+
+
+BESIDE = 120
+"""Columns from which the map stands beside."""
+
+CARDS = 60
+"""Columns that the cards keep."""
+
+
+class Said(Inner):
+    """Rows with a cursor: Enter opens the line that a row rests on."""
+
+    BINDINGS: ClassVar[list[Binding]] = bindings("statements")  # type: ignore[assignment]
+
+    class Opened(Message):
+        """The user wants the raw line."""
+
+        def __init__(self, line: Line | None) -> None:
+            super().__init__()
+            self.line = line
+
+    def __init__(self, frames: Signal[Frame], id: str, make: Callable[[Frame, int], list[Told]]) -> None:
+        super().__init__(frames, id=id, cursor=True)
+        self._make = make
+        self._told: list[Told] = []
+
+    def build(self, frame: Frame, width: int) -> Sequence[Row]:
+        self._told = self._make(frame, width - 2)  # the cursor and the scrollbar
+        return [told.row for told in self._told]
+
+    def action_zoom(self) -> None:
+        if 0 <= self.cursor < len(self._told):
+            self.post_message(self.Opened(self._told[self.cursor].line))
+
+
+class NcclBoard(Horizontal):
+    """Knows the facts and the chosen communicator; both panes ask here."""
+
+    def __init__(self, frames: Signal[Frame]) -> None:
+        super().__init__(id="nccl")
+        self._frames = frames
+        self.chosen: str | None = None
+        """Id of the communicator; None takes the one most worth a look."""
+        self.panel = Said(frames, "said", self.said)
+        """The cards."""
+        self.map = Said(frames, "map", self.mapped)
+        """The matrix, the rings and the timeline of the chosen communicator, where there is room beside."""
+        self._heard: NodeFacts | None = None
+        self._run = ""
+        """Whose logs were read here."""
+        self._read: Facts | None = None
+        self._why = ""
+        self._columns = -1
+        """Of the map; 0 where it stands below the cards."""
+        self._stop = threading.Event()
+        self._version = 0
+        """Grows whenever there are other facts."""
+        self._last: Facts | None = None
+        self._picked: tuple[object, Communicator | None] = (None, None)
+        self._mapped: tuple[object, list[Told]] = (None, [])
+
+    def compose(self) -> ComposeResult:
+        yield self.panel
+        yield self.map
+
+    def on_unmount(self) -> None:
+        self._stop.set()
+
+    def on_mount(self) -> None:
+        self._frames.subscribe(self, self._share, immediate=True)
+
+    def on_resize(self, event: Resize) -> None:
+        if self.panel.frame is not None:
+            self._share(self.panel.frame)
+
+    def _share(self, frame: Frame) -> None:
+        """Give the map what the matrix takes, and the cards no less than they need."""
+        width = self.size.width
+        if not self.display or not width:
+            return
+        from ..rows.matrix import wanted_width
+
+        one = self._one(frame)
+        beside = one is not None and width >= BESIDE
+        wanted = min(width - CARDS, 6 + wanted_width(one)) if one is not None and beside else 0
+        columns = max(wanted, width // 2) if beside else 0
+        if columns != self._columns:
+            self._columns = columns
+            self.map.display = beside
+            self.map.styles.width = columns or 1
+            self.call_after_refresh(self.again)
+
+    def _one(self, frame: Frame) -> Communicator | None:
+        """The chosen communicator."""
+        from ..rows.statements import chosen_of
+
+        facts = self.facts(frame)
+        key = (self._version, self.chosen)
+        if facts is None:
+            return None
+        if self._picked[0] != key:
+            self._picked = key, chosen_of(facts, self.chosen)
+        return self._picked[1]
+
+    def again(self) -> None:
+        """Paint both panes as they are now."""
+        for pane in (self.panel, self.map):
+            if pane.frame is not None:
+                pane.show(pane.frame)
+
+    # --- the facts
+
+    def facts(self, frame: Frame) -> Facts | None:
+        """What the nodes tell, or what was read of the logs of a run that has ended."""
+        from ..text import NodeFacts
+
+        self._heard = self._heard or NodeFacts()
+        told = self._heard.of(frame.state)
+        if told is None and frame.state.phase.ended:
+            told = self._of_logs()
+        if told is not self._last:
+            self._last, self._version = told, self._version + 1
+        return told
+
+    def _of_logs(self) -> Facts | None:
+        """Begin to read them once; None until that is done."""
+        run = str(getattr(self.app, "run_id", ""))
+        if run != self._run:
+            self._run, self._read, self._why = run, None, "Reading the logs of this run …"
+            self.run_worker(self._read_logs(run), group="nccl-facts", exclusive=True)
+        return self._read
+
+    async def _read_logs(self, run: str) -> None:
+        from ..text import read_run
+
+        try:
+            facts = await asyncio.to_thread(read_run, run, self._stop)
+            self._read, self._why = facts if facts is not None and facts.nodes else None, ""
+        except RunError as error:
+            text = str(error)
+            self._why = f"{text[:1].upper()}{text[1:]}."
+        if self.panel.frame is not None:
+            self._share(self.panel.frame)
+        self.again()
+
+    # --- rows
+
+    def said(self, frame: Frame, width: int) -> list[Told]:
+        """Rows of the cards; below them the map, where it does not stand beside."""
+        from ..rows.nccl import said_rows, title, why_empty
+        from ..rows.statements import Told
+
+        facts = self.facts(frame)
+        self.panel.entitle(title(facts))
+        if facts is None:
+            return [Told(row) for row in wrap(why_empty(frame.state, self._why), width)]
+        rows = said_rows(frame, facts, self._one(frame), width)
+        return rows if self.map.display else [*rows, Told(()), *self.mapped(frame, width)]
+
+    def mapped(self, frame: Frame, width: int) -> list[Told]:
+        """Rows of the map; made anew only where something new was said."""
+        from ..rows.nccl import map_rows
+
+        facts, one = self.facts(frame), self._one(frame)
+        self.map.entitle("how the ranks are connected")
+        key = (self._version, self.chosen, width)
+        if key != self._mapped[0]:
+            self._mapped = key, [] if facts is None else map_rows(facts, one, width)
+        return self._mapped[1]
+
+    def choose(self, step: int) -> None:
+        """The next or the previous communicator."""
+        from ..rows.statements import by_size
+
+        frame = self.panel.frame
+        facts = self.facts(frame) if frame is not None else None
+        now = self._one(frame) if frame is not None else None
+        if facts is not None and now is not None:
+            ordered = by_size(facts)
+            self.chosen = ordered[(ordered.index(now) + step) % len(ordered)].id
+            self.again()
