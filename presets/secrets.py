@@ -58,14 +58,14 @@ _STORES = _set(
 _NO_PASS = re.compile(
     r"(?:COM|BY|TRES|SUR|ENCOM|UNDER|OVER|LOW|HIGH|BAND|ALL|MULTI|ONE|TWO|SINGLE|PER|ASK|SUB)?PASS"
 )
-HARMLESS = frozenset({"TOKENIZERS_PARALLELISM", "NCCL_IB_PKEY", "PWD", "OLDPWD"})
-"""Well-known names that contain such a word and hold no secret."""
+HARMLESS = frozenset({"TOKENIZERS_PARALLELISM", "NCCL_IB_PKEY", "PWD", "OLDPWD", "GIT_CONFIG_KEY_"})
+"""Well-known names that contain such a word and hold no secret; without a number at their end."""
 
 
 def is_secret(name: str) -> bool:
     """Whether the variable, option or field `name` holds a secret, judged by its name alone."""
     words = [word.upper() for word in _WORD.findall(name)]
-    if name.upper() in HARMLESS or not words or words[-1] in _PLACES:
+    if name.upper().rstrip("0123456789") in HARMLESS or not words or words[-1] in _PLACES:
         return False
     return any(map(_word_tells, words)) or _pair_tells(words) or _end_tells(words)
 
