@@ -461,8 +461,15 @@ def _rank_tick(state: RunState, at: Stamped, event: RankTick) -> None:
     for sample in event.ranks:
         rank = state.ranks.get(sample.rank)
         # The newest sample may be of the attempt before: another process, whose numbers say nothing of this one.
-        if rank is not None and sample.pid in (None, rank.pid):
+        if rank is not None and sample.pid in (None, rank.pid) and not _known_better(rank, sample):
             rank.sample, rank.sampled = sample, at.time
+
+
+def _known_better(rank: Rank, sample: RankSample) -> bool:
+    """Whether a sample was taken before its rank ended, and comes after what is known of the end."""
+    if rank.phase is RankPhase.RUNNING or rank.sample is None or rank.sample.step is None:
+        return False
+    return sample.step is None or sample.step < rank.sample.step
 
 
 def _pulse_tick(state: RunState, at: Stamped, event: PulseTick) -> None:

@@ -157,6 +157,15 @@ def test_the_last_samples_stay_when_the_ranks_are_gone() -> None:
     assert state.ranks[0].sample is None, "those of another attempt say nothing of this one"
 
 
+def test_a_sample_that_was_on_its_way_when_its_rank_ended_takes_no_steps_back() -> None:
+    last = (RankSample(0, 100, step=5),)
+    ended = RankChanged(1, 0, RankPhase.SUCCEEDED, 0, 100, 0)
+    state = fold(*began(), ended, AttemptEnded(1, Outcome.SUCCEEDED, last=last))
+    for late in (RankSample(0, 100, step=2), RankSample(0, 100)):
+        state.apply(Stamped(9.0, RankTick((late,))))
+        assert status_json(state)["ranks"][0]["step"] == 5
+
+
 def test_caught_up_is_live() -> None:
     assert not fold(*began()).live
     assert fold(*began(), CaughtUp(3)).live
