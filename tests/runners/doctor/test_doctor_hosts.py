@@ -171,11 +171,11 @@ def test_nothing_is_left_of_one_that_is_interrupted(hosts: TwoHosts, how: signal
     try:
         assert until(lambda: stopped(hosts))
         os.kill(process.pid, how)
-        out, _ = process.communicate(timeout=150)
+        out, said = process.communicate(timeout=150)
     finally:
         process.kill()
         process.communicate()
-    assert process.returncode == (130 if how is signal.SIGINT else -how)
+    assert process.returncode == (130 if how is signal.SIGINT else -how), (out, said)
     assert out == b""
     assert until(lambda: not any(hosts.processes(name) for name in hosts.names))
     assert until(lambda: not having(f"HOME={hosts.root / 'v'}"))
