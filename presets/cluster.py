@@ -28,7 +28,7 @@ _OWN_SIZE = re.compile(r"-(\d+)GB?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Gpus:
+class NodeGpus:
     """The GPUs of one node."""
 
     name: str
@@ -37,7 +37,7 @@ class Gpus:
     """GB (10⁹ bytes) on each."""
 
 
-def parse_gpus(text: str, memory_gb: float | None = None) -> Gpus:
+def parse_gpus(text: str, memory_gb: float | None = None) -> NodeGpus:
     """What "8xA100-80GB" or "A100-80GB:8" means; `memory_gb` where a GPU is not known by name. Raises PlanError."""
     found = _GPUS.fullmatch(text.strip())
     counts = [int(part) for part in found.group(1, 3) if part is not None] if found else []
@@ -51,7 +51,7 @@ def parse_gpus(text: str, memory_gb: float | None = None) -> Gpus:
         raise PlanError(
             f"--gpus {text}: no GPU {found[2]} is known here; {hint} its memory with --gpu-memory GB."
         )
-    return Gpus(name=name, count=counts[0] if counts else 1, memory_gb=known)
+    return NodeGpus(name=name, count=counts[0] if counts else 1, memory_gb=known)
 
 
 def _said(name: str) -> int | None:

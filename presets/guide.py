@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .cluster import GB, Gpus, parse_gpus
+from .cluster import GB, NodeGpus, parse_gpus
 from .finding import PlanError
 from .memory import FORMATS, Estimate, Shape, compare, estimate, estimate_for, needed, shape
 from .memory_rows import hybrid
@@ -83,7 +83,7 @@ class _Case:
 
     answers: Answers
     model: Shape
-    gpus: Gpus
+    gpus: NodeGpus
     nodes: int
     candidates: list[tuple[str, Estimate]]
     """Presets that a script of this kind can obey, from the simplest on."""

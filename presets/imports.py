@@ -16,7 +16,7 @@ from .lint import consumers as deepspeed_rules
 from .lint import markup
 from .lint import plans as skypilot_rules
 from .lint.files import Yaml, lint_file
-from .lint.markup import MOST_BYTES, Node, Unreadable, decoded
+from .lint.markup import MOST_BYTES, MarkupNode, Unreadable, decoded
 from .plan import Plan
 from .render import _escaped, _pair
 from .secrets import MASK, is_secret
@@ -51,7 +51,7 @@ def import_preset(name: str, data: bytes, yaml: Yaml) -> tuple[Imported, list[Fi
     return found, lint_file(name, data, yaml)
 
 
-def _document(name: str, data: bytes, yaml: Yaml) -> Node:
+def _document(name: str, data: bytes, yaml: Yaml) -> MarkupNode:
     """Raises Unreadable, and PresetError for several documents."""
     if len(data) > MOST_BYTES:
         raise Unreadable(1, f"is larger than {MOST_BYTES >> 20} MiB")
@@ -68,7 +68,7 @@ def _is_yaml(name: str) -> bool:
     return name.lower().endswith((".yaml", ".yml"))
 
 
-def _plain(node: Node) -> Any:
+def _plain(node: MarkupNode) -> Any:
     """A tree as values; whatever is no mapping at the top has no keys."""
     if isinstance(node.value, dict):
         return {key: _plain(part) for key, part in node.value.items()}

@@ -10,7 +10,7 @@ from typing import Literal
 from . import mesh
 from .cluster import GB
 from .finding import PlanError
-from .memory_rows import STRATEGIES, Strategy, hybrid, of_preset, offloaded, pipeline, simple, tensor
+from .memory_rows import STRATEGIES, MemoryStrategy, hybrid, of_preset, offloaded, pipeline, simple, tensor
 from .model import Offload, Preset
 
 # -----------------------------------------------------------------------------------------------------------
@@ -483,9 +483,9 @@ def _elsewhere(layout: Layout, form: Format, mine: float) -> tuple[float, float]
 
 
 __all__ = [
-    "CONTEXT_BYTES", "CPU", "FORMATS", "GPU", "STRATEGIES", "USABLE", "Device", "Estimate", "Format", "Shape",
-    "Strategy", "activations", "compare", "estimate", "estimate_for", "format_for", "needed", "parse_parameters",
-    "shape", "survey",
+    "CONTEXT_BYTES", "CPU", "FORMATS", "GPU", "STRATEGIES", "USABLE", "Device", "Estimate", "Format",
+    "MemoryStrategy", "Shape", "activations", "compare", "estimate", "estimate_for", "format_for", "needed",
+    "parse_parameters", "shape", "survey",
 ]  # fmt: skip
 
 MOST_RANKS = 1 << 17
@@ -496,7 +496,7 @@ MOST_RANKS = 1 << 17
 class Estimate:
     """Bytes on each GPU."""
 
-    strategy: Strategy
+    strategy: MemoryStrategy
     weights: float
     gradients: float
     optimizer: float
@@ -534,7 +534,7 @@ class Estimate:
 
 
 def estimate(
-    strategy: Strategy, model: Shape, form: Format, ranks: int, limit: float, device: Device = GPU
+    strategy: MemoryStrategy, model: Shape, form: Format, ranks: int, limit: float, device: Device = GPU
 ) -> Estimate:
     """One strategy on so many ranks. `limit`: bytes of a GPU. Raises PlanError where its mesh does not divide them."""
     layout = layout_of(strategy.preset, ranks)
@@ -586,7 +586,7 @@ def survey(
     """
     ranks = per_node * nodes
 
-    def one(strategy: Strategy) -> Estimate:
+    def one(strategy: MemoryStrategy) -> Estimate:
         found = estimate(strategy, model, form, ranks, limit)
         return replace(found, host_limit=None if host_limit is None else host_limit / per_node)
 
@@ -598,7 +598,7 @@ def survey(
 
 
 def _least(
-    make: Callable[[int], Strategy], sizes: Sequence[int], one: Callable[[Strategy], Estimate]
+    make: Callable[[int], MemoryStrategy], sizes: Sequence[int], one: Callable[[MemoryStrategy], Estimate]
 ) -> list[Estimate]:
     """The smallest size that fits, else the one that needs least; none where there is no size."""
     found = [one(make(size)) for size in sizes]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from .finding import PlanError
 from .memory import VOCABULARY, Estimate, Format, Shape, estimate, needed, shape, survey
-from .memory_rows import Strategy
+from .memory_rows import MemoryStrategy
 from .model import Batch
 
 # -----------------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def _accumulating(one: Estimate, model: Shape, form: Format, ranks: int, passes:
     old = one.strategy
     preset = replace(old.preset, batch=Batch(accumulation=passes))
     words = f"{old.words} --set batch.accumulation={passes}"
-    strategy = Strategy(key=old.key, title=old.title, words=words, why=old.why, preset=preset)
+    strategy = MemoryStrategy(key=old.key, title=old.title, words=words, why=old.why, preset=preset)
     return estimate(strategy, model, form, ranks, one.limit)
 
 

@@ -27,9 +27,6 @@ LEVELS = ("VERSION", "WARN", "INFO", "TRACE")
 DEFAULT_SUBSYS = "INIT,BOOTSTRAP,ENV"
 """What NCCL prints at INFO when NCCL_DEBUG_SUBSYS is not set."""
 
-LIVE_SINCE = "2.24"
-"""The NCCL version from which a running process follows a changed level."""
-
 FLOOD_BYTES = 50e6
 """Bytes a second of a node's NCCL logs from which on a level that was set live is taken back."""
 
@@ -98,7 +95,7 @@ SUBSYSTEMS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
+class NcclVariable:
     """What is known of one variable."""
 
     name: str
@@ -120,18 +117,18 @@ class Variable:
 
 
 @functools.cache
-def catalogue() -> Mapping[str, Variable]:
+def catalogue() -> Mapping[str, NcclVariable]:
     """Every known variable by name."""
     data = tomllib.loads(resources.files(__package__).joinpath("nccl.toml").read_text("utf-8"))
     other, removed = data.pop("other"), data.pop("removed")
     found = {name: _variable(name, facts) for name, facts in data.items()}
-    found |= {name: Variable(name, scope=scope) for scope, names in other.items() for name in names}
-    found |= {name: Variable(name, until=last) for name, last in removed.items()}
+    found |= {name: NcclVariable(name, scope=scope) for scope, names in other.items() for name in names}
+    found |= {name: NcclVariable(name, until=last) for name, last in removed.items()}
     return found
 
 
-def _variable(name: str, facts: Mapping[str, Any]) -> Variable:
-    return Variable(name, **{**facts, "values": tuple(facts.get("values", ()))})
+def _variable(name: str, facts: Mapping[str, Any]) -> NcclVariable:
+    return NcclVariable(name, **{**facts, "values": tuple(facts.get("values", ()))})
 
 
 def known(name: str) -> bool:
@@ -258,7 +255,7 @@ def _unknown(name: str) -> str:
     return f"{name} is no variable that NCCL or torch is known to read (plain env takes any): {hint}"
 
 
-def _wanted(known: Variable, value: str) -> str | None:
+def _wanted(known: NcclVariable, value: str) -> str | None:
     """What `known` takes, in words, when `value` is not that; None when it is."""
     match known.kind:
         case "flag":
@@ -280,7 +277,7 @@ def _choice(values: tuple[str, ...]) -> str:
     return f"{', '.join(values[:-1])} or {values[-1]}"
 
 
-def _in_range(known: Variable, value: str) -> bool:
+def _in_range(known: NcclVariable, value: str) -> bool:
     try:
         number = int(value, 0)
     except ValueError:
@@ -288,7 +285,7 @@ def _in_range(known: Variable, value: str) -> bool:
     return (known.least is None or number >= known.least) and (known.most is None or number <= known.most)
 
 
-def _range(known: Variable) -> str:
+def _range(known: NcclVariable) -> str:
     if known.least is not None and known.most is not None:
         return f"a whole number from {known.least} to {known.most}"
     return "a whole number" if known.least is None else f"a whole number of {known.least} or more"

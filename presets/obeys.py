@@ -213,7 +213,7 @@ LIGHTNING = ("lightning", "pytorch_lightning")
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ScriptCall:
     """One call of a script."""
 
     full: str
@@ -241,13 +241,13 @@ class Call:
 class Script:
     """What there is to know about a script's text."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[ScriptCall, ...]
     """In the order of the text."""
     texts: frozenset[str]
     """Every text in it."""
     tree: ast.Module
 
-    def find(self, *fulls: str) -> Call | None:
+    def find(self, *fulls: str) -> ScriptCall | None:
         """The first call of one of these full names."""
         return next((call for call in self.calls if call.full in fulls), None)
 
@@ -260,7 +260,9 @@ def parse(source: str | bytes) -> Script:
         warnings.simplefilter("ignore")  # odd escapes in the user's strings are not this look's business
         tree = ast.parse(source)
     names = _Names(tree)
-    calls = (Call(names.full(node.func), _last(node.func), node.lineno, node) for node in _calls(tree))
+    calls = (
+        ScriptCall(names.full(node.func), _last(node.func), node.lineno, node) for node in _calls(tree)
+    )
     texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
     return Script(tuple(calls), frozenset(text for text in texts if isinstance(text, str)), tree)
 
@@ -350,7 +352,7 @@ class _Names:
 # Whether, and by what way, a script obeys a preset's strategy: a look at its syntax tree. Nothing is executed.
 
 
-__all__ = ["Asked", "Obeys", "look"]
+__all__ = ["Obeys", "Requirements", "look"]
 
 NOTHING = "obeys nothing: the preset sets only flags and environment"
 
@@ -375,7 +377,7 @@ Reader = Literal["parallelize", "accelerate", "trainer", "deepspeed"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class Requirements:
     """What the preset wants of the script."""
 
     kind: StrategyKind = "ddp"
@@ -404,10 +406,10 @@ class Obeys:
     """Options of the script that are to be given, the last with the path of DeepSpeed's configuration behind it."""
 
 
-USUAL = Asked()
+USUAL = Requirements()
 
 
-def look(script: str | None, source: str | bytes | None, asked: Asked = USUAL) -> Obeys:
+def look(script: str | None, source: str | bytes | None, asked: Requirements = USUAL) -> Obeys:
     """Look at the text (or bytes) `source` of `script`. Never raises."""
     name = script or "the command"
     if source is None:
@@ -430,7 +432,7 @@ def look(script: str | None, source: str | bytes | None, asked: Asked = USUAL) -
     return Obeys(None, f"{name} {NOTHING}.")
 
 
-def _parallelize(name: str, call: Call, asked: Asked, steps: bool) -> Obeys:
+def _parallelize(name: str, call: ScriptCall, asked: Requirements, steps: bool) -> Obeys:
     """`steps`: whether it leaves forward and backward to distui, too."""
     said = f"{name} calls parallelize() in line {call.line}"
     if asked.kind == "deepspeed":
@@ -445,7 +447,7 @@ def _parallelize(name: str, call: Call, asked: Asked, steps: bool) -> Obeys:
     return Obeys(how, how, "parallelize")
 
 
-def _theirs(said: str, found: Script, call: Call, asked: Asked) -> Obeys:
+def _theirs(said: str, found: Script, call: ScriptCall, asked: Requirements) -> Obeys:
     top, last = call.full.split(".", 1)[0], call.full.rpartition(".")[2]
     if top == "deepspeed":
         return _deepspeed(said, found, call, asked)
@@ -459,7 +461,7 @@ def _theirs(said: str, found: Script, call: Call, asked: Asked) -> Obeys:
     return Obeys(None, f"{said}: the preset's strategy does not change that.")
 
 
-def _trainer(said: str, found: Script, asked: Asked) -> Obeys:
+def _trainer(said: str, found: Script, asked: Requirements) -> Obeys:
     """The Trainer's own settings stand where its arguments are made, or on the command line."""
     made = [call for call in found.calls if call.last.endswith(("TrainingArguments", "Config"))]
     values = Values(found.tree, asked.args)
@@ -485,7 +487,7 @@ def _given(names: Sequence[str], args: Sequence[str]) -> str:
     return ""
 
 
-def _on_cpu_anyway(asked: Asked) -> bool:
+def _on_cpu_anyway(asked: Requirements) -> bool:
     """Where the ranks have no GPU, an Accelerator that is told so trains with DDP as it would without."""
     return asked.kind in ("ddp", "single") and asked.backend == "gloo"
 
@@ -500,7 +502,7 @@ class _Claims:
     """What else may decide when it runs."""
 
 
-def _claims(calls: Sequence[Call], names: Sequence[str], values: Values) -> _Claims:
+def _claims(calls: Sequence[ScriptCall], names: Sequence[str], values: Values) -> _Claims:
     """Which of the keywords of these calls are given."""
     unless: list[str] = []
     for call in calls:
@@ -525,7 +527,7 @@ def _an_object(keyword: ast.keyword, value: Value, values: Values) -> bool:
     return keyword.arg in CLAIMED and all(isinstance(one, ast.Call) for one in made)
 
 
-def _accelerate(said: str, reader: Reader, claims: _Claims, precise: _Claims, asked: Asked) -> Obeys:
+def _accelerate(said: str, reader: Reader, claims: _Claims, precise: _Claims, asked: Requirements) -> Obeys:
     if claims.sure:
         return Obeys(
             None, f"{said} with its own {claims.sure}: the preset's strategy does not change that.", reader
@@ -545,7 +547,7 @@ def _accelerate(said: str, reader: Reader, claims: _Claims, precise: _Claims, as
     return Obeys(how, how, reader)
 
 
-def _beyond_accelerate(asked: Asked) -> str | None:
+def _beyond_accelerate(asked: Requirements) -> str | None:
     """Why Accelerate cannot do what is asked; None when it can."""
     if asked.kind == "zero1":
         return (
@@ -557,7 +559,7 @@ def _beyond_accelerate(asked: Asked) -> str | None:
     return f"which does not divide a model by {beyond}: call parallelize() for that" if beyond else None
 
 
-def _deepspeed(said: str, found: Script, call: Call, asked: Asked) -> Obeys:
+def _deepspeed(said: str, found: Script, call: ScriptCall, asked: Requirements) -> Obeys:
     if asked.kind != "deepspeed":
         return Obeys(
             None, f"{said}, which obeys strategy deepspeed alone: take ds-zero1, 2 or 3.", "deepspeed"

@@ -320,7 +320,7 @@ def _look(
     preset: Preset, request: Request, place: Place, backend: str, sizes: Mapping[str, int]
 ) -> obeys.Obeys:
     """What the script makes of the preset."""
-    asked = obeys.Asked(
+    asked = obeys.Requirements(
         kind=preset.strategy.kind, backend=backend, mesh=tuple(sizes), args=request.args,
         accumulation=preset.batch.accumulation, beside=place.script_beside,
     )  # fmt: skip

@@ -286,11 +286,6 @@ def holds_secret(name: str, value: str) -> bool:
     return mask(name, value) != value
 
 
-def mask_env(env: Mapping[str, str]) -> dict[str, str]:
-    """A copy of `env` that may be shown."""
-    return {name: mask(name, value) for name, value in env.items()}
-
-
 def mask_words(words: Iterable[str], hide: Hide = _hidden) -> list[str]:
     """A command line as it may be shown, word by word."""
     shown: list[str] = []

@@ -132,7 +132,7 @@ class Manifest(Struct, frozen=True):
     """How many secrets were taken out."""
 
 
-class Writer:
+class BundleWriter:
     """Writes a bundle whole or not at all: as a context manager, under a name of its own until it is finished."""
 
     def __init__(self, path: Path, top: str, force: bool = False) -> None:
@@ -149,7 +149,7 @@ class Writer:
         # The name is known before the file is made, so that a signal at any moment leaves none.
         self._temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
 
-    def __enter__(self) -> Writer:
+    def __enter__(self) -> BundleWriter:
         """Make the file. Raises RunError."""
         made = False
         try:
@@ -406,14 +406,14 @@ def _settle(path: Path, manifest: Manifest) -> Manifest:
     return manifest
 
 
-class _Sampled(msgspec.Struct):
+class _SampleRow(msgspec.Struct):
     ranks: tuple[RankSample, ...] = ()
 
 
 def _samples(run_dir: Path) -> list[Event]:
     """How far the ranks were, by the status that was exported: no journal keeps it while they live."""
     try:
-        found = msgspec.json.decode((run_dir / "status.json").read_bytes(), type=_Sampled)
+        found = msgspec.json.decode((run_dir / "status.json").read_bytes(), type=_SampleRow)
     except (OSError, msgspec.MsgspecError):
         return []
     return [RankTick(found.ranks)]

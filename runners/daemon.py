@@ -16,7 +16,7 @@ from ..presets.plan import Plan
 from ..presets.render import plan_from_json
 from . import file_io, registry
 from .errors import RunError
-from .living import AGENT_LOCK, Mode
+from .living import AGENT_LOCK, StartMode
 from .wire.client import ensure_socket_dir
 
 
@@ -36,18 +36,18 @@ class Ready:
             self._fd = None
 
 
-Serve = Callable[[registry.Entry, Plan, Ready, Mode], Awaitable[None]]
+Serve = Callable[[registry.Entry, Plan, Ready, StartMode], Awaitable[None]]
 """Serves a run until there is nothing left to do; cancelled by SIGTERM."""
 
 
-def arguments(argv: list[str]) -> tuple[Path, Ready, Mode] | None:
+def arguments(argv: list[str]) -> tuple[Path, Ready, StartMode] | None:
     """What `run RUN_DIR [READY_FD [MODE]]` says; None for anything else."""
     if not 2 <= len(argv) <= 4 or argv[0] != "run":
         return None
     return (
         Path(argv[1]),
         Ready(int(argv[2]) if len(argv) > 2 else None),
-        Mode(argv[3] if len(argv) > 3 else Mode.READ),
+        StartMode(argv[3] if len(argv) > 3 else StartMode.READ),
     )
 
 
@@ -64,7 +64,7 @@ def load(entry: registry.Entry) -> Plan:
     return plan
 
 
-def run(run_dir: Path, ready: Ready, mode: Mode, serve: Serve) -> int:
+def run(run_dir: Path, ready: Ready, mode: StartMode, serve: Serve) -> int:
     """Serve one run; 1 with a sentence when that cannot be."""
     file_io.strict()
     try:
@@ -86,7 +86,7 @@ def run(run_dir: Path, ready: Ready, mode: Mode, serve: Serve) -> int:
     return 0
 
 
-async def _guarded(serve: Serve, entry: registry.Entry, plan: Plan, ready: Ready, mode: Mode) -> None:
+async def _guarded(serve: Serve, entry: registry.Entry, plan: Plan, ready: Ready, mode: StartMode) -> None:
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None

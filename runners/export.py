@@ -16,7 +16,7 @@ import msgspec
 
 from ..presets.secrets import MASK, holds_secret, is_secret, mask_text, mask_value
 from . import bundle, file_io, journal, registry
-from .bundle import FORMAT, MOST_FILE, Manifest, Writer
+from .bundle import FORMAT, MOST_FILE, BundleWriter, Manifest
 from .diagnosis import judging, report
 from .diagnosis.report import document
 from .diagnosis.verdict import judge
@@ -131,7 +131,7 @@ class Gathering:
     """One export."""
 
     def __init__(
-        self, entry: registry.Entry, link: Link, state: RunState, writer: Writer, tail: int
+        self, entry: registry.Entry, link: Link, state: RunState, writer: BundleWriter, tail: int
     ) -> None:
         """`tail`: bytes of the end of each log."""
         self._entry, self._link, self._state, self._writer = entry, link, state, writer

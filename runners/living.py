@@ -185,7 +185,7 @@ FRESH_S = 0.2
 _surveys: dict[Path, tuple[float, dict[str, Living]]] = {}
 
 
-class Mode(enum.StrEnum):
+class StartMode(enum.StrEnum):
     """What an agent or hub that is started may start in turn; whoever starts it says so."""
 
     READ = enum.auto()

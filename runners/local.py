@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from . import environment, file_io, living, registry
 from .errors import NoTorchError, RunError, UnreachableError
-from .living import Condition, Mode, connect
+from .living import Condition, StartMode, connect
 from .wire.client import SocketLink, ensure_socket_dir
 from .wire.files import DiskLink, FilesLink
 from .wire.link import Link, LinkError
@@ -218,7 +218,9 @@ def start(
         settling = threading.Thread(target=settle, args=(path,))
         settling.start()  # beside the start of the agent, which it does not delay
         try:
-            start_agent(entry, {**environment.hidden(env), **hidden_of(plan), **(hidden or {})}, Mode.START)
+            start_agent(
+                entry, {**environment.hidden(env), **hidden_of(plan), **(hidden or {})}, StartMode.START
+            )
         finally:
             settling.join()
     return entry
@@ -258,7 +260,7 @@ def keep_environment(path: Path, env: Mapping[str, str]) -> None:
 
 
 def start_agent(
-    entry: registry.Entry, env: Mapping[str, str] | None = None, mode: Mode = Mode.READ
+    entry: registry.Entry, env: Mapping[str, str] | None = None, mode: StartMode = StartMode.READ
 ) -> None:
     """Start an agent, or a hub, in a session of its own and wait until it answers, or is not needed.
 
@@ -341,7 +343,9 @@ async def open_agent(entry: registry.Entry, readonly: bool = False) -> Link:
             return DiskLink(entry)
         if now is Condition.LOST:
             why = living.describe(entry, living.left(entry))
-            return FilesLink(entry, why, readonly, lambda given: start_agent(entry, given, Mode.RESTART))
+            return FilesLink(
+                entry, why, readonly, lambda given: start_agent(entry, given, StartMode.RESTART)
+            )
         if now in (Condition.UNSERVED, Condition.UNREAD):
             try:
                 await asyncio.to_thread(start_agent, entry)

@@ -356,7 +356,7 @@ class Collective(Struct, frozen=True, omit_defaults=True):
     p2p: bool = False
 
 
-class Group(Struct, frozen=True, omit_defaults=True):
+class ProcessGroup(Struct, frozen=True, omit_defaults=True):
     """A process group as its flight recorder tells of it."""
 
     name: str
@@ -409,7 +409,7 @@ class Pulse(Struct, frozen=True, omit_defaults=True):
     step: int | None = None
     last_step: float | None = None
     """Unix time of the newest optimizer step; None before the first."""
-    groups: tuple[Group, ...] = ()
+    groups: tuple[ProcessGroup, ...] = ()
     active: tuple[Collective, ...] = ()
     """Not completed, oldest first; at most 16."""
     recent: tuple[Collective, ...] = ()
@@ -883,6 +883,3 @@ class AgentHello(Struct, frozen=True, tag=True):
     """Number of the node it serves; HUB for a hub."""
     now: float = 0.0
     """Unix time there: what a hub corrects clocks with; 0.0 from an agent that does not say."""
-
-
-Reply = AgentHello | LogWindow

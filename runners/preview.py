@@ -118,7 +118,7 @@ FILES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
+class RankVariable:
     """One variable of each rank."""
 
     name: str
@@ -135,7 +135,7 @@ class Preview:
     """The command of the runner: one on each node."""
     ranks: tuple[str, ...]
     """The command of each rank, or the user's command where that is what the runner starts."""
-    env: tuple[Variable, ...]
+    env: tuple[RankVariable, ...]
     """Beyond the plan's environment, for each rank."""
     files: tuple[str, ...]
     """Patterns of what is written."""
@@ -155,7 +155,7 @@ def preview(plan: Plan, shell: Mapping[str, str], run8: str = "", here: bool = T
         if plan.launcher == "torchrun"
         else _commands(plan, env, inrank, run_dir)
     )
-    own.append(Variable("DISTUI_SOCKETS", sockets, DISTUI))
+    own.append(RankVariable("DISTUI_SOCKETS", sockets, DISTUI))
     return Preview(
         runner=(python, "-u", f"{inrank}/launch.py", run_dir, "0"),
         ranks=_argv(plan, env, python),
@@ -182,7 +182,7 @@ def _argv(plan: Plan, env: Mapping[str, str], python: str) -> tuple[str, ...]:
     return (*head, env.get("PYTHON_EXEC", python), "-u", *plan.command)
 
 
-def _torch(plan: Plan, env: Mapping[str, str]) -> list[Variable]:
+def _torch(plan: Plan, env: Mapping[str, str]) -> list[RankVariable]:
     """What torch's elastic launcher gives to each rank."""
     nproc, several = plan.nproc_per_node or 1, plan.nnodes > 1
     elastic = plan.nnodes_min is not None
@@ -215,7 +215,7 @@ def _torch(plan: Plan, env: Mapping[str, str]) -> list[Variable]:
         found["CUDA_VISIBLE_DEVICES"] = "<one GPU each>"
     if env.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1":
         found["TORCHELASTIC_TIMER_FILE"] = env.get("TORCHELASTIC_TIMER_FILE") or "<path chosen by torch>"
-    return [Variable(name, value, TORCH) for name, value in found.items()]
+    return [RankVariable(name, value, TORCH) for name, value in found.items()]
 
 
 def _option(plan: Plan, name: str, default: str) -> str:
@@ -228,7 +228,9 @@ def _option(plan: Plan, name: str, default: str) -> str:
     return default
 
 
-def _runners(plan: Plan, env: Mapping[str, str], inrank: str, run_dir: str, sockets: str) -> list[Variable]:
+def _runners(
+    plan: Plan, env: Mapping[str, str], inrank: str, run_dir: str, sockets: str
+) -> list[RankVariable]:
     """What distui's runner gives to each rank."""
     files = f"{run_dir}/node-{plan.node if plan.nnodes == 1 else '<node>'}/{FOLDER}/rank-{RANK}"
     found = {
@@ -244,10 +246,10 @@ def _runners(plan: Plan, env: Mapping[str, str], inrank: str, run_dir: str, sock
         found |= {"DISTUI_NODE": "<node>", "DISTUI_NNODES": str(plan.nnodes)}
         found["DISTUI_HEAD"] = "<address of the first node>"
     found |= _python_path(env, inrank, ("site",) if plan.hook else ())
-    return [Variable(name, value, DISTUI) for name, value in found.items()]
+    return [RankVariable(name, value, DISTUI) for name, value in found.items()]
 
 
-def _commands(plan: Plan, env: Mapping[str, str], inrank: str, run_dir: str) -> list[Variable]:
+def _commands(plan: Plan, env: Mapping[str, str], inrank: str, run_dir: str) -> list[RankVariable]:
     """What distui's runner gives to a command."""
     node = str(plan.node) if plan.nnodes == 1 else "<node>"
     found = {
@@ -263,7 +265,7 @@ def _commands(plan: Plan, env: Mapping[str, str], inrank: str, run_dir: str) -> 
         found |= {"DISTUI_NODE": "<node>", "DISTUI_NNODES": str(plan.nnodes)}
         found["DISTUI_HEAD"] = "<address of the first node>"
     found |= _python_path(env, inrank, ())
-    return [Variable(name, value, DISTUI) for name, value in found.items()]
+    return [RankVariable(name, value, DISTUI) for name, value in found.items()]
 
 
 def _python_path(env: Mapping[str, str], inrank: str, folders: Sequence[str]) -> dict[str, str]:

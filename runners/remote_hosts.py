@@ -377,7 +377,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class HostFacts:
     """What a host says of itself."""
 
     destination: str
@@ -399,7 +399,7 @@ class Found:
     script: bool
 
 
-async def probe(way: Way, wanted: Wanted) -> Found:
+async def probe(way: Way, wanted: Wanted) -> HostFacts:
     """Ask one host. Raises HostError."""
     values = {"work": wanted.work, "script": wanted.script, "python": wanted.python}
     head = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
@@ -408,7 +408,7 @@ async def probe(way: Way, wanted: Wanted) -> Found:
     return read(way.destination, out, began, time.time())
 
 
-def read(destination: str, out: bytes, began: float, ended: float) -> Found:
+def read(destination: str, out: bytes, began: float, ended: float) -> HostFacts:
     """The answer; `began` and `ended`: unix times of the question. Raises HostError."""
     _, magic, said = out.decode("utf-8", "replace").partition(MAGIC + "\n")
     body, end, _ = said.rpartition("end\n")
@@ -417,7 +417,7 @@ def read(destination: str, out: bytes, began: float, ended: float) -> Found:
     values = dict(line.split("=", 1) for line in body.splitlines() if "=" in line)
     torch, _, python = values.get("torch", "").partition(" ")
     clock = _number(values.get("clock", "").replace(".%N", ""))
-    return Found(
+    return HostFacts(
         destination=destination,
         hostname=values.get("hostname", ""),
         boot=values.get("boot", ""),
@@ -448,10 +448,10 @@ def _off(clock: float | None, began: float, ended: float) -> float:
     return clock - (began if clock < began else ended)
 
 
-async def ask_all(ways: Sequence[Way], wanted: Wanted) -> tuple[list[Found], list[str]]:
+async def ask_all(ways: Sequence[Way], wanted: Wanted) -> tuple[list[HostFacts], list[str]]:
     """What the hosts are, and for each that cannot be used a sentence."""
     answers = await each(ways, lambda way: probe(way, wanted))
-    found = [answer for answer in answers if isinstance(answer, Found)]
+    found = [answer for answer in answers if isinstance(answer, HostFacts)]
     refused = [
         str(answer) if isinstance(answer, HostError) else why
         for answer in answers
@@ -460,7 +460,7 @@ async def ask_all(ways: Sequence[Way], wanted: Wanted) -> tuple[list[Found], lis
     return found, refused
 
 
-def problem(host: Found, wanted: Wanted) -> str:
+def problem(host: HostFacts, wanted: Wanted) -> str:
     """Why a host cannot be used, as a sentence; "" when it can."""
     name = host.destination
     if not host.agent:
@@ -477,7 +477,7 @@ def problem(host: Found, wanted: Wanted) -> str:
     return ""
 
 
-def notes(hosts: Sequence[Found]) -> list[str]:
+def notes(hosts: Sequence[HostFacts]) -> list[str]:
     """What the user should know of hosts that can be used, a sentence each."""
     found = []
     same = duplicates(host.boot for host in hosts if host.boot)
@@ -497,7 +497,7 @@ def notes(hosts: Sequence[Found]) -> list[str]:
     return found
 
 
-def addresses(hosts: Sequence[Found], head: str = "") -> tuple[list[str], str]:
+def addresses(hosts: Sequence[HostFacts], head: str = "") -> tuple[list[str], str]:
     """Where each node is reached by the others, and why that cannot work, as a sentence or "".
 
     `head`: the user's word for node 0.

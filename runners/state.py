@@ -107,7 +107,7 @@ class Node:
 
 
 @dataclass(slots=True)
-class Progress:
+class StageProgress:
     """One stage of a launch, on one node or (HUB) on all; times are unix seconds."""
 
     stage: Stage
@@ -186,7 +186,7 @@ def _tell_of_link(state: RunState, at: Stamped, node: Node, before: LinkState | 
 def _stage_changed(state: RunState, at: Stamped, event: StageChanged) -> None:
     known = state.stages.get((event.stage, at.node))
     if known is None or (event.state == "begun" and known.ended is not None):
-        known = state.stages[(event.stage, at.node)] = Progress(event.stage, at.node, at.time)
+        known = state.stages[(event.stage, at.node)] = StageProgress(event.stage, at.node, at.time)
     known.text = event.text or known.text
     if event.state != "begun":
         known.ended, known.failed = at.time, event.state == "failed"
@@ -527,7 +527,7 @@ FOLDS: dict[type, Callable[[RunState, Stamped, Any], None]] = {
 # Viewer, command line, agent and detectors share it, so that they can never disagree.
 
 
-__all__ = ["Attempt", "Node", "Progress", "Rank", "RunState"]
+__all__ = ["Attempt", "Node", "Rank", "RunState", "StageProgress"]
 
 _SAMPLES = (GpuTick, HostTick, RankTick, PulseTick, NcclTick, LogGrew)
 _BEGUN = (RankPhase.RUNNING, RankPhase.SUCCEEDED)
@@ -560,7 +560,7 @@ class RunState:
     ranks: dict[int, Rank] = field(default_factory=dict)
     attempts: list[Attempt] = field(default_factory=list)
     findings: dict[tuple[str, int | None, int | None], Finding] = field(default_factory=dict)
-    stages: dict[tuple[Stage, int], Progress] = field(default_factory=dict)
+    stages: dict[tuple[Stage, int], StageProgress] = field(default_factory=dict)
     """Stages of a launch, each on one node or (HUB) on all."""
     cluster: Cluster | None = None
     changes: dict[str, str | None] = field(default_factory=dict)

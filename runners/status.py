@@ -12,7 +12,7 @@ import msgspec
 
 from ..presets import mesh
 from .model import HUB, PlanSummary, RunPhase, Wrapped
-from .state import Attempt, Node, Progress, Rank, RunState
+from .state import Attempt, Node, Rank, RunState, StageProgress
 
 # -----------------------------------------------------------------------------------------------------------
 # RunState as JSON values: what `status --json` prints. Field names are the interface; see docs/cli.md.
@@ -77,7 +77,7 @@ def _whole(struct: msgspec.Struct) -> dict[str, Any]:
     return {name: msgspec.to_builtins(getattr(struct, name)) for name in struct.__struct_fields__}
 
 
-def _stage(progress: Progress) -> dict[str, Any]:
+def _stage(progress: StageProgress) -> dict[str, Any]:
     state = "failed" if progress.failed else "begun" if progress.ended is None else "done"
     return {
         "stage": str(progress.stage),

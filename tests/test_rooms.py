@@ -214,11 +214,11 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 279,
-    "lines": 65_120,
+    "lines": 65_117,
     "cycles": 6,
     "in_cycles": 36,
     "local_imports": 91,
-    "doubled_classes": 66,
+    "doubled_classes": 3,
     "doubled_files": 27,
     "broad": 17,
     "banned": 1627,

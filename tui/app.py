@@ -25,7 +25,7 @@ from .actions import ACTIONS, MUTATING, bindings, key_text, keymap_path, load_ke
 from .commanding import CommandingApp
 from .follow import Follower, LinkPhase, RunEntry, RunSource
 from .paint import ASK, NAMES, THEMES, Beat, Brush, Pacer
-from .rows.frame import Frame, View
+from .rows.frame import Frame, ViewOptions
 from .rows.launching import launching
 
 GARBAGE_AFTER_S = 2.0
@@ -54,7 +54,7 @@ class CockpitApp(CommandingApp):
         self.follower: Follower | None = None
         self.run_id = ""
         self.frames: Signal[Frame] = Signal(self, "frames")
-        self.view = View(ascii=ascii_only, readonly=readonly)
+        self.view = ViewOptions(ascii=ascii_only, readonly=readonly)
         self.clock = clock
         self.owns_terminal = False
         """Whether signals and a hang-up of the terminal end the app."""
@@ -122,7 +122,7 @@ class CockpitApp(CommandingApp):
         if old is not None:
             self.run_worker(old.close())
         self.follower = Follower(lambda: source.open(run), clock=self.clock, told=self._told)
-        self.view = View(ascii=self.view.ascii, readonly=self._forced_readonly)
+        self.view = ViewOptions(ascii=self.view.ascii, readonly=self._forced_readonly)
         self._painted = None
         self.run_worker(self.follower.run(), group="follow", exclusive=True)
         self._show(RunScreen(self))

@@ -12,7 +12,7 @@ from ..runners.wire.link import LinkError
 from . import terminal
 from .follow import Follower, LinkPhase, RunSource
 from .rows.confirm import Confirmation, confirmation, no_cluster
-from .rows.frame import View
+from .rows.frame import ViewOptions
 from .terminal import LendingApp
 
 
@@ -23,7 +23,7 @@ class CommandingApp(LendingApp):
     source: RunSource
     run_id: str
     """Of the run on the screen."""
-    view: View
+    view: ViewOptions
     clock: Callable[[], float]
 
     def ask(self, command: Command) -> None:

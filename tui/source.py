@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from ..presets.model import Loaded
     from ..runners.hub.cloud import Candidate
     from ..runners.launch.launch_form import LaunchForm, LaunchPreview
-    from ..runners.watch.discover import Job
+    from ..runners.watch.discover import WatchedJob
     from .shelf import Shelf
     from .terminal import Shell
 
 WATCH = "watch:"
 
 
-def first_pid(job: Job) -> int:
+def first_pid(job: WatchedJob) -> int:
     """By which the user may name a job that distui did not start."""
     return min(found.pid for found in job.ranks.values())
 
 
-def job_name(job: Job) -> str:
+def job_name(job: WatchedJob) -> str:
     """What it runs."""
     from ..runners.watch.discover import name_of
 

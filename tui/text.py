@@ -14,10 +14,10 @@ import msgspec
 from ..presets.clean import clean_text
 from ..presets.cluster import MEMORY_GB
 from ..runners import registry
-from ..runners.diagnosis.facts import Facts
+from ..runners.diagnosis.facts import NcclFacts
 from ..runners.errors import NoSuchRunError, RunError
 from ..runners.model import HUB, Cluster, FirstCause, Host, LinkState, RunPhase
-from ..runners.state import Attempt, Node, Progress, Rank, RunState
+from ..runners.state import Attempt, Node, Rank, RunState, StageProgress
 from ..runners.status import applied
 from ..runners.words import elapsed, time_of_day
 
@@ -58,9 +58,9 @@ class NodeFacts:
 
     def __init__(self) -> None:
         self._told: tuple[bytes, ...] = ()
-        self._facts: Facts | None = None
+        self._facts: NcclFacts | None = None
 
-    def of(self, state: RunState) -> Facts | None:
+    def of(self, state: RunState) -> NcclFacts | None:
         """What the nodes told so far; None where none has."""
         told = tuple(node.nccl for _, node in sorted(state.nodes.items()) if node.nccl is not None)
         if told != self._told:
@@ -68,12 +68,12 @@ class NodeFacts:
         return self._facts
 
 
-def merged(documents: Iterable[bytes]) -> Facts | None:
+def merged(documents: Iterable[bytes]) -> NcclFacts | None:
     """The documents of several nodes as one; those that cannot be understood are left out."""
-    found: list[Facts] = []
+    found: list[NcclFacts] = []
     for document in documents:
         try:
-            found.append(msgspec.json.decode(document, type=Facts))
+            found.append(msgspec.json.decode(document, type=NcclFacts))
         except msgspec.DecodeError:  # of an agent of another version
             continue
     if len(found) < 2:
@@ -83,7 +83,7 @@ def merged(documents: Iterable[bytes]) -> Facts | None:
     return merge(found)
 
 
-def read_run(run: str, stop: threading.Event) -> Facts | None:
+def read_run(run: str, stop: threading.Event) -> NcclFacts | None:
     """Facts from the logs of a run; None when it was stopped. Takes as long as reading them. Raises RunError."""
     from ..runners.diagnosis import report  # the rules take a while to load
     from ..runners.diagnosis.live import collect
@@ -246,7 +246,7 @@ def cost(known: Cluster, now: float | None = None) -> str:
     return f"{price}, ${known.price_per_hour * max(0.0, until - known.since) / 3600:.2f} so far"
 
 
-def _stage(state: RunState, progress: Progress, now: float | None) -> str:
+def _stage(state: RunState, progress: StageProgress, now: float | None) -> str:
     until = progress.ended if progress.ended is not None else (time.time() if now is None else now)
     how = "failed" if progress.failed else "under way" if progress.ended is None else "done"
     known = state.nodes.get(progress.node)

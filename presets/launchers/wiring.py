@@ -69,8 +69,9 @@ def _where(preset: Preset, launch: torchrun.Launch, files: Mapping[str, str], ru
 
 
 def _own(
-    preset: Preset, launch: torchrun.Launch, config: Mapping[str, object], backend: str, run_dir: str, python: str,
-    whole: Mapping[str, str], added: dict[str, str], files: dict[str, str], notes: tuple[str, ...],
+    preset: Preset, launch: torchrun.Launch, config: Mapping[str, object], backend: str,
+    run_dir: str, python: str, whole: Mapping[str, str], added: dict[str, str], files: dict[str, str],
+    notes: tuple[str, ...]
 ) -> Wired:  # fmt: skip
     """`accelerate launch` or `deepspeed`, as a command. Raises PlanError."""
     kind = preset.launcher.kind

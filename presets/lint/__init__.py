@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from .files import SUFFIXES, lint_file, lint_text
 from .plans import lint_plan, refusal
-from .rules import RULES, Rule
+from .rules import RULES, LintRule
 
-__all__ = ["RULES", "SUFFIXES", "Rule", "lint_file", "lint_plan", "lint_text", "refusal"]
+__all__ = ["RULES", "SUFFIXES", "LintRule", "lint_file", "lint_plan", "lint_text", "refusal"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..finding import Finding
 from . import rules, torchrun_args
 from .launches import total_of_machines
-from .markup import Node, place, walk
+from .markup import MarkupNode, place, walk
 from .rules import found, once
 
 # -----------------------------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ FSDP_KEYS = (
 )
 
 
-def check_accelerate(document: Node, file: str, gpus: int | None = None) -> list[Finding]:
+def check_accelerate(document: MarkupNode, file: str, gpus: int | None = None) -> list[Finding]:
     """Everything about one file. `gpus`: of each machine, where that is known."""
     if document.text("compute_environment") == "AMAZON_SAGEMAKER":
         return []
@@ -58,7 +58,7 @@ def check_accelerate(document: Node, file: str, gpus: int | None = None) -> list
     )
 
 
-def _names(document: Node, file: str) -> Iterator[Finding]:
+def _names(document: MarkupNode, file: str) -> Iterator[Finding]:
     yield from rules.keys(file, document, ACCELERATE_KEYS, "accelerate", refuses=True)
     yield from rules.choice(
         file, document.mapping.get("mixed_precision"), "mixed_precision", PRECISIONS, "accelerate"
@@ -81,7 +81,7 @@ def _names(document: Node, file: str) -> Iterator[Finding]:
         yield from rules.choice(file, sharding, "fsdp_sharding_strategy", SHARDINGS, "accelerate")
 
 
-def _machines(document: Node, file: str, gpus: int | None) -> Iterator[Finding]:
+def _machines(document: MarkupNode, file: str, gpus: int | None) -> Iterator[Finding]:
     total, machines = document.number("num_processes"), document.number("num_machines") or 1
     port = document.get("main_process_port")
     if machines == 1:
@@ -116,7 +116,7 @@ def _machines(document: Node, file: str, gpus: int | None) -> Iterator[Finding]:
         yield found("L38", where, text, value=f"main_process_ip: {address.value}")
 
 
-def _fsdp(document: Node, file: str) -> Iterator[Finding]:
+def _fsdp(document: MarkupNode, file: str) -> Iterator[Finding]:
     if document.text("distributed_type") != "FSDP":
         return
     total, machines = document.number("num_processes"), document.number("num_machines") or 1
@@ -142,7 +142,7 @@ def _fsdp(document: Node, file: str) -> Iterator[Finding]:
         yield found("L20", where, text, value="fsdp_offload_params: true")
 
 
-def sharding_name(node: Node | None) -> str:
+def sharding_name(node: MarkupNode | None) -> str:
     """FULL_SHARD and so on, also where it is written as a number."""
     if node is None:
         return ""
@@ -150,7 +150,7 @@ def sharding_name(node: Node | None) -> str:
     return SHARDINGS[int(text) - 1] if text in ("1", "2", "3", "4", "5") else text.upper()
 
 
-def _deepspeed(document: Node, file: str) -> Iterator[Finding]:
+def _deepspeed(document: MarkupNode, file: str) -> Iterator[Finding]:
     """The short form of DeepSpeed's settings that accelerate has."""
     said = document.get("deepspeed_config")
     stage = said.number("zero_stage") if said is not None else None
@@ -210,7 +210,7 @@ NEEDS = {"offload_param": 3, "offload_optimizer": 1}
 """The lowest stage that looks at each."""
 
 
-def is_config(document: Node) -> bool:
+def is_config(document: MarkupNode) -> bool:
     """Whether a document looks like DeepSpeed's; other programs have some of its keys, too, with plain values."""
     tables = (document.get(key) for key in ("bf16", "fp16", "bfloat16", "scheduler"))
     return bool({"zero_optimization", *BATCH[:2]} & document.mapping.keys()) or any(
@@ -219,7 +219,7 @@ def is_config(document: Node) -> bool:
 
 
 def check_deepspeed(
-    document: Node, file: str, world: int | None = None, *, filled_in: bool | None = None
+    document: MarkupNode, file: str, world: int | None = None, *, filled_in: bool | None = None
 ) -> list[Finding]:
     """Everything about one configuration. `world`: data-parallel ranks; `filled_in`: whether "auto" will be replaced.
 
@@ -236,7 +236,7 @@ def check_deepspeed(
     )
 
 
-def _batch(document: Node, file: str, world: int | None) -> Iterator[Finding]:
+def _batch(document: MarkupNode, file: str, world: int | None) -> Iterator[Finding]:
     for key in BATCH:
         if document.text(key) not in ("", "auto"):
             text = f"{key} is a text, with which DeepSpeed cannot count."
@@ -268,7 +268,7 @@ def _batch(document: Node, file: str, world: int | None) -> Iterator[Finding]:
         yield found("L17", where, text, value=value)
 
 
-def _zero(document: Node, file: str) -> Iterator[Finding]:
+def _zero(document: MarkupNode, file: str) -> Iterator[Finding]:
     zero = document.get("zero_optimization")
     if zero is None or not zero.mapping:
         return
@@ -298,7 +298,7 @@ def _zero(document: Node, file: str) -> Iterator[Finding]:
         yield found("L20", where, text, value=value)
 
 
-def _formats(document: Node, file: str) -> Iterator[Finding]:
+def _formats(document: MarkupNode, file: str) -> Iterator[Finding]:
     bf16 = "bf16" if document.get("bf16") else "bfloat16"
     if document.on(bf16, "enabled") and document.on("fp16", "enabled"):
         where = place(file, document.get("fp16", "enabled"), "fp16.enabled")
@@ -306,7 +306,7 @@ def _formats(document: Node, file: str) -> Iterator[Finding]:
         yield found("L33", where, text, value="fp16.enabled: true")
 
 
-def _auto(document: Node, file: str, filled_in: bool | None) -> Iterator[Finding]:
+def _auto(document: MarkupNode, file: str, filled_in: bool | None) -> Iterator[Finding]:
     auto = [(path, node) for path, node in walk(document) if node.value == "auto"]
     if not auto or filled_in:
         return

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from ..finding import Finding, worst_first
 from ..load import Library
 from . import consumers, launches, markup, plans, presetfile, script
-from .markup import MOST_BYTES, Node, Unreadable, decoded
+from .markup import MOST_BYTES, MarkupNode, Unreadable, decoded
 from .rules import found
 from .shell import Surroundings
 
-Yaml = Callable[[str], list[Node]]
+Yaml = Callable[[str], list[MarkupNode]]
 """Reads the documents of a YAML text; raises Unreadable."""
 Exists = Callable[[str], bool]
 SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".sbatch", ".slurm", ".py")
@@ -87,7 +87,7 @@ def _kind(name: str, text: str) -> str:
     return "shell" if _LAUNCHER.search(text) else ""
 
 
-def _document(documents: list[Node], name: str, exists: Exists | None) -> list[Finding]:
+def _document(documents: list[MarkupNode], name: str, exists: Exists | None) -> list[Finding]:
     """accelerate's, DeepSpeed's or SkyPilot's, told by their keys."""
     findings: list[Finding] = []
     known = False

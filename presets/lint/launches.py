@@ -10,7 +10,7 @@ from ..finding import Finding
 from . import shell, torchrun_args
 from .markup import whole
 from .rules import found, once
-from .shell import Command, Launch, Script, Setting, Surroundings, Word
+from .shell import Command, LauncherCall, Setting, ShellText, Surroundings, Word
 
 BROUGHT = ("MLFLOW", "NCCL", "PYTHON", "MV2", "UCX")
 """With what a variable's name begins that DeepSpeed brings to other nodes."""
@@ -32,7 +32,7 @@ def check_text(text: str, around: Surroundings, first_line: int = 1) -> list[Fin
     return once([*_settings(script, around), *_order(script, around), *_started(script, around)])
 
 
-def _settings(script: Script, around: Surroundings) -> Iterator[Finding]:
+def _settings(script: ShellText, around: Surroundings) -> Iterator[Finding]:
     """What is set for the programs."""
     named = dict(itertools.islice(((one.name, one) for one in script.settings), torchrun_args.MOST))
     env = {name: one.value for name, one in named.items()}
@@ -44,7 +44,7 @@ def _settings(script: Script, around: Surroundings) -> Iterator[Finding]:
             yield found("L22", around.at(one.line), text, value=f"{one.name}={one.value}")
 
 
-def _order(script: Script, around: Surroundings) -> Iterator[Finding]:
+def _order(script: ShellText, around: Surroundings) -> Iterator[Finding]:
     """What comes too late."""
     first = [one for one in script.launches if not one.command.background]
     shell = next((one for one in first if one.replaces and not one.command.branch), None)
@@ -63,14 +63,14 @@ def _order(script: Script, around: Surroundings) -> Iterator[Finding]:
             yield found("L5", around.at(later.line), text, value=name, severity="warning")
 
 
-def _behind(later: Command, launch: Launch) -> bool:
+def _behind(later: Command, launch: LauncherCall) -> bool:
     """Whether a command is reached by what comes behind a launcher, in its branch or around it."""
     branch = launch.command.branch
     same = min(len(later.branch), len(branch))
     return later.line > launch.line and later.branch[:same] == branch[:same]
 
 
-def _started(script: Script, around: Surroundings) -> Iterator[Finding]:
+def _started(script: ShellText, around: Surroundings) -> Iterator[Finding]:
     for launch in script.launches:
         if launch.program == "torchrun":
             yield from torchrun_args.check(launch, around)
@@ -99,7 +99,7 @@ def _number(said: Mapping[str, Word], name: str) -> int | None:
 
 
 def _accelerate(
-    launch: Launch, said: Mapping[str, Word], script: Script, around: Surroundings
+    launch: LauncherCall, said: Mapping[str, Word], script: ShellText, around: Surroundings
 ) -> Iterator[Finding]:
     machines, total = _number(said, "num_machines"), _number(said, "num_processes")
     if machines is not None and around.nnodes is not None and machines != around.nnodes:
@@ -144,7 +144,7 @@ def total_of_machines(total: int, machines: int, gpus: int | None, where: str) -
 
 
 def _deepspeed(
-    launch: Launch, said: Mapping[str, Word], script: Script, around: Surroundings
+    launch: LauncherCall, said: Mapping[str, Word], script: ShellText, around: Surroundings
 ) -> Iterator[Finding]:
     count = _number(said, "num_gpus")
     if count is not None:
@@ -170,7 +170,7 @@ def _deepspeed(
         yield found("L6", around.at(lines.get(names[0], launch.line)), text, value=names[0])
 
 
-def _set(script: Script, name: str) -> Setting | None:
+def _set(script: ShellText, name: str) -> Setting | None:
     return next((one for one in script.settings if one.name == name), None)
 
 
@@ -178,7 +178,7 @@ def _is_lost(name: str) -> bool:
     return not name.startswith((*BROUGHT, "SKYPILOT_")) and name not in SHELLS_OWN and name.isupper()
 
 
-def _configs(launch: Launch, around: Surroundings) -> Iterator[Finding]:
+def _configs(launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
     """Files that a launcher is told to read."""
     for word in launch.words:
         if word.text.endswith(GONE):

@@ -46,7 +46,7 @@ def whole(text: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class MarkupNode:
     """One value."""
 
     line: int
@@ -57,18 +57,18 @@ class Node:
     """Where the first line of a text stands."""
 
     @property
-    def mapping(self) -> dict[str, Node]:
+    def mapping(self) -> dict[str, MarkupNode]:
         """Its members, none where it is no mapping."""
         return self.value if isinstance(self.value, dict) else {}
 
     @property
-    def items(self) -> list[Node]:
+    def items(self) -> list[MarkupNode]:
         """Its members in order, none where it is no list."""
         return self.value if isinstance(self.value, list) else []
 
-    def get(self, *path: str) -> Node | None:
+    def get(self, *path: str) -> MarkupNode | None:
         """The member at a path, None where there is none or it is null."""
-        at: Node | None = self
+        at: MarkupNode | None = self
         for key in path:
             at = None if at is None else at.mapping.get(key)
         return None if at is None or at.value is None else at
@@ -92,18 +92,18 @@ class Node:
         return at is not None and (at.value is True or str(at.value).lower() == "true")
 
 
-def plain(value: object, depth: int = 0) -> Node:
+def plain(value: object, depth: int = 0) -> MarkupNode:
     """Values without lines as a tree."""
     if depth > MOST_DEPTH:
-        return Node(0, None)
+        return MarkupNode(0, None)
     if isinstance(value, Mapping):
-        return Node(0, {str(key): plain(part, depth + 1) for key, part in value.items()})
+        return MarkupNode(0, {str(key): plain(part, depth + 1) for key, part in value.items()})
     if isinstance(value, list | tuple):
-        return Node(0, [plain(part, depth + 1) for part in value])
-    return Node(0, value)
+        return MarkupNode(0, [plain(part, depth + 1) for part in value])
+    return MarkupNode(0, value)
 
 
-def walk(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
+def walk(node: MarkupNode, path: str = "") -> Iterator[tuple[str, MarkupNode]]:
     """Every value with its dotted path."""
     yield path, node
     for key, part in node.mapping.items():
@@ -112,7 +112,7 @@ def walk(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
         yield from walk(part, f"{path}[{at}]")
 
 
-def place(file: str, node: Node | None, path: str = "") -> str:
+def place(file: str, node: MarkupNode | None, path: str = "") -> str:
     """Where a finding is: "file:line", or the field's path where there is no file."""
     if node is None or not node.line:
         return f"{file}.{path}" if file and path else path or file
@@ -126,7 +126,7 @@ def place(file: str, node: Node | None, path: str = "") -> str:
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
 
 
-def read(text: str) -> Node:
+def read(text: str) -> MarkupNode:
     """The document. Raises Unreadable."""
     try:
         json.loads(text)
@@ -134,10 +134,10 @@ def read(text: str) -> Node:
         raise Unreadable(error.lineno, f"is not valid JSON: {error.msg} (column {error.colno})") from None
     except (RecursionError, ValueError):  # ValueError: a number of thousands of digits
         raise Unreadable(1, "is nested too deeply, or with numbers too long, to be read") from None
-    return _Reader(text).value(0)
+    return _JsonReader(text).value(0)
 
 
-class _Reader:
+class _JsonReader:
     """Reads a text that is known to be JSON; only the lines are new."""
 
     def __init__(self, text: str) -> None:
@@ -151,7 +151,7 @@ class _Reader:
             at = match.start()
             yield match.group(), line
 
-    def value(self, depth: int, token: tuple[str, int] | None = None, key_line: int = 0) -> Node:
+    def value(self, depth: int, token: tuple[str, int] | None = None, key_line: int = 0) -> MarkupNode:
         """The next value; `token` where its first one was taken already."""
         word, line = next(self._tokens) if token is None else token
         self._count += 1
@@ -166,10 +166,10 @@ class _Reader:
             made = self._list(depth)
         else:
             made = json.loads(word)
-        return Node(key_line or line, made, line)
+        return MarkupNode(key_line or line, made, line)
 
-    def _mapping(self, depth: int) -> dict[str, Node]:
-        made: dict[str, Node] = {}
+    def _mapping(self, depth: int) -> dict[str, MarkupNode]:
+        made: dict[str, MarkupNode] = {}
         for word, line in self._tokens:
             if word == "}":
                 break
@@ -178,8 +178,8 @@ class _Reader:
                 made[json.loads(word)] = self.value(depth + 1, key_line=line)
         return made
 
-    def _list(self, depth: int) -> list[Node]:
-        made: list[Node] = []
+    def _list(self, depth: int) -> list[MarkupNode]:
+        made: list[MarkupNode] = []
         for word, line in self._tokens:
             if word == "]":
                 break
@@ -199,15 +199,15 @@ Event = Any
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenBranch:
     """A mapping or list whose end has not come yet."""
 
     line: int
     anchor: str | None
     is_mapping: bool
-    members: dict[str, Node] = field(default_factory=dict)
-    items: list[Node] = field(default_factory=list)
-    merged: list[Node] = field(default_factory=list)
+    members: dict[str, MarkupNode] = field(default_factory=dict)
+    items: list[MarkupNode] = field(default_factory=list)
+    merged: list[MarkupNode] = field(default_factory=list)
     """What `<<` brings: it stands behind the mapping's own keys."""
     key: str | None = None
     key_line: int = 0
@@ -219,10 +219,10 @@ class _Builder:
 
     def __init__(self, scalar: Callable[[Event], object]) -> None:
         self._scalar = scalar
-        self._open: list[_Open] = []
-        self._anchors: dict[str, tuple[Node, int]] = {}
+        self._open: list[_OpenBranch] = []
+        self._anchors: dict[str, tuple[MarkupNode, int]] = {}
         self._total = 0
-        self.documents: list[Node] = []
+        self.documents: list[MarkupNode] = []
 
     def take(self, event: Event) -> None:
         """Raises Unreadable."""
@@ -236,7 +236,7 @@ class _Builder:
                 if len(self._open) >= MOST_DEPTH:
                     raise Unreadable(line, f"holds more than {MOST_DEPTH} levels inside each other")
                 self._count(1, line)
-                self._open.append(_Open(line, event.anchor, kind == "MappingStartEvent"))
+                self._open.append(_OpenBranch(line, event.anchor, kind == "MappingStartEvent"))
             case "MappingEndEvent" | "SequenceEndEvent":
                 self._close()
             case "AliasEvent":
@@ -246,11 +246,11 @@ class _Builder:
                     )
                 node, size = self._anchors[event.anchor]
                 self._count(size, line)
-                self._put(Node(line, node.value, node.text_line), size)
+                self._put(MarkupNode(line, node.value, node.text_line), size)
             case "ScalarEvent":
                 self._count(1, line)
                 block = event.style in ("|", ">")
-                node = Node(line, self._scalar(event), line + block)
+                node = MarkupNode(line, self._scalar(event), line + block)
                 if event.anchor:
                     self._anchors[event.anchor] = node, 1
                 self._put(node, 1)
@@ -263,7 +263,7 @@ class _Builder:
             for one in done.merged:
                 value |= {key: node for key, node in one.mapping.items() if key not in value}
             value |= done.members
-        node = Node(done.line, value, done.line)
+        node = MarkupNode(done.line, value, done.line)
         if done.anchor:
             self._anchors[done.anchor] = node, done.size
         self._put(node, done.size)
@@ -275,7 +275,7 @@ class _Builder:
                 line, f"holds more than {MOST_NODES:,} values, counting what its aliases stand for"
             )
 
-    def _put(self, node: Node, size: int) -> None:
+    def _put(self, node: MarkupNode, size: int) -> None:
         """A whole value, into what is open."""
         if not self._open:
             self.documents.append(node)
@@ -291,15 +291,15 @@ class _Builder:
             if into.key == "<<":
                 into.merged += node.items or [node]
             else:
-                into.members[into.key] = Node(into.key_line, node.value, node.text_line)
+                into.members[into.key] = MarkupNode(into.key_line, node.value, node.text_line)
             into.key = None
 
 
-def _key(node: Node) -> str:
+def _key(node: MarkupNode) -> str:
     return "?" if isinstance(node.value, dict | list) else str(node.value)
 
 
-def build(events: Iterable[Event], scalar: Callable[[Event], object]) -> list[Node]:
+def build(events: Iterable[Event], scalar: Callable[[Event], object]) -> list[MarkupNode]:
     """The documents of a text; `scalar`: what a scalar event means. Raises Unreadable."""
     builder = _Builder(scalar)
     for event in events:

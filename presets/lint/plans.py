@@ -14,7 +14,7 @@ from ..model import Loaded, Preset
 from ..obeys import parse
 from ..plan import Plan
 from . import consumers, launches, markup, rules, script, torchrun_args
-from .markup import Node, Unreadable, place, plain, whole
+from .markup import MarkupNode, Unreadable, place, plain, whole
 from .rules import found, once
 from .script import names_save, saves
 from .shell import Surroundings, Word
@@ -68,7 +68,7 @@ def refusal(sentence: str) -> Finding:
     return found(id, "", sentence, remedy="")
 
 
-def _environment(plan: Plan, loaded: Loaded, seen: script.Seen | None) -> Iterator[Finding]:
+def _environment(plan: Plan, loaded: Loaded, seen: script.ScriptContents | None) -> Iterator[Finding]:
     preset, own = loaded.preset, seen.reads if seen else frozenset()
 
     def where(name: str) -> str:
@@ -134,7 +134,7 @@ def _launcher(plan: Plan, preset: Preset) -> Iterator[Finding]:
         yield found("L3", "launcher.args", text, value=word.text, remedy=remedy)
 
 
-def _deepspeed(plan: Plan, preset: Preset, seen: script.Seen | None) -> Iterator[Finding]:
+def _deepspeed(plan: Plan, preset: Preset, seen: script.ScriptContents | None) -> Iterator[Finding]:
     """DeepSpeed's configuration: what is written for it, else what the preset adds to it."""
     filled = False if seen and any(full == "deepspeed.initialize" for full, _, _ in seen.calls) else None
     world = mesh.data_ranks(plan.mesh) if plan.mesh else None
@@ -175,7 +175,7 @@ def _optimizer(plan: Plan, preset: Preset, source: str | bytes | None) -> Iterat
         yield found("L45", "deepspeed.optimizer", text)
 
 
-def _seen(source: str | bytes | None) -> script.Seen | None:
+def _seen(source: str | bytes | None) -> script.ScriptContents | None:
     """What there is in the script; None where there is none, or it cannot be read."""
     try:
         return None if source is None else script.look(source)
@@ -217,7 +217,7 @@ def _nodes(plan: Plan, resources: Resources | None, managed: bool, hosts: int | 
 def _script(plan: Plan, source: str | bytes | None) -> Iterator[Finding]:
     if source is None or not plan.strategy:
         return
-    facts = script.Facts(
+    facts = script.ScriptFacts(
         nproc=plan.nproc_per_node,
         nnodes=plan.nnodes,
         strategy=None if plan.obeys else plan.strategy,
@@ -289,7 +289,9 @@ TIERLESS = ("slurm", "ssh")
 """Infras that do nothing with a network tier (release 0.14)."""
 
 
-def check_skypilot(task: Node, file: str, exists: Callable[[str], bool] | None = None) -> list[Finding]:
+def check_skypilot(
+    task: MarkupNode, file: str, exists: Callable[[str], bool] | None = None
+) -> list[Finding]:
     """Everything about one task. `exists`: whether there is a file, seen from the task."""
     nnodes = task.number("num_nodes") or (1 if "num_nodes" not in task.mapping else None)
     env = {name: _text(node) for name, node in _envs(task)}
@@ -306,35 +308,35 @@ def check_skypilot(task: Node, file: str, exists: Callable[[str], bool] | None =
     )
 
 
-def _envs(task: Node) -> Iterator[tuple[str, Node]]:
+def _envs(task: MarkupNode) -> Iterator[tuple[str, MarkupNode]]:
     envs = task.get("envs")
     yield from (envs.mapping if envs else {}).items()
 
 
-def _text(node: Node) -> str:
+def _text(node: MarkupNode) -> str:
     if isinstance(node.value, bool):
         return str(node.value).lower()
     return "$" if node.value is None or isinstance(node.value, dict | list) else str(node.value)
 
 
-def _shell(node: Node | None, around: Surroundings) -> list[Finding]:
+def _shell(node: MarkupNode | None, around: Surroundings) -> list[Finding]:
     if node is None or not isinstance(node.value, str):
         return []
     return launches.check_text(node.value, around, node.text_line)
 
 
-def _wishes(task: Node) -> list[Node]:
+def _wishes(task: MarkupNode) -> list[MarkupNode]:
     """`resources`, and its alternatives."""
     resources = task.get("resources")
     if resources is None:
         return []
     alternatives = [
-        one for key in ("any_of", "ordered") for one in (resources.get(key) or Node(0, None)).items
+        one for key in ("any_of", "ordered") for one in (resources.get(key) or MarkupNode(0, None)).items
     ]
     return [resources, *alternatives]
 
 
-def gpus(task: Node) -> int | None:
+def gpus(task: MarkupNode) -> int | None:
     """Accelerators of each node; 0 where none is asked for, None where they differ or cannot be known."""
     wishes = _wishes(task)
     counts = {count for one in wishes for count in _counts(one.get("accelerators"))}
@@ -346,7 +348,7 @@ def gpus(task: Node) -> int | None:
     return None if known else 0
 
 
-def _counts(node: Node | None) -> Iterator[int | None]:
+def _counts(node: MarkupNode | None) -> Iterator[int | None]:
     """The numbers that `accelerators` names: "H100:8", {H100: 8}, or a list of such."""
     if node is None:
         return
@@ -360,7 +362,7 @@ def _counts(node: Node | None) -> Iterator[int | None]:
         yield None if tpu else whole(count) if count else 1
 
 
-def _names(task: Node, file: str) -> Iterator[Finding]:
+def _names(task: MarkupNode, file: str) -> Iterator[Finding]:
     if "working_dir" not in task.mapping:  # an oumi job: nearly a task, with keys of its own
         yield from rules.keys(file, task, KEYS, "A SkyPilot task", refuses=True)
     nodes = task.get("num_nodes")
@@ -374,7 +376,7 @@ def _names(task: Node, file: str) -> Iterator[Finding]:
         yield from rules.keys(file, one, RESOURCES, "SkyPilot's resources", refuses=True)
 
 
-def _resources(task: Node, file: str, nnodes: int | None) -> Iterator[Finding]:
+def _resources(task: MarkupNode, file: str, nnodes: int | None) -> Iterator[Finding]:
     wishes = _wishes(task)
     for one in wishes:
         tier = one.get("network_tier")
@@ -397,7 +399,9 @@ def _resources(task: Node, file: str, nnodes: int | None) -> Iterator[Finding]:
     yield from _network(task, wishes, file, nnodes)
 
 
-def _network(task: Node, wishes: list[Node], file: str, nnodes: int | None) -> Iterator[Finding]:
+def _network(
+    task: MarkupNode, wishes: list[MarkupNode], file: str, nnodes: int | None
+) -> Iterator[Finding]:
     """Several nodes with GPUs, on a network that nobody asked to be fast."""
     infras = {(one.text("infra") or one.text("cloud")).partition("/")[0].lower() for one in wishes} - {""}
     if (nnodes or 1) < 2 or gpus(task) == 0 or (infras and infras <= set(TIERLESS)):
@@ -410,7 +414,7 @@ def _network(task: Node, wishes: list[Node], file: str, nnodes: int | None) -> I
     yield found("L21", where, text, value="network_tier: standard" if tier else "")
 
 
-def _variables(task: Node, file: str, nnodes: int | None) -> Iterator[Finding]:
+def _variables(task: MarkupNode, file: str, nnodes: int | None) -> Iterator[Finding]:
     nodes = dict(_envs(task))
     env = {name: _text(node) for name, node in nodes.items()}
     yield from torchrun_args.check_all(env, lambda name: place(file, nodes[name], f"envs.{name}"), nnodes)

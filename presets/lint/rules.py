@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..finding import Finding, Severity
-from .markup import Node, place
+from .markup import MarkupNode, place
 
 # -----------------------------------------------------------------------------------------------------------
 # The rules of lint by id: how bad each is, what it finds, what to do. The ids are stable: new ones are added
@@ -16,7 +16,7 @@ from .markup import Node, place
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class LintRule:
     """One kind of mistake."""
 
     id: str
@@ -109,7 +109,7 @@ _ALL: tuple[tuple[str, Severities, str, str], ...] = (
 )
 # fmt: on
 
-RULES: Mapping[str, Rule] = {one[0]: Rule(*one) for one in _ALL}
+RULES: Mapping[str, LintRule] = {one[0]: LintRule(*one) for one in _ALL}
 """Every rule, in order."""
 
 
@@ -147,7 +147,7 @@ def once(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def choice(
-    file: str, node: Node | None, path: str, known: Iterable[str], program: str
+    file: str, node: MarkupNode | None, path: str, known: Iterable[str], program: str
 ) -> Iterator[Finding]:
     """A text that has to be one of some, whatever its case."""
     if node is None or node.value is None:
@@ -167,7 +167,9 @@ def choice(
         yield found("L30", where, text, value=f"{path}: {value}", remedy=remedy)
 
 
-def keys(file: str, node: Node, known: Iterable[str], program: str, *, refuses: bool) -> Iterator[Finding]:
+def keys(
+    file: str, node: MarkupNode, known: Iterable[str], program: str, *, refuses: bool
+) -> Iterator[Finding]:
     """Keys that a program does not have.
 
     What it does not refuse it ignores: of those only the ones that look misspelt are named, the others may be notes.

@@ -207,7 +207,7 @@ ALONE = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Facts:
+class ScriptFacts:
     """How the script is going to run. None: not known."""
 
     nproc: int | None = None
@@ -223,7 +223,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ScriptContents:
     """What there is in a script that rules ask for."""
 
     names: Names
@@ -235,10 +235,10 @@ class Seen:
     """Last parts of all attributes and names."""
 
 
-def look(source: str | bytes) -> Seen:
+def look(source: str | bytes) -> ScriptContents:
     """Raises Unreadable."""
     tree = markup.parse(source)
-    seen = Seen(Names(tree))
+    seen = ScriptContents(Names(tree))
     for node, decided in markup.nodes(tree):
         seen.writes.extend(markup.writes(node, seen.names, decided))
         read = markup.reads(node, seen.names)
@@ -256,9 +256,9 @@ def look(source: str | bytes) -> Seen:
     return seen
 
 
-def check(source: str | bytes, file: str, facts: Facts | None = None) -> list[Finding]:
+def check(source: str | bytes, file: str, facts: ScriptFacts | None = None) -> list[Finding]:
     """Everything about one script. Never raises."""
-    facts = facts or Facts()
+    facts = facts or ScriptFacts()
     try:
         seen = look(source)
     except Unreadable as error:
@@ -268,7 +268,7 @@ def check(source: str | bytes, file: str, facts: Facts | None = None) -> list[Fi
     return once(one for rule in rules for one in rule(seen, file, facts))
 
 
-def _variables(seen: Seen, file: str, facts: Facts) -> Iterator[Finding]:
+def _variables(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
     for one in seen.writes:
         where = f"{file}:{one.line}"
         if one.name not in seen.reads:
@@ -279,14 +279,14 @@ def _variables(seen: Seen, file: str, facts: Facts) -> Iterator[Finding]:
             yield from torchrun_args.in_plain_text(one.name, one.value, where)
 
 
-def _private(seen: Seen, file: str, facts: Facts) -> Iterator[Finding]:
+def _private(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
     for module, line in seen.names.imported.items():
         if module.startswith(PRIVATE):
             text = f"{module} is a private path: what it holds lives in torch.distributed.fsdp now."
             yield found("L14", f"{file}:{line}", text, value=module)
 
 
-def _launchers_own(seen: Seen, file: str, facts: Facts) -> Iterator[Finding]:
+def _launchers_own(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
     spawns = any(full in SPAWNS for full, _, _ in seen.calls)
     for one in seen.writes:
         if one.gentle or one.name not in (*COMPUTED, *(() if spawns else MEETING)):
@@ -300,7 +300,7 @@ def _launchers_own(seen: Seen, file: str, facts: Facts) -> Iterator[Finding]:
             yield found("L23", where, text, value=one.name, severity="warning")
 
 
-def _spawns(seen: Seen, file: str, facts: Facts) -> Iterator[Finding]:
+def _spawns(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
     if (facts.nproc or 1) < 2:
         return
     for full, line, decided in seen.calls:
@@ -309,7 +309,7 @@ def _spawns(seen: Seen, file: str, facts: Facts) -> Iterator[Finding]:
             yield found("L24", f"{file}:{line}", text, value=full)
 
 
-def _own(seen: Seen) -> Iterator[tuple[str, str, int]]:
+def _own(seen: ScriptContents) -> Iterator[tuple[str, str, int]]:
     """Strategy, what the script does, line: for each strategy that it takes itself."""
     for full, line, _ in seen.calls:
         package, _, last = full.rpartition(".")
@@ -318,7 +318,7 @@ def _own(seen: Seen) -> Iterator[tuple[str, str, int]]:
             yield kind, what, line
 
 
-def _strategy(seen: Seen, file: str, facts: Facts) -> Iterator[Finding]:
+def _strategy(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
     own = list(_own(seen))
     obeys = any(full.endswith("parallelize.parallelize") for full, _, _ in seen.calls)
     if facts.strategy is None or obeys or not own:
@@ -330,7 +330,7 @@ def _strategy(seen: Seen, file: str, facts: Facts) -> Iterator[Finding]:
         yield found("L25", f"{file}:{line}", text, value=own[0][0])
 
 
-def _alone(seen: Seen, file: str, facts: Facts) -> Iterator[Finding]:
+def _alone(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
     tops = {module.split(".")[0] for module in seen.names.imported}
     spoken = any(module.startswith("torch.distributed") for module in seen.names.imported)
     spoken = spoken or any("torch.distributed" in full or full.startswith(("torch.nn.parallel", "torch.nn.Data"))
@@ -342,7 +342,7 @@ def _alone(seen: Seen, file: str, facts: Facts) -> Iterator[Finding]:
     yield found("L26", f"{file}:{trains}", text)
 
 
-def _left_open(seen: Seen, file: str, facts: Facts) -> Iterator[Finding]:
+def _left_open(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
     line = next(
         (line for full, line, _ in seen.calls if full.endswith("distributed.init_process_group")), None
     )

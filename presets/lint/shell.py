@@ -55,10 +55,10 @@ class Command:
 
 def read_commands(text: str, first_line: int = 1) -> list[Command]:
     """The commands of a script, in order."""
-    return _Reader(text.replace("\r\n", "\n"), first_line).commands()
+    return _ShellReader(text.replace("\r\n", "\n"), first_line).commands()
 
 
-class _Reader:
+class _ShellReader:
     def __init__(self, text: str, first_line: int) -> None:
         self._text, self._at, self._line = text, 0, first_line
         self._here: list[tuple[str, bool]] = []
@@ -297,7 +297,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LauncherCall:
     """A launcher that the text starts."""
 
     program: Program
@@ -320,16 +320,16 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class ShellText:
     """A whole text."""
 
     text: str
     commands: Sequence[Command]
     settings: Sequence[Setting]
-    launches: Sequence[Launch]
+    launches: Sequence[LauncherCall]
 
 
-def read_script(text: str, first_line: int = 1, env: Mapping[str, str] | None = None) -> Script:
+def read_script(text: str, first_line: int = 1, env: Mapping[str, str] | None = None) -> ShellText:
     """What a text says. `env`: variables that are set when it starts. Never raises."""
     commands = read_commands(text, first_line)
     settings = [one for command in commands for one in _settings(command)]
@@ -337,12 +337,12 @@ def read_script(text: str, first_line: int = 1, env: Mapping[str, str] | None = 
     whole = {one.name: one for one in settings if " " in one.value}
     values = {name: value for name, value in values.items() if name not in whole}
     launches = (one for command in commands for one in _all_launches(command, values, whole))
-    return Script(text, commands, settings, list(itertools.islice(launches, MOST_LAUNCHES)))
+    return ShellText(text, commands, settings, list(itertools.islice(launches, MOST_LAUNCHES)))
 
 
 def _all_launches(
     command: Command, values: Mapping[str, str], whole: Mapping[str, Setting]
-) -> Iterator[Launch]:
+) -> Iterator[LauncherCall]:
     """The launcher that a command starts itself, by `bash -c`, or by a variable that holds a whole command line."""
     yield from _launches(_expanded(command, values))
     texts = [word.text for word in command.words]
@@ -399,7 +399,7 @@ def _expanded(command: Command, values: Mapping[str, str]) -> Command:
     return replace(command, words=words)
 
 
-def _launches(command: Command) -> Iterator[Launch]:
+def _launches(command: Command) -> Iterator[LauncherCall]:
     """The launcher that a command starts, if it does."""
     words = list(command.words)
     wrapped = False
@@ -411,7 +411,7 @@ def _launches(command: Command) -> Iterator[Launch]:
         if found is not None:
             program, rest, legacy = found
             completed = any(word.text == "oumi" for word in command.words[: -len(rest) or None])
-            yield Launch(program, tuple(rest), command, legacy, completed)
+            yield LauncherCall(program, tuple(rest), command, legacy, completed)
             return
 
 

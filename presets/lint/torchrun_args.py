@@ -13,7 +13,7 @@ from .. import nccl, secrets
 from ..finding import Finding
 from .markup import whole
 from .rules import found
-from .shell import Launch, Surroundings, Word
+from .shell import LauncherCall, Surroundings, Word
 
 # -----------------------------------------------------------------------------------------------------------
 # The options of torchrun, read as its own parser would.
@@ -237,7 +237,7 @@ def _nccl(name: str, value: str, where: str, known: bool) -> Iterator[Finding]:
         yield from _loose(fact, value, where)
 
 
-def _loose(fact: nccl.Variable, value: str, where: str) -> Iterator[Finding]:
+def _loose(fact: nccl.NcclVariable, value: str, where: str) -> Iterator[Finding]:
     """Forms that are taken, and mean something other than they look like."""
     if fact.kind == "level" and value.isdecimal():
         text = f"{fact.name}={value} is the number that older NCCL used for a level."
@@ -279,7 +279,7 @@ HERE = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[?::1\]?)(:\d+)?")
 DEFAULT_PORT = "29500"
 
 
-def check(launch: Launch, around: Surroundings) -> Iterator[Finding]:
+def check(launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
     """Everything about one torchrun."""
     said = read(launch.words)
     said.opaque = said.opaque or launch.completed
@@ -311,7 +311,7 @@ def _mixed(said: Options, around: Surroundings) -> Iterator[Finding]:
         yield found("L4", around.at(said.values[given[0]].line), text, value=f"--{given[0]}")
 
 
-def _counts(said: Options, launch: Launch, around: Surroundings) -> Iterator[Finding]:
+def _counts(said: Options, launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
     """Nodes and ranks against what there is."""
     nproc, nodes = said.values.get("nproc-per-node"), said.number("nnodes")
     if nproc and nproc.text == "gpu" and (around.gpus == 0 or around.env.get("CUDA_VISIBLE_DEVICES") == ""):
@@ -358,7 +358,7 @@ def _port(said: Options, around: Surroundings) -> Iterator[Finding]:
             return
 
 
-def _meeting(said: Options, launch: Launch, around: Surroundings) -> Iterator[Finding]:
+def _meeting(said: Options, launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
     """Whether several nodes have one place to meet."""
     nodes = said.values.get("nnodes")
     if nodes is None or said.opaque or any(name.startswith("PET_") for name in around.env):

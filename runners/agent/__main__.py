@@ -9,13 +9,13 @@ from pathlib import Path
 from ...presets.plan import Plan
 from .. import daemon, living, registry
 from ..daemon import Ready
-from ..living import Mode
+from ..living import StartMode
 from .agent import Agent, bridge
 
 
-async def serve(entry: registry.Entry, plan: Plan, ready: Ready, mode: Mode) -> None:
+async def serve(entry: registry.Entry, plan: Plan, ready: Ready, mode: StartMode) -> None:
     """Serve one node's run until it has ended and nobody looks."""
-    if mode is Mode.READ and living.ungoverned(entry):
+    if mode is StartMode.READ and living.ungoverned(entry):
         ready(
             "lost"
         )  # its runner went since the viewer looked: there is nothing to serve, and nothing is written

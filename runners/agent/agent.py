@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING
 from ...presets.plan import Plan
 from .. import file_io
 from ..journal import Chronicle, summarise
-from ..living import Mode
+from ..living import StartMode
 from ..logs.follow import ask_window
 from ..model import AgentStarted, Event, FindingRaised, RunCreated, RunPhase
 from ..registry import AGENT_FILE, Entry
 from ..wire import client
 from ..wire.client import stem, sweep_sockets
-from .commands import Commands
+from .commands import AgentCommands
 from .hooks import Environment, Hooks
 from .nccl import RasWatch
 from .nccl_logs import NcclLogs
 from .pulses import Pulses
-from .relay import Relay, read_key
+from .relay import AgentRelay, read_key
 from .runner import Runner
 from .sampling import Sampling
-from .server import Server
+from .server import AgentServer
 from .supervision import Supervision
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 class Agent:
     """One run on one node."""
 
-    def __init__(self, entry: Entry, plan: Plan, mode: Mode = Mode.START) -> None:
+    def __init__(self, entry: Entry, plan: Plan, mode: StartMode = StartMode.START) -> None:
         self.mode = mode
         self.entry, self.plan, self.node = entry, plan, entry.record.node
         self.run_dir = entry.path
@@ -54,8 +54,8 @@ class Agent:
         )
         self._jobs: set[asyncio.Task[object]] = set()
         self.environment = Environment(self)
-        self.commands = Commands(self)
-        self.server = Server(
+        self.commands = AgentCommands(self)
+        self.server = AgentServer(
             self._socket,
             entry.record,
             self.journal,
@@ -77,12 +77,12 @@ class Agent:
     def _socket(self) -> Path:
         return Path(self.stem + ".sock")
 
-    def _make_relay(self) -> Relay | None:
+    def _make_relay(self) -> AgentRelay | None:
         """The way to the other nodes; None where there are none, or no key to tell them by."""
         key = read_key(self.run_dir)
         if key is None or self.plan.nnodes < 2:
             return None
-        relay = Relay(
+        relay = AgentRelay(
             key,
             self.node,
             self.plan.nnodes,
@@ -149,7 +149,7 @@ class Agent:
                     self.entry.record.host,
                     summarise(self.plan),
                 ),
-                at=self.entry.record.created if self.mode is Mode.READ else None,
+                at=self.entry.record.created if self.mode is StartMode.READ else None,
             )
         adopted = await self.supervision.begin(resumed)
         self.judging = self._make_judging()

@@ -72,7 +72,7 @@ VERBS = {
 }  # fmt: skip
 
 
-class Refused(Exception):
+class CommandRefused(Exception):
     """The command cannot be done; the text says why and what to do."""
 
     def __init__(self, text: str, clauses: Sequence[Clause] = ()) -> None:
@@ -81,7 +81,7 @@ class Refused(Exception):
         self.clauses = tuple(clauses) or (Clause(text),)
 
 
-class Commands:
+class AgentCommands:
     """Executes one command at a time of those that change the group; questions do not wait."""
 
     def __init__(self, agent: Agent) -> None:
@@ -111,7 +111,7 @@ class Commands:
                 ok, text = True, await self._came_of_restart(attempt)
             else:
                 ok, text = False, LOST
-        except (Refused, HookError, OSError, TimeoutError) as error:
+        except (CommandRefused, HookError, OSError, TimeoutError) as error:
             ok, text = False, str(error) or LOST
         self._agent.emit(CommandDone(asked.id, ok, text))
 
@@ -121,14 +121,14 @@ class Commands:
         await agent.until(lambda: self._runner_listens() or agent.state.phase.ended, RUNNER_SECONDS)
         if agent.state.attempt == before and not agent.state.phase.ended:
             if agent.runner is None or not agent.runner.listening:
-                raise Refused(LOST)
+                raise CommandRefused(LOST)
             answers = [await agent.runner.ask("ping")]
             nested = agent.state.runner_socket
             if nested and nested != agent.runner.who.socket:
                 with contextlib.suppress(OSError):
                     answers.append(await ask_once(nested, "ping"))
             if not any(one.get("restarting") or one.get("attempt", 0) > before for one in answers):
-                raise Refused(
+                raise CommandRefused(
                     f"not done: the agent died before it had asked for it; attempt {before} goes on"
                 )
         return await self._restarted(before, time.monotonic())
@@ -155,12 +155,12 @@ class Commands:
             elif isinstance(command, Signal):
                 answer = [self._signal(command)]
             elif isinstance(command, Down | SetAutostop):
-                raise Refused(NO_CLUSTER)
+                raise CommandRefused(NO_CLUSTER)
             else:
                 async with self._turn:
                     answer = await self._change(command)
             ok = True
-        except Refused as error:
+        except CommandRefused as error:
             ok, answer = False, error.clauses
         except (HookError, OSError, TimeoutError) as error:
             ok, answer = False, [Clause(str(error) or "the runner did not answer")]
@@ -184,11 +184,11 @@ class Commands:
             or too_much(changes)
         )
         if refused:
-            raise Refused(refused)
+            raise CommandRefused(refused)
         if not await agent.until(lambda: self._runner_listens() or agent.state.phase.ended, RUNNER_SECONDS):
-            raise Refused("the runner is being started anew: try again in a few seconds")
+            raise CommandRefused("the runner is being started anew: try again in a few seconds")
         if agent.runner is None:
-            raise Refused(ENDED)
+            raise CommandRefused(ENDED)
         before, began = agent.state.attempt, time.monotonic()
         await self._ask_launcher("restart", self._diff(env, unset))
         text = await self._restarted(before, began)
@@ -209,7 +209,7 @@ class Commands:
         try:
             text = await self._restarted(before, time.monotonic())
             ok, text = True, sentence([Clause(text), *await self._agent.environment.compare(changes)])
-        except Refused as error:
+        except CommandRefused as error:
             ok, text = False, str(error)
         self._agent.emit(CommandDone(asked, ok, text))
 
@@ -224,14 +224,14 @@ class Commands:
             RESTART_SECONDS,
         )
         if agent.state.phase.ended:
-            raise Refused(f"the run ended instead: {agent.state.end_text}")
+            raise CommandRefused(f"the run ended instead: {agent.state.end_text}")
         if not ready:
-            raise Refused(
+            raise CommandRefused(
                 f"attempt {agent.state.attempt} is not running after {RESTART_SECONDS:.0f} s: see its logs"
             )
         ranks, seconds = len(agent.state.ranks), time.monotonic() - began
         if agent.environment.restored > before:
-            raise Refused(agent.environment.why_restored)
+            raise CommandRefused(agent.environment.why_restored)
         return f"restarted: attempt {agent.state.attempt}, {plural(ranks, 'rank')} running after {seconds:.1f} s"
 
     async def set_for_next(self, env: dict[str, str]) -> None:
@@ -247,7 +247,7 @@ class Commands:
         with self._agent.environment.asking():
             answer = await self._taken(op, fields)
             if not answer.get("ok"):
-                raise Refused(str(answer.get("text") or "the runner refused"))
+                raise CommandRefused(str(answer.get("text") or "the runner refused"))
             self._agent.environment.note(fields["env"], fields["shown"])
 
     async def _taken(self, op: str, fields: dict[str, dict[str, str | None]]) -> dict[str, Any]:
@@ -291,7 +291,7 @@ class Commands:
         keep = [runner.who.pid] if runner is not None and agent.relaying() else []
         left = await sweep(agent.entry.record.run, keep=keep, also=also, grace_s=1.0)
         if left:
-            raise Refused(f"stopped, but these processes would not end: {', '.join(left)}")
+            raise CommandRefused(f"stopped, but these processes would not end: {', '.join(left)}")
         return "stopped: no process of the run is left"
 
     def _signal(self, command: Signal) -> Clause:
@@ -301,13 +301,13 @@ class Commands:
                 command.signal if command.signal.startswith("SIG") else f"SIG{command.signal}"
             ]
         except KeyError:
-            raise Refused(f"there is no signal {command.signal}") from None
+            raise CommandRefused(f"there is no signal {command.signal}") from None
         ranks = self._agent.state.ranks
         chosen = command.ranks or tuple(sorted(ranks))
         for rank in chosen:
             known = ranks.get(rank)
             if known is None or known.pid is None or known.phase is not RankPhase.RUNNING:
-                raise Refused(f"there is no running rank {rank}")
+                raise CommandRefused(f"there is no running rank {rank}")
         for rank in chosen:
             send_signal(ranks[rank].pid or 0, number)
         return Clause(f"{number.name} sent to {{ranks}}", chosen)
@@ -315,7 +315,7 @@ class Commands:
     async def _ask_runner(self) -> str:
         """Whether the runner answers: asked by a hub before it has any node restart. Raises Refused, TimeoutError."""
         if self._agent.runner is None or not self._agent.runner.listening:
-            raise Refused("the runner is being started anew: try again in a few seconds")
+            raise CommandRefused("the runner is being started anew: try again in a few seconds")
         await self._agent.runner.ask("ping")
         return "the runner answers"
 
@@ -325,7 +325,7 @@ class Commands:
             return [Clause(await self._ask_runner())], {}
         hooks = self._agent.hooks.chosen(command.ranks)
         if not hooks:
-            raise Refused("no rank is running")
+            raise CommandRefused("no rank is running")
         old: dict[int, float] = {}
         before = {hook.rank: hook.signals for hook in hooks}
         if command.what == "stacks":
@@ -333,7 +333,7 @@ class Commands:
         elif command.what in ("flight", "memory", "record"):
             asked = [_text(hook.ask(command.what, DUMP_SECONDS)) for hook in hooks]
         else:
-            raise Refused(f"there is no dump {command.what!r}: stacks, flight, memory or record")
+            raise CommandRefused(f"there is no dump {command.what!r}: stacks, flight, memory or record")
         answers = await asyncio.gather(*asked, return_exceptions=True)
         data, failed = {}, []
         for hook, answer in zip(hooks, answers, strict=True):
@@ -356,7 +356,7 @@ class Commands:
                 Clause("{ranks} by SIGUSR2 to the hook's own thread, which interrupts no call", signalled)
             )
         if not data:
-            raise Refused(sentence(also), also)
+            raise CommandRefused(sentence(also), also)
         data, left = within(data, DUMP_BYTES)
         if left:
             also.append(Clause("too long for one answer: ask for {ranks} with --rank", left))

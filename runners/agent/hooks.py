@@ -50,7 +50,7 @@ LINE_LIMIT = 64 << 20
 ROUND_S = 0.05
 """How long a sample waits for the counts of steps. Who answers later is counted with the next sample."""
 ASK_STEPS = b'{"op":"steps","id":0}\n'
-"""The request of every second; `Hook.ask` numbers its own from 1."""
+"""The request of every second; `HookClient.ask` numbers its own from 1."""
 
 
 class _Numbered(msgspec.Struct):
@@ -74,7 +74,7 @@ class HookError(Exception):
     """A rank did not answer; the text says why."""
 
 
-class Hook:
+class HookClient:
     """The hook of one rank's process."""
 
     def __init__(
@@ -295,14 +295,14 @@ class Hooks:
         self, run_dir: Path, socket_stem: str, changed: Callable[[HookChanged], None], node: int = 0
     ) -> None:
         self._run_dir, self._stem, self._changed, self._node = run_dir, socket_stem, changed, node
-        self.by_rank: dict[int, Hook] = {}
+        self.by_rank: dict[int, HookClient] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._all_counted = asyncio.Event()
 
     def follow(self, change: RankChanged) -> None:
         """A rank's process began: connect to its hook."""
         self.forget(change.rank)
-        hook = Hook(Path(f"{self._stem}.r{change.local_rank}"), change, self._changed, self._counted)
+        hook = HookClient(Path(f"{self._stem}.r{change.local_rank}"), change, self._changed, self._counted)
         hook.stacks_file = (
             self._run_dir / attempt_dir(self._node, change.attempt) / f"rank-{change.rank}.stacks"
         )
@@ -318,7 +318,7 @@ class Hooks:
         if hook is not None:
             hook._fail()
 
-    def chosen(self, ranks: tuple[int, ...]) -> list[Hook]:
+    def chosen(self, ranks: tuple[int, ...]) -> list[HookClient]:
         """The hooks of some ranks; () means all. Raises HookError for a rank there is none of."""
         missing = [rank for rank in ranks if rank not in self.by_rank]
         if missing:
@@ -358,7 +358,7 @@ _LISTS = ("PATH", "PYTHONPATH")
 """Variables in front of whose value the runner puts folders of distui's."""
 
 
-class Seen(NamedTuple):
+class RankEnvironments(NamedTuple):
     """What ranks have of some variables."""
 
     of_rank: dict[int, dict[str, str | None]]
@@ -366,7 +366,7 @@ class Seen(NamedTuple):
     """"hook" where every rank's interpreter said so, else "process"."""
 
 
-async def seen(agent: Agent, names: tuple[str, ...]) -> Seen:
+async def seen(agent: Agent, names: tuple[str, ...]) -> RankEnvironments:
     """Ask every running rank of this node, from inside where its hook answers."""
     running = {number: rank.pid for number, rank in agent.state.ranks.items() if rank.pid is not None}
     if agent.plan.hook and agent.plan.launcher == "torchrun":
@@ -378,7 +378,7 @@ async def seen(agent: Agent, names: tuple[str, ...]) -> Seen:
         if outside:  # else it is gone already
             found[rank] = {name: _without_ours(name, outside.get(name)) for name in names}
     source = "hook" if found and all(env is not None for env in inside) else "process"
-    return Seen(found, source)
+    return RankEnvironments(found, source)
 
 
 async def _inside(agent: Agent, rank: int, names: tuple[str, ...]) -> dict[str, str | None] | None:

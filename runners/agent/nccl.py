@@ -60,12 +60,12 @@ class NcclSwitch:
 
     async def switch(self, command: SetNccl) -> Sequence[Clause]:
         """Do it; what came of it. Raises Refused or HookError."""
-        from .commands import Refused
+        from .commands import CommandRefused
 
         try:
             level, subsys = parse_level(command.level), parse_subsys(command.subsys)
         except NcclError as error:
-            raise Refused(str(error)) from None
+            raise CommandRefused(str(error)) from None
         env = {"NCCL_DEBUG": level, "NCCL_DEBUG_SUBSYS": subsys}
         flood = self._agent.state.findings.get((FLOOD_ID, None, self._agent.node))
         if flood is not None:  # of a level that somebody has changed now
@@ -80,7 +80,7 @@ class NcclSwitch:
 
     async def lower(self, why: str) -> tuple[bool, str]:
         """Take a level back that somebody set while the run was going; whether it was, and a sentence that says so."""
-        from .commands import Refused
+        from .commands import CommandRefused
 
         agent, last = self._agent, self._agent.state.nccl
         env = standing(agent.plan.env, agent.state.attempts)
@@ -93,14 +93,14 @@ class NcclSwitch:
         try:
             ranks = tuple(sorted(agent.hooks.by_rank))
             answers, silent = await self._ask(ranks, "nccl", env=env, lasting=True)
-        except (HookError, Refused) as error:
+        except (HookError, CommandRefused) as error:
             return False, f"{why}{now}, and cannot be told to stop: {error}"
         if not all(answer.get("changed") for answer in answers.values()):
             version = next(iter(answers.values())).get("version") or "here"
             return False, f"{why}{now}, and NCCL {version} cannot change that live: only a restart can"
         self._go_back_after(None, ())
         if last.until is None:
-            with contextlib.suppress(Refused, OSError, TimeoutError):
+            with contextlib.suppress(CommandRefused, OSError, TimeoutError):
                 await agent.commands.set_for_next(env)
         text = "; ".join([f"{why}{now}: NCCL_DEBUG is back at {env['NCCL_DEBUG']}", *silent])
         agent.emit(NcclChanged(env["NCCL_DEBUG"], "", ranks, True, text, None))
@@ -120,7 +120,7 @@ class NcclSwitch:
 
     async def _conclude(self, command: SetNccl, level: str, answers: Answers) -> Clause:
         """Say what the ranks answered, and act on it where NCCL is not in use. Raises Refused."""
-        from .commands import Refused
+        from .commands import CommandRefused
 
         ranks = tuple(rank for rank, answer in answers.items() if answer.get("changed"))
         answer = next(iter(answers.values()))
@@ -135,12 +135,12 @@ class NcclSwitch:
             subsys = f" {parse_subsys(command.subsys)}" if command.subsys else ""
             clause = Clause(f"NCCL_DEBUG={level}{subsys} live on {{ranks}}{_span(command)}", ranks)
         elif answer.get("loaded"):
-            raise Refused(
+            raise CommandRefused(
                 f"NCCL {answer.get('version') or 'here'} cannot change NCCL_DEBUG live (2.24 or newer can): "
                 f"{kept}add --restart to restart now"
             )
         elif backend:
-            raise Refused(
+            raise CommandRefused(
                 "NCCL is built into this torch, where NCCL_DEBUG cannot be changed live: "
                 f"{kept}add --restart to restart now"
             )
@@ -170,11 +170,11 @@ class NcclSwitch:
 
     async def _ask(self, ranks: tuple[int, ...], op: str, **fields: Any) -> tuple[Answers, list[str]]:
         """The ranks' answers, and a text for each that gave none. Raises Refused or HookError."""
-        from .commands import Refused
+        from .commands import CommandRefused
 
         hooks = self._agent.hooks.chosen(ranks)
         if not hooks:
-            raise Refused("no rank is running")
+            raise CommandRefused("no rank is running")
         said = await asyncio.gather(*(hook.change(op, **fields) for hook in hooks), return_exceptions=True)
         good = {hook.rank: one for hook, one in zip(hooks, said, strict=True) if isinstance(one, dict)}
         silent = [str(one) for one in said if isinstance(one, HookError)]
@@ -273,7 +273,7 @@ def _waits(pulse: Pulse | None, now: float) -> bool:
     return pulse is not None and any(one.created and now - one.created > WAITS_S for one in pulse.active)
 
 
-async def ask(port: int, as_json: bool, hosts: tuple[str, ...] = ("::1", "127.0.0.1")) -> ras.Report:
+async def ask(port: int, as_json: bool, hosts: tuple[str, ...] = ("::1", "127.0.0.1")) -> ras.RasReport:
     """One report of all communicators that the process behind `port` knows. Raises OSError, TimeoutError, RasError."""
     problem: OSError = OSError("nobody listens")
     for host in hosts:
@@ -316,7 +316,7 @@ class RasWatch:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._before: ras.Report | None = None
+        self._before: ras.RasReport | None = None
         self._told: Finding | None = None
         address = agent.plan.env.get("NCCL_RAS_ADDR", "")
         self._port = int(address.rpartition(":")[2]) if address.rpartition(":")[2].isdigit() else None
@@ -354,7 +354,7 @@ class RasWatch:
         self._told = finding
 
 
-def judge(before: ras.Report, now: ras.Report, node: int) -> Finding | None:
+def judge(before: ras.RasReport, now: ras.RasReport, node: int) -> Finding | None:
     """What two reports say together; None where nothing is wrong. Pure."""
     evidence = [
         f"{_named(one.ranks)} launched {one.operation} {one.count} times, most ranks {one.most} times, and nothing "

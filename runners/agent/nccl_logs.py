@@ -16,7 +16,7 @@ from msgspec import Raw, structs
 
 from ...presets.nccl import FLOOD_BYTES, disk_reserve
 from ..diagnosis import live, rules
-from ..diagnosis.facts import Facts
+from ..diagnosis.facts import NcclFacts
 from ..diagnosis.lines import LONGEST, decoded
 from ..diagnosis.reading import Reading
 from ..diagnosis.rules import book
@@ -382,7 +382,7 @@ ELSEWHERE = ("net-socket-fallback", "version-mismatch")
 BEHIND_ID = "logs-behind"
 
 
-class Told:
+class RaisedFindings:
     """The findings of one attempt's logs that were raised: each once, with what was known then."""
 
     def __init__(self, node: int, known: dict[str, Finding] | None = None) -> None:
@@ -464,10 +464,10 @@ class NcclLogs:
         self._agent = agent
         self._guard = Guard(agent)
         self._tails: Tails | None = None
-        self._told = Told(agent.node)
+        self._told = RaisedFindings(agent.node)
         self._turns = asyncio.Lock()
         self._working: asyncio.Future[None] | None = None
-        self._last: Facts | None = None
+        self._last: NcclFacts | None = None
         self._ticked, self._dirty = float("-inf"), False
         self._seen: dict[str, float] = {}
         self._own = ((), None) if agent.plan.backend == "gloo" else rdma()
@@ -550,7 +550,7 @@ class NcclLogs:
         self._last, self._seen = None, {}
         node = self._agent.state.nodes.get(self._agent.node)
         if node is not None and node.nccl is not None:  # of the attempt before
-            self._agent.emit(NcclTick(attempt, Raw(live.encode(Facts()))))
+            self._agent.emit(NcclTick(attempt, Raw(live.encode(NcclFacts()))))
         here = attempt_dir(self._agent.node, attempt) + "/"
         names = {rule.id for rule in book().rules} | {BEHIND_ID}
         known: dict[str, Finding] = {}
@@ -561,7 +561,7 @@ class NcclLogs:
                 known[one.id] = one
             else:
                 self._agent.emit(FindingCleared(one.id, one.rank, one.node))
-        self._told = Told(self._agent.node, known)
+        self._told = RaisedFindings(self._agent.node, known)
 
     # ---- telling
 

@@ -20,7 +20,7 @@ RECENT_S = 60.0
 CGROUPS = Path("/sys/fs/cgroup")
 
 
-class Record(NamedTuple):
+class KernelMessage(NamedTuple):
     """One message of the kernel."""
 
     at: float
@@ -28,7 +28,7 @@ class Record(NamedTuple):
     text: str
 
 
-class Evidence(NamedTuple):
+class KernelEvidence(NamedTuple):
     """What the kernel says of one end."""
 
     oom: str | None = None
@@ -37,12 +37,12 @@ class Evidence(NamedTuple):
     """What the driver of the GPUs said of it, a line each."""
 
 
-NOTHING = Evidence()
+NOTHING = KernelEvidence()
 
 
-def kernel_log(limit: int = 1 << 20) -> list[Record]:
+def kernel_log(limit: int = 1 << 20) -> list[KernelMessage]:
     """The kernel's messages, oldest first; [] where this user may not read them."""
-    records: list[Record] = []
+    records: list[KernelMessage] = []
     try:
         descriptor = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -58,15 +58,15 @@ def kernel_log(limit: int = 1 << 20) -> list[Record]:
     return records
 
 
-def record(raw: bytes) -> Record:
+def record(raw: bytes) -> KernelMessage:
     """A record of /dev/kmsg: "priority,number,microseconds,flags;text"."""
     head, _, text = raw.decode("utf-8", "replace").partition(";")
     fields = head.split(",")
     micros = int(fields[2]) if len(fields) > 2 and fields[2].isdigit() else 0
-    return Record(micros / 1e6, text.strip())
+    return KernelMessage(micros / 1e6, text.strip())
 
 
-def in_kernel_log(pid: int, log: Iterable[Record]) -> str | None:
+def in_kernel_log(pid: int, log: Iterable[KernelMessage]) -> str | None:
     """The newest message that names this pid as killed for memory."""
     found = None
     for one in log:
@@ -76,7 +76,7 @@ def in_kernel_log(pid: int, log: Iterable[Record]) -> str | None:
     return found
 
 
-def xids(pid: int, log: Iterable[Record], now: float) -> tuple[str, ...]:
+def xids(pid: int, log: Iterable[KernelMessage], now: float) -> tuple[str, ...]:
     """The driver's errors that name this process, or that came just now and name none, in its words and in ours.
 
     `now` as time.monotonic() has it, which the kernel's log follows.
@@ -150,18 +150,18 @@ class OomWatch:
             for file, kills in cgroup_kills(pid).items():
                 self._kills.setdefault(file, kills)
 
-    def evidence(self, pid: int | None, signal: str | None) -> Evidence:
+    def evidence(self, pid: int | None, signal: str | None) -> KernelEvidence:
         """What the kernel says about a rank that ended by a signal or of an error of its GPU."""
         if pid is None:
             return NOTHING
         log = kernel_log()
         errors = xids(pid, log, time.monotonic())
         if signal == "SIGKILL":
-            return Evidence(self._oom(pid, log), errors)
+            return KernelEvidence(self._oom(pid, log), errors)
         counted = self._counted()  # a data loader's worker, or another child of it
-        return Evidence(None, (*errors, counted) if counted else errors)
+        return KernelEvidence(None, (*errors, counted) if counted else errors)
 
-    def _oom(self, pid: int, log: list[Record]) -> str | None:
+    def _oom(self, pid: int, log: list[KernelMessage]) -> str | None:
         counted = self._counted()
         line = in_kernel_log(pid, log)
         return f"kernel log: {clean_text(line)}" if line is not None else counted

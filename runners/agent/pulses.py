@@ -20,7 +20,7 @@ from msgspec import structs
 from ..diagnosis.exceptions import main_frames
 from ..model import Pulse, PulseTick, RankPhase, Site, Stall
 from ..telemetry.proc import read_io, read_once, read_stat
-from .hooks import Hook, HookError
+from .hooks import HookClient, HookError
 from .processes import environ_of
 from .pyspy import PySpy
 
@@ -199,7 +199,7 @@ QUIET_SHARE = 0.05
 
 
 @dataclass(slots=True)
-class _Known:
+class _PulseState:
     """What one look at a rank's process has to know of those before. Times are monotonic seconds."""
 
     pid: int
@@ -229,7 +229,7 @@ class Pulses:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self.spy = PySpy()
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _PulseState] = {}
         self._attentive = self._waiting = False
         """Whether to look often; whether a rank waits for others, or is silent."""
         self._due = self._slot = 0.0
@@ -282,7 +282,7 @@ class Pulses:
         self.spy.keep(ranks.values())
         now = time.monotonic()
         for rank in ranks.keys() - self._known.keys():
-            self._known[rank] = _Known(ranks[rank], now, *meeting(ranks[rank]), moved=now, busy=now)
+            self._known[rank] = _PulseState(ranks[rank], now, *meeting(ranks[rank]), moved=now, busy=now)
         if not ranks:
             self._attentive = self._waiting = False
 
@@ -326,7 +326,7 @@ class Pulses:
             **facts, **given, stack=stack, source=source, cpu_s=seen.cpu_s, process_s=seen.process_s
         )
 
-    def _from_outside(self, hook: Hook | None, known: _Known, seen: Outside) -> tuple[Site, ...]:
+    def _from_outside(self, hook: HookClient | None, known: _PulseState, seen: Outside) -> tuple[Site, ...]:
         """The stack by py-spy, if it has one: of who is silent, and without a hook of who stands still, or anyone while
         a rank of this node waits.
         """
@@ -342,7 +342,9 @@ class Pulses:
             wanted = now - known.since > STILL_S and (self._waiting or now - known.busy > STILL_S)
         return self.spy.sites(known.pid, wanted and seen.state not in STOPPED)
 
-    async def _answer(self, hook: Hook, known: _Known, asked: dict[str, Any]) -> dict[str, Any] | None:
+    async def _answer(
+        self, hook: HookClient, known: _PulseState, asked: dict[str, Any]
+    ) -> dict[str, Any] | None:
         """What the hook says; None when there is none, or it is silent."""
         try:
             answer = await hook.pulse(ANSWER_S, **asked)
@@ -352,7 +354,7 @@ class Pulses:
         known.silent, known.signals, known.stack = 0, 0, ()
         return answer
 
-    async def _signal(self, hook: Hook, known: _Known) -> None:
+    async def _signal(self, hook: HookClient, known: _PulseState) -> None:
         """Have the rank write its stack, not too often; what it wrote last holds until it answers again.
 
         The signal goes to the hook's thread alone, and while that waits for the interpreter: whoever keeps the

@@ -17,7 +17,7 @@ import msgspec
 
 from ..model import Site
 from ..telemetry.proc import read_once, read_stat
-from .hooks import Hook, HookError
+from .hooks import HookClient, HookError
 from .processes import environ_of, send_signal, state_of
 
 LIMIT_S = 5.0
@@ -46,7 +46,7 @@ class Unseen(HookError):
         self.told, self.why, self.reason = str(told), str(why), why
 
 
-class _Frame(msgspec.Struct, frozen=True):
+class _PySpyFrame(msgspec.Struct, frozen=True):
     name: str
     filename: str
     line: int = 0
@@ -54,7 +54,7 @@ class _Frame(msgspec.Struct, frozen=True):
 
 class _Thread(msgspec.Struct, frozen=True):
     thread_id: int
-    frames: list[_Frame]
+    frames: list[_PySpyFrame]
     thread_name: str | None = None
     os_thread_id: int | None = None
 
@@ -63,7 +63,7 @@ _decoder = msgspec.json.Decoder(list[_Thread])
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class StackDump:
     """One dump of a process."""
 
     threads: tuple[_Thread, ...]
@@ -97,7 +97,7 @@ def _name(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def read(written: bytes, pid: int, at: float = 0.0) -> Seen:
+def read(written: bytes, pid: int, at: float = 0.0) -> StackDump:
     """What `py-spy dump --json` wrote. Raises PySpyError."""
     try:
         threads = _decoder.decode(written)
@@ -111,7 +111,7 @@ def read(written: bytes, pid: int, at: float = 0.0) -> Seen:
 
     if not any(main(one) for one in threads):
         raise PySpyError("py-spy did not find its main thread")
-    return Seen(tuple(sorted(threads, key=main)), at)
+    return StackDump(tuple(sorted(threads, key=main)), at)
 
 
 def find(pid: int) -> str | None:
@@ -158,7 +158,7 @@ class PySpy:
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
-        self._seen: dict[int, Seen] = {}
+        self._seen: dict[int, StackDump] = {}
         self._failed: dict[int, float] = {}
         """Monotonic seconds of dumps that were not taken."""
         self._wanted: set[int] = set()
@@ -166,7 +166,7 @@ class PySpy:
         """Monotonic seconds since which its stack is wanted without a break."""
         self._task: asyncio.Task[None] | None = None
 
-    async def dump(self, pid: int) -> Seen:
+    async def dump(self, pid: int) -> StackDump:
         """The stacks now, or those of the last EVERY_S. Raises PySpyError."""
         async with self._turn:
             known = self._seen.get(pid)
@@ -222,7 +222,7 @@ class PySpy:
             await asyncio.wait([self._task])
 
 
-async def stacks(hook: Hook, spy: PySpy, old: dict[int, float]) -> str:
+async def stacks(hook: HookClient, spy: PySpy, old: dict[int, float]) -> str:
     """Python stacks of a rank: what it tells, else what is seen, else what a signal to its hook's thread brings.
 
     The seconds of one that was seen before go into `old`. Raises HookError.
@@ -243,7 +243,9 @@ async def stacks(hook: Hook, spy: PySpy, old: dict[int, float]) -> str:
             raise Unseen(error, unseen.reason) from None
 
 
-async def _outside(hook: Hook, spy: PySpy, old: dict[int, float], told: HookError, asked: float) -> str:
+async def _outside(
+    hook: HookClient, spy: PySpy, old: dict[int, float], told: HookError, asked: float
+) -> str:
     if hook.pid is None or state_of(hook.pid) in (None, "Z", "X"):
         raise told
     try:
@@ -267,7 +269,7 @@ def spoken(failed: Sequence[HookError]) -> list[str]:
     return [one.told if isinstance(one, Unseen) and one is not last else str(one) for one in failed]
 
 
-async def _dump(pid: int) -> Seen:
+async def _dump(pid: int) -> StackDump:
     """One dump. Raises PySpyError."""
     program = find(pid)
     if program is None:

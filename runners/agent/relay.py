@@ -42,7 +42,7 @@ MAX_PAYLOAD = MAX_FRAME - _HEAD.size - _MAC
 NONCE = 16
 
 
-class Kind(enum.IntEnum):
+class FrameKind(enum.IntEnum):
     """What a frame is."""
 
     OPEN = 1
@@ -79,11 +79,11 @@ def new_nonce() -> bytes:
     return os.urandom(NONCE)
 
 
-def header(frame: bytes) -> tuple[Kind, bytes]:
+def header(frame: bytes) -> tuple[FrameKind, bytes]:
     """Kind and stream, as the frame claims them. Raises Rejected."""
     try:
         kind, stream, _ = _HEAD.unpack_from(frame)
-        return Kind(kind), stream
+        return FrameKind(kind), stream
     except (struct.error, ValueError):
         raise Rejected("it is no frame") from None
 
@@ -106,7 +106,7 @@ class Greeting:
     def __init__(self, key: bytes) -> None:
         self._key = _derived(key, b"greeting")
 
-    def seal(self, kind: Kind, stream: bytes, ends: tuple[int, int], payload: bytes = b"") -> bytes:
+    def seal(self, kind: FrameKind, stream: bytes, ends: tuple[int, int], payload: bytes = b"") -> bytes:
         """`ends`: from which node to which."""
         head = _HEAD.pack(kind, stream, 0)
         return head + _mac(self._key, ends, head, payload) + payload
@@ -119,7 +119,7 @@ class Greeting:
         return payload
 
 
-class Seal:
+class FrameSeal:
     """One direction of one stream: makes its frames, or checks them."""
 
     def __init__(
@@ -131,14 +131,14 @@ class Seal:
         self._stream, self._ends = stream, ends
         self._number = 0
 
-    def seal(self, kind: Kind, payload: bytes = b"") -> bytes:
+    def seal(self, kind: FrameKind, payload: bytes = b"") -> bytes:
         """The next frame."""
         self._number += 1
         head = _HEAD.pack(kind, self._stream, self._number)
         hidden = hide(payload, self._hide_key, self._number)
         return head + _mac(self._mac_key, self._ends, head, hidden) + hidden
 
-    def open(self, frame: bytes) -> tuple[Kind, bytes]:
+    def open(self, frame: bytes) -> tuple[FrameKind, bytes]:
         """Kind and payload of the next frame. Raises Rejected, and Cut where one before it is missing."""
         head, mac, hidden = _split(frame)
         if not hmac.compare_digest(mac, _mac(self._mac_key, self._ends, head, hidden)):
@@ -149,7 +149,7 @@ class Seal:
         if number != self._number + 1:
             raise Cut("frames before it are missing")
         self._number = number
-        return Kind(kind), hide(hidden, self._hide_key, number)
+        return FrameKind(kind), hide(hidden, self._hide_key, number)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -168,8 +168,8 @@ class Stream:
         self,
         peer: int,
         name: bytes,
-        ours: Seal,
-        theirs: Seal,
+        ours: FrameSeal,
+        theirs: FrameSeal,
         send: Callable[[int, bytes], None],
         over: Callable[[Stream], None],
     ) -> None:
@@ -194,12 +194,12 @@ class Stream:
             self.end(f"frames between node {self.peer} and here are missing")
             self.why = self.why or f"frames from node {self.peer} are missing"
             raise
-        if kind is Kind.DATA:
+        if kind is FrameKind.DATA:
             self._came.put_nowait(payload)
-        elif kind is Kind.TAKEN:
+        elif kind is FrameKind.TAKEN:
             self._acknowledged = max(self._acknowledged, _number(payload))
             self._room.set()
-        elif kind is Kind.END:
+        elif kind is FrameKind.END:
             self.broken(payload.decode("utf-8", "replace"))
 
     async def read(self) -> bytes:
@@ -219,7 +219,7 @@ class Stream:
     def taken(self, count: int) -> None:
         """Tell how many DATA frames were consumed."""
         self._told = count
-        self._send(self.peer, self._ours.seal(Kind.TAKEN, struct.pack(">Q", count)))
+        self._send(self.peer, self._ours.seal(FrameKind.TAKEN, struct.pack(">Q", count)))
 
     async def write(self, data: bytes) -> None:
         """Send, as the window has room. Raises BrokenPipeError after the end."""
@@ -230,12 +230,12 @@ class Stream:
             if self._ended:
                 raise BrokenPipeError(self.why)
             self._sent += 1
-            self._send(self.peer, self._ours.seal(Kind.DATA, data[begin : begin + MAX_PAYLOAD]))
+            self._send(self.peer, self._ours.seal(FrameKind.DATA, data[begin : begin + MAX_PAYLOAD]))
 
     def end(self, why: str = "") -> None:
         """No more from here; the other side is told `why`, if there is something to tell."""
         if not self._ended:
-            self._send(self.peer, self._ours.seal(Kind.END, why.encode()))
+            self._send(self.peer, self._ours.seal(FrameKind.END, why.encode()))
             self.broken("")
 
     def broken(self, why: str) -> None:
@@ -357,7 +357,7 @@ class RelayError(Exception):
     """There is no way to that node; the text is one sentence that says why."""
 
 
-class Relay:
+class AgentRelay:
     """One agent's end of it: `run` for as long as the agent lives, `open` for each viewer that wants through."""
 
     def __init__(
@@ -465,7 +465,7 @@ class Relay:
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._accepted[name] = (node, future)
         self._name_peers()
-        self.send(node, self._greeting.seal(Kind.OPEN, name, (self._node, node)))
+        self.send(node, self._greeting.seal(FrameKind.OPEN, name, (self._node, node)))
         try:
             async with asyncio.timeout(OPEN_SECONDS):
                 nonce = await future
@@ -491,8 +491,8 @@ class Relay:
         return f"the relay to node {node} ended: {stream.why}" if stream.why and stream.whole else ""
 
     def _new(self, peer: int, name: bytes, nonce: bytes, *, opener: bool) -> Stream:
-        ours = Seal(self._key, name, nonce, (self._node, peer), opener)
-        theirs = Seal(self._key, name, nonce, (peer, self._node), not opener)
+        ours = FrameSeal(self._key, name, nonce, (self._node, peer), opener)
+        theirs = FrameSeal(self._key, name, nonce, (peer, self._node), not opener)
         stream = Stream(peer, name, ours, theirs, self.send, self._over)
         self._streams[name] = stream
         self._name_peers()
@@ -508,7 +508,7 @@ class Relay:
 
     def _understand(self, peer: int, frame: bytes) -> None:
         kind, name = header(frame)
-        if kind in (Kind.OPEN, Kind.ACCEPT, Kind.UNKNOWN):
+        if kind in (FrameKind.OPEN, FrameKind.ACCEPT, FrameKind.UNKNOWN):
             self._greeted(peer, kind, name, self._greeting.open(frame, (peer, self._node)))
             return
         stream = self._streams.get(name)
@@ -521,10 +521,10 @@ class Relay:
             self._bridges.add(bridge)
             bridge.add_done_callback(self._bridges.discard)
 
-    def _greeted(self, peer: int, kind: Kind, name: bytes, payload: bytes) -> None:
-        if kind is Kind.OPEN:
+    def _greeted(self, peer: int, kind: FrameKind, name: bytes, payload: bytes) -> None:
+        if kind is FrameKind.OPEN:
             self._accept(peer, name)
-        elif kind is Kind.ACCEPT:
+        elif kind is FrameKind.ACCEPT:
             node, future = self._accepted.get(name, (None, None))
             if future is None or future.done() or node != peer or len(payload) != NONCE:
                 self._stray(peer, name, answer=False)
@@ -544,7 +544,7 @@ class Relay:
         nonce = new_nonce()
         self._unconfirmed[name] = now
         self._new(peer, name, nonce, opener=False)
-        self.send(peer, self._greeting.seal(Kind.ACCEPT, name, (self._node, peer), nonce))
+        self.send(peer, self._greeting.seal(FrameKind.ACCEPT, name, (self._node, peer), nonce))
 
     def _stray(self, peer: int, name: bytes, answer: bool = True) -> None:
         """A frame of a stream that is not: late, or forged. Raises Rejected."""
@@ -554,7 +554,7 @@ class Relay:
         if now - self._since > GRACE_SECONDS:
             raise Rejected("there is no such stream")
         if answer:  # this agent or the store began anew: the other side does not know yet
-            self.send(peer, self._greeting.seal(Kind.UNKNOWN, name, (self._node, peer)))
+            self.send(peer, self._greeting.seal(FrameKind.UNKNOWN, name, (self._node, peer)))
 
     async def _bridge(self, stream: Stream) -> None:
         """Another node's viewer, connected to our own socket."""

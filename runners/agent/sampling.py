@@ -130,7 +130,7 @@ class Growing:
 
 
 @dataclass(slots=True)
-class _Known:
+class _StepCount:
     pid: int | None
     count: int
     last: float
@@ -142,7 +142,7 @@ class Paces:
     """What is known of each rank's steps, from one sample to the next."""
 
     def __init__(self) -> None:
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _StepCount] = {}
 
     def add(
         self, rank: int, pid: int | None, counted: tuple[int, float] | None
@@ -158,7 +158,7 @@ class Paces:
             del self._known[rank]
         if counted is None:
             return (None if known is None else known.count), None
-        fresh = _Known(pid, *counted)
+        fresh = _StepCount(pid, *counted)
         if known is not None and fresh.count > known.count and known.last > 0:
             fresh.step_s = (fresh.last - known.last) / (fresh.count - known.count)
         elif known is not None and fresh.count == known.count:

@@ -165,7 +165,7 @@ class Client:
         return b"".join(parts)
 
 
-class Server:
+class AgentServer:
     """Listens on `path`; `execute` runs a command to its answer, `window` reads a piece of a log.
 
     `joined` hears of each viewer that comes; `windows`: how many one viewer gets read at once.

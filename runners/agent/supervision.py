@@ -17,7 +17,7 @@ from ...presets.clean import clean_line, clean_text
 from .. import file_io
 from ..inrank.causes import Death, Failure, classify, first_of
 from ..inrank.policy import after_failure
-from ..living import Mode
+from ..living import StartMode
 from ..logs.files import LogError, file_id
 from ..logs.follow import read_window
 from ..model import (
@@ -38,7 +38,7 @@ from ..model import (
     Wrapped,
 )
 from ..state import Rank
-from .oom import NOTHING, Evidence, OomWatch
+from .oom import NOTHING, KernelEvidence, OomWatch
 from .processes import sweep
 from .runner import ReportTail, Runner, reports
 
@@ -89,7 +89,7 @@ class Ended:
     change: RankChanged
     raised: Raised | None
     last_lines: tuple[str, ...]
-    evidence: Evidence = NOTHING
+    evidence: KernelEvidence = NOTHING
     node: int = 0
     finished: bool = False
     """Whether its script had reached its end."""
@@ -113,7 +113,7 @@ class Ended:
         )
 
 
-def gather(run_dir: Path, change: RankChanged, evidence: Evidence = NOTHING, node: int = 0) -> Ended:
+def gather(run_dir: Path, change: RankChanged, evidence: KernelEvidence = NOTHING, node: int = 0) -> Ended:
     """Read what a failed rank left behind."""
     file = file_id(node, change.attempt, change.rank, "err")
     log = run_dir / file
@@ -269,7 +269,7 @@ class Supervision:
         self.runner: Runner | None = None
         self._changes: dict[int, RankChanged] = {}
         """Last change of each rank of the open attempt."""
-        self._evidence: dict[int, Evidence] = {}
+        self._evidence: dict[int, KernelEvidence] = {}
         """What the kernel said of the ranks that ended."""
         self._oom_watch = OomWatch()
         self._began = (0, 0.0)
@@ -282,7 +282,7 @@ class Supervision:
     async def begin(self, resumed: bool) -> bool:
         """Adopt the runner that lives, or start the first one of a new run; True when adopted."""
         agent = self._agent
-        fresh = agent.mode is Mode.START and not resumed
+        fresh = agent.mode is StartMode.START and not resumed
         self.runner = None if fresh else Runner.adopt(agent.entry)
         self._tail = ReportTail(agent.run_dir, None if fresh else agent.state.source)
         if not fresh:
@@ -290,7 +290,7 @@ class Supervision:
         if fresh:
             await self._start_runner()
         elif self.runner is not None:
-            agent.mode = Mode.START  # from now on this agent itself sees what becomes of it
+            agent.mode = StartMode.START  # from now on this agent itself sees what becomes of it
         return not fresh and self.runner is not None
 
     def resume_ranks(self) -> None:
@@ -335,8 +335,8 @@ class Supervision:
             if self.runner is None:
                 for offset, stamped in self._tail.read():
                     self._hear(offset, stamped)
-                if self._agent.mode is not Mode.START and self._last_word is None:
-                    if self._agent.mode is Mode.READ or not await self._revive():
+                if self._agent.mode is not StartMode.START and self._last_word is None:
+                    if self._agent.mode is StartMode.READ or not await self._revive():
                         return  # whoever only reads starts nothing
                     continue
             else:
@@ -502,7 +502,7 @@ class Supervision:
         if left:
             await self._end(RunPhase.FAILED, 1, f"lost, and {', '.join(left)} would not end")
             return False
-        agent.mode = Mode.START
+        agent.mode = StartMode.START
         agent.commands.revive()
         await self._start_runner("restart")
         return self.runner is not None

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..inrank.causes import Death, Failure, classify
 from ..inrank.traces import in_lines, of_launcher, raised_in
 from .lines import Head, stamp_of
-from .rules import BEGIN, SOURCES, Entry, Evidence, First, Rule, shown
+from .rules import BEGIN, SOURCES, Evidence, First, Rule, RuleHits, shown
 
 # -----------------------------------------------------------------------------------------------------------
 # Exceptions that logs tell of, as Python prints them, and ends of ranks, as launchers do.
@@ -71,7 +71,7 @@ class _Raised:
     """Exceptions that are alike."""
 
     failure: Failure
-    entry: Entry
+    entry: RuleHits
     sure: bool = False
     """Whether one of them ended its process for certain."""
     last: dict[int, int] = field(default_factory=dict)
@@ -132,7 +132,7 @@ class Exceptions:
         if len(trace.lines) > LINES:
             self._close(trace)
 
-    def entries(self, lines: int) -> Iterator[Entry]:
+    def entries(self, lines: int) -> Iterator[RuleHits]:
         """What was found, as rules that fired; `lines`: how many the newest file has, of which more may come."""
         self._lines[self._file] = lines
         for place, one in enumerate(self._raised.values()):
@@ -183,7 +183,7 @@ class Exceptions:
             return ""
         known = self._raised.get(key)
         if known is None:
-            known = self._raised[key] = _Raised(failure, Entry(_rule(failure, 0, True)))
+            known = self._raised[key] = _Raised(failure, RuleHits(_rule(failure, 0, True)))
         known.sure = known.sure or sure
         entry = known.entry
         first = entry.seen(head, self._file)
@@ -241,7 +241,7 @@ _OOM = re.compile(r"Detected \d+ oom[_-]kill event")
 """torchrun's, mpirun's and Slurm's words."""
 
 
-class End(NamedTuple):
+class ReportedExit(NamedTuple):
     """The end of a rank, in a launcher's words."""
 
     failure: Failure | None
@@ -260,7 +260,7 @@ class Endings:
         self._pids: set[int] = set()
         """Processes whose end was told."""
 
-    def told(self, line: str, head: Head) -> End | None:
+    def told(self, line: str, head: Head) -> ReportedExit | None:
         """What a line says that was not told yet; None for one that says no end. `head`: whose line it is."""
         listed = _LISTED.match(line)
         if listed is None:
@@ -278,21 +278,21 @@ class Endings:
         return end._replace(failure=None) if known else end
 
 
-def _ending(line: str, head: Head) -> End | None:
+def _ending(line: str, head: Head) -> ReportedExit | None:
     """What a line says; None for one that says no such thing."""
     if told := _ENDED.search(line):
         return _listed(int(told[1]), int(told[2]), head, None)
     if told := _SIGNALLED.search(line):
         pid = int(told[2]) or None
         whose = _of(int(told[1]), replace(head, host=told[3] or head.host))
-        return End(_ended_by_signal(-int(told[4]), pid), whose, pid)
-    return End(_OF_SLURM, head) if _OOM.search(line) else None
+        return ReportedExit(_ended_by_signal(-int(told[4]), pid), whose, pid)
+    return ReportedExit(_OF_SLURM, head) if _OOM.search(line) else None
 
 
-def _listed(code: int, pid: int, head: Head, rank: int | None) -> End:
+def _listed(code: int, pid: int, head: Head, rank: int | None) -> ReportedExit:
     """What torchrun says of a process."""
     failure = _ended_by_signal(code, pid) if code < 0 else None
-    return End(failure, head if rank is None else _of(rank, head), pid)
+    return ReportedExit(failure, head if rank is None else _of(rank, head), pid)
 
 
 def _of(rank: int, head: Head) -> Head:
@@ -337,7 +337,7 @@ class Thread:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class StackGroup:
     """Ranks whose main threads are at the same place."""
 
     ranks: tuple[int, ...]
@@ -347,7 +347,7 @@ class Group:
     """How many of the outermost frames are those of the first group; the one further in is where the ways part."""
 
 
-def merged(texts: Mapping[int, str]) -> list[Group]:
+def merged(texts: Mapping[int, str]) -> list[StackGroup]:
     """Groups of equal main threads out of faulthandler's text of each rank: the largest first, then by rank.
 
     Only the last two parts of a path count, for nodes may keep the same files under different directories.
@@ -360,7 +360,7 @@ def merged(texts: Mapping[int, str]) -> list[Group]:
         found.setdefault(key, []).append(rank)
         shown.setdefault(key, frames)
     ordered = sorted(found.items(), key=lambda item: (-len(item[1]), item[1][0]))
-    return [Group(tuple(ranks), shown[key], _shared(key, ordered[0][0])) for key, ranks in ordered]
+    return [StackGroup(tuple(ranks), shown[key], _shared(key, ordered[0][0])) for key, ranks in ordered]
 
 
 def main_frames(text: str) -> tuple[str, ...]:

@@ -65,7 +65,7 @@ class Communicator(Struct, frozen=True, omit_defaults=True):
     """Unix time at which an agent first read of it."""
 
 
-class Node(Struct, frozen=True, omit_defaults=True):
+class NcclNode(Struct, frozen=True, omit_defaults=True):
     """One node, as NCCL and its own files tell of it."""
 
     host: str
@@ -88,7 +88,7 @@ class Node(Struct, frozen=True, omit_defaults=True):
     """Whether nvidia_peermem or dma-buf is there; None where that is not known."""
 
 
-class Line(Struct, frozen=True, array_like=True):
+class FactLine(Struct, frozen=True, array_like=True):
     """A line of a log that a statement rests on."""
 
     file: str
@@ -97,10 +97,10 @@ class Line(Struct, frozen=True, array_like=True):
     text: str
 
 
-class Facts(Struct, frozen=True, omit_defaults=True):
+class NcclFacts(Struct, frozen=True, omit_defaults=True):
     """All of it."""
 
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[NcclNode, ...] = ()
     communicators: tuple[Communicator, ...] = ()
     lines: int = 0
     nccl_lines: int = 0
@@ -108,7 +108,7 @@ class Facts(Struct, frozen=True, omit_defaults=True):
     """Bytes of NCCL's logs that are not read yet; the files stay whole."""
     sampled: bool = False
     """Whether parts of the logs were skipped, because they grew faster than they could be read."""
-    raw: dict[str, Line] = {}
+    raw: dict[str, FactLine] = {}
     """Lines worth showing, by what they are about: "host:<host>" (its first), "network:<host>", "version:<host>",
     "bootstrap:<host>", "hcas:<host>", "comm:<id>", "pair:<id>:<kind>", "rule:<id>"."""
 
@@ -127,7 +127,7 @@ KEPT = 64
 """Most names of one kind that are kept of a node."""
 
 
-class Stage(enum.IntEnum):
+class InitStage(enum.IntEnum):
     """How far one rank of a communicator has come."""
 
     STARTED = 0
@@ -150,7 +150,7 @@ class RankPart:
     host: str
     pid: int | None
     pointer: str
-    stage: Stage = Stage.STARTED
+    stage: InitStage = InitStage.STARTED
     stamp: Stamp | None = None
     """Of its first line; None where that carries none."""
 
@@ -197,7 +197,7 @@ class CommunicatorPart:
     def stages(self) -> dict[str, int]:
         """Stage → number of ranks that stand there."""
         found = Counter(part.stage for part in self.ranks.values())
-        return {stage.name.lower(): found[stage] for stage in Stage if found[stage]}
+        return {stage.name.lower(): found[stage] for stage in InitStage if found[stage]}
 
     def transports(self) -> dict[str, int]:
         """Transport → number of pairs."""
@@ -208,7 +208,7 @@ class CommunicatorPart:
         """The rank whose init took longest; None where none says how long it took."""
         return max(self.timed.values(), key=lambda one: one.seconds, default=None)
 
-    def reached(self, stage: Stage) -> bool:
+    def reached(self, stage: InitStage) -> bool:
         """Whether every rank is known to have come so far."""
         return len(self.ranks) == self.nranks and all(part.stage >= stage for part in self.ranks.values())
 

@@ -21,7 +21,7 @@ from . import rules
 from .detectors import KEPT, Detector, View, died, hang, memory, promises, starting, straggler
 from .detectors.arrivals import Arrivals
 from .detectors.curve import Curve, Point, room
-from .facts import CommunicatorPart, Inherited, Stage
+from .facts import CommunicatorPart, Inherited, InitStage
 from .rules import Tally
 from .statements import Statements
 
@@ -182,7 +182,7 @@ def _hang(statements: Statements, tally: Tally) -> str:
     if causes or not seqs or max(seqs) > 1:
         return ""
     for one in statements.sessions.communicators:
-        if _p2p_alone(one) and one.reached(Stage.COMPLETE):
+        if _p2p_alone(one) and one.reached(InitStage.COMPLETE):
             return f"{one.nranks} ranks on one node were ready, and collective {max(seqs)} timed out"
     return ""
 

@@ -141,7 +141,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ParsedLine:
     """A line, taken apart."""
 
     head: Head
@@ -167,15 +167,15 @@ class Stamp:
         return self.text if self.kind == "glog" else self.text[5:7] + self.text[8:]
 
 
-def take_apart(text: str) -> Line:
+def take_apart(text: str) -> ParsedLine:
     """Any line; never raises."""
     found = MARK.search(text)
     if found is not None:
-        return Line(parse_head(text[: found.start()]), found[1] or "VERSION", text[found.end() :])
+        return ParsedLine(parse_head(text[: found.start()]), found[1] or "VERSION", text[found.end() :])
     old = OLD.match(text)
     if old is not None:
-        return Line(parse_head(text[: old.start(1)]), old[1], text[old.end() :])
-    return Line(Head(rank=rank_of(text)), "", text)
+        return ParsedLine(parse_head(text[: old.start(1)]), old[1], text[old.end() :])
+    return ParsedLine(Head(rank=rank_of(text)), "", text)
 
 
 def parse_head(text: str, file: str = "", rank: int | None = None) -> Head:

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from ..logs.files import parse_file_id
 from . import facts
-from .facts import Communicator, Facts, Init, Line, Node, Pair
+from .facts import Communicator, FactLine, Init, NcclFacts, NcclNode, Pair
 from .lines import Stamp
 from .reading import Reading
 from .rules import Evidence
@@ -24,25 +24,25 @@ COMMUNICATORS = 256
 """Most communicators; the smallest are left out."""
 NODES = 1024
 RINGS = 8
-STAGES = tuple(stage.name.lower() for stage in facts.Stage)
+STAGES = tuple(stage.name.lower() for stage in facts.InitStage)
 """As they follow each other."""
 
-_encoder, _decoder = msgspec.json.Encoder(), msgspec.json.Decoder(Facts)
+_encoder, _decoder = msgspec.json.Encoder(), msgspec.json.Decoder(NcclFacts)
 
 
-def encode(facts: Facts) -> bytes:
+def encode(facts: NcclFacts) -> bytes:
     """One JSON object."""
     return _encoder.encode(facts)
 
 
-def decode(document: bytes) -> Facts:
+def decode(document: bytes) -> NcclFacts:
     """Raises msgspec.MsgspecError for what is none."""
     return _decoder.decode(document)
 
 
-def collect(reading: Reading) -> Facts:
+def collect(reading: Reading) -> NcclFacts:
     """What was read so far."""
-    statements, raw = reading.statements, dict[str, Line]()
+    statements, raw = reading.statements, dict[str, FactLine]()
     nodes = [_node(node, raw) for node in list(statements.nodes.values())[:NODES]]
     found = statements.sessions.all()
     counted: Counter[int | None] = Counter()
@@ -58,7 +58,7 @@ def collect(reading: Reading) -> Facts:
     for entry in reading.tally.entries:
         if entry.firsts:
             raw[f"rule:{entry.rule.id}"] = _line(entry.firsts[0].evidence)
-    return Facts(
+    return NcclFacts(
         nodes=tuple(nodes),
         communicators=told,
         lines=reading.lines,
@@ -67,7 +67,7 @@ def collect(reading: Reading) -> Facts:
     )
 
 
-def placed(facts: Facts, node: int, devices: tuple[str, ...], peermem: bool | None) -> Facts:
+def placed(facts: NcclFacts, node: int, devices: tuple[str, ...], peermem: bool | None) -> NcclFacts:
     """The facts of one node's logs, with its number and what its own files say of it."""
     return structs.replace(
         facts,
@@ -77,7 +77,7 @@ def placed(facts: Facts, node: int, devices: tuple[str, ...], peermem: bool | No
     )
 
 
-def shifted(facts: Facts, shift: float) -> Facts:
+def shifted(facts: NcclFacts, shift: float) -> NcclFacts:
     """By a clock that is `shift` seconds ahead."""
     return structs.replace(
         facts,
@@ -92,17 +92,17 @@ def shifted(facts: Facts, shift: float) -> Facts:
     )
 
 
-def _line(evidence: Evidence) -> Line:
-    return Line(evidence.file, evidence.line, evidence.text)
+def _line(evidence: Evidence) -> FactLine:
+    return FactLine(evidence.file, evidence.line, evidence.text)
 
 
-def _node(node: facts.NodePart, raw: dict[str, Line]) -> Node:
+def _node(node: facts.NodePart, raw: dict[str, FactLine]) -> NcclNode:
     name = node.host or node.file
     raw |= {f"{_key(key)}:{name}{_rest(key)}": _line(line.evidence()) for key, line in node.lines.items()}
     first = node.lines.get("host")
     known = None if first is None else parse_file_id(first.file)
     address = node.interfaces.get(node.bootstrap, "")
-    return Node(
+    return NcclNode(
         host=name,
         node=None if known is None else known.node,
         versions=tuple(sorted(node.versions)),
@@ -125,7 +125,7 @@ def _rest(key: str) -> str:
     return blank and f":{rest}"
 
 
-def _communicator(name: str, one: facts.CommunicatorPart, raw: dict[str, Line]) -> Communicator:
+def _communicator(name: str, one: facts.CommunicatorPart, raw: dict[str, FactLine]) -> Communicator:
     for key, line in one.lines.items():
         what, _, kind = key.partition(":")
         raw[f"{what}:{name}" + (f":{kind}" if kind else "")] = _line(line.evidence())
@@ -207,12 +207,12 @@ def _unix(stamp: Stamp | None) -> float | None:
 # ---- several nodes
 
 
-def merge(facts: Iterable[Facts]) -> Facts:
+def merge(facts: Iterable[NcclFacts]) -> NcclFacts:
     """What several nodes say, as one: communicators by id and size, nodes by host and number."""
     given = list(facts)
-    nodes: dict[tuple[str, int | None], Node] = {}
+    nodes: dict[tuple[str, int | None], NcclNode] = {}
     same: dict[tuple[str, int | None], list[Communicator]] = {}
-    raw: dict[str, Line] = {}
+    raw: dict[str, FactLine] = {}
     for one in given:
         for node in one.nodes:
             nodes.setdefault((node.host, node.node), node)
@@ -221,7 +221,7 @@ def merge(facts: Iterable[Facts]) -> Facts:
         raw = one.raw | raw
     told = [_union(each) if len(each) > 1 else each[0] for each in same.values()]
     told.sort(key=lambda each: -(each.nranks or 0))
-    return Facts(
+    return NcclFacts(
         nodes=tuple(nodes.values())[:NODES],
         communicators=tuple(told[:COMMUNICATORS]),
         lines=sum(one.lines for one in given),

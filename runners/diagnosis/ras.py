@@ -40,7 +40,7 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
-class Communicator:
+class RasCommunicator:
     """One communicator."""
 
     hash: str
@@ -53,10 +53,10 @@ class Communicator:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RasReport:
     """One answer."""
 
-    communicators: tuple[Communicator, ...]
+    communicators: tuple[RasCommunicator, ...]
     version: str = ""
 
 
@@ -70,22 +70,22 @@ def parse_version(text: str) -> tuple[int, int, int] | None:
     return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
 
 
-def parse(text: str) -> Report:
+def parse(text: str) -> RasReport:
     """Either form. Raises RasError."""
     return parse_json(text) if text.lstrip().startswith("{") else parse_text(text)
 
 
-def parse_json(text: str) -> Report:
+def parse_json(text: str) -> RasReport:
     """The JSON form; 2.28.7 and 2.28.9 leave out a comma in a missing rank. Raises RasError."""
     try:
         document = json.loads(_NO_COMMA.sub(r"\1,\2", text))
         found = tuple(_communicator(one) for one in document["communicators"])
-        return Report(found, str(document.get("nccl_version", "")))
+        return RasReport(found, str(document.get("nccl_version", "")))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise RasError(f"RAS sent what is no report: {error}") from None
 
 
-def _communicator(one: dict[str, Any]) -> Communicator:
+def _communicator(one: dict[str, Any]) -> RasCommunicator:
     counts: dict[str, dict[int, int]] = {}
     for rank in one["ranks"]:
         for operation, number in rank.get("collective_counts", {}).items():
@@ -95,7 +95,7 @@ def _communicator(one: dict[str, Any]) -> Communicator:
         for rank in one.get("missing_ranks", ())
     )
     usual = {operation: _usual(by_rank.values()) for operation, by_rank in counts.items()}
-    return Communicator(str(one["hash"]), int(one["size"]), missing, counts, usual)
+    return RasCommunicator(str(one["hash"]), int(one["size"]), missing, counts, usual)
 
 
 def _dead(rank: dict[str, Any]) -> bool | None:
@@ -103,7 +103,7 @@ def _dead(rank: dict[str, Any]) -> bool | None:
     return bool(status.get("considered_dead")) if isinstance(status, dict) else None
 
 
-def parse_text(text: str) -> Report:
+def parse_text(text: str) -> RasReport:
     """The text form (2.24 to 2.28.6): only what it lists under Errors and Warnings. Raises RasError."""
     if "NCCL version" not in text and "Communicators" not in text:
         raise RasError("RAS sent what is no report")
@@ -111,14 +111,14 @@ def parse_text(text: str) -> Report:
     for line in text.splitlines():
         reader.take(line.strip())
     version = re.search(r"NCCL version (\S+)", text)
-    return Report(tuple(reader.found.values()), version[1] if version else "")
+    return RasReport(tuple(reader.found.values()), version[1] if version else "")
 
 
 class _TextReader:
     """Line by line; what follows a headline belongs to it."""
 
     def __init__(self) -> None:
-        self.found: dict[str, Communicator] = {}
+        self.found: dict[str, RasCommunicator] = {}
         self._hash = self._kind = self._operation = ""
         self._group: tuple[int, int] | None = None
         """Ranks and launches of the group whose outliers may follow."""
@@ -128,7 +128,7 @@ class _TextReader:
         """The next line."""
         if head := _COMM.match(line):
             self._hash, self._kind, self._operation, self._group = head[1], head[2], "", None
-            self.found.setdefault(self._hash, Communicator("0x" + self._hash.lstrip("0")))
+            self.found.setdefault(self._hash, RasCommunicator("0x" + self._hash.lstrip("0")))
         elif not self._hash:
             return
         elif said := _OPERATIONS.search(line):
@@ -171,7 +171,7 @@ class Behind:
     communicator: str
 
 
-def stuck(before: Report, now: Report) -> list[Behind]:
+def stuck(before: RasReport, now: RasReport) -> list[Behind]:
     """Who is behind and does not move: counts that differ in one report alone are normal."""
     earlier = {one.hash: one for one in before.communicators}
     found = []
@@ -194,7 +194,7 @@ def _usual(counts: Iterable[int]) -> int:
     return max(tally, key=lambda count: (tally[count], count))
 
 
-def missing(report: Report) -> list[Missing]:
+def missing(report: RasReport) -> list[Missing]:
     """Every rank that does not answer, once."""
     found = {(one.rank, one.pid): one for comm in report.communicators for one in comm.missing}
     return [found[at] for at in sorted(found, key=str)]

@@ -20,14 +20,14 @@ DEFAULT = "0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class RecorderPart:
     """What one rank's recorder says of one group."""
 
     rank: int
     called: int | None
     """Number of the collective that it called last; None where the recorder no longer says."""
     completed: int | None
-    newest: Call | None = None
+    newest: CollectiveCall | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,15 +37,15 @@ class Divergence:
     seq: int
     of: str
     """In what: "operation", "type", "size" or "call site"."""
-    variants: tuple[tuple[Call, tuple[int, ...]], ...]
+    variants: tuple[tuple[CollectiveCall, tuple[int, ...]], ...]
     """What was called, by which ranks; what most called comes first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class CollectiveWait:
     """Ranks that wait in one collective, and who is not in it."""
 
-    call: Call
+    call: CollectiveCall
     ranks: tuple[int, ...]
     since: float
     """Unix time at which the first of them called it."""
@@ -54,7 +54,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class RecorderGroup:
     """One process group."""
 
     name: str
@@ -63,12 +63,12 @@ class Group:
     """Its members as the recorder has them; where it does not say, those that know the group."""
     sure: bool
     """Whether the recorder says who its members are."""
-    parts: tuple[Part, ...]
+    parts: tuple[RecorderPart, ...]
     lowest: tuple[int, ...]
     """Ranks that have called fewer collectives than another; () where all are alike."""
     divergences: tuple[Divergence, ...]
     """The first in operation, type or size, and the first in call site, where there are such."""
-    waits: tuple[Wait, ...]
+    waits: tuple[CollectiveWait, ...]
 
     @property
     def unasked(self) -> tuple[int, ...]:
@@ -76,7 +76,7 @@ class Group:
         return tuple(sorted(set(self.ranks) - {part.rank for part in self.parts}))
 
 
-def merged(texts: Mapping[int, str]) -> list[Group]:
+def merged(texts: Mapping[int, str]) -> list[RecorderGroup]:
     """Groups in the order of their names, out of each rank's recorder as JSON text. Raises ValueError for other text."""
     known: dict[Key, Known] = {}
     for rank in sorted(texts):
@@ -84,7 +84,7 @@ def merged(texts: Mapping[int, str]) -> list[Group]:
     known = _settled(known)
     for (name, ranks), group in known.items():
         for rank in texts if name == DEFAULT else set(ranks) & set(texts):
-            group.members.setdefault(rank, Member(called=0, completed=0))
+            group.members.setdefault(rank, GroupMember(called=0, completed=0))
     return [_group(*key, known[key]) for key in sorted(known, key=lambda key: (len(key[0]), key))]
 
 
@@ -99,10 +99,10 @@ def _settled(known: Mapping[Key, Known]) -> dict[Key, Known]:
     return settled
 
 
-def _group(name: str, ranks: tuple[int, ...], known: Known) -> Group:
+def _group(name: str, ranks: tuple[int, ...], known: Known) -> RecorderGroup:
     members = known.members
     parts = tuple(
-        Part(
+        RecorderPart(
             rank=rank,
             called=one.called,
             completed=one.completed,
@@ -111,7 +111,7 @@ def _group(name: str, ranks: tuple[int, ...], known: Known) -> Group:
         for rank, one in sorted(members.items())
     )
     called = [part.called for part in parts if part.called is not None]
-    return Group(
+    return RecorderGroup(
         name=name,
         desc=known.desc,
         ranks=ranks or tuple(sorted(members)),
@@ -127,9 +127,9 @@ def _group(name: str, ranks: tuple[int, ...], known: Known) -> Group:
     )
 
 
-def _waits(members: Mapping[int, Member]) -> Iterable[Wait]:
+def _waits(members: Mapping[int, GroupMember]) -> Iterable[CollectiveWait]:
     """Of each rank the oldest collective that it has not completed; lowest numbers first."""
-    found: dict[int, list[tuple[int, Call]]] = {}
+    found: dict[int, list[tuple[int, CollectiveCall]]] = {}
     for rank, member in members.items():
         open_ones = [call for call in member.calls.values() if not call.done]
         if open_ones:
@@ -137,7 +137,7 @@ def _waits(members: Mapping[int, Member]) -> Iterable[Wait]:
             found.setdefault(oldest.seq, []).append((rank, oldest))
     for seq, those in sorted(found.items()):
         first = min(those, key=lambda one: one[1].created)
-        yield Wait(
+        yield CollectiveWait(
             call=first[1],
             ranks=tuple(sorted(rank for rank, _ in those)),
             since=first[1].created,
@@ -147,7 +147,7 @@ def _waits(members: Mapping[int, Member]) -> Iterable[Wait]:
         )
 
 
-def _divergences(members: Mapping[int, Member]) -> tuple[Divergence, ...]:
+def _divergences(members: Mapping[int, GroupMember]) -> tuple[Divergence, ...]:
     """Over the numbers that two ranks or more still hold."""
     found: dict[str, Divergence] = {}
     numbers = sorted({seq for one in members.values() for seq in one.calls})
@@ -162,7 +162,7 @@ def _divergences(members: Mapping[int, Member]) -> tuple[Divergence, ...]:
     return tuple(sorted(found.values(), key=lambda one: one.seq))
 
 
-def _parting(calls: list[Call]) -> str:
+def _parting(calls: list[CollectiveCall]) -> str:
     """In what they are not alike; "" where they are."""
     if len({call.op for call in calls}) > 1:
         return "operation"
@@ -174,7 +174,9 @@ def _parting(calls: list[Call]) -> str:
     return "call site" if len({place(call) for call in calls if call.site}) > 1 else ""
 
 
-def _variants(calls: Mapping[int, Call], of: str) -> tuple[tuple[Call, tuple[int, ...]], ...]:
+def _variants(
+    calls: Mapping[int, CollectiveCall], of: str
+) -> tuple[tuple[CollectiveCall, tuple[int, ...]], ...]:
     by: dict[tuple[str, ...], list[int]] = {}
     for rank, call in sorted(calls.items()):
         by.setdefault(
@@ -196,7 +198,7 @@ SIZED = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class CollectiveCall:
     """One collective as one rank called it."""
 
     seq: int
@@ -220,10 +222,10 @@ class Call:
 
 
 @dataclass(slots=True)
-class Member:
+class GroupMember:
     """One rank's part in a group."""
 
-    calls: dict[int, Call] = field(default_factory=dict)
+    calls: dict[int, CollectiveCall] = field(default_factory=dict)
     called: int | None = None
     """Number of its newest call; None where the recorder no longer says. So is `completed`."""
     completed: int | None = None
@@ -234,7 +236,7 @@ class Known:
     """What is known of a group so far."""
 
     desc: str = ""
-    members: dict[int, Member] = field(default_factory=dict)
+    members: dict[int, GroupMember] = field(default_factory=dict)
 
 
 Key = tuple[str, tuple[int, ...]]
@@ -273,12 +275,12 @@ def _read(
     return names
 
 
-def _member(calls: dict[int, Call]) -> Member:
+def _member(calls: dict[int, CollectiveCall]) -> GroupMember:
     """How far the rank is, by its entries: torch's own counts have sends and receives in them."""
     if not calls:
-        return Member()
+        return GroupMember()
     done = [seq for seq, call in calls.items() if call.done]
-    return Member(calls, max(calls), max(done) if done else min(calls) - 1)
+    return GroupMember(calls, max(calls), max(done) if done else min(calls) - 1)
 
 
 def _without_coalesced(entries: Iterable[Any]) -> Iterable[Any]:
@@ -325,7 +327,7 @@ def _number(value: Any) -> int | None:
         return None
 
 
-def _call(entry: Any) -> Call | None:
+def _call(entry: Any) -> CollectiveCall | None:
     """None for what is no collective: a send, a receive, or an entry without a number."""
     seq = _number(entry.get("collective_seq_id"))
     if not seq or entry.get("is_p2p"):
@@ -333,7 +335,7 @@ def _call(entry: Any) -> Call | None:
     op = str(entry.get("profiling_name") or "").partition(":")[2] or str(
         entry.get("profiling_name") or "n/a"
     )
-    return Call(
+    return CollectiveCall(
         seq=seq,
         op=op,
         dtypes=",".join(dict.fromkeys(map(str, entry.get("input_dtypes") or ()))),
@@ -355,6 +357,6 @@ def _site(frames: Iterable[Any]) -> str:
     return ""
 
 
-def place(call: Call) -> str:
+def place(call: CollectiveCall) -> str:
     """Nodes may keep the same files under different directories."""
     return "/".join(call.site.rsplit("/", 2)[-2:])

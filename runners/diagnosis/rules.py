@@ -237,7 +237,7 @@ class First:
 
 
 @dataclass(slots=True)
-class Entry:
+class RuleHits:
     """One rule."""
 
     rule: Rule
@@ -262,7 +262,7 @@ class Entry:
 
 
 @dataclass(slots=True)
-class Progress:
+class RankProgress:
     """How far torch says that a rank has come when it failed."""
 
     seq: int | None = None
@@ -276,8 +276,8 @@ class Tally:
     """All rules."""
 
     def __init__(self, book: Book) -> None:
-        self.entries = [Entry(rule) for rule in book.rules]
-        self.progress: dict[int, Progress] = {}
+        self.entries = [RuleHits(rule) for rule in book.rules]
+        self.progress: dict[int, RankProgress] = {}
         """By rank."""
         self._file = 0
         self._name = ""
@@ -306,7 +306,7 @@ class Tally:
         rank = int(said["rank"][:9]) if said.get("rank") else head.rank
         if rank is None or (rank not in self.progress and len(self.progress) >= SOURCES):
             return
-        one = self.progress.setdefault(rank, Progress())
+        one = self.progress.setdefault(rank, RankProgress())
         if "seq" in said and one.seq is None:
             one.seq, one.op = int(said["seq"][:18]), said["op"] or ""
         elif "enqueued" in said and one.enqueued is None:

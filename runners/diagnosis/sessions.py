@@ -19,7 +19,7 @@ SESSIONS = 1 << 14
 
 
 @dataclass(slots=True)
-class Session:
+class InitSession:
     """A thread that makes a communicator: what it says without naming one is about this one."""
 
     communicator: CommunicatorPart
@@ -33,8 +33,8 @@ class Sessions:
         self.communicators: list[CommunicatorPart] = []
         self.left_out = 0
         """Communicators that were not kept."""
-        self.by_pointer: dict[tuple[Thread, str], Session] = {}
-        self._by_thread: dict[Thread, Session] = {}
+        self.by_pointer: dict[tuple[Thread, str], InitSession] = {}
+        self._by_thread: dict[Thread, InitSession] = {}
         """Also by process: what it says in threads that have made none."""
         self._by_id: dict[tuple[str, int], CommunicatorPart] = {}
         self._unnamed: dict[tuple[int, int], CommunicatorPart] = {}
@@ -61,29 +61,29 @@ class Sessions:
         session = self._by_thread.get(head.process)
         return None if session is None or session.part is None else session.part.rank
 
-    def of(self, head: Head, message: str = "") -> Session:
+    def of(self, head: Head, message: str = "") -> InitSession:
         """What the message names (as in 2.15 to 2.17), else what this thread makes, else the process's largest."""
         pointer = message.partition(" comm 0x")[2].partition(" ")[0] if " comm 0x" in message else ""
         if pointer:
             return self._named(head, "0x" + pointer)
         known = self._by_thread.get(head.thread) or self._by_thread.get(head.process)
         if known is None:
-            known = Session(CommunicatorPart(""))
+            known = InitSession(CommunicatorPart(""))
             self._remember(head.thread, known)
         return known
 
-    def _named(self, head: Head, pointer: str) -> Session:
+    def _named(self, head: Head, pointer: str) -> InitSession:
         known = self.by_pointer.get((head.process, pointer))
         if known is None:
             _room(self.by_pointer)
-            known = self.by_pointer[head.process, pointer] = Session(CommunicatorPart(""))
+            known = self.by_pointer[head.process, pointer] = InitSession(CommunicatorPart(""))
         return known
 
-    def _remember(self, thread: Thread, session: Session) -> None:
+    def _remember(self, thread: Thread, session: InitSession) -> None:
         _room(self._by_thread)
         self._by_thread[thread] = session
 
-    def join(self, head: Head, found: re.Match[str]) -> Session:
+    def join(self, head: Head, found: re.Match[str]) -> InitSession:
         """A thread is in a communicator: `found` is a match of COMM."""
         pointer, rank, nranks = found["pointer"], int(found["rank"]), int(found["nranks"])
         name = say.COMM_ID.search(found["rest"])
@@ -96,7 +96,7 @@ class Sessions:
             communicator.ranks[rank] = part
         if head.host and len(communicator.hosts) < NODES:
             communicator.hosts.add(head.host)
-        session = Session(communicator, part)
+        session = InitSession(communicator, part)
         self._remember(head.thread, session)
         largest = self._by_thread.get(head.process)
         if largest is None or nranks >= (largest.communicator.nranks or 0):

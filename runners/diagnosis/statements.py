@@ -6,7 +6,7 @@ Memory is bounded: beyond the limits here and in `parts`, new names are counted 
 from __future__ import annotations
 
 from . import lines as say
-from .facts import KEPT, NODES, PAIRS, RANKS, CommunicatorPart, NodePart, RankPart, Stage, Timing, keep
+from .facts import KEPT, NODES, PAIRS, RANKS, CommunicatorPart, InitStage, NodePart, RankPart, Timing, keep
 from .lines import Head
 from .rules import Raw, Version, parse_version
 from .sessions import Sessions
@@ -66,7 +66,7 @@ class Statements:
         part, communicator = session.part, session.communicator
         if nodes := say.NODES.search(rest):
             communicator.nnodes = int(nodes[1])
-            _advance(part, Stage.BOOTSTRAPPED)
+            _advance(part, InitStage.BOOTSTRAPPED)
         if ending is not None:
             _advance(part, _STAGES[ending[1]])
             if ending[1].startswith(("Destroy", "Abort")):
@@ -116,7 +116,7 @@ class Statements:
     def connected(self, head: Head, message: str) -> None:
         """All rings or trees are there."""
         if message.startswith("Connected all"):
-            _advance(self.sessions.of(head, message).part, Stage.CONNECTED)
+            _advance(self.sessions.of(head, message).part, InitStage.CONNECTED)
 
     def channels(self, head: Head, message: str) -> None:
         """How many channels there are of each kind."""
@@ -185,7 +185,7 @@ class Statements:
             called = session.communicator.collectives
             if found[1] in called or len(called) < KEPT:
                 called[found[1]] += 1
-            _advance(session.part, Stage.RUNNING)
+            _advance(session.part, InitStage.RUNNING)
         elif found := say.TUNED.match(message):
             algorithm, protocol = (
                 say.ALGORITHMS.get(found[2], found[2]),
@@ -198,14 +198,14 @@ class Statements:
 
 
 _STAGES = {
-    "Init START": Stage.STARTED,
-    "Init COMPLETE": Stage.COMPLETE,
-    "Destroy COMPLETE": Stage.DESTROYED,
-    "Abort COMPLETE": Stage.ABORTED,
+    "Init START": InitStage.STARTED,
+    "Init COMPLETE": InitStage.COMPLETE,
+    "Destroy COMPLETE": InitStage.DESTROYED,
+    "Abort COMPLETE": InitStage.ABORTED,
 }
 
 
-def _advance(part: RankPart | None, stage: Stage) -> None:
+def _advance(part: RankPart | None, stage: InitStage) -> None:
     if part is not None and part.stage < stage:
         part.stage = stage
 

@@ -9,7 +9,7 @@ from typing import Literal
 from .judging import derived, several_nodes
 from .lines import Head
 from .reading import Reading
-from .rules import ROLES, SEVERITIES, Entry, Evidence, Progress, Role, Severity
+from .rules import ROLES, SEVERITIES, Evidence, RankProgress, Role, RuleHits, Severity
 
 Order = Literal["lines", "time", "unknown"]
 
@@ -79,7 +79,7 @@ def judge(reading: Reading) -> Verdict:
     )
 
 
-def fired(reading: Reading) -> Iterator[tuple[Entry, str]]:
+def fired(reading: Reading) -> Iterator[tuple[RuleHits, str]]:
     """The rules that hold, each with what a derived one was seen by, else ""; in the order of the rules."""
     seen = derived(reading.statements, reading.tally) if reading.nccl_lines else {}
     alone = several_nodes(reading.statements) is False
@@ -93,7 +93,7 @@ def _weight(one: LogFinding) -> tuple[int, int]:
     return ROLES.index(one.role), SEVERITIES.index(one.severity)
 
 
-def finding_of(entry: Entry, seen: str, reading: Reading) -> LogFinding:
+def finding_of(entry: RuleHits, seen: str, reading: Reading) -> LogFinding:
     """What a rule says, from the lines that fired it so far."""
     rule = entry.rule
     soft = bool(entry.firsts) and all(first.softer for first in entry.firsts)
@@ -126,7 +126,7 @@ def _rank(head: Head, reading: Reading) -> int | None:
     return head.rank if head.rank is not None else reading.statements.sessions.rank_of(head)
 
 
-def _first_of(causes: list[Entry]) -> tuple[Entry | None, Order]:
+def _first_of(causes: list[RuleHits]) -> tuple[RuleHits | None, Order]:
     """The earliest error; where there is none the earliest warning; derived ones only where no line says a cause."""
     for severity in SEVERITIES:
         said = [entry for entry in causes if entry.rule.severity == severity]
@@ -137,7 +137,7 @@ def _first_of(causes: list[Entry]) -> tuple[Entry | None, Order]:
     return None, "unknown"
 
 
-def _earliest(entries: list[Entry]) -> tuple[Entry, Order]:
+def _earliest(entries: list[RuleHits]) -> tuple[RuleHits, Order]:
     """By place within a file, by time across files where every file's lines carry the same kind of it."""
     firsts = [(first, entry) for entry in entries for first in entry.firsts]
     if len({first.file for first, _ in firsts}) == 1:
@@ -151,7 +151,7 @@ def _earliest(entries: list[Entry]) -> tuple[Entry, Order]:
     return min(firsts, key=lambda one: (one[0].file, one[0].evidence.line, one[1].rule.place))[1], "unknown"
 
 
-def behind(progress: Mapping[int, Progress]) -> tuple[int, ...]:
+def behind(progress: Mapping[int, RankProgress]) -> tuple[int, ...]:
     """Ranks that completed least, or timed out in the earliest collective; () where all are alike."""
     for name in ("completed", "seq"):
         said = {

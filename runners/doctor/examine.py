@@ -13,9 +13,9 @@ from .. import local
 from ..remote_hosts import HostError, Way, each
 from . import checks, network_checks, pairs
 from . import network_checks as pair_checks
-from .node_checks import Look, sentence
-from .pairs import Member, Result
-from .session import Session
+from .node_checks import ExaminedNode, sentence
+from .pairs import PairMember, Result
+from .session import NodeSession
 
 FACTS_SECONDS = 300.0
 PORTS = (29400, 29401, 29402, 29500, 21001)
@@ -26,7 +26,7 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NodeToCheck:
     """A node to look at; `way` None: this machine."""
 
     name: str
@@ -37,7 +37,7 @@ class Place:
 class Wish:
     """What is looked at, and how."""
 
-    places: Sequence[Place]
+    places: Sequence[NodeToCheck]
     python: str = ""
     """The training environment's interpreter; "": as a launch finds it."""
     cwd: str = ""
@@ -53,10 +53,10 @@ class Wish:
 
 
 @dataclass(kw_only=True)
-class Outcome:
+class Examination:
     """What was found."""
 
-    looks: list[Look] = field(default_factory=list)
+    looks: list[ExaminedNode] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     members: list[str] = field(default_factory=list)
     """Who took part in pairs."""
@@ -66,14 +66,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    session: Session
-    look: Look
+    session: NodeSession
+    look: ExaminedNode
 
 
-async def examine(wish: Wish, progress: Progress) -> Outcome:
+async def examine(wish: Wish, progress: Progress) -> Examination:
     """Look at everything. Whatever was started on the nodes has ended when this returns or is cancelled."""
-    found = Outcome()
-    sessions: list[Session] = []
+    found = Examination()
+    sessions: list[NodeSession] = []
     try:
         nodes = await _nodes(wish, sessions, found, progress)
         found.looks = [node.look for node in nodes]
@@ -92,18 +92,18 @@ async def examine(wish: Wish, progress: Progress) -> Outcome:
 
 
 async def _nodes(
-    wish: Wish, open_sessions: list[Session], found: Outcome, progress: Progress
+    wish: Wish, open_sessions: list[NodeSession], found: Examination, progress: Progress
 ) -> list[_Node]:
     """Those that answer; the others become findings."""
     through = 0
     progress("nodes", 0, len(wish.places))
 
-    async def login(place: Place) -> Session:
-        session = await Session.open(place.name, place.way)
+    async def login(place: NodeToCheck) -> NodeSession:
+        session = await NodeSession.open(place.name, place.way)
         open_sessions.append(session)
         return session
 
-    async def facts(place: Place, session: Session | HostError) -> _Node | None:
+    async def facts(place: NodeToCheck, session: NodeSession | HostError) -> _Node | None:
         nonlocal through
         try:
             if isinstance(session, HostError):
@@ -123,7 +123,7 @@ async def _nodes(
     return [node for node in nodes if node is not None]
 
 
-async def _look(wish: Wish, place: Place, session: Session) -> _Node:
+async def _look(wish: Wish, place: NodeToCheck, session: NodeSession) -> _Node:
     """Raises HostError."""
     ahead, doubt = await session.clock()
     python = wish.python or (local.default_python() if place.way is None else "")
@@ -135,7 +135,7 @@ async def _look(wish: Wish, place: Place, session: Session) -> _Node:
     facts = await session.ask("facts", FACTS_SECONDS, **spec)
     facts.pop("id")
     several = len(wish.places) > 1
-    look = Look(
+    look = ExaminedNode(
         name=place.name, facts=facts, ahead_s=round(ahead, 6), doubt_s=round(doubt, 6), several=several
     )
     if wish.head and place is wish.places[0]:
@@ -143,14 +143,14 @@ async def _look(wish: Wish, place: Place, session: Session) -> _Node:
     return _Node(session, look)
 
 
-def _unreached(place: Place, why: str) -> Finding:
+def _unreached(place: NodeToCheck, why: str) -> Finding:
     return Finding(
         id="D-SSH", severity="error", where=place.name, value=why, text=sentence(f"It cannot be reached: {why}"),
         remedy="Make `ssh` there work without a password, with a Python 3.8 or newer on its PATH.",
     )  # fmt: skip
 
 
-def _silent(place: Place, why: str) -> Finding:
+def _silent(place: NodeToCheck, why: str) -> Finding:
     return Finding(
         id="D-FACTS", severity="error", where=place.name, value=why,
         text=sentence(f"It was reached, and then said nothing more of itself: {why}"),
@@ -158,13 +158,13 @@ def _silent(place: Place, why: str) -> Finding:
     )  # fmt: skip
 
 
-async def _reach(wish: Wish, head: _Node, others: Sequence[_Node], found: Outcome) -> None:
+async def _reach(wish: Wish, head: _Node, others: Sequence[_Node], found: Examination) -> None:
     """Each of the others connects to the rendezvous port of the head."""
     address = head.look.address
     try:
         port = await _listen(wish, head)
     except HostError as error:
-        found.findings.append(_silent(Place(head.look.name), str(error)))
+        found.findings.append(_silent(NodeToCheck(head.look.name), str(error)))
         return
     if port is None or address is None:
         return  # that the port is in use was found already
@@ -180,7 +180,7 @@ async def _reach(wish: Wish, head: _Node, others: Sequence[_Node], found: Outcom
         try:
             said = await node.session.ask("connect", ANSWER_SECONDS, **fields)
         except HostError as error:
-            found.findings.append(_silent(Place(node.look.name), str(error)))
+            found.findings.append(_silent(NodeToCheck(node.look.name), str(error)))
             return
         found.findings += network_checks.reach(node.look, head.look.name, address, port, said)
 
@@ -198,7 +198,7 @@ async def _listen(wish: Wish, head: _Node) -> int | None:
 # --- pairs ---------------------------------------------------------------------------------------------------------
 
 
-async def _pairs(wish: Wish, nodes: Sequence[_Node], found: Outcome, progress: Progress) -> None:
+async def _pairs(wish: Wish, nodes: Sequence[_Node], found: Examination, progress: Progress) -> None:
     able = [node for node in nodes if _able(node.look)]
     members = _between(able) if len(wish.places) > 1 else _within(able)
     if len(members) < 2 or any(one.id == "D-ADDRESS" for one in found.findings):
@@ -214,16 +214,16 @@ async def _pairs(wish: Wish, nodes: Sequence[_Node], found: Outcome, progress: P
     found.findings += pair_checks.check_pairs(found.members, *found.rounds)
 
 
-def _able(look: Look) -> bool:
+def _able(look: ExaminedNode) -> bool:
     training: dict[str, Any] = look.get("training") or {}
     return bool(training.get("torch") and not training.get("problem") and training.get("distributed"))
 
 
-def _between(nodes: Sequence[_Node]) -> list[Member]:
+def _between(nodes: Sequence[_Node]) -> list[PairMember]:
     """A rank on each node: on its first GPU where all have one."""
     gpus = all(_usable(node.look) for node in nodes)
     return [
-        Member(
+        PairMember(
             node.look.name, node.session, node.look.get("training", "executable"), node.look.address or "",
             0 if gpus else None,
         )
@@ -231,18 +231,18 @@ def _between(nodes: Sequence[_Node]) -> list[Member]:
     ]  # fmt: skip
 
 
-def _within(nodes: Sequence[_Node]) -> list[Member]:
+def _within(nodes: Sequence[_Node]) -> list[PairMember]:
     """A rank on each GPU of the only node; two on its processor where it has less than two."""
     found = []
     for node in nodes:
         python, gpus = node.look.get("training", "executable"), _usable(node.look)
         ranks: list[tuple[str, int | None]] = [(f"GPU {index}", index) for index in range(gpus)]
         for name, device in ranks if gpus > 1 else [("rank 0", None), ("rank 1", None)]:
-            found.append(Member(name, node.session, python, "127.0.0.1", device))
+            found.append(PairMember(name, node.session, python, "127.0.0.1", device))
     return found
 
 
-def _usable(look: Look) -> int:
+def _usable(look: ExaminedNode) -> int:
     """GPUs on which NCCL can be tried."""
     return len(look.get("training", "gpus") or ()) if look.get("training", "nccl") else 0
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from ...presets.finding import Finding, Severity
 from ...presets.secrets import mask_text
-from .node_checks import GIB, Look, sentence
-from .pairs import Result, State, Verdict, usual, verdict
+from .node_checks import GIB, ExaminedNode, sentence
+from .pairs import Blame, Result, State, usual, verdict
 
 # -----------------------------------------------------------------------------------------------------------
 # Interfaces, names and ports of a node.
@@ -22,14 +22,14 @@ DNS_SLOW_S = 2.0
 IFNAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
-def check_network(look: Look) -> Iterator[Finding]:
+def check_network(look: ExaminedNode) -> Iterator[Finding]:
     """One node's network."""
     yield from _interfaces(look)
     yield from _names(look)
     yield from _port(look)
 
 
-def _interfaces(look: Look) -> Iterator[Finding]:
+def _interfaces(look: ExaminedNode) -> Iterator[Finding]:
     faces = look.get("interfaces") or []
     face = look.interface
     if look.several and face is None:
@@ -66,7 +66,7 @@ def chosen(text: str, names: list[str], prefix: bool) -> list[str]:
     return [name for name in names if name not in fits] if out else fits
 
 
-def _names(look: Look) -> Iterator[Finding]:
+def _names(look: ExaminedNode) -> Iterator[Finding]:
     own = look.get("dns", "own")
     if own is None:
         return
@@ -105,7 +105,7 @@ def loopback(address: str) -> bool:
         return address == "localhost"
 
 
-def _port(look: Look) -> Iterator[Finding]:
+def _port(look: ExaminedNode) -> Iterator[Finding]:
     port = look.get("port")
     if port is None or port["free"]:
         return
@@ -121,7 +121,7 @@ def _port(look: Look) -> Iterator[Finding]:
     )
 
 
-def addresses(looks: Sequence[Look]) -> list[Finding]:
+def addresses(looks: Sequence[ExaminedNode]) -> list[Finding]:
     """Nodes whose address is of no use to the others, which are other machines."""
     if len({look.get("boot") for look in looks}) < 2:
         return []
@@ -134,7 +134,9 @@ def addresses(looks: Sequence[Look]) -> list[Finding]:
     ]
 
 
-def reach(look: Look, head: str, address: str, port: int, said: Mapping[str, Any]) -> Iterator[Finding]:
+def reach(
+    look: ExaminedNode, head: str, address: str, port: int, said: Mapping[str, Any]
+) -> Iterator[Finding]:
     """How a node reaches the head: `said` is its answer to "connect"."""
     if not said["ok"]:
         text = f"It cannot connect to {head} at {address}:{port} ({said['problem']}): its ranks would wait in vain."
@@ -217,7 +219,7 @@ def _node(
 
 
 def _links(
-    names: Sequence[str], said: Verdict, results: Sequence[Result], reference: float | None
+    names: Sequence[str], said: Blame, results: Sequence[Result], reference: float | None
 ) -> list[Finding]:
     found = []
     for members, how in said.links.items():
@@ -256,16 +258,16 @@ def _value(one: Result, reference: float | None) -> str:
 
 
 Value = object
-Row = tuple[str, Severity, str, Callable[[Look], Value], str, str]
+Row = tuple[str, Severity, str, Callable[[ExaminedNode], Value], str, str]
 MOST_NAMED = 6
 CLOCK_S = 1.0
 
 
-def _training(name: str) -> Callable[[Look], Value]:
+def _training(name: str) -> Callable[[ExaminedNode], Value]:
     return lambda look: look.get("training", name)
 
 
-def _nccl(look: Look) -> str | None:
+def _nccl(look: ExaminedNode) -> str | None:
     """NCCL's settings, of the environment before those of its files."""
     env = look.get("env")
     if env is None:
@@ -280,23 +282,23 @@ def _nccl(look: Look) -> str | None:
     return " ".join(f"{name}={value}" for name, value in sorted(both.items())) or "none"
 
 
-def _mtu(look: Look) -> Value:
+def _mtu(look: ExaminedNode) -> Value:
     face = look.interface
     return None if face is None else face["mtu"]
 
 
-def _minor(look: Look) -> str | None:
+def _minor(look: ExaminedNode) -> str | None:
     said = look.get("training", "python")
     return None if said is None else ".".join(str(said).split(".")[:2])
 
 
-def _memory(look: Look) -> str | None:
+def _memory(look: ExaminedNode) -> str | None:
     """In steps of 8 GiB: firmware takes a little more or less."""
     found = look.get("memory")
     return None if found is None else f"{8 * round(found / GIB / 8)} GiB"
 
 
-def _loaded(look: Look) -> str | None:
+def _loaded(look: ExaminedNode) -> str | None:
     found = look.get("gpudirect", "peermem")
     return None if found is None or not look.gpus else "loaded" if found else "not loaded"
 
@@ -331,7 +333,7 @@ ROWS: tuple[Row, ...] = (
 """Id, severity, how a value is said, the value, why it matters, what to do."""
 
 
-def check_differences(looks: Sequence[Look]) -> list[Finding]:
+def check_differences(looks: Sequence[ExaminedNode]) -> list[Finding]:
     """Every difference. What is unknown of a node differs from nothing."""
     if len(looks) < 2:
         return []
@@ -372,7 +374,7 @@ def _who(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _clocks(looks: Sequence[Look]) -> list[Finding]:
+def _clocks(looks: Sequence[ExaminedNode]) -> list[Finding]:
     """Between the nodes; how far they are from this machine's clock is another matter."""
     known = [(look.ahead_s, look.doubt_s, look.name) for look in looks if look.ahead_s is not None]
     if len(known) < 2:
@@ -386,7 +388,7 @@ def _clocks(looks: Sequence[Look]) -> list[Finding]:
     return [Finding(id="D-DIFF-CLOCK", severity="warning", where="", value=value, text=text, remedy=remedy)]
 
 
-def _machines(looks: Sequence[Look]) -> list[Finding]:
+def _machines(looks: Sequence[ExaminedNode]) -> list[Finding]:
     groups: dict[str, list[str]] = {}
     for look in looks:
         if look.get("boot"):

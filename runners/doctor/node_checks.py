@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class ExaminedNode:
     """A node that answered."""
 
     name: str
@@ -123,7 +123,7 @@ PASSED = {"iommu=pt", "iommu=off", "intel_iommu=off", "amd_iommu=off", "iommu.pa
 MOST_NAMED = 4
 
 
-def check_hardware(look: Look) -> Iterator[Finding]:
+def check_hardware(look: ExaminedNode) -> Iterator[Finding]:
     """One node's hardware."""
     yield from _ports(look)
     yield from _rates(look)
@@ -134,7 +134,7 @@ def check_hardware(look: Look) -> Iterator[Finding]:
     yield from _p2p(look)
 
 
-def _ports(look: Look) -> Iterator[Finding]:
+def _ports(look: ExaminedNode) -> Iterator[Finding]:
     for port in look.get("infiniband") or ():
         if port.get("state") not in (None, "ACTIVE"):
             yield look.finding(
@@ -146,7 +146,7 @@ def _ports(look: Look) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _rates(look: Look) -> Iterator[Finding]:
+def _rates(look: ExaminedNode) -> Iterator[Finding]:
     """Within one link layer, a port well below the best is a cable that trained down, or the management port."""
     for layer in sorted({str(port.get("link_layer")) for port in look.active_ports}):
         ports = [
@@ -161,7 +161,7 @@ def _rates(look: Look) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _gpudirect(look: Look) -> Iterator[Finding]:
+def _gpudirect(look: ExaminedNode) -> Iterator[Finding]:
     if not look.gpus or not look.active_ports:
         return
     peermem = look.get("gpudirect", "peermem")
@@ -177,7 +177,7 @@ def _gpudirect(look: Look) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _acs(look: Look) -> Iterator[Finding]:
+def _acs(look: ExaminedNode) -> Iterator[Finding]:
     found = look.get("pci")
     if found is None:
         text = "Whether PCI bridges redirect traffic between GPUs (ACS) can only be read by root."
@@ -195,7 +195,7 @@ def _acs(look: Look) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _iommu(look: Look) -> Iterator[Finding]:
+def _iommu(look: ExaminedNode) -> Iterator[Finding]:
     words = look.get("iommu", "cmdline") or []
     if look.get("iommu", "active") and not PASSED & set(words):
         yield look.finding(
@@ -205,7 +205,7 @@ def _iommu(look: Look) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _p2p(look: Look) -> Iterator[Finding]:
+def _p2p(look: ExaminedNode) -> Iterator[Finding]:
     pairs = look.get("nvml", "no_p2p") or []
     if pairs:
         shown = ", ".join(f"{one}-{other}" for one, other in pairs[:MOST_NAMED])
@@ -232,7 +232,7 @@ SWITCHES = (
 LOUD = ("INFO", "TRACE")
 
 
-def check_software(look: Look) -> Iterator[Finding]:
+def check_software(look: ExaminedNode) -> Iterator[Finding]:
     """One node's software."""
     yield from _torch(look)
     yield from _driver(look)
@@ -241,7 +241,7 @@ def check_software(look: Look) -> Iterator[Finding]:
     yield from _variables(look)
 
 
-def _torch(look: Look) -> Iterator[Finding]:
+def _torch(look: ExaminedNode) -> Iterator[Finding]:
     found, remedy = look.get("training"), "Name the training environment's interpreter with --python."
     if found is None:
         why = look.get("training_problem")
@@ -272,7 +272,7 @@ def _numbers(version: str) -> tuple[int, int] | None:
     return None if found is None else (int(found[1]), int(found[2]))
 
 
-def _driver(look: Look) -> Iterator[Finding]:
+def _driver(look: ExaminedNode) -> Iterator[Finding]:
     problem = look.get("nvml", "problem") or look.get("nvml_problem")
     if problem:
         yield look.finding(
@@ -292,7 +292,7 @@ def _driver(look: Look) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _cuda(look: Look) -> Iterator[Finding]:
+def _cuda(look: ExaminedNode) -> Iterator[Finding]:
     found = look.get("training") or {}
     if not found.get("torch") or not look.gpus:
         return
@@ -311,7 +311,7 @@ def _cuda(look: Look) -> Iterator[Finding]:
     yield from _arches(look, found.get("arches") or [], found["gpus"])
 
 
-def _arches(look: Look, arches: list[str], gpus: list[dict[str, Any]]) -> Iterator[Finding]:
+def _arches(look: ExaminedNode, arches: list[str], gpus: list[dict[str, Any]]) -> Iterator[Finding]:
     """A binary for sm_XY runs on X.Z with Z ≥ Y, and compute_XY is compiled for whatever is newer
     (CUDA C++ Programming Guide, "Binary Compatibility")."""
     pairs = [re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", arch) for arch in arches]
@@ -331,7 +331,7 @@ def _arches(look: Look, arches: list[str], gpus: list[dict[str, Any]]) -> Iterat
             )  # fmt: skip
 
 
-def _nccl(look: Look) -> Iterator[Finding]:
+def _nccl(look: ExaminedNode) -> Iterator[Finding]:
     found = look.get("training") or {}
     if found.get("cuda") and found.get("gpus") and found.get("nccl") is None:
         text = "This torch has CUDA and no NCCL: ranks on GPUs could only use gloo."
@@ -344,7 +344,7 @@ def _nccl(look: Look) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _variables(look: Look) -> Iterator[Finding]:
+def _variables(look: ExaminedNode) -> Iterator[Finding]:
     files: dict[str, str] = {}
     for said in (look.get("nccl_conf") or {}).values():
         files |= said
@@ -395,7 +395,7 @@ CLOCK_S = 1.0
 """Above, what happened first cannot be told from the nodes' times."""
 
 
-def check_system(look: Look) -> Iterator[Finding]:
+def check_system(look: ExaminedNode) -> Iterator[Finding]:
     """One node's system."""
     yield from _shm(look)
     yield from _limits(look)
@@ -404,7 +404,7 @@ def check_system(look: Look) -> Iterator[Finding]:
     yield from _cgroup(look)
 
 
-def _shm(look: Look) -> Iterator[Finding]:
+def _shm(look: ExaminedNode) -> Iterator[Finding]:
     remedy = (
         "Start the container with --shm-size=8g or --ipc=host; on Kubernetes mount a memory emptyDir there."
     )
@@ -424,7 +424,7 @@ def _shm(look: Look) -> Iterator[Finding]:
         yield look.finding("D-SHM-SMALL", "warning", text, size(found["total"]), remedy)
 
 
-def _limits(look: Look) -> Iterator[Finding]:
+def _limits(look: ExaminedNode) -> Iterator[Finding]:
     soft = {name: pair[0] for name, pair in (look.get("limits") or {}).items()}
     memlock, nofile = soft.get("memlock"), soft.get("nofile")
     if memlock is not None and look.active_ports:
@@ -449,7 +449,7 @@ def _limits(look: Look) -> Iterator[Finding]:
         yield look.finding("D-STACK", "note", text, size(stack), "ulimit -s 8192 before the launch.")
 
 
-def _disks(look: Look) -> Iterator[Finding]:
+def _disks(look: ExaminedNode) -> Iterator[Finding]:
     told: set[object] = set()
     for disk in look.get("disks") or ():
         name, path, free = disk["name"], disk["path"], disk.get("free")
@@ -470,7 +470,7 @@ def _disks(look: Look) -> Iterator[Finding]:
         yield look.finding("D-DISK-FULL", severity, text, f"{size(free)} free", "Free space there.")
 
 
-def _clock(look: Look) -> Iterator[Finding]:
+def _clock(look: ExaminedNode) -> Iterator[Finding]:
     if look.ahead_s is not None and abs(look.ahead_s) - look.doubt_s > CLOCK_S:
         way = "ahead of" if look.ahead_s > 0 else "behind"
         text = f"Its clock is {abs(look.ahead_s):.1f} s {way} this machine's: times of events cannot be compared."
@@ -482,7 +482,7 @@ def _clock(look: Look) -> Iterator[Finding]:
         yield look.finding("D-CLOCK-FREE", "note", text, "not synchronised", remedy)
 
 
-def _cgroup(look: Look) -> Iterator[Finding]:
+def _cgroup(look: ExaminedNode) -> Iterator[Finding]:
     memory, cores = look.get("cgroup", "memory"), look.get("cgroup", "cores")
     has, count = look.get("memory"), look.get("cores")
     if memory is not None and has is not None and memory < has:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..remote_hosts import HostError
-from .session import Session, Worker
+from .session import NodeSession, Worker
 
 # -----------------------------------------------------------------------------------------------------------
 # Which pairs try an all-reduce, and what follows: two rounds, as DLRover's node check has them. Pure.
@@ -52,7 +52,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Blame:
     """Who is to blame, by the members' numbers."""
 
     nodes: dict[int, State]
@@ -121,7 +121,7 @@ def _waves(pairs: Sequence[tuple[int, int]]) -> list[list[Members]]:
     return waves
 
 
-def verdict(first: Sequence[Result], second: Sequence[Result]) -> Verdict:
+def verdict(first: Sequence[Result], second: Sequence[Result]) -> Blame:
     """What both rounds say together."""
     reference = usual(first) or usual(second)
     states = [(one.members, state(one, reference)) for one in (*first, *second)]
@@ -129,7 +129,7 @@ def verdict(first: Sequence[Result], second: Sequence[Result]) -> Verdict:
     bad = [(members, how) for members, how in states if how != "good"]
     everyone = {member for members, _ in states for member in members}
     if not cleared and len(everyone) > 2:
-        return Verdict({}, {}, nothing_works=True)
+        return Blame({}, {}, nothing_works=True)
     nodes: dict[int, State] = {}
     for member in sorted(everyone - cleared):
         found = [how for members, how in bad if member in members]
@@ -137,7 +137,7 @@ def verdict(first: Sequence[Result], second: Sequence[Result]) -> Verdict:
             # Who did reduce with somebody is not dead: where it did not, the other may be.
             nodes[member] = _worst([how for how in found if how != "dead"] or found)
     links = {members: how for members, how in bad if not _explained(members, how, nodes)}
-    return Verdict(
+    return Blame(
         nodes,
         {
             members: how
@@ -172,11 +172,11 @@ ENVIRONMENT = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/dev/stderr", "OMP_NUM_
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class PairMember:
     """One rank of a pair."""
 
     name: str
-    session: Session
+    session: NodeSession
     python: str
     """Interpreter of the training environment."""
     address: str
@@ -203,7 +203,7 @@ class _Seen:
 
 
 async def two_rounds(
-    members: Sequence[Member],
+    members: Sequence[PairMember],
     size: int,
     done: Callable[[int, int, int], None],
     seconds: float = PAIR_SECONDS,
@@ -231,7 +231,7 @@ def _counter(done: Callable[[int, int, int], None], number: int) -> Callable[[in
 
 
 async def _wave(
-    members: Sequence[Member],
+    members: Sequence[PairMember],
     groups: Sequence[Members],
     size: int,
     seconds: float,
@@ -248,7 +248,7 @@ async def _wave(
     return [task.result() for task in running]
 
 
-async def try_group(members: Sequence[Member], group: Members, size: int, seconds: float) -> Result:
+async def try_group(members: Sequence[PairMember], group: Members, size: int, seconds: float) -> Result:
     """One group's all-reduce, within START_SECONDS and `seconds`."""
     chosen = [members[number] for number in group]
     seen = [_Seen() for _ in chosen]
@@ -264,7 +264,9 @@ async def try_group(members: Sequence[Member], group: Members, size: int, second
     return _result(group, size, chosen, seen, late)
 
 
-def _spec(rank: int, chosen: Sequence[Member], member: Member, size: int, seconds: float) -> dict[str, Any]:
+def _spec(
+    rank: int, chosen: Sequence[PairMember], member: PairMember, size: int, seconds: float
+) -> dict[str, Any]:
     return {
         "do": "pair",
         "rank": rank,
@@ -363,7 +365,7 @@ def _ended(said: dict[str, Any]) -> str:
 
 
 def _result(
-    group: Members, size: int, chosen: Sequence[Member], seen: Sequence[_Seen], late: str
+    group: Members, size: int, chosen: Sequence[PairMember], seen: Sequence[_Seen], late: str
 ) -> Result:
     times = [one.seconds for one in seen]
     known = [value for value in times if value is not None]
@@ -372,7 +374,7 @@ def _result(
     return Result(group, size, problem=_problem(chosen, seen, late))
 
 
-def _problem(chosen: Sequence[Member], seen: Sequence[_Seen], late: str) -> str:
+def _problem(chosen: Sequence[PairMember], seen: Sequence[_Seen], late: str) -> str:
     """Whose words matter: of one that is gone, of one that failed, of nobody."""
     pairs = list(zip(chosen, seen, strict=True))
     for member, one in sorted(pairs, key=lambda pair: not pair[1].lost):

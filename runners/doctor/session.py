@@ -62,7 +62,7 @@ def source() -> bytes:
     return f"MODULES = {json.dumps(modules)}\nTEXTS = {json.dumps(texts)}\n{LOADER}".encode()
 
 
-class Session:
+class NodeSession:
     """One node; `name` is how findings call it."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
@@ -77,7 +77,7 @@ class Session:
         self._hearing = asyncio.create_task(self._hear())
 
     @classmethod
-    async def open(cls, name: str, way: Way | None, seconds: float = READY_SECONDS) -> Session:
+    async def open(cls, name: str, way: Way | None, seconds: float = READY_SECONDS) -> NodeSession:
         """Log in, and start the node's end; `way` None: on this machine. Raises HostError."""
         if way is None:
             words = [sys.executable, "-I", "-c", BOOT]
@@ -230,7 +230,7 @@ class Session:
 class Worker:
     """A process in the training environment on a node."""
 
-    def __init__(self, session: Session, number: int) -> None:
+    def __init__(self, session: NodeSession, number: int) -> None:
         self.session, self._number = session, number
 
     async def tell(self, value: dict[str, Any] | None) -> None:

@@ -7,11 +7,11 @@ import sys
 
 from ...presets.plan import Plan
 from .. import daemon, registry
-from ..living import Mode
+from ..living import StartMode
 from .hub import Hub
 
 
-async def serve(entry: registry.Entry, plan: Plan, ready: daemon.Ready, mode: Mode) -> None:
+async def serve(entry: registry.Entry, plan: Plan, ready: daemon.Ready, mode: StartMode) -> None:
     """Serve one run until it has ended and nobody looks."""
     hub = Hub(entry, plan, mode)
     try:

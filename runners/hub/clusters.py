@@ -14,7 +14,7 @@ from ..model import Cluster, ClusterChanged, LinkState, RunEnded, RunPhase
 from . import seam
 from .after import stays
 from .cloud import Sky, SkyError
-from .seam import CloudError, HubForCloud, Order
+from .seam import CloudError, HubForCloud, SkyRequest
 
 POLL_SECONDS = 10.0
 """Between two questions while a node does not answer."""
@@ -79,7 +79,7 @@ def misfit(about: Mapping[str, Any], name: str, nodes: int) -> str | None:
 class SkyCloud:
     """Satisfies seam.Cloud for a cluster that SkyPilot launched."""
 
-    def __init__(self, hub: HubForCloud, ordered: Order, sky: Sky) -> None:
+    def __init__(self, hub: HubForCloud, ordered: SkyRequest, sky: Sky) -> None:
         self._hub, self._order, self._sky = hub, ordered, sky
         self._cancelled = False
         self._going = False

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from .. import living, registry
-from ..agent.commands import ENDED, NO_CLUSTER, RESTART_SECONDS, VERBS, Refused, describe, shortened
+from ..agent.commands import ENDED, NO_CLUSTER, RESTART_SECONDS, VERBS, CommandRefused, describe, shortened
 from ..errors import RunError
 from ..forced_stop import forced_stop
 from ..model import (
@@ -175,7 +175,7 @@ def caps(link: Link | None) -> tuple[str, ...]:
     return link.hello.caps if isinstance(link, SocketLink) and link.hello is not None else ()
 
 
-class Commands:
+class HubCommands:
     """Executes one command at a time of those that change the group; the others do not wait."""
 
     def __init__(self, hub: Hub) -> None:
@@ -195,7 +195,7 @@ class Commands:
         try:
             text, data = await self._do(command)
             ok = True
-        except (Refused, CloudError) as error:
+        except (CommandRefused, CloudError) as error:
             ok, text = False, shortened(str(error))
         hub.emit(CommandDone(command.id, ok, text))
         return CommandDone(command.id, ok, text, data)
@@ -218,7 +218,7 @@ class Commands:
 
     def _cloud(self) -> Cloud:
         if self._hub.cloud is None:
-            raise Refused(NO_CLUSTER)
+            raise CommandRefused(NO_CLUSTER)
         return self._hub.cloud
 
     # --- asking nodes ----------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class Commands:
             await hub.cloud.revive(silent)
             silent = self._silent()
         if silent and not command.reachable:
-            raise Refused(needs_all([hub.describe_link(node) for node in silent]))
+            raise CommandRefused(needs_all([hub.describe_link(node) for node in silent]))
         return await self._restarted(command, [node for node in hub.alive() if node not in silent])
 
     async def _launched(self) -> str:
@@ -268,7 +268,7 @@ class Commands:
             lambda: hub.state.phase.ended or hub.state.phase is RunPhase.RUNNING, RESTART_SECONDS
         )
         if hub.state.phase.ended:
-            raise Refused(f"the run ended instead: {hub.state.end_text}")
+            raise CommandRefused(f"the run ended instead: {hub.state.end_text}")
         if not ready:
             return "the launch goes on: `distui status` shows how far it is"
         return f"launched: {len(hub.state.ranks)} ranks running after {time.monotonic() - began:.1f} s"
@@ -277,13 +277,13 @@ class Commands:
         hub = self._hub
         if not nodes:
             why = "no node is linked to yet, the launch goes on" if hub.launching else "no node answers"
-            raise Refused(f"{why}: nothing was restarted")
+            raise CommandRefused(f"{why}: nothing was restarted")
         await self._all_ready(nodes)
         before, began = hub.state.attempt, time.monotonic()
         told = await self._ask_all(command, nodes)
         refused = [answer for answer in told if answer.done is not None and not answer.done.ok]
         if refused:
-            raise Refused(together(refused))
+            raise CommandRefused(together(refused))
         wanted = time.monotonic() - began
         ready = await hub.chronicle.until(
             lambda: (
@@ -293,10 +293,10 @@ class Commands:
             max(5.0, RESTART_SECONDS - wanted),
         )
         if hub.state.phase.ended:
-            raise Refused(f"the run ended instead: {hub.state.end_text}")
+            raise CommandRefused(f"the run ended instead: {hub.state.end_text}")
         if not ready:
             missing = [answer.text for answer in told if answer.done is None]
-            raise Refused(not_running(hub.state.attempt, missing))
+            raise CommandRefused(not_running(hub.state.attempt, missing))
         ranks, seconds = len(hub.state.ranks), time.monotonic() - began
         text = f"restarted: attempt {hub.state.attempt}, {plural(ranks, 'rank')} on {plural(len(nodes), 'node')} running"
         return "; ".join(filter(None, [f"{text} after {seconds:.1f} s", beside(told)]))
@@ -307,7 +307,7 @@ class Commands:
         able = [node for node in nodes if "runner" in caps(self._hub.links.up(node))]
         unable = [answer for answer in await self._ask_all(probe, able) if not answer.ok]
         if unable:
-            raise Refused(needs_all([answer.named(answer.text) for answer in unable]))
+            raise CommandRefused(needs_all([answer.named(answer.text) for answer in unable]))
 
     # --- by rank ---------------------------------------------------------------------------------------------
 
@@ -316,7 +316,7 @@ class Commands:
         hub = self._hub
         nodes = route(command.ranks, {rank: at.place.node for rank, at in hub.state.ranks.items()})
         if isinstance(nodes, str):
-            raise Refused(nodes)
+            raise CommandRefused(nodes)
         asked = [
             self.ask(structs.replace(command, ranks=ranks), node)
             for node, ranks in nodes.items()
@@ -324,11 +324,11 @@ class Commands:
         ]
         told = list(await asyncio.gather(*asked))
         if not told:
-            raise Refused("no rank is running")
+            raise CommandRefused("no rank is running")
         good = [answer for answer in told if answer.ok]
         text = together(good + [answer for answer in told if not answer.ok])
         if len(good) < len(told) and not (isinstance(command, Dump) and good):
-            raise Refused(text)
+            raise CommandRefused(text)
         data: dict[str, str] = {}
         for answer in good:
             data |= answer.done.data if answer.done is not None else {}
@@ -494,7 +494,7 @@ class Stopping:
         if not said and not hub.state.phase.ended and not self._over():
             said.append("the run does not end: see agent.log of its hub")
         if said:
-            raise Refused("; ".join(said))
+            raise CommandRefused("; ".join(said))
         return "stopped: no process of the run is left"
 
     async def late(self, node: int) -> None:
@@ -510,7 +510,7 @@ class Stopping:
         """
         hub, name = self._hub, command.cluster
         if hub.cloud is None:
-            raise Refused(NO_CLUSTER)
+            raise CommandRefused(NO_CLUSTER)
         hub.cloud.check_down(name)
         if hub.state.phase.ended:
             return await hub.cloud.down(name)

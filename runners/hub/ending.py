@@ -95,7 +95,7 @@ UNHEARD_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class NodeEnding:
     """What is known of one node's part."""
 
     node: int
@@ -129,7 +129,7 @@ class Whole:
     """Of the newest attempt, where it succeeded without a training step."""
 
 
-def ending(whole: Whole, parts: list[Part]) -> RunEnded | None:
+def ending(whole: Whole, parts: list[NodeEnding]) -> RunEnded | None:
     """How the run ended; None while it goes on."""
     patient_s = patience(whole.stopping, any(part.ended for part in parts), whole.cluster_down)
     open_parts = [part for part in parts if part.ended is None]
@@ -164,7 +164,7 @@ def _all_gone(whole: Whole) -> RunEnded | None:
     return RunEnded(RunPhase.LOST, None, "the cluster was taken down, and nobody saw how the run ended")
 
 
-def _without(gone: list[Part], cluster_down: bool = False) -> str:
+def _without(gone: list[NodeEnding], cluster_down: bool = False) -> str:
     names = ", ".join(part.name for part in gone)
     if gone and cluster_down:
         return f"; how {names} ended nobody saw"
@@ -172,7 +172,7 @@ def _without(gone: list[Part], cluster_down: bool = False) -> str:
 
 
 def _failed(
-    whole: Whole, parts: list[Part], told: Mapping[int, RunEnded], gone: list[Part]
+    whole: Whole, parts: list[NodeEnding], told: Mapping[int, RunEnded], gone: list[NodeEnding]
 ) -> RunEnded | None:
     by_node = {part.node: part for part in parts}
     bad = {node: end for node, end in told.items() if end.phase is not RunPhase.SUCCEEDED}
@@ -196,7 +196,7 @@ def _failed(
     return RunEnded(phase, bad[node].exit_code, text)
 
 
-def _lost(whole: Whole, gone: list[Part], stopped: bool) -> str:
+def _lost(whole: Whole, gone: list[NodeEnding], stopped: bool) -> str:
     """Without the lost nodes the others could not go on. Nobody here stopped them: what started them did."""
     names = ", ".join(part.name for part in gone)
     where = ", where the rendezvous was," if any(part.node == 0 for part in gone) else ""

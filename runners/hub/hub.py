@@ -16,10 +16,10 @@ from typing import Any
 from ...presets.plan import Plan
 from .. import file_io
 from ..agent.commands import LOST
-from ..agent.server import Server
+from ..agent.server import AgentServer
 from ..diagnosis.judging import Judging
 from ..journal import Chronicle, summarise
-from ..living import Mode
+from ..living import StartMode
 from ..model import (
     HUB,
     AgentStarted,
@@ -46,8 +46,8 @@ from ..wire.client import new_id, stem, sweep_sockets
 from ..wire.link import LinkError
 from . import record
 from . import routes as routes_file
-from .commands import Commands
-from .ending import Part, Whole, ending
+from .commands import HubCommands
+from .ending import NodeEnding, Whole, ending
 from .links import Links
 from .record import Record
 from .routes import Route
@@ -57,7 +57,7 @@ from .seam import CANCEL_SECONDS, LAUNCH_FILE, Cloud
 # What a hub knows of each of its nodes, beside the fold.
 
 
-class Nodes:
+class HubNodes:
     """The part of a hub that answers for nodes."""
 
     state: RunState
@@ -129,13 +129,13 @@ class Nodes:
         why = f": {known.link_text}" if known.link_text else ""
         return f"{self.name(node)} does not answer for {time.time() - known.link_since:.0f} s{why}"
 
-    def part(self, node: int, now: float) -> Part:
+    def part(self, node: int, now: float) -> NodeEnding:
         """What is known of a node's part; `now`: unix time."""
         known = self.state.nodes.get(node)
         if known is None:
-            return Part(node, "")
+            return NodeEnding(node, "")
         silent_s = now - max(known.link_since, self.stop_since)
-        return Part(
+        return NodeEnding(
             node, known.host, self._ends.get(node), self.read_to_the_end(node), known.link, silent_s
         )
 
@@ -152,10 +152,10 @@ HEAD_GONE_S = 10.0
 """How long nodes may take to find out that the first one, with the rendezvous, has failed."""
 
 
-class Hub(Nodes):
+class Hub(HubNodes):
     """One run on several nodes. Satisfies seam.Hub."""
 
-    def __init__(self, entry: Entry, plan: Plan, mode: Mode = Mode.START) -> None:
+    def __init__(self, entry: Entry, plan: Plan, mode: StartMode = StartMode.START) -> None:
         """`mode`: whether it may go on with a launch that an earlier hub had begun."""
         super().__init__()
         self._mode = mode
@@ -181,10 +181,10 @@ class Hub(Nodes):
         self._own_sizes: dict[str, int] = {}
         self.kept = Record(entry.path)
         self.links = Links(self)
-        self.commands = Commands(self)
+        self.commands = HubCommands(self)
         self.judging = Judging(self.state, plan, self.emit)
         self._socket = Path(stem(entry.record.run8) + ".sock")
-        self.server = Server(
+        self.server = AgentServer(
             self._socket,
             self.record,
             self.chronicle.journal,
@@ -306,7 +306,7 @@ class Hub(Nodes):
         tasks = [asyncio.create_task(self.cloud.watch())] if self.cloud is not None else []
         started = self.state.stages.get((Stage.START, HUB))
         if started is None or started.ended is None or started.failed:
-            read_only = self._mode is Mode.READ and not submitted(self.run_dir)
+            read_only = self._mode is StartMode.READ and not submitted(self.run_dir)
             self.launching = not read_only
             tasks.append(
                 asyncio.create_task(self._resume(launch) if read_only else self._launch(launch(self)))

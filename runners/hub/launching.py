@@ -17,7 +17,7 @@ from . import managed, on_hosts, reaching, seam
 from .cloud import Sky, SkyError, elsewhere, parse
 from .clusters import JOBS_END, SkyCloud, described, may_cost, misfit
 from .links import AT_ONCE
-from .seam import Cloud, CloudError, HubForCloud, Order
+from .seam import Cloud, CloudError, HubForCloud, SkyRequest
 from .telling import Telling
 
 # -----------------------------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ def lost(error: SkyError) -> bool:
 class Submission:
     """Of one run. What it learns on the way is on disk at once, so that another hub goes on from there."""
 
-    def __init__(self, hub: HubForCloud, ordered: Order, sky: Sky, telling: Telling) -> None:
+    def __init__(self, hub: HubForCloud, ordered: SkyRequest, sky: Sky, telling: Telling) -> None:
         self._hub, self._order, self._sky, self._telling = hub, ordered, sky, telling
         self._done = seam.progress(hub.run_dir)
 
@@ -174,7 +174,7 @@ DOUBT_SECONDS = 20.0
 T = TypeVar("T")
 
 
-class Stopped(Exception):
+class LaunchStopped(Exception):
     """The user wants the run to end."""
 
 
@@ -190,7 +190,9 @@ async def launch(hub: HubForCloud) -> None:
         return
     sky = Sky(found.python)
     try:
-        await (managed.Managed(hub, found, sky) if found.managed else Launch(hub, found, sky)).run()
+        await (
+            managed.ManagedJob(hub, found, sky) if found.managed else ClusterLaunch(hub, found, sky)
+        ).run()
     finally:
         await sky.close()
         seam.unload_cargo(hub.run_dir)
@@ -216,10 +218,10 @@ def cloud_of(hub: HubForCloud) -> Cloud | None:
     )
 
 
-class Launch:
+class ClusterLaunch:
     """One run's launch on a cluster."""
 
-    def __init__(self, hub: HubForCloud, ordered: Order, sky: Sky) -> None:
+    def __init__(self, hub: HubForCloud, ordered: SkyRequest, sky: Sky) -> None:
         self._hub, self._order, self._sky = hub, ordered, sky
         self._telling = Telling(hub)
         self._submission = Submission(hub, ordered, sky, self._telling)
@@ -244,7 +246,7 @@ class Launch:
                     await self._within(self._linked(job, routing))
                     await asyncio.wait({telling}, timeout=ASK_SECONDS)
             self._hub.emit(StageChanged(Stage.START, "done"))
-        except Stopped:
+        except LaunchStopped:
             self._telling.failed(f"stopped{await self._given_up()}{await self._remains()}")
         except (CloudError, RunError) as error:
             if not self._reached():
@@ -289,14 +291,14 @@ class Launch:
     def _ended(self, job: int, state: str) -> CloudError:
         return CloudError(JOBS_END[state].format(job=job, cluster=self._order.cluster))
 
-    async def _find(self) -> reaching.Nodes:
+    async def _find(self) -> reaching.ClusterNodes:
         """Who the nodes are, as soon as they are there, while files are still copied. Raises CloudError."""
         await self._telling.provisioned.wait()
         tries = 0
         while True:
             try:
                 found = await self._sky.call("reach", cluster=self._order.cluster)
-                return reaching.Nodes(tuple(found["aliases"]), tuple(found["hosts"]))
+                return reaching.ClusterNodes(tuple(found["aliases"]), tuple(found["hosts"]))
             except SkyError as error:
                 # Until there is a job, the launch itself hears of what is wrong.
                 if self._submission.number is not None:
@@ -306,7 +308,9 @@ class Launch:
                     raise
                 await asyncio.sleep(AGAIN_SECONDS)
 
-    async def _routed(self, job: int, finding: asyncio.Task[reaching.Nodes]) -> reaching.Nodes:
+    async def _routed(
+        self, job: int, finding: asyncio.Task[reaching.ClusterNodes]
+    ) -> reaching.ClusterNodes:
         """The links are being opened: at once where nothing is set up, as a login takes longer than a job's start.
 
         Raises CloudError.
@@ -317,7 +321,7 @@ class Launch:
         self._hub.set_routes(reaching.routes(nodes, self._order.bundle, self._hub.record.run8))
         return nodes
 
-    async def _found(self, job: int, finding: asyncio.Task[reaching.Nodes]) -> reaching.Nodes:
+    async def _found(self, job: int, finding: asyncio.Task[reaching.ClusterNodes]) -> reaching.ClusterNodes:
         """The nodes. Raises CloudError, also when the job ends first."""
         while not finding.done():
             await asyncio.wait({finding}, timeout=ASK_SECONDS)
@@ -326,7 +330,7 @@ class Launch:
                 raise self._ended(job, state)
         return finding.result()
 
-    async def _linked(self, job: int, routing: asyncio.Task[reaching.Nodes]) -> None:
+    async def _linked(self, job: int, routing: asyncio.Task[reaching.ClusterNodes]) -> None:
         """Until every node's link is up, or its part has ended. Raises CloudError when the job ends first."""
         nodes = await routing
         began = asked = time.monotonic()
@@ -342,7 +346,7 @@ class Launch:
                 doubted = True
                 await self._doubt(nodes)
 
-    async def _doubt(self, nodes: reaching.Nodes) -> None:
+    async def _doubt(self, nodes: reaching.ClusterNodes) -> None:
         """Whether the aliases lead to the nodes at all. Raises CloudError when not."""
         try:
             await reaching.doubt(nodes, self._order.bundle)
@@ -423,7 +427,7 @@ class Launch:
                 if task.done():
                     break
                 if stop.done():
-                    raise Stopped
+                    raise LaunchStopped
                 self._in_time()
             return task.result()
         finally:

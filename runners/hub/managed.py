@@ -13,7 +13,7 @@ from ..file_io import opener
 from ..model import Cluster, ClusterChanged, RunEnded, RunPhase, Stage, StageChanged
 from . import seam
 from .cloud import Sky, SkyError
-from .seam import CANCEL_SECONDS, CloudError, HubForCloud, Order, Progress
+from .seam import CANCEL_SECONDS, CloudError, HubForCloud, LaunchProgress, SkyRequest
 from .telling import LOG_FILE
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ ENDS: Mapping[str, RunPhase] = {
 }
 
 
-class Managed:
+class ManagedJob:
     """One managed job, from its submission to its end."""
 
-    def __init__(self, hub: HubForCloud, ordered: Order, sky: Sky) -> None:
+    def __init__(self, hub: HubForCloud, ordered: SkyRequest, sky: Sky) -> None:
         self._hub, self._order, self._sky = hub, ordered, sky
         self._done = seam.progress(hub.run_dir)
         self._poll_s, self._look = POLL_SECONDS, asyncio.Event()
@@ -98,7 +98,7 @@ class Managed:
         found = await self._sky.call("managed_launch", self._log, config=task, name=self._order.cluster)
         if found["job"] is None:
             raise CloudError("SkyPilot submitted no job: see launch.log")
-        self._done = Progress(job=int(found["job"]))
+        self._done = LaunchProgress(job=int(found["job"]))
         seam.keep(self._hub.run_dir, self._done)
         return int(found["job"])
 
@@ -143,7 +143,7 @@ class Managed:
 
 
 class ManagedCloud:
-    """Satisfies seam.Cloud for a managed job, which `Managed` follows."""
+    """Satisfies seam.Cloud for a managed job, which `ManagedJob` follows."""
 
     def __init__(self, hub: HubForCloud, sky: Sky) -> None:
         self._hub, self._sky = hub, sky

@@ -37,7 +37,7 @@ REVIVE_SECONDS = 30.0
 NOT_OURS = "nobody provisioned these hosts: distui neither takes them down nor pays for them"
 
 
-class Order(Struct, frozen=True, omit_defaults=True):
+class HostsRequest(Struct, frozen=True, omit_defaults=True):
     """launch.json of such a run."""
 
     kind: str
@@ -55,16 +55,16 @@ class Order(Struct, frozen=True, omit_defaults=True):
     """Where it goes, below ~/.distui there."""
 
 
-def read(run_dir: Path) -> Order | None:
+def read(run_dir: Path) -> HostsRequest | None:
     """The order of a run; None where it has none that this module fulfils."""
-    found = file_io.document_or_none(run_dir / LAUNCH_FILE, Order)
+    found = file_io.document_or_none(run_dir / LAUNCH_FILE, HostsRequest)
     return found if found is not None and found.kind == KIND else None
 
 
 class Hosts:
     """The hosts of one run. As a seam.Cloud it can only say that it is none."""
 
-    def __init__(self, hub: HubForCloud, order: Order) -> None:
+    def __init__(self, hub: HubForCloud, order: HostsRequest) -> None:
         self._hub, self._order = hub, order
         self._nodes = range(len(order.hosts))
         self._bundle = Path()

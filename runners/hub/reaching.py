@@ -33,7 +33,7 @@ class UnreachedError(CloudError):
     """A node does not answer, which it may do later."""
 
 
-class Nodes(msgspec.Struct, frozen=True):
+class ClusterNodes(msgspec.Struct, frozen=True):
     """Of a cluster, by node."""
 
     aliases: tuple[str, ...]
@@ -42,7 +42,7 @@ class Nodes(msgspec.Struct, frozen=True):
     """The names that the cloud has for them; () where it has none that a user knows."""
 
 
-def routes(nodes: Nodes, bundle: str, run8: str) -> list[Route]:
+def routes(nodes: ClusterNodes, bundle: str, run8: str) -> list[Route]:
     """A route to each node. Raises RunError."""
     names = [short(host) for host in nodes.hosts]
     if len(names) != len(nodes.aliases):
@@ -60,7 +60,7 @@ def short(host: str) -> str:
     return re.sub(r"^job\d+-", "", host).partition(".")[0]
 
 
-async def doubt(nodes: Nodes, bundle: str) -> None:
+async def doubt(nodes: ClusterNodes, bundle: str) -> None:
     """Ask each who it is. Raises CloudError where one leads elsewhere, UnreachedError where one does not answer."""
     gate = asyncio.Semaphore(AT_ONCE)
 
@@ -101,7 +101,7 @@ async def probe(alias: str, bundle: str) -> Probe:
     raise UnreachedError(f"{why}: try `ssh {alias}`")
 
 
-def suspect(nodes: Nodes, answered: Sequence[str]) -> str | None:
+def suspect(nodes: ClusterNodes, answered: Sequence[str]) -> str | None:
     """Why the host names behind the aliases cannot be right, as a sentence; None when they can."""
     for alias, name, known in zip(nodes.aliases, answered, nodes.hosts, strict=False):
         if len(nodes.hosts) == len(nodes.aliases) and name.partition(".")[0] not in (known, short(known)):

@@ -119,7 +119,7 @@ CARGO = "cargo"
 """Folder in the run directory: what SkyPilot copies to ~/.distui of every node, until the job is submitted."""
 
 
-class Order(Struct, frozen=True, omit_defaults=True):
+class SkyRequest(Struct, frozen=True, omit_defaults=True):
     """What is asked of SkyPilot. Secrets are hidden in `task`; their values are in the hub's environment."""
 
     kind: str
@@ -139,7 +139,7 @@ class Order(Struct, frozen=True, omit_defaults=True):
     """The user named the cluster: one of that name that is there is taken."""
 
 
-class Progress(Struct, frozen=True, omit_defaults=True):
+class LaunchProgress(Struct, frozen=True, omit_defaults=True):
     """How far a launch came."""
 
     request: str = ""
@@ -148,30 +148,30 @@ class Progress(Struct, frozen=True, omit_defaults=True):
     """SkyPilot's number of the job, once it was submitted."""
 
 
-def read(run_dir: Path) -> Order | None:
+def read(run_dir: Path) -> SkyRequest | None:
     """The order of a run; None where it has none that SkyPilot fulfils."""
-    found = file_io.document_or_none(run_dir / LAUNCH_FILE, Order)
+    found = file_io.document_or_none(run_dir / LAUNCH_FILE, SkyRequest)
     return found if found is not None and found.kind == "skypilot" else None
 
 
-def write(run_dir: Path, order: Order) -> None:
+def write(run_dir: Path, order: SkyRequest) -> None:
     """Raises OSError."""
     file_io.write_atomically(
         run_dir / LAUNCH_FILE, msgspec.json.format(msgspec.json.encode(order), indent=1)
     )
 
 
-def progress(run_dir: Path) -> Progress:
+def progress(run_dir: Path) -> LaunchProgress:
     """How far the launch came; nothing yet where nothing is written."""
-    return file_io.document_or_none(run_dir / PROGRESS_FILE, Progress) or Progress()
+    return file_io.document_or_none(run_dir / PROGRESS_FILE, LaunchProgress) or LaunchProgress()
 
 
-def keep(run_dir: Path, now: Progress) -> None:
+def keep(run_dir: Path, now: LaunchProgress) -> None:
     """Raises OSError."""
     file_io.write_atomically(run_dir / PROGRESS_FILE, msgspec.json.encode(now))
 
 
-def task(order: Order) -> dict[str, Any]:
+def task(order: SkyRequest) -> dict[str, Any]:
     """The task with its secrets, from this process's environment. Raises RunError when one is not there."""
     made, missing = skypilot.revealed(order.task, os.environ)
     if missing:
@@ -181,7 +181,7 @@ def task(order: Order) -> dict[str, Any]:
     return made
 
 
-def load_cargo(order: Order, run_dir: Path) -> None:
+def load_cargo(order: SkyRequest, run_dir: Path) -> None:
     """Put the bundle beside what the launch wrote there. Raises RunError."""
     if order.bundle:
         bundle.lay(order.bundle.rpartition("/")[2], run_dir / CARGO)

@@ -21,7 +21,7 @@ Ask = Callable[..., "list[bytes]"]
 """A question to the coordinator; raises OSError."""
 
 
-class Keys:
+class SharedStore:
     """The methods of torch's Store. Each raises what torch's own stores raise: DistNetworkError and DistStoreError."""
 
     def __init__(self, ask: Ask, prefix: bytes, patience_s: float) -> None:
@@ -96,10 +96,10 @@ def make_store(ask: Ask, prefix: bytes, patience_s: float) -> Any:
     """A store of torch's. Its methods are those above: torch's are for its own code in C++."""
     from torch.distributed import Store
 
-    class RunStore(Keys, Store):  # type: ignore[misc]  # torch is not looked at for types
+    class RunStore(SharedStore, Store):  # type: ignore[misc]  # torch is not looked at for types
         def __init__(self) -> None:
             Store.__init__(self)
-            Keys.__init__(self, ask, prefix, patience_s)
+            SharedStore.__init__(self, ask, prefix, patience_s)
 
     return RunStore()
 
@@ -120,7 +120,7 @@ AGAIN_S = 0.1
 
 
 @dataclass
-class Place:
+class CoordinatorAddress:
     """Where the coordinator is, and who this node is there."""
 
     host: str
@@ -133,10 +133,10 @@ class Place:
     patience_s: dict[str, float] = field(default_factory=lambda: dict(PATIENCE_S))
 
 
-class Line:
+class CoordinatorLink:
     """Questions to the coordinator, on one connection that is made when there is something to ask."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: CoordinatorAddress) -> None:
         self._place = place
         self._channel: Channel | None = None
         self._lock = threading.Lock()
@@ -184,8 +184,8 @@ class Among:
 
     use_agent_store = False
 
-    def __init__(self, place: Place) -> None:
-        self._place, self._line = place, Line(place)
+    def __init__(self, place: CoordinatorAddress) -> None:
+        self._place, self._line = place, CoordinatorLink(place)
         self._token = os.urandom(16).hex().encode()
         self._turn = 0
         self._waiting, self._closed, self._gone = 0, False, ""
@@ -243,7 +243,7 @@ class Among:
 
     def _beat(self) -> None:
         """Tell the coordinator that this node is alive, and hear at once who waits for the next round."""
-        line, version, silent_since = Line(self._place), b"0", 0.0
+        line, version, silent_since = CoordinatorLink(self._place), b"0", 0.0
         while not self._left.is_set():
             try:
                 said = line.ask(b"beat", self._token, version)

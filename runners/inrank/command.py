@@ -16,14 +16,14 @@ from types import FrameType
 from typing import Any
 
 from . import spawned
-from .group import Group, heed
+from .group import WorkerGroup, heed
 from .plugin import python_path
 from .quiet import private
 
 
-def run(group: Group) -> int:
+def run(group: WorkerGroup) -> int:
     """Run the plan's command until it succeeds, is stopped, or the policy gives up; its exit code."""
-    managed = Managed(group)
+    managed = CommandRunner(group)
     heed(managed.heed)
     group.started()
     phase, code, text = managed.run()
@@ -31,10 +31,10 @@ def run(group: Group) -> int:
     return 0 if phase == "succeeded" else code if code > 0 else 1
 
 
-class Managed:
+class CommandRunner:
     """The command of a plan, one process an attempt."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: WorkerGroup) -> None:
         self.group = group
         self.problem = ""
         self._guest: socket.socket | None = None
@@ -201,7 +201,7 @@ def how(code: int) -> str:
     return "was ended by %s" % spawned.signal_name(code) if code < 0 else "ended with exit code %d" % code
 
 
-def command_env(group: Group, stem: str) -> dict[str, str]:
+def command_env(group: WorkerGroup, stem: str) -> dict[str, str]:
     """The marker, what a torchrun of ours needs to steer the ranks, and that torchrun in front."""
     env = dict(os.environ)
     env["DISTUI_ATTEMPT"] = str(group.attempt)

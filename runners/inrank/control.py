@@ -236,7 +236,7 @@ def masked(text: str) -> str:
     return str(rules.mask_text(text))
 
 
-class Report:
+class Reporter:
     """Appends events (see runners/model.py, type Stamped) and pokes whoever listens.
 
     `name` tells apart those that write to one file at the same time.

@@ -31,7 +31,7 @@ LOST_S = 15.0
 
 
 @dataclass
-class Member:
+class Participant:
     """A node's runner."""
 
     order: int
@@ -57,7 +57,7 @@ class Rounds:
         """Counts what changed."""
         self._deadline: float | None = None
         self._arrivals = 0
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, Participant] = {}
         self._round: dict[str, int] = {}
         """Token → rank, which is told once the round is complete."""
         self._size = 0
@@ -72,7 +72,7 @@ class Rounds:
         for other, member in list(self._members.items()):
             if other != token and member.order == order:
                 self._drop(other, now)  # its runner was started anew
-        member = self._members.setdefault(token, Member(order))
+        member = self._members.setdefault(token, Participant(order))
         self._gone.discard(token)
         member.heard = now
         if member.turn == turn or self.closed:
@@ -182,7 +182,7 @@ MISTAKES = (OSError, EOFError, ValueError, LookupError, asyncio.TimeoutError)
 Answer = Callable[..., "Awaitable[list[bytes]]"]
 
 
-class Keys:
+class KeyTable:
     """Values by key, and who waits for keys that are not there yet."""
 
     def __init__(self) -> None:
@@ -218,7 +218,7 @@ class Coordinator:
     """Answers runners. All of it happens in one thread."""
 
     def __init__(self, key: bytes, rounds: Rounds) -> None:
-        self._key, self._rounds, self._keys = key, rounds, Keys()
+        self._key, self._rounds, self._keys = key, rounds, KeyTable()
         self._changed = asyncio.Event()
         self._told = 0
         """Version of the rounds that everybody was woken for."""

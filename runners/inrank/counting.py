@@ -39,7 +39,7 @@ def main() -> None:
 
     def failed(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
         said = str(error).strip().splitlines()
-        if kind is Refused:
+        if kind is NoModel:
             say({"error": str(error)})
         else:
             say({"error": f"{kind.__name__}: {said[0]}" if said else kind.__name__, "doing": doing})
@@ -55,7 +55,7 @@ def main() -> None:
         say({"error": f"it exits with {error.code}", "doing": doing})
 
 
-class Refused(Exception):
+class NoModel(Exception):
     """No model can be built; the text says why and what to write."""
 
 
@@ -65,7 +65,7 @@ def load(path: str) -> ModuleType:
     sys.path[0] = os.path.dirname(os.path.abspath(path))
     spec = importlib.util.spec_from_file_location(MODULE, path)
     if spec is None or spec.loader is None:
-        raise Refused("it is no Python file")
+        raise NoModel("it is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[MODULE] = module
     spec.loader.exec_module(module)
@@ -77,20 +77,20 @@ def chosen(module: ModuleType, name: Optional[str], args: Dict[str, Any]) -> Any
     if name is not None:
         if not hasattr(module, name):
             there = ", ".join(each.__name__ for each in [*classes(module), *factories(module)])
-            raise Refused(f"it has no {name}" + (f": it has {there}" if there else ""))
+            raise NoModel(f"it has no {name}" + (f": it has {there}" if there else ""))
         return name, built(name, getattr(module, name), args)
     for factory in factories(module):
         return factory.__name__, built(factory.__name__, factory, args)
     known = classes(module)
     if not known:
-        raise Refused("it defines no nn.Module: name a function in it that returns the model, as PATH:NAME")
+        raise NoModel("it defines no nn.Module: name a function in it that returns the model, as PATH:NAME")
     fitting = [each for each in known if refusal(each.__name__, each, args) is None]
     if not fitting and len(known) > MOST:
-        raise Refused(
+        raise NoModel(
             f"it defines several models: name one as PATH:NAME, of {', '.join(each.__name__ for each in known)}"
         )
     if not fitting:
-        raise Refused("; ".join(str(refusal(each.__name__, each, args)) for each in known))
+        raise NoModel("; ".join(str(refusal(each.__name__, each, args)) for each in known))
     return outermost({each.__name__: built(each.__name__, each, args) for each in fitting})
 
 
@@ -110,7 +110,7 @@ def outermost(models: Dict[str, nn.Module]) -> Any:
     parts = {type(part) for model in models.values() for part in model.modules() if part is not model}
     whole = [(name, model) for name, model in models.items() if type(model) not in parts]
     if len(whole) != 1:
-        raise Refused(f"it defines several models: name one as PATH:NAME, of {', '.join(models)}")
+        raise NoModel(f"it defines several models: name one as PATH:NAME, of {', '.join(models)}")
     return whole[0]
 
 
@@ -137,13 +137,13 @@ def built(name: str, make: Any, args: Dict[str, Any]) -> nn.Module:
     if isinstance(make, nn.Module):
         return make
     if not callable(make):
-        raise Refused(f"{name} is neither a class nor a function")
+        raise NoModel(f"{name} is neither a class nor a function")
     why = refusal(name, make, args)
     if why is not None:
-        raise Refused(why)
+        raise NoModel(why)
     model = make(**args)
     if not isinstance(model, nn.Module):
-        raise Refused(f"{name} returns {type(model).__name__}, not an nn.Module")
+        raise NoModel(f"{name} returns {type(model).__name__}, not an nn.Module")
     return model
 
 
@@ -156,7 +156,7 @@ def sizes(name: str, model: nn.Module) -> Dict[str, Any]:
     words = {id(part.weight): part.weight.numel() for part in tables}
     everything = list(model.parameters())
     if not everything:
-        raise Refused(f"{name} has no parameters")
+        raise NoModel(f"{name} has no parameters")
     total = sum(value.numel() for value in everything)
     largest = max(tables, key=lambda part: part.num_embeddings, default=None)
     return {

@@ -11,8 +11,8 @@ import sys
 from types import FrameType
 from typing import Any
 
-from .control import Report
-from .group import SIGNALS, Group, Stopped, heed
+from .control import Reporter
+from .group import SIGNALS, RunStopped, WorkerGroup, heed
 from .plugin import GaveUp, plug_in
 from .quiet import errors_alone
 from .rendezvous import meet
@@ -29,45 +29,45 @@ BROKEN = (ImportError, OSError, RuntimeError, AttributeError)
 """What importing a torch that does not fit its environment raises."""
 
 
-def run(group: Group) -> int:
+def run(group: WorkerGroup) -> int:
     """Launch the plan's ranks and return the exit code of the run."""
     try:
         phase, code, text = attempt_all(group)
     except NotSpawned as error:
         try:
             phase, code, text = start_again(group, str(error))
-        except Stopped:
+        except RunStopped:
             phase, code, text = _stopped(group)
     group.end(phase, code, text)
     return code
 
 
-def attempt_all(group: Group) -> Ending:
+def attempt_all(group: WorkerGroup) -> Ending:
     """One attempt after another until the ranks succeed, are stopped, or the policy gives up. Raises NotSpawned."""
     try:
         heed_signals(group)
         return _launch(group)
-    except Stopped:
+    except RunStopped:
         return _stopped(group)
 
 
-def heed_signals(group: Group) -> None:
+def heed_signals(group: WorkerGroup) -> None:
     """A signal ends the run also while torch is imported or the ranks meet; torch's own handlers come later."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         _note_stop(group, number)
-        raise Stopped
+        raise RunStopped
 
     heed(stop)
 
 
-def each_look(group: Group) -> None:
+def each_look(group: WorkerGroup) -> None:
     """At each of torch's looks at its ranks: they were started, and its handlers are set."""
     group.spawning, group.variables.undo = False, {}
     heed_torch_signals(group)
 
 
-def heed_torch_signals(group: Group) -> None:
+def heed_torch_signals(group: WorkerGroup) -> None:
     """torch sets its handlers at each start of the ranks: have them tell us before they act."""
     for number in SIGNALS:
         theirs = signal.getsignal(number)
@@ -75,7 +75,7 @@ def heed_torch_signals(group: Group) -> None:
             signal.signal(number, _before(group, theirs))
 
 
-def _before(group: Group, theirs: Any) -> Any:
+def _before(group: WorkerGroup, theirs: Any) -> Any:
     def noted(number: int, frame: FrameType | None) -> None:
         _note_stop(group, number)
         theirs(number, frame)
@@ -84,17 +84,17 @@ def _before(group: Group, theirs: Any) -> Any:
     return noted
 
 
-def _note_stop(group: Group, number: int) -> None:
+def _note_stop(group: WorkerGroup, number: int) -> None:
     if not group.stopping:
         group.stopped_by = signal.Signals(number).name
     group.stopping = group.ending = True
 
 
-def _stopped(group: Group) -> Ending:
+def _stopped(group: WorkerGroup) -> Ending:
     return "stopped", 1, "stopped by %s" % group.stopped_by if group.stopped_by else "stopped"
 
 
-def _launch(group: Group) -> Ending:
+def _launch(group: WorkerGroup) -> Ending:
     try:
         with errors_alone():
             import torch
@@ -107,7 +107,7 @@ def _launch(group: Group) -> Ending:
         return "failed", 1, "no usable torch in %s: %s" % (sys.executable, first_line(error))
     group.started(torch.__version__)
     if group.stopping:
-        raise Stopped  # an import that was interrupted may have swallowed it
+        raise RunStopped  # an import that was interrupted may have swallowed it
     try:
         launched = prepare(group, version_of(torch.__version__))
     except ValueError as error:
@@ -125,7 +125,7 @@ def _launch(group: Group) -> Ending:
     return _stopped(group) if group.stopping else ("succeeded", 0, "every rank ended with exit code 0")
 
 
-def start_again(group: Group, why: str) -> Ending:
+def start_again(group: WorkerGroup, why: str) -> Ending:
     """Ranks could not be started: become a new runner as the policy says, with the environment that worked before."""
     text = "the ranks of attempt %d could not be started: %s" % (group.attempt, why)
     group.report("AttemptEnded", attempt=group.attempt, outcome="failed", text=text)
@@ -144,11 +144,11 @@ def start_again(group: Group, why: str) -> Ending:
             sys.executable, [sys.executable, "-u", launch, group.run_dir, str(group.failures), "failure"]
         )
     except OSError as error:
-        group.report = Report(os.path.join(group.run_dir, "runner.jsonl"), group.control.poke, ".run")
+        group.report = Reporter(os.path.join(group.run_dir, "runner.jsonl"), group.control.poke, ".run")
         return "failed", 1, "%s; nor could the runner start anew: %s" % (text, error)
 
 
-def _left_out(group: Group) -> dict[str, str]:
+def _left_out(group: WorkerGroup) -> dict[str, str]:
     """The arguments that plan.json hides, for the runner that this process becomes: see runner.with_secrets."""
     with open(os.path.join(group.run_dir, "plan.json")) as file:
         written = json.load(file)["argv"]
@@ -156,7 +156,7 @@ def _left_out(group: Group) -> dict[str, str]:
     return {"DISTUI_SECRET_WORDS": json.dumps({"argv": argv})} if argv else {}
 
 
-def prepare(group: Group, version: tuple[int, int]) -> tuple[Any, Any, list[str]]:
+def prepare(group: WorkerGroup, version: tuple[int, int]) -> tuple[Any, Any, list[str]]:
     """What torch's launch_agent takes. Raises ValueError with a sentence."""
     from torch.distributed import run as torchrun
 

@@ -14,8 +14,8 @@ from types import FrameType
 from typing import Any
 
 from . import changes, leaving, spawned
-from .control import Control, Report
-from .policy import Deaths, End, after_failure, how_it_ended
+from .control import Control, Reporter
+from .policy import Deaths, RankExit, after_failure, how_it_ended
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """What ends a run from outside, in order."""
@@ -24,11 +24,11 @@ FIND_SECONDS = 60.0
 """How long a rank may take from the spawn to its own environment."""
 
 
-class Stopped(Exception):
+class RunStopped(Exception):
     """The run is to end before or between two attempts."""
 
 
-class Group:
+class WorkerGroup:
     """State that the control thread sets and the launcher's loop obeys."""
 
     def __init__(self, plan: dict[str, Any], run_dir: str, failures: int = 0, suffix: str = ".run") -> None:
@@ -74,7 +74,7 @@ class Group:
         """Which of the ranks' files are to appear on our own stdout (1) or stderr (2), too."""
         self.socket = os.environ["DISTUI_SOCKETS"] + suffix
         self.control = Control(self.socket, self.answer, self._left)
-        self.report = Report(os.path.join(run_dir, "runner.jsonl"), self.control.poke, suffix)
+        self.report = Reporter(os.path.join(run_dir, "runner.jsonl"), self.control.poke, suffix)
 
     # --- commands --------------------------------------------------------------------------------------------
 
@@ -248,7 +248,7 @@ class Group:
                 asked = self.ending or self.stopping or self.restart.is_set()
                 state = how_it_ended(code, asked, self.failed.is_set())
                 failed = state in ("failed", "killed", "lost")
-                self.deaths.ends[local] = End(place["rank"], pid, code, now, failed)
+                self.deaths.ends[local] = RankExit(place["rank"], pid, code, now, failed)
                 if failed:
                     self.failed.set()
                 if not self.muted():

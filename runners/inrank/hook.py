@@ -155,7 +155,7 @@ class Hook:
     def __init__(self, path: str, steps: Steps) -> None:
         self.steps = steps
         self.levels = debug.Levels()
-        self._pulse = traces.Pulse()
+        self._pulse = traces.PulseSampler()
         self.armed = False
         steps.on_made = lambda made: self._tell({"push": "made", "made": made})
         self._leaving = leaving.Leaving()

@@ -22,7 +22,7 @@ BACKLOG = 2048
 def arm() -> None:
     """In a rank whose group meets on the loopback: have torch's module changed as soon as it is loaded."""
     if inside(os.environ.get("MASTER_ADDR", "")):
-        sys.meta_path.insert(0, _Finder())
+        sys.meta_path.insert(0, _ModuleFinder())
 
 
 def inside(host: object) -> bool:
@@ -30,7 +30,7 @@ def inside(host: object) -> bool:
     return isinstance(host, str) and (host == "::1" or host.startswith("127."))
 
 
-class _Finder:
+class _ModuleFinder:
     """Leads to the module as it would be found anyway, and changes it once it is executed."""
 
     def find_spec(

@@ -10,9 +10,9 @@ import socket
 import sys
 from typing import Any, BinaryIO
 
-from .control import Report
+from .control import Reporter
 from .elastic import NotSpawned, attempt_all
-from .group import SIGNALS, Group, attempt_dir
+from .group import SIGNALS, WorkerGroup, attempt_dir
 from .policy import UNLIMITED
 from .rendezvous import several_nodes
 
@@ -27,8 +27,8 @@ def run(plan: dict[str, Any], run_dir: str, argv: list[str]) -> int:
         os.execv(sys.executable, [sys.executable, "-m", "torch.distributed.run", *argv])
     connection, lines, said = host
     own = dict(plan, launcher="torchrun", argv=argv, standalone=True, restart=UNLIMITED)
-    group = Group(own, run_dir, suffix=".sub")
-    group.report = Report(os.path.join(run_dir, "runner.jsonl"), lambda: poke(connection), ".sub")
+    group = WorkerGroup(own, run_dir, suffix=".sub")
+    group.report = Reporter(os.path.join(run_dir, "runner.jsonl"), lambda: poke(connection), ".sub")
     node = int(plan.get("node", 0))
     directory = attempt_dir(os.path.join(run_dir, "node-%d" % node), said["attempt"])
     if said["first"]:
@@ -48,7 +48,7 @@ def run(plan: dict[str, Any], run_dir: str, argv: list[str]) -> int:
         connection.close()
 
 
-def finish(group: Group) -> int:
+def finish(group: WorkerGroup) -> int:
     """All attempts; the last word on the run is the command's."""
     try:
         phase, code, text = attempt_all(group)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import changes, relay, rendezvous, spawned
-from .group import Group, Stopped
+from .group import RunStopped, WorkerGroup
 from .quiet import private
 from .rendezvous import Round
 
@@ -21,7 +21,7 @@ class GaveUp(Exception):
     """The restart policy allows no further attempt."""
 
 
-def plug_in(group: Group, config: Any, each_look: Callable[[], None]) -> None:
+def plug_in(group: WorkerGroup, config: Any, each_look: Callable[[], None]) -> None:
     """Put our rendezvous handler and log layout into a LaunchConfig.
 
     `each_look` is called in the launcher's own thread, at each of its looks at healthy ranks. Raises ValueError with a
@@ -50,7 +50,7 @@ def plug_in(group: Group, config: Any, each_look: Callable[[], None]) -> None:
     config.logs_specs = make_logs(group)
 
 
-def make_handler(group: Group, inner: Any, each_look: Callable[[], None]) -> Any:
+def make_handler(group: WorkerGroup, inner: Any, each_look: Callable[[], None]) -> Any:
     """Wrap a RendezvousHandler with the group's restarts and its policy."""
     from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousHandler
 
@@ -96,7 +96,7 @@ def make_handler(group: Group, inner: Any, each_look: Callable[[], None]) -> Any
     return Handler()
 
 
-def before_attempt(group: Group, met: Round) -> None:
+def before_attempt(group: WorkerGroup, met: Round) -> None:
     """Why is there a next attempt? Asked for: at once. A failure: as the policy says, in its own time.
 
     Raises GaveUp and Stopped.
@@ -110,13 +110,13 @@ def before_attempt(group: Group, met: Round) -> None:
         if not group.back_off():
             raise GaveUp(group.deaths.why)
     if group.stopping:
-        raise Stopped
+        raise RunStopped
     if group.restart.is_set():
         group.cause = "restart" if group.attempt else group.cause
         group.restart.clear()
 
 
-def make_logs(group: Group) -> Any:
+def make_logs(group: WorkerGroup) -> Any:
     """A LogsSpecs whose files are never reused."""
     from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 
@@ -129,7 +129,7 @@ def make_logs(group: Group) -> Any:
     return Logs()
 
 
-def start_attempt(group: Group, envs: dict[int, dict[str, str]]) -> dict[str, dict[int, str]]:
+def start_attempt(group: WorkerGroup, envs: dict[int, dict[str, str]]) -> dict[str, dict[int, str]]:
     """Fill the environment of each local rank and say where its output goes. `envs`: local rank → variables."""
     diff = group.take_env()
     directory = group.next_attempt()
@@ -167,7 +167,7 @@ def start_attempt(group: Group, envs: dict[int, dict[str, str]]) -> dict[str, di
     }
 
 
-def rank_env(group: Group, local: int, stem: str) -> dict[str, str]:
+def rank_env(group: WorkerGroup, local: int, stem: str) -> dict[str, str]:
     """Variables that only the start of an attempt can know."""
     env = {
         "TORCHELASTIC_ERROR_FILE": stem + ".error.json",

@@ -13,7 +13,7 @@ from .causes import Death, Failure, classify, first_of
 # The restart policy: decides purely, acts nowhere.
 
 
-class Verdict(NamedTuple):
+class Decision(NamedTuple):
     """What follows a failure."""
 
     restart: bool
@@ -36,7 +36,7 @@ _DOUBLINGS = 60
 """More of them change nothing, and would overflow."""
 
 
-def after_failure(policy: Mapping[str, float], failures: int, healthy_s: float) -> Verdict:
+def after_failure(policy: Mapping[str, float], failures: int, healthy_s: float) -> Decision:
     """Decide what follows when a rank failed.
 
     `policy` has limit, backoff_s, backoff_max_s, reset_after_s (see presets.model.RestartPolicy); `failures`
@@ -44,9 +44,9 @@ def after_failure(policy: Mapping[str, float], failures: int, healthy_s: float) 
     """
     failures = 1 if healthy_s >= policy["reset_after_s"] else failures + 1
     if failures > policy["limit"]:
-        return Verdict(False, 0.0, failures)
+        return Decision(False, 0.0, failures)
     wait_s = min(policy["backoff_s"] * 2 ** min(failures - 1, _DOUBLINGS), policy["backoff_max_s"])
-    return Verdict(True, float(wait_s), failures)
+    return Decision(True, float(wait_s), failures)
 
 
 def hopeless(
@@ -95,7 +95,7 @@ TAIL_BYTES = 16384
 """Of a rank's stderr that are looked at."""
 
 
-class End(NamedTuple):
+class RankExit(NamedTuple):
     """How a rank's process ended."""
 
     rank: int
@@ -107,14 +107,14 @@ class End(NamedTuple):
     """Of itself; not because the group was ended."""
 
 
-def first_failure(directory: str, ends: Iterable[End]) -> Failure | None:
+def first_failure(directory: str, ends: Iterable[RankExit]) -> Failure | None:
     """The first cause among the ranks of a node, whose files are in `directory`; None where none is seen.
 
     Ranks that nobody saw end (they were too quick, or are below a managed command) have left their exceptions.
     """
     ended = list(ends)
     seen = {one.rank for one in ended}
-    unseen = [End(rank, 0, 1, 0.0, True) for rank in _raisers(directory) if rank not in seen]
+    unseen = [RankExit(rank, 0, 1, 0.0, True) for rank in _raisers(directory) if rank not in seen]
     deaths = [_death(directory, one) for one in [*ended, *unseen] if one.failed]
     first = first_of([classify(one) for one in deaths if one.at or one.raised])
     if (
@@ -130,14 +130,14 @@ class Deaths:
     """How the ranks of an attempt ended, and what that means for another one."""
 
     def __init__(self) -> None:
-        self.ends: dict[int, End] = {}
+        self.ends: dict[int, RankExit] = {}
         """By local rank."""
         self.why = ""
         """Why there may be no further attempt."""
         self._earlier: Failure | None = None
 
     def allow(
-        self, policy: Mapping[str, float], verdict: Verdict, directory: str, healthy_s: float
+        self, policy: Mapping[str, float], verdict: Decision, directory: str, healthy_s: float
     ) -> bool:
         """Whether another attempt may follow this one, whose files are in `directory`."""
         failure = first_failure(directory, list(self.ends.values()))
@@ -151,7 +151,7 @@ class Deaths:
         return not self.why
 
 
-def _death(directory: str, end: End) -> Death:
+def _death(directory: str, end: RankExit) -> Death:
     stem = _stem(directory, end.rank)
     return Death(
         rank=end.rank,
@@ -164,7 +164,7 @@ def _death(directory: str, end: End) -> Death:
     )
 
 
-def _finished(directory: str, end: End) -> bool:
+def _finished(directory: str, end: RankExit) -> bool:
     return end.exit_code == 0 or os.path.exists(_stem(directory, end.rank) + ".end")
 
 

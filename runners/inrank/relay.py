@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, BinaryIO
 
-from .among import Place
+from .among import CoordinatorAddress
 from .channel import Channel, dial
 from .control import Control
 
@@ -326,7 +326,7 @@ class Relay:
                 agent.shutdown(socket.SHUT_RDWR)
 
 
-def start(place: Place, plan: dict[str, Any], control: Control) -> Relay | None:
+def start(place: CoordinatorAddress, plan: dict[str, Any], control: Control) -> Relay | None:
     """The relay of a runner that meets others; None where the run has only this node."""
     nnodes = int(plan.get("nnodes") or 1)
     if nnodes < 2:

@@ -59,7 +59,7 @@ class Alone:
         return True
 
 
-def prepare(config: Any, run_dir: str) -> among.Place | None:
+def prepare(config: Any, run_dir: str) -> among.CoordinatorAddress | None:
     """On several nodes: how this one reaches the coordinator, which is started here where this is the head.
 
     None where there is nobody to meet, or where the rendezvous is torch's. Raises ValueError with a sentence.
@@ -74,7 +74,9 @@ def prepare(config: Any, run_dir: str) -> among.Place | None:
             % os.path.join(run_dir, KEY_FILE)
         )
     conf = config.rdzv_configs
-    place = among.Place(host, port, key, config.run_id, config.local_addr, int(conf.get("order", 0)))
+    place = among.CoordinatorAddress(
+        host, port, key, config.run_id, config.local_addr, int(conf.get("order", 0))
+    )
     place.patience_s = {
         name: float(conf.get(name + "_timeout", usual)) for name, usual in among.PATIENCE_S.items()
     }
@@ -92,7 +94,7 @@ def split(endpoint: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def handler(params: Any, place: among.Place | None) -> Any:
+def handler(params: Any, place: among.CoordinatorAddress | None) -> Any:
     """What the nodes meet by; `params`: torch's RendezvousParameters, which name the backend that was asked for."""
     from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 

@@ -11,7 +11,7 @@ import signal
 from typing import Any
 
 from . import spawned
-from .group import SIGNALS, Group
+from .group import SIGNALS, WorkerGroup
 from .quiet import private
 
 
@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
         return run_nested(plan, run_dir, argv[2:])
     hold(run_dir)
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    group = Group(plan, run_dir, int(argv[1]) if len(argv) > 1 else 0)
+    group = WorkerGroup(plan, run_dir, int(argv[1]) if len(argv) > 1 else 0)
     group.cause = argv[2] if len(argv) > 2 else group.cause
     write_identity(run_dir, group.socket, plan["launcher"])
     if plan["launcher"] == "command":

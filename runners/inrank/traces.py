@@ -164,7 +164,7 @@ UNREADABLE = (
 """What reading torch's insides may raise in a version that nobody has seen yet."""
 
 
-class Pulse:
+class PulseSampler:
     """Looks at this process; what one look has to know of the one before is kept."""
 
     def __init__(self) -> None:

@@ -18,8 +18,8 @@ from ...presets.plan import Place, Request, make_plan, rendezvous_port
 from ...presets.render import plan_to_json, render
 from .. import local, preview, registry, remote_hosts
 from ..errors import RunError, UnreachableError
-from ..hub.on_hosts import KIND, Order
-from ..remote_hosts import Found, Named, Wanted, Way, addresses, ask_all, notes
+from ..hub.on_hosts import KIND, HostsRequest
+from ..remote_hosts import HostFacts, Named, Wanted, Way, addresses, ask_all, notes
 from .prepared import LaunchRequest, OnHosts, Prepared, check_port, hub_record, start_hub
 
 # -----------------------------------------------------------------------------------------------------------
@@ -85,8 +85,8 @@ def run_name(script: str | None) -> str:
 class PreparedHosts(Prepared):
     """A plan for all nodes, and the hosts."""
 
-    order: Order
-    found: tuple[Found, ...]
+    order: HostsRequest
+    found: tuple[HostFacts, ...]
 
     def text(self) -> str:
         """What `--dry-run` prints."""
@@ -142,7 +142,7 @@ def prepare(launch: LaunchRequest, place: OnHosts) -> PreparedHosts:
     except PlanError as error:
         raise RunError(str(error)) from None
     plan = replace(plan, notes=(*plan.notes, *notes(found)))
-    order = Order(
+    order = HostsRequest(
         kind=KIND,
         hosts=tuple(host.destination for host in found),
         names=tuple(_names(found)),
@@ -181,7 +181,7 @@ def _request(loaded: Loaded, request: Request, place: OnHosts) -> Request:
     return replace(request, nproc_per_node=per_node, nnodes=nnodes, python=python)
 
 
-def _probed(place: OnHosts, wants: Wanted) -> list[Found]:
+def _probed(place: OnHosts, wants: Wanted) -> list[HostFacts]:
     """What every host is. Raises UnreachableError that names each that cannot be used."""
     ways = [Way(host.destination, place.options) for host in place.hosts]
     found, refused = asyncio.run(ask_all(ways, wants))
@@ -205,7 +205,11 @@ def wanted(request: Request, place: OnHosts) -> Wanted:
 
 
 def _facts(
-    record: registry.RunRecord, request: Request, place: OnHosts, found: Sequence[Found], port: int | None
+    record: registry.RunRecord,
+    request: Request,
+    place: OnHosts,
+    found: Sequence[HostFacts],
+    port: int | None,
 ) -> Place:
     port = rendezvous_port(record.run8) if port is None else port
     return Place(
@@ -235,7 +239,7 @@ def _work(record: registry.RunRecord) -> str:
     return f"work/{record.run}"
 
 
-def _names(found: Sequence[Found]) -> list[str]:
+def _names(found: Sequence[HostFacts]) -> list[str]:
     """How the screen names the hosts: by their own names where those differ."""
     own = [host.hostname or host.destination for host in found]
     return own if not remote_hosts.duplicates(own) else [host.destination for host in found]

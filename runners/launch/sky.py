@@ -27,7 +27,7 @@ from ..errors import RunError
 from ..hub import seam
 from ..hub.cloud import Sky, SkyError, interpreter
 from ..hub.ending import shortened
-from ..hub.seam import Order
+from ..hub.seam import SkyRequest
 from ..node import bundle
 from .hosts import run_name
 from .prepared import LaunchRequest, OnSky, Prepared, check_port, hub_record, start_hub
@@ -41,7 +41,7 @@ NO_YAML = ("ParserError", "ScannerError", "ComposerError", "ConstructorError", "
 class PreparedSky(Prepared):
     """A plan for all nodes, and how SkyPilot brings them."""
 
-    order: Order
+    order: SkyRequest
     hidden: Mapping[str, str]
     """Values of the task's and the plan's secrets."""
 
@@ -158,7 +158,7 @@ def _prepared(plan: Plan, record: registry.RunRecord, place: OnSky, made: Any) -
     cargo = _cargo(record, hidden)
     task = made(cargo)
     cluster = place.cluster and skypilot.check_cluster(place.cluster)
-    found = Order(
+    found = SkyRequest(
         kind="skypilot",
         cluster=cluster or task_name(record),
         task=skypilot.masked(task),
@@ -173,7 +173,7 @@ def _prepared(plan: Plan, record: registry.RunRecord, place: OnSky, made: Any) -
     return PreparedSky(plan, hub_record(record, plan), found, {**hidden, **skypilot.hidden(task)})
 
 
-def _notes(place: OnSky, found: Order, hidden: list[str]) -> list[str]:
+def _notes(place: OnSky, found: SkyRequest, hidden: list[str]) -> list[str]:
     if place.managed:
         return [
             "A managed job has no ssh to its nodes: ranks and GPUs are not seen, its text is in launch.log."

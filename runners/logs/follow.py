@@ -31,7 +31,7 @@ class Level(enum.IntEnum):
     ERROR = 3
 
 
-class Rule(NamedTuple):
+class LevelRule(NamedTuple):
     """A pattern, and the words of which one stands in every line that it matches.
 
     The words come first because looking for one costs a hundredth of trying a pattern. No words: a pattern
@@ -43,8 +43,8 @@ class Rule(NamedTuple):
     pattern: re.Pattern[str]
 
 
-def _rule(level: Level, pattern: str, *words: str) -> Rule:
-    return Rule(level, words, re.compile(pattern))
+def _rule(level: Level, pattern: str, *words: str) -> LevelRule:
+    return LevelRule(level, words, re.compile(pattern))
 
 
 # `[rank0]:` is what torch writes before each line of a rank's traceback; E1120 12:00:00 is the prefix of
@@ -84,9 +84,6 @@ logger calls INFO stays that, whatever it quotes. At one place the earlier rule 
 
 _BY_WORD = tuple((word, place) for place, rule in enumerate(RULES) for word in rule.words)
 _ALWAYS = frozenset(place for place, rule in enumerate(RULES) if not rule.words)
-
-ERROR_GREP = "|".join(rule.pattern.pattern for rule in RULES if rule.level is Level.ERROR)
-"""Finds every line that may be an error, as the `grep` of a log window; `level_of` has the last word."""
 
 
 def level_of(line: str) -> Level:

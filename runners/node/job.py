@@ -25,7 +25,7 @@ from ...presets.secrets import SECRET_WORDS
 from .. import environment, file_io, registry
 from ..errors import RunError
 from ..inrank.channel import KEY_FILE
-from ..living import Mode
+from ..living import StartMode
 from ..local import check_python, start_agent
 from ..logs.files import LogError, LogFile, opened, parse_file_id
 from ..model import LogGrew, RunEnded, RunPhase, Stop
@@ -188,7 +188,7 @@ def job(run: str, node: int | None = None) -> int:
     entry = establish(told, seat, work_directory(plan, own=node is None))
     keep_relay_key(entry)
     with only_one(entry):
-        return asyncio.run(Job(entry, {**ours, **secrets_of(entry)}).run())
+        return asyncio.run(NodeJob(entry, {**ours, **secrets_of(entry)}).run())
 
 
 def nodefile() -> str | None:
@@ -199,7 +199,7 @@ def nodefile() -> str | None:
         return None
 
 
-class Job:
+class NodeJob:
     """One part, from its start to its end."""
 
     def __init__(self, entry: registry.Entry, env: dict[str, str]) -> None:
@@ -264,7 +264,7 @@ class Job:
         """A link to the agent, or to one that is started now. Raises RunError and LinkError."""
         who = self._entry.agent()
         if who is None:
-            await asyncio.to_thread(start_agent, self._entry, self._env, Mode.START)
+            await asyncio.to_thread(start_agent, self._entry, self._env, StartMode.START)
             self._env.pop("DISTUI_AGAIN", None)
             who = self._entry.agent()
         if who is None:

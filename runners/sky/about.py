@@ -8,13 +8,13 @@ import io
 import sys
 from typing import Any
 
-from .serve import Call, Lines
+from .serve import LineStream, SkyCall
 
 SUPPORTED = (0, 14)
 """The release whose SDK this package was written against and tried with."""
 
 
-def version(call: Call) -> dict[str, Any]:
+def version(call: SkyCall) -> dict[str, Any]:
     """SkyPilot's version and whose Python this is, without importing SkyPilot."""
     if importlib.util.find_spec("sky") is None:
         return {"version": None, "python": sys.executable, "supported": False}
@@ -29,7 +29,7 @@ def version(call: Call) -> dict[str, Any]:
     return {"version": found, "python": sys.executable, "supported": numbers == SUPPORTED}
 
 
-def enabled(call: Call) -> list[str]:
+def enabled(call: SkyCall) -> list[str]:
     """Infrastructures that SkyPilot may use, as it writes them: "aws", "slurm/lab"."""
     import sky
     from sky.client import sdk
@@ -37,18 +37,18 @@ def enabled(call: Call) -> list[str]:
     return [str(one) for one in sky.get(sdk.enabled_clouds(expand=True))]
 
 
-def check(call: Call, infra: list[str] | None = None) -> dict[str, Any]:
+def check(call: SkyCall, infra: list[str] | None = None) -> dict[str, Any]:
     """`sky check`: what is enabled, its text told on the way."""
     import sky
     from sky.client import sdk
 
     request = sdk.check(tuple(infra) if infra else None, verbose=False)
     call.began(request)
-    found = sky.stream_and_get(request, output_stream=Lines(call))
+    found = sky.stream_and_get(request, output_stream=LineStream(call))
     return {"enabled": {str(name): [str(one) for one in clouds] for name, clouds in (found or {}).items()}}
 
 
-def accelerators(call: Call, name: str | None = None) -> dict[str, list[int]]:
+def accelerators(call: SkyCall, name: str | None = None) -> dict[str, list[int]]:
     """Names of accelerators on the enabled infrastructures and how many of each a node can have."""
     import sky
     from sky.client import sdk
@@ -67,7 +67,7 @@ def accelerators(call: Call, name: str | None = None) -> dict[str, list[int]]:
     return {gpu: sorted(numbers) for gpu, numbers in sorted(found.items())}
 
 
-def candidates(call: Call, config: dict[str, Any]) -> dict[str, str]:
+def candidates(call: SkyCall, config: dict[str, Any]) -> dict[str, str]:
     """What the optimizer would take for a task: its table, as text, because SkyPilot gives nothing else."""
     import sky
     from sky.client import sdk
@@ -82,7 +82,7 @@ def candidates(call: Call, config: dict[str, Any]) -> dict[str, str]:
     return {"text": text.getvalue()}
 
 
-def read_task(call: Call, text: str) -> list[Any]:
+def read_task(call: SkyCall, text: str) -> list[Any]:
     """The documents of a task's YAML, as SkyPilot's own parser reads them."""
     import yaml
 

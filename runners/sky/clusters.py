@@ -8,11 +8,11 @@ import subprocess
 import sys
 from typing import Any
 
-from .serve import Call, Lines
+from .serve import LineStream, SkyCall
 
 
 def launch(
-    call: Call, config: dict[str, Any], cluster: str, fast: bool = False, retry_until_up: bool = False
+    call: SkyCall, config: dict[str, Any], cluster: str, fast: bool = False, retry_until_up: bool = False
 ) -> dict[str, Any]:
     """Bring the cluster up (or reuse it) and submit the task. {"job": number}."""
     import sky
@@ -24,12 +24,12 @@ def launch(
     return follow(call, request)
 
 
-def follow(call: Call, request: str) -> dict[str, Any]:
+def follow(call: SkyCall, request: str) -> dict[str, Any]:
     """Wait for a launch that the API server works at, its text told on the way."""
     import sky
 
     call.request = str(request)
-    job, _ = sky.stream_and_get(request, output_stream=Lines(call))
+    job, _ = sky.stream_and_get(request, output_stream=LineStream(call))
     return {"job": job}
 
 
@@ -41,7 +41,7 @@ def give_up(request: str) -> None:
     sky.get(sdk.api_cancel([request], silent=True))
 
 
-def describe(call: Call, cluster: str, refresh: bool = False) -> dict[str, Any] | None:
+def describe(call: SkyCall, cluster: str, refresh: bool = False) -> dict[str, Any] | None:
     """What SkyPilot knows of a cluster; None when there is none of that name. `refresh`: ask the cloud, too."""
     import sky
     from sky.utils import common_utils
@@ -70,7 +70,7 @@ def describe(call: Call, cluster: str, refresh: bool = False) -> dict[str, Any] 
     }
 
 
-def cost(call: Call, cluster: str) -> dict[str, float] | None:
+def cost(call: SkyCall, cluster: str) -> dict[str, float] | None:
     """What the cluster has cost and for how long, by SkyPilot's own report; None where it names no price."""
     import sky
 
@@ -80,7 +80,7 @@ def cost(call: Call, cluster: str) -> dict[str, float] | None:
     return None
 
 
-def reach(call: Call, cluster: str) -> dict[str, Any]:
+def reach(call: SkyCall, cluster: str) -> dict[str, Any]:
     """Write ~/.ssh/config right and name the alias of every node, on Slurm also its host.
 
     What the SDK's launch leaves there lacks, on Slurm, the way through the API server: then the alias of a node
@@ -103,7 +103,7 @@ def reach(call: Call, cluster: str) -> dict[str, Any]:
     return {"aliases": aliases, "hosts": names if infra.startswith("slurm") else []}
 
 
-def jobs(call: Call, cluster: str) -> list[dict[str, Any]]:
+def jobs(call: SkyCall, cluster: str) -> list[dict[str, Any]]:
     """The cluster's queue, newest first."""
     import sky
 
@@ -119,7 +119,7 @@ def jobs(call: Call, cluster: str) -> list[dict[str, Any]]:
     ]
 
 
-def job_state(call: Call, cluster: str, job: int) -> str | None:
+def job_state(call: SkyCall, cluster: str, job: int) -> str | None:
     """SkyPilot's word for where a job stands; None when it knows no such job."""
     import sky
 
@@ -128,7 +128,7 @@ def job_state(call: Call, cluster: str, job: int) -> str | None:
     return None if state is None else str(state.value)
 
 
-def tail(call: Call, cluster: str, job: int | None = None) -> int:
+def tail(call: SkyCall, cluster: str, job: int | None = None) -> int:
     """What a job of the cluster prints, told until it ends or the call is cancelled."""
     import sky
 
@@ -136,14 +136,14 @@ def tail(call: Call, cluster: str, job: int | None = None) -> int:
     return 0
 
 
-def provision_log(call: Call, cluster: str, lines: int = 50) -> int:
+def provision_log(call: SkyCall, cluster: str, lines: int = 50) -> int:
     """The end of the log of the cluster's provisioning, told."""
     from sky.client import sdk
 
-    return int(sdk.tail_provision_logs(cluster, follow=False, tail=lines, output_stream=Lines(call)))
+    return int(sdk.tail_provision_logs(cluster, follow=False, tail=lines, output_stream=LineStream(call)))
 
 
-def cancel(call: Call, cluster: str, job: int) -> bool:
+def cancel(call: SkyCall, cluster: str, job: int) -> bool:
     """Cancel a job; ranks that still live get SIGTERM from SkyPilot."""
     import sky
 
@@ -151,7 +151,7 @@ def cancel(call: Call, cluster: str, job: int) -> bool:
     return True
 
 
-def autostop(call: Call, cluster: str, minutes: int | None) -> bool:
+def autostop(call: SkyCall, cluster: str, minutes: int | None) -> bool:
     """Take the cluster down after so many minutes without a job; None: never."""
     import sky
 
@@ -159,11 +159,11 @@ def autostop(call: Call, cluster: str, minutes: int | None) -> bool:
     return True
 
 
-def down(call: Call, cluster: str) -> bool:
+def down(call: SkyCall, cluster: str) -> bool:
     """Take the cluster down, with everything on it."""
     import sky
 
     request = sky.down(cluster)
     call.began(request)
-    sky.stream_and_get(request, output_stream=Lines(call))
+    sky.stream_and_get(request, output_stream=LineStream(call))
     return True

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from .serve import Call, Lines
+from .serve import LineStream, SkyCall
 
 FIELDS = ("job_id", "job_name", "status", "submitted_at", "end_at", "recovery_count", "failure_reason")
 
 
-def managed_launch(call: Call, config: dict[str, Any], name: str) -> dict[str, Any]:
+def managed_launch(call: SkyCall, config: dict[str, Any], name: str) -> dict[str, Any]:
     """Submit a managed job. {"job": number}."""
     import sky
     from sky import jobs
@@ -19,16 +19,18 @@ def managed_launch(call: Call, config: dict[str, Any], name: str) -> dict[str, A
     return managed_follow(call, request)
 
 
-def managed_follow(call: Call, request: str) -> dict[str, Any]:
+def managed_follow(call: SkyCall, request: str) -> dict[str, Any]:
     """Wait until the API server has submitted it."""
     import sky
 
     call.request = str(request)
-    numbers, _ = sky.stream_and_get(request, output_stream=Lines(call))  # never print the handle: it raises
+    numbers, _ = sky.stream_and_get(
+        request, output_stream=LineStream(call)
+    )  # never print the handle: it raises
     return {"job": (numbers or [None])[0]}
 
 
-def managed_jobs(call: Call, job: int | None = None) -> list[dict[str, Any]]:
+def managed_jobs(call: SkyCall, job: int | None = None) -> list[dict[str, Any]]:
     """Where managed jobs stand, or one of them."""
     import sky
     from sky import jobs
@@ -47,7 +49,7 @@ def managed_jobs(call: Call, job: int | None = None) -> list[dict[str, Any]]:
     ]
 
 
-def managed_cancel(call: Call, job: int) -> bool:
+def managed_cancel(call: SkyCall, job: int) -> bool:
     """Cancel a managed job; its cluster goes with it."""
     import sky
     from sky import jobs
@@ -56,7 +58,7 @@ def managed_cancel(call: Call, job: int) -> bool:
     return True
 
 
-def managed_tail(call: Call, job: int) -> int:
+def managed_tail(call: SkyCall, job: int) -> int:
     """What a managed job prints, told until it ends or the call is cancelled."""
     from sky import jobs
 

@@ -44,7 +44,7 @@ VERBS = {
 """Each verb and the module that has the function of its name."""
 
 
-class Call:
+class SkyCall:
     """One question on its way. Verbs get it first."""
 
     def __init__(self, number: int, write: Callable[[dict[str, Any]], None]) -> None:
@@ -72,10 +72,10 @@ class Call:
         self._write({"id": self.number, "request": self.request})
 
 
-class Lines(io.TextIOBase):
+class LineStream(io.TextIOBase):
     """What SkyPilot takes for a terminal: whatever it prints is told at once."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: SkyCall) -> None:
         self._call = call
 
     def write(self, text: str) -> int:
@@ -83,13 +83,13 @@ class Lines(io.TextIOBase):
         return len(text)
 
 
-class Server:
+class SkyServer:
     """Reads questions, starts threads, writes answers."""
 
     def __init__(self, questions: io.TextIOBase, answers: io.TextIOBase) -> None:
         self._questions, self._answers = questions, answers
         self._lock = threading.Lock()
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, SkyCall] = {}
 
     def serve(self) -> None:
         """Until whoever asked closes stdin."""
@@ -98,11 +98,11 @@ class Server:
             if "cancel" in asked:
                 threading.Thread(target=self._cancel, args=(asked["cancel"],), daemon=True).start()
             else:
-                call = self._calls[asked["id"]] = Call(asked["id"], self._write)
+                call = self._calls[asked["id"]] = SkyCall(asked["id"], self._write)
                 arguments = (call, asked["verb"], asked.get("args") or {})
                 threading.Thread(target=self._answer, args=arguments, daemon=True).start()
 
-    def _answer(self, call: Call, verb: str, arguments: dict[str, Any]) -> None:
+    def _answer(self, call: SkyCall, verb: str, arguments: dict[str, Any]) -> None:
         try:
             module = importlib.import_module(__name__.rpartition(".")[0] + "." + VERBS[verb])
             answer = {"data": getattr(module, verb)(call, **arguments)}
@@ -144,5 +144,5 @@ def main() -> int:
     os.dup2(2, 1)
     os.close(null)
     sys.stdout = sys.stderr
-    Server(questions, answers).serve()
+    SkyServer(questions, answers).serve()
     os._exit(0)  # threads that wait for SkyPilot are not waited for

@@ -14,7 +14,7 @@ from ..model import Event, Finding, FindingCleared, FindingRaised, Gpu
 Key = tuple[str, int | None, int | None]
 
 
-class Rule(NamedTuple):
+class GpuRule(NamedTuple):
     """One thing that can be wrong; `text` and `remedy` are sentences, `text` about "GPU <index>"."""
 
     id: str
@@ -25,35 +25,35 @@ class Rule(NamedTuple):
 
 
 RULES = (
-    Rule(
+    GpuRule(
         "gpu-lost",
         "error",
         lambda gpu: gpu.lost,
         "GPU {0.index} is lost: the driver no longer reaches it",
         "restart without this node; the GPU needs a reset, mostly a reboot",
     ),
-    Rule(
+    GpuRule(
         "gpu-ecc",
         "error",
         lambda gpu: bool(gpu.ecc_uncorrected),
         "GPU {0.index} counts {0.ecc_uncorrected} uncorrected ECC errors since the driver was loaded",
         "results since then may be wrong; reset the GPU and watch whether the errors come back",
     ),
-    Rule(
+    GpuRule(
         "gpu-remap-failed",
         "error",
         lambda gpu: gpu.remap_failed is True,
         "GPU {0.index} could not replace a broken memory row",
         "have the GPU exchanged",
     ),
-    Rule(
+    GpuRule(
         "gpu-remap-pending",
         "warn",
         lambda gpu: gpu.remap_pending is True,
         "GPU {0.index} will replace a broken memory row at its next reset",
         "reset the GPU before the next run",
     ),
-    Rule(
+    GpuRule(
         "gpu-recovery",
         "warn",
         lambda gpu: gpu.recovery is not None,

@@ -9,7 +9,7 @@ from typing import Any
 from ..model import Gpu
 from .gpu_words import recovery_words, throttle_words
 from .host import Counter
-from .nvml import ALL_LINKS, MEMORY_V2, Device, Driver, GpuLost
+from .nvml import ALL_LINKS, MEMORY_V2, Driver, GpuLost, NvmlDevice
 
 # Field ids, clocks and sensors by their numbers in nvml.h: older nvidia-ml-py do not name all of them.
 MEMORY_TEMP, ENERGY_MJ, PCIE_TX, PCIE_RX, RECOVERY = 82, 83, 197, 198, 230
@@ -33,14 +33,14 @@ class Tier(enum.Enum):
     SLOW = 30.0
 
 
-class Gpus:
+class DriverGpus:
     """All GPUs of a driver; `sample` keeps what the tiers not asked for said last."""
 
     def __init__(self, driver: Driver) -> None:
-        self._gpus = [_Sampled(driver, index) for index in range(driver.count)]
+        self._gpus = [_SampledGpu(driver, index) for index in range(driver.count)]
 
     @property
-    def devices(self) -> dict[int, Device]:
+    def devices(self) -> dict[int, NvmlDevice]:
         """The devices that were reached, by NVML index."""
         return {one.index: one.device for one in self._gpus if one.device is not None}
 
@@ -50,13 +50,13 @@ class Gpus:
         return tuple(gpu.sample(wanted, now) for gpu in self._gpus)
 
 
-class _Sampled:
+class _SampledGpu:
     """One GPU with what is known of it."""
 
     def __init__(self, driver: Driver, index: int) -> None:
         self._driver = driver
         self.index = index
-        self.device: Device | None = None
+        self.device: NvmlDevice | None = None
         self._fixed: dict[str, Any] = {"uuid": "", "name": "GPU"}
         self._values: dict[str, Any] = {}
         self._forget()
@@ -112,7 +112,7 @@ class _Sampled:
         return found
 
 
-def _fixed(device: Device) -> dict[str, Any]:
+def _fixed(device: NvmlDevice) -> dict[str, Any]:
     """What does not change while the driver is loaded."""
     return {
         "uuid": device.ask("nvmlDeviceGetUUID") or "",
@@ -121,7 +121,7 @@ def _fixed(device: Device) -> dict[str, Any]:
     }
 
 
-def _fast(device: Device) -> dict[str, Any]:
+def _fast(device: NvmlDevice) -> dict[str, Any]:
     use = device.ask("nvmlDeviceGetUtilizationRates")
     # Version 1 of the memory call counts what the driver keeps for itself as used.
     memory = device.first(("nvmlDeviceGetMemoryInfo", MEMORY_V2), ("nvmlDeviceGetMemoryInfo",))
@@ -145,7 +145,7 @@ def _fast(device: Device) -> dict[str, Any]:
     }
 
 
-def _procs(device: Device) -> dict[str, Any]:
+def _procs(device: NvmlDevice) -> dict[str, Any]:
     found = device.first(
         ("nvmlDeviceGetComputeRunningProcesses_v3",), ("nvmlDeviceGetComputeRunningProcesses_v2",)
     )
@@ -158,7 +158,7 @@ def _procs(device: Device) -> dict[str, Any]:
     }
 
 
-def _slow(device: Device) -> dict[str, Any]:
+def _slow(device: NvmlDevice) -> dict[str, Any]:
     rows = device.ask("nvmlDeviceGetRemappedRows")
     mig = device.ask("nvmlDeviceGetMigMode")
     action = device.fields((RECOVERY,)).get(RECOVERY)

@@ -18,7 +18,7 @@ import msgspec
 from ..model import Gpu, Host, RankSample
 
 
-class Level(msgspec.Struct, frozen=True):
+class Resolution(msgspec.Struct, frozen=True):
     """One resolution of the store."""
 
     seconds: int
@@ -31,7 +31,7 @@ class Level(msgspec.Struct, frozen=True):
         return f"{self.seconds}s.jsonl"
 
 
-LEVELS = (Level(1, 600), Level(10, 720), Level(60, 10080))
+LEVELS = (Resolution(1, 600), Resolution(10, 720), Resolution(60, 10080))
 
 Values = tuple[float | None, ...]
 
@@ -57,7 +57,7 @@ class MetricsStore:
     No method raises for a disk that is full or gone: `append` then answers False and `problem` says why.
     """
 
-    def __init__(self, directory: str | Path, levels: tuple[Level, ...] = LEVELS) -> None:
+    def __init__(self, directory: str | Path, levels: tuple[Resolution, ...] = LEVELS) -> None:
         self._directory = Path(directory)
         self._levels = levels
         self._buckets = [_Bucket(level.seconds) for level in levels]
@@ -104,7 +104,9 @@ class MetricsStore:
         return done
 
 
-def read_history(directory: str | Path, seconds: float, levels: tuple[Level, ...] = LEVELS) -> list[Row]:
+def read_history(
+    directory: str | Path, seconds: float, levels: tuple[Resolution, ...] = LEVELS
+) -> list[Row]:
     """What `MetricsStore.history` answers, without a store: for a finished run. [] when there is none."""
     found: list[Row] = []
     since = until = float("inf")

@@ -80,10 +80,10 @@ class Driver:
         except pynvml.NVMLError:
             return None
 
-    def device(self, index: int) -> Device:
+    def device(self, index: int) -> NvmlDevice:
         """GPU `index` in NVML's order, which is that of the PCI bus. Raises GpuLost."""
         try:
-            return Device(self, pynvml.nvmlDeviceGetHandleByIndex(index))
+            return NvmlDevice(self, pynvml.nvmlDeviceGetHandleByIndex(index))
         except pynvml.NVMLError as error:
             raise GpuLost(str(error)) from None
 
@@ -92,7 +92,7 @@ class Driver:
         pynvml.nvmlShutdown()
 
 
-class Device:
+class NvmlDevice:
     """One GPU's asks."""
 
     def __init__(self, driver: Driver, handle: Any) -> None:
@@ -153,7 +153,7 @@ class Device:
 class Xids:
     """Xid errors of all GPUs, as the driver reports them; some (79, 119, 120) older drivers do not."""
 
-    def __init__(self, driver: Driver, devices: dict[int, Device]) -> None:
+    def __init__(self, driver: Driver, devices: dict[int, NvmlDevice]) -> None:
         self._indices: dict[int | None, int] = {}
         self._set: Any = None
         try:

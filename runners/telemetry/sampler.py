@@ -18,7 +18,7 @@ import msgspec
 
 from ..model import Event, FindingRaised, GpuTick
 from .gpu_words import xid_finding
-from .gpus import Gpus, Tier
+from .gpus import DriverGpus, Tier
 from .nvml import Driver, DriverFailed, NoDriver, Xids
 from .watch import NO_DRIVER, SHORTEST_S
 
@@ -26,7 +26,7 @@ XID_S = 10.0
 """The same Xid of the same GPU is told again at most this often (seconds), with a count."""
 
 
-class Writer:
+class LineWriter:
     """Whole lines to one file descriptor, from several threads."""
 
     def __init__(self, handle: int) -> None:
@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
         print(f"usage: {name} --interval SECONDS, at least {SHORTEST_S}", file=sys.stderr)
         return 2
     # A driver library that prints must not print into the protocol.
-    writer = Writer(os.dup(1))
+    writer = LineWriter(os.dup(1))
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -79,8 +79,8 @@ def _interval(argv: list[str]) -> float | None:
     return seconds if option == "--interval" and SHORTEST_S <= seconds < 3600 else None
 
 
-def _sample(driver: Driver, writer: Writer, interval: float) -> None:
-    gpus = Gpus(driver)
+def _sample(driver: Driver, writer: LineWriter, interval: float) -> None:
+    gpus = DriverGpus(driver)
     due = dict.fromkeys(Tier, float("-inf"))
     watched = False
     while True:
@@ -98,7 +98,7 @@ def _sample(driver: Driver, writer: Writer, interval: float) -> None:
         time.sleep(max(interval / 10, interval - (time.monotonic() - now)))
 
 
-def _tell_xids(xids: Xids, writer: Writer) -> None:
+def _tell_xids(xids: Xids, writer: LineWriter) -> None:
     told: dict[tuple[int | None, int], float] = {}
     times: dict[tuple[int | None, int], int] = {}
     for gpu, code in xids.wait():

@@ -110,7 +110,7 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RankProcess:
     """One rank's process."""
 
     rank: int
@@ -128,7 +128,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class WatchedJob:
     """The ranks on this host that belong together."""
 
     key: str
@@ -141,7 +141,7 @@ class Job:
     world_size: int
     run: str | None
     """Id of the run of distui that it belongs to; None for a job that distui did not start."""
-    ranks: Mapping[int, Found]
+    ranks: Mapping[int, RankProcess]
     began: float
     """Unix time at which its oldest process here started."""
 
@@ -152,7 +152,7 @@ class Scan:
 
     time: float
     """Unix seconds."""
-    jobs: Mapping[str, Job] = field(default_factory=dict)
+    jobs: Mapping[str, WatchedJob] = field(default_factory=dict)
     alive: frozenset[tuple[int, int]] = frozenset()
     """(pid, start) of every process that could be seen, zombies left out."""
 
@@ -183,7 +183,7 @@ def scan(proc: str = "/proc", now: float | None = None) -> Scan:
         for pid in tops
         if (found := _found(carriers[pid], {one: carriers[one].stat.started for one in below[pid]}, proc))
     ]
-    by_key: dict[str, list[Found]] = {}
+    by_key: dict[str, list[RankProcess]] = {}
     for _, found in ranks:
         by_key.setdefault(job_key(found.env), []).append(found)
     jobs = {key: _job(key, founds, stats, proc) for key, founds in by_key.items()}
@@ -191,7 +191,7 @@ def scan(proc: str = "/proc", now: float | None = None) -> Scan:
     return Scan(time.time() if now is None else now, jobs, alive)
 
 
-def find_job(seen: Scan, pid: int | None = None) -> Job:
+def find_job(seen: Scan, pid: int | None = None) -> WatchedJob:
     """The job that process `pid` belongs to as rank, rank's child or launcher; without a pid the only one.
 
     Raises NoSuchRunError.
@@ -219,7 +219,7 @@ def find_job(seen: Scan, pid: int | None = None) -> Job:
     return jobs[0]
 
 
-def pids_of(job: Job) -> frozenset[int]:
+def pids_of(job: WatchedJob) -> frozenset[int]:
     """Every process of the job on this host: launchers, ranks and their children."""
     below = {pid for found in job.ranks.values() for pid, _ in found.below}
     return frozenset(
@@ -277,12 +277,12 @@ def _precedence(carrier: _Carrier) -> tuple[int, bool, int]:
     return int(count) if count.isdecimal() else 0, carrier.stat.ppid != 1, carrier.stat.started
 
 
-def _found(carrier: _Carrier, below: Mapping[int, int], proc: str) -> Found | None:
+def _found(carrier: _Carrier, below: Mapping[int, int], proc: str) -> RankProcess | None:
     """All that is read of a rank; None when it ended meanwhile."""
     pid, env = carrier.stat.pid, carrier.env
     if not (argv := _argv(pid, proc)):
         return None
-    return Found(
+    return RankProcess(
         rank=int(env["RANK"]),
         local_rank=int(env["LOCAL_RANK"]),
         pid=pid,
@@ -295,12 +295,12 @@ def _found(carrier: _Carrier, below: Mapping[int, int], proc: str) -> Found | No
     )
 
 
-def _job(key: str, founds: list[Found], stats: Mapping[int, Stat], proc: str) -> Job:
+def _job(key: str, founds: list[RankProcess], stats: Mapping[int, Stat], proc: str) -> WatchedJob:
     parents = {stats[stats[found.pid].ppid] for found in founds if stats[found.pid].ppid in stats}
     kinds = {parent: kind for parent in parents if (kind := launcher_kind(_argv(parent.pid, proc)))}
     first = min(founds, key=lambda found: found.rank)
     oldest = min([found.started for found in founds] + [parent.started for parent in kinds])
-    return Job(
+    return WatchedJob(
         key=key,
         launcher=next(iter(sorted(kinds.values())), "python"),
         launchers=frozenset((parent.pid, parent.started) for parent in kinds),

@@ -23,7 +23,7 @@ from ..model import (
     RunPhase,
     Stamped,
 )
-from .discover import Found, Job, Scan, command_of, name_of
+from .discover import RankProcess, Scan, WatchedJob, command_of, name_of
 
 READ_ONLY = "not started by distui: read-only"
 _GONE = "its processes are gone; how they ended is known only to whoever started them"
@@ -33,7 +33,7 @@ _GONE = "its processes are gone; how they ended is known only to whoever started
 class Watched:
     """What is remembered of a job from one look to the next."""
 
-    job: Job
+    job: WatchedJob
     """As last seen; ranks that are gone stay in it as they were."""
     attempt: int
     places: tuple[RankPlace, ...]
@@ -46,7 +46,7 @@ class Watched:
     over: bool = False
 
 
-def begin(job: Job, seen: Scan, host: str) -> tuple[Watched, list[Stamped]]:
+def begin(job: WatchedJob, seen: Scan, host: str) -> tuple[Watched, list[Stamped]]:
     """What a watcher that has just found the job tells; run and attempt are dated back to its start."""
     watched = Watched(job, _restarts(job) + 1, places_of(job), left=_children(job))
     events: list[Event] = [
@@ -86,13 +86,13 @@ def advance(watched: Watched, seen: Scan) -> tuple[Watched, list[Stamped]]:
     return watched, _stamped(seen, [*events, *lost, *ended])
 
 
-def run_id(job: Job) -> str:
+def run_id(job: WatchedJob) -> str:
     """Id of the watched job: that of distui's own run, else by the oldest process that is known of it."""
     oldest = min([(f.started, f.pid) for f in job.ranks.values()] + [(t, pid) for pid, t in job.launchers])
     return job.run or f"watch-{oldest[1]}"
 
 
-def plan_of(job: Job) -> PlanSummary:
+def plan_of(job: WatchedJob) -> PlanSummary:
     """What can be said of a job that distui did not plan."""
     local = _number(_first(job), "LOCAL_WORLD_SIZE")
     notes = [READ_ONLY]
@@ -113,7 +113,7 @@ def plan_of(job: Job) -> PlanSummary:
     )
 
 
-def places_of(job: Job) -> tuple[RankPlace, ...]:
+def places_of(job: WatchedJob) -> tuple[RankPlace, ...]:
     """The job's ranks on this host, also those that torchrun, counting from a base, has yet to start."""
     places: dict[int, RankPlace] = {}
     for found in job.ranks.values():
@@ -125,7 +125,7 @@ def places_of(job: Job) -> tuple[RankPlace, ...]:
     return tuple(places[rank] for rank in sorted(places))
 
 
-def outputs(job: Job, attempt: int) -> dict[str, str]:
+def outputs(job: WatchedJob, attempt: int) -> dict[str, str]:
     """The ranks' output files: file id → absolute path.
 
     A file of one rank alone is `rank-<r>.out` or `.err`; one that several ranks write to (torchrun without
@@ -147,21 +147,21 @@ def outputs(job: Job, attempt: int) -> dict[str, str]:
     return files
 
 
-def _present(watched: Watched, now: Job) -> dict[int, Found]:
+def _present(watched: Watched, now: WatchedJob) -> dict[int, RankProcess]:
     """The ranks that are there now, without children left behind by ranks that are gone."""
     return {rank: one for rank, one in now.ranks.items() if (one.pid, one.started) not in watched.left}
 
 
-def _children(job: Job) -> frozenset[tuple[int, int]]:
+def _children(job: WatchedJob) -> frozenset[tuple[int, int]]:
     return frozenset(child for found in job.ranks.values() for child in found.below)
 
 
-def _is_new_attempt(watched: Watched, fresh: Mapping[int, Found]) -> bool:
+def _is_new_attempt(watched: Watched, fresh: Mapping[int, RankProcess]) -> bool:
     expected = {place.rank for place in watched.places} - watched.job.ranks.keys()
     return bool(fresh.keys() - expected)
 
 
-def _new_attempt(watched: Watched, job: Job) -> tuple[Watched, list[Event]]:
+def _new_attempt(watched: Watched, job: WatchedJob) -> tuple[Watched, list[Event]]:
     failed = _restarts(job) > _restarts(watched.job)
     text = "the launcher started the ranks anew" + (" after a failure" if failed else "")
     ended = AttemptEnded(attempt=watched.attempt, outcome=Outcome.RESTARTED, text=text)
@@ -181,7 +181,7 @@ def _attempt_started(watched: Watched, cause: str) -> AttemptStarted:
     )
 
 
-def _running(watched: Watched, founds: Iterable[Found]) -> list[Event]:
+def _running(watched: Watched, founds: Iterable[RankProcess]) -> list[Event]:
     return [_changed(watched, found, RankPhase.RUNNING) for found in founds]
 
 
@@ -209,7 +209,7 @@ def _end(watched: Watched, seen: Scan) -> tuple[Watched, list[Event]]:
     return replace(watched, over=True), [ended, over]
 
 
-def _changed(watched: Watched, found: Found, state: RankPhase) -> RankChanged:
+def _changed(watched: Watched, found: RankProcess, state: RankPhase) -> RankChanged:
     return RankChanged(
         attempt=watched.attempt, rank=found.rank, state=state, local_rank=found.local_rank, pid=found.pid
     )
@@ -219,27 +219,27 @@ def _stamped(seen: Scan, events: Iterable[Event]) -> list[Stamped]:
     return [Stamped(time=seen.time, event=event) for event in events]
 
 
-def _first(job: Job) -> Found:
+def _first(job: WatchedJob) -> RankProcess:
     return job.ranks[min(job.ranks)]
 
 
-def _same(one: Found | None, other: Found) -> bool:
+def _same(one: RankProcess | None, other: RankProcess) -> bool:
     return one is not None and (one.pid, one.started) == (other.pid, other.started)
 
 
-def _restarts(job: Job) -> int:
+def _restarts(job: WatchedJob) -> int:
     """Failures that torchrun has counted so far; 0 for other launchers."""
     return max(
         (_number(found, "TORCHELASTIC_RESTART_COUNT") or 0 for found in job.ranks.values()), default=0
     )
 
 
-def _number(found: Found, name: str) -> int | None:
+def _number(found: RankProcess, name: str) -> int | None:
     text = found.env.get(name, "")
     return int(text) if text.isdecimal() else None
 
 
-def _gpu(found: Found) -> str | None:
+def _gpu(found: RankProcess) -> str | None:
     """What CUDA_VISIBLE_DEVICES gives the rank; the only entry where the launcher shows it one GPU."""
     shown = [part.strip() for part in found.env.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip()]
     at = 0 if len(shown) == 1 else found.local_rank

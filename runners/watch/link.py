@@ -31,7 +31,7 @@ from ..model import (
 from ..telemetry.host import HostSampler
 from ..telemetry.watchdog import GpuSource
 from ..wire.link import Window
-from .discover import Job, Scan, scan
+from .discover import Scan, WatchedJob, scan
 from .job import advance, begin, outputs
 from .ranks import JobRanks
 
@@ -48,7 +48,7 @@ class WatchLink:
 
     def __init__(
         self,
-        job: Job,
+        job: WatchedJob,
         *,
         look: Callable[[], Scan] = scan,
         interval: float = INTERVAL_S,

@@ -6,7 +6,7 @@ from ..model import Event, Finding, Gpu, RankSample
 from ..telemetry import gpu_words
 from ..telemetry.ranks import Launched, RankSampler, place
 from ..telemetry.watch import witness
-from .discover import Found
+from .discover import RankProcess
 from .job import Watched
 
 
@@ -15,7 +15,7 @@ class JobRanks:
 
     def __init__(self) -> None:
         self._sampler = RankSampler()
-        self._founds: dict[int, Found] = {}
+        self._founds: dict[int, RankProcess] = {}
         self._launchers: frozenset[int] = frozenset()
         self._raised: dict[gpu_words.Key, Finding] = {}
 
@@ -35,7 +35,7 @@ class JobRanks:
         filled = placement.fill(samples)
         return tuple(filled[rank] for rank in sorted(filled)), changes
 
-    def _launched(self, found: Found) -> Launched:
+    def _launched(self, found: RankProcess) -> Launched:
         return Launched(
             rank=found.rank,
             local_rank=found.local_rank,

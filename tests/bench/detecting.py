@@ -10,8 +10,8 @@ from distui.runners.model import (
     Collective,
     Event,
     Gpu,
-    Group,
     Host,
+    ProcessGroup,
     Pulse,
     RankPhase,
     RankPlace,
@@ -135,7 +135,7 @@ def _hanging(rank: int, now: float) -> Pulse:
     return Pulse(
         rank=rank, at=now, pid=rank + 1, hook=True, state="S", stack=ASLEEP if missing else STACK, sites=1, samples=10,
         cpu_s=10.0, process_s=11.0, torch=True, step=last // CALLS, recorder=True, recent=whole.recent,
-        groups=(Group("0", MEMBERS, last if missing else last + 1, last),), active=() if missing else (waits,),
+        groups=(ProcessGroup("0", MEMBERS, last if missing else last + 1, last),), active=() if missing else (waits,),
     )  # fmt: skip
 
 
@@ -152,5 +152,5 @@ def _pulse(rank: int, now: float, late: float) -> Pulse:
     return Pulse(
         rank=rank, at=now, pid=rank + 1, hook=True, state="S", stack=STACK, sites=8, samples=10, cpu_s=now - BEGAN,
         process_s=now - BEGAN, torch=True, step=calls // CALLS, recorder=True, recent=recent,
-        groups=(Group("0", MEMBERS, calls, calls),),
+        groups=(ProcessGroup("0", MEMBERS, calls, calls),),
     )  # fmt: skip

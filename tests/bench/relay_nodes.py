@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-from distui.runners.agent.relay import Relay as Agent
+from distui.runners.agent.relay import AgentRelay as Agent
 from distui.runners.agent.relay import Stream
 from distui.runners.inrank import coordinator
 from distui.runners.inrank.control import Control

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from distui.presets.plan import part_id
 from distui.runners import registry
-from distui.runners.agent.server import Server
+from distui.runners.agent.server import AgentServer
 from distui.runners.journal import Chronicle
 from distui.runners.logs.follow import ask_window
 from distui.runners.model import (
@@ -53,7 +53,7 @@ class Node:
         self._entry, self._nodes, self._number = entry, nodes, entry.record.node
         self._writers = [rank for rank in self._ranks() if rank < writers]
         self._chronicle = Chronicle(entry.path)
-        self._server = Server(
+        self._server = AgentServer(
             Path(stem(entry.record.run8) + ".sock"), entry.record, self._chronicle.journal, refuse,
             partial(ask_window, entry.path),
         )  # fmt: skip

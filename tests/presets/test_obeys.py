@@ -82,8 +82,8 @@ OPTIONS = (
 )
 
 
-def asked(kind: str, backend: str = "nccl", mesh: str = "", args: str = "") -> obeys.Asked:
-    return obeys.Asked(kind=kind, backend=backend, mesh=mesh.split(), args=args.split())  # type: ignore[arg-type]
+def asked(kind: str, backend: str = "nccl", mesh: str = "", args: str = "") -> obeys.Requirements:
+    return obeys.Requirements(kind=kind, backend=backend, mesh=mesh.split(), args=args.split())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["single", "ddp", "fsdp1", "fsdp2", "deepspeed"])
@@ -141,7 +141,7 @@ def test_accelerate_and_trainers_obey_through_the_environment(
         (f"from {WHOLE} import parallelize\nparallelize(m)", asked("deepspeed"), "which is not DeepSpeed"),
     ],
 )
-def test_what_does_not_obey_is_told_why(source: str, wanted: obeys.Asked, why: str) -> None:
+def test_what_does_not_obey_is_told_why(source: str, wanted: obeys.Requirements, why: str) -> None:
     look = obeys.look("train.py", source, wanted)
     assert look.how is None
     assert why in look.why
@@ -304,14 +304,14 @@ def test_a_pipeline_and_accumulation_need_forward_backward() -> None:
         f"from {WHOLE} import forward_backward, parallelize\nparallelize(m)\nforward_backward(m, x, y)"
     )
     copied = "import parallelize as p\np.parallelize(m)\np.forward_backward(m, x, y)"
-    pipeline = obeys.Asked(mesh=("pp", "dp"))
+    pipeline = obeys.Requirements(mesh=("pp", "dp"))
     look = obeys.look("train.py", without, pipeline)
     assert look.how is None
     assert (
         look.why
         == "train.py calls parallelize() in line 2 and never forward_backward(), by which a pipeline runs."
     )
-    passes = obeys.Asked(mesh=("dp",), accumulation=4)
+    passes = obeys.Requirements(mesh=("dp",), accumulation=4)
     how = obeys.look("train.py", without, passes).how
     assert how is not None
     assert how.endswith("but not batch.accumulation, which acts in forward_backward().")
@@ -328,15 +328,15 @@ def test_files_beside_the_script_are_looked_at_where_it_does_nothing_itself() ->
         "other.py": "print()",
         "trainer.py": "from torch.nn.parallel import DistributedDataParallel as D\nD(m)",
     }
-    look = obeys.look("main.py", "import trainer, other", obeys.Asked(kind="fsdp2", beside=beside))
+    look = obeys.look("main.py", "import trainer, other", obeys.Requirements(kind="fsdp2", beside=beside))
     assert look.how is None
     assert look.why.startswith(
         "main.py, through trainer.py, wraps its model in DistributedDataParallel in line 2"
     )
     moe = (EXAMPLES / "chargpt_moe.py").read_bytes()
     example = {"chargpt.py": (EXAMPLES / "chargpt.py").read_bytes()}
-    how = obeys.look("chargpt_moe.py", moe, obeys.Asked(beside=example)).how
+    how = obeys.look("chargpt_moe.py", moe, obeys.Requirements(beside=example)).how
     assert how is not None
     assert "through chargpt.py, calls parallelize() in line" in how
     own = f"from {WHOLE} import parallelize\nparallelize(m)"
-    assert "through" not in obeys.look("main.py", own, obeys.Asked(beside=beside)).why
+    assert "through" not in obeys.look("main.py", own, obeys.Requirements(beside=beside)).why

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from distui.runners.agent.oom import Evidence
+from distui.runners.agent.oom import KernelEvidence
 from distui.runners.agent.supervision import Ended, Raised, close_attempt, first_cause, gather, last_samples
 from distui.runners.model import Outcome, RankChanged, RankPhase, RankPlace, RankSample
 from distui.runners.state import Rank
@@ -38,7 +38,7 @@ def test_a_rank_that_only_says_that_another_is_gone_is_no_cause() -> None:
 
 def test_the_kernel_has_the_word_on_memory() -> None:
     found = first_cause(
-        [Ended(change(2, 1.0, -9, "SIGKILL"), None, (), Evidence("kernel log: Killed process 102"))]
+        [Ended(change(2, 1.0, -9, "SIGKILL"), None, (), KernelEvidence("kernel log: Killed process 102"))]
     )
     assert found is not None
     assert found.text.startswith("rank 2 was killed for memory by the kernel")

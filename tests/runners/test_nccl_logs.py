@@ -14,10 +14,10 @@ import pytest
 
 from distui.runners import local, registry
 from distui.runners.agent import nccl_logs as module
-from distui.runners.agent.nccl_logs import BEHIND, NEWEST, RETRIED_S, Tails, Told, rdma
+from distui.runners.agent.nccl_logs import BEHIND, NEWEST, RETRIED_S, RaisedFindings, Tails, rdma
 from distui.runners.agent.processes import gone
 from distui.runners.diagnosis import live
-from distui.runners.diagnosis.facts import Facts
+from distui.runners.diagnosis.facts import NcclFacts
 from distui.runners.diagnosis.reading import Reading
 from distui.runners.diagnosis.verdict import judge
 from distui.runners.model import Finding, FindingRaised, NcclTick, Stop
@@ -180,7 +180,7 @@ def test_a_thread_that_reads_can_be_hurried(ranks: Ranks, monkeypatch: pytest.Mo
 # ---- what is told
 
 
-def told(its: Told, *lines: str, reading: Reading | None = None, now: float = 100.0) -> list[str]:
+def told(its: RaisedFindings, *lines: str, reading: Reading | None = None, now: float = 100.0) -> list[str]:
     """What is told of some lines: "id severity" or "-id"."""
     reading = reading or Reading()
     reading.turn_to(f"{HERE}/rank-3.nccl")
@@ -194,7 +194,7 @@ def told(its: Told, *lines: str, reading: Reading | None = None, now: float = 10
 
 
 def test_a_cause_is_told_once_with_its_line_rank_and_node() -> None:
-    its, reading = Told(5), Reading()
+    its, reading = RaisedFindings(5), Reading()
     reading.turn_to(f"{HERE}/rank-3.nccl")
     reading.feed(["x", PORT])
     (event,) = its.news(reading, 100.0)
@@ -208,11 +208,11 @@ def test_a_cause_is_told_once_with_its_line_rank_and_node() -> None:
 
 
 def test_a_symptom_is_told_only_while_no_cause_is_known() -> None:
-    its, reading = Told(0), Reading()
+    its, reading = RaisedFindings(0), Reading()
     assert told(its, CLOSED, reading=reading) == ["sock-closed-by-peer info"]
     assert told(its, PORT, reading=reading) == ["ib-port-error error", "-sock-closed-by-peer"]
     assert told(its, CLOSED, reading=reading) == []
-    assert told(Told(0), PORT, CLOSED) == ["ib-port-error error"]
+    assert told(RaisedFindings(0), PORT, CLOSED) == ["ib-port-error error"]
 
 
 def test_facts_and_noise_are_not_told() -> None:
@@ -223,11 +223,11 @@ def test_facts_and_noise_are_not_told() -> None:
         INFO + "NCCL_TOPO_FILE set by environment to /opt/topo.xml",
         INFO + "init.cc:1012 -> 1",
     )
-    assert told(Told(0), *lines) == []
+    assert told(RaisedFindings(0), *lines) == []
 
 
 def test_a_peer_that_starts_late_is_no_alarm() -> None:
-    its, reading = Told(0), Reading()
+    its, reading = RaisedFindings(0), Reading()
     assert told(its, REFUSED, REFUSED, reading=reading) == []
     assert told(its, "x", reading=reading, now=100.0 + RETRIED_S + 1) == [], "it was met meanwhile"
     assert told(its, REFUSED, reading=reading, now=100.0 + RETRIED_S + 2) == ["sock-refused-retry warn"]
@@ -235,11 +235,11 @@ def test_a_peer_that_starts_late_is_no_alarm() -> None:
 
 def test_what_was_raised_before_the_agent_died_is_not_raised_again() -> None:
     known = {"ib-port-error": Finding("ib-port-error", "error", "x", rank=1, node=0)}
-    assert told(Told(0, known), PORT, CLOSED) == []
+    assert told(RaisedFindings(0, known), PORT, CLOSED) == []
 
 
 def test_an_agent_that_is_behind_says_so_once() -> None:
-    its = Told(0)
+    its = RaisedFindings(0)
     (event,) = its.behind(70_000_000, 1.0)
     assert isinstance(event, FindingRaised)
     assert (event.finding.id, event.finding.severity) == ("logs-behind", "info")
@@ -264,7 +264,7 @@ def test_rdma_ports_that_are_active(tmp_path: Path) -> None:
 # ---- real runs
 
 
-def facts(state: RunState) -> Facts | None:
+def facts(state: RunState) -> NcclFacts | None:
     document = state.nodes[0].nccl if 0 in state.nodes else None
     return None if document is None else live.decode(document)
 

@@ -12,8 +12,8 @@ import pytest
 
 from distui.runners.agent.oom import (
     NOTHING,
+    KernelMessage,
     OomWatch,
-    Record,
     in_kernel_log,
     kernel_log,
     kills_in,
@@ -27,20 +27,24 @@ NAMELESS = "NVRM: Xid (PCI:0000:18:00): 48, DBE (double bit error)"
 
 
 def test_a_record_of_the_kernels_log_is_taken_apart() -> None:
-    assert record(b"6,1234,5000000,-;oom-kill: x\n SUBSYSTEM=mm\n") == Record(
+    assert record(b"6,1234,5000000,-;oom-kill: x\n SUBSYSTEM=mm\n") == KernelMessage(
         5.0, "oom-kill: x\n SUBSYSTEM=mm"
     )
-    assert record(b"no record") == Record(0.0, "")
+    assert record(b"no record") == KernelMessage(0.0, "")
 
 
 def test_the_pid_decides_who_was_killed() -> None:
-    log = [Record(1.0, KILLED), Record(2.0, KILLED.replace("4242", "7"))]
+    log = [KernelMessage(1.0, KILLED), KernelMessage(2.0, KILLED.replace("4242", "7"))]
     assert in_kernel_log(4242, log) == KILLED
     assert in_kernel_log(424, log) is None
 
 
 def test_an_xid_is_held_against_the_process_it_names_or_who_ended_right_after() -> None:
-    log = [Record(100.0, FELL), Record(100.0, NAMELESS), Record(100.0, "NVRM: loading")]
+    log = [
+        KernelMessage(100.0, FELL),
+        KernelMessage(100.0, NAMELESS),
+        KernelMessage(100.0, "NVRM: loading"),
+    ]
     assert xids(4242, log, 5000.0) == (f"kernel log: {FELL} (the GPU fell off the bus)",)
     assert xids(7, log, 110.0) == (f"kernel log: {NAMELESS} (double-bit ECC error)",)
     assert xids(7, log, 5000.0) == ()

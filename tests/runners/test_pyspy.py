@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from distui.runners.agent import pulses, pyspy
-from distui.runners.agent.hooks import Hook, HookError
+from distui.runners.agent.hooks import HookClient, HookError
 from distui.runners.agent.processes import state_of
 from distui.runners.agent.pulses import Pulses
 from distui.runners.agent.pyspy import PySpy, PySpyError, Unseen, find, read, spoken, stacks
@@ -77,9 +77,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(python)
 
 
-def hookless(pid: int) -> Hook:
+def hookless(pid: int) -> HookClient:
     """The hook of a rank that never connects."""
-    return Hook(Path("/nowhere"), RankChanged(1, 0, RankPhase.RUNNING, 0, pid), lambda event: None)
+    return HookClient(Path("/nowhere"), RankChanged(1, 0, RankPhase.RUNNING, 0, pid), lambda event: None)
 
 
 def stop(pid: int) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from distui.presets.finding import Finding
-from distui.runners.doctor.examine import Outcome
-from distui.runners.doctor.node_checks import Look
+from distui.runners.doctor.examine import Examination
+from distui.runners.doctor.node_checks import ExaminedNode
 from distui.runners.doctor.pairs import Result
 from distui.tui.cli import main
 from distui.tui.verbs.doctor import document, text
@@ -23,7 +23,7 @@ from distui.tui.verbs.doctor import document, text
 HERE = ["doctor", "--python", sys.executable]
 
 
-def made() -> Outcome:
+def made() -> Examination:
     """Two of three nodes that answered, and a pair of them that did not come about."""
     facts = {
         "training": {"torch": "2.13.0", "cuda": "12.6", "nccl": "2.27.5", "python": "3.11.7"},
@@ -34,8 +34,8 @@ def made() -> Outcome:
         ],
         "shm": {"total": 1 << 30, "free": 1 << 30},
     }
-    return Outcome(
-        looks=[Look(name="a", facts=facts, ahead_s=0.0123), Look(name="b", facts={})],
+    return Examination(
+        looks=[ExaminedNode(name="a", facts=facts, ahead_s=0.0123), ExaminedNode(name="b", facts={})],
         findings=[
             Finding(id="D-SSH", severity="error", where="c", value="no", text="It cannot be reached: no."),
             Finding(
@@ -110,7 +110,9 @@ def test_the_same_as_json() -> None:
 def test_of_many_pairs_those_that_are_bad_are_shown() -> None:
     good = [Result((at, at + 1), 1 << 24, 0.01) for at in range(0, 40, 2)]
     slow = Result((40, 41), 1 << 24, 0.1)
-    outcome = Outcome(members=[f"n{at}" for at in range(42)], backend="gloo", rounds=([*good, slow], []))
+    outcome = Examination(
+        members=[f"n{at}" for at in range(42)], backend="gloo", rounds=([*good, slow], [])
+    )
     lines = text(outcome, []).splitlines()
     assert [line.split() for line in lines[2:4]] == [
         ["1", "n40,", "n41", "100.0", "0.17", "slow"],

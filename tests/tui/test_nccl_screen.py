@@ -8,7 +8,7 @@ import scripted as play
 import told
 from test_rows import frame_of, line_of, text_of
 
-from distui.runners.diagnosis.facts import Communicator, Facts, Init, Pair
+from distui.runners.diagnosis.facts import Communicator, Init, NcclFacts, Pair
 from distui.runners.model import Event
 from distui.tui.rows.glyphs import row_width, to_ascii
 from distui.tui.rows.launching import bars, crossings, init_rows, phase_letters, ring_rows
@@ -29,7 +29,7 @@ def matrix(one: Communicator, width: int) -> list[str]:
     return [line_of(told.row) for told in matrix_rows(one, width, {})]
 
 
-def cards(facts: Facts, width: int = 100) -> str:
+def cards(facts: NcclFacts, width: int = 100) -> str:
     one = chosen_of(facts, None)
     assert one is not None
     return text_of([said.row for said in said_rows(frame_of(play.running()), facts, one, width)])

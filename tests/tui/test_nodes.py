@@ -32,7 +32,7 @@ from distui.tui.follow import LinkPhase, LinkStatus
 from distui.tui.rows import confirm
 from distui.tui.rows.banner import banner_rows
 from distui.tui.rows.confirm import CommandError, parse
-from distui.tui.rows.frame import Frame, View
+from distui.tui.rows.frame import Frame, ViewOptions
 from distui.tui.rows.glyphs import row_width
 from distui.tui.rows.heat import heat_rows
 from distui.tui.rows.launching import failure, launch_rows, launch_title, launching, remains
@@ -44,7 +44,7 @@ from distui.tui.rows.status import fit_name, names, silent, status_row
 def frame_of(events: Iterable[several.Told], now: float = play.NOW, **view: object) -> Frame:
     state = RunState().apply_all(several.stamped(events))
     link = LinkStatus(LinkPhase.FOLLOWING, play.BEGAN)
-    return Frame(state, link, now, now, View(**view))  # type: ignore[arg-type]
+    return Frame(state, link, now, now, ViewOptions(**view))  # type: ignore[arg-type]
 
 
 def test_a_lost_node_says_how_long_and_when_again_and_shows_no_old_values() -> None:

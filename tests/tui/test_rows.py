@@ -31,7 +31,7 @@ from distui.runners.status import status_json
 from distui.tui.follow import LinkPhase, LinkStatus
 from distui.tui.rows import glyphs
 from distui.tui.rows.banner import banner_rows
-from distui.tui.rows.frame import Frame, View
+from distui.tui.rows.frame import Frame, ViewOptions
 from distui.tui.rows.glyphs import (
     Row,
     age,
@@ -67,7 +67,7 @@ def frame_of(
 ) -> Frame:
     state = RunState().apply_all(play.stamped(events))
     status = LinkStatus(LinkPhase.FOLLOWING, play.BEGAN)
-    return Frame(state, status, now, play.NOW if heard is None else heard, View(**view))  # type: ignore[arg-type]
+    return Frame(state, status, now, play.NOW if heard is None else heard, ViewOptions(**view))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,9 @@ def test_sorting_puts_the_worst_first_and_the_unknown_last() -> None:
     some = [*play.running(), (124.8, RankTick(()))]
     state = frame_of(some, sort="RSS").state
     state.ranks[0].sample = None
-    ordered = lines(Frame(state, LinkStatus(LinkPhase.FOLLOWING, 0), play.NOW, play.NOW, View(sort="RSS")))
+    ordered = lines(
+        Frame(state, LinkStatus(LinkPhase.FOLLOWING, 0), play.NOW, play.NOW, ViewOptions(sort="RSS"))
+    )
     assert ordered[-1].rank.place.rank == 0
     assert lines(frame_of(play.failed(), sort="state"))[0].rank.place.rank == 3
 

@@ -8,7 +8,7 @@ import msgspec
 import scripted as play
 import several
 
-from distui.runners.diagnosis.facts import Communicator, Facts, Init, Line, Node, Pair
+from distui.runners.diagnosis.facts import Communicator, FactLine, Init, NcclFacts, NcclNode, Pair
 from distui.runners.logs.files import file_id
 from distui.runners.model import HUB, CaughtUp, Event, Finding, FindingRaised, Host, HostTick, NcclTick
 
@@ -61,7 +61,7 @@ def communicator(nodes: int = 1, each: int = 8, **changes: object) -> Communicat
     return Communicator(**(values | changes))  # type: ignore[arg-type]
 
 
-def node(host: str, number: int = 0, **changes: object) -> Node:
+def node(host: str, number: int = 0, **changes: object) -> NcclNode:
     values: dict[str, object] = {
         "host": host,
         "node": number,
@@ -72,14 +72,14 @@ def node(host: str, number: int = 0, **changes: object) -> Node:
         "hcas": {"mlx5_0:1": "IB", "mlx5_1:1": "IB"},
         "env": {"NCCL_DEBUG": "INFO", "NCCL_IB_HCA": "mlx5"},
     }
-    return Node(**(values | changes))  # type: ignore[arg-type]
+    return NcclNode(**(values | changes))  # type: ignore[arg-type]
 
 
-def line(rank: int, number: int, text: str, node: int = 0) -> Line:
-    return Line(file_id(node, 1, rank, "nccl"), number, text)
+def line(rank: int, number: int, text: str, node: int = 0) -> FactLine:
+    return FactLine(file_id(node, 1, rank, "nccl"), number, text)
 
 
-def facts(one: Communicator | None = None, *, raw: bool = True, **changes: object) -> Facts:
+def facts(one: Communicator | None = None, *, raw: bool = True, **changes: object) -> NcclFacts:
     """Of a run on one node or on several, all alike."""
     chosen = one or communicator()
     hosts = list(chosen.hosts)
@@ -94,28 +94,28 @@ def facts(one: Communicator | None = None, *, raw: bool = True, **changes: objec
         "nccl_lines": 12_034,
         "raw": lines if raw else {},
     }
-    return Facts(**(values | changes))  # type: ignore[arg-type]
+    return NcclFacts(**(values | changes))  # type: ignore[arg-type]
 
 
-def tick(told: Facts, attempt: int = 1) -> NcclTick:
+def tick(told: NcclFacts, attempt: int = 1) -> NcclTick:
     return NcclTick(attempt, msgspec.Raw(msgspec.json.encode(told)))
 
 
-def running(told: Facts, *findings: Finding) -> list[tuple[float, Event]]:
+def running(told: NcclFacts, *findings: Finding) -> list[tuple[float, Event]]:
     """The run on one node, which has told this."""
     raised: list[tuple[float, Event]] = [(120, FindingRaised(one)) for one in findings]
     disk = HostTick(Host(cpu_percent=40.0, cores=64, disk_free=812 << 30, disk_total=1800 << 30))
     return [*play.running()[:-1], *raised, (124.6, disk), (124.6, tick(told)), (124.7, CaughtUp(20))]
 
 
-def on_nodes(told: Facts, nodes: int = 2, *findings: Finding) -> list[several.Told]:
+def on_nodes(told: NcclFacts, nodes: int = 2, *findings: Finding) -> list[several.Told]:
     """The run on several nodes; the first tells of all."""
     raised: list[several.Told] = [(120, one.node or 0, FindingRaised(one)) for one in findings]
     ended = [event for event in several.running(nodes) if not isinstance(event[2], CaughtUp)]
     return [*ended, *raised, (124.6, 0, tick(told)), (124.7, HUB, CaughtUp(20))]
 
 
-def uneven() -> Facts:
+def uneven() -> NcclFacts:
     """Two nodes: one has chosen TCP, and one of its ranks is late."""
     one = communicator(2, 4)
     slow = tuple(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ...presets.cluster import GB, Gpus, parse_gpus
+from ...presets.cluster import GB, NodeGpus, parse_gpus
 from ...presets.finding import PlanError
 from ...presets.guide import QUESTIONS, Question, Recommendation
 from ...presets.memory import (
@@ -124,7 +124,7 @@ class Advice:
 
     model: Shape
     form: Format
-    gpus: Gpus
+    gpus: NodeGpus
     nodes: int
     estimates: list[Estimate]
 
@@ -160,7 +160,7 @@ def asked(form: LaunchForm, preset: Preset, here: str = "") -> Advice | None:
     return Advice(model, counted, gpus, int(nodes), found)
 
 
-def _parsed(form: LaunchForm, hardware: str) -> tuple[Gpus, int]:
+def _parsed(form: LaunchForm, hardware: str) -> tuple[NodeGpus, int]:
     """GPUs and parameters, with the form's own words in the sentences. Raises PlanError."""
     try:
         return parse_gpus(hardware), parse_parameters(form.params)

@@ -29,7 +29,7 @@ class CommandError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TypedCommand:
     """What was typed: a command for the run, or an action of the screen."""
 
     command: Command | None = None
@@ -52,7 +52,7 @@ ACTIONS = {
 """Verbs that only change what is shown."""
 
 
-def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozenset()) -> Asked:
+def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozenset()) -> TypedCommand:
     """What the line asks for. Raises CommandError.
 
     `marked` are the ranks that a command goes to when it names none.
@@ -62,17 +62,17 @@ def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozens
     except ValueError as error:
         raise CommandError(f"cannot read {text!r}: {str(error).lower()}") from error
     if not words:
-        return Asked()
+        return TypedCommand()
     verb, rest = words[0], words[1:]
     if verb in ACTIONS:
-        return Asked(action=ACTIONS[verb])
+        return TypedCommand(action=ACTIONS[verb])
     if verb not in _PARSERS:
         known = sorted([*_PARSERS, *ACTIONS])
         near = difflib.get_close_matches(verb, known, 1)
         raise CommandError(
             f"no command {verb!r}: " + (f"did you mean {near[0]}?" if near else ", ".join(known))
         )
-    return Asked(command=_PARSERS[verb](rest, new_id(), tuple(sorted(marked))))
+    return TypedCommand(command=_PARSERS[verb](rest, new_id(), tuple(sorted(marked))))
 
 
 def _restart(words: list[str], new: str, _: tuple[int, ...]) -> Command:

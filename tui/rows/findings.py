@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ...presets.clean import clean_text
-from ...runners.diagnosis.exceptions import Group, main_frames, merged
+from ...runners.diagnosis.exceptions import StackGroup, main_frames, merged
 from ...runners.diagnosis.judging import NO_VERDICT, untimed, worst_first
 from ...runners.model import Finding
 from ...runners.state import RunState
@@ -265,11 +265,11 @@ def stack_rows(data: Mapping[str, str]) -> list[Row]:
     return rows[:-1]
 
 
-def _groups(data: Mapping[str, str]) -> list[Group]:
+def _groups(data: Mapping[str, str]) -> list[StackGroup]:
     return merged({int(rank): text for rank, text in data.items() if rank.isdecimal()})
 
 
-def _group_rows(group: Group, data: Mapping[str, str]) -> list[Row]:
+def _group_rows(group: StackGroup, data: Mapping[str, str]) -> list[Row]:
     many = len(group.ranks)
     head = (
         f"{plural(many, 'rank')} here: {numbers(group.ranks)}"

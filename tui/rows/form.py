@@ -258,7 +258,7 @@ _HEADINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class FormRows:
     """The rows, and where each field stands in them."""
 
     rows: list[Row]
@@ -270,7 +270,7 @@ class Look:
 
 def form_rows(
     known: Sequence[Field], typed: Typed, current: int, caret: int, width: int, focus: bool
-) -> Look:
+) -> FormRows:
     """Everything, in `width` columns. `caret`: where in the current field's text the next letter goes."""
     rows: list[Row] = []
     at: list[int] = []
@@ -287,7 +287,7 @@ def form_rows(
             rows += help_rows(one, width)
         if index == current:
             end = len(rows) - 1
-    return Look(rows, at, end)
+    return FormRows(rows, at, end)
 
 
 def heading(table: str, width: int) -> Row:

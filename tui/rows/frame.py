@@ -17,7 +17,7 @@ METRICS = ("util", "mem", "power", "temp", "step-time")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class ViewOptions:
     """How the user looks at the run; changed by keys, never by events."""
 
     pane: str = "overview"
@@ -41,7 +41,7 @@ class Frame:
     """Unix seconds on this machine."""
     heard: float
     """When the last event arrived, by this machine's clock; 0.0 before the first."""
-    view: View = field(default_factory=View)
+    view: ViewOptions = field(default_factory=ViewOptions)
 
     @property
     def silence(self) -> float:

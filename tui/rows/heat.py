@@ -29,7 +29,7 @@ SIDE = 90
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PaneHeights:
     """Heights in rows, frames included; 0 hides a pane. The log (or `main`) takes what is left."""
 
     small: bool = False
@@ -58,20 +58,20 @@ def plan_layout(
     banner: int,
     ended: bool = False,
     launching: bool = False,
-) -> Layout:
+) -> PaneHeights:
     """What each pane gets; `heat_rows` and `ranks` are the rows that map and table would like.
 
     After the end the map's place holds the report, and before the first rank the launch: both may take more.
     """
     if width < SMALLEST[0] or height < SMALLEST[1]:
-        return Layout(small=True)
+        return PaneHeights(small=True)
     framed = height >= TALL
     extra = 2 if framed else 1
     shown = max(1, min(banner, 6 if framed else 2))
     if pane in ("log", "events", "findings", "nccl"):
-        return Layout(framed=framed, banner=1 if pane == "findings" else shown, main=pane)
+        return PaneHeights(framed=framed, banner=1 if pane == "findings" else shown, main=pane)
     if pane == "ranks":
-        return Layout(framed=framed, banner=shown, main="table")
+        return PaneHeights(framed=framed, banner=shown, main="table")
     room = height - 2 - shown  # the status line and the footer
     if width >= WIDE:
         heat = min(heat_rows + extra, room // 2)
@@ -79,15 +79,15 @@ def plan_layout(
         events = room - heat - table
         if events < 2 + extra:
             table, events = table + events, 0
-        return Layout(
+        return PaneHeights(
             framed=framed, beside=side_width(width), banner=shown, heat=heat, table=table, events=events
         )
     if launching:
-        return Layout(framed=framed, banner=shown, heat=min(heat_rows + extra, max(3, room * 2 // 3)))
+        return PaneHeights(framed=framed, banner=shown, heat=min(heat_rows + extra, max(3, room * 2 // 3)))
     heat = min(heat_rows + extra, max(3, room // 2 if ended else room // 3))
     least_log = max(5, room // 4 if ended else room // 3)
     table = max(min(ranks + 1 + extra, room - heat - least_log), 0)
-    return Layout(framed=framed, banner=shown, heat=heat, table=table)
+    return PaneHeights(framed=framed, banner=shown, heat=heat, table=table)
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ...presets.clean import clean_text
 from ...runners.diagnosis.facts import Communicator
 from ...runners.model import HUB, Cluster, LinkState, Stage
-from ...runners.state import Node, Progress, RunState
+from ...runners.state import Node, RunState, StageProgress
 from ...runners.words import elapsed, plural
 from ..text import cost
 from . import glyphs
@@ -310,7 +310,7 @@ _PARTS = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class LaunchFailure:
     """Why a launch failed."""
 
     stage: Stage
@@ -327,7 +327,7 @@ def launching(state: RunState) -> bool:
     return begun and (not state.phase.ended or failure(state) is not None)
 
 
-def failure(state: RunState) -> Failure | None:
+def failure(state: RunState) -> LaunchFailure | None:
     """Why the launch failed; None while it goes on."""
     failed = [one for one in state.stages.values() if one.failed]
     if not failed or not state.phase.ended:
@@ -336,8 +336,8 @@ def failure(state: RunState) -> Failure | None:
     text = first.text or state.end_text.removeprefix("the launch failed: ")
     found = _PARTS.fullmatch(clean_text(text))
     if found is None:
-        return Failure(first.stage, clean_text(text), "", "")
-    return Failure(first.stage, found["cause"], found["elsewhere"] or "", found["left"] or "")
+        return LaunchFailure(first.stage, clean_text(text), "", "")
+    return LaunchFailure(first.stage, found["cause"], found["elsewhere"] or "", found["left"] or "")
 
 
 def launch_title(state: RunState) -> str:
@@ -364,7 +364,7 @@ def launch_rows(frame: Frame, width: int) -> list[Row]:
     return [*rows, (), *_keys(frame, width)]
 
 
-def _mark(progress: Progress | None) -> Cell:
+def _mark(progress: StageProgress | None) -> Cell:
     if progress is None:
         return glyphs.MISSING, "stale"
     if progress.failed:
@@ -372,12 +372,12 @@ def _mark(progress: Progress | None) -> Cell:
     return (glyphs.STALE, "warn") if progress.ended is None else (glyphs.OK, "ok")
 
 
-def _took(frame: Frame, progress: Progress) -> str:
+def _took(frame: Frame, progress: StageProgress) -> str:
     until = progress.ended if progress.ended is not None else (frame.state.ended or frame.now)
     return duration(elapsed(progress.began, until))
 
 
-def _whole(state: RunState, stage: Stage) -> Progress | None:
+def _whole(state: RunState, stage: Stage) -> StageProgress | None:
     """A stage on all nodes; where only nodes tell of it, there is none."""
     return state.stages.get((stage, HUB))
 
@@ -476,7 +476,7 @@ def given_up(state: RunState, now: float | None = None) -> str:
     return f"gives the launch up; {left}"
 
 
-def _failed(frame: Frame, found: Failure, width: int) -> list[Row]:
+def _failed(frame: Frame, found: LaunchFailure, width: int) -> list[Row]:
     """Which stage, why, what is left and paid for, what to try."""
     state = frame.state
     ours = state.cluster is not None and state.cluster.infra == HOSTS

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...runners.diagnosis.facts import Communicator, Line
+from ...runners.diagnosis.facts import Communicator, FactLine
 from ...runners.words import plural
 from . import glyphs
 from .glyphs import Cell, Row, clip, fit, wrap
-from .statements import Told, short
+from .statements import StatementRow, short
 
 MOST_RANKS = 64
 """Ranks of which each has a row; more are folded to nodes."""
@@ -147,11 +147,11 @@ def cell_text(counts: Counter[str] | None) -> Cell:
     return (worst if len(counts) == 1 else worst.lower()), _STYLE[worst]
 
 
-def matrix_rows(one: Communicator, width: int, raw: Mapping[str, Line]) -> list[Told]:
+def matrix_rows(one: Communicator, width: int, raw: Mapping[str, FactLine]) -> list[StatementRow]:
     """The legend, then the matrix; a sentence where no connection was told. `raw`: see Facts.raw."""
     if not one.pairs:
         text = "no line tells how ranks are connected: NCCL_DEBUG=INFO tells it at init, with P2P, SHM and NET on"
-        return [Told(row) for row in wrap(text, width, "dim")]
+        return [StatementRow(row) for row in wrap(text, width, "dim")]
     made = grid(one, width)
     edge, count = _label_width([unit.label for unit in made.units]), len(made.units)
     groups = len({unit.group for unit in made.units})
@@ -161,7 +161,7 @@ def matrix_rows(one: Communicator, width: int, raw: Mapping[str, Line]) -> list[
         if number and unit.group != made.units[number - 1].group and step == 2:
             rows.append(())
         rows.append(((_fitted(unit.label, edge) + " ", "dim"), *_line_of(made, number, step)))
-    return [*_legend(one, made, width, raw), Told(()), *(Told(row) for row in rows)]
+    return [*_legend(one, made, width, raw), StatementRow(()), *(StatementRow(row) for row in rows)]
 
 
 def _line_of(made: Grid, row: int, step: int) -> list[Cell]:
@@ -216,13 +216,13 @@ def _header(made: Grid, edge: int, step: int) -> list[Row]:
     return rows
 
 
-def _legend(one: Communicator, made: Grid, width: int, raw: Mapping[str, Line]) -> list[Told]:
+def _legend(one: Communicator, made: Grid, width: int, raw: Mapping[str, FactLine]) -> list[StatementRow]:
     """What the letters mean and how many pairs each has; then what is worse than the usual."""
     kinds = Counter(pair.kind for pair in one.pairs)
     best = sorted(kinds, key=lambda kind: (LETTERS.index(letter(kind)), -kinds[kind]))
     edge = max(map(len, best))
     rows = [
-        Told(
+        StatementRow(
             clip(
                 (
                     (f"{letter(kind)}  ", _STYLE[letter(kind)]),
@@ -238,13 +238,14 @@ def _legend(one: Communicator, made: Grid, width: int, raw: Mapping[str, Line]) 
     folded = f"; {one.folded:,} more pairs of the same nodes and kinds" if one.folded else ""
     sends = f"a {made.noun} that sends" if made.noun in ("rank", "node") else f"{made.noun} that send"
     told = f"each row is {sends}{_small(made)}{folded}"
-    rows += [Told(row) for row in wrap(told, width, "dim")]
+    rows += [StatementRow(row) for row in wrap(told, width, "dim")]
     odd = odd_ones(one, made)
     if odd:
         more = f" and {len(odd) - ODD} more" if len(odd) > ODD else ""
         lines = wrap(f"worse than the usual: {', '.join(odd[:ODD])}{more}", width - 2, "text")
         rows += [
-            Told(((f"{glyphs.WARN} " if not at else "  ", "warn"), *line)) for at, line in enumerate(lines)
+            StatementRow(((f"{glyphs.WARN} " if not at else "  ", "warn"), *line))
+            for at, line in enumerate(lines)
         ]
     return rows
 

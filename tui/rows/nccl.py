@@ -16,7 +16,7 @@ from ...presets.nccl import (
     flood_rate,
     subsystems,
 )
-from ...runners.diagnosis.facts import Communicator, Facts, Line
+from ...runners.diagnosis.facts import Communicator, FactLine, NcclFacts
 from ...runners.model import SetNccl
 from ...runners.state import RunState
 from ...runners.words import plural
@@ -26,7 +26,7 @@ from .frame import Frame
 from .glyphs import Row, age, amount, fit, numbers, wrap
 from .launching import init_rows, launching, ring_rows
 from .matrix import matrix_rows
-from .statements import Told, communicator_name, communicator_rows, node_rows
+from .statements import StatementRow, communicator_name, communicator_rows, node_rows
 from .status import name_of
 
 # -----------------------------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ def why_empty(state: RunState, reading: str = "") -> str:
     return "NCCL has said nothing yet: its statements come when the first communicator is made."
 
 
-def title(facts: Facts | None) -> str:
+def title(facts: NcclFacts | None) -> str:
     """How much was read of how many."""
     if facts is None:
         return "NCCL"
@@ -299,41 +299,44 @@ def title(facts: Facts | None) -> str:
     return " · ".join(["NCCL", *parts, f"{facts.nccl_lines:,} lines"])
 
 
-def said_rows(frame: Frame, facts: Facts, chosen: Communicator | None, width: int) -> list[Told]:
+def said_rows(
+    frame: Frame, facts: NcclFacts, chosen: Communicator | None, width: int
+) -> list[StatementRow]:
     """Findings, what is not read, a card for nodes that are alike, a card a communicator."""
-    rows = [*_findings(frame, facts, width), *(Told(row) for row in _unread(facts, width))]
+    rows = [*_findings(frame, facts, width), *(StatementRow(row) for row in _unread(facts, width))]
     if facts.nodes:
         rows += [_head("nodes"), *node_rows(facts, width)]
     if chosen is not None:
         many = len(facts.communicators) > 1
-        rows += [Told(()), _head("communicators", "c chooses the next" if many else "")]
+        rows += [StatementRow(()), _head("communicators", "c chooses the next" if many else "")]
         rows += communicator_rows(facts, chosen, width)
     else:
         told = "no line tells of a communicator: NCCL_DEBUG=INFO tells it when the ranks meet"
-        rows += [Told(()), *(Told(row) for row in wrap(told, width, "dim"))]
+        rows += [StatementRow(()), *(StatementRow(row) for row in wrap(told, width, "dim"))]
     return rows
 
 
-def _head(text: str, hint: str = "") -> Told:
-    return Told(((text, "accent"), (f"   {hint}" if hint else "", "dim")))
+def _head(text: str, hint: str = "") -> StatementRow:
+    return StatementRow(((text, "accent"), (f"   {hint}" if hint else "", "dim")))
 
 
-def _findings(frame: Frame, facts: Facts, width: int) -> list[Told]:
+def _findings(frame: Frame, facts: NcclFacts, width: int) -> list[StatementRow]:
     about = (one for one in frame.state.findings.values() if not one.id.startswith(OTHERS))
     found = [item for item in items(about) if item.first.severity != "info"]
     rows = [
-        Told(item_row(frame, item, width), _evidence(facts, item.first.id)) for item in found[:FINDINGS]
+        StatementRow(item_row(frame, item, width), _evidence(facts, item.first.id))
+        for item in found[:FINDINGS]
     ]
     if len(found) > FINDINGS:
-        rows.append(Told(((f"… {len(found) - FINDINGS} more: i shows all", "dim"),)))
-    return [*rows, Told(())] if rows else []
+        rows.append(StatementRow(((f"… {len(found) - FINDINGS} more: i shows all", "dim"),)))
+    return [*rows, StatementRow(())] if rows else []
 
 
-def _evidence(facts: Facts, rule: str) -> Line | None:
+def _evidence(facts: NcclFacts, rule: str) -> FactLine | None:
     return facts.raw.get(f"rule:{rule}")
 
 
-def _unread(facts: Facts, width: int) -> list[Row]:
+def _unread(facts: NcclFacts, width: int) -> list[Row]:
     rows: list[Row] = []
     if facts.behind:
         text = f"{amount(facts.behind)} of NCCL's logs are not read yet: what is here may be old"
@@ -347,17 +350,17 @@ def _unread(facts: Facts, width: int) -> list[Row]:
     return rows
 
 
-def map_rows(facts: Facts, one: Communicator | None, width: int) -> list[Told]:
+def map_rows(facts: NcclFacts, one: Communicator | None, width: int) -> list[StatementRow]:
     """Of one communicator: the matrix, the rings, the timeline of init."""
     if one is None:
         return []
     return [
         _head("transport of each pair", communicator_name(one)),
         *matrix_rows(one, width, facts.raw),
-        Told(()),
+        StatementRow(()),
         _head("rings"),
-        *(Told(row) for row in ring_rows(one, width)),
-        Told(()),
+        *(StatementRow(row) for row in ring_rows(one, width)),
+        StatementRow(()),
         _head("init"),
-        *(Told(row) for row in init_rows(one, width)),
+        *(StatementRow(row) for row in init_rows(one, width)),
     ]

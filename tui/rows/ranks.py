@@ -21,7 +21,7 @@ Sortable = float | str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RankRow:
     """One rank with what belongs to it at the time of this paint; None where unknown or old."""
 
     rank: Rank
@@ -43,8 +43,8 @@ class Column:
     name: str
     width: int
     order: int
-    text: Callable[[Line], str]
-    key: Callable[[Line], Sortable] | None = None
+    text: Callable[[RankRow], str]
+    key: Callable[[RankRow], Sortable] | None = None
     right: bool = True
 
 
@@ -52,23 +52,23 @@ def _or_na(value: int | None) -> str:
     return NA if value is None else str(value)
 
 
-def _state(line: Line) -> str:
+def _state(line: RankRow) -> str:
     return f"{glyphs.RANK[line.rank.phase][0]} {line.rank.phase}"
 
 
-def _worst(line: Line) -> str:
+def _worst(line: RankRow) -> str:
     """Sorts failed before starting before running."""
     style = glyphs.RANK[line.rank.phase][1]
     return {"bad": "0", "warn": "1", "stale": "2"}.get(style, "3") + str(line.rank.phase)
 
 
-def _end(line: Line) -> str:
+def _end(line: RankRow) -> str:
     if line.rank.signal:
         return line.rank.signal
     return _or_na(line.rank.exit_code)
 
 
-def _sample(pick: Callable[[RankSample], Sortable]) -> Callable[[Line], Sortable]:
+def _sample(pick: Callable[[RankSample], Sortable]) -> Callable[[RankRow], Sortable]:
     return lambda line: None if line.sample is None else pick(line.sample)
 
 
@@ -160,7 +160,7 @@ def next_sort(frame: Frame) -> str:
     return names[(at + 1) % len(names)]
 
 
-def lines(frame: Frame) -> list[Line]:
+def lines(frame: Frame) -> list[RankRow]:
     """Every rank, sorted as the view says; unknown values come last."""
     named = names(frame.state)
     arranged = status.sizes(frame.state)
@@ -175,12 +175,12 @@ def lines(frame: Frame) -> list[Line]:
     return [line for _, line in known] + unknown
 
 
-def _line(frame: Frame, rank: Rank, named: dict[int, str], arranged: dict[str, int]) -> Line:
+def _line(frame: Frame, rank: Rank, named: dict[int, str], arranged: dict[str, int]) -> RankRow:
     node = frame.state.nodes.get(rank.place.node)
     gpu = gpu_of(rank, node)
     fresh = node is not None and frame.fresh(node.node, node.gpu_sampled)
     shown = gpu if fresh else None
-    return Line(
+    return RankRow(
         rank=rank,
         node=node,
         sample=rank.sample if frame.fresh(rank.place.node, rank.sampled) else None,
@@ -204,7 +204,7 @@ def head_row(frame: Frame, width: int) -> Row:
     return tuple(cells)
 
 
-def rank_row(frame: Frame, line: Line, chosen: list[Column]) -> Row:
+def rank_row(frame: Frame, line: RankRow, chosen: list[Column]) -> Row:
     """One rank."""
     marked = line.rank.place.rank in frame.view.marked
     cells: list[Cell] = [(glyphs.MARK if marked else " ", "accent")]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...presets.secrets import mask
-from ...runners.diagnosis.facts import Communicator, Facts, Init, Line, Node
+from ...runners.diagnosis.facts import Communicator, FactLine, Init, NcclFacts, NcclNode
 from ...runners.words import plural
 from . import glyphs
 from .glyphs import NA, Row, clip, fit, numbers, row_width, wrap
@@ -20,18 +20,18 @@ CARDS = 6
 _LABEL = 14
 
 
-class Told(NamedTuple):
+class StatementRow(NamedTuple):
     """A row, and the line of a log that it rests on."""
 
     row: Row
-    line: Line | None = None
+    line: FactLine | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class NodeGroup:
     """Nodes of which NCCL says the same."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[NcclNode, ...]
     said: Mapping[str, str]
     """Label → what is said; "" is unknown."""
 
@@ -42,7 +42,7 @@ def short(host: str) -> str:
     return host if first.isdecimal() or not first else first
 
 
-def ranks_on(facts: Facts, host: str) -> tuple[int, ...]:
+def ranks_on(facts: NcclFacts, host: str) -> tuple[int, ...]:
     """Ranks of a host in the largest communicator that it has a part in."""
     own = [one for one in facts.communicators if host in one.hosts]
     largest = max(own, key=lambda one: one.nranks or 0, default=None)
@@ -52,9 +52,9 @@ def ranks_on(facts: Facts, host: str) -> tuple[int, ...]:
 # ---- nodes
 
 
-def node_groups(facts: Facts) -> list[Group]:
+def node_groups(facts: NcclFacts) -> list[NodeGroup]:
     """Groups of equal nodes, the largest first: the others are what is odd."""
-    found: dict[tuple[str, ...], list[Node]] = {}
+    found: dict[tuple[str, ...], list[NcclNode]] = {}
     said: dict[tuple[str, ...], Mapping[str, str]] = {}
     for node in facts.nodes:
         compared = _compared(node)
@@ -62,10 +62,10 @@ def node_groups(facts: Facts) -> list[Group]:
         found.setdefault(key, []).append(node)
         said.setdefault(key, compared)
     ordered = sorted(found.items(), key=lambda item: -len(item[1]))
-    return [Group(tuple(nodes), said[key]) for key, nodes in ordered]
+    return [NodeGroup(tuple(nodes), said[key]) for key, nodes in ordered]
 
 
-def _compared(node: Node) -> dict[str, str]:
+def _compared(node: NcclNode) -> dict[str, str]:
     """What has to be the same on all nodes; addresses need not."""
     hcas: dict[str, list[str]] = {}
     for name, kind in node.hcas.items():
@@ -84,16 +84,16 @@ _ALWAYS = ("NCCL", "network")
 """What is n/a where nothing is said; the rest is then left out."""
 
 
-def node_rows(facts: Facts, width: int) -> list[Told]:
+def node_rows(facts: NcclFacts, width: int) -> list[StatementRow]:
     """A card a group of equal nodes."""
     groups = node_groups(facts)
-    rows: list[Told] = []
+    rows: list[StatementRow] = []
     for group in groups:
         rows += _card(facts, group, groups[0], width)
     return rows
 
 
-def _card(facts: Facts, group: Group, usual: Group, width: int) -> list[Told]:
+def _card(facts: NcclFacts, group: NodeGroup, usual: NodeGroup, width: int) -> list[StatementRow]:
     odd = group is not usual
     hosts = [short(node.host) for node in group.nodes]
     ranks = [rank for node in group.nodes for rank in ranks_on(facts, node.host)]
@@ -112,22 +112,22 @@ def _card(facts: Facts, group: Group, usual: Group, width: int) -> list[Told]:
     return rows + _variables(facts, group, usual, width)
 
 
-def _headed(head: Row, label: str, text: str, width: int, line: Line | None) -> list[Told]:
+def _headed(head: Row, label: str, text: str, width: int, line: FactLine | None) -> list[StatementRow]:
     """The first row of a card with one more thing, which has a row of its own where it does not fit."""
     named = f"{label} {text}" if label.startswith("rank") else text
     whole: Row = (*head, (f"  {named}" if text else "", "dim"))
     if row_width(whole) <= width or not text:
-        return [Told(clip(whole, width), line)]
-    return [Told(clip(head, width), line), *_field(label, text, "", False, width, line)]
+        return [StatementRow(clip(whole, width), line)]
+    return [StatementRow(clip(head, width), line), *_field(label, text, "", False, width, line)]
 
 
-def _with_address(group: Group, label: str, value: str) -> str:
+def _with_address(group: NodeGroup, label: str, value: str) -> str:
     if label == "bootstrap" and len(group.nodes) == 1:
         return group.nodes[0].bootstrap
     return value
 
 
-def _line(facts: Facts, host: str, label: str = "") -> Line | None:
+def _line(facts: NcclFacts, host: str, label: str = "") -> FactLine | None:
     """What a field rests on, else any line about the node."""
     kinds = {"NCCL": "version", "network": "network", "bootstrap": "bootstrap", "HCAs": "hcas"}
     order = [kinds[label]] if label in kinds else []
@@ -135,23 +135,27 @@ def _line(facts: Facts, host: str, label: str = "") -> Line | None:
     return next((line for line in found if line is not None), None)
 
 
-def _field(label: str, value: str, others: str, differs: bool, width: int, line: Line | None) -> list[Told]:
+def _field(
+    label: str, value: str, others: str, differs: bool, width: int, line: FactLine | None
+) -> list[StatementRow]:
     lines = wrap(value + others, max(10, width - _LABEL), "warn" if differs else "text")
     mark = glyphs.WARN if differs else " "
     return [
-        Told(((fit(f"{mark} {label}" if not at else "", _LABEL), "warn" if differs else "dim"), *row), line)
+        StatementRow(
+            ((fit(f"{mark} {label}" if not at else "", _LABEL), "warn" if differs else "dim"), *row), line
+        )
         for at, row in enumerate(lines)
     ]
 
 
-def _variables(facts: Facts, group: Group, usual: Group, width: int) -> list[Told]:
+def _variables(facts: NcclFacts, group: NodeGroup, usual: NodeGroup, width: int) -> list[StatementRow]:
     """All of the usual nodes; of the others those that differ."""
     own, common = group.nodes[0].env, usual.nodes[0].env
     line = _line(facts, group.nodes[0].host)
     if group is usual:
         text = "  ".join(f"{name}={mask(name, value)}" for name, value in sorted(own.items()))
         return _field("variables", text, "", False, width, line) if text else []
-    rows: list[Told] = []
+    rows: list[StatementRow] = []
     for name in sorted({*own, *common}):
         if own.get(name) != common.get(name):
             value = f"{name}={mask(name, own[name])}" if name in own else f"{name} is not set"
@@ -168,12 +172,12 @@ def _hosts(hosts: Sequence[str]) -> str:
 # ---- communicators
 
 
-def by_size(facts: Facts) -> list[Communicator]:
+def by_size(facts: NcclFacts) -> list[Communicator]:
     """Communicators in the order of the screen: the largest first."""
     return sorted(facts.communicators, key=lambda one: -(one.nranks or 0))
 
 
-def chosen_of(facts: Facts, wanted: str | None) -> Communicator | None:
+def chosen_of(facts: NcclFacts, wanted: str | None) -> Communicator | None:
     """The communicator of this id; else one that is not ready, else the largest."""
     ordered = by_size(facts)
     named = next((one for one in ordered if one.id == wanted), None)
@@ -219,25 +223,27 @@ def named_ranks(ranks: Collection[int]) -> str:
     return f"rank{'' if len(ranks) == 1 else 's'} {numbers(ranks)}"
 
 
-def communicator_rows(facts: Facts, chosen: Communicator, width: int) -> list[Told]:
+def communicator_rows(facts: NcclFacts, chosen: Communicator, width: int) -> list[StatementRow]:
     """A card each; the chosen one is marked and has all there is to say."""
     ordered = by_size(facts)
     wanted = [one for one in ordered if late_ranks(one) or missing(one) or one is chosen]
     shown = [*wanted[:CARDS], *(one for one in ordered if one not in wanted)][:CARDS]
     if chosen not in shown:
         shown[-1] = chosen
-    rows: list[Told] = []
+    rows: list[StatementRow] = []
     for one in (one for one in ordered if one in shown):
         rows += _communicator(facts, one, one is chosen, len(ordered) > 1, width)
     left = [one for one in ordered if one not in shown]
     if left:
         sizes = Counter(plural(one.nranks, "rank") if one.nranks else NA for one in left)
         told = ", ".join(f"{count} of {size}" for size, count in sizes.items())
-        rows.append(Told(((f"  … {len(left)} more, all alike in their stages: {told}", "dim"),)))
+        rows.append(StatementRow(((f"  … {len(left)} more, all alike in their stages: {told}", "dim"),)))
     return rows
 
 
-def _communicator(facts: Facts, one: Communicator, chosen: bool, several: bool, width: int) -> list[Told]:
+def _communicator(
+    facts: NcclFacts, one: Communicator, chosen: bool, several: bool, width: int
+) -> list[StatementRow]:
     line = facts.raw.get(f"comm:{one.id}")
     late, absent = late_ranks(one), missing(one)
     glyph, style = (glyphs.WARN, "warn") if late or absent else (glyphs.OK, "ok")

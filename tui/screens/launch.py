@@ -63,7 +63,7 @@ _ENDED: Row = (
 )  # fmt: skip
 
 
-class _Choices(RowsView):
+class _LaunchChoices(RowsView):
     """The choices; keys that answer go to the screen."""
 
     BINDINGS: ClassVar[list[Binding]] = [
@@ -84,7 +84,7 @@ class GuideScreen(ModalScreen[Recommendation | None]):
         super().__init__()
         self._answers: list[int] = []
         self._found: Recommendation | None = None
-        self.choices = _Choices(id="modal-rows", cursor=True)
+        self.choices = _LaunchChoices(id="modal-rows", cursor=True)
         self.foot = RowsView(id="modal-keys")
         self.foot.can_focus = False
         self.choices.ascii_only = self.foot.ascii_only = ascii_only

@@ -23,7 +23,7 @@ from ...runners.wire.link import LinkError
 from ..rows.glyphs import Row, hang, numbers, wrap
 from ..rows.log import Selection, named
 from ..rows.nccl import NcclForm, begin, change, command, form_rows, note_rows
-from ..widgets.boards import Diagnosis, FindingList, NcclBoard, Said
+from ..widgets.boards import Diagnosis, FindingList, NcclBoard, StatementRows
 from ..widgets.log_view import LogView
 from ..widgets.rows_view import RowsView
 
@@ -187,7 +187,7 @@ _KEYS: Row = (
 )  # fmt: skip
 
 
-class _Choices(RowsView):
+class _ModalRows(RowsView):
     """The form's rows; the keys that change a value go to the screen."""
 
     BINDINGS: ClassVar[list[Binding]] = [
@@ -210,7 +210,7 @@ class NcclScreen(ModalScreen[SetNccl | None]):
         super().__init__()
         self.form: NcclForm = begin(state, marked)
         self._command_id = command_id
-        self.choices = _Choices(id="modal-rows", cursor=True)
+        self.choices = _ModalRows(id="modal-rows", cursor=True)
         self.foot = RowsView(id="modal-keys")
         self.foot.can_focus = False
         self.hint = RowsView(id="modal-hint")
@@ -304,8 +304,8 @@ class DiagnosingScreen(Screen[None]):
         else:
             self.notify("this finding names no rank and no line: what is known of it stands below")
 
-    @on(Said.Opened)
-    def _open_statement(self, event: Said.Opened) -> None:
+    @on(StatementRows.Opened)
+    def _open_statement(self, event: StatementRows.Opened) -> None:
         if event.line is None:
             self.notify("no single line says this")
         else:

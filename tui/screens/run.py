@@ -23,7 +23,7 @@ from ..actions import bindings
 from ..follow import RunEntry
 from ..rows.banner import banner_rows
 from ..rows.frame import METRICS, Frame
-from ..rows.heat import Layout, heat_rows, plan_layout, shown_nodes, side_width
+from ..rows.heat import PaneHeights, heat_rows, plan_layout, shown_nodes, side_width
 from ..rows.launching import launch_rows, launching
 from ..rows.log import end_rows
 from ..rows.ranks import next_sort
@@ -128,7 +128,7 @@ class RunScreen(DiagnosingScreen):
         self.log_view = LogView(frames, app.read_log, app.grown, id="log")
         self.summary = Summary(frames, id="summary")
         self.foot = KeyFooter(id="footer")
-        self._shared: Layout | None = None
+        self._shared: PaneHeights | None = None
         self._shape: object = None
         """What the height of the map depends on, as it was when it was counted."""
         self._map_rows = 0
@@ -194,7 +194,7 @@ class RunScreen(DiagnosingScreen):
             self._shape, self._map_rows = shape, len(heat_rows(frame, inner))
         return self._map_rows
 
-    def _apply(self, shared: Layout) -> None:
+    def _apply(self, shared: PaneHeights) -> None:
         self.set_class(shared.framed, "-framed")
         self.set_class(bool(shared.beside), "-beside")
         panes: dict[Widget, int | str] = {
@@ -221,7 +221,7 @@ class RunScreen(DiagnosingScreen):
         if self.focused is None or not self.focused.display:
             self._focus_main(shared)
 
-    def _focus_main(self, shared: Layout) -> None:
+    def _focus_main(self, shared: PaneHeights) -> None:
         first = self.log_view if shared.main == "log" and not shared.table else self.ranks
         self.set_focus(self._of_pane(shared.main, first))
 

@@ -13,8 +13,8 @@ from typing import Any
 from ...presets.clean import clean_text
 from ...presets.finding import SEVERITIES, Finding, failed
 from ...runners import registry
-from ...runners.doctor.examine import Outcome, Place, Wish, examine
-from ...runners.doctor.node_checks import MIB, Look
+from ...runners.doctor.examine import Examination, NodeToCheck, Wish, examine
+from ...runners.doctor.node_checks import MIB, ExaminedNode
 from ...runners.doctor.pairs import Result, state, usual
 from ...runners.errors import RunError
 from ...runners.hub import on_hosts
@@ -68,26 +68,26 @@ def _wish(options: argparse.Namespace) -> Wish:
         places, cwd = _of_run(options.run)
     elif names_hosts(options):
         ssh = ssh_options(options)
-        places = [Place(host.destination, Way(host.destination, ssh)) for host in hosts_of(options)]
+        places = [NodeToCheck(host.destination, Way(host.destination, ssh)) for host in hosts_of(options)]
     else:
-        places = [Place("this node")]
+        places = [NodeToCheck("this node")]
     return Wish(
         places=places, python=_python(options.python), cwd=cwd, port=options.port,
         head=options.head_addr or "", try_pairs=options.pairs, size=options.size * MIB,
     )  # fmt: skip
 
 
-def _of_run(name: str) -> tuple[list[Place], str]:
+def _of_run(name: str) -> tuple[list[NodeToCheck], str]:
     """The nodes of a run, and where its ranks start. Raises RunError."""
     entry = registry.resolve(name)
     if entry.record.kind != "hub":
-        return [Place("this node")], ""
+        return [NodeToCheck("this node")], ""
     order = on_hosts.read(entry.path)
     if order is None:
         raise RunError(
             f"the nodes of {entry.record.name} are SkyPilot's: name those you can ssh to with --hosts"
         )
-    places = [Place(host, Way(host, order.options)) for host in order.hosts]
+    places = [NodeToCheck(host, Way(host, order.options)) for host in order.hosts]
     return places, f"~/.distui/{order.work}" if order.work else ""
 
 
@@ -122,7 +122,7 @@ class _Bar:
 # --- what is printed ------------------------------------------------------------------------------------------
 
 
-def text(outcome: Outcome, names: Sequence[str]) -> str:
+def text(outcome: Examination, names: Sequence[str]) -> str:
     """Findings by node, facts a line a node, pairs."""
     lines = _findings(outcome.findings, names)
     if outcome.looks:
@@ -150,7 +150,7 @@ def _finding(one: Finding) -> list[str]:
     return [*lines, f"           {one.remedy}"] if one.remedy else lines
 
 
-def _row(look: Look) -> tuple[str, ...]:
+def _row(look: ExaminedNode) -> tuple[str, ...]:
     training = look.get("training") or {}
     face = look.interface
     shm = look.get("shm")
@@ -169,7 +169,7 @@ def _row(look: Look) -> tuple[str, ...]:
     )
 
 
-def _pairs(outcome: Outcome) -> list[str]:
+def _pairs(outcome: Examination) -> list[str]:
     """What each pair reached; of many only those that are not as the others."""
     first, second = outcome.rounds
     if not first:
@@ -199,7 +199,7 @@ def _sum(found: Sequence[Finding]) -> str:
     return ", ".join(told) if told else "Nothing stands in the way."
 
 
-def document(outcome: Outcome, names: Sequence[str]) -> dict[str, Any]:
+def document(outcome: Examination, names: Sequence[str]) -> dict[str, Any]:
     """For `--json`."""
     looks = {look.name: look for look in outcome.looks}
     first, second = outcome.rounds
@@ -225,7 +225,7 @@ def document(outcome: Outcome, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _node(name: str, look: Look | None) -> dict[str, Any]:
+def _node(name: str, look: ExaminedNode | None) -> dict[str, Any]:
     if look is None:
         return {"name": name, "reached": False}
     return {"name": name, "reached": True, "ahead_s": look.ahead_s, "doubt_s": look.doubt_s, **look.facts}

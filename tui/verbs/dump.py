@@ -96,7 +96,7 @@ def flight_values(texts: Mapping[int, str]) -> list[dict[str, Any]]:
     return [asdict(group) for group in recorders.merged(texts)]
 
 
-def _rows(group: recorders.Group) -> list[str]:
+def _rows(group: recorders.RecorderGroup) -> list[str]:
     """Ranks that are equally far share a row."""
     alike: dict[tuple[str, str, str], list[int]] = {}
     for part in group.parts:
@@ -111,7 +111,7 @@ def _number(value: int | None) -> str:
     return NA if value is None else str(value)
 
 
-def _said(group: recorders.Group) -> list[str]:
+def _said(group: recorders.RecorderGroup) -> list[str]:
     said = []
     if group.lowest:
         verb = "is" if len(group.lowest) == 1 else "are"

@@ -15,7 +15,7 @@ import msgspec
 
 from ...presets.clean import escaped_json
 from ...runners import registry
-from ...runners.bundle import Manifest, Writer
+from ...runners.bundle import BundleWriter, Manifest
 from ...runners.connect import snapshot, with_link
 from ...runners.export import Gathering
 from ...runners.wire.link import Link
@@ -83,7 +83,7 @@ def export(options: argparse.Namespace) -> int:
         state = await snapshot(link)
         if entry.record.kind == "node":  # the link leads to the hub of the whole run
             entry = registry.resolve(entry.record.whole)
-        with Writer(path, entry.record.run, options.force) as writer:
+        with BundleWriter(path, entry.record.run, options.force) as writer:
             return await Gathering(entry, link, state, writer, options.logs << 20).run()
 
     manifest = asyncio.run(with_link(options.run, use))

@@ -13,7 +13,7 @@ from typing import Any
 from ...presets.clean import clean_whole
 from ...presets.finding import SEVERITIES, Finding, PlanError, PresetError, failed, worst_first
 from ...presets.lint import SUFFIXES, lint_file, lint_plan, lint_text, markup, refusal
-from ...presets.lint.markup import MOST_BYTES, Node, Unreadable
+from ...presets.lint.markup import MOST_BYTES, MarkupNode, Unreadable
 from ...presets.load import Library, library, load
 from ...presets.plan import Plan, make_plan
 from ...runners import local, registry
@@ -147,7 +147,7 @@ def _elsewhere(options: argparse.Namespace, about: dict[str, Any]) -> Plan:
     return launch.prepared(options).plan
 
 
-def documents(text: str) -> list[Node]:
+def documents(text: str) -> list[MarkupNode]:
     """The documents of a YAML text. Raises Unreadable, and RunError where there is no parser."""
     try:
         import yaml

@@ -38,7 +38,7 @@ def logs(options: argparse.Namespace) -> int:
         launched = seam.read(entry.path)
         if launched is not None and launched.managed:
             return await _managed(entry.path / LOG_FILE, link, options.follow)
-        return await Reading(link, options, entry.path).run()
+        return await FollowedLogs(link, options, entry.path).run()
 
     try:
         return asyncio.run(with_link(options.run, use))
@@ -46,7 +46,7 @@ def logs(options: argparse.Namespace) -> int:
         raise RunError(str(error)) from None
 
 
-class Reading:
+class FollowedLogs:
     """Files chosen by the options, read as they grow."""
 
     def __init__(self, link: Link, options: argparse.Namespace, path: Path) -> None:

@@ -36,7 +36,7 @@ from ...runners.model import (
 from ...runners.state import RunState
 from ...runners.status import status_json
 from ...runners.status import status_json as status_of
-from ...runners.watch.discover import Job, find_job, scan
+from ...runners.watch.discover import WatchedJob, find_job, scan
 from ...runners.watch.link import WatchLink
 from ...runners.wire.link import Link, LinkError
 from ...runners.words import time_of_day
@@ -283,7 +283,7 @@ def watch(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _once(job: Job) -> RunState:
+async def _once(job: WatchedJob) -> RunState:
     link = WatchLink(job)
     try:
         return await snapshot(link)
@@ -291,7 +291,7 @@ async def _once(job: Job) -> RunState:
         await link.close()
 
 
-def _list(jobs: list[Job], as_json: bool) -> int:
+def _list(jobs: list[WatchedJob], as_json: bool) -> int:
     told = [
         {
             "pid": first_pid(job),

@@ -25,8 +25,8 @@ from .panes import Pane
 from .rows_view import RowsView
 
 if TYPE_CHECKING:
-    from ...runners.diagnosis.facts import Communicator, Facts, Line
-    from ..rows.statements import Told
+    from ...runners.diagnosis.facts import Communicator, FactLine, NcclFacts
+    from ..rows.statements import StatementRow
     from ..text import NodeFacts
 
 # -----------------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ CARDS = 60
 """Columns that the cards keep."""
 
 
-class Said(Inner):
+class StatementRows(Inner):
     """Rows with a cursor: Enter opens the line that a row rests on."""
 
     BINDINGS: ClassVar[list[Binding]] = bindings("statements")  # type: ignore[assignment]
@@ -244,14 +244,16 @@ class Said(Inner):
     class Opened(Message):
         """The user wants the raw line."""
 
-        def __init__(self, line: Line | None) -> None:
+        def __init__(self, line: FactLine | None) -> None:
             super().__init__()
             self.line = line
 
-    def __init__(self, frames: Signal[Frame], id: str, make: Callable[[Frame, int], list[Told]]) -> None:
+    def __init__(
+        self, frames: Signal[Frame], id: str, make: Callable[[Frame, int], list[StatementRow]]
+    ) -> None:
         super().__init__(frames, id=id, cursor=True)
         self._make = make
-        self._told: list[Told] = []
+        self._told: list[StatementRow] = []
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
         self._told = self._make(frame, width - 2)  # the cursor and the scrollbar
@@ -270,23 +272,23 @@ class NcclBoard(Horizontal):
         self._frames = frames
         self.chosen: str | None = None
         """Id of the communicator; None takes the one most worth a look."""
-        self.panel = Said(frames, "said", self.said)
+        self.panel = StatementRows(frames, "said", self.said)
         """The cards."""
-        self.map = Said(frames, "map", self.mapped)
+        self.map = StatementRows(frames, "map", self.mapped)
         """The matrix, the rings and the timeline of the chosen communicator, where there is room beside."""
         self._heard: NodeFacts | None = None
         self._run = ""
         """Whose logs were read here."""
-        self._read: Facts | None = None
+        self._read: NcclFacts | None = None
         self._why = ""
         self._columns = -1
         """Of the map; 0 where it stands below the cards."""
         self._stop = threading.Event()
         self._version = 0
         """Grows whenever there are other facts."""
-        self._last: Facts | None = None
+        self._last: NcclFacts | None = None
         self._picked: tuple[object, Communicator | None] = (None, None)
-        self._mapped: tuple[object, list[Told]] = (None, [])
+        self._mapped: tuple[object, list[StatementRow]] = (None, [])
 
     def compose(self) -> ComposeResult:
         yield self.panel
@@ -339,7 +341,7 @@ class NcclBoard(Horizontal):
 
     # --- the facts
 
-    def facts(self, frame: Frame) -> Facts | None:
+    def facts(self, frame: Frame) -> NcclFacts | None:
         """What the nodes tell, or what was read of the logs of a run that has ended."""
         from ..text import NodeFacts
 
@@ -351,7 +353,7 @@ class NcclBoard(Horizontal):
             self._last, self._version = told, self._version + 1
         return told
 
-    def _of_logs(self) -> Facts | None:
+    def _of_logs(self) -> NcclFacts | None:
         """Begin to read them once; None until that is done."""
         run = str(getattr(self.app, "run_id", ""))
         if run != self._run:
@@ -374,19 +376,19 @@ class NcclBoard(Horizontal):
 
     # --- rows
 
-    def said(self, frame: Frame, width: int) -> list[Told]:
+    def said(self, frame: Frame, width: int) -> list[StatementRow]:
         """Rows of the cards; below them the map, where it does not stand beside."""
         from ..rows.nccl import said_rows, title, why_empty
-        from ..rows.statements import Told
+        from ..rows.statements import StatementRow
 
         facts = self.facts(frame)
         self.panel.entitle(title(facts))
         if facts is None:
-            return [Told(row) for row in wrap(why_empty(frame.state, self._why), width)]
+            return [StatementRow(row) for row in wrap(why_empty(frame.state, self._why), width)]
         rows = said_rows(frame, facts, self._one(frame), width)
-        return rows if self.map.display else [*rows, Told(()), *self.mapped(frame, width)]
+        return rows if self.map.display else [*rows, StatementRow(()), *self.mapped(frame, width)]
 
-    def mapped(self, frame: Frame, width: int) -> list[Told]:
+    def mapped(self, frame: Frame, width: int) -> list[StatementRow]:
         """Rows of the map; made anew only where something new was said."""
         from ..rows.nccl import map_rows
 

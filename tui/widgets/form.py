@@ -16,7 +16,7 @@ from ...runners.launch.launch_form import LaunchForm
 from ..actions import bindings
 from ..follow import PresetEntry
 from ..rows import glyphs
-from ..rows.form import Field, Look, begun_with, form_rows, stepped
+from ..rows.form import Field, FormRows, begun_with, form_rows, stepped
 from ..rows.glyphs import Row, wrap
 from ..rows.launching import candidate_rows, head_row
 from ..rows.status import matching, shelf_rows
@@ -252,7 +252,7 @@ class FormView(RowsView, inherit_bindings=False):
         self.typed: dict[str, str] = {}
         self._index = 0
         self._caret = 0
-        self._look = Look([], [], 0)
+        self._look = FormRows([], [], 0)
 
     # --- from outside
 
@@ -404,7 +404,7 @@ class FormView(RowsView, inherit_bindings=False):
         if look.at and self.shown:
             self._keep_in_sight(look)
 
-    def _keep_in_sight(self, look: Look) -> None:
+    def _keep_in_sight(self, look: FormRows) -> None:
         """The field at hand with its help, and the heading above the first field."""
         top, first = self.scroll_offset.y, look.at[self._index]
         first = 0 if not self._index else first

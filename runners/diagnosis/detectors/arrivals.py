@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from ...model import Collective, Group, Pulse, Site
+from ...model import Collective, ProcessGroup, Pulse, Site
 from . import people
-from .people import Kind, Place
+from .people import Kind, RankPosition
 
 # -----------------------------------------------------------------------------------------------------------
 # When each rank called the same collective: who comes last lets the others wait. Fed pulse by pulse, bounded.
@@ -60,7 +60,7 @@ class Piece(NamedTuple):
     """Unix time."""
 
 
-class _Open:
+class _OpenCollective:
     """A collective that not every member has told of."""
 
     __slots__ = ("at", "left", "values")
@@ -82,7 +82,7 @@ class Meetings:
     timed: bool = False
     """Whether `values` are of kernels."""
     met: deque[Met] = field(default_factory=lambda: deque(maxlen=KEPT))
-    opened: dict[int, _Open | None] = field(default_factory=dict)
+    opened: dict[int, _OpenCollective | None] = field(default_factory=dict)
     """None: of a kind in which not all wait for all."""
     closed: int = 0
     """Number of the newest collective that all have called."""
@@ -110,16 +110,16 @@ class Meetings:
                 known.at = entry.created
                 self._close(seq, known)
 
-    def _open(self, entry: Collective) -> _Open | None:
+    def _open(self, entry: Collective) -> _OpenCollective | None:
         """A collective that nobody has told of before."""
         if len(self.opened) >= OPEN:
             del self.opened[min(self.opened)]
         self.timed = entry.started is not None
-        made = _Open(len(self.members)) if _mutual(entry.op) else None
+        made = _OpenCollective(len(self.members)) if _mutual(entry.op) else None
         self.opened[entry.seq] = made
         return made
 
-    def _close(self, seq: int, known: _Open) -> None:
+    def _close(self, seq: int, known: _OpenCollective) -> None:
         """The last member has told."""
         del self.opened[seq]
         values = [one for one in known.values if one is not None]
@@ -223,7 +223,7 @@ class Arrivals:
                 own = entries if alone else [one for one in entries if one.group == group.name]
                 found[0].add(own, found[1])
 
-    def _of(self, group: Group, pulse: Pulse, world: int) -> tuple[Meetings, int] | None:
+    def _of(self, group: ProcessGroup, pulse: Pulse, world: int) -> tuple[Meetings, int] | None:
         """The meetings of a group, and the rank's place in it; None where there is nothing new."""
         ranks: Sequence[int] = group.ranks or (range(world) if group.name in ("", "0") else ())
         if len(ranks) < 2:
@@ -277,7 +277,7 @@ LOOP_SAMPLES, LOOP_SHARE = 15, 0.8
 GPU_PERCENT = 5.0
 
 
-class Mode(enum.StrEnum):
+class Activity(enum.StrEnum):
     """What a rank does."""
 
     STOPPED = "stopped"
@@ -296,8 +296,8 @@ class Mode(enum.StrEnum):
 class Doing(NamedTuple):
     """What a rank does, and where."""
 
-    mode: Mode
-    place: Place = Place(Kind.UNKNOWN)
+    mode: Activity
+    place: RankPosition = RankPosition(Kind.UNKNOWN)
     stack: tuple[Site, ...] = ()
     helped: bool = False
     """WORKS: its main thread waits for other threads, children or its GPU, and those work."""
@@ -316,25 +316,25 @@ def doing(
     children included; `gpu`: percent that its GPU is in use.
     """
     if not pulses:
-        return Doing(Mode.UNKNOWN)
+        return Doing(Activity.UNKNOWN)
     newest = pulses[-1]
     stack = next((one.stack for one in reversed(pulses) if one.stack), ())
     where = people.place(stack)
     if newest.state in ("T", "t"):
-        return Doing(Mode.STOPPED, where, stack)
+        return Doing(Activity.STOPPED, where, stack)
     if not newest.hook:
         return _silent(pulses, hooked, tree, _unanswered(pulses, where, stack))
     if not newest.stack:
-        return Doing(Mode.UNKNOWN)
+        return Doing(Activity.UNKNOWN)
     still = _asleep(pulses)
     if still >= ASLEEP_S:
         helped = (
             _others(pulses) > OTHERS_SHARE or (tree or 0.0) > TREE_PERCENT or (gpu or 0.0) > GPU_PERCENT
         )
-        return Doing(Mode.WORKS if helped else Mode.ASLEEP, where, stack, helped, _deep(pulses))
+        return Doing(Activity.WORKS if helped else Activity.ASLEEP, where, stack, helped, _deep(pulses))
     if gpu is not None and gpu > GPU_PERCENT:
-        return Doing(Mode.WORKS, where, stack)
-    return Doing(Mode.LOOPS if _loops(pulses) else Mode.WORKS, where, stack)
+        return Doing(Activity.WORKS, where, stack)
+    return Doing(Activity.LOOPS if _loops(pulses) else Activity.WORKS, where, stack)
 
 
 _SOURCES = {
@@ -344,7 +344,7 @@ _SOURCES = {
 _STALE = "this stack is the last before its hook fell silent; `distui dump RUN stacks` asks for a newer one"
 
 
-def _unanswered(pulses: Sequence[Pulse], where: Place, stack: tuple[Site, ...]) -> Doing:
+def _unanswered(pulses: Sequence[Pulse], where: RankPosition, stack: tuple[Site, ...]) -> Doing:
     """What is known of a rank whose hook does not answer: whence its stack is, and what its main thread waits in."""
     newest = next((one for one in reversed(pulses) if one.stack), None)
     stale = newest is not None and newest.hook
@@ -357,7 +357,7 @@ def _unanswered(pulses: Sequence[Pulse], where: Place, stack: tuple[Site, ...]) 
     )
     if pulses[-1].waits_in:
         said.append(f"its main thread waits in the kernel's {pulses[-1].waits_in}")
-    return Doing(Mode.UNKNOWN, where, stack, source="; ".join(said), stale=stale)
+    return Doing(Activity.UNKNOWN, where, stack, source="; ".join(said), stale=stale)
 
 
 def _silent(pulses: Sequence[Pulse], hooked: bool, tree: float | None, found: Doing) -> Doing:
@@ -365,12 +365,12 @@ def _silent(pulses: Sequence[Pulse], hooked: bool, tree: float | None, found: Do
     if not hooked or len(trail) < 2:
         return found
     if works(trail[0], trail[-1]):
-        return found._replace(mode=Mode.WORKS)
+        return found._replace(mode=Activity.WORKS)
     used = _share(trail[0].process_s, trail[-1].process_s, trail[0], trail[-1])
     if used is None and tree is not None:
         used = tree / 100.0
     busy = used is not None and used > BUSY_SHARE
-    return found._replace(mode=Mode.SILENT_BUSY if busy else Mode.SILENT)
+    return found._replace(mode=Activity.SILENT_BUSY if busy else Activity.SILENT)
 
 
 def _trail(pulses: Sequence[Pulse], fits: Callable[[Pulse], bool]) -> list[Pulse]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ...model import Collective, Finding, Gpu, Pulse, RankPhase, Site, Stall
 from . import arrivals, divergence, people, waits
-from .arrivals import Doing, Mode
+from .arrivals import Activity, Doing
 from .divergence import Split
 from .people import Kind
 from .view import View
@@ -307,7 +307,7 @@ UNEVEN = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Culprit:
     """What is to be said of one rank; equal ones of several ranks make one finding."""
 
     id: str
@@ -325,12 +325,12 @@ class Verdict:
 class Case(NamedTuple):
     """One verdict, on whom, and the meetings that they are missing from."""
 
-    said: Verdict
+    said: Culprit
     ranks: list[int]
     nearest: list[Meeting]
 
 
-def judge(view: View, rank: int, meetings: Sequence[Meeting]) -> Verdict | None:
+def judge(view: View, rank: int, meetings: Sequence[Meeting]) -> Culprit | None:
     """What one rank that others wait for does; None where that is not known or needs no word."""
     if waits.ended(view, rank):
         return _gone(view, rank)
@@ -340,7 +340,7 @@ def judge(view: View, rank: int, meetings: Sequence[Meeting]) -> Verdict | None:
     if not pulses or pulses[-1].at < since + waits.FRESH_S:
         return None
     does = doing(view, rank)
-    if does.mode is Mode.WORKS:
+    if does.mode is Activity.WORKS:
         return _works(does, age, meetings)
     return _stuck(does, age)
 
@@ -349,7 +349,7 @@ def doing(view: View, rank: int) -> Doing:
     """What a rank does, with all that is known of it."""
     known, pulses = view.state.ranks.get(rank), view.history.get(rank, ())
     if known is None or not pulses:
-        return Doing(Mode.UNKNOWN)
+        return Doing(Activity.UNKNOWN)
     sample, gpu = known.sample, None
     if sample is not None and sample.gpu is not None and known.place.node in view.state.nodes:
         cards = view.state.nodes[known.place.node].gpus
@@ -360,22 +360,22 @@ def doing(view: View, rank: int) -> Doing:
     )
 
 
-def _gone(view: View, rank: int) -> Verdict:
+def _gone(view: View, rank: int) -> Culprit:
     known = view.state.ranks[rank]
     if known.phase is RankPhase.SUCCEEDED:
-        return Verdict(
+        return Culprit(
             id="hang-gone", severity="error", does="ended with exit code 0", remedy=UNEVEN,
             proof="it was done before the others: uneven data at the end of an epoch, or a branch on the rank",
         )  # fmt: skip
     how = f"was ended by {known.signal}" if known.signal else "ended"
     if known.exit_code is not None and not known.signal:
         how = f"ended with exit code {known.exit_code}"
-    return Verdict(id="hang-gone", severity="error", does=how, remedy=_REMEDIES["hang-gone"])
+    return Culprit(id="hang-gone", severity="error", does=how, remedy=_REMEDIES["hang-gone"])
 
 
-def stopped(does: Doing, pid: int | None) -> Verdict:
+def stopped(does: Doing, pid: int | None) -> Culprit:
     """A rank that the kernel does not let run."""
-    return Verdict(
+    return Culprit(
         id="hang-stopped", severity="error", does="is stopped by a signal (SIGSTOP) or a debugger",
         remedy=_REMEDIES["hang-stopped"],
         proof=f"kernel state of pid {'n/a' if pid is None else pid}: T (stopped)", stack=does.stack,
@@ -386,26 +386,26 @@ def _at(does: Doing) -> str:
     return f" at {people.site_text(does.place.site)}" if does.place.site is not None else ""
 
 
-def _stuck(does: Doing, age: float) -> Verdict | None:
-    if does.mode is Mode.SILENT or (does.mode is Mode.SILENT_BUSY and age >= LONG_S):
-        busy = does.mode is Mode.SILENT_BUSY
+def _stuck(does: Doing, age: float) -> Culprit | None:
+    if does.mode is Activity.SILENT or (does.mode is Activity.SILENT_BUSY and age >= LONG_S):
+        busy = does.mode is Activity.SILENT_BUSY
         return _verdict(
             "hang-c-call", does, f"sits in a C call that keeps Python's lock{', last seen' * does.stale}{_at(does)}",
             "its hook does not answer, and it "
             + ("computes" if busy else "uses no processor time, though the kernel lets it run"),
             "warn" if busy else "error",
         )  # fmt: skip
-    if does.mode is Mode.LOOPS and age >= LONG_S:
+    if does.mode is Activity.LOOPS and age >= LONG_S:
         return _verdict(
             "hang-python", does, f"loops{_at(does)}",
             "its processor is busy, but every look finds it in this one function, which calls no other", "warn",
         )  # fmt: skip
-    if does.mode is Mode.ASLEEP:
+    if does.mode is Activity.ASLEEP:
         return _asleep(does, age)
     return None
 
 
-def _asleep(does: Doing, age: float) -> Verdict | None:
+def _asleep(does: Doing, age: float) -> Culprit | None:
     kind = does.place.kind
     if kind is Kind.COMPILE or (age < LONG_S and (not does.sure or kind is Kind.NETWORK)):
         return None
@@ -416,7 +416,7 @@ def _asleep(does: Doing, age: float) -> Verdict | None:
     return _verdict(known, does, _AT.get(kind, "sleeps") + _at(does), still)
 
 
-def _works(does: Doing, age: float, meetings: Sequence[Meeting]) -> Verdict | None:
+def _works(does: Doing, age: float, meetings: Sequence[Meeting]) -> Culprit | None:
     if does.place.kind is Kind.LOADER and does.helped and age >= LOADER_S:
         return _verdict(
             "hang-loader", does, _AT[Kind.LOADER] + _at(does), "the workers of its data loader work", "warn"
@@ -424,7 +424,7 @@ def _works(does: Doing, age: float, meetings: Sequence[Meeting]) -> Verdict | No
     if age < WORKS_S:
         return None
     where = f" in {does.place.site.name}()" if does.helped and does.place.site else _within(does, meetings)
-    return Verdict(
+    return Culprit(
         id="hang-not-joined", severity="info", does=f"works{where}",
         remedy="nothing, if that is meant to take so long; else look at its stack", proof="it gets on",
     )  # fmt: skip
@@ -437,8 +437,8 @@ def _within(does: Doing, meetings: Sequence[Meeting]) -> str:
     return f" in {own[0].name}()" if own and not own[0].name.startswith("<") else ""
 
 
-def _verdict(known: str, does: Doing, said: str, proof: str, severity: str = "error") -> Verdict:
-    return Verdict(
+def _verdict(known: str, does: Doing, said: str, proof: str, severity: str = "error") -> Culprit:
+    return Culprit(
         id=known,
         severity=severity,
         does=said,
@@ -465,7 +465,7 @@ def together(view: View, candidates: Mapping[int, Sequence[Meeting]]) -> list[Ca
 
 
 def finding(
-    view: View, ranks: Sequence[int], said: Verdict, chain: Ends, nearest: Sequence[Meeting]
+    view: View, ranks: Sequence[int], said: Culprit, chain: Ends, nearest: Sequence[Meeting]
 ) -> Finding:
     """The finding about some ranks of which the same is to be said."""
     leading = chain.leading(nearest)
@@ -497,7 +497,7 @@ def _plural(does: str) -> str:
 
 
 def evidence(
-    view: View, ranks: Sequence[int], said: Verdict, leading: Sequence[Meeting], nearest: Sequence[Meeting]
+    view: View, ranks: Sequence[int], said: Culprit, leading: Sequence[Meeting], nearest: Sequence[Meeting]
 ) -> Iterable[str]:
     """Who waits where, how far the culprit came, its stack."""
     for one in leading[:MOST]:

@@ -12,7 +12,7 @@ from ...state import Attempt, Node, Rank, RunState
 from ...words import spans
 from . import memory, people
 from .culprits import UNEVEN
-from .people import Kind, Place, place
+from .people import Kind, RankPosition, place
 from .view import View
 
 # -----------------------------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ def reasons(view: View, rank: int) -> list[Reason]:
     return [*_of_gpu(view, seen), *_of_process(view, seen), *_of_place(view, rank), *_of_node(view, seen)]
 
 
-def usual(pulses: Sequence[Pulse]) -> Place | None:
+def usual(pulses: Sequence[Pulse]) -> RankPosition | None:
     """Where a rank is in most of its samples; None where that changes, or where there are too few."""
     found = [place(pulse.stack) for pulse in pulses if pulse.stack]
     if len(found) < PULSES:
@@ -64,10 +64,10 @@ def usual(pulses: Sequence[Pulse]) -> Place | None:
     if times < FETCHING * len(found):
         return None
     site, _ = Counter(one.site for one in found if one.kind is kind).most_common(1)[0]
-    return Place(kind, site)
+    return RankPosition(kind, site)
 
 
-def witnesses(view: View, but: int | None = None) -> list[Place | None]:
+def witnesses(view: View, but: int | None = None) -> list[RankPosition | None]:
     """Where some of the other ranks usually are."""
     return [usual(pulses) for pulses in _some(view, but)]
 
@@ -225,11 +225,11 @@ def _of_place(view: View, rank: int) -> Iterator[Reason]:
         return
 
 
-def _places(pulses: Sequence[Pulse]) -> list[Place]:
+def _places(pulses: Sequence[Pulse]) -> list[RankPosition]:
     return [place(pulse.stack) for pulse in pulses if pulse.stack]
 
 
-def _spot(one: Place) -> object:
+def _spot(one: RankPosition) -> object:
     """What counts as the same place: a function of the user's own code, else the kind."""
     return (one.site.file, one.site.name) if one.kind is Kind.CODE and one.site else one.kind
 

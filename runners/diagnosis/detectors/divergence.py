@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ...model import Collective, Finding, Pulse
 from .. import recorder
-from ..facts import Communicator, Facts, Line, Node
+from ..facts import Communicator, FactLine, NcclFacts, NcclNode
 from ..live import speed
 
 # -----------------------------------------------------------------------------------------------------------
@@ -18,7 +18,7 @@ LEAST_RANKS = 4
 """Of a node with fewer it cannot be said which of them is the odd one."""
 
 
-def gpudirect(facts: Facts, node: Node, number: int) -> Iterator[Finding]:
+def gpudirect(facts: NcclFacts, node: NcclNode, number: int) -> Iterator[Finding]:
     """RDMA to other nodes, and never straight from GPU memory. One way alone is usual: see NCCL_NET_GDR_READ."""
     if not (node.devices or node.hcas) or node.env.get("NCCL_NET_GDR_LEVEL", "").upper() in ("0", "LOC"):
         return
@@ -44,7 +44,7 @@ def gpudirect(facts: Facts, node: Node, number: int) -> Iterator[Finding]:
     )
 
 
-def slow_pairs(facts: Facts, node: Node, number: int) -> Iterator[Finding]:
+def slow_pairs(facts: NcclFacts, node: NcclNode, number: int) -> Iterator[Finding]:
     """One GPU that others of its node do not reach by P2P, as they reach each other."""
     for one in facts.communicators:
         own = set(one.hosts.get(node.host, ()))
@@ -66,7 +66,12 @@ def slow_pairs(facts: Facts, node: Node, number: int) -> Iterator[Finding]:
 
 
 def _odd(
-    facts: Facts, one: Communicator, node: Node, number: int, slow: Mapping[tuple[int, int], str], rank: int
+    facts: NcclFacts,
+    one: Communicator,
+    node: NcclNode,
+    number: int,
+    slow: Mapping[tuple[int, int], str],
+    rank: int,
 ) -> Finding:
     kind = max(slow.values(), key=speed)
     pairs = ", ".join(f"{a} and {b}" for a, b in sorted(slow)[:3])
@@ -85,7 +90,7 @@ def _odd(
     )
 
 
-def _line(raw: Mapping[str, Line], one: Communicator, kind: str) -> list[str]:
+def _line(raw: Mapping[str, FactLine], one: Communicator, kind: str) -> list[str]:
     known = raw.get(f"pair:{one.id}:{kind}")
     return [f"{known.file}:{known.line}: {known.text}"] if known else []
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ...model import Finding, Pulse, RunPhase
 from . import culprits, starting, waits
-from .arrivals import Mode
-from .culprits import Verdict
+from .arrivals import Activity
+from .culprits import Culprit
 from .people import Kind
 from .view import View
 from .waits import Ends, Meeting, Waits
@@ -71,7 +71,7 @@ def _verdicts(view: View, candidates: Mapping[int, tuple[Meeting, ...]], chain: 
     return [_told(view, case.ranks, case.said, chain, case.nearest) for case in cases]
 
 
-def _told(view: View, ranks: list[int], said: Verdict, chain: Ends, near: list[Meeting]) -> Finding:
+def _told(view: View, ranks: list[int], said: Culprit, chain: Ends, near: list[Meeting]) -> Finding:
     skipped = None
     if said.id in ("hang-gone", "hang-not-joined", "hang-mismatch") and len(ranks) == 1 and near:
         skipped = culprits.left_out(view, ranks[0], near[0])
@@ -105,7 +105,10 @@ def idle(view: View, found: Waits, meeting: Meeting) -> list[int]:
 
 def _still(view: View, rank: int) -> bool:
     does = culprits.doing(view, rank)
-    return does.mode in (Mode.ASLEEP, Mode.SILENT) and does.place.kind not in (Kind.COLLECTIVE, Kind.TORCH)
+    return does.mode in (Activity.ASLEEP, Activity.SILENT) and does.place.kind not in (
+        Kind.COLLECTIVE,
+        Kind.TORCH,
+    )
 
 
 def _dozing(view: View, circle: Sequence[Meeting]) -> list[int]:

@@ -121,7 +121,7 @@ class Kind(enum.StrEnum):
     """No stack."""
 
 
-class Place(NamedTuple):
+class RankPosition(NamedTuple):
     """Where a rank is."""
 
     kind: Kind
@@ -194,7 +194,7 @@ _STANDARD = re.compile(r"/python3\.\d+t?/|/python3\d\.zip/|^<")
 _TORCH = re.compile(r"/torch/(?!\.)")
 
 
-class _Frame(NamedTuple):
+class _StackFrame(NamedTuple):
     strong: Kind | None
     weak: Kind | None
     level: int
@@ -202,13 +202,13 @@ class _Frame(NamedTuple):
 
 
 @functools.lru_cache(maxsize=8192)
-def _frame(file: str, name: str) -> _Frame:
+def _frame(file: str, name: str) -> _StackFrame:
     path = file if file.startswith(("/", "<")) else f"/{file}"
     strong = next((one.kind for one in _STRONG if one.path.search(path) and one.names.search(name)), None)
     weak = next((one.kind for one in _WEAK if one.path.search(path)), None)
     if weak is None and _SAVES.search(name):
         weak = Kind.CHECKPOINT
-    return _Frame(strong, weak, _level(path))
+    return _StackFrame(strong, weak, _level(path))
 
 
 def _level(path: str) -> int:
@@ -217,20 +217,20 @@ def _level(path: str) -> int:
     return 3 if _STANDARD.search(path) else 0
 
 
-def place(stack: Sequence[Site]) -> Place:
+def place(stack: Sequence[Site]) -> RankPosition:
     """Where a rank with this stack is; the stack is innermost first."""
     if not stack:
-        return Place(Kind.UNKNOWN)
+        return RankPosition(Kind.UNKNOWN)
     known = [(site, _frame(site.file, site.name)) for site in stack]
     named = min(known, key=lambda one: one[1].level)[0]
     for site, frame in known:
         if frame.strong is not None:
             distributed = frame.strong in (Kind.COLLECTIVE, Kind.STORE)
-            return Place(frame.strong, named, _op(stack, site) if distributed else "")
+            return RankPosition(frame.strong, named, _op(stack, site) if distributed else "")
     weak = next((frame.weak for _, frame in known if frame.weak is not None), None)
     if weak is not None:
-        return Place(weak, named)
-    return Place(Kind.TORCH if known[0][1].level == 2 else Kind.CODE, named)
+        return RankPosition(weak, named)
+    return RankPosition(Kind.TORCH if known[0][1].level == 2 else Kind.CODE, named)
 
 
 def distributed(stack: Sequence[Site]) -> bool:

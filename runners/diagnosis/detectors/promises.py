@@ -19,7 +19,7 @@ from ....presets.plan import Plan
 from ...model import Finding, Outcome, PlanSummary
 from ...status import applied
 from .. import live
-from ..facts import Communicator, Facts, Node
+from ..facts import Communicator, NcclFacts, NcclNode
 from .divergence import gpudirect, slow_pairs
 from .view import View
 
@@ -33,7 +33,7 @@ SILENT = ("NCCL_DEBUG", "NCCL_RAS", "NCCL_SET_THREAD_NAME", "NCCL_CONF_FILE", "N
 """Beginnings of those of which it never says so."""
 
 
-def unread(facts: Iterable[Facts], plan: Plan | None, whole: bool) -> Iterator[Finding]:
+def unread(facts: Iterable[NcclFacts], plan: Plan | None, whole: bool) -> Iterator[Finding]:
     """`whole`: every node has completed a communicator. Silent where NCCL names none of the variables it reads."""
     given = list(facts)
     if plan is None or not whole:
@@ -186,12 +186,12 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Said:
+class NodeStatements:
     """What one node's logs say, as far as it is compared with others."""
 
     number: int
-    facts: Facts
-    node: Node | None
+    facts: NcclFacts
+    node: NcclNode | None
     """As NCCL names it; None where it named no host, or several."""
     several: bool
     """Whether a communicator spans nodes."""
@@ -209,7 +209,7 @@ class Said:
         return [f"{known.file}:{known.line}: {known.text}"] if known else []
 
 
-_kept: dict[tuple[str, int], tuple[bytes, Said | None]] = {}
+_kept: dict[tuple[str, int], tuple[bytes, NodeStatements | None]] = {}
 """By run and node: the newest document and what it says. Only to save time: the same document says the same."""
 KEPT = 4096
 
@@ -230,7 +230,7 @@ def find(view: View) -> Iterable[Finding]:
     return found + list(unread([one.facts for one in said], view.plan, _whole(said)))
 
 
-def _weighed(one: Said, view: View) -> Iterator[Finding]:
+def _weighed(one: NodeStatements, view: View) -> Iterator[Finding]:
     """What a node's logs alone let expect, by what is known of its GPUs."""
     node = view.state.nodes[one.number]
     level = view.plan.env.get("NCCL_NET_GDR_LEVEL", "") if view.plan is not None else ""
@@ -248,7 +248,7 @@ def _weighed(one: Said, view: View) -> Iterator[Finding]:
         yield finding
 
 
-def _all(view: View) -> Iterator[Said | None]:
+def _all(view: View) -> Iterator[NodeStatements | None]:
     if len(_kept) > KEPT:
         _kept.clear()
     for number, node in view.state.nodes.items():
@@ -261,7 +261,7 @@ def _all(view: View) -> Iterator[Said | None]:
         yield known[1]
 
 
-def _said(number: int, document: bytes) -> Said | None:
+def _said(number: int, document: bytes) -> NodeStatements | None:
     try:
         facts = live.decode(document)
     except msgspec.MsgspecError:
@@ -270,7 +270,7 @@ def _said(number: int, document: bytes) -> Said | None:
     waiting = [one.seen for one in facts.communicators if one.seen and "started" in one.stages.values()]
     node = facts.nodes[0] if len(facts.nodes) == 1 else None
     own = () if node is None else (*gpudirect(facts, node, number), *slow_pairs(facts, node, number))
-    return Said(
+    return NodeStatements(
         number=number,
         facts=facts,
         node=node,
@@ -285,7 +285,7 @@ def _complete(one: Communicator) -> bool:
     return bool(one.stages) and all(stage in COMPLETE for stage in one.stages.values())
 
 
-def _whole(said: list[Said]) -> bool:
+def _whole(said: list[NodeStatements]) -> bool:
     """Whether each node's ranks have completed a communicator of several: what is read at init has been read."""
     return all(
         any(_complete(one) and (one.nranks or 0) > 1 for one in each.facts.communicators) for each in said
@@ -307,7 +307,7 @@ def asked_for_sockets(env: Mapping[str, str]) -> bool:
     return env.get("NCCL_IB_DISABLE", "0") not in ("0", "") or env.get("NCCL_NET", "").lower() == "socket"
 
 
-def _sockets(one: Said, view: View) -> Iterator[Finding]:
+def _sockets(one: NodeStatements, view: View) -> Iterator[Finding]:
     """Between nodes TCP, and RDMA devices are there."""
     node = one.node
     assert node is not None
@@ -329,7 +329,7 @@ def _sockets(one: Said, view: View) -> Iterator[Finding]:
     )
 
 
-def _networks(said: list[Said]) -> Iterator[Finding]:
+def _networks(said: list[NodeStatements]) -> Iterator[Finding]:
     """Nodes of which few took another network than most; where it is one against one, it is the one with TCP."""
     chosen = {
         one.number: one.node.networks[0].partition(" over ")[0]
@@ -354,7 +354,7 @@ def _networks(said: list[Said]) -> Iterator[Finding]:
         )
 
 
-def _devices(one: Said) -> list[str]:
+def _devices(one: NodeStatements) -> list[str]:
     assert one.node is not None
     names = ", ".join(one.node.devices[:4])
     return [f"active RDMA ports on {one.node.host}: {names}"] if names else []
@@ -363,7 +363,7 @@ def _devices(one: Said) -> list[str]:
 # ---- interfaces
 
 
-def _interfaces(said: list[Said], view: View) -> Iterator[Finding]:
+def _interfaces(said: list[NodeStatements], view: View) -> Iterator[Finding]:
     """Interfaces of the bootstrap over which other nodes cannot be reached, while the ranks have not met."""
     if len(view.state.nodes) < 2 and not any(one.several for one in said):
         return
@@ -387,7 +387,7 @@ def _interfaces(said: list[Said], view: View) -> Iterator[Finding]:
             )
 
 
-def _address(one: Said) -> Address | None:
+def _address(one: NodeStatements) -> Address | None:
     text = one.node.bootstrap.partition(":")[2].partition("%")[0] if one.node else ""
     try:
         return ipaddress.ip_address(text)
@@ -423,7 +423,7 @@ def _elsewhere(address: Address | None, usual: str) -> str:
 # ---- versions
 
 
-def _versions(said: list[Said], view: View) -> Iterator[Finding]:
+def _versions(said: list[NodeStatements], view: View) -> Iterator[Finding]:
     """Nodes of one job that have loaded different releases of NCCL."""
     if any(name == "version-mismatch" and node is not None for name, _, node in view.state.findings):
         return  # NCCL itself has said so

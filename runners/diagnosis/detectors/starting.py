@@ -9,10 +9,10 @@ from msgspec import structs
 
 from ...model import Collective, Finding, Pulse, RankPhase, RunPhase, Site, Stall
 from . import arrivals, culprits, people, waits
-from .arrivals import Mode
+from .arrivals import Activity
 from .people import Kind
 from .view import View
-from .waits import Ends, Meeting, Spot, Wait
+from .waits import Ends, Meeting, RankWait, Spot
 
 # -----------------------------------------------------------------------------------------------------------
 # A command that was told of more ranks than its run has, and idles: it may wait for them, and no hook tells
@@ -102,7 +102,7 @@ def find_latecomers(view: View, came: Mapping[int, float]) -> list[Finding]:
     meeting = Meeting(Spot(_KEY, 0, INIT), age=max(came.values()))
     for rank, waited in came.items():
         call = Collective(waits.DEFAULT, 0, INIT, created=view.history[rank][-1].at - waited, p2p=True)
-        meeting.waits[rank] = Wait(rank, _KEY, call, waited, recorded=False)
+        meeting.waits[rank] = RankWait(rank, _KEY, call, waited, recorded=False)
     absent = [rank for rank in view.history if rank not in came and _sits(view, rank)]
     cases = culprits.together(view, dict.fromkeys(absent, (meeting,)))
     alone = Ends({}, (), (), (), {})
@@ -116,7 +116,7 @@ def find_latecomers(view: View, came: Mapping[int, float]) -> list[Finding]:
 def _sits(view: View, rank: int) -> bool:
     """Whether a rank is at a place that no slow beginning explains."""
     does = culprits.doing(view, rank)
-    return does.mode in (Mode.ASLEEP, Mode.SILENT) and does.sure and does.place.kind not in _SLOW
+    return does.mode in (Activity.ASLEEP, Activity.SILENT) and does.sure and does.place.kind not in _SLOW
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -382,7 +382,7 @@ def _reason(view: View, rank: int) -> str:
         return "torch.distributed is not imported yet"
     does = arrivals.doing(pulses, hooked=True)
     own = people.users(does.stack, 1)
-    if does.mode is arrivals.Mode.ASLEEP and own:
+    if does.mode is arrivals.Activity.ASLEEP and own:
         return f"sleeps at {people.site_text(own[0])}"
     return "has not called init_process_group" if not pulses[-1].groups else "has a process group already"
 

@@ -70,13 +70,6 @@ class Lag(NamedTuple):
     """Whether the times are of kernels."""
 
 
-class Split(NamedTuple):
-    """Seconds of a rank's step, and how many of them it waits for others."""
-
-    step_s: float
-    wait_s: float
-
-
 Who = tuple[int | None, int]
 """Rank, or None for a whole node; and the node."""
 
@@ -94,29 +87,6 @@ def lags(
     for lag in sorted(found, key=lambda one: -one.share):
         worst.setdefault((lag.rank, lag.node), lag)
     return [lag for lag in worst.values() if not _victim(lag, seen, nodes)]
-
-
-def splits_of(arrivals: Arrivals, nodes: Mapping[int, int], now: float) -> dict[int, Split]:
-    """Of each rank, over all its groups; ranks of which too little is known are left out."""
-    found: dict[int, Split] = {}
-    for group in arrivals.groups:
-        pieces = _pieces(group, nodes, now)
-        if not pieces:
-            continue
-        margin = _margin(group, nodes)
-        step = statistics.median(piece.seconds for piece in pieces)
-        rows = [
-            [wait / piece.seconds for wait in _waits(piece, range(len(group.members)), margin)]
-            for piece in pieces
-        ]
-        for rank, shares in zip(
-            group.members, map(statistics.median, zip(*rows, strict=True)), strict=True
-        ):
-            before = found.get(rank, Split(0.0, 0.0))
-            longest = max(step, before.step_s)
-            known = before.wait_s / before.step_s if before.step_s else 0.0
-            found[rank] = Split(longest, min(1.0, known + shares) * longest)
-    return found
 
 
 def _pieces(group: Meetings, nodes: Mapping[int, int], now: float) -> list[Piece]:
@@ -278,11 +248,6 @@ def find(view: View) -> Iterable[Finding]:
         told = (_told(view, lag, said.get((lag.rank, lag.node))) for lag in found[:MOST])
         return [one for one in told if one is not None]
     return _input_bound(view)
-
-
-def splits(view: View) -> dict[int, Split]:
-    """Seconds of each rank's step, and how many of them it waits for others; ranks that are not known are left out."""
-    return splits_of(_arrivals(view), _nodes(view), view.now)
 
 
 def _arrivals(view: View) -> Arrivals:

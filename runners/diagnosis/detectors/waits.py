@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ...model import Collective, Group, Pulse, RankPhase
+from ...model import Collective, ProcessGroup, Pulse, RankPhase
 from . import arrivals, people
 from .people import Kind
 from .view import View
@@ -31,13 +31,13 @@ class Key(NamedTuple):
     last: int = 0
 
 
-def key_of(group: Group) -> Key:
+def key_of(group: ProcessGroup) -> Key:
     """The key of a group as a rank tells of it."""
     ranks = group.ranks
     return Key(group.name, len(ranks), ranks[0], ranks[-1]) if ranks else Key(group.name)
 
 
-class Wait(NamedTuple):
+class RankWait(NamedTuple):
     """One rank in one collective that does not end."""
 
     rank: int
@@ -63,7 +63,7 @@ class Meeting:
     """The ranks that wait at one spot."""
 
     spot: Spot
-    waits: dict[int, Wait] = field(default_factory=dict)
+    waits: dict[int, RankWait] = field(default_factory=dict)
     members: tuple[int, ...] = ()
     missing: tuple[int, ...] = ()
     """Members that have not called it; () where it has no number."""
@@ -92,7 +92,7 @@ class Waits:
     """All of it."""
 
     meetings: dict[Spot, Meeting] = field(default_factory=dict)
-    of: dict[int, Wait] = field(default_factory=dict)
+    of: dict[int, RankWait] = field(default_factory=dict)
     """By rank."""
     called: dict[Key, dict[int, int]] = field(default_factory=dict)
     """Number of the collective that each rank called last, by group."""
@@ -122,7 +122,7 @@ def look(view: View) -> Waits:
     return found
 
 
-def _wait(rank: int, pulses: Sequence[Pulse]) -> Wait | None:
+def _wait(rank: int, pulses: Sequence[Pulse]) -> RankWait | None:
     told = last_answer(pulses)
     if told is None:
         return None
@@ -132,11 +132,11 @@ def _wait(rank: int, pulses: Sequence[Pulse]) -> Wait | None:
         if call.done or (group is not None and not call.p2p and group.completed >= call.seq):
             continue
         key = key_of(group) if group is not None else Key(call.group)
-        return Wait(rank, key, call, pulses[-1].at - call.created)
+        return RankWait(rank, key, call, pulses[-1].at - call.created)
     return _by_stack(rank, pulses)
 
 
-def _by_stack(rank: int, pulses: Sequence[Pulse]) -> Wait | None:
+def _by_stack(rank: int, pulses: Sequence[Pulse]) -> RankWait | None:
     """What no recorder tells of: sends and receives of gloo, barriers with a monitor, a torch without a recorder."""
     newest = pulses[-1]
     if not newest.hook or not people.distributed(newest.stack):
@@ -149,7 +149,7 @@ def _by_stack(rank: int, pulses: Sequence[Pulse]) -> Wait | None:
         return None
     sites = people.users(newest.stack) if place.site is not None else ()
     call = Collective(group=DEFAULT, seq=0, op=place.op, created=since, sites=sites, p2p=True)
-    return Wait(rank, Key(DEFAULT), call, newest.at - since, recorded=False)
+    return RankWait(rank, Key(DEFAULT), call, newest.at - since, recorded=False)
 
 
 def patience(pulses: Iterable[Pulse]) -> float:
@@ -208,7 +208,9 @@ def _members(view: View, meeting: Meeting, called: Mapping[int, int]) -> tuple[i
 def _desc(view: View, meeting: Meeting) -> str:
     name = meeting.spot.key.name
     told = last_answer(view.history[min(meeting.waits)])
-    group: Group | None = next((one for one in told.groups if one.name == name), None) if told else None
+    group: ProcessGroup | None = (
+        next((one for one in told.groups if one.name == name), None) if told else None
+    )
     if group is not None and group.desc and group.desc != "undefined":
         return group.desc
     return "default_pg" if name == DEFAULT else f"group {name}"

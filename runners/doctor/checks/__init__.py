@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ....presets.finding import Finding
 from .. import network_checks, node_checks
-from ..node_checks import Look
+from ..node_checks import ExaminedNode
 
 ONE = (
     node_checks.check_software,
@@ -16,7 +16,7 @@ ONE = (
 )
 
 
-def check(looks: Sequence[Look]) -> list[Finding]:
+def check(looks: Sequence[ExaminedNode]) -> list[Finding]:
     """What is found on each node, and between them."""
     found = [finding for look in looks for one in ONE for finding in one(look)]
     return found + network_checks.check_differences(looks)

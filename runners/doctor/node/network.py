@@ -20,7 +20,6 @@ from .system import read
 SIOCGIFADDR = 0x8915
 DNS_SECONDS = 10.0
 LISTENING = "0A"
-PORT_MOST = 65535
 
 
 def interfaces(root: str = "/") -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _STATE = "accelerate.state"
 
 
-class _Finder:
+class _AccelerateFinder:
     """Finds Accelerate's module of states as the interpreter would, once, and names the backend in it."""
 
     @classmethod
@@ -69,5 +69,5 @@ def _chain() -> None:
 
 
 if os.environ.get("LOCAL_RANK"):
-    sys.meta_path.insert(0, _Finder)
+    sys.meta_path.insert(0, _AccelerateFinder)
 _chain()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from distui.presets.lint.script import Facts, check
+from distui.presets.lint.script import ScriptFacts, check
 
 DIST = "import os\nimport torch.distributed as dist\n"
 INIT = f"{DIST}dist.init_process_group()\n"
@@ -48,23 +48,23 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("id", "facts", "bad", "good"), CASES)
 def test_a_rule_and_its_twin(id: str, facts: dict[str, Any], bad: str, good: str) -> None:
-    assert [one.id for one in check(bad, "t.py", Facts(**facts))] == [id]
-    assert check(good, "t.py", Facts(**facts)) == []
+    assert [one.id for one in check(bad, "t.py", ScriptFacts(**facts))] == [id]
+    assert check(good, "t.py", ScriptFacts(**facts)) == []
 
 
 def test_localhost_is_an_error_on_several_nodes_alone() -> None:
     source = "import os\n\nos.environ['MASTER_ADDR'] = '127.0.0.1'\n"
-    (several,) = check(source, "t.py", Facts(**NODES))
-    (one,) = check(source, "t.py", Facts(**TWO))
+    (several,) = check(source, "t.py", ScriptFacts(**NODES))
+    (one,) = check(source, "t.py", ScriptFacts(**TWO))
     assert (several.severity, one.severity) == ("error", "warning")
     assert (several.where, several.value) == ("t.py:3", "MASTER_ADDR")
 
 
 def test_one_rank_spawns_and_trains_as_it_likes() -> None:
-    assert check(SPAWN + ALONE, "t.py", Facts(nproc=1, nnodes=1)) == []
+    assert check(SPAWN + ALONE, "t.py", ScriptFacts(nproc=1, nnodes=1)) == []
 
 
 @pytest.mark.parametrize("source", [b"\xff\xfe", b"x = '\0'", "(" * 5000, "x" + "+x" * 20_000])
 def test_what_is_no_script_is_said_and_no_more(source: str | bytes) -> None:
-    found = check(source, "t.py", Facts(**TWO))
+    found = check(source, "t.py", ScriptFacts(**TWO))
     assert all(one.id == "L41" and one.severity == "warning" for one in found)

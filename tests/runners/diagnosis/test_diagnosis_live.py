@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from distui.runners.diagnosis import live
-from distui.runners.diagnosis.facts import Communicator, Facts, Line, Node, Pair
+from distui.runners.diagnosis.facts import Communicator, FactLine, NcclFacts, NcclNode, Pair
 from distui.runners.diagnosis.reading import Reading, read
 from distui.runners.diagnosis.report import document
 from distui.runners.diagnosis.verdict import judge
@@ -49,7 +49,7 @@ def lines(node: int, ranks: tuple[int, int], nranks: int) -> dict[int, list[str]
     return said
 
 
-def node_facts(node: int, ranks: tuple[int, int], nranks: int = 4) -> Facts:
+def node_facts(node: int, ranks: tuple[int, int], nranks: int = 4) -> NcclFacts:
     reading = Reading()
     for rank, its in lines(node, ranks, nranks).items():
         reading.open(f"node-{node}/attempt-001/rank-{rank}.nccl")
@@ -60,7 +60,7 @@ def node_facts(node: int, ranks: tuple[int, int], nranks: int = 4) -> Facts:
 def test_what_one_node_says() -> None:
     facts = node_facts(1, (2, 3))
     assert facts.nodes == (
-        Node(
+        NcclNode(
             host="node-1", node=1, versions=("2.27.5+cuda12.9",), networks=("IB over RoCE",),
             bootstrap="eth0:192.0.2.1", interfaces=("eth0:192.0.2.1",), hcas={"mlx5_0:1": "RoCE"},
             env={"NCCL_IB_GID_INDEX": "3"}, devices=("mlx5_0:1",), peermem=True,
@@ -79,7 +79,9 @@ def test_what_one_node_says() -> None:
     assert (one.rings, one.ring_count, one.nvls) == (((0, 1, 2, 3),), 2, False)
     file = "node-1/attempt-001/rank-2.nccl"
     assert (
-        facts.raw["host:node-1"] == facts.raw["version:node-1"] == Line(file, 1, lines(1, (2, 3), 4)[2][0])
+        facts.raw["host:node-1"]
+        == facts.raw["version:node-1"]
+        == FactLine(file, 1, lines(1, (2, 3), 4)[2][0])
     )
     assert {key: (one.file, one.line) for key, one in facts.raw.items()} == {
         "host:node-1": (file, 1),
@@ -121,10 +123,10 @@ def test_several_nodes_are_one_communicator() -> None:
 
 
 def test_of_two_nodes_the_further_stage_counts_and_the_earlier_sight() -> None:
-    early = Facts(
+    early = NcclFacts(
         communicators=(Communicator("x", 2, stages={0: "started"}, seen=5.0, collectives={"A": 1}),)
     )
-    late = Facts(
+    late = NcclFacts(
         communicators=(Communicator("x", 2, stages={0: "running"}, seen=9.0, collectives={"A": 2}),)
     )
     for given in ([early, late], [late, early]):

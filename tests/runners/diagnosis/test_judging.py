@@ -17,8 +17,8 @@ from distui.runners.model import (
     Finding,
     FindingCleared,
     FindingRaised,
-    Group,
     Host,
+    ProcessGroup,
     Pulse,
     RankPhase,
     RankPlace,
@@ -44,7 +44,12 @@ def pulse(rank: int, at: float, pid: int = 10, calls: int = 3) -> Pulse:
         Collective("0", seq, "all_reduce", created=at + seq / 100, done=True) for seq in range(1, calls + 1)
     )
     return Pulse(
-        rank=rank, at=at, pid=pid, groups=(Group("0", (0, 1), enqueued=calls),), recent=recent, hook=True
+        rank=rank,
+        at=at,
+        pid=pid,
+        groups=(ProcessGroup("0", (0, 1), enqueued=calls),),
+        recent=recent,
+        hook=True,
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from distui.runners.agent import nccl as watch
 from distui.runners.diagnosis import ras
-from distui.runners.model import Collective, Group, Pulse, RankPhase, RankPlace
+from distui.runners.model import Collective, ProcessGroup, Pulse, RankPhase, RankPlace
 from distui.runners.state import Rank, RunState
 
 from .test_ras import GONE, TEXT, report
@@ -26,7 +26,7 @@ def waiting(
             RankPlace(number, number), RankPhase.RUNNING, nccl_version=version
         )
         active = (Collective("0", seq, "all_reduce", created=NOW - age),)
-        rank.pulse = Pulse(number, NOW, groups=(Group("0", (0, 1), seq, completed),), active=active)
+        rank.pulse = Pulse(number, NOW, groups=(ProcessGroup("0", (0, 1), seq, completed),), active=active)
     return state
 
 

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from distui.presets.finding import Finding
-from distui.runners.doctor.node_checks import GIB, Look
+from distui.runners.doctor.node_checks import GIB, ExaminedNode
 
 GPU = {"name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-0", "memory": 80 * GIB, "used": 600 << 20}
 HEALTHY: dict[str, Any] = {
@@ -58,7 +58,7 @@ HEALTHY: dict[str, Any] = {
 }  # fmt: skip
 
 
-def look(name: str = "a", several: bool = False, ahead_s: float = 0.0, **changes: Any) -> Look:
+def look(name: str = "a", several: bool = False, ahead_s: float = 0.0, **changes: Any) -> ExaminedNode:
     """A healthy node with other facts; `training__torch="2.12.0"` changes one within another."""
     facts = copy.deepcopy(HEALTHY) | {"boot": name}
     for path, value in changes.items():
@@ -67,7 +67,7 @@ def look(name: str = "a", several: bool = False, ahead_s: float = 0.0, **changes
         for word in outer:
             at = at[word]
         at[last] = value
-    return Look(name=name, facts=facts, ahead_s=ahead_s, doubt_s=0.001, several=several)
+    return ExaminedNode(name=name, facts=facts, ahead_s=ahead_s, doubt_s=0.001, several=several)
 
 
 def ids(found: list[Finding]) -> list[tuple[str, str]]:

@@ -141,7 +141,7 @@ def test_a_run_knows_its_hosts(hosts: TwoHosts, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("XDG_STATE_HOME", hosts.env["XDG_STATE_HOME"])
     record = msgspec.structs.replace(registry.new_record("looked-at"), kind="hub", nnodes=2)
     path = registry.create(record, b"{}", {})
-    order = on_hosts.Order(
+    order = on_hosts.HostsRequest(
         kind=on_hosts.KIND, hosts=("alpha", "beta"), names=("alpha", "beta"), addresses=("127.0.0.1", "127.0.0.2"),
         options=("-F", str(hosts.config)), workdir=str(hosts.code), work="work/gone",
     )  # fmt: skip

@@ -8,9 +8,9 @@ import pytest
 
 from distui.runners.doctor import network_checks as checks
 from distui.runners.doctor.pairs import (
+    Blame,
     Members,
     Result,
-    Verdict,
     first_round,
     second_round,
     state,
@@ -56,7 +56,7 @@ def world(
     return do
 
 
-def rounds(count: int, do: World) -> tuple[list[Result], list[Result], Verdict]:
+def rounds(count: int, do: World) -> tuple[list[Result], list[Result], Blame]:
     first = [do(group) for group in first_round(count)]
     second = [do(group) for wave in second_round(first) for group in wave]
     return first, second, verdict(first, second)
@@ -81,7 +81,7 @@ def test_first_round(count: int, pairs: list[Members]) -> None:
 def test_where_all_is_well_one_round_is_enough(count: int) -> None:
     first, second, said = rounds(count, good)
     assert sorted(member for one in first for member in one.members) == list(range(count))
-    assert (second, said) == ([], Verdict({}, {}))
+    assert (second, said) == ([], Blame({}, {}))
 
 
 @pytest.mark.parametrize("count", range(4, 12))
@@ -89,7 +89,7 @@ def test_where_all_is_well_one_round_is_enough(count: int) -> None:
 def test_one_bad_node_is_named_and_nobody_else(count: int, how: World) -> None:
     for node in range(count):
         _, second, said = rounds(count, world({node: how}))
-        assert said == Verdict({node: how.__name__}, {}), (node, second)  # type: ignore[dict-item]
+        assert said == Blame({node: how.__name__}, {}), (node, second)  # type: ignore[dict-item]
         assert len(second) in (2, 3)
 
 
@@ -98,41 +98,41 @@ def test_one_bad_node_is_named_and_nobody_else(count: int, how: World) -> None:
 def test_a_bad_link_is_named_and_no_node(count: int, how: World) -> None:
     for group in first_round(count):
         _, _, said = rounds(count, world(bad_links={group: how}))
-        assert said == Verdict({}, {group: how.__name__})  # type: ignore[dict-item]
+        assert said == Blame({}, {group: how.__name__})  # type: ignore[dict-item]
 
 
 def test_two_nodes_cannot_be_told_apart() -> None:
     _, second, said = rounds(2, dead)
-    assert (second, said) == ([], Verdict({}, {(0, 1): "dead"}))
-    assert rounds(2, slow)[2] == Verdict({}, {})  # slower than what?
+    assert (second, said) == ([], Blame({}, {(0, 1): "dead"}))
+    assert rounds(2, slow)[2] == Blame({}, {})  # slower than what?
 
 
 def test_of_three_each_pair_is_tried() -> None:
-    assert rounds(3, world({1: dead}))[2] == Verdict({1: "dead"}, {})
-    assert rounds(3, world(bad_links={(0, 2): dead}))[2] == Verdict({}, {(0, 2): "dead"})
+    assert rounds(3, world({1: dead}))[2] == Blame({1: "dead"}, {})
+    assert rounds(3, world(bad_links={(0, 2): dead}))[2] == Blame({}, {(0, 2): "dead"})
     assert rounds(3, dead)[2].nothing_works
 
 
 def test_two_bad_nodes_among_many() -> None:
-    assert rounds(8, world({2: dead, 7: slow}))[2] == Verdict({2: "dead", 7: "slow"}, {})
-    assert rounds(6, world({2: dead, 3: dead}))[2] == Verdict({2: "dead", 3: "dead"}, {})
+    assert rounds(8, world({2: dead, 7: slow}))[2] == Blame({2: "dead", 7: "slow"}, {})
+    assert rounds(6, world({2: dead, 3: dead}))[2] == Blame({2: "dead", 3: "dead"}, {})
 
 
 def test_who_could_reduce_with_somebody_is_not_dead() -> None:
     """Node 3's partners: 2, who is dead, and 1, with whom it is slow."""
     first, second, said = rounds(4, world({2: dead, 3: slow}))
-    assert said == Verdict({2: "dead", 3: "slow"}, {})
+    assert said == Blame({2: "dead", 3: "slow"}, {})
     _, found = checks.check_pairs(["a", "b", "c", "d"], first, second)
     assert (found.id, found.text) == ("D-PAIR-SLOW", "d is slow with everybody it could reduce with (b).")
     first, second = [good((0, 1)), dead((2, 3))], [good((2, 0)), slow((3, 1))]
-    assert verdict(first, second) == Verdict({3: "slow"}, {(2, 3): "dead"})
+    assert verdict(first, second) == Blame({3: "slow"}, {(2, 3): "dead"})
 
 
 def test_where_no_pair_worked_others_are_made() -> None:
     """Nodes 0 and 2 of four are dead: each pair of the first round has one of them."""
-    assert rounds(4, world({0: dead, 2: dead}))[2] == Verdict({0: "dead", 2: "dead"}, {})
+    assert rounds(4, world({0: dead, 2: dead}))[2] == Blame({0: "dead", 2: "dead"}, {})
     _, second, said = rounds(5, dead)
-    assert said == Verdict({}, {}, nothing_works=True)
+    assert said == Blame({}, {}, nothing_works=True)
     assert sorted({member for one in second for member in one.members}) == [0, 1, 2, 3, 4]
 
 

@@ -11,8 +11,8 @@ import pytest
 from hub.site import until
 
 from distui.runners.doctor import network_checks as checks
-from distui.runners.doctor.pairs import Member, try_group, two_rounds
-from distui.runners.doctor.session import Session
+from distui.runners.doctor.pairs import PairMember, try_group, two_rounds
+from distui.runners.doctor.session import NodeSession
 
 from . import faults
 
@@ -21,17 +21,17 @@ SIZE = 4 << 20
 
 
 @pytest.fixture
-async def session() -> AsyncIterator[Session]:
-    found = await Session.open("here", None)
+async def session() -> AsyncIterator[NodeSession]:
+    found = await NodeSession.open("here", None)
     try:
         yield found
     finally:
         await found.close()
 
 
-def members(session: Session, *pythons: str) -> list[Member]:
+def members(session: NodeSession, *pythons: str) -> list[PairMember]:
     return [
-        Member(f"r{at}", session, python or sys.executable, "127.0.0.1")
+        PairMember(f"r{at}", session, python or sys.executable, "127.0.0.1")
         for at, python in enumerate(pythons)
     ]
 
@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-async def test_a_pair_reduces(session: Session, folder: Path) -> None:
+async def test_a_pair_reduces(session: NodeSession, folder: Path) -> None:
     heard: list[tuple[int, int, int]] = []
     both = members(session, "", faults.python(folder, "talkative"))
     first, second = await two_rounds(both, SIZE, lambda *one: heard.append(one))
@@ -67,13 +67,13 @@ async def test_a_pair_reduces(session: Session, folder: Path) -> None:
     assert checks.check_pairs(["r0", "r1"], first, second) == []
 
 
-async def test_a_triple_reduces(session: Session) -> None:
+async def test_a_triple_reduces(session: NodeSession) -> None:
     result = await try_group(members(session, "", "", ""), (0, 1, 2), SIZE, 60.0)
     assert (result.right, result.problem) == (True, "")
 
 
 @pytest.mark.parametrize("at", [0, 1])
-async def test_a_side_that_is_killed_is_named(session: Session, folder: Path, at: int) -> None:
+async def test_a_side_that_is_killed_is_named(session: NodeSession, folder: Path, at: int) -> None:
     pythons = ["", ""]
     pythons[at] = faults.python(folder, "killed")
     began = time.monotonic()
@@ -84,7 +84,7 @@ async def test_a_side_that_is_killed_is_named(session: Session, folder: Path, at
     assert (found.id, found.severity) == ("D-LINK-DEAD", "error")
 
 
-async def test_a_side_that_hangs_is_given_up_in_time(session: Session, folder: Path) -> None:
+async def test_a_side_that_hangs_is_given_up_in_time(session: NodeSession, folder: Path) -> None:
     """Torch's own words come first, from the side that waits."""
     began = time.monotonic()
     both = members(session, "", faults.python(folder, "stopped"))
@@ -95,14 +95,14 @@ async def test_a_side_that_hangs_is_given_up_in_time(session: Session, folder: P
     assert until(lambda: not workers(), 5.0)
 
 
-async def test_wrong_sums_are_told(session: Session, folder: Path) -> None:
+async def test_wrong_sums_are_told(session: NodeSession, folder: Path) -> None:
     result = await try_group(members(session, "", faults.python(folder, "wrong")), (0, 1), SIZE, 60.0)
     assert (result.right, result.problem) == (False, "")
     assert [one.id for one in checks.check_pairs(["r0", "r1"], [result], [])] == ["D-LINK-WRONG"]
 
 
 @pytest.mark.long
-async def test_a_slow_one_of_four_is_found_in_two_rounds(session: Session, folder: Path) -> None:
+async def test_a_slow_one_of_four_is_found_in_two_rounds(session: NodeSession, folder: Path) -> None:
     steady, slow = faults.python(folder, "steady"), faults.python(folder, "slow")
     four = members(session, steady, steady, slow, steady)
     heard: list[tuple[int, int, int]] = []
@@ -114,17 +114,17 @@ async def test_a_slow_one_of_four_is_found_in_two_rounds(session: Session, folde
     assert heard[-1] == (2, 2, 2)
 
 
-async def test_an_interpreter_that_cannot_be_executed(session: Session) -> None:
+async def test_an_interpreter_that_cannot_be_executed(session: NodeSession) -> None:
     result = await try_group(members(session, "", "/no/such/python"), (0, 1), SIZE, 30.0)
     assert result.problem.startswith("r1, in the import of torch: ended with code None: /no/such/python: ")
 
 
-async def test_a_node_that_is_lost_is_named(session: Session) -> None:
-    other = await Session.open("there", None)
+async def test_a_node_that_is_lost_is_named(session: NodeSession) -> None:
+    other = await NodeSession.open("there", None)
     await other.close()
     both = [
-        Member("here", session, sys.executable, "127.0.0.1"),
-        Member("there", other, sys.executable, "127.0.0.1"),
+        PairMember("here", session, sys.executable, "127.0.0.1"),
+        PairMember("there", other, sys.executable, "127.0.0.1"),
     ]
     began = time.monotonic()
     result = await try_group(both, (0, 1), SIZE, 30.0)

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from hub.site import until
 
-from distui.runners.doctor.session import Session
+from distui.runners.doctor.session import NodeSession
 from distui.runners.remote_hosts import HostError
 
 
 @pytest.fixture
-async def session() -> AsyncIterator[Session]:
-    found = await Session.open("here", None)
+async def session() -> AsyncIterator[NodeSession]:
+    found = await NodeSession.open("here", None)
     try:
         yield found
     finally:
@@ -32,12 +32,12 @@ def children(pid: int) -> list[int]:
 
 
 async def facts(
-    session: Session, python: str = sys.executable, port: int | None = None
+    session: NodeSession, python: str = sys.executable, port: int | None = None
 ) -> dict[str, object]:
     return await session.ask("facts", 120.0, python=python, cwd="/", port=port)
 
 
-async def test_facts_of_this_machine(session: Session) -> None:
+async def test_facts_of_this_machine(session: NodeSession) -> None:
     import torch
 
     with socket.socket() as taken:
@@ -68,7 +68,7 @@ async def test_facts_of_this_machine(session: Session) -> None:
     assert found["ssh_address"] is None or "SSH_CONNECTION" in os.environ
 
 
-async def test_the_clock_of_the_same_machine(session: Session) -> None:
+async def test_the_clock_of_the_same_machine(session: NodeSession) -> None:
     ahead, doubt = await session.clock()
     assert abs(ahead) < 0.5
     assert 0 < doubt < 0.5
@@ -84,7 +84,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("case", BROKEN)
 async def test_a_torch_that_cannot_be_imported(
-    session: Session, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: NodeSession, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     statement, version, problem = BROKEN[case]
     (tmp_path / "torch.py").write_text(f"{statement}\n")
@@ -97,7 +97,7 @@ async def test_a_torch_that_cannot_be_imported(
     assert (training["torch"], training["problem"]) == (version, problem)
 
 
-async def test_a_torch_that_ends_its_interpreter(session: Session, tmp_path: Path) -> None:
+async def test_a_torch_that_ends_its_interpreter(session: NodeSession, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(
         "import os, sys\nprint('bad', file=sys.stderr)\nsys.stderr.flush()\nos.abort()\n"
     )
@@ -108,7 +108,7 @@ async def test_a_torch_that_ends_its_interpreter(session: Session, tmp_path: Pat
     assert (found["training"], found["training_problem"]) == (None, f"{wrapper}: bad")
 
 
-async def test_an_interpreter_that_is_not_there(session: Session) -> None:
+async def test_an_interpreter_that_is_not_there(session: NodeSession) -> None:
     found = await facts(session, "/no/such/python")
     assert (found["training"], found["training_problem"]) == (None, "/no/such/python is no executable")
 
@@ -118,7 +118,7 @@ async def test_everything_ends_with_the_connection(tmp_path: Path) -> None:
     wrapper, told = tmp_path / "python", tmp_path / "pids"
     wrapper.write_text(f"#!/bin/sh\nsleep 600 &\necho $$ $! > {told}.part\nmv {told}.part {told}\nwait\n")
     wrapper.chmod(0o755)
-    session = await Session.open("here", None)
+    session = await NodeSession.open("here", None)
     asking = asyncio.create_task(facts(session, str(wrapper)))
     assert await asyncio.to_thread(until, told.exists)
     pids = [int(word) for word in told.read_text().split()]
@@ -132,7 +132,7 @@ async def test_everything_ends_with_the_connection(tmp_path: Path) -> None:
     assert time.monotonic() - began < 5.0
 
 
-async def test_a_node_that_goes_away_is_named(session: Session) -> None:
+async def test_a_node_that_goes_away_is_named(session: NodeSession) -> None:
     (server,) = [
         pid
         for pid in children(os.getpid())
@@ -145,7 +145,7 @@ async def test_a_node_that_goes_away_is_named(session: Session) -> None:
         await session.ask("clock", 30.0)
 
 
-async def test_one_that_does_not_answer_in_time(session: Session) -> None:
+async def test_one_that_does_not_answer_in_time(session: NodeSession) -> None:
     with pytest.raises(HostError, match=r"^here did not answer within 0 s$"):
         await session.ask("connect", 0.0, host="127.0.0.1", port=1, within=5.0, name=None)
     assert (await session.ask("listen", 30.0, port=0))["ok"]

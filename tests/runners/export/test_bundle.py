@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from distui.runners import bundle
-from distui.runners.bundle import File, Manifest, Writer, is_bundle, unpack
+from distui.runners.bundle import BundleWriter, File, Manifest, is_bundle, unpack
 from distui.runners.errors import RunError
 
 TOP = "20260101-000000-job-0a1b2c3d"
@@ -25,7 +25,7 @@ def manifest(files: list[File], run: str = TOP) -> Manifest:
 
 
 def written(path: Path, force: bool = False) -> Path:
-    with Writer(path, TOP, force) as writer:
+    with BundleWriter(path, TOP, force) as writer:
         writer.add("run.json", b"{}")
         writer.add("node-0/attempt-001/rank-0.out", b"x" * 3000, 10_000)
         writer.finish(manifest(list(writer.files)))
@@ -80,7 +80,7 @@ def test_a_file_that_is_there_stays_unless_it_is_forced(tmp_path: Path) -> None:
 
 def test_a_file_that_comes_meanwhile_stays(tmp_path: Path) -> None:
     path = tmp_path / "a.tar.gz"
-    with Writer(path, TOP) as writer:
+    with BundleWriter(path, TOP) as writer:
         path.write_text("theirs")
         with pytest.raises(RunError, match="is there already"):
             writer.finish(manifest([]))
@@ -89,13 +89,13 @@ def test_a_file_that_comes_meanwhile_stays(tmp_path: Path) -> None:
 
 
 def test_what_was_not_finished_leaves_nothing(tmp_path: Path) -> None:
-    with Writer(tmp_path / "a.tar.gz", TOP) as writer:
+    with BundleWriter(tmp_path / "a.tar.gz", TOP) as writer:
         writer.add("run.json", b"{}")
     assert os.listdir(tmp_path) == []
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
-    with Writer(tmp_path / "a.tar.gz", TOP) as writer:
+    with BundleWriter(tmp_path / "a.tar.gz", TOP) as writer:
         full = os.open("/dev/full", os.O_WRONLY)
         os.dup2(full, writer._file.fileno())
         os.close(full)

@@ -25,7 +25,7 @@ from distui.runners import environment, file_io, journal, local, registry
 from distui.runners.hub import routes
 from distui.runners.hub.routes import Route
 from distui.runners.inrank.channel import KEY_FILE
-from distui.runners.living import Mode
+from distui.runners.living import StartMode
 from distui.runners.model import Stamped, Stop
 from distui.runners.state import RunState
 from distui.runners.wire.client import new_id, stem
@@ -111,7 +111,7 @@ class Whole:
     def start(self, ways: Sequence[Route] | None = None) -> None:
         """Start every node's agent, and say how they are reached."""
         for part in self.parts:
-            local.start_agent(part, mode=Mode.START)
+            local.start_agent(part, mode=StartMode.START)
         routes.write(self.entry.path, ways or self.unix())
 
     def unix(self) -> list[Route]:

@@ -15,7 +15,9 @@ from .test_launching import Desk
 
 def desk_of(folder: Path) -> Desk:
     """A desk that orders a launch on two hosts, and is told to stop it before it begins."""
-    order = on_hosts.Order(on_hosts.KIND, ("me@10.0.0.1", "me@10.0.0.2"), ("alpha", "beta"), ("a", "b"))
+    order = on_hosts.HostsRequest(
+        on_hosts.KIND, ("me@10.0.0.1", "me@10.0.0.2"), ("alpha", "beta"), ("a", "b")
+    )
     (folder / LAUNCH_FILE).write_bytes(msgspec.json.encode(order))
     desk = Desk(folder)
     desk.stop_asked.set()

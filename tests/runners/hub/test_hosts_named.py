@@ -13,10 +13,10 @@ import pytest
 
 from distui.runners import remote_hosts
 from distui.runners.errors import RunError
-from distui.runners.remote_hosts import Found, HostError, Named, Wanted
+from distui.runners.remote_hosts import HostError, HostFacts, Named, Wanted
 from distui.tui.verbs.elsewhere import ssh_words
 
-FOUND = Found(
+FOUND = HostFacts(
     destination="a", hostname="node-a", boot="1", home="/h", address="10.0.0.1", skew_s=0.0, cores=8, gpus=8,
     agent="python3.11", torch="2.13.0", python="/usr/bin/python", work=True, script=True,
 )  # fmt: skip

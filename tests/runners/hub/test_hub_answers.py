@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distui.runners.hub.commands import Answer, route, together
-from distui.runners.hub.ending import GIVE_UP_S, Part, Whole, ending
+from distui.runners.hub.ending import GIVE_UP_S, NodeEnding, Whole, ending
 from distui.runners.model import Clause, CommandDone, FirstCause, LinkState, RunEnded, RunPhase, sentence
 
 NODES = {0: 0, 1: 0, 2: 1, 3: 1}
@@ -71,12 +71,12 @@ RUN = Whole("train")
 GOOD, BAD = RunEnded(RunPhase.SUCCEEDED, 0, "fine"), RunEnded(RunPhase.FAILED, 3, "rank 3 broke")
 
 
-def part(node: int, ended: RunEnded | None = None, silent_s: float | None = None) -> Part:
+def part(node: int, ended: RunEnded | None = None, silent_s: float | None = None) -> NodeEnding:
     link = LinkState.ENDED if ended else LinkState.UP if silent_s is None else LinkState.LOST
-    return Part(node, f"h{node}", ended, True, link, silent_s or 0.0)
+    return NodeEnding(node, f"h{node}", ended, True, link, silent_s or 0.0)
 
 
-def end(*parts: Part, whole: Whole = RUN) -> tuple[RunPhase, int | None, str] | None:
+def end(*parts: NodeEnding, whole: Whole = RUN) -> tuple[RunPhase, int | None, str] | None:
     told = ending(whole, list(parts))
     return None if told is None else (told.phase, told.exit_code, told.text)
 
@@ -93,7 +93,7 @@ def test_all_have_to_succeed() -> None:
 
 
 def test_an_end_waits_until_the_logs_were_read() -> None:
-    unread = Part(1, "h1", GOOD, False, LinkState.UP)
+    unread = NodeEnding(1, "h1", GOOD, False, LinkState.UP)
     assert end(part(0, GOOD), unread) is None
 
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec import Raw
 
 from distui.runners.diagnosis import live
-from distui.runners.diagnosis.facts import Communicator, Facts
+from distui.runners.diagnosis.facts import Communicator, NcclFacts
 from distui.runners.hub.links import merge, shift_of, sub_id
 from distui.runners.logs.files import part_of, whole_id
 from distui.runners.model import (
@@ -77,7 +77,7 @@ def test_every_time_of_an_event_is_moved_to_our_clock() -> None:
 def test_the_times_of_findings_and_of_what_nccl_says_are_moved_too() -> None:
     raised = FindingRaised(Finding("disk-low", "warn", "", node=0, since=50.0))
     assert merged(raised, shift=-10.0).event.finding.since == 40.0  # type: ignore[union-attr]
-    facts = Facts(communicators=(Communicator("0xabc", 2, began={1: 20.0}, seen=30.0),))
+    facts = NcclFacts(communicators=(Communicator("0xabc", 2, began={1: 20.0}, seen=30.0),))
     told = merged(NcclTick(1, Raw(live.encode(facts))), shift=-10.0).event
     assert isinstance(told, NcclTick)
     (one,) = live.decode(bytes(told.document)).communicators

@@ -14,7 +14,7 @@ import pytest
 from distui.presets.plan import Place, Plan, Request, command_plan
 from distui.runners.hub import launching, seam
 from distui.runners.hub.routes import Route
-from distui.runners.hub.seam import Cloud, CloudError, Order, Progress
+from distui.runners.hub.seam import Cloud, CloudError, LaunchProgress, SkyRequest
 from distui.runners.model import HUB, Event, LinkChanged, LinkState, RunEnded, RunPhase, Stage, Stamped
 from distui.runners.registry import RunRecord
 from distui.runners.state import RunState
@@ -93,7 +93,9 @@ class Scene:
         bundle.parent.mkdir(parents=True)
         bundle.write_text("#!/bin/sh\n")
         self.desk = Desk(folder)
-        seam.write(folder, Order(kind="skypilot", cluster="tc", task=TASK, bundle="~/.distui/bundle-1"))
+        seam.write(
+            folder, SkyRequest(kind="skypilot", cluster="tc", task=TASK, bundle="~/.distui/bundle-1")
+        )
 
     def answers(self, **verbs: list[dict[str, Any]]) -> None:
         usual: dict[str, list[dict[str, Any]]] = {
@@ -183,7 +185,8 @@ async def test_a_refusal_is_said_in_plain_words(
 async def test_the_next_place_is_offered_where_the_one_named_has_nothing(scene: Scene) -> None:
     pinned = {**TASK, "resources": {"infra": "gcp/us-central1", "accelerators": "A100-80GB:8"}}
     seam.write(
-        scene.desk.run_dir, Order(kind="skypilot", cluster="tc", task=pinned, bundle="~/.distui/bundle-1")
+        scene.desk.run_dir,
+        SkyRequest(kind="skypilot", cluster="tc", task=pinned, bundle="~/.distui/bundle-1"),
     )
     refused = error("ResourcesUnavailableError", "ZONE_RESOURCE_POOL_EXHAUSTED")
     scene.answers(launch=[refused], describe=[{"data": None}], candidates=[{"data": {"text": CLOUDS}}])
@@ -249,7 +252,7 @@ async def test_a_job_that_was_submitted_is_not_submitted_twice(scene: Scene) -> 
         describe=[{"data": ABOUT}],
         jobs=[{"data": [{"job": 10, "name": "other"}, {"job": 9, "name": "train-0123abcd"}]}],
     )
-    seam.keep(scene.desk.run_dir, Progress(request="req-1"))
+    seam.keep(scene.desk.run_dir, LaunchProgress(request="req-1"))
     await launching.launch(scene.desk)
     assert scene.desk.failed == ""
     assert seam.progress(scene.desk.run_dir).job == 9
@@ -257,7 +260,7 @@ async def test_a_job_that_was_submitted_is_not_submitted_twice(scene: Scene) -> 
 
 async def test_a_hub_that_died_after_the_job_was_submitted_goes_on_from_there(scene: Scene) -> None:
     scene.answers(launch=[error("ValueError", "must not be asked")], describe=[{"data": ABOUT}])
-    seam.keep(scene.desk.run_dir, Progress(request="req-1", job=7))
+    seam.keep(scene.desk.run_dir, LaunchProgress(request="req-1", job=7))
     await launching.launch(scene.desk)
     assert scene.desk.failed == ""
     assert stages(scene.desk)["start"] is True
@@ -322,7 +325,7 @@ def quick(scene: Scene) -> None:
     """A launch without `setup:`, whose nodes are logged in to while the job is about to start; no agent answers yet."""
     seam.write(
         scene.desk.run_dir,
-        Order(kind="skypilot", cluster="tc", task=TASK, bundle="~/.distui/bundle-1", fast=True),
+        SkyRequest(kind="skypilot", cluster="tc", task=TASK, bundle="~/.distui/bundle-1", fast=True),
     )
     scene.desk.link = LinkState.CONNECTING
 
@@ -365,7 +368,8 @@ async def test_a_stage_that_takes_too_long_fails(scene: Scene, monkeypatch: pyte
 async def test_a_secret_that_nobody_has_any_more(scene: Scene) -> None:
     task = {**TASK, "secrets": {"SOME_TOKEN": "***"}}
     seam.write(
-        scene.desk.run_dir, Order(kind="skypilot", cluster="tc", task=task, bundle="~/.distui/bundle-1")
+        scene.desk.run_dir,
+        SkyRequest(kind="skypilot", cluster="tc", task=task, bundle="~/.distui/bundle-1"),
     )
     scene.answers(describe=[{"data": None}])
     await launching.launch(scene.desk)
@@ -373,7 +377,7 @@ async def test_a_secret_that_nobody_has_any_more(scene: Scene) -> None:
 
 
 async def cloud(scene: Scene) -> Cloud:
-    seam.keep(scene.desk.run_dir, Progress(job=7))
+    seam.keep(scene.desk.run_dir, LaunchProgress(job=7))
     found = launching.cloud_of(scene.desk)
     assert found is not None
     return found
@@ -432,7 +436,7 @@ async def test_what_happens_behind_our_back_ends_the_run(
 
 def managed(scene: Scene, *states: str, **verbs: list[dict[str, Any]]) -> None:
     """A managed job that goes through these states."""
-    found = Order(kind="skypilot", cluster="tm", task=TASK, managed=True)
+    found = SkyRequest(kind="skypilot", cluster="tm", task=TASK, managed=True)
     seam.write(scene.desk.run_dir, found)
     jobs = [{"job": 3, "name": "tm", "state": state, "recoveries": 0, "why": None} for state in states]
     usual: dict[str, list[dict[str, Any]]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distui.runners.hub.reaching import Nodes, routes, suspect
+from distui.runners.hub.reaching import ClusterNodes, routes, suspect
 
 ALIASES = ("tc", "tc-worker1")
 
@@ -19,7 +19,7 @@ ALIASES = ("tc", "tc-worker1")
     ],
 )
 def test_nodes_are_named_as_their_users_know_them(hosts: tuple[str, ...], names: list[str]) -> None:
-    found = routes(Nodes(ALIASES, hosts), "~/.distui/bundle-1", "0123abcd")
+    found = routes(ClusterNodes(ALIASES, hosts), "~/.distui/bundle-1", "0123abcd")
     assert [(one.host, one.target) for one in found] == list(zip(names, ALIASES, strict=True))
 
 
@@ -38,5 +38,5 @@ def test_nodes_are_named_as_their_users_know_them(hosts: tuple[str, ...], names:
 def test_an_alias_that_leads_elsewhere(
     answered: tuple[str, ...], hosts: tuple[str, ...], problem: str | None
 ) -> None:
-    found = suspect(Nodes(ALIASES, hosts), answered)
+    found = suspect(ClusterNodes(ALIASES, hosts), answered)
     assert (found or "").partition(":")[0] == (problem or "")

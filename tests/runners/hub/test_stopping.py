@@ -17,7 +17,7 @@ import pytest
 from distui.runners import registry
 from distui.runners.hub import seam
 from distui.runners.hub.routes import Route
-from distui.runners.hub.seam import Order, Progress
+from distui.runners.hub.seam import LaunchProgress, SkyRequest
 from distui.runners.journal import Journal, summarise
 from distui.runners.model import (
     HUB,
@@ -194,8 +194,8 @@ class Launched(Whole):
         python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{SCRIPTED}" "{self.scene}" "$@"\n')
         python.chmod(0o755)
         monkeypatch.setenv("DISTUI_SKY_PYTHON", str(python))
-        seam.write(self.entry.path, Order(kind="skypilot", cluster="tc"))
-        seam.keep(self.entry.path, Progress(job=7))
+        seam.write(self.entry.path, SkyRequest(kind="skypilot", cluster="tc"))
+        seam.keep(self.entry.path, LaunchProgress(job=7))
         self._journal_launch()
 
     def _journal_launch(self) -> None:

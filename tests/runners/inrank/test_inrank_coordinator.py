@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from distui.runners.inrank import channel, coordinator
-from distui.runners.inrank.among import Line, Place
+from distui.runners.inrank.among import CoordinatorAddress, CoordinatorLink
 from distui.runners.inrank.channel import HEAD, HELLO, MAC, MAGIC, MAX_MESSAGE, NONCE, Broken, Seal, dial
 
 HOST = "127.0.0.3"
@@ -272,9 +272,9 @@ def test_a_thousand_silent_connections_hold_nobody_up(port: int) -> None:
                 peer.setblocking(False)
                 crowd.append(peer)
                 peer.connect_ex((HOST, port))
-        place = Place(HOST, port, KEY, "r", None, 0)
+        place = CoordinatorAddress(HOST, port, KEY, "r", None, 0)
         for turn in range(20):
-            runner = Line(place)
+            runner = CoordinatorLink(place)
             said = persistent(runner, b"add", b"crowd", b"1")
             assert said == [b"ok", b"%d" % (turn + 1)]
             runner.close()
@@ -283,7 +283,7 @@ def test_a_thousand_silent_connections_hold_nobody_up(port: int) -> None:
             peer.close()
 
 
-def persistent(runner: Line, *words: bytes) -> list[bytes]:
+def persistent(runner: CoordinatorLink, *words: bytes) -> list[bytes]:
     """As a node that meets others asks: again, where it was hung up in the crowd."""
     deadline = time.monotonic() + 30
     while True:
@@ -319,7 +319,7 @@ def test_two_nodes_meet_again_and_again_while_another_user_attacks() -> None:
     from distui.runners.inrank.among import Among
 
     port = coordinator.start(HOST, 0, KEY, (2, 2, 1.0))
-    nodes = [Among(Place(HOST, port, KEY, "r", "127.0.0.1", order)) for order in (0, 1)]
+    nodes = [Among(CoordinatorAddress(HOST, port, KEY, "r", "127.0.0.1", order)) for order in (0, 1)]
     words = [sys.executable, "-c", ATTACK.format(nobody=NOBODY), HOST, str(port), "60"]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as attacker:
         assert attacker.stdout is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from distui.presets.model import RestartPolicy
-from distui.runners.inrank.policy import End, first_failure
+from distui.runners.inrank.policy import RankExit, first_failure
 from distui.runners.model import RankChanged
 
 from .inrank_rig import Driven, driven, execute, launch, rank
@@ -144,8 +144,8 @@ def test_a_crash_at_exit_is_told_from_one_in_training(tmp_path: Path) -> None:
     assert found.retry == "maybe", "the other one was still at work"
 
 
-def ends(codes: Iterable[int | None]) -> list[End]:
-    return [End(number, 7, code, 10.0 + number, True) for number, code in enumerate(codes)]
+def ends(codes: Iterable[int | None]) -> list[RankExit]:
+    return [RankExit(number, 7, code, 10.0 + number, True) for number, code in enumerate(codes)]
 
 
 def test_a_rank_that_nobody_saw_counts_by_its_exception(tmp_path: Path) -> None:

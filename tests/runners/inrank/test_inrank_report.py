@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.inrank.control import RESERVE_BYTES, Report
+from distui.runners.inrank.control import RESERVE_BYTES, Reporter
 
 LIMITED = """
 import json, resource, sys
@@ -75,7 +75,7 @@ def test_what_could_not_be_written_comes_later_and_in_order(tmp_path: Path) -> N
 
 
 def test_the_end_of_the_run_is_written_on_a_full_disk(small_disk: Path) -> None:
-    report = Report(str(small_disk / "runner.jsonl"), lambda: None)
+    report = Reporter(str(small_disk / "runner.jsonl"), lambda: None)
     report("Numbered", number=1)
     fill(small_disk)
     report("Numbered", number=2, text="x" * 5000)
@@ -83,7 +83,7 @@ def test_the_end_of_the_run_is_written_on_a_full_disk(small_disk: Path) -> None:
 
 
 def test_without_any_room_nothing_fails_and_nothing_is_lost(small_disk: Path) -> None:
-    report = Report(str(small_disk / "runner.jsonl"), lambda: None)
+    report = Reporter(str(small_disk / "runner.jsonl"), lambda: None)
     fill(small_disk)
     for number in range(3):
         report("Numbered", number=number, text="x" * RESERVE_BYTES)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from distui.runners.inrank import spawned
-from distui.runners.inrank.group import Group
+from distui.runners.inrank.group import WorkerGroup
 
 
 class Told:
@@ -37,17 +37,17 @@ class Told:
 
 
 @pytest.fixture
-def group(own_directories: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Group]:
+def group(own_directories: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerGroup]:
     """A group as the runner has it, its events kept in memory."""
     monkeypatch.setenv("DISTUI_SOCKETS", str(own_directories / "g"))
     plan = {"grace_s": 5.0, "restart": {"limit": 0}, "hook": True, "launcher": "torchrun", "argv": []}
-    made = Group(plan, str(own_directories))
+    made = WorkerGroup(plan, str(own_directories))
     made.report = Told()  # type: ignore[assignment]
     yield made
     made.control._server.close()
 
 
-def told(group: Group, count: int) -> list[dict[str, Any]]:
+def told(group: WorkerGroup, count: int) -> list[dict[str, Any]]:
     assert isinstance(group.report, Told)
     return group.report.until(count)
 
@@ -82,7 +82,7 @@ def test_of_a_process_that_nobody_owns_nothing_is_known() -> None:
     assert spawned.wait_peeking(pid) is None
 
 
-def test_ranks_that_end_before_anybody_can_look_are_told_in_order(group: Group) -> None:
+def test_ranks_that_end_before_anybody_can_look_are_told_in_order(group: WorkerGroup) -> None:
     group.next_attempt()
     group.watch(places(2), spawned.children())
     ranks = [subprocess.Popen(["sh", "-c", f"exit {code}"]) for code in (3, 4)]
@@ -96,7 +96,7 @@ def test_ranks_that_end_before_anybody_can_look_are_told_in_order(group: Group) 
     assert [rank.wait(10) for rank in ranks] == [3, 4]
 
 
-def test_ranks_are_known_by_their_environment(group: Group) -> None:
+def test_ranks_are_known_by_their_environment(group: WorkerGroup) -> None:
     group.next_attempt()
     group.watch(places(2), spawned.children())
     env = {**os.environ, "DISTUI_RUNNER_PID": str(os.getpid())}
@@ -111,14 +111,14 @@ def test_ranks_are_known_by_their_environment(group: Group) -> None:
     assert {e["state"] for e in told(group, 4)[2:]} <= {"killed", "stopped"}
 
 
-def test_an_attempt_never_gets_a_directory_twice(group: Group, own_directories: Path) -> None:
+def test_an_attempt_never_gets_a_directory_twice(group: WorkerGroup, own_directories: Path) -> None:
     (own_directories / "node-0" / "attempt-001").mkdir(parents=True)
     assert group.next_attempt().endswith("attempt-002")
     assert group.next_attempt().endswith("attempt-003")
 
 
 def test_only_what_really_changes_is_told_as_a_change(
-    group: Group, monkeypatch: pytest.MonkeyPatch
+    group: WorkerGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SAME", "1")
     monkeypatch.delenv("MY_TOKEN", raising=False)
@@ -132,7 +132,7 @@ def test_only_what_really_changes_is_told_as_a_change(
     assert group.take_env() == {}
 
 
-def test_a_restart_is_refused_while_the_run_is_stopped(group: Group) -> None:
+def test_a_restart_is_refused_while_the_run_is_stopped(group: WorkerGroup) -> None:
     nobody = socket.socket()
     group.on_stop = lambda: None
     assert group.answer({"op": "stop"}, nobody) == {"ok": True, "attempt": 0, "restarting": False}
@@ -141,7 +141,7 @@ def test_a_restart_is_refused_while_the_run_is_stopped(group: Group) -> None:
     assert answer == {"ok": False, "text": "the run is being stopped"}
 
 
-def test_a_back_off_ends_at_once_when_a_restart_is_asked_for(group: Group) -> None:
+def test_a_back_off_ends_at_once_when_a_restart_is_asked_for(group: WorkerGroup) -> None:
     group.plan["restart"] = {"limit": 3, "backoff_s": 600, "backoff_max_s": 600, "reset_after_s": 600}
     group.next_attempt()
     waiting = threading.Thread(target=group.back_off, daemon=True)

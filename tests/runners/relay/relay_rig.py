@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from distui.runners.agent.relay import Relay, Stream
+from distui.runners.agent.relay import AgentRelay, Stream
 from distui.runners.inrank.channel import Channel, dial
 from distui.runners.inrank.relay import Mailboxes
 from distui.runners.model import Finding
@@ -166,7 +166,7 @@ class Pair:
         self.findings: list[Finding] = []
         self.echo = carriers.directory / "echo"
         self.relays = [
-            Relay(key, node, 2, self.echo, self.findings.append) for node, key in enumerate(keys)
+            AgentRelay(key, node, 2, self.echo, self.findings.append) for node, key in enumerate(keys)
         ]
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self._lines: list[Channel] = []

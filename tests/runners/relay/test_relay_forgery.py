@@ -10,7 +10,7 @@ import pytest
 
 from distui.runners.agent import relay
 from distui.runners.agent import relay as relay_module
-from distui.runners.agent.relay import Greeting, Kind, RelayError, Seal
+from distui.runners.agent.relay import FrameKind, FrameSeal, Greeting, RelayError
 
 from .relay_rig import Carriers, echoed, eventually, pair
 
@@ -27,12 +27,12 @@ async def test_forged_frames_are_rejected_and_counted(
     async with pair(carriers) as nodes:
         stream = await nodes.opened()
         wrong = secrets.token_bytes(32)
-        own = Seal(wrong, stream.name, secrets.token_bytes(16), (0, 1), True)
+        own = FrameSeal(wrong, stream.name, secrets.token_bytes(16), (0, 1), True)
         forged = [
-            own.seal(Kind.DATA, b"rm -rf /"),
-            own.seal(Kind.END),
-            Greeting(wrong).seal(Kind.OPEN, secrets.token_bytes(16), (0, 1)),
-            Greeting(wrong).seal(Kind.UNKNOWN, stream.name, (0, 1)),
+            own.seal(FrameKind.DATA, b"rm -rf /"),
+            own.seal(FrameKind.END),
+            Greeting(wrong).seal(FrameKind.OPEN, secrets.token_bytes(16), (0, 1)),
+            Greeting(wrong).seal(FrameKind.UNKNOWN, stream.name, (0, 1)),
             os.urandom(500),
             b"",
         ]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.agent.server import Server
+from distui.runners.agent.server import AgentServer
 from distui.runners.journal import Journal
 from distui.runners.model import Action, CommandDone, Hello, Via
 from distui.runners.registry import RunRecord
@@ -29,12 +29,12 @@ async def no_window(file: str, offset: int, limit: int, grep: str) -> Window:
 
 
 @asynccontextmanager
-async def served() -> AsyncIterator[tuple[Server, Path]]:
+async def served() -> AsyncIterator[tuple[AgentServer, Path]]:
     """An agent's server on a socket, and its path."""
     directory = Path(tempfile.mkdtemp(prefix="dt-"))
     journal = Journal(directory)
     record = RunRecord("r.n0", "12345678n0", "r", 0.0, "here", "node", 0, 2, "r")
-    server = Server(directory / "a", record, journal, nothing, no_window)
+    server = AgentServer(directory / "a", record, journal, nothing, no_window)
     await server.start("0")
     try:
         yield server, directory / "a"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from distui.runners.agent import relay as relay_module
-from distui.runners.agent.relay import WINDOW, Relay, RelayError
+from distui.runners.agent.relay import WINDOW, AgentRelay, RelayError
 
 from .relay_rig import Carriers, echoed, eventually, pair
 
@@ -101,7 +101,7 @@ async def test_an_agent_that_begins_anew_is_noticed(carriers: Carriers) -> None:
     async with pair(carriers) as nodes:
         stream = await nodes.relays[0].open(1)
         await echoed(stream, b"x")
-        nodes.relays[1] = Relay(nodes.keys[1], 1, 2, nodes.echo, nodes.findings.append)
+        nodes.relays[1] = AgentRelay(nodes.keys[1], 1, 2, nodes.echo, nodes.findings.append)
         nodes.tasks[1].cancel()
         nodes.attach(1)
         await eventually(lambda: nodes.relays[1].up)
@@ -124,7 +124,7 @@ async def test_nodes_that_are_not_are_named(carriers: Carriers, monkeypatch: pyt
 
 
 async def test_before_the_ranks_have_met_there_is_no_way(tmp_path: Path) -> None:
-    relay = Relay(secrets.token_bytes(32), 0, 2, tmp_path / "nobody", lambda finding: None)
+    relay = AgentRelay(secrets.token_bytes(32), 0, 2, tmp_path / "nobody", lambda finding: None)
     with pytest.raises(RelayError, match="the ranks have not met yet"):
         await relay.open(1)
 

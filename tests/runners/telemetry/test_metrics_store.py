@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from distui.runners.model import Gpu, Host, RankSample
-from distui.runners.telemetry.metrics import Level, MetricsStore, Row, read_history
+from distui.runners.telemetry.metrics import MetricsStore, Resolution, Row, read_history
 
 T = 1_800_000_000.0
-SMALL = (Level(1, 5), Level(10, 3), Level(60, 2))
+SMALL = (Resolution(1, 5), Resolution(10, 3), Resolution(60, 2))
 
 
 def gpu(util: float | None) -> Gpu:

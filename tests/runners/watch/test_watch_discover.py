@@ -13,8 +13,8 @@ from watch_jobs import Jobs
 
 from distui.runners.errors import NoSuchRunError
 from distui.runners.watch.discover import (
-    Job,
     Scan,
+    WatchedJob,
     command_of,
     find_job,
     job_key,
@@ -34,7 +34,7 @@ def jobs(tmp_path: Path) -> Iterator[Jobs]:
     jobs.stop()
 
 
-def job_of(pid: int) -> Job:
+def job_of(pid: int) -> WatchedJob:
     return find_job(scan(), pid)
 
 

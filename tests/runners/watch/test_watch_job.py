@@ -8,7 +8,7 @@ import pytest
 
 from distui.runners.model import Outcome, RankPhase, RunPhase, Stamped
 from distui.runners.state import RunState
-from distui.runners.watch.discover import Found, Job, Output, Scan
+from distui.runners.watch.discover import Output, RankProcess, Scan, WatchedJob
 from distui.runners.watch.job import Watched, advance, begin, outputs
 
 LAUNCHER = (50, 500)
@@ -18,15 +18,17 @@ def output(path: str | None) -> Output:
     return Output(path, "" if path else "a terminal")
 
 
-def found(rank: int, pid: int, restarts: int = 0, out: str | None = None, err: str | None = None) -> Found:
+def found(
+    rank: int, pid: int, restarts: int = 0, out: str | None = None, err: str | None = None
+) -> RankProcess:
     env = {"LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": str(restarts), "WORLD_SIZE": "2"}
-    return Found(
+    return RankProcess(
         rank, rank, pid, pid * 10, ("python", "train.py", "--lr", "1"), env, output(out), output(err)
     )
 
 
-def job(*ranks: Found, launchers: frozenset[tuple[int, int]] = frozenset({LAUNCHER})) -> Job:
-    return Job(
+def job(*ranks: RankProcess, launchers: frozenset[tuple[int, int]] = frozenset({LAUNCHER})) -> WatchedJob:
+    return WatchedJob(
         "k",
         "torchrun" if launchers else "python",
         launchers,
@@ -38,7 +40,7 @@ def job(*ranks: Found, launchers: frozenset[tuple[int, int]] = frozenset({LAUNCH
     )
 
 
-def look(job: Job | None, *also: tuple[int, int]) -> Scan:
+def look(job: WatchedJob | None, *also: tuple[int, int]) -> Scan:
     if job is None:
         return Scan(9.0, {}, frozenset(also))
     alive = {(f.pid, f.started) for f in job.ranks.values()} | job.launchers | set(also)
@@ -48,7 +50,7 @@ def look(job: Job | None, *also: tuple[int, int]) -> Scan:
 class Story:
     """Looks at a job, folded as a viewer folds them."""
 
-    def __init__(self, first: Job) -> None:
+    def __init__(self, first: WatchedJob) -> None:
         self.watched, events = begin(first, look(first), "here")
         self.state = RunState().apply_all(events)
         self.last: list[Stamped] = events

@@ -9,7 +9,7 @@ from distui.runners.model import (
     Collective,
     Finding,
     Gpu,
-    Group,
+    ProcessGroup,
     Pulse,
     RankPhase,
     RankPlace,
@@ -77,13 +77,13 @@ def call(
 
 def series(
     rank: int, stack: Sequence[Site], *, looks: int = 8, every: float = 2.0, share: float = 0.0,
-    others: float = 0.0, bytes_s: int = 0, enqueued: int = 42, groups: Sequence[Group] | None = None,
+    others: float = 0.0, bytes_s: int = 0, enqueued: int = 42, groups: Sequence[ProcessGroup] | None = None,
     end: float = NOW, **more: object,
 ) -> tuple[Pulse, ...]:  # fmt: skip
     """A rank's newest pulses, all alike: `share` of a core for its main thread, `others` for its other threads."""
     base = Pulse(rank=rank, at=end, pid=100 + rank, hook=True, state="S", stack=tuple(stack), sites=1, samples=10,
                  torch=True, recorder=True, step=12, world_size=None,
-                 groups=(Group("0", (), enqueued, enqueued),) if groups is None else tuple(groups))  # fmt: skip
+                 groups=(ProcessGroup("0", (), enqueued, enqueued),) if groups is None else tuple(groups))  # fmt: skip
     found = []
     for number in range(looks):
         at = end - every * (looks - 1 - number)
@@ -107,7 +107,7 @@ def waiting(
     """A rank in collectives that do not end; the oldest first."""
     made = calls or (call(42),)
     groups = more.pop("groups", None) or tuple(
-        Group(
+        ProcessGroup(
             name,
             (),
             max(one.seq for one in made if one.group == name),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from distui.runners.diagnosis.detectors import KEPT, View
-from distui.runners.model import Collective, Group, Pulse, RankPhase, RankPlace, RankSample, Site
+from distui.runners.model import Collective, ProcessGroup, Pulse, RankPhase, RankPlace, RankSample, Site
 from distui.runners.state import Attempt, Node, Rank, RunState
 
 BEGAN = 1_000_000.0
@@ -81,7 +81,7 @@ class Training:
         return Pulse(
             rank=rank, at=at, pid=100 + rank, hook=True, stack=tuple(self.stacks.get(rank, STACK)), samples=1,
             step=len(before) // self.calls if self.counted else None,
-            groups=(Group(self.group, ranks, enqueued=len(before), completed=len(before)),),
+            groups=(ProcessGroup(self.group, ranks, enqueued=len(before), completed=len(before)),),
             recent=tuple(before[-64:]), recorder=True,
         )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distui.runners.model import Group, RankPhase, RunPhase, Site
+from distui.runners.model import ProcessGroup, RankPhase, RunPhase, Site
 
 from .hang_rig import (
     END,
@@ -159,10 +159,10 @@ def test_the_chain_is_followed_to_its_end() -> None:
     """Ranks 0 and 1 wait in their tp group; rank 3 of the next waits in dp for rank 1's peer, that is asleep."""
     tp0, tp1, dp1 = ("tp", (0, 1)), ("tp", (2, 3)), ("dp", (1, 3))
     groups = {
-        0: (Group("tp", (0, 1), 8, 7),),
-        1: (Group("tp", (0, 1), 7, 7), Group("dp", (1, 3), 5, 4)),
-        2: (Group("tp", (2, 3), 8, 7),),
-        3: (Group("tp", (2, 3), 7, 7), Group("dp", (1, 3), 4, 4)),
+        0: (ProcessGroup("tp", (0, 1), 8, 7),),
+        1: (ProcessGroup("tp", (0, 1), 7, 7), ProcessGroup("dp", (1, 3), 5, 4)),
+        2: (ProcessGroup("tp", (2, 3), 8, 7),),
+        3: (ProcessGroup("tp", (2, 3), 7, 7), ProcessGroup("dp", (1, 3), 4, 4)),
     }
     assert tp0 != tp1 != dp1
     made = Made().add(
@@ -179,8 +179,12 @@ def test_the_chain_is_followed_to_its_end() -> None:
 
 def test_a_circle_is_told_as_one() -> None:
     made = Made(ranks=2).add(
-        waiting(0, call(5, group="a"), groups=(Group("a", (0, 1), 5, 4), Group("b", (0, 1), 2, 2))),
-        waiting(1, call(3, group="b"), groups=(Group("b", (0, 1), 3, 2), Group("a", (0, 1), 4, 4))),
+        waiting(
+            0, call(5, group="a"), groups=(ProcessGroup("a", (0, 1), 5, 4), ProcessGroup("b", (0, 1), 2, 2))
+        ),
+        waiting(
+            1, call(3, group="b"), groups=(ProcessGroup("b", (0, 1), 3, 2), ProcessGroup("a", (0, 1), 4, 4))
+        ),
     )
     found = only(made.hang())
     assert found.id == "hang-mismatch"
@@ -192,9 +196,14 @@ def test_a_circle_is_told_as_one() -> None:
 def test_a_sleeper_among_asynchronous_collectives_is_no_circle() -> None:
     """NCCL's calls return at once: rank 1 has called one collective, sleeps, and has the others wait in another."""
     made = Made(ranks=2).add(
-        waiting(0, call(5, group="a"), groups=(Group("a", (0, 1), 5, 4), Group("b", (0, 1), 2, 2))),
         waiting(
-            1, call(3, group="b"), stack=LOAD, groups=(Group("b", (0, 1), 3, 2), Group("a", (0, 1), 4, 4))
+            0, call(5, group="a"), groups=(ProcessGroup("a", (0, 1), 5, 4), ProcessGroup("b", (0, 1), 2, 2))
+        ),
+        waiting(
+            1,
+            call(3, group="b"),
+            stack=LOAD,
+            groups=(ProcessGroup("b", (0, 1), 3, 2), ProcessGroup("a", (0, 1), 4, 4)),
         ),
     )
     found = only(made.hang())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distui.runners.model import Collective, Group, Site, Stall
+from distui.runners.model import Collective, ProcessGroup, Site, Stall
 
 from .hang_rig import (
     END,
@@ -172,10 +172,10 @@ def test_kernels_that_spin() -> None:
 def test_equal_names_of_different_groups_are_kept_apart() -> None:
     """Every tensor-parallel group is called "tp": ranks 2 and 3 are far ahead of 0 and 1, which is nobody's business."""
     made = Made().add(
-        waiting(0, call(8, group="tp"), groups=(Group("tp", (0, 1), 8, 7),)),
-        series(1, LOAD, groups=(Group("tp", (0, 1), 7, 7),)),
-        series(2, STEP, share=0.9, sites=5, groups=(Group("tp", (2, 3), 900, 900),)),
-        series(3, STEP, share=0.9, sites=5, groups=(Group("tp", (2, 3), 900, 900),)),
+        waiting(0, call(8, group="tp"), groups=(ProcessGroup("tp", (0, 1), 8, 7),)),
+        series(1, LOAD, groups=(ProcessGroup("tp", (0, 1), 7, 7),)),
+        series(2, STEP, share=0.9, sites=5, groups=(ProcessGroup("tp", (2, 3), 900, 900),)),
+        series(3, STEP, share=0.9, sites=5, groups=(ProcessGroup("tp", (2, 3), 900, 900),)),
     )
     found = only(made.hang())
     assert (found.rank, found.ranks) == (1, ())

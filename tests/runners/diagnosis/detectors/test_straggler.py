@@ -212,14 +212,6 @@ def test_loaders_before_the_first_step_are_not_told() -> None:
     assert found(View(state=view.state, plan=None, now=view.now, history=history)) == []
 
 
-def test_the_split_of_each_ranks_step() -> None:
-    splits = straggler.splits(Training(late=slow(1)).view())
-    assert set(splits) == {0, 1, 2, 3}
-    assert splits[0].step_s == pytest.approx(0.7, rel=0.02)
-    assert splits[0].wait_s == pytest.approx(0.2, rel=0.05)
-    assert splits[1].wait_s == pytest.approx(0.0, abs=0.005)
-
-
 def test_a_rank_that_is_late_because_it_waits_elsewhere_is_not_named() -> None:
     """Rank 1 waits for rank 0 in their own group, and both are late for the whole world."""
     world = Training(late=lambda rank, step: 0.2 if rank < 2 else 0.0)
