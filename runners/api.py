@@ -29,8 +29,8 @@ from .errors import RunError
 from .launch.prepare import prepare
 from .launch.prepared import Here, LaunchRequest, OnHosts
 from .local import open_link
-from .logs.files import parse_file_id
 from .logs.follow import Merge, choose
+from .logs.log_files import parse_file_id
 from .model import CommandDone, Restart, RunPhase, Stop
 from .status import status_json
 from .wire.client import new_id

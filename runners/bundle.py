@@ -26,7 +26,7 @@ from msgspec import Struct, structs
 from ..presets.owned import private_folder
 from . import file_io, journal, registry
 from .errors import RunError
-from .logs.files import parse_file_id
+from .logs.log_files import parse_file_id
 from .model import HUB, Event, RankSample, RankTick, RunEnded, RunPhase, Stamped
 
 # -----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from pathlib import Path
 from . import file_io, living, registry
 from .agent.commands import LOST
 from .agent.processes import gone, marked, resume, send_signal, state_of, sweep, unmarked
-from .agent.runner import ReportTail
+from .agent.runner_process import ReportTail
 from .errors import RunError, UnreachableError
 from .journal import Chronicle
 from .living import AGENT_LOCK

@@ -25,7 +25,7 @@ from . import environment, file_io, living, registry
 from .errors import NoTorchError, RunError, UnreachableError
 from .living import Condition, StartMode, connect
 from .wire.client import SocketLink, ensure_socket_dir
-from .wire.files import DiskLink, FilesLink
+from .wire.ended import DiskLink, FilesLink
 from .wire.link import Link, LinkError
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from ..runners.wire.link import LinkError, Window
 from . import terminal
 from .actions import ACTIONS, MUTATING, bindings, key_text, keymap_path, load_keymap
 from .commanding import CommandingApp
-from .follow import Follower, LinkPhase, RunEntry, RunSource
+from .follower import Follower, LinkPhase, RunEntry, RunSource
 from .paint import ASK, NAMES, THEMES, Beat, Brush, Pacer
 from .rows.frame import Frame, ViewOptions
 from .rows.launching import launching

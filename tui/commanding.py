@@ -10,7 +10,7 @@ from ..runners.model import Command, CommandDone, Down, Restart, SetAutostop, St
 from ..runners.wire.client import new_id
 from ..runners.wire.link import LinkError
 from . import terminal
-from .follow import Follower, LinkPhase, RunSource
+from .follower import Follower, LinkPhase, RunSource
 from .rows.confirm import Confirmation, confirmation, no_cluster
 from .rows.frame import ViewOptions
 from .terminal import LendingApp

@@ -23,7 +23,7 @@ from ..runners.launch.launch_form import LaunchForm
 from ..runners.model import RankPhase
 from ..runners.state import RunState
 from ..runners.words import spans
-from .follow import PresetEntry
+from .follower import PresetEntry
 
 # -----------------------------------------------------------------------------------------------------------
 # Which ranks a verb means, and what a signal would do to them: looked at before anything is sent.

@@ -15,7 +15,7 @@ from ..runners.local import open_link
 from ..runners.model import CommandDone, Down, SetAutostop, Stop
 from ..runners.wire.link import Link, LinkError
 from ..runners.words import elapsed
-from .follow import PresetEntry, RunEntry
+from .follower import PresetEntry, RunEntry
 
 # What discovers jobs and what plans launches is imported where it is used: the first picture of a run needs neither.
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class LocalSource:
         try:
             if run_id.startswith(WATCH):
                 from ..runners.watch.discover import find_job, scan
-                from ..runners.watch.link import WatchLink
+                from ..runners.watch.watch_link import WatchLink
 
                 return WatchLink(find_job(scan(), int(run_id.removeprefix(WATCH))))
             return await open_link(registry.resolve(run_id), self._readonly)

@@ -14,7 +14,7 @@ import msgspec
 from ..presets.clean import clean_text
 from ..presets.cluster import MEMORY_GB
 from ..runners import registry
-from ..runners.diagnosis.facts import NcclFacts
+from ..runners.diagnosis.nccl_facts import NcclFacts
 from ..runners.errors import NoSuchRunError, RunError
 from ..runners.model import HUB, Cluster, FirstCause, Host, LinkState, RunPhase
 from ..runners.state import Attempt, Node, Rank, RunState, StageProgress

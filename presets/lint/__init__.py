@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .files import SUFFIXES, lint_file, lint_text
+from .lint_rules import RULES, LintRule
 from .plans import lint_plan, refusal
-from .rules import RULES, LintRule
 
 __all__ = ["RULES", "SUFFIXES", "LintRule", "lint_file", "lint_plan", "lint_text", "refusal"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..finding import Finding
-from . import rules, torchrun_args
+from . import lint_rules, torchrun_args
 from .launches import total_of_machines
+from .lint_rules import found, once
 from .markup import MarkupNode, place, walk
-from .rules import found, once
 
 # -----------------------------------------------------------------------------------------------------------
 # Rules about a configuration file of Hugging Face accelerate.
@@ -59,26 +59,26 @@ def check_accelerate(document: MarkupNode, file: str, gpus: int | None = None) -
 
 
 def _names(document: MarkupNode, file: str) -> Iterator[Finding]:
-    yield from rules.keys(file, document, ACCELERATE_KEYS, "accelerate", refuses=True)
-    yield from rules.choice(
+    yield from lint_rules.keys(file, document, ACCELERATE_KEYS, "accelerate", refuses=True)
+    yield from lint_rules.choice(
         file, document.mapping.get("mixed_precision"), "mixed_precision", PRECISIONS, "accelerate"
     )
-    yield from rules.choice(
+    yield from lint_rules.choice(
         file, document.mapping.get("distributed_type"), "distributed_type", TYPES, "accelerate"
     )
     fsdp = document.get("fsdp_config")
     if fsdp is None:
         return
-    yield from rules.keys(file, fsdp, FSDP_KEYS, "accelerate's fsdp_config", refuses=False)
+    yield from lint_rules.keys(file, fsdp, FSDP_KEYS, "accelerate's fsdp_config", refuses=False)
     for key, known in (
         ("fsdp_auto_wrap_policy", WRAPS),
         ("fsdp_state_dict_type", STATE_DICTS),
         ("fsdp_backward_prefetch", PREFETCHES),
     ):
-        yield from rules.choice(file, fsdp.get(key), key, known, "accelerate")
+        yield from lint_rules.choice(file, fsdp.get(key), key, known, "accelerate")
     sharding = fsdp.get("fsdp_sharding_strategy")
     if fsdp.number("fsdp_sharding_strategy") not in range(1, 6):
-        yield from rules.choice(file, sharding, "fsdp_sharding_strategy", SHARDINGS, "accelerate")
+        yield from lint_rules.choice(file, sharding, "fsdp_sharding_strategy", SHARDINGS, "accelerate")
 
 
 def _machines(document: MarkupNode, file: str, gpus: int | None) -> Iterator[Finding]:
@@ -227,7 +227,7 @@ def check_deepspeed(
     """
     return once(
         [
-            *rules.keys(file, document, DEEPSPEED_KEYS, "DeepSpeed", refuses=False),
+            *lint_rules.keys(file, document, DEEPSPEED_KEYS, "DeepSpeed", refuses=False),
             *_batch(document, file, world),
             *_zero(document, file),
             *_formats(document, file),
@@ -273,14 +273,14 @@ def _zero(document: MarkupNode, file: str) -> Iterator[Finding]:
     if zero is None or not zero.mapping:
         return
     if zero.text("stage") != "auto":
-        yield from rules.choice(file, zero.get("stage"), "stage", STAGES, "DeepSpeed")
+        yield from lint_rules.choice(file, zero.get("stage"), "stage", STAGES, "DeepSpeed")
     stage = zero.number("stage") or 0
     for key, least in NEEDS.items():
         part = zero.get(key)
         if part is None or not part.mapping:
             continue
         path = f"zero_optimization.{key}"
-        yield from rules.choice(file, part.get("device"), "device", (*DEVICES, "auto"), "DeepSpeed")
+        yield from lint_rules.choice(file, part.get("device"), "device", (*DEVICES, "auto"), "DeepSpeed")
         device = part.text("device")
         if device not in ("cpu", "nvme"):
             continue

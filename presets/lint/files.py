@@ -8,8 +8,8 @@ from collections.abc import Callable
 from ..finding import Finding, worst_first
 from ..load import Library
 from . import consumers, launches, markup, plans, presetfile, script
+from .lint_rules import found
 from .markup import MOST_BYTES, MarkupNode, Unreadable, decoded
-from .rules import found
 from .shell import Surroundings
 
 Yaml = Callable[[str], list[MarkupNode]]

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from ..finding import Finding
 from . import shell, torchrun_args
+from .lint_rules import found, once
 from .markup import whole
-from .rules import found, once
 from .shell import Command, LauncherCall, Setting, ShellText, Surroundings, Word
 
 BROUGHT = ("MLFLOW", "NCCL", "PYTHON", "MV2", "UCX")

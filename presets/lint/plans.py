@@ -13,9 +13,9 @@ from ..launchers.skypilot import Resources
 from ..model import Loaded, Preset
 from ..obeys import parse
 from ..plan import Plan
-from . import consumers, launches, markup, rules, script, torchrun_args
+from . import consumers, launches, lint_rules, markup, script, torchrun_args
+from .lint_rules import found, once
 from .markup import MarkupNode, Unreadable, place, plain, whole
-from .rules import found, once
 from .script import names_save, saves
 from .shell import Surroundings, Word
 
@@ -364,7 +364,7 @@ def _counts(node: MarkupNode | None) -> Iterator[int | None]:
 
 def _names(task: MarkupNode, file: str) -> Iterator[Finding]:
     if "working_dir" not in task.mapping:  # an oumi job: nearly a task, with keys of its own
-        yield from rules.keys(file, task, KEYS, "A SkyPilot task", refuses=True)
+        yield from lint_rules.keys(file, task, KEYS, "A SkyPilot task", refuses=True)
     nodes = task.get("num_nodes")
     if nodes is not None and (task.number("num_nodes") or 0) < 1:
         text = f"num_nodes {nodes.value} is no number of nodes."
@@ -373,7 +373,7 @@ def _names(task: MarkupNode, file: str) -> Iterator[Finding]:
             "L30", place(file, nodes, "num_nodes"), text, value=value, remedy="Write a number from 1 on."
         )
     for one in _wishes(task):
-        yield from rules.keys(file, one, RESOURCES, "SkyPilot's resources", refuses=True)
+        yield from lint_rules.keys(file, one, RESOURCES, "SkyPilot's resources", refuses=True)
 
 
 def _resources(task: MarkupNode, file: str, nnodes: int | None) -> Iterator[Finding]:

@@ -13,8 +13,8 @@ from ..finding import Finding, PresetError
 from ..load import PROJECT_FILE, Definition, Library, check_name, load
 from ..tomltext import DEEPEST, too_deep
 from . import consumers, torchrun_args
+from .lint_rules import found, once
 from .markup import Unreadable, plain
-from .rules import found, once
 
 _HEADER = re.compile(r"\s*\[+\s*([^\[\]]+?)\s*\]+")
 LONGEST = 300

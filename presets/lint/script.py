@@ -11,8 +11,8 @@ from ..finding import Finding
 from ..model import Preset
 from ..obeys import COPY, PARALLELIZE, Script, Values, parse
 from . import markup, torchrun_args
+from .lint_rules import found, once
 from .markup import Names, Unreadable, Write
-from .rules import found, once
 from .torchrun_args import HERE
 
 # -----------------------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from .. import nccl, secrets
 from ..finding import Finding
+from .lint_rules import found
 from .markup import whole
-from .rules import found
 from .shell import LauncherCall, Surroundings, Word
 
 # -----------------------------------------------------------------------------------------------------------

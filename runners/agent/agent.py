@@ -22,11 +22,11 @@ from ..wire import client
 from ..wire.client import stem, sweep_sockets
 from .commands import AgentCommands
 from .hooks import Environment, Hooks
-from .nccl import RasWatch
 from .nccl_logs import NcclLogs
+from .nccl_switch import RasWatch
 from .pulses import Pulses
-from .relay import AgentRelay, read_key
-from .runner import Runner
+from .relay_client import AgentRelay, read_key
+from .runner_process import Runner
 from .sampling import Sampling
 from .server import AgentServer
 from .supervision import Supervision

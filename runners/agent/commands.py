@@ -41,7 +41,7 @@ from ..words import plural
 from .hooks import HookError
 from .processes import marked, resume, send_signal, sweep, unmarked
 from .pyspy import EVERY_S, spoken, stacks
-from .runner import ask_once
+from .runner_process import ask_once
 
 if TYPE_CHECKING:
     from .agent import Agent
@@ -85,7 +85,7 @@ class AgentCommands:
     """Executes one command at a time of those that change the group; questions do not wait."""
 
     def __init__(self, agent: Agent) -> None:
-        from .nccl import NcclSwitch
+        from .nccl_switch import NcclSwitch
 
         self._agent = agent
         self._turn = asyncio.Lock()

@@ -20,7 +20,7 @@ from ...presets.render import revealed, unknown_words
 from ...presets.secrets import MASK, SECRET_WORDS
 from .. import environment
 from ..environment import Kept, Started
-from ..logs.files import attempt_dir
+from ..logs.log_files import attempt_dir
 from ..model import (
     AttemptStarted,
     Clause,

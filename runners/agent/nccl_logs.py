@@ -16,13 +16,13 @@ from msgspec import Raw, structs
 
 from ...presets.nccl import FLOOD_BYTES, disk_reserve
 from ..diagnosis import live, rules
-from ..diagnosis.facts import NcclFacts
 from ..diagnosis.lines import LONGEST, decoded
+from ..diagnosis.nccl_facts import NcclFacts
 from ..diagnosis.reading import Reading
 from ..diagnosis.rules import book
 from ..diagnosis.verdict import LogFinding as Said
 from ..diagnosis.verdict import finding_of, fired
-from ..logs.files import LogError, LogFile, attempt_dir, opened, parse_file_id
+from ..logs.log_files import LogError, LogFile, attempt_dir, opened, parse_file_id
 from ..model import Finding, FindingCleared, FindingRaised, NcclTick
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from ..diagnosis import rules
-from ..logs.files import GrowthWatch, Notifier
+from ..logs.log_files import GrowthWatch, Notifier
 from ..model import (
     Event,
     Finding,
@@ -32,7 +32,7 @@ from ..state import Rank
 from ..telemetry import gpu_words
 from ..telemetry.host import HostSampler
 from ..telemetry.metrics import MetricsStore
-from ..telemetry.ranks import Launched, Placement, RankSampler, place
+from ..telemetry.rank_samples import Launched, Placement, RankSampler, place
 from ..telemetry.watch import witness
 from ..telemetry.watchdog import GpuSource
 from .processes import environ_of

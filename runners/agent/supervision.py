@@ -18,8 +18,8 @@ from .. import file_io
 from ..inrank.causes import Death, Failure, classify, first_of
 from ..inrank.policy import after_failure
 from ..living import StartMode
-from ..logs.files import LogError, file_id
 from ..logs.follow import read_window
+from ..logs.log_files import LogError, file_id
 from ..model import (
     AttemptEnded,
     AttemptStarted,
@@ -40,7 +40,7 @@ from ..model import (
 from ..state import Rank
 from .oom import NOTHING, KernelEvidence, OomWatch
 from .processes import sweep
-from .runner import ReportTail, Runner, reports
+from .runner_process import ReportTail, Runner, reports
 
 if TYPE_CHECKING:
     from .agent import Agent

@@ -18,10 +18,10 @@ from ..state import RunState
 from ..telemetry import gpu_words
 from ..words import spans
 from . import rules
-from .detectors import KEPT, Detector, View, died, hang, memory, promises, starting, straggler
+from .detectors import KEPT, Detector, View, died, hang, memory_growth, promises, starting, straggler
 from .detectors.arrivals import Arrivals
 from .detectors.curve import Curve, Point, room
-from .facts import CommunicatorPart, Inherited, InitStage
+from .nccl_facts import CommunicatorPart, Inherited, InitStage
 from .rules import Tally
 from .statements import Statements
 
@@ -201,7 +201,7 @@ def _p2p_alone(communicator: CommunicatorPart) -> bool:
 
 DETECTORS: tuple[Detector, ...] = (
     died.find,
-    memory.find,
+    memory_growth.find,
     starting.find,
     hang.find,
     straggler.find,

@@ -1,4 +1,4 @@
-"""What a reading says, as Facts that travel; and the facts of several nodes as those of one run. Pure."""
+"""What a reading says, as NcclFacts that travel; and the facts of several nodes as those of one run. Pure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from msgspec import structs
 
-from ..logs.files import parse_file_id
-from . import facts
-from .facts import Communicator, FactLine, Init, NcclFacts, NcclNode, Pair
+from ..logs.log_files import parse_file_id
+from . import nccl_facts
 from .lines import Stamp
+from .nccl_facts import Communicator, FactLine, Init, NcclFacts, NcclNode, Pair
 from .reading import Reading
 from .rules import Evidence
 
@@ -24,7 +24,7 @@ COMMUNICATORS = 256
 """Most communicators; the smallest are left out."""
 NODES = 1024
 RINGS = 8
-STAGES = tuple(stage.name.lower() for stage in facts.InitStage)
+STAGES = tuple(stage.name.lower() for stage in nccl_facts.InitStage)
 """As they follow each other."""
 
 _encoder, _decoder = msgspec.json.Encoder(), msgspec.json.Decoder(NcclFacts)
@@ -96,7 +96,7 @@ def _line(evidence: Evidence) -> FactLine:
     return FactLine(evidence.file, evidence.line, evidence.text)
 
 
-def _node(node: facts.NodePart, raw: dict[str, FactLine]) -> NcclNode:
+def _node(node: nccl_facts.NodePart, raw: dict[str, FactLine]) -> NcclNode:
     name = node.host or node.file
     raw |= {f"{_key(key)}:{name}{_rest(key)}": _line(line.evidence()) for key, line in node.lines.items()}
     first = node.lines.get("host")
@@ -125,7 +125,7 @@ def _rest(key: str) -> str:
     return blank and f":{rest}"
 
 
-def _communicator(name: str, one: facts.CommunicatorPart, raw: dict[str, FactLine]) -> Communicator:
+def _communicator(name: str, one: nccl_facts.CommunicatorPart, raw: dict[str, FactLine]) -> Communicator:
     for key, line in one.lines.items():
         what, _, kind = key.partition(":")
         raw[f"{what}:{name}" + (f":{kind}" if kind else "")] = _line(line.evidence())
@@ -159,7 +159,7 @@ def _communicator(name: str, one: facts.CommunicatorPart, raw: dict[str, FactLin
     )
 
 
-def _pairs(one: facts.CommunicatorPart) -> Iterable[Pair]:
+def _pairs(one: nccl_facts.CommunicatorPart) -> Iterable[Pair]:
     """One for each transport of a pair, the fastest kind first."""
     for (source, target), kinds in one.pairs.items():
         for kind in sorted(kinds, key=speed):
@@ -187,7 +187,7 @@ def _folded(pairs: Iterable[Pair], owners: Mapping[int, str]) -> tuple[tuple[Pai
     return kept, len(found) - len(kept)
 
 
-def _rings(one: facts.CommunicatorPart) -> tuple[tuple[int, ...], ...]:
+def _rings(one: nccl_facts.CommunicatorPart) -> tuple[tuple[int, ...], ...]:
     """Different orders that are whole; long ones are cut by NCCL itself until 2.28."""
     orders = dict.fromkeys(tuple(map(int, text.split())) for _, text in sorted(one.rings.items()))
     return tuple(order for order in orders if len(order) == one.nranks)[:RINGS]

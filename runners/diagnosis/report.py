@@ -13,9 +13,9 @@ from typing import Any
 from .. import registry
 from ..errors import RunError
 from ..logs import follow
-from ..logs.files import list_files, parse_file_id, whole_id
-from .facts import CommunicatorPart, NodePart, RankPart
+from ..logs.log_files import list_files, parse_file_id, whole_id
 from .lines import BLOCK, lines_in, lines_of
+from .nccl_facts import CommunicatorPart, NodePart, RankPart
 from .reading import Reading
 from .verdict import LogFinding, Verdict
 

@@ -8,8 +8,8 @@ from itertools import islice
 from typing import TypeVar
 
 from . import lines as say
-from .facts import NODES, RANKS, CommunicatorPart, RankPart
 from .lines import Head, Thread
+from .nccl_facts import NODES, RANKS, CommunicatorPart, RankPart
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -6,8 +6,19 @@ Memory is bounded: beyond the limits here and in `parts`, new names are counted 
 from __future__ import annotations
 
 from . import lines as say
-from .facts import KEPT, NODES, PAIRS, RANKS, CommunicatorPart, InitStage, NodePart, RankPart, Timing, keep
 from .lines import Head
+from .nccl_facts import (
+    KEPT,
+    NODES,
+    PAIRS,
+    RANKS,
+    CommunicatorPart,
+    InitStage,
+    NodePart,
+    RankPart,
+    Timing,
+    keep,
+)
 from .rules import Raw, Version, parse_version
 from .sessions import Sessions
 

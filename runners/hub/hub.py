@@ -300,7 +300,7 @@ class Hub(HubNodes):
         """Launch what is not launched yet, and watch where it lives."""
         if not (self.run_dir / LAUNCH_FILE).exists():
             return []
-        from .launching import cloud_of, launch, submitted  # only those that launch need it
+        from .cluster_launch import cloud_of, launch, submitted  # only those that launch need it
 
         self.cloud = cloud_of(self)
         tasks = [asyncio.create_task(self.cloud.watch())] if self.cloud is not None else []

@@ -17,7 +17,7 @@ from .. import registry
 from ..diagnosis import live
 from ..errors import RunError
 from ..local import open_agent
-from ..logs.files import whole_id
+from ..logs.log_files import whole_id
 from ..model import (
     AttemptEnded,
     AttemptStarted,
@@ -40,7 +40,7 @@ from ..model import (
     Stamped,
 )
 from ..wire.client import SocketLink, stem
-from ..wire.files import FilesLink
+from ..wire.ended import FilesLink
 from ..wire.link import Link, LinkError
 from ..wire.ssh import SshLink
 from .record import UNDER_WAY, keep_tails

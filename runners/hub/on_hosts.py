@@ -20,7 +20,7 @@ from .. import file_io
 from ..errors import RunError
 from ..inrank.channel import KEY_FILE
 from ..model import Cluster, ClusterChanged, LinkChanged, LinkState, Stage, StageChanged, Stop
-from ..node import bundle as bundles
+from ..node import package as bundles
 from ..node.document import HUB_FILE, Document, Start
 from ..node.job import RELAY_KEY
 from ..remote_hosts import HostError, Way, call, each, pack, send_bundle, send_work

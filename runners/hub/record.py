@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from ...presets.owned import private_folder
 from ..logs import follow
-from ..logs.files import parse_file_id, part_of, whole_id
 from ..logs.follow import ask_anywhere
+from ..logs.log_files import parse_file_id, part_of, whole_id
 from ..model import LogGrew
 from ..wire.link import Link, LinkError, Window
 

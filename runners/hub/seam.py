@@ -16,7 +16,7 @@ from ...presets.plan import Plan
 from .. import file_io
 from ..errors import RunError
 from ..model import HUB, Event
-from ..node import bundle
+from ..node import package
 from ..registry import RunRecord
 from ..state import RunState
 from .routes import Route
@@ -184,7 +184,7 @@ def task(order: SkyRequest) -> dict[str, Any]:
 def load_cargo(order: SkyRequest, run_dir: Path) -> None:
     """Put the bundle beside what the launch wrote there. Raises RunError."""
     if order.bundle:
-        bundle.lay(order.bundle.rpartition("/")[2], run_dir / CARGO)
+        package.lay(order.bundle.rpartition("/")[2], run_dir / CARGO)
         (run_dir / CARGO).chmod(0o700)  # rsync gives ~/.distui the same mode
 
 

@@ -301,5 +301,5 @@ def heed(handler: Callable[[int, FrameType | None], None]) -> None:
 
 
 def attempt_dir(node: str, number: int) -> str:
-    """Directory of an attempt on a node (see runners.logs.files)."""
+    """Directory of an attempt on a node (see runners.logs.log_files)."""
     return os.path.join(node, "attempt-%03d" % number)

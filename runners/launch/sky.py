@@ -28,7 +28,7 @@ from ..hub import seam
 from ..hub.cloud import Sky, SkyError, interpreter
 from ..hub.ending import shortened
 from ..hub.seam import SkyRequest
-from ..node import bundle
+from ..node import package
 from .hosts import run_name
 from .prepared import LaunchRequest, OnSky, Prepared, check_port, hub_record, start_hub
 
@@ -194,7 +194,7 @@ def _notes(place: OnSky, found: SkyRequest, hidden: list[str]) -> list[str]:
 def _cargo(record: registry.RunRecord, hidden: Mapping[str, str]) -> Cargo:
     return Cargo(
         run=record.run,
-        bundle=bundle.build().name,
+        bundle=package.build().name,
         source=str(registry.runs_dir() / record.run / seam.CARGO),
         secrets=hidden,
     )

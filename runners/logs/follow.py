@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ...presets.clean import clean_line
 from ..wire.link import Window
-from .files import LogError, LogFile, file_sizes, opened, parse_file_id, part_of, whole_id
+from .log_files import LogError, LogFile, file_sizes, opened, parse_file_id, part_of, whole_id
 
 # -----------------------------------------------------------------------------------------------------------
 # What a line of a log is: nothing, information, a warning, an error: for its colour and "next error".

@@ -27,7 +27,7 @@ from ..errors import RunError
 from ..inrank.channel import KEY_FILE
 from ..living import StartMode
 from ..local import check_python, start_agent
-from ..logs.files import LogError, LogFile, opened, parse_file_id
+from ..logs.log_files import LogError, LogFile, opened, parse_file_id
 from ..model import LogGrew, RunEnded, RunPhase, Stop
 from ..state import RunState
 from ..wire.client import SocketLink, new_id

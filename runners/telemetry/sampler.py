@@ -17,8 +17,8 @@ import time
 import msgspec
 
 from ..model import Event, FindingRaised, GpuTick
+from .gpu_samples import DriverGpus, Tier
 from .gpu_words import xid_finding
-from .gpus import DriverGpus, Tier
 from .nvml import Driver, DriverFailed, NoDriver, Xids
 from .watch import NO_DRIVER, SHORTEST_S
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..model import Gpu
 from .proc import read_nspids, read_stat
-from .ranks import Launched, Pids
+from .rank_samples import Launched, Pids
 
 # -----------------------------------------------------------------------------------------------------------
 # What /proc tells about the processes that NVML names: the input of `mapping.place`.

@@ -15,8 +15,8 @@ import threading
 import time
 from pathlib import Path
 
-from distui.runners.agent.relay import AgentRelay as Agent
-from distui.runners.agent.relay import Stream
+from distui.runners.agent.relay_client import AgentRelay as Agent
+from distui.runners.agent.relay_client import Stream
 from distui.runners.inrank import coordinator
 from distui.runners.inrank.control import Control
 from distui.runners.inrank.relay import Relay as Runner

@@ -19,7 +19,7 @@ from distui.runners.model import (
 from distui.runners.state import RunState
 from distui.runners.status import status_json
 from distui.runners.words import elapsed, time_of_day
-from distui.tui.follow import LinkPhase, LinkStatus
+from distui.tui.follower import LinkPhase, LinkStatus
 from distui.tui.rows.frame import Frame
 from distui.tui.rows.log import end_rows, ledger_rows
 from distui.tui.text import NA, ago, describe, headline, span

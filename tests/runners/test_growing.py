@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from distui.runners.agent.sampling import DEAF_S, SHORTEST_S, Growing
-from distui.runners.logs.files import file_id
+from distui.runners.logs.log_files import file_id
 
 pytestmark = pytest.mark.timeout(20)
 ONE, TWO = file_id(0, 1, 0, "out"), file_id(0, 2, 0, "nccl")

@@ -17,7 +17,7 @@ from distui.runners.agent import nccl_logs as module
 from distui.runners.agent.nccl_logs import BEHIND, NEWEST, RETRIED_S, RaisedFindings, Tails, rdma
 from distui.runners.agent.processes import gone
 from distui.runners.diagnosis import live
-from distui.runners.diagnosis.facts import NcclFacts
+from distui.runners.diagnosis.nccl_facts import NcclFacts
 from distui.runners.diagnosis.reading import Reading
 from distui.runners.diagnosis.verdict import judge
 from distui.runners.model import Finding, FindingRaised, NcclTick, Stop

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.agent import nccl
-from distui.runners.agent.runner import ask_once
+from distui.runners.agent import nccl_switch
+from distui.runners.agent.runner_process import ask_once
 from distui.runners.diagnosis.ras import RasError, parse
 from distui.runners.wire.client import SocketLink
 from distui.runners.wire.link import LinkError
@@ -83,7 +83,7 @@ def test_whoever_took_the_port_of_ras_ends_no_look() -> None:
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
             try:
-                await nccl.ask(port, as_json=True, hosts=("127.0.0.1",))
+                await nccl_switch.ask(port, as_json=True, hosts=("127.0.0.1",))
             except RasError:
                 return "refused"
         return "believed"

@@ -19,7 +19,7 @@ from distui.presets import owned
 from distui.runners import file_io, forced_stop, living
 from distui.runners.agent.processes import environ_of, marked
 from distui.runners.errors import RunError
-from distui.runners.node import boot, bundle
+from distui.runners.node import boot, package
 from distui.runners.telemetry.proc import is_own
 
 NOBODY = 65534
@@ -117,7 +117,7 @@ def test_a_cache_that_others_can_write_is_not_executed(
     os.chown(cache.parent, owner, owner)
     cache.parent.chmod(mode)
     with pytest.raises(RunError, match="not yours alone"):
-        bundle.build(cache)
+        package.build(cache)
     monkeypatch.setattr(boot, "homes", lambda: [str(cache.parent)])
     with pytest.raises(OSError, match="yours alone"):
         boot.library(str(tmp_path / "bundle-0123"))

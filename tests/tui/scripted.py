@@ -12,8 +12,8 @@ from distui.presets.model import Loaded
 from distui.runners.errors import LaunchError
 from distui.runners.hub.cloud import Candidate
 from distui.runners.launch.launch_form import LaunchForm, LaunchPreview
-from distui.runners.logs.files import file_id
 from distui.runners.logs.follow import ask_window
+from distui.runners.logs.log_files import file_id
 from distui.runners.model import (
     AgentStarted,
     AttemptEnded,
@@ -46,7 +46,7 @@ from distui.runners.model import (
     Stop,
 )
 from distui.runners.wire.link import LinkError, Window
-from distui.tui.follow import PresetEntry, RunEntry
+from distui.tui.follower import PresetEntry, RunEntry
 from distui.tui.terminal import Shell
 
 BEGAN = 1_700_000_000.0

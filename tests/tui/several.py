@@ -9,7 +9,7 @@ import msgspec
 import scripted as play
 
 from distui.runners.hub.cloud import Candidate
-from distui.runners.logs.files import file_id
+from distui.runners.logs.log_files import file_id
 from distui.runners.model import (
     HUB,
     AgentStarted,

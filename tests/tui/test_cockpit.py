@@ -25,7 +25,7 @@ from distui.runners.model import (
     Signal,
     Stop,
 )
-from distui.tui.follow import LinkPhase, RunEntry
+from distui.tui.follower import LinkPhase, RunEntry
 from distui.tui.paint import ANSI, DARK, LIGHT
 from distui.tui.screens.launch import LaunchScreen
 from distui.tui.screens.modal import ConfirmScreen, NcclScreen, TextScreen

@@ -10,7 +10,7 @@ import scripted as play
 
 from distui.runners.model import Restart, RunPhase
 from distui.runners.wire.link import LinkError
-from distui.tui.follow import Follower, LinkPhase
+from distui.tui.follower import Follower, LinkPhase
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -12,7 +12,7 @@ from distui.presets.load import BUILTIN, Library, library, load
 from distui.presets.memory import FORMATS, USABLE, shape, survey
 from distui.runners.errors import RunError
 from distui.runners.launch.launch_form import LaunchForm, LaunchPreview
-from distui.tui.follow import PresetEntry
+from distui.tui.follower import PresetEntry
 from distui.tui.rows import advice
 from distui.tui.rows.form import (
     KIND,

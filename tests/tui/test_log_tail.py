@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.logs.files import LogFile, parse_file_id
 from distui.runners.logs.follow import ask_window
+from distui.runners.logs.log_files import LogFile, parse_file_id
 from distui.runners.wire.link import Window
 from distui.tui.widgets import log_view
 from distui.tui.widgets.log_view import LogTail

@@ -13,7 +13,7 @@ from conftest import Rig, Start
 from textual.pilot import Pilot
 
 from distui.runners.model import AttemptEnded, Event, Finding, FindingRaised, Outcome, RestartDelayed
-from distui.tui.follow import RunEntry
+from distui.tui.follower import RunEntry
 
 Compare = Callable[..., bool]
 Script = Iterable[tuple[float, Event]]

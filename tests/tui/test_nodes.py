@@ -28,7 +28,7 @@ from distui.runners.model import (
     Stop,
 )
 from distui.runners.state import RunState
-from distui.tui.follow import LinkPhase, LinkStatus
+from distui.tui.follower import LinkPhase, LinkStatus
 from distui.tui.rows import confirm
 from distui.tui.rows.banner import banner_rows
 from distui.tui.rows.confirm import CommandError, parse

@@ -9,8 +9,8 @@ import scripted as play
 from msgspec.structs import replace
 
 from distui.runners import status
-from distui.runners.logs.files import parse_file_id
 from distui.runners.logs.follow import Level
+from distui.runners.logs.log_files import parse_file_id
 from distui.runners.model import (
     AttemptEnded,
     AttemptStarted,
@@ -28,7 +28,7 @@ from distui.runners.model import (
 )
 from distui.runners.state import RunState
 from distui.runners.status import status_json
-from distui.tui.follow import LinkPhase, LinkStatus
+from distui.tui.follower import LinkPhase, LinkStatus
 from distui.tui.rows import glyphs
 from distui.tui.rows.banner import banner_rows
 from distui.tui.rows.frame import Frame, ViewOptions

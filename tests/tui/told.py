@@ -8,8 +8,8 @@ import msgspec
 import scripted as play
 import several
 
-from distui.runners.diagnosis.facts import Communicator, FactLine, Init, NcclFacts, NcclNode, Pair
-from distui.runners.logs.files import file_id
+from distui.runners.diagnosis.nccl_facts import Communicator, FactLine, Init, NcclFacts, NcclNode, Pair
+from distui.runners.logs.log_files import file_id
 from distui.runners.model import HUB, CaughtUp, Event, Finding, FindingRaised, Host, HostTick, NcclTick
 
 PHASES = {"kernels": 0.31, "bootstrap": 0.42, "topo": 0.18, "graphs": 0.04, "connections": 0.12}

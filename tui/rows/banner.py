@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...runners.diagnosis.judging import NO_VERDICT
 from ...runners.model import FirstCause, LinkState
 from ...runners.words import elapsed
-from ..follow import LinkPhase
+from ..follower import LinkPhase
 from . import glyphs
 from .findings import items, place
 from .frame import Frame

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ...runners.model import Gpu, LinkState
 from ...runners.state import Node, Rank, RunState
 from ...runners.words import elapsed
-from ..follow import LinkPhase, LinkStatus
+from ..follower import LinkPhase, LinkStatus
 
 STALE_S = 3.0
 """Seconds without a sample after which values are shown as old: three times the sampling interval."""

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from ...presets.clean import clean_text
-from ...runners.diagnosis.facts import Communicator
+from ...runners.diagnosis.nccl_facts import Communicator
 from ...runners.model import HUB, Cluster, LinkState, Stage
 from ...runners.state import Node, RunState, StageProgress
 from ...runners.words import elapsed, plural
@@ -18,7 +18,7 @@ from . import glyphs
 from .frame import Frame
 from .glyphs import Cell, Row, clip, duration, fit, wrap
 from .matrix import host_of, hosts_in_order
-from .statements import READY, STAGES, late_ranks, short, slowest
+from .nccl_cards import READY, STAGES, late_ranks, short, slowest
 from .status import fit_name, link_state, names
 
 if TYPE_CHECKING:
@@ -306,7 +306,7 @@ _PARTS = re.compile(
     r"(?P<cause>.*?)(?:; (?P<elsewhere>--on \S+ has them \(.*?\)))?(?:; (?P<left>(?:whether )?cluster .*))?",
     re.DOTALL,
 )
-"""How runners/hub/launching.py puts together why a launch failed; what does not look so is all cause."""
+"""How runners/hub/cluster_launch.py puts together why a launch failed; what does not look so is all cause."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from ...presets.clean import clean_text
 from ...presets.secrets import mask
 from ...runners.diagnosis.exceptions import main_frames
 from ...runners.diagnosis.judging import standing
-from ...runners.logs.files import STREAMS, LogFile, command_id, file_id, parse_file_id
 from ...runners.logs.follow import Level
+from ...runners.logs.log_files import STREAMS, LogFile, command_id, file_id, parse_file_id
 from ...runners.model import FirstCause, Outcome, RunPhase
 from ...runners.state import Attempt, RunState
 from ...runners.words import plural

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...runners.diagnosis.facts import Communicator, FactLine
+from ...runners.diagnosis.nccl_facts import Communicator, FactLine
 from ...runners.words import plural
 from . import glyphs
 from .glyphs import Cell, Row, clip, fit, wrap
-from .statements import StatementRow, short
+from .nccl_cards import StatementRow, short
 
 MOST_RANKS = 64
 """Ranks of which each has a row; more are folded to nodes."""

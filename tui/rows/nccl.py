@@ -16,7 +16,7 @@ from ...presets.nccl import (
     flood_rate,
     subsystems,
 )
-from ...runners.diagnosis.facts import Communicator, FactLine, NcclFacts
+from ...runners.diagnosis.nccl_facts import Communicator, FactLine, NcclFacts
 from ...runners.model import SetNccl
 from ...runners.state import RunState
 from ...runners.words import plural
@@ -26,7 +26,7 @@ from .frame import Frame
 from .glyphs import Row, age, amount, fit, numbers, wrap
 from .launching import init_rows, launching, ring_rows
 from .matrix import matrix_rows
-from .statements import StatementRow, communicator_name, communicator_rows, node_rows
+from .nccl_cards import StatementRow, communicator_name, communicator_rows, node_rows
 from .status import name_of
 
 # -----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from ...runners.model import LinkState, RunPhase
 from ...runners.state import Node, RunState
 from ...runners.status import applied
 from ...runners.words import elapsed, plural
-from ..follow import PresetEntry, RunEntry
+from ..follower import PresetEntry, RunEntry
 from ..text import cost, recovered
 from . import glyphs
 from .frame import Frame

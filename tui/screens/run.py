@@ -17,10 +17,10 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Static
 
-from ...runners.logs.files import LogError
 from ...runners.logs.follow import compile_grep
+from ...runners.logs.log_files import LogError
 from ..actions import bindings
-from ..follow import RunEntry
+from ..follower import RunEntry
 from ..rows.banner import banner_rows
 from ..rows.frame import METRICS, Frame
 from ..rows.heat import PaneHeights, heat_rows, plan_layout, shown_nodes, side_width

@@ -15,7 +15,7 @@ from ...presets.clean import clean_text
 from ...runners import bundle, registry
 from ...runners.bundle import opened
 from ...runners.diagnosis import judging, report
-from ...runners.diagnosis.facts import CommunicatorPart, NodePart
+from ...runners.diagnosis.nccl_facts import CommunicatorPart, NodePart
 from ...runners.diagnosis.reading import Reading
 from ...runners.diagnosis.report import behind, document
 from ...runners.diagnosis.verdict import LogFinding, Verdict, judge

@@ -19,8 +19,8 @@ from ...runners.connect import read_on, with_link
 from ...runners.errors import RunError
 from ...runners.hub import seam
 from ...runners.hub.telling import LOG_FILE
-from ...runners.logs.files import LogError, LogFile, parse_file_id
 from ...runners.logs.follow import Merge, choose
+from ...runners.logs.log_files import LogError, LogFile, parse_file_id
 from ...runners.model import CaughtUp, LogGrew, RunEnded
 from ...runners.state import RunState
 from ...runners.wire.link import Link

@@ -37,7 +37,7 @@ from ...runners.state import RunState
 from ...runners.status import status_json
 from ...runners.status import status_json as status_of
 from ...runners.watch.discover import WatchedJob, find_job, scan
-from ...runners.watch.link import WatchLink
+from ...runners.watch.watch_link import WatchLink
 from ...runners.wire.link import Link, LinkError
 from ...runners.words import time_of_day
 from ..source import WATCH, first_pid, job_name

@@ -25,8 +25,8 @@ from .panes import Pane
 from .rows_view import RowsView
 
 if TYPE_CHECKING:
-    from ...runners.diagnosis.facts import Communicator, FactLine, NcclFacts
-    from ..rows.statements import StatementRow
+    from ...runners.diagnosis.nccl_facts import Communicator, FactLine, NcclFacts
+    from ..rows.nccl_cards import StatementRow
     from ..text import NodeFacts
 
 # -----------------------------------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ class NcclBoard(Horizontal):
 
     def _one(self, frame: Frame) -> Communicator | None:
         """The chosen communicator."""
-        from ..rows.statements import chosen_of
+        from ..rows.nccl_cards import chosen_of
 
         facts = self.facts(frame)
         key = (self._version, self.chosen)
@@ -379,7 +379,7 @@ class NcclBoard(Horizontal):
     def said(self, frame: Frame, width: int) -> list[StatementRow]:
         """Rows of the cards; below them the map, where it does not stand beside."""
         from ..rows.nccl import said_rows, title, why_empty
-        from ..rows.statements import StatementRow
+        from ..rows.nccl_cards import StatementRow
 
         facts = self.facts(frame)
         self.panel.entitle(title(facts))
@@ -401,7 +401,7 @@ class NcclBoard(Horizontal):
 
     def choose(self, step: int) -> None:
         """The next or the previous communicator."""
-        from ..rows.statements import by_size
+        from ..rows.nccl_cards import by_size
 
         frame = self.panel.frame
         facts = self.facts(frame) if frame is not None else None

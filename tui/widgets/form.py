@@ -14,7 +14,7 @@ from textual.strip import Strip
 from ...runners.errors import LaunchError
 from ...runners.launch.launch_form import LaunchForm
 from ..actions import bindings
-from ..follow import PresetEntry
+from ..follower import PresetEntry
 from ..rows import glyphs
 from ..rows.form import Field, FormRows, begun_with, form_rows, stepped
 from ..rows.glyphs import Row, wrap

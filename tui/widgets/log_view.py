@@ -17,8 +17,8 @@ from textual.signal import Signal
 from textual.widget import Widget
 
 from ...presets.clean import clean_line, clean_lines
-from ...runners.logs.files import LogFile
 from ...runners.logs.follow import Level, Merge, level_of
+from ...runners.logs.log_files import LogFile
 from ...runners.state import RunState
 from ...runners.wire.link import LinkError, Window
 from ..actions import bindings

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ...model import Finding, FirstCause, Gpu, Host, Outcome, Pulse, RankPhase, RankSample, RunPhase
 from ...state import Attempt, Node, Rank, RunState
 from ...words import spans
-from . import memory, people
+from . import memory_growth, people
 from .culprits import UNEVEN
 from .people import Kind, RankPosition, place
 from .view import View
@@ -331,7 +331,7 @@ def find(view: View) -> Iterable[Finding]:
     if early:
         yield _left(state, attempt, cause, early)
         return
-    if cause.kind in MEMORY and any(one.id.startswith("oom-") for one in memory.find(view)):
+    if cause.kind in MEMORY and any(one.id.startswith("oom-") for one in memory_growth.find(view)):
         return  # one end, one sentence
     yield Finding(
         id=f"died-{cause.kind}",

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from ...model import Collective, Finding, Pulse
 from .. import recorder
-from ..facts import Communicator, FactLine, NcclFacts, NcclNode
 from ..live import speed
+from ..nccl_facts import Communicator, FactLine, NcclFacts, NcclNode
 
 # -----------------------------------------------------------------------------------------------------------
 # How the ranks of one node are connected, against what its hardware lets expect.

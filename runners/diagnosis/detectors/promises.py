@@ -19,7 +19,7 @@ from ....presets.plan import Plan
 from ...model import Finding, Outcome, PlanSummary
 from ...status import applied
 from .. import live
-from ..facts import Communicator, NcclFacts, NcclNode
+from ..nccl_facts import Communicator, NcclFacts, NcclNode
 from .divergence import gpudirect, slow_pairs
 from .view import View
 

@@ -12,7 +12,7 @@ import test_lint_script
 import test_lint_shell
 
 from distui.presets.lint import RULES
-from distui.presets.lint.rules import found
+from distui.presets.lint.lint_rules import found
 
 ROOT = Path(__file__).resolve().parents[3]
 ROW = re.compile(r"\| (L\d+) \| ([a-z, ]+) \| (.+) \| (.+) \|")

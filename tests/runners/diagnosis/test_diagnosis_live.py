@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from distui.runners.diagnosis import live
-from distui.runners.diagnosis.facts import Communicator, FactLine, NcclFacts, NcclNode, Pair
+from distui.runners.diagnosis.nccl_facts import Communicator, FactLine, NcclFacts, NcclNode, Pair
 from distui.runners.diagnosis.reading import Reading, read
 from distui.runners.diagnosis.report import document
 from distui.runners.diagnosis.verdict import judge

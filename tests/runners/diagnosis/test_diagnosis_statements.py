@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from distui.runners.diagnosis.facts import CommunicatorPart
 from distui.runners.diagnosis.lines import transport
+from distui.runners.diagnosis.nccl_facts import CommunicatorPart
 from distui.runners.diagnosis.reading import Reading
 from distui.runners.diagnosis.statements import Statements
 

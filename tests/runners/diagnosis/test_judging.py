@@ -7,8 +7,8 @@ import time
 import pytest
 from msgspec import structs
 
-from distui.runners.diagnosis import facts as inheritance
 from distui.runners.diagnosis import judging as judging_module
+from distui.runners.diagnosis import nccl_facts as inheritance
 from distui.runners.diagnosis.detectors import KEPT, View
 from distui.runners.diagnosis.judging import Judging, owns
 from distui.runners.model import (

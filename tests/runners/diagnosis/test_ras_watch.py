@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from distui.runners.agent import nccl as watch
+from distui.runners.agent import nccl_switch as watch
 from distui.runners.diagnosis import ras
 from distui.runners.model import Collective, ProcessGroup, Pulse, RankPhase, RankPlace
 from distui.runners.state import Rank, RunState

@@ -22,7 +22,7 @@ from distui.runners.hub.cloud import (
     parse,
     price,
 )
-from distui.runners.hub.clusters import described, may_cost, misfit
+from distui.runners.hub.cluster_state import described, may_cost, misfit
 from distui.runners.hub.ending import plain
 from distui.runners.hub.stages import Stages
 from distui.runners.model import Stage

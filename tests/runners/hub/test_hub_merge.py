@@ -6,9 +6,9 @@ import pytest
 from msgspec import Raw
 
 from distui.runners.diagnosis import live
-from distui.runners.diagnosis.facts import Communicator, NcclFacts
+from distui.runners.diagnosis.nccl_facts import Communicator, NcclFacts
 from distui.runners.hub.links import merge, shift_of, sub_id
-from distui.runners.logs.files import part_of, whole_id
+from distui.runners.logs.log_files import part_of, whole_id
 from distui.runners.model import (
     AttemptEnded,
     AttemptStarted,

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from distui.runners.hub.record import Record
-from distui.runners.logs.files import LogError
 from distui.runners.logs.follow import Merge, ask_anywhere, read_piece, read_window, sizes
+from distui.runners.logs.log_files import LogError
 from distui.runners.wire.link import Window
 
 FILE = "node-1/attempt-001/rank-3.out"
@@ -51,7 +51,7 @@ def test_a_reader_says_what_is_missing(node: Path, hub: Path) -> None:
     record.keep(read_window(node, FILE, 0, 1100))
     record.keep(read_window(node, FILE, -1100, 65536))
     merge = Merge([])
-    from distui.runners.logs.files import parse_file_id
+    from distui.runners.logs.log_files import parse_file_id
 
     file = parse_file_id(FILE)
     assert file is not None

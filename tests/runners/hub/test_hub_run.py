@@ -27,7 +27,7 @@ from distui.runners.model import (
 )
 from distui.runners.state import RunState
 from distui.runners.wire.client import new_id
-from distui.runners.wire.files import DiskLink
+from distui.runners.wire.ended import DiskLink
 
 from .site import Site, Viewer, Whole, having, kill, until
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from distui.presets.plan import Place, Plan, Request, command_plan
-from distui.runners.hub import launching, seam
+from distui.runners.hub import cluster_launch, seam
 from distui.runners.hub.routes import Route
 from distui.runners.hub.seam import Cloud, CloudError, LaunchProgress, SkyRequest
 from distui.runners.model import HUB, Event, LinkChanged, LinkState, RunEnded, RunPhase, Stage, Stamped
@@ -86,8 +86,8 @@ class Scene:
             program.chmod(0o755)
         monkeypatch.setenv("DISTUI_SKY_PYTHON", str(python))
         monkeypatch.setenv("PATH", str(ssh.parent), prepend=":")
-        monkeypatch.setattr(launching, "POLL_SECONDS", 0.02)
-        monkeypatch.setattr("distui.runners.hub.launching.AGAIN_SECONDS", 0.02)
+        monkeypatch.setattr(cluster_launch, "POLL_SECONDS", 0.02)
+        monkeypatch.setattr("distui.runners.hub.cluster_launch.AGAIN_SECONDS", 0.02)
         monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         bundle = folder / "cache/distui/bundles/bundle-1/node.sh"
         bundle.parent.mkdir(parents=True)
@@ -141,13 +141,13 @@ async def test_the_jobs_own_text_says_that_it_has_started(scene: Scene) -> None:
     started = "└── Job started. Streaming logs... (Ctrl-C to exit log streaming; job will not be killed)\n"
     scene.answers(job_state=[{"data": "SETTING_UP"}], tail=[{"said": [started], "hang": True}])
     async with asyncio.timeout(20):
-        await launching.launch(scene.desk)
+        await cluster_launch.launch(scene.desk)
     assert stages(scene.desk)["start"] is True
 
 
 async def test_every_stage_and_the_way_to_each_node(scene: Scene) -> None:
     scene.answers()
-    await launching.launch(scene.desk)
+    await cluster_launch.launch(scene.desk)
     assert scene.desk.failed == ""
     assert stages(scene.desk) == {"provision": True, "sync": True, "setup": True, "start": True}
     assert [(route.host, route.target) for route in scene.desk.routes] == [
@@ -176,7 +176,7 @@ async def test_a_refusal_is_said_in_plain_words(
     scene: Scene, answer: dict[str, Any], sentence: str
 ) -> None:
     scene.answers(launch=[{"request": "r", "said": TEXT[:1], **answer}], describe=[{"data": None}])
-    await launching.launch(scene.desk)
+    await cluster_launch.launch(scene.desk)
     assert sentence in scene.desk.failed
     assert stages(scene.desk) == {"provision": False}
     assert "billed" not in scene.desk.failed, "nothing is left"
@@ -190,7 +190,7 @@ async def test_the_next_place_is_offered_where_the_one_named_has_nothing(scene: 
     )
     refused = error("ResourcesUnavailableError", "ZONE_RESOURCE_POOL_EXHAUSTED")
     scene.answers(launch=[refused], describe=[{"data": None}], candidates=[{"data": {"text": CLOUDS}}])
-    await launching.launch(scene.desk)
+    await cluster_launch.launch(scene.desk)
     assert (
         "; --on aws/us-east-1 has them (A100-80GB:8 p4de.24xlarge[Spot], $81.93 an hour)"
         in scene.desk.failed
@@ -202,7 +202,7 @@ async def test_what_is_left_after_a_failure_is_said(scene: Scene) -> None:
     scene.answers(
         job_state=[{"data": "FAILED_SETUP"}], tail=[{"said": ["pip: no such package\n"], "data": 0}]
     )
-    await launching.launch(scene.desk)
+    await cluster_launch.launch(scene.desk)
     assert "setup failed on tc" in scene.desk.failed
     assert "cluster tc is up and is billed: `distui down train`" in scene.desk.failed
     assert stages(scene.desk)["setup"] is False
@@ -218,7 +218,7 @@ async def test_an_api_server_that_goes_away_is_asked_again(scene: Scene) -> None
         ],
         follow=[error("ClientError", "no such request")],
     )
-    await launching.launch(scene.desk)
+    await cluster_launch.launch(scene.desk)
     assert scene.desk.failed == ""
     assert stages(scene.desk)["start"] is True
     assert [asked["args"]["request"] for asked in scene.asked("follow")] == ["req-1"]
@@ -230,7 +230,7 @@ async def test_an_api_server_that_does_not_come_up_at_once_is_waited_for(scene: 
         "RuntimeError", "SkyPilot API server process exited unexpectedly. View logs at: server.log"
     )
     scene.answers(describe=[down, {"data": None}, {"data": ABOUT}])
-    await launching.launch(scene.desk)
+    await cluster_launch.launch(scene.desk)
     assert scene.desk.failed == ""
     assert stages(scene.desk)["start"] is True
 
@@ -240,7 +240,7 @@ async def test_a_child_that_dies_takes_no_launch_with_it(scene: Scene) -> None:
         launch=[{"request": "req-1", "said": TEXT[:1], "die": True}],
         follow=[{"said": TEXT[1:], "data": {"job": 7, **ABOUT}}],
     )
-    await launching.launch(scene.desk)
+    await cluster_launch.launch(scene.desk)
     assert scene.desk.failed == ""
     assert len(scene.asked("launch")) == 1, "the API server was working at it all along"
     assert stages(scene.desk)["start"] is True
@@ -253,7 +253,7 @@ async def test_a_job_that_was_submitted_is_not_submitted_twice(scene: Scene) -> 
         jobs=[{"data": [{"job": 10, "name": "other"}, {"job": 9, "name": "train-0123abcd"}]}],
     )
     seam.keep(scene.desk.run_dir, LaunchProgress(request="req-1"))
-    await launching.launch(scene.desk)
+    await cluster_launch.launch(scene.desk)
     assert scene.desk.failed == ""
     assert seam.progress(scene.desk.run_dir).job == 9
 
@@ -261,7 +261,7 @@ async def test_a_job_that_was_submitted_is_not_submitted_twice(scene: Scene) -> 
 async def test_a_hub_that_died_after_the_job_was_submitted_goes_on_from_there(scene: Scene) -> None:
     scene.answers(launch=[error("ValueError", "must not be asked")], describe=[{"data": ABOUT}])
     seam.keep(scene.desk.run_dir, LaunchProgress(request="req-1", job=7))
-    await launching.launch(scene.desk)
+    await cluster_launch.launch(scene.desk)
     assert scene.desk.failed == ""
     assert stages(scene.desk)["start"] is True
 
@@ -269,7 +269,7 @@ async def test_a_hub_that_died_after_the_job_was_submitted_goes_on_from_there(sc
 async def test_the_nodes_are_found_while_files_are_still_copied(scene: Scene) -> None:
     """Writing ssh's configuration takes SkyPilot a second or two."""
     scene.answers(launch=[{"request": "req-1", "said": TEXT[:2], "hang": True}])
-    task = asyncio.create_task(launching.launch(scene.desk))
+    task = asyncio.create_task(cluster_launch.launch(scene.desk))
     while not Path(f"{scene.file}.asked").exists() or not scene.asked("reach"):
         await asyncio.sleep(0.01)
     assert scene.desk.routes == [], "and are not logged in to before the bundle is there"
@@ -279,11 +279,11 @@ async def test_the_nodes_are_found_while_files_are_still_copied(scene: Scene) ->
 
 async def test_a_node_behind_the_wrong_alias(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody answers there, and then it is asked who it is."""
-    monkeypatch.setattr(launching, "DOUBT_SECONDS", 0.1)
+    monkeypatch.setattr(cluster_launch, "DOUBT_SECONDS", 0.1)
     monkeypatch.setattr(scene.desk, "set_routes", scene.desk.routes.extend)
     hosts = ["job7-of-tc", "job7-c2"]
     scene.answers(reach=[{"data": {"aliases": ["tc", "tc-worker1"], "hosts": hosts}}])
-    await launching.launch(scene.desk)
+    await cluster_launch.launch(scene.desk)
     assert [route.host for route in scene.desk.routes] == ["of-tc", "c2"]
     assert (
         "ssh tc-worker1 leads to of-tc-worker1, and that node is job7-c2: `sky status`" in scene.desk.failed
@@ -293,7 +293,7 @@ async def test_a_node_behind_the_wrong_alias(scene: Scene, monkeypatch: pytest.M
 async def test_what_goes_to_the_nodes_is_there_until_the_job_is_submitted(scene: Scene) -> None:
     scene.answers(launch=[{"request": "req-1", "said": TEXT[:2], "hang": True}])
     brought = scene.desk.run_dir / "cargo/bundle-1/node.sh"
-    task = asyncio.create_task(launching.launch(scene.desk))
+    task = asyncio.create_task(cluster_launch.launch(scene.desk))
     while "sync" not in stages(scene.desk):
         await asyncio.sleep(0.01)
     assert brought.read_text() == "#!/bin/sh\n"
@@ -302,7 +302,7 @@ async def test_what_goes_to_the_nodes_is_there_until_the_job_is_submitted(scene:
     assert brought.exists(), "another hub may go on with it"
     scene.desk.stop_asked.clear()
     scene.answers(follow=[{"said": TEXT[2:], "data": {"job": 7}}])
-    await launching.launch(scene.desk)
+    await cluster_launch.launch(scene.desk)
     assert not brought.exists()
 
 
@@ -311,7 +311,7 @@ async def test_a_stop_gives_the_launch_up_and_says_what_is_left(scene: Scene) ->
         launch=[{"request": "req-1", "said": TEXT[:2], "hang": True}],
         describe=[{"data": None}, {"data": ABOUT}],
     )
-    task = asyncio.create_task(launching.launch(scene.desk))
+    task = asyncio.create_task(cluster_launch.launch(scene.desk))
     while "sync" not in stages(scene.desk):
         await asyncio.sleep(0.01)
     scene.desk.stop_asked.set()
@@ -333,7 +333,7 @@ def quick(scene: Scene) -> None:
 async def test_a_stop_before_the_job_begins_cancels_it(scene: Scene) -> None:
     quick(scene)
     scene.answers(job_state=[{"data": "PENDING"}], cancel=[{"data": True}], describe=[{"data": None}])
-    task = asyncio.create_task(launching.launch(scene.desk))
+    task = asyncio.create_task(cluster_launch.launch(scene.desk))
     while not scene.desk.routes:
         await asyncio.sleep(0.01)
     scene.desk.stop_asked.set()
@@ -346,22 +346,22 @@ async def test_a_stop_before_the_job_begins_cancels_it(scene: Scene) -> None:
 async def test_a_job_that_fails_before_it_begins_leaves_no_links(scene: Scene) -> None:
     quick(scene)
     scene.answers(job_state=[{"data": "PENDING"}, {"data": "FAILED_DRIVER"}], tail=[{"data": 0}])
-    await launching.launch(scene.desk)
+    await cluster_launch.launch(scene.desk)
     assert scene.desk.routes == []
     assert "SkyPilot could not start job 7 on tc" in scene.desk.failed
 
 
 async def test_a_cluster_of_somebody_else_is_left_alone(scene: Scene) -> None:
     scene.answers(describe=[{"data": {**ABOUT, "ours": False, "user": "bob"}}])
-    await launching.launch(scene.desk)
+    await cluster_launch.launch(scene.desk)
     assert "cluster tc is bob's: choose another name with --cluster" in scene.desk.failed
     assert scene.asked("launch") == []
 
 
 async def test_a_stage_that_takes_too_long_fails(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(launching.LIMITS, Stage.PROVISION, 0.1)
+    monkeypatch.setitem(cluster_launch.LIMITS, Stage.PROVISION, 0.1)
     scene.answers(launch=[{"request": "r", "said": TEXT[:1], "hang": True}])
-    await launching.launch(scene.desk)
+    await cluster_launch.launch(scene.desk)
     assert "provision took longer than" in scene.desk.failed
 
 
@@ -372,13 +372,13 @@ async def test_a_secret_that_nobody_has_any_more(scene: Scene) -> None:
         SkyRequest(kind="skypilot", cluster="tc", task=task, bundle="~/.distui/bundle-1"),
     )
     scene.answers(describe=[{"data": None}])
-    await launching.launch(scene.desk)
+    await cluster_launch.launch(scene.desk)
     assert "the value of SOME_TOKEN is not known here any more: export it" in scene.desk.failed
 
 
 async def cloud(scene: Scene) -> Cloud:
     seam.keep(scene.desk.run_dir, LaunchProgress(job=7))
-    found = launching.cloud_of(scene.desk)
+    found = cluster_launch.cloud_of(scene.desk)
     assert found is not None
     return found
 
@@ -421,7 +421,7 @@ async def test_autostop_is_told_and_shown(scene: Scene) -> None:
 async def test_what_happens_behind_our_back_ends_the_run(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, answers: Any, phase: RunPhase, sentence: str
 ) -> None:
-    monkeypatch.setattr("distui.runners.hub.clusters.POLL_SECONDS", 0.0)
+    monkeypatch.setattr("distui.runners.hub.cluster_state.POLL_SECONDS", 0.0)
     scene.answers(**answers)
     found = await cloud(scene)
     scene.desk.emit(LinkChanged(LinkState.LOST, "c1", "gone"), node=0)
@@ -455,10 +455,10 @@ def managed(scene: Scene, *states: str, **verbs: list[dict[str, Any]]) -> None:
 async def test_a_managed_job_ends_as_skypilot_says(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, last: str, phase: RunPhase
 ) -> None:
-    monkeypatch.setattr("distui.runners.hub.managed.POLL_SECONDS", 0.02)
-    monkeypatch.setattr("distui.runners.hub.managed.LAST_WORDS_SECONDS", 0.1)
+    monkeypatch.setattr("distui.runners.hub.managed_job.POLL_SECONDS", 0.02)
+    monkeypatch.setattr("distui.runners.hub.managed_job.LAST_WORDS_SECONDS", 0.1)
     managed(scene, "STARTING", "RUNNING", "RECOVERING", last)
-    await launching.launch(scene.desk)
+    await cluster_launch.launch(scene.desk)
     assert scene.desk.state.phase is phase
     assert f"managed job 3 ended as {last}" in scene.desk.state.end_text
     cluster = scene.desk.state.cluster
@@ -469,9 +469,9 @@ async def test_a_managed_job_ends_as_skypilot_says(
 
 
 async def test_a_stop_cancels_a_managed_job(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distui.runners.hub.managed.LAST_WORDS_SECONDS", 0.1)
+    monkeypatch.setattr("distui.runners.hub.managed_job.LAST_WORDS_SECONDS", 0.1)
     managed(scene, "RUNNING", "CANCELLED")
-    task = asyncio.create_task(launching.launch(scene.desk))
+    task = asyncio.create_task(cluster_launch.launch(scene.desk))
     while "start" not in stages(scene.desk):
         await asyncio.sleep(0.01)
     scene.desk.stop_asked.set()
@@ -483,7 +483,7 @@ async def test_a_stop_cancels_a_managed_job(scene: Scene, monkeypatch: pytest.Mo
 
 async def test_a_managed_job_has_no_cluster_to_take_down(scene: Scene) -> None:
     managed(scene, "RUNNING")
-    found = launching.cloud_of(scene.desk)
+    found = cluster_launch.cloud_of(scene.desk)
     assert found is not None
     with pytest.raises(CloudError, match="takes the cluster of a managed job down itself"):
         await found.down("tm")

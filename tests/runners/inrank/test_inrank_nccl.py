@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from distui.presets.nccl import DEFAULT_SUBSYS
-from distui.runners.agent.nccl import standing, unused
+from distui.runners.agent.nccl_switch import standing, unused
 from distui.runners.model import NcclChanged
 from distui.runners.state import Attempt
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distui.runners.logs.files import (
+from distui.runners.logs.log_files import (
     STREAMS,
     LogError,
     command_id,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distui.runners.logs.files import LogError, LogFile, file_id, parse_file_id
 from distui.runners.logs.follow import CARRY, Merge, choose, read_window
+from distui.runners.logs.log_files import LogError, LogFile, file_id, parse_file_id
 from distui.runners.wire.link import Window
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from distui.runners.logs.files import GrowthWatch, file_id
+from distui.runners.logs.log_files import GrowthWatch, file_id
 
 
 def write(run: Path, file: str, data: bytes) -> None:

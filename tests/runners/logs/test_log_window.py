@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distui.runners.logs import follow as module
-from distui.runners.logs.files import LogError
 from distui.runners.logs.follow import MAX_LIMIT, ask_window, read_window
+from distui.runners.logs.log_files import LogError
 from distui.runners.wire.link import Window
 
 NAME = "node-0/attempt-001/rank-0.out"

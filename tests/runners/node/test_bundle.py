@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from distui.runners.errors import RunError
-from distui.runners.node import boot, bundle
+from distui.runners.node import boot, package
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("PIP_NO_INDEX", "1")
         patch.setenv("PIP_CONFIG_FILE", os.devnull)
         patch.delenv("PIP_FIND_LINKS", raising=False)
-        return bundle.build(tmp_path_factory.mktemp("bundles"))
+        return package.build(tmp_path_factory.mktemp("bundles"))
 
 
 @pytest.fixture
@@ -49,16 +49,16 @@ def node(made: Path, home: Path, *words: str, **env: str) -> subprocess.Complete
 def test_it_is_laid_beside_other_things_without_a_copy(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bundle, "cache_dir", lambda: made.parent)
+    monkeypatch.setattr(package, "cache_dir", lambda: made.parent)
     for _ in range(2):  # a hub that was started again does it again
-        bundle.lay(made.name, tmp_path / "cargo")
+        package.lay(made.name, tmp_path / "cargo")
     laid = tmp_path / "cargo" / made.name
     assert [path.name for path in (tmp_path / "cargo").iterdir()] == [made.name]
     for path in made.rglob("*"):
         assert (laid / path.relative_to(made)).stat().st_mode == path.stat().st_mode
     assert (laid / "distui.zip").samefile(made / "distui.zip")
     with pytest.raises(RunError, match="distui has changed since it was made: launch the run anew"):
-        bundle.lay("bundle-of-before", tmp_path / "cargo")
+        package.lay("bundle-of-before", tmp_path / "cargo")
 
 
 def test_what_is_in_it(made: Path) -> None:
@@ -78,17 +78,17 @@ def test_what_is_in_it(made: Path) -> None:
 
 def test_a_second_one_is_the_first_and_comes_at_once(made: Path) -> None:
     began = time.process_time()
-    again = bundle.build(made.parent)
+    again = package.build(made.parent)
     took = time.process_time() - began
     assert again == made
     assert took < 0.5  # of the processor's time, whoever else is busy here: 25 ms
 
 
 def test_other_contents_are_another_bundle(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = dict(bundle._files())
+    files = dict(package._files())
     files["distui/runners/node/boot.py"] += b"# other\n"
-    monkeypatch.setattr(bundle, "_files", lambda: iter(files.items()))
-    other = bundle.build(made.parent)
+    monkeypatch.setattr(package, "_files", lambda: iter(files.items()))
+    other = package.build(made.parent)
     assert other != made
     assert (other / "boot.py").read_bytes().endswith(b"# other\n")
     assert made.is_dir()
@@ -168,7 +168,7 @@ def test_a_cache_of_bundles_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(
         RunError, match=r"the bundle for the nodes cannot be written to .*: free space or set XDG"
     ):
-        bundle.build(tmp_path / "file" / "cache")
+        package.build(tmp_path / "file" / "cache")
 
 
 def test_what_fits_this_interpreter() -> None:
@@ -182,7 +182,7 @@ def test_what_fits_this_interpreter() -> None:
 
 
 def test_the_words_of_the_requirements_are_those_of_the_package() -> None:
-    assert [word.partition("<")[0].partition(">")[0] for word in bundle.requirements()] == [
+    assert [word.partition("<")[0].partition(">")[0] for word in package.requirements()] == [
         "msgspec",
         "nvidia-ml-py",
         "psutil",

@@ -14,7 +14,7 @@ import pytest
 from nodes_rig import LIMIT_S, Cluster, until
 
 from distui.runners.model import Outcome, RunPhase
-from distui.runners.node import bundle
+from distui.runners.node import package
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 FINITE = "import os, time\nprint('here', flush=True)\ntime.sleep(0.5)\n"
@@ -214,7 +214,7 @@ def test_a_start_from_a_bundle_is_detached_and_reached_by_the_bridge(
     """As `start` over ssh does it: the document and the secrets on stdin, nothing of distui installed."""
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
-    command = ("sh", str(bundle.build(tmp_path / "cache") / "node.sh"))
+    command = ("sh", str(package.build(tmp_path / "cache") / "node.sh"))
     cluster = Cluster(2)
     cluster.document["addresses"] = cluster.addresses
     cluster.document["plan"]["cwd"] = str(tmp_path)  # type: ignore[index]

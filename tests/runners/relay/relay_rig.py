@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from distui.runners.agent.relay import AgentRelay, Stream
+from distui.runners.agent.relay_client import AgentRelay, Stream
 from distui.runners.inrank.channel import Channel, dial
 from distui.runners.inrank.relay import Mailboxes
 from distui.runners.model import Finding

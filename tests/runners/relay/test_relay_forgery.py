@@ -8,9 +8,9 @@ import secrets
 
 import pytest
 
-from distui.runners.agent import relay
-from distui.runners.agent import relay as relay_module
-from distui.runners.agent.relay import FrameKind, FrameSeal, Greeting, RelayError
+from distui.runners.agent import relay_client
+from distui.runners.agent import relay_client as relay_module
+from distui.runners.agent.relay_client import FrameKind, FrameSeal, Greeting, RelayError
 
 from .relay_rig import Carriers, echoed, eventually, pair
 
@@ -23,7 +23,7 @@ def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_forged_frames_are_rejected_and_counted(
     carriers: Carriers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(relay_client, "FIRST_PAUSE_S", 0.05)
     async with pair(carriers) as nodes:
         stream = await nodes.opened()
         wrong = secrets.token_bytes(32)
@@ -144,9 +144,9 @@ async def test_counters_that_somebody_meddled_with_harm_nobody(carriers: Carrier
 
 
 async def test_a_flood_is_told_of_in_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(relay_client, "FIRST_PAUSE_S", 0.05)
     told: list[str] = []
-    counted = relay.Rejections(3, lambda finding: told.append(finding.text))
+    counted = relay_client.Rejections(3, lambda finding: told.append(finding.text))
     for _ in range(100):
         for _ in range(100):
             counted.count(1, "its MAC is wrong")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.agent import relay as relay_module
-from distui.runners.agent.relay import WINDOW, AgentRelay, RelayError
+from distui.runners.agent import relay_client as relay_module
+from distui.runners.agent.relay_client import WINDOW, AgentRelay, RelayError
 
 from .relay_rig import Carriers, echoed, eventually, pair
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from distui.runners.model import Gpu, RankSample
-from distui.runners.telemetry.ranks import Launched, Pids, Placed, expected_gpu, place
+from distui.runners.telemetry.rank_samples import Launched, Pids, Placed, expected_gpu, place
 from distui.runners.telemetry.watch import witness
 
 GIB = 1 << 30

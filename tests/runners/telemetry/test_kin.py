@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.telemetry.ranks import AGAIN, Kin
+from distui.runners.telemetry.rank_samples import AGAIN, Kin
 
 pytestmark = pytest.mark.timeout(30)
 

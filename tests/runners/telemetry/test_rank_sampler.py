@@ -21,7 +21,7 @@ from distui.runners.telemetry.proc import (
     read_nspids,
     read_stat,
 )
-from distui.runners.telemetry.ranks import CHILDREN_S, RankSampler
+from distui.runners.telemetry.rank_samples import CHILDREN_S, RankSampler
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -13,7 +13,7 @@ from watch_jobs import Jobs, kill
 from distui.runners.model import CaughtUp, GpuTick, RankPhase, RunPhase, Stamped, Stop
 from distui.runners.state import RunState
 from distui.runners.watch.discover import find_job, scan
-from distui.runners.watch.link import WatchLink
+from distui.runners.watch.watch_link import WatchLink
 from distui.runners.wire.link import Link
 
 pytestmark = pytest.mark.timeout(120)

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from distui.presets.memory import STRATEGIES
-from distui.runners.diagnosis.detectors import View, curve, memory, promises
+from distui.runners.diagnosis.detectors import View, curve, memory_growth, promises
 from distui.runners.diagnosis.detectors.curve import GIB, Curve, Point
 from distui.runners.model import (
     Finding,
@@ -54,7 +54,7 @@ def state_of(cause: FirstCause | None = None, ranks: int = 4, host: Host | None 
 
 
 def found(state: RunState, **more: Any) -> list[Finding]:
-    return list(memory.find(View(state=state, plan=None, now=NOW + 1, history={}, **more)))
+    return list(memory_growth.find(View(state=state, plan=None, now=NOW + 1, history={}, **more)))
 
 
 def rise(seconds: float, low: float, high: float, every: float = 2.0) -> list[tuple[float, int]]:
@@ -74,21 +74,21 @@ def host_points(values: list[tuple[float, int]]) -> list[Point]:
 
 
 def test_cuda_memory_in_the_words_of_torch_2() -> None:
-    said = memory.parse_cuda(NEW)
+    said = memory_growth.parse_cuda(NEW)
     gib = [None if size is None else round(size / GIB, 2) for size in said[:4]]
     assert gib == [2.0, 79.15, 66.5, 1.4]
     assert (said.gpu, round(said.others / GIB, 2)) == (1, 9.0)
 
 
 def test_cuda_memory_in_the_words_of_torch_1() -> None:
-    said = memory.parse_cuda(OLD)
+    said = memory_growth.parse_cuda(OLD)
     assert (said.tried, said.gpu, said.others) == (20 * 2**20, 0, 0)
     assert said.capacity == round(23.69 * GIB)
     assert said.unused == pytest.approx(7.0 * GIB, rel=0.01)
 
 
 def test_words_without_numbers_give_none() -> None:
-    assert memory.parse_cuda("CUDA out of memory") == (None, None, None, None, None, 0)
+    assert memory_growth.parse_cuda("CUDA out of memory") == (None, None, None, None, None, 0)
 
 
 def test_cuda_memory_that_ran_out_names_rank_price_and_the_next_strategy() -> None:

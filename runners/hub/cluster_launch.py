@@ -13,9 +13,9 @@ import msgspec
 
 from ..errors import RunError
 from ..model import ClusterChanged, LinkState, Stage, StageChanged
-from . import managed, on_hosts, reaching, seam
+from . import managed_job, on_hosts, reaching, seam
 from .cloud import Sky, SkyError, elsewhere, parse
-from .clusters import JOBS_END, SkyCloud, described, may_cost, misfit
+from .cluster_state import JOBS_END, SkyCloud, described, may_cost, misfit
 from .links import AT_ONCE
 from .seam import Cloud, CloudError, HubForCloud, SkyRequest
 from .telling import Telling
@@ -191,7 +191,7 @@ async def launch(hub: HubForCloud) -> None:
     sky = Sky(found.python)
     try:
         await (
-            managed.ManagedJob(hub, found, sky) if found.managed else ClusterLaunch(hub, found, sky)
+            managed_job.ManagedJob(hub, found, sky) if found.managed else ClusterLaunch(hub, found, sky)
         ).run()
     finally:
         await sky.close()
@@ -212,7 +212,7 @@ def cloud_of(hub: HubForCloud) -> Cloud | None:
     if found is None:
         return None
     return (
-        managed.ManagedCloud(hub, Sky(found.python))
+        managed_job.ManagedCloud(hub, Sky(found.python))
         if found.managed
         else SkyCloud(hub, found, Sky(found.python))
     )

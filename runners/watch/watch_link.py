@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from ..logs.files import parse_file_id
 from ..logs.follow import ask_window
+from ..logs.log_files import parse_file_id
 from ..model import (
     CaughtUp,
     Command,
@@ -31,9 +31,9 @@ from ..model import (
 from ..telemetry.host import HostSampler
 from ..telemetry.watchdog import GpuSource
 from ..wire.link import Window
+from .changes import advance, begin, outputs
 from .discover import Scan, WatchedJob, scan
-from .job import advance, begin, outputs
-from .ranks import JobRanks
+from .watched_ranks import JobRanks
 
 INTERVAL_S = 1.0
 """Seconds between two looks."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ..model import Event, Finding, Gpu, RankSample
 from ..telemetry import gpu_words
-from ..telemetry.ranks import Launched, RankSampler, place
+from ..telemetry.rank_samples import Launched, RankSampler, place
 from ..telemetry.watch import witness
+from .changes import Watched
 from .discover import RankProcess
-from .job import Watched
 
 
 class JobRanks:

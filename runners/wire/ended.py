@@ -15,8 +15,8 @@ from ..forced_stop import without_agent
 from ..history import History
 from ..inrank.changes import refusal as change_refusal
 from ..living import connect
-from ..logs.files import file_sizes
 from ..logs.follow import all_sizes, ask_anywhere, ask_window
+from ..logs.log_files import file_sizes
 from ..model import (
     CaughtUp,
     Command,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ..logs.files import command_id, file_id
+from ..logs.log_files import command_id, file_id
 from ..model import (
     AttemptEnded,
     AttemptStarted,

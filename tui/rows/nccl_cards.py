@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...presets.secrets import mask
-from ...runners.diagnosis.facts import Communicator, FactLine, Init, NcclFacts, NcclNode
+from ...runners.diagnosis.nccl_facts import Communicator, FactLine, Init, NcclFacts, NcclNode
 from ...runners.words import plural
 from . import glyphs
 from .glyphs import NA, Row, clip, fit, numbers, row_width, wrap
