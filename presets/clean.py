@@ -81,14 +81,14 @@ def quoted(text: str) -> str:
     """A word for a POSIX shell; one that cannot be printed as it is, as bash reads it: $'\\x1b]0;'."""
     if text.isprintable():
         return shlex.quote(text)
-    shown = "".join(one if one.isprintable() and one not in "\\'" else _escaped(one) for one in text)
+    shown = "".join(char if char.isprintable() and char not in "\\'" else _escaped(char) for char in text)
     return f"$'{shown}'"
 
 
-def _escaped(one: str) -> str:
-    code = ord(one)
-    if one in "\\'":
-        return f"\\{one}"
+def _escaped(char: str) -> str:
+    code = ord(char)
+    if char in "\\'":
+        return f"\\{char}"
     if 0xDC80 <= code <= 0xDCFF:  # a byte that was no UTF-8
         return f"\\x{code - 0xDC00:02x}"
     return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

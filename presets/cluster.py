@@ -39,22 +39,22 @@ class NodeGpus:
 
 def parse_gpus(text: str, memory_gb: float | None = None) -> NodeGpus:
     """What "8xA100-80GB" or "A100-80GB:8" means; `memory_gb` where a GPU is not known by name. Raises PlanError."""
-    found = _GPUS.fullmatch(text.strip())
-    counts = [int(part) for part in found.group(1, 3) if part is not None] if found else []
-    if found is None or len(counts) > 1 or 0 in counts:
+    match = _GPUS.fullmatch(text.strip())
+    counts = [int(part) for part in match.group(1, 3) if part is not None] if match else []
+    if match is None or len(counts) > 1 or 0 in counts:
         raise PlanError(f"--gpus {text}: write COUNTxNAME, the count of one node, as in 8xA100-80GB.")
-    name = found[2].upper()
-    known = memory_gb if memory_gb is not None else MEMORY_GB.get(name) or _said(name)
-    if known is None:
+    name = match[2].upper()
+    memory = memory_gb if memory_gb is not None else MEMORY_GB.get(name) or _size_in_name(name)
+    if memory is None:
         near = difflib.get_close_matches(name, MEMORY_GB, n=1)
         hint = f"did you mean {near[0]}? Else say" if near else "say"
         raise PlanError(
-            f"--gpus {text}: no GPU {found[2]} is known here; {hint} its memory with --gpu-memory GB."
+            f"--gpus {text}: no GPU {match[2]} is known here; {hint} its memory with --gpu-memory GB."
         )
-    return NodeGpus(name=name, count=counts[0] if counts else 1, memory_gb=known)
+    return NodeGpus(name=name, count=counts[0] if counts else 1, memory_gb=memory)
 
 
-def _said(name: str) -> int | None:
+def _size_in_name(name: str) -> int | None:
     """The size that stands in a name, as in "X100-64GB"."""
     size = _OWN_SIZE.search(name)
     return int(size[1]) if size else None
@@ -79,7 +79,7 @@ class Seat:
     """Of every node, by number; the others reach it there."""
     gpus: int | None
     """GPUs that were given to the job on each node; None when nobody says."""
-    told_by: str
+    source: str
     """"SkyPilot", "PBS", "Slurm", "the environment" or "the launch"."""
 
 
@@ -99,21 +99,21 @@ def seat(
     Raises PlanError when they do not say, contradict each other, or are not the plan's `nnodes`.
     """
     if "SKYPILOT_NODE_RANK" in env:
-        found = _skypilot(env)
+        claimed = _skypilot(env)
     elif "PBS_NODEFILE" in env:
-        found = _agreed(env, _pbs(env, nodefile, host))
+        claimed = _agreed(env, _pbs(env, nodefile, host))
     elif "SLURM_NODEID" in env:
-        found = _agreed(env, _slurm(env))
+        claimed = _agreed(env, _slurm(env))
     elif "NODE_RANK" in env:
-        found = _plain(env)
+        claimed = _plain(env)
     elif nnodes == 1:
-        found = Seat(0, ("127.0.0.1",), None, "the launch")
+        claimed = Seat(0, ("127.0.0.1",), None, "the launch")
     else:
         raise PlanError(
             "Nothing says which node this is: SKYPILOT_NODE_RANK, PBS_NODEFILE, SLURM_NODEID and NODE_RANK are all "
             "unset."
         )
-    return check(found, nnodes, nnodes_min)
+    return check(claimed, nnodes, nnodes_min)
 
 
 def given(node: int, addresses: Sequence[str], nnodes: int, nnodes_min: int | None = None) -> Seat:
@@ -121,17 +121,17 @@ def given(node: int, addresses: Sequence[str], nnodes: int, nnodes_min: int | No
     return check(Seat(node, tuple(addresses), None, "the launch"), nnodes, nnodes_min)
 
 
-def check(found: Seat, nnodes: int, nnodes_min: int | None) -> Seat:
-    """`found`, if the plan fits it. Raises PlanError."""
-    count, least = len(found.addresses), nnodes if nnodes_min is None else nnodes_min
-    if not 0 <= found.node < count:
-        raise PlanError(f"{found.told_by} says that this is node {found.node} of {count}: that cannot be.")
+def check(seat: Seat, nnodes: int, nnodes_min: int | None) -> Seat:
+    """`seat`, if the plan fits it. Raises PlanError."""
+    count, least = len(seat.addresses), nnodes if nnodes_min is None else nnodes_min
+    if not 0 <= seat.node < count:
+        raise PlanError(f"{seat.source} says that this is node {seat.node} of {count}: that cannot be.")
     if not least <= count <= nnodes:
         asked = nnodes if least == nnodes else f"{least} to {nnodes}"
         raise PlanError(
-            f"{found.told_by} gives {count} nodes, and the plan is for {asked}: launch it with --nnodes {count}."
+            f"{seat.source} gives {count} nodes, and the plan is for {asked}: launch it with --nnodes {count}."
         )
-    return found
+    return seat
 
 
 def _skypilot(env: Mapping[str, str]) -> Seat:
@@ -158,20 +158,20 @@ def _slurm(env: Mapping[str, str]) -> Seat:
     return Seat(_number(env, "SLURM_NODEID") or 0, addresses, _number(env, "SLURM_GPUS_ON_NODE"), "Slurm")
 
 
-def _agreed(env: Mapping[str, str], found: Seat) -> Seat:
-    """`found`, where the plain variables and Slurm's say nothing else. Raises PlanError."""
+def _agreed(env: Mapping[str, str], seat: Seat) -> Seat:
+    """`seat`, where the plain variables and Slurm's say nothing else. Raises PlanError."""
     others = [("NODE_RANK", "NNODES")]
-    if found.told_by != "Slurm":
+    if seat.source != "Slurm":
         others.append(("SLURM_NODEID", "SLURM_NNODES"))
     for rank, count in others:
         node, nodes = _number(env, rank), _number(env, count)
-        if node is not None and node != found.node:
-            raise PlanError(f"{found.told_by} says node {found.node}, and {rank} is {node}: they disagree.")
-        if node is not None and nodes is not None and nodes != len(found.addresses):
+        if node is not None and node != seat.node:
+            raise PlanError(f"{seat.source} says node {seat.node}, and {rank} is {node}: they disagree.")
+        if node is not None and nodes is not None and nodes != len(seat.addresses):
             raise PlanError(
-                f"{found.told_by} gives {len(found.addresses)} nodes, and {count} is {nodes}: they disagree."
+                f"{seat.source} gives {len(seat.addresses)} nodes, and {count} is {nodes}: they disagree."
             )
-    return found
+    return seat
 
 
 PBS_RANKS = (
@@ -195,25 +195,25 @@ def _pbs(env: Mapping[str, str], nodefile: str | None, host: str) -> Seat:
     addresses = tuple(dict.fromkeys(nodefile.split()))
     if not addresses:
         raise PlanError(f"PBS_NODEFILE is {env['PBS_NODEFILE']}, which names no node.")
-    said = _pbs_numbers(env, len(addresses))
+    numbers = _pbs_numbers(env, len(addresses))
     short = [name.partition(".")[0] for name in addresses]
     if host and short.count(host.partition(".")[0]) == 1:
-        said["the place of this host in PBS_NODEFILE"] = short.index(host.partition(".")[0])
-    if len(set(said.values())) > 1:
-        listed = ", ".join(f"{name} says node {number}" for name, number in said.items())
+        numbers["the place of this host in PBS_NODEFILE"] = short.index(host.partition(".")[0])
+    if len(set(numbers.values())) > 1:
+        listed = ", ".join(f"{name} says node {number}" for name, number in numbers.items())
         raise PlanError(f"{listed}: they disagree.")
-    if not said and len(addresses) > 1:
+    if not numbers and len(addresses) > 1:
         names = ", ".join(name for name, _ in PBS_RANKS)
         raise PlanError(
             f"PBS gives {len(addresses)} nodes, and nothing says which one this is: {names} are all unset, and "
             "PBS_NODEFILE does not name this host."
         )
-    return Seat(next(iter(said.values()), 0), addresses, None, "PBS")
+    return Seat(next(iter(numbers.values()), 0), addresses, None, "PBS")
 
 
 def _pbs_numbers(env: Mapping[str, str], count: int) -> dict[str, int]:
     """What the variables say. Raises PlanError where more than one process a node was started."""
-    said = {}
+    numbers = {}
     for name, size in PBS_RANKS:
         number, of = _number(env, name), _number(env, size) if size else None
         if number is None:
@@ -223,8 +223,8 @@ def _pbs_numbers(env: Mapping[str, str], count: int) -> dict[str, int]:
                 f"{size} is {of}, and PBS gives {count} nodes: start one process a node, as in mpiexec -n {count} "
                 "--ppn 1."
             )
-        said[name] = number
-    return said
+        numbers[name] = number
+    return numbers
 
 
 def _plain(env: Mapping[str, str]) -> Seat:
@@ -252,13 +252,13 @@ def expand(names: str) -> list[str]:
     """
     if names.count("[") != names.count("]"):
         raise PlanError(f"{names!r} is no list of hosts as Slurm writes them.")
-    found: list[str] = []
+    hosts: list[str] = []
     for item in filter(None, _ITEM.findall(names)):
-        found += _expand_one(item, names)
-    return found
+        hosts += _expand_item(item, names)
+    return hosts
 
 
-def _expand_one(item: str, names: str) -> list[str]:
+def _expand_item(item: str, names: str) -> list[str]:
     before, bracket, rest = item.partition("[")
     if not bracket:
         return [before]
@@ -272,4 +272,4 @@ def _expand_one(item: str, names: str) -> list[str]:
         if int(last) - int(first) > MOST_NODES:
             raise PlanError(f"{names!r} names more than {MOST_NODES} hosts.")
         numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
-    return [before + number + tail for number in numbers for tail in _expand_one(after, names)]
+    return [before + number + tail for number in numbers for tail in _expand_item(after, names)]

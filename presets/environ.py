@@ -94,8 +94,10 @@ def contract(preset: Preset, backend: str) -> dict[str, str]:
 def refusal(wished: Mapping[str, str]) -> str | None:
     """Why a variable of `wished` cannot be given to every rank, as a sentence; None when all can."""
     for name, value in wished.items():
-        if not name or "=" in name or "\0" in name + value:
+        if not name.isprintable() or set(name) & {"=", " "} or not name:
             return f"{name!r} is not a name for an environment variable: write NAME=VALUE."
+        if "\0" in value:
+            return f"the value of {name} holds a NUL, which no environment variable can."
         if name in LAUNCHER_OWN:
             return f"{name} is computed for each rank by the launcher: leave it out."
         if name.startswith("DISTUI_"):
@@ -113,16 +115,16 @@ def layered(
 
 def notes(env: Mapping[str, str], user: Mapping[str, str], wished: Mapping[str, str]) -> list[str]:
     """What the user should know about the layers, a sentence each."""
-    found = [
+    lines = [
         f"{name}={env[name]} comes from your environment."
         for name in WATCHED
         if name in user and name not in wished and user[name] != WATCHED[name]
     ]
     for name in sorted(PER_RANK & (user.keys() | wished.keys())):
-        found.append(f"{name} is set by the runner for each rank; your value is not used.")
+        lines.append(f"{name} is set by the runner for each rank; your value is not used.")
     if env.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1":
-        found.append("Without TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 a restarted worker group can hang.")
-    return found
+        lines.append("Without TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 a restarted worker group can hang.")
+    return lines
 
 
 def visible_gpus(gpus: int, env: Mapping[str, str]) -> int:
@@ -151,16 +153,16 @@ def origins(
 
     `user`: what the shell holds; `preset`: name → file or option that set it in the preset; `asked`: of the request.
     """
-    found = {}
+    sources = {}
     for name in env:
         if name in asked:
-            found[name] = COMMAND_LINE
+            sources[name] = COMMAND_LINE
         elif name in preset:
             option = preset[name].startswith("--set ")
-            found[name] = f"{COMMAND_LINE}, {preset[name]}" if option else f"{PRESET}, {preset[name]}"
+            sources[name] = f"{COMMAND_LINE}, {preset[name]}" if option else f"{PRESET}, {preset[name]}"
         else:
             kept = name in WATCHED and name in user and env[name] == user[name]
-            found[name] = SHELL if kept else DISTUI
+            sources[name] = SHELL if kept else DISTUI
     if OLD_RECORDER in env and env[OLD_RECORDER] == env.get("TORCH_FR_BUFFER_SIZE"):
-        found[OLD_RECORDER] += ", only where torch is older than 2.9"
-    return found
+        sources[OLD_RECORDER] += ", only where torch is older than 2.9"
+    return sources

@@ -56,11 +56,11 @@ class Finding:
         }
 
 
-def worst_first(found: Iterable[Finding]) -> list[Finding]:
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     """Errors, then warnings, then notes, each in the order in which they were found."""
-    return sorted(found, key=lambda one: SEVERITIES.index(one.severity))
+    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
-def failed(found: Iterable[Finding]) -> bool:
+def failed(findings: Iterable[Finding]) -> bool:
     """Whether an error is among them: what `lint` and `doctor` return 1 for."""
-    return any(one.severity == "error" for one in found)
+    return any(finding.severity == "error" for finding in findings)

@@ -34,8 +34,8 @@ class Question:
 
 
 def _question(key: str, text: str, **choices: str) -> Question:
-    found = tuple(Choice(key=name.strip("_"), text=words) for name, words in choices.items())
-    return Question(key=key, text=text, choices=found)
+    options = tuple(Choice(key=name.strip("_"), text=words) for name, words in choices.items())
+    return Question(key=key, text=text, choices=options)
 
 
 QUESTIONS = (
@@ -100,7 +100,7 @@ class _Case:
     @property
     def first(self) -> tuple[str, Estimate] | None:
         """The simplest that fits."""
-        return next((one for one in self.candidates if one[1].fits), None)
+        return next((candidate for candidate in self.candidates if candidate[1].fits), None)
 
     def says(self, question: str, *choices: str) -> bool:
         return self.answers[question] in choices
@@ -130,13 +130,13 @@ def _case(answers: Answers) -> _Case:
     model = replace(
         shape(int(answers["model"].removesuffix("B")) * GB), seq=int(answers["sequences"]), recompute=True
     )
-    found = _candidates(answers["script"], model, gpus.count * nodes, gpus.memory_gb * GB)
-    return _Case(answers=answers, model=model, gpus=gpus, nodes=nodes, candidates=found)
+    candidates = _candidates(answers["script"], model, gpus.count * nodes, gpus.memory_gb * GB)
+    return _Case(answers=answers, model=model, gpus=gpus, nodes=nodes, candidates=candidates)
 
 
 def _candidates(script: str, model: Shape, ranks: int, limit: float) -> list[tuple[str, Estimate]]:
     names = {"single": "single", "ddp": "ddp", "zero1": "zero1", "zero2": "fsdp2-zero2", "zero3": "fsdp2"}
-    plain = [(names[one.strategy.key], one) for one in compare(model, FORMATS["bf16"], ranks, limit)]
+    plain = [(names[row.strategy.key], row) for row in compare(model, FORMATS["bf16"], ranks, limit)]
     if script in ("parallelize", "own"):
         return plain
     staged = [
@@ -236,10 +236,10 @@ def _replicated(case: _Case) -> Estimate:
     return estimate(hybrid(case.nodes), case.model, FORMATS["bf16"], case.ranks, case.limit)
 
 
-def _fits(one: Estimate) -> str:
+def _fits(fit: Estimate) -> str:
     return (
-        f"{one.strategy.title} is the simplest that fits, with about {one.total / GB:.0f} of {one.limit / GB:.0f} GB "
-        f"on each GPU: {one.strategy.why}."
+        f"{fit.strategy.title} is the simplest that fits, with about {fit.total / GB:.0f} of {fit.limit / GB:.0f} GB "
+        f"on each GPU: {fit.strategy.why}."
     )
 
 

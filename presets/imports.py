@@ -40,15 +40,15 @@ def import_preset(name: str, data: bytes, yaml: Yaml) -> tuple[Imported, list[Fi
     values = _plain(document)
     keys = document.mapping.keys()
     if keys & {"distributed_type", "compute_environment"}:
-        found = from_accelerate(values, name)
+        draft = from_accelerate(values, name)
     elif deepspeed_rules.is_config(document):
-        found = from_deepspeed(values, name)
+        draft = from_deepspeed(values, name)
     elif keys & skypilot_rules.MARKS:
-        found = from_skypilot(values, name)
+        draft = from_skypilot(values, name)
     else:
-        said = f"keys {', '.join(list(keys)[:5])}" if keys else "no mapping"
-        raise PresetError(f"{name} line {max(1, document.line)}: it holds {said}: {WANTED}.")
-    return found, lint_file(name, data, yaml)
+        content = f"keys {', '.join(list(keys)[:5])}" if keys else "no mapping"
+        raise PresetError(f"{name} line {max(1, document.line)}: it holds {content}: {WANTED}.")
+    return draft, lint_file(name, data, yaml)
 
 
 def _document(name: str, data: bytes, yaml: Yaml) -> MarkupNode:
@@ -105,9 +105,9 @@ class Imported:
                 path = f"{table}.{key}"
                 self.values[path] = model.merged(self.values.get(path, {}), kept)
 
-    def variables(self, table: str, found: Mapping[str, Any]) -> None:
+    def variables(self, table: str, env: Mapping[str, Any]) -> None:
         """Environment variables; secrets are left out, and named."""
-        for name, value in found.items():
+        for name, value in env.items():
             if is_secret(str(name)):
                 self.notes.append(
                     f"{name} is left out: a preset is no place for a secret; pass it with --env."
@@ -116,15 +116,15 @@ class Imported:
                 self.values[f"{table}.{name}"] = str(int(value)) if isinstance(value, bool) else str(value)
 
 
-def text(name: str, source: str, found: Imported) -> str:
+def text(name: str, source: str, draft: Imported) -> str:
     """The preset file `name`. Every value is checked as when it is loaded. Raises PresetError."""
     lines = [f"# Imported from {_escaped(source)}."]
-    lines += [f"# {_escaped(note)}" for note in found.notes]
-    if found.base:
-        lines.append(_pair("base", found.base))
+    lines += [f"# {_escaped(note)}" for note in draft.notes]
+    if draft.base:
+        lines.append(_pair("base", draft.base))
     lines += [_pair("title", name), _pair("summary", f"From {source}.")]
     tables: dict[str, list[str]] = {table: [] for table in model.tables()}
-    for path, value in found.values.items():
+    for path, value in draft.values.items():
         accepted = model.accept(path, value, source)
         table, _, key = path.partition(".")
         if table not in tables or not key:
@@ -147,8 +147,8 @@ def _without_null(value: Any) -> Any:
 
 def table_of(document: Mapping[str, Any], key: str) -> dict[str, Any]:
     """A table of a document as a copy; empty where there is none."""
-    found = document.get(key)
-    return dict(found) if isinstance(found, Mapping) else {}
+    table = document.get(key)
+    return dict(table) if isinstance(table, Mapping) else {}
 
 
 def whole(value: object) -> int | None:
@@ -162,8 +162,8 @@ def truth(value: object) -> bool | None:
     """True or false, also as the texts that YAML's writers make of them; None for anything else."""
     if isinstance(value, bool):
         return value
-    known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    return known.get(str(value).strip().lower())
+    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    return words.get(str(value).strip().lower())
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -180,25 +180,25 @@ PLACED = ("machine_rank", "main_process_ip", "main_process_port")
 
 def from_accelerate(document: Mapping[str, Any], source: str) -> Imported:
     """The preset of accelerate's YAML. Raises PresetError."""
-    found, rest = Imported(), dict(document)
+    draft, rest = Imported(), dict(document)
     kind = _kind(rest, source)
-    found.put("strategy.kind", kind)
-    _accelerate_precision(rest, found)
-    _machines(rest, found, kind)
+    draft.put("strategy.kind", kind)
+    _accelerate_precision(rest, draft)
+    _machines(rest, draft, kind)
     if kind in ("fsdp1", "fsdp2"):
-        rest["fsdp_config"] = _fsdp(table_of(rest, "fsdp_config"), found, kind)
+        rest["fsdp_config"] = _fsdp(table_of(rest, "fsdp_config"), draft, kind)
     if kind == "deepspeed":
-        rest["deepspeed_config"] = _accelerate_deepspeed(table_of(rest, "deepspeed_config"), found)
+        rest["deepspeed_config"] = _accelerate_deepspeed(table_of(rest, "deepspeed_config"), draft)
     replicas = whole(table_of(rest, "parallelism_config").get("parallelism_config_dp_replicate_size"))
     if kind == "fsdp2" and replicas is not None and replicas > 1:
-        found.put("mesh.dp_replicate", replicas)
+        draft.put("mesh.dp_replicate", replicas)
     gpus = rest.get("gpu_ids")
     if gpus not in (None, "all"):
-        found.notes.append(
+        draft.notes.append(
             f"gpu_ids {gpus} acts under `accelerate launch` alone: --env CUDA_VISIBLE_DEVICES={gpus} elsewhere."
         )
-    found.keep("accelerate", rest)
-    return found
+    draft.keep("accelerate", rest)
+    return draft
 
 
 def _kind(rest: dict[str, Any], source: str) -> str:
@@ -206,93 +206,93 @@ def _kind(rest: dict[str, Any], source: str) -> str:
     place = rest.pop("compute_environment", "LOCAL_MACHINE")
     if place != "LOCAL_MACHINE":
         raise PresetError(f"{source}: compute_environment is {place}: only LOCAL_MACHINE can be a preset.")
-    said = str(rest.pop("distributed_type", ""))
-    if said in KINDS or said.startswith("MULTI_"):
-        kind = KINDS.get(said, "ddp")
+    name = str(rest.pop("distributed_type", ""))
+    if name in KINDS or name.startswith("MULTI_"):
+        kind = KINDS.get(name, "ddp")
         version = whole(table_of(rest, "fsdp_config").get("fsdp_version"))
         return "fsdp2" if kind == "fsdp1" and version == 2 else kind
     raise PresetError(
-        f"{source}: distributed_type is {said or 'missing'}: one of NO, MULTI_GPU, MULTI_CPU, FSDP and DEEPSPEED "
+        f"{source}: distributed_type is {name or 'missing'}: one of NO, MULTI_GPU, MULTI_CPU, FSDP and DEEPSPEED "
         "was expected."
     )
 
 
-def _accelerate_precision(rest: dict[str, Any], found: Imported) -> None:
+def _accelerate_precision(rest: dict[str, Any], draft: Imported) -> None:
     """Accelerate sums gradients in the format in which it computes."""
-    said = str(rest.get("mixed_precision") or "no")
-    param = {"no": "fp32", "False": "fp32", "bf16": "bf16", "fp16": "fp16"}.get(said)
+    mixed = str(rest.get("mixed_precision") or "no")
+    param = {"no": "fp32", "False": "fp32", "bf16": "bf16", "fp16": "fp16"}.get(mixed)
     if param is not None:
         rest.pop("mixed_precision", None)
-        if said == "fp16" or truth(rest.get("fp16")):
+        if mixed == "fp16" or truth(rest.get("fp16")):
             param = "fp16"
         rest.pop("fp16", None)
-    found.put("precision.param", param or "bf16")
-    found.put("precision.reduce", param or "bf16")
+    draft.put("precision.param", param or "bf16")
+    draft.put("precision.reduce", param or "bf16")
 
 
-def _machines(rest: dict[str, Any], found: Imported, kind: str) -> None:
+def _machines(rest: dict[str, Any], draft: Imported, kind: str) -> None:
     nodes = whole(rest.pop("num_machines", 1)) or 1
     total = whole(rest.pop("num_processes", None))
-    found.put("topology.nnodes", nodes)
+    draft.put("topology.nnodes", nodes)
     if kind != "single" and total is not None and total > 0:
-        found.put("topology.nproc_per_node", max(1, total // nodes))
+        draft.put("topology.nproc_per_node", max(1, total // nodes))
         if nodes > 1:
-            found.notes.append(
+            draft.notes.append(
                 f"num_processes {total} is the total of {nodes} machines: {total // nodes} ranks on each."
             )
     elif kind == "single":
-        found.put("topology.nproc_per_node", 1)
+        draft.put("topology.nproc_per_node", 1)
     for key in PLACED:
         if rest.pop(key, None) not in (None, 0):
-            found.notes.append(f"{key} is left out: it is known anew at each launch.")
+            draft.notes.append(f"{key} is left out: it is known anew at each launch.")
     if truth(rest.get("use_cpu")) is not True:
         rest.pop("use_cpu", None)
 
 
-def _fsdp(table: dict[str, Any], found: Imported, kind: str) -> dict[str, Any]:
+def _fsdp(table: dict[str, Any], draft: Imported, kind: str) -> dict[str, Any]:
     """Where the file is silent, what `accelerate launch` takes then, which the fields alone would not mean."""
     table.pop("fsdp_version", None)
     offload = truth(table.pop("fsdp_offload_params", False))
-    found.put("strategy.cpu_offload", bool(offload))
+    draft.put("strategy.cpu_offload", bool(offload))
     classes = table.pop("fsdp_transformer_layer_cls_to_wrap", None)
     if classes:
         names = classes if isinstance(classes, list) else str(classes).split(",")
-        found.put("strategy.wrap", [str(name).strip() for name in names if str(name).strip()])
+        draft.put("strategy.wrap", [str(name).strip() for name in names if str(name).strip()])
     rest = {"fsdp_auto_wrap_policy": "NO_WRAP", **table}
     if kind == "fsdp2":
-        said = rest.pop("fsdp_reshard_after_forward", True)
-        known = truth(said)
-        found.put("strategy.reshard_after_forward", True if known is None else known)
+        raw = rest.pop("fsdp_reshard_after_forward", True)
+        reshard = truth(raw)
+        draft.put("strategy.reshard_after_forward", True if reshard is None else reshard)
         return rest
-    said = rest.pop("fsdp_sharding_strategy", None) or "FULL_SHARD"
-    number = whole(said)
-    known = number is not None and 1 <= number <= len(SHARDINGS)
-    found.put("strategy.sharding", SHARDINGS[number - 1] if known and number else str(said))
+    sharding = rest.pop("fsdp_sharding_strategy", None) or "FULL_SHARD"
+    number = whole(sharding)
+    numbered = number is not None and 1 <= number <= len(SHARDINGS)
+    draft.put("strategy.sharding", SHARDINGS[number - 1] if numbered and number else str(sharding))
     return {"fsdp_backward_prefetch": "NO_PREFETCH", **rest}
 
 
-def _accelerate_deepspeed(table: dict[str, Any], found: Imported) -> dict[str, Any]:
+def _accelerate_deepspeed(table: dict[str, Any], draft: Imported) -> dict[str, Any]:
     """The fields say what Accelerate would have made of its own keys."""
     if "deepspeed_config_file" in table:
-        found.notes.append(
+        draft.notes.append(
             f"Its DeepSpeed configuration stays the file {table['deepspeed_config_file']}: import that one, too, "
             "to change it by fields."
         )
         return table
     stage = whole(table.pop("zero_stage", 2))
-    found.put("strategy.stage", 2 if stage is None else stage)
+    draft.put("strategy.stage", 2 if stage is None else stage)
     paths = []
     for name in ("optimizer", "param"):
         paths.append(table.pop(f"offload_{name}_nvme_path", None))
-        found.put(f"strategy.offload_{name}", str(table.pop(f"offload_{name}_device", None) or "none"))
-    path = next((str(one) for one in paths if one and one != "none"), None)
+        draft.put(f"strategy.offload_{name}", str(table.pop(f"offload_{name}_device", None) or "none"))
+    path = next((str(entry) for entry in paths if entry and entry != "none"), None)
     if path is not None:
-        found.put("strategy.nvme_path", path)
-    found.put("batch.accumulation", whole(table.pop("gradient_accumulation_steps", None)))
+        draft.put("strategy.nvme_path", path)
+    draft.put("batch.accumulation", whole(table.pop("gradient_accumulation_steps", None)))
     clipping = table.pop("gradient_clipping", None)
-    found.keep("deepspeed", {"gradient_clipping": "auto" if clipping is None else clipping})
+    draft.keep("deepspeed", {"gradient_clipping": "auto" if clipping is None else clipping})
     if truth(table.pop("zero3_save_16bit_model", False)):
-        found.keep("deepspeed", {"zero_optimization": {"stage3_gather_16bit_weights_on_model_save": True}})
+        draft.keep("deepspeed", {"zero_optimization": {"stage3_gather_16bit_weights_on_model_save": True}})
     return table
 
 
@@ -306,49 +306,49 @@ REDUCE = ("fp32", "bf16", "fp16")
 
 def from_deepspeed(document: Mapping[str, Any], source: str) -> Imported:
     """The preset of DeepSpeed's JSON. Raises PresetError."""
-    found, rest = Imported(), dict(document)
-    found.put("strategy.kind", "deepspeed")
+    draft, rest = Imported(), dict(document)
+    draft.put("strategy.kind", "deepspeed")
     zero = rest.pop("zero_optimization", {})
     if zero is True or not isinstance(zero, Mapping):
         raise PresetError(f"{source}: zero_optimization is {zero!r}: a table with a stage was expected.")
-    kept: dict[str, Any] = {**_batch(rest, found), **_deepspeed_precision(rest, found)}
+    kept: dict[str, Any] = {**_batch(rest, draft), **_deepspeed_precision(rest, draft)}
     # Where the file is silent, DeepSpeed's own default, which the fields alone would not mean.
     rest.setdefault("zero_allow_untested_optimizer", False)
-    left = _zero(dict(zero), found, rest)
-    found.keep("deepspeed", {**kept, **rest, "zero_optimization": left})
-    return found
+    left = _zero(dict(zero), draft, rest)
+    draft.keep("deepspeed", {**kept, **rest, "zero_optimization": left})
+    return draft
 
 
-def _zero(zero: dict[str, Any], found: Imported, rest: dict[str, Any]) -> dict[str, Any]:
+def _zero(zero: dict[str, Any], draft: Imported, rest: dict[str, Any]) -> dict[str, Any]:
     stage = whole(zero.pop("stage", 0))
-    found.put("strategy.stage", 0 if stage is None else stage)
+    draft.put("strategy.stage", 0 if stage is None else stage)
     for name in ("offload_optimizer", "offload_param"):
         part = table_of(zero, name)
         zero.pop(name, None)
         device = str(part.pop("device", None) or "none")
         if device == "none":
             continue
-        found.put(f"strategy.{name}", device)
+        draft.put(f"strategy.{name}", device)
         if device == "nvme":
-            found.put("strategy.nvme_path", part.pop("nvme_path", None))
+            draft.put("strategy.nvme_path", part.pop("nvme_path", None))
         elif name == "offload_optimizer":
             rest.setdefault("zero_force_ds_cpu_optimizer", True)
         zero[name] = part
     return zero
 
 
-def _batch(rest: dict[str, Any], found: Imported) -> dict[str, Any]:
+def _batch(rest: dict[str, Any], draft: Imported) -> dict[str, Any]:
     """A total without its parts, or beside them, is DeepSpeed's to work out; "auto" is what distui says by itself."""
-    said = {name: rest.pop(name) for name in BATCH if name in rest}
-    said = {name: value for name, value in said.items() if value != "auto"}
-    if "train_batch_size" in said:
-        return said
-    found.put("batch.micro", whole(said.get("train_micro_batch_size_per_gpu")))
-    found.put("batch.accumulation", whole(said.get("gradient_accumulation_steps")))
+    sizes = {name: rest.pop(name) for name in BATCH if name in rest}
+    sizes = {name: value for name, value in sizes.items() if value != "auto"}
+    if "train_batch_size" in sizes:
+        return sizes
+    draft.put("batch.micro", whole(sizes.get("train_micro_batch_size_per_gpu")))
+    draft.put("batch.accumulation", whole(sizes.get("gradient_accumulation_steps")))
     return {}
 
 
-def _deepspeed_precision(rest: dict[str, Any], found: Imported) -> dict[str, Any]:
+def _deepspeed_precision(rest: dict[str, Any], draft: Imported) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     param = "fp32"
     for name in ("bf16", "fp16"):
@@ -361,11 +361,11 @@ def _deepspeed_precision(rest: dict[str, Any], found: Imported) -> dict[str, Any
         elif enabled is False and len(table) == 1:
             table = {}
         kept[name] = table
-    found.put("precision.param", param)
+    draft.put("precision.param", param)
     reduce = rest.get("communication_data_type")
     if reduce in REDUCE:
         del rest["communication_data_type"]
-    found.put("precision.reduce", reduce if reduce in REDUCE else param)
+    draft.put("precision.reduce", reduce if reduce in REDUCE else param)
     return {name: table for name, table in kept.items() if table}
 
 
@@ -379,27 +379,27 @@ OURS = ("run", "name", "secrets", "envs", "num_nodes", "service", "pool")
 
 def from_skypilot(document: Mapping[str, Any], source: str) -> Imported:
     """The preset of a task. Raises nothing: what cannot be kept is noted."""
-    found = Imported()
-    found.put("strategy.kind", "ddp")
-    found.put("topology.nnodes", whole(document.get("num_nodes")) or 1)
+    draft = Imported()
+    draft.put("strategy.kind", "ddp")
+    draft.put("topology.nnodes", whole(document.get("num_nodes")) or 1)
     envs = table_of(document, "envs")
-    known = {name: value for name, value in envs.items() if _is_nccl(str(name), value)}
-    found.variables("nccl", known)
-    found.variables("env", {name: value for name, value in envs.items() if name not in known})
+    nccl_env = {name: value for name, value in envs.items() if _is_nccl(str(name), value)}
+    draft.variables("nccl", nccl_env)
+    draft.variables("env", {name: value for name, value in envs.items() if name not in nccl_env})
     secrets = document.get("secrets")
     for name in secrets if isinstance(secrets, Mapping | list) else ():
-        found.notes.append(f"{name} is left out: a preset is no place for a secret; pass it with --env.")
+        draft.notes.append(f"{name} is left out: a preset is no place for a secret; pass it with --env.")
     if document.get("run"):
-        found.notes.append(
+        draft.notes.append(
             "Its run: is left out, and its strategy is not known from here: say [strategy] kind, and launch with "
             "`distui launch NAME --on sky -- SCRIPT`; `--task FILE` runs the task as it is."
         )
-    found.keep("sky", {key: value for key, value in document.items() if key not in OURS})
-    return found
+    draft.keep("sky", {key: value for key, value in document.items() if key not in OURS})
+    return draft
 
 
 def _is_nccl(name: str, value: object) -> bool:
-    return nccl.known(name) and nccl.check(name, str(value)) is None
+    return nccl.covers(name) and nccl.check(name, str(value)) is None
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -412,9 +412,9 @@ MADE_NAMES = ("NCCL_RAS_ADDR", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "DS_ACCELERATOR
 
 
 def from_plan(
-    plan: Plan, changes: Iterable[Mapping[str, str | None]], source: str, known: Iterable[str]
+    plan: Plan, changes: Iterable[Mapping[str, str | None]], source: str, presets: Iterable[str]
 ) -> Imported:
-    """The preset of a plan. `changes`: of the environment, by attempt; `known`: presets that there are.
+    """The preset of a plan. `changes`: of the environment, by attempt; `presets`: presets that there are.
 
     Raises PresetError for the plan of a command, which has no preset's values.
     """
@@ -422,44 +422,44 @@ def from_plan(
         raise PresetError(
             f"{source} runs a command: only a run that was launched under a preset can become one."
         )
-    found = Imported()
-    found.base = plan.preset if plan.preset in set(known) else ""
+    draft = Imported()
+    draft.base = plan.preset if plan.preset in set(presets) else ""
     for table, variable in (("strategy", "STRATEGY_OPTIONS"), ("mesh", "MESH"), ("batch", "BATCH"),
                             ("precision", "PRECISION")):  # fmt: skip
         for key, value in _json(plan.env.get(f"DISTUI_{variable}", "{}")).items():
-            found.put(f"{table}.{key}", value)
-    found.values = {"strategy.kind": plan.strategy, **found.values}
-    _topology(plan, found)
+            draft.put(f"{table}.{key}", value)
+    draft.values = {"strategy.kind": plan.strategy, **draft.values}
+    _topology(plan, draft)
     if deepspeed_launcher.CONFIG_FILE in plan.files:
-        _deepspeed(plan.files[deepspeed_launcher.CONFIG_FILE], source, found)
+        _deepspeed(plan.files[deepspeed_launcher.CONFIG_FILE], source, draft)
     env = {name: value for name, value in plan.env.items() if not _made(name, value)}
     for change in changes:
         env |= {name: value for name, value in change.items() if value is not None}
         for name in [name for name, value in change.items() if value is None]:
             env.pop(name, None)
     hidden = sorted(name for name, value in env.items() if value == MASK)
-    found.notes += [f"{name} is left out: its value is a secret; pass it with --env." for name in hidden]
+    draft.notes += [f"{name} is left out: its value is a secret; pass it with --env." for name in hidden]
     env = {name: value for name, value in env.items() if value != MASK}
-    found.variables("nccl", {name: value for name, value in env.items() if nccl.known(name)})
-    found.variables("env", {name: value for name, value in env.items() if not nccl.known(name)})
-    return found
+    draft.variables("nccl", {name: value for name, value in env.items() if nccl.covers(name)})
+    draft.variables("env", {name: value for name, value in env.items() if not nccl.covers(name)})
+    return draft
 
 
-def _topology(plan: Plan, found: Imported) -> None:
-    found.put("topology.nnodes", plan.nnodes)
-    found.put("topology.nnodes_min", plan.nnodes_min)
-    found.put("topology.nproc_per_node", plan.nproc_per_node)
+def _topology(plan: Plan, draft: Imported) -> None:
+    draft.put("topology.nnodes", plan.nnodes)
+    draft.put("topology.nnodes_min", plan.nnodes_min)
+    draft.put("topology.nproc_per_node", plan.nproc_per_node)
     if plan.launcher == "command":
-        found.put("launcher.kind", "accelerate" if accelerate.MODULE in plan.argv else "deepspeed")
-    found.put("launcher.grace_s", plan.grace_s)
+        draft.put("launcher.kind", "accelerate" if accelerate.MODULE in plan.argv else "deepspeed")
+    draft.put("launcher.grace_s", plan.grace_s)
     for name in ("limit", "backoff_s", "backoff_max_s", "reset_after_s", "always"):
-        found.put(f"restart.{name}", getattr(plan.restart, name))
+        draft.put(f"restart.{name}", getattr(plan.restart, name))
 
 
-def _deepspeed(text: str, source: str, found: Imported) -> None:
+def _deepspeed(text: str, source: str, draft: Imported) -> None:
     """The keys that no field says; the fields are known better."""
     kept = from_deepspeed(_json(text), source).values
-    found.values |= {path: value for path, value in kept.items() if path.startswith("deepspeed.")}
+    draft.values |= {path: value for path, value in kept.items() if path.startswith("deepspeed.")}
 
 
 def _made(name: str, value: str) -> bool:
@@ -469,7 +469,7 @@ def _made(name: str, value: str) -> bool:
 
 def _json(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}

@@ -77,12 +77,12 @@ def user_dir(env: Mapping[str, str]) -> Path:
 def library(cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Library:
     """What is there. Raises PresetError when the project file is the user's own and cannot be read."""
     env = os.environ if env is None else env
-    found: dict[str, tuple[Definition, ...]] = {}
+    definitions: dict[str, tuple[Definition, ...]] = {}
     search = _Search.begin(env)
     for source in (_builtin(), search.users(user_dir(env)), search.project(cwd or Path.cwd())):
         for definition in source:
-            found[definition.name] = (*found.get(definition.name, ()), definition)
-    return Library(definitions=found, problems=search.problems, passed=tuple(search.passed))
+            definitions[definition.name] = (*definitions.get(definition.name, ()), definition)
+    return Library(definitions=definitions, problems=search.problems, passed=tuple(search.passed))
 
 
 def load(
@@ -106,7 +106,7 @@ def load(
         path, value = _override(override)
         layer.put({path: value}, f"--set {path}", "--set")
     model.belongs(layer.values, layer.origins)
-    sources = tuple(dict.fromkeys(one.origin for one in chain if not one.origin.startswith("builtin ")))
+    sources = tuple(dict.fromkeys(link.origin for link in chain if not link.origin.startswith("builtin ")))
     return Loaded(
         preset=model.build(name, layer.values),
         origins=dict(layer.origins),
@@ -145,27 +145,27 @@ class _Layer:
             del self.values[path], self.origins[path]
 
 
-def _chain(shelf: Library, name: str, depth: int, above: tuple[str, ...]) -> list[Definition]:
+def _chain(presets: Library, name: str, depth: int, above: tuple[str, ...]) -> list[Definition]:
     """The definitions of `name` below `depth`, with those of its bases before each."""
-    if name in shelf.problems:
-        raise PresetError(shelf.problems[name])
-    if name not in shelf.definitions:
+    if name in presets.problems:
+        raise PresetError(presets.problems[name])
+    if name not in presets.definitions:
         asked = f", which {above[-1]} builds on" if above else ""
-        hint = model.nearest(name, shelf.definitions)
+        hint = model.nearest(name, presets.definitions)
         hint = "; `distui presets` lists them." if hint == "." else hint
-        hint = " ".join((hint, *shelf.passed))
+        hint = " ".join((hint, *presets.passed))
         raise PresetError(f"There is no preset {name!r}{asked}{hint}")
     if not depth:
         return []
-    definition = shelf.definitions[name][depth - 1]
+    definition = presets.definitions[name][depth - 1]
     base = definition.base
     if base is None or base == name:
         if base == name and depth == 1:
             raise PresetError(f"{definition.where}: base = {name!r} names this preset itself.")
-        return [*_chain(shelf, name, depth - 1, above), definition]
+        return [*_chain(presets, name, depth - 1, above), definition]
     if base in (name, *above):
         raise PresetError(f"{definition.where}: base goes in a circle: {' → '.join((*above, name, base))}.")
-    return [*_chain(shelf, base, len(shelf.definitions.get(base, ())), (*above, name)), definition]
+    return [*_chain(presets, base, len(presets.definitions.get(base, ())), (*above, name)), definition]
 
 
 def _flatten(definition: Definition) -> Iterator[tuple[str, object]]:
@@ -186,8 +186,8 @@ def _unknown_key(key: str) -> str:
     home = next((path.split(".")[0] for path in model.fields() if path.endswith(f".{key}")), None)
     if home:
         return f"{key} stands in the table [{home}], not before the first one."
-    known = ("base", *model.tables(), *(path for path in model.fields() if "." not in path))
-    return f"{key} is not a key of a preset{model.nearest(key, known)}"
+    keys = ("base", *model.tables(), *(path for path in model.fields() if "." not in path))
+    return f"{key} is not a key of a preset{model.nearest(key, keys)}"
 
 
 def _override(text: str) -> tuple[str, object]:
@@ -251,7 +251,7 @@ class _Search:
     def begin(cls, env: Mapping[str, str]) -> _Search:
         """With what the user trusts; where that cannot be read, nothing is trusted."""
         try:
-            return cls({one.path: one.sha256 for one in owned.entries(env)})
+            return cls({entry.path: entry.sha256 for entry in owned.entries(env)})
         except PresetError as error:
             return cls({}, passed=[str(error)])
 

@@ -41,8 +41,8 @@ class Format:
 
 
 FORMATS: Mapping[str, Format] = {
-    one.name: one
-    for one in (
+    form.name: form
+    for form in (
         Format(name="bf16", weights=2, gradients=2, optimizer=8, text="bf16 weights, Adam in fp32"),
         Format(name="mixed", weights=2, gradients=2, optimizer=12,
                text="bf16 weights, Adam and a copy of the weights in fp32"),
@@ -276,8 +276,8 @@ def _deepspeed(preset: Preset, ranks: int) -> Layout:
 def _number(preset: Preset, key: str, usual: int) -> int:
     """A number of the preset's own part of DeepSpeed's configuration."""
     zero = preset.deepspeed.get("zero_optimization")
-    found = zero.get(key) if isinstance(zero, Mapping) else None
-    return int(found) if isinstance(found, int | float) and not isinstance(found, bool) else usual
+    value = zero.get(key) if isinstance(zero, Mapping) else None
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else usual
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -538,18 +538,18 @@ def estimate(
 ) -> Estimate:
     """One strategy on so many ranks. `limit`: bytes of a GPU. Raises PlanError where its mesh does not divide them."""
     layout = layout_of(strategy.preset, ranks)
-    found = parts(layout, model, form, device)
+    sizes = parts(layout, model, form, device)
     return Estimate(
         strategy=strategy,
-        weights=found.weights,
-        gradients=found.gradients,
-        optimizer=found.optimizer,
-        activations=found.activations,
-        buffers=found.buffers,
+        weights=sizes.weights,
+        gradients=sizes.gradients,
+        optimizer=sizes.optimizer,
+        activations=sizes.activations,
+        buffers=sizes.buffers,
         limit=limit,
-        kept=found.kept,
-        host=found.host,
-        disk=found.disk,
+        kept=sizes.kept,
+        host=sizes.host,
+        disk=sizes.disk,
         notes=layout.notes,
     )
 
@@ -574,7 +574,7 @@ def format_for(preset: Preset) -> Format:
 
 def compare(model: Shape, form: Format, ranks: int, limit: float) -> list[Estimate]:
     """The strategies of data parallelism that make sense with so many ranks, from the simplest on."""
-    return [estimate(one, model, form, ranks, limit) for one in simple(ranks)]
+    return [estimate(strategy, model, form, ranks, limit) for strategy in simple(ranks)]
 
 
 def survey(
@@ -586,24 +586,24 @@ def survey(
     """
     ranks = per_node * nodes
 
-    def one(strategy: MemoryStrategy) -> Estimate:
-        found = estimate(strategy, model, form, ranks, limit)
-        return replace(found, host_limit=None if host_limit is None else host_limit / per_node)
+    def weigh(strategy: MemoryStrategy) -> Estimate:
+        plain = estimate(strategy, model, form, ranks, limit)
+        return replace(plain, host_limit=None if host_limit is None else host_limit / per_node)
 
-    *first, last = map(one, simple(ranks))
-    found = [*first, *([one(hybrid(nodes))] if min(nodes, per_node) > 1 else []), last]
-    found += _least(tensor, _products(per_node, model), one)
-    found += _least(pipeline, _stages(ranks, model), one)
-    return [*found, *map(one, offloaded())]
+    *first, last = map(weigh, simple(ranks))
+    estimates = [*first, *([weigh(hybrid(nodes))] if min(nodes, per_node) > 1 else []), last]
+    estimates += _least(tensor, _products(per_node, model), weigh)
+    estimates += _least(pipeline, _stages(ranks, model), weigh)
+    return [*estimates, *map(weigh, offloaded())]
 
 
 def _least(
-    make: Callable[[int], MemoryStrategy], sizes: Sequence[int], one: Callable[[MemoryStrategy], Estimate]
+    make: Callable[[int], MemoryStrategy], sizes: Sequence[int], weigh: Callable[[MemoryStrategy], Estimate]
 ) -> list[Estimate]:
     """The smallest size that fits, else the one that needs least; none where there is no size."""
-    found = [one(make(size)) for size in sizes]
-    fitting = [each for each in found if each.fits]
-    return (fitting or sorted(found, key=lambda each: each.total))[:1]
+    estimates = [weigh(make(size)) for size in sizes]
+    fitting = [each for each in estimates if each.fits]
+    return (fitting or sorted(estimates, key=lambda each: each.total))[:1]
 
 
 def _products(per_node: int, model: Shape) -> list[int]:

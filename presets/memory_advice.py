@@ -41,9 +41,9 @@ class Remedy:
         return f"{how}: {self.estimate.strategy.title} fits, with `{self.estimate.strategy.words}`."
 
 
-def on_gpus(found: list[Estimate]) -> Estimate | None:
+def on_gpus(estimates: list[Estimate]) -> Estimate | None:
     """The simplest that fits with everything on the GPUs."""
-    return next((one for one in found if one.fits and not one.host and not one.disk), None)
+    return next((row for row in estimates if row.fits and not row.host and not row.disk), None)
 
 
 def remedies(model: Shape, form: Format, per_node: int, nodes: int, limit: float) -> list[Remedy]:
@@ -53,26 +53,26 @@ def remedies(model: Shape, form: Format, per_node: int, nodes: int, limit: float
 
 def _tried(model: Shape, form: Format, per_node: int, nodes: int, limit: float) -> Iterator[Remedy]:
     def simplest(changed: Shape, passes: int = 1) -> Estimate | None:
-        found = survey(changed, form, per_node, nodes, limit)
+        rows = survey(changed, form, per_node, nodes, limit)
         if passes > 1:
-            found = [
-                _accumulating(one, changed, form, per_node * nodes, passes) for one in found if _can(one)
+            rows = [
+                _accumulating(row, changed, form, per_node * nodes, passes) for row in rows if _can(row)
             ]
-        return on_gpus(found)
+        return on_gpus(rows)
 
     again = replace(model, recompute=True)
     helped = False
-    if not model.recompute and (one := simplest(again)):
+    if not model.recompute and (fit := simplest(again)):
         helped = True
-        yield Remedy(change="Compute activations again in backward", options="--recompute", estimate=one)
+        yield Remedy(change="Compute activations again in backward", options="--recompute", estimate=fit)
     for changed in (model,) if helped or model.recompute else (model, again):
-        found = _smaller(changed, simplest)
-        if found:
+        remedy = _smaller(changed, simplest)
+        if remedy:
             helped = True
-            yield found
+            yield remedy
             break
-    if not helped and (found := _shorter(again, simplest, "" if model.recompute else " --recompute")):
-        yield found
+    if not helped and (remedy := _shorter(again, simplest, "" if model.recompute else " --recompute")):
+        yield remedy
     if more := _more(model, form, per_node, nodes, limit):
         yield more
 
@@ -81,10 +81,10 @@ def _smaller(model: Shape, simplest: Callable[[Shape, int], Estimate | None]) ->
     """The batch in as few passes as will do."""
     for passes in _divisors(model.micro_batch):
         size = model.micro_batch // passes
-        if one := simplest(replace(model, micro_batch=size), passes):
+        if fit := simplest(replace(model, micro_batch=size), passes):
             options = f"--micro-batch {size}" + " --recompute" * model.recompute
             return Remedy(
-                change=f"Accumulate gradients over {passes} passes", options=options, estimate=one
+                change=f"Accumulate gradients over {passes} passes", options=options, estimate=fit
             )
     return None
 
@@ -93,9 +93,9 @@ def _shorter(model: Shape, simplest: Callable[[Shape], Estimate | None], also: s
     """The longest sequence that fits, one at a time."""
     seq = model.seq // 2
     while seq >= SHORTEST:
-        if one := simplest(replace(model, seq=seq, micro_batch=1)):
+        if fit := simplest(replace(model, seq=seq, micro_batch=1)):
             options = f"--seq {seq}" + " --micro-batch 1" * (model.micro_batch > 1) + also
-            return Remedy(change="Take shorter sequences", options=options, estimate=one)
+            return Remedy(change="Take shorter sequences", options=options, estimate=fit)
         seq //= 2
     return None
 
@@ -114,18 +114,18 @@ def _more(model: Shape, form: Format, per_node: int, nodes: int, limit: float) -
     return None
 
 
-def _can(one: Estimate) -> bool:
+def _can(row: Estimate) -> bool:
     """Whether the strategy may accumulate: a pipeline does so by itself."""
-    return one.strategy.preset.mesh.pp == 1
+    return row.strategy.preset.mesh.pp == 1
 
 
-def _accumulating(one: Estimate, model: Shape, form: Format, ranks: int, passes: int) -> Estimate:
+def _accumulating(plain: Estimate, model: Shape, form: Format, ranks: int, passes: int) -> Estimate:
     """The same strategy with several passes a step."""
-    old = one.strategy
+    old = plain.strategy
     preset = replace(old.preset, batch=Batch(accumulation=passes))
     words = f"{old.words} --set batch.accumulation={passes}"
     strategy = MemoryStrategy(key=old.key, title=old.title, words=words, why=old.why, preset=preset)
-    return estimate(strategy, model, form, ranks, one.limit)
+    return estimate(strategy, model, form, ranks, plain.limit)
 
 
 def _divisors(number: int) -> list[int]:
@@ -172,8 +172,8 @@ class Counted:
         """ "CharGPT: 353,792 parameters: embedding 18,432, 3 layers 335,520 (the largest 111,840), rest 12,608"."""
         layers = f"{self.layers} layers {self.blocks:,} (the largest {self.largest_layer:,})"
         frozen = self.parameters - self.trainable
-        said = f"{self.name}: {self.parameters:,} parameters: embedding {self.embedding:,}, {layers}, rest {self.head:,}"
-        return said + (f"; {frozen:,} are frozen, and counted as if trained" if frozen else "")
+        text = f"{self.name}: {self.parameters:,} parameters: embedding {self.embedding:,}, {layers}, rest {self.head:,}"
+        return text + (f"; {frozen:,} are frozen, and counted as if trained" if frozen else "")
 
 
 def parse_script(text: str) -> tuple[str, str | None]:
@@ -196,12 +196,12 @@ def parse_model_args(text: str) -> dict[str, object]:
         call = None
     if not isinstance(call, ast.Call) or call.args or not isinstance(call.func, ast.Name):
         raise PlanError(f"--model-args {text}: {_ARGS}.")
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for keyword in call.keywords:
-        if keyword.arg is None or keyword.arg in found:
+        if keyword.arg is None or keyword.arg in values:
             raise PlanError(f"--model-args {text}: {_ARGS}.")
-        found[keyword.arg] = _value(text, keyword.value)
-    return found
+        values[keyword.arg] = _value(text, keyword.value)
+    return values
 
 
 def _value(text: str, node: ast.expr) -> object:
@@ -209,12 +209,12 @@ def _value(text: str, node: ast.expr) -> object:
     if isinstance(node, ast.Name):
         return node.id
     try:
-        found: object = ast.literal_eval(node)
+        value: object = ast.literal_eval(node)
     except ValueError:
         raise PlanError(f"--model-args {text}: {ast.unparse(node)} is no plain value; {_ARGS}.") from None
-    if not isinstance(found, bool | int | float | str | list | tuple | dict | None):
+    if not isinstance(value, bool | int | float | str | list | tuple | dict | None):
         raise PlanError(f"--model-args {text}: {ast.unparse(node)} is no plain value; {_ARGS}.")
-    return found
+    return value
 
 
 def acts_on_import(source: str | bytes) -> str | None:
@@ -271,10 +271,10 @@ def shape_of(
     return replace(usual, outside=outside, largest=counted.largest)
 
 
-def counted_from(found: Mapping[str, object]) -> Counted:
+def counted_from(answer: Mapping[str, object]) -> Counted:
     """What the training environment's interpreter answered. Raises PlanError."""
     try:
-        return Counted(**found)  # type: ignore[arg-type]
+        return Counted(**answer)  # type: ignore[arg-type]
     except TypeError:
         raise PlanError(
             "The training environment's interpreter answered something else than a model's sizes."

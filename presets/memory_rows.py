@@ -65,7 +65,7 @@ _OFFLOAD: Sequence[MemoryStrategy] = (
 
 def simple(ranks: int) -> list[MemoryStrategy]:
     """Those of STRATEGIES that make sense with so many ranks."""
-    return [one for one in STRATEGIES if (one.key == "single") == (ranks == 1)]
+    return [strategy for strategy in STRATEGIES if (strategy.key == "single") == (ranks == 1)]
 
 
 def hybrid(nodes: int) -> MemoryStrategy:

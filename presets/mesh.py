@@ -64,10 +64,10 @@ def check(preset: Preset) -> None:
 
 def coordinates(sizes: Mapping[str, int], rank: int) -> dict[str, int]:
     """Where `rank` is in each dimension."""
-    found = {}
+    position = {}
     for name, size in reversed(list(sizes.items())):
-        rank, found[name] = divmod(rank, size)
-    return dict(reversed(list(found.items())))
+        rank, position[name] = divmod(rank, size)
+    return dict(reversed(list(position.items())))
 
 
 def text(sizes: Mapping[str, int]) -> str:
@@ -93,7 +93,7 @@ def check_batch(batch: Batch, sizes: Mapping[str, int]) -> str | None:
         return None
     ranks = data_ranks(sizes)
     product = batch.micro * batch.accumulation * ranks
-    said = (
+    arithmetic = (
         f"micro {batch.micro} × accumulation {batch.accumulation} × {ranks} data-parallel ranks = {product}"
     )
     if batch.total is not None and batch.total != product:
@@ -102,8 +102,8 @@ def check_batch(batch: Batch, sizes: Mapping[str, int]) -> str | None:
         remedy = (
             f"accumulation {batch.total // per_pass} gives it" if fits else f"take a multiple of {per_pass}"
         )
-        raise PlanError(f"batch.total {batch.total} is not {said}: {remedy}.")
-    return said
+        raise PlanError(f"batch.total {batch.total} is not {arithmetic}: {remedy}.")
+    return arithmetic
 
 
 def _product(fixed: Mapping[str, int]) -> str:

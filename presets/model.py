@@ -291,15 +291,15 @@ Value = str | bool | int | float | tuple[str, ...] | Mapping[str, Any] | list[An
 @functools.cache
 def fields() -> Mapping[str, Any]:
     """Path of every field with a fixed name, as in "strategy.kind" or "hook", and its type."""
-    found: dict[str, Any] = {}
+    types: dict[str, Any] = {}
     for name, hint in get_type_hints(Preset).items():
         if name in ("name", *FREE, *NESTED):
             continue
         if dataclasses.is_dataclass(hint):
-            found |= {f"{name}.{inner}": kind for inner, kind in get_type_hints(hint).items()}
+            types |= {f"{name}.{inner}": kind for inner, kind in get_type_hints(hint).items()}
         else:
-            found[name] = hint
-    return found
+            types[name] = hint
+    return types
 
 
 @functools.cache
@@ -353,7 +353,7 @@ def _accept_host(path: str, value: object, where: str) -> dict[str, str]:
             f"{where}: {path} is a table of variables: write [{path}], and NAME = VALUE below."
         )
     return {
-        name: _accept_variable("nccl" if nccl.known(name) else path, name, part, where)
+        name: _accept_variable("nccl" if nccl.covers(name) else path, name, part, where)
         for name, part in value.items()
     }
 
@@ -435,9 +435,9 @@ def show(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, names: Iterable[str]) -> str:
     """The end of a sentence about an unknown `word`: what is nearest to it, or all there is."""
-    choices = list(known)
+    choices = list(names)
     near = difflib.get_close_matches(word, choices, n=1)
     if near:
         return f"; did you mean {near[0]}?"
@@ -467,22 +467,22 @@ def build(name: str, values: Mapping[str, Value]) -> Preset:
 def flat(preset: Preset) -> dict[str, Value | None]:
     """Every value of `preset` by its path, options that belong to another kind of strategy left out."""
     skipped = options_of(None) - options_of(preset.strategy.kind)
-    found: dict[str, Value | None] = {}
+    values: dict[str, Value | None] = {}
     for path in fields():
         if path not in skipped:
-            found[path] = functools.reduce(getattr, path.split("."), preset)  # type: ignore[assignment]
-    found |= {f"nccl.{name}": value for name, value in sorted(preset.nccl.env.items())}
-    found |= {f"env.{name}": value for name, value in sorted(preset.env.items())}
+            values[path] = functools.reduce(getattr, path.split("."), preset)  # type: ignore[assignment]
+    values |= {f"nccl.{name}": value for name, value in sorted(preset.nccl.env.items())}
+    values |= {f"env.{name}": value for name, value in sorted(preset.env.items())}
     for table in NESTED:
-        found |= {f"{table}.{key}": value for key, value in getattr(preset, table).items()}
-    return found
+        values |= {f"{table}.{key}": value for key, value in getattr(preset, table).items()}
+    return values
 
 
 def options_of(kind: str | None) -> set[str]:
     """Paths of the options that act in a kind of strategy; None: in any."""
     kinds = STRATEGY_OPTIONS if kind is None else (kind,)
-    return {f"strategy.{name}" for one in kinds for name in STRATEGY_OPTIONS[one]} | {
-        f"mesh.{name}" for one in kinds for name in MESH_OPTIONS[one]
+    return {f"strategy.{name}" for kind in kinds for name in STRATEGY_OPTIONS[kind]} | {
+        f"mesh.{name}" for kind in kinds for name in MESH_OPTIONS[kind]
     }
 
 
@@ -495,8 +495,8 @@ def help_of(path: str) -> str:
 
     Variables and keys of tables that take any name ("nccl.NCCL_ALGO") get the text of their table.
     """
-    found = _texts().get(path)
-    return found if found is not None else _texts().get(path.partition(".")[0], "")
+    text = _texts().get(path)
+    return text if text is not None else _texts().get(path.partition(".")[0], "")
 
 
 @functools.cache
@@ -506,12 +506,12 @@ def _texts() -> Mapping[str, str]:
     classes = {
         node.name: dict(_fields(node)) for node in ast.parse(source).body if isinstance(node, ast.ClassDef)
     }
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name, hint in get_type_hints(Preset).items():
-        found[name] = classes["Preset"][name]
+        texts[name] = classes["Preset"][name]
         inner = classes.get(getattr(hint, "__name__", ""), {})
-        found |= {f"{name}.{field}": text for field, text in inner.items()}
-    return found
+        texts |= {f"{name}.{field}": text for field, text in inner.items()}
+    return texts
 
 
 def _fields(node: ast.ClassDef) -> Iterator[tuple[str, str]]:

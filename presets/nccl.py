@@ -121,36 +121,36 @@ def catalogue() -> Mapping[str, NcclVariable]:
     """Every known variable by name."""
     data = tomllib.loads(resources.files(__package__).joinpath("nccl.toml").read_text("utf-8"))
     other, removed = data.pop("other"), data.pop("removed")
-    found = {name: _variable(name, facts) for name, facts in data.items()}
-    found |= {name: NcclVariable(name, scope=scope) for scope, names in other.items() for name in names}
-    found |= {name: NcclVariable(name, until=last) for name, last in removed.items()}
-    return found
+    variables = {name: _variable(name, facts) for name, facts in data.items()}
+    variables |= {name: NcclVariable(name, scope=scope) for scope, names in other.items() for name in names}
+    variables |= {name: NcclVariable(name, until=last) for name, last in removed.items()}
+    return variables
 
 
 def _variable(name: str, facts: Mapping[str, Any]) -> NcclVariable:
     return NcclVariable(name, **{**facts, "values": tuple(facts.get("values", ()))})
 
 
-def known(name: str) -> bool:
+def covers(name: str) -> bool:
     """Whether `name` looks like one of these variables, and is to be checked."""
     return name.startswith(("NCCL_", "TORCH_NCCL_", "TORCH_FR_"))
 
 
 def check(name: str, value: str) -> str | None:
     """What is wrong with setting the variable `name` to `value`, as a sentence; None when nothing is."""
-    known = catalogue().get(name)
-    if known is None:
+    entry = catalogue().get(name)
+    if entry is None:
         return _unknown(name)
-    if known.until:
-        return f"{name} is no longer read: NCCL {known.until} was the last that did."
+    if entry.until:
+        return f"{name} is no longer read: NCCL {entry.until} was the last that did."
     try:
-        if known.kind == "debug":
+        if entry.kind == "debug":
             parse_level(value)
-        elif known.kind == "mask":
+        elif entry.kind == "mask":
             parse_subsys(value)
     except NcclError as error:
         return str(error)
-    wanted = _wanted(known, value)
+    wanted = _wanted(entry, value)
     return f"{name} takes {wanted}, not {value!r}." if wanted else None
 
 
@@ -175,7 +175,7 @@ def parse_subsys(text: str) -> str:
     inverted = wanted.startswith("^")
     names = [part.strip() for part in wanted.removeprefix("^").split(",")]
     for name in names:
-        if name not in {known.name for known in SUBSYSTEMS}:
+        if name not in {subsystem.name for subsystem in SUBSYSTEMS}:
             raise NcclError(_unknown_subsystem(name))
     return "^" * inverted + ",".join(dict.fromkeys(names))
 
@@ -184,7 +184,7 @@ def subsystems(version: str | None = None) -> tuple[Subsystem, ...]:
     """The subsystems that NCCL `version` ("2.21.5") has; all of them when it is not known."""
     if version is None:
         return SUBSYSTEMS
-    return tuple(known for known in SUBSYSTEMS if version_key(known.since) <= version_key(version))
+    return tuple(subsys for subsys in SUBSYSTEMS if version_key(subsys.since) <= version_key(version))
 
 
 def disk_reserve(total: int) -> int:
@@ -199,7 +199,7 @@ def flood_rate(level: str, subsys: str, collectives: float, ranks: int) -> float
     """
     if parse_level(level) not in ("INFO", "TRACE"):
         return 0.0
-    return sum(one.lines for one in _flooding(level, subsys)) * LINE_BYTES * collectives * ranks
+    return sum(subsystem.lines for subsystem in _flooding(level, subsys)) * LINE_BYTES * collectives * ranks
 
 
 def cost(level: str, subsys: str, collectives: float = 200.0, ranks: int = 8) -> str:
@@ -210,8 +210,8 @@ def cost(level: str, subsys: str, collectives: float = 200.0, ranks: int = 8) ->
     rate = flood_rate(level, subsys, collectives, ranks)
     if not rate:
         return ""
-    names = ", ".join(one.name for one in _flooding(level, subsys))
-    lines = sum(one.lines for one in _flooding(level, subsys))
+    names = ", ".join(subsystem.name for subsystem in _flooding(level, subsys))
+    lines = sum(subsystem.lines for subsystem in _flooding(level, subsys))
     each = "a line" if lines == 1 else f"{lines:g} lines"
     return (
         f"{names}: {each} a collective a rank; at {collectives:g} collectives/s × {ranks} "
@@ -224,11 +224,11 @@ def _flooding(level: str, subsys: str) -> list[Subsystem]:
     wanted = parse_subsys(subsys)
     names = set(wanted.removeprefix("^").split(","))
     if wanted.startswith("^"):
-        names = {one.name for one in SUBSYSTEMS} - names - {"ALL"}
-    loud = [one for one in SUBSYSTEMS if one.lines and one.name in names]
-    if any(one.name == "ALL" for one in loud):
-        return [one for one in loud if one.name == "ALL"]
-    return [one for one in loud if one.name != "CALL" or parse_level(level) == "TRACE"]
+        names = {subsystem.name for subsystem in SUBSYSTEMS} - names - {"ALL"}
+    loud = [subsystem for subsystem in SUBSYSTEMS if subsystem.lines and subsystem.name in names]
+    if any(subsystem.name == "ALL" for subsystem in loud):
+        return [subsystem for subsystem in loud if subsystem.name == "ALL"]
+    return [subsystem for subsystem in loud if subsystem.name != "CALL" or parse_level(level) == "TRACE"]
 
 
 def version_key(version: str) -> tuple[int, ...]:
@@ -244,7 +244,7 @@ def version_key(version: str) -> tuple[int, ...]:
 def _unknown_subsystem(name: str) -> str:
     if not name:
         return "the list of subsystems has an empty entry: write names with one comma between them."
-    near = difflib.get_close_matches(name, [known.name for known in SUBSYSTEMS], n=1)
+    near = difflib.get_close_matches(name, [subsystem.name for subsystem in SUBSYSTEMS], n=1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(s.name for s in SUBSYSTEMS)}."
     return f"{name!r} is not a subsystem of NCCL: {hint}"
 
@@ -255,21 +255,21 @@ def _unknown(name: str) -> str:
     return f"{name} is no variable that NCCL or torch is known to read (plain env takes any): {hint}"
 
 
-def _wanted(known: NcclVariable, value: str) -> str | None:
-    """What `known` takes, in words, when `value` is not that; None when it is."""
-    match known.kind:
+def _wanted(entry: NcclVariable, value: str) -> str | None:
+    """What `entry` takes, in words, when `value` is not that; None when it is."""
+    match entry.kind:
         case "flag":
             return None if value in ("0", "1") else "0 or 1"
         case "torch":
             fits = value.lower() in ("0", "1", "y", "n", "yes", "no", "t", "f", "true", "false")
             return None if fits else "1 or 0"
         case "word":
-            return None if value in known.values else _choice(known.values)
+            return None if value in entry.values else _choice(entry.values)
         case "level":
-            fits = value.upper() in known.values or value.isdecimal()
-            return None if fits else _choice(known.values)
+            fits = value.upper() in entry.values or value.isdecimal()
+            return None if fits else _choice(entry.values)
         case "int":
-            return None if _in_range(known, value) else _range(known)
+            return None if _in_range(entry, value) else _range(entry)
     return None
 
 
@@ -277,18 +277,18 @@ def _choice(values: tuple[str, ...]) -> str:
     return f"{', '.join(values[:-1])} or {values[-1]}"
 
 
-def _in_range(known: NcclVariable, value: str) -> bool:
+def _in_range(entry: NcclVariable, value: str) -> bool:
     try:
         number = int(value, 0)
     except ValueError:
         return False
-    return (known.least is None or number >= known.least) and (known.most is None or number <= known.most)
+    return (entry.least is None or number >= entry.least) and (entry.most is None or number <= entry.most)
 
 
-def _range(known: NcclVariable) -> str:
-    if known.least is not None and known.most is not None:
-        return f"a whole number from {known.least} to {known.most}"
-    return "a whole number" if known.least is None else f"a whole number of {known.least} or more"
+def _range(entry: NcclVariable) -> str:
+    if entry.least is not None and entry.most is not None:
+        return f"a whole number from {entry.least} to {entry.most}"
+    return "a whole number" if entry.least is None else f"a whole number of {entry.least} or more"
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -319,17 +319,17 @@ def nccl_presets() -> Mapping[str, NcclPreset]:
 
 def combined(names: Sequence[str]) -> dict[str, str]:
     """The variables of several. Raises PlanError for an unknown name, and for two that contradict each other."""
-    found: dict[str, str] = {}
-    said_by: dict[str, str] = {}
+    env: dict[str, str] = {}
+    preset_of: dict[str, str] = {}
     for name in names:
         for variable, value in _get(name).env.items():
-            if found.setdefault(variable, value) != value:
+            if env.setdefault(variable, value) != value:
                 raise PlanError(
-                    f"--nccl-preset {said_by[variable]} wants {variable}={found[variable]}, and {name} {value}: "
+                    f"--nccl-preset {preset_of[variable]} wants {variable}={env[variable]}, and {name} {value}: "
                     f"leave one out, or say --nccl {variable}=VALUE and leave out both."
                 )
-            said_by.setdefault(variable, name)
-    return found
+            preset_of.setdefault(variable, name)
+    return env
 
 
 def _get(name: str) -> NcclPreset:

@@ -72,8 +72,8 @@ class Values:
         if isinstance(node, ast.Call | ast.Dict | ast.List | ast.Tuple):
             return unknown if _reads(node) else Value(True)
         if isinstance(node, ast.IfExp):
-            found = {self.of(node.body, deep), self.of(node.orelse, deep)}
-            return found.pop() if len(found) == 1 else unknown
+            branches = {self.of(node.body, deep), self.of(node.orelse, deep)}
+            return branches.pop() if len(branches) == 1 else unknown
         if deep < _DEEPEST and isinstance(node, ast.Attribute | ast.Subscript):
             option = self.option(_key(node))
             return self.of_option(option, deep) if option else unknown
@@ -82,8 +82,8 @@ class Values:
 
     def option(self, dest: str) -> Option | None:
         """The option that fills this name in what the parser returns; None where none, or several do."""
-        found = [option for option in self.options if option.dest == dest]
-        return found[0] if len(found) == 1 else None
+        options = [option for option in self.options if option.dest == dest]
+        return options[0] if len(options) == 1 else None
 
     def of_option(self, option: Option, deep: int = 0) -> Value:
         """What an option comes to in this launch."""
@@ -98,20 +98,20 @@ class Values:
 
     def written(self, option: Option) -> str | None:
         """The word that the command line gives it, "" where it gives the option alone; None where it does not."""
-        found = None
+        given = None
         for at, word in enumerate(self.args):
             name, equals, value = word.partition("=")
             if name in option.names or self._short_for(name, option):
                 behind = self.args[at + 1] if at + 1 < len(self.args) else ""
-                found = value if equals else "" if behind.startswith("--") else behind
-        return found
+                given = value if equals else "" if behind.startswith("--") else behind
+        return given
 
     def _short_for(self, word: str, option: Option) -> bool:
         """Whether argparse takes `word` for this option: a beginning that no other one has."""
         if not word.startswith("--") or len(word) < 3:
             return False
-        fitting = [one for one in self.options if any(name.startswith(word) for name in one.names)]
-        exact = any(word in one.names for one in fitting)
+        fitting = [other for other in self.options if any(name.startswith(word) for name in other.names)]
+        exact = any(word in other.names for other in fitting)
         return fitting == [option] and not exact
 
 
@@ -122,14 +122,14 @@ def _option(node: ast.AST) -> Option | None:
     names = tuple(word for word in words if word.startswith("-"))
     if not names or len(names) != len(node.args):
         return None
-    said = {keyword.arg: keyword.value for keyword in node.keywords}
+    keywords = {keyword.arg: keyword.value for keyword in node.keywords}
     long = next((name for name in names if name.startswith("--")), names[0])
-    dest, action = said.get("dest"), said.get("action")
+    dest, action = keywords.get("dest"), keywords.get("action")
     return Option(
         (*(name for name in names if name != long), long),
         str(dest.value) if isinstance(dest, ast.Constant) else long.lstrip("-").replace("-", "_"),
         str(action.value) if isinstance(action, ast.Constant) else "store",
-        said.get("default"),
+        keywords.get("default"),
     )
 
 
@@ -225,10 +225,10 @@ class ScriptCall:
 
     def keyword(self, *names: str) -> ast.keyword | None:
         """The first keyword argument of one of these names that is neither None nor False."""
-        for one in self.node.keywords:
-            nothing = isinstance(one.value, ast.Constant) and one.value.value in (None, False)
-            if one.arg in names and not nothing:
-                return one
+        for keyword in self.node.keywords:
+            nothing = isinstance(keyword.value, ast.Constant) and keyword.value.value in (None, False)
+            if keyword.arg in names and not nothing:
+                return keyword
         return None
 
     def first_text(self) -> str:
@@ -293,14 +293,14 @@ def framework(full: str) -> str | None:
     if top in TRAINERS and last.endswith("Trainer"):
         return f"leaves it to the {top} {last}"
     packages, what = FRAMEWORKS.get(last, ((), ""))
-    if any(package == known or package.startswith(f"{known}.") for known in packages):
+    if any(package == parent or package.startswith(f"{parent}.") for parent in packages):
         return what
     return None
 
 
 def _calls(tree: ast.Module) -> Iterator[ast.Call]:
-    found = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return iter(sorted(found, key=lambda call: (call.lineno, call.col_offset)))
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return iter(sorted(calls, key=lambda call: (call.lineno, call.col_offset)))
 
 
 def _last(node: ast.expr) -> str:
@@ -311,7 +311,7 @@ class _Names:
     """What the script's imports and subclasses make of a name."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self.known: dict[str, str] = {}
+        self.names: dict[str, str] = {}
         self.stars: list[str] = []
         nodes = list(ast.walk(tree))
         for node in nodes:
@@ -322,26 +322,26 @@ class _Names:
         for node in nodes:
             if isinstance(node, ast.ClassDef):
                 for full in filter(framework, map(self.full, node.bases)):
-                    self.known[node.name] = full
+                    self.names[node.name] = full
 
     def _imported(self, node: ast.Import) -> None:
         for alias in node.names:
             top = alias.name.split(".", 1)[0]
-            self.known.setdefault(alias.asname or top, alias.name if alias.asname else top)
+            self.names.setdefault(alias.asname or top, alias.name if alias.asname else top)
 
     def _imported_from(self, node: ast.ImportFrom, module: str) -> None:
         for alias in node.names:
             if alias.name == "*":
                 self.stars.append(module)
             else:
-                self.known.setdefault(alias.asname or alias.name, f"{module}.{alias.name}")
+                self.names.setdefault(alias.asname or alias.name, f"{module}.{alias.name}")
 
     def full(self, node: ast.expr) -> str:
         """The full dotted name of `node`; "" when it is not a name that an import explains."""
         if isinstance(node, ast.Name):
             starred = (f"{module}.{node.id}" for module in self.stars)
             guess = next((full for full in starred if full in (PARALLELIZE, STEPS) or framework(full)), "")
-            return self.known.get(node.id, guess)
+            return self.names.get(node.id, guess)
         if isinstance(node, ast.Attribute):
             inner = self.full(node.value)
             return f"{inner}.{node.attr}" if inner else ""
@@ -352,7 +352,7 @@ class _Names:
 # Whether, and by what way, a script obeys a preset's strategy: a look at its syntax tree. Nothing is executed.
 
 
-__all__ = ["Obeys", "Requirements", "look"]
+__all__ = ["Obeys", "Requirements", "inspect"]
 
 NOTHING = "obeys nothing: the preset sets only flags and environment"
 
@@ -409,24 +409,24 @@ class Obeys:
 USUAL = Requirements()
 
 
-def look(script: str | None, source: str | bytes | None, asked: Requirements = USUAL) -> Obeys:
+def inspect(script: str | None, source: str | bytes | None, asked: Requirements = USUAL) -> Obeys:
     """Look at the text (or bytes) `source` of `script`. Never raises."""
     name = script or "the command"
     if source is None:
         return Obeys(None, f"{name} could not be read as a script, so what it obeys is unknown.")
     try:
-        found = parse(source)
+        parsed = parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return Obeys(None, f"{name} {_unreadable(error, source)}, so what it obeys is unknown.")
-    ours = found.find(PARALLELIZE, COPY)
+    ours = parsed.find(PARALLELIZE, COPY)
     if ours is not None:
-        return _parallelize(name, ours, asked, found.find(STEPS, COPIED_STEPS) is not None)
-    for call in found.calls:
+        return _parallelize(name, ours, asked, parsed.find(STEPS, COPIED_STEPS) is not None)
+    for call in parsed.calls:
         what = framework(call.full)
         if what:
-            return _theirs(f"{name} {what} in line {call.line}", found, call, asked)
+            return _theirs(f"{name} {what} in line {call.line}", parsed, call, asked)
     for file, text in asked.beside.items():
-        through = look(f"{name}, through {file},", text, replace(asked, beside={}))
+        through = inspect(f"{name}, through {file},", text, replace(asked, beside={}))
         if through.how or through.reader or "the preset's strategy does not change that" in through.why:
             return through
     return Obeys(None, f"{name} {NOTHING}.")
@@ -434,47 +434,47 @@ def look(script: str | None, source: str | bytes | None, asked: Requirements = U
 
 def _parallelize(name: str, call: ScriptCall, asked: Requirements, steps: bool) -> Obeys:
     """`steps`: whether it leaves forward and backward to distui, too."""
-    said = f"{name} calls parallelize() in line {call.line}"
+    lead = f"{name} calls parallelize() in line {call.line}"
     if asked.kind == "deepspeed":
-        return Obeys(None, f"{said}, which is not DeepSpeed: take fsdp2, or zero1.", "parallelize")
+        return Obeys(None, f"{lead}, which is not DeepSpeed: take fsdp2, or zero1.", "parallelize")
     if "pp" in asked.mesh and not steps:
-        return Obeys(None, f"{said} and never forward_backward(), by which a pipeline runs.", "parallelize")
+        return Obeys(None, f"{lead} and never forward_backward(), by which a pipeline runs.", "parallelize")
     doubt = "" if call.full == PARALLELIZE else ", if the parallelize beside it is distui's"
     but = ", but not batch.accumulation, which acts in forward_backward()" * (
         asked.accumulation > 1 and not steps
     )
-    how = f"{said}: it obeys strategy and precision{doubt}{but}."
+    how = f"{lead}: it obeys strategy and precision{doubt}{but}."
     return Obeys(how, how, "parallelize")
 
 
-def _theirs(said: str, found: Script, call: ScriptCall, asked: Requirements) -> Obeys:
+def _theirs(lead: str, script: Script, call: ScriptCall, asked: Requirements) -> Obeys:
     top, last = call.full.split(".", 1)[0], call.full.rpartition(".")[2]
     if top == "deepspeed":
-        return _deepspeed(said, found, call, asked)
+        return _deepspeed(lead, script, call, asked)
     if last == "Accelerator":
         names = tuple(name for name in CLAIMED if not (name == "cpu" and _on_cpu_anyway(asked)))
-        values = Values(found.tree, asked.args)
+        values = Values(script.tree, asked.args)
         claims = _claims([call], names, values)
-        return _accelerate(said, "accelerate", claims, _claims([call], ("mixed_precision",), values), asked)
+        return _accelerate(lead, "accelerate", claims, _claims([call], ("mixed_precision",), values), asked)
     if top in ("transformers", "trl"):
-        return _trainer(said, found, asked)
-    return Obeys(None, f"{said}: the preset's strategy does not change that.")
+        return _trainer(lead, script, asked)
+    return Obeys(None, f"{lead}: the preset's strategy does not change that.")
 
 
-def _trainer(said: str, found: Script, asked: Requirements) -> Obeys:
+def _trainer(lead: str, script: Script, asked: Requirements) -> Obeys:
     """The Trainer's own settings stand where its arguments are made, or on the command line."""
-    made = [call for call in found.calls if call.last.endswith(("TrainingArguments", "Config"))]
-    values = Values(found.tree, asked.args)
+    made = [call for call in script.calls if call.last.endswith(("TrainingArguments", "Config"))]
+    values = Values(script.tree, asked.args)
     given = _given(TRAINER_CLAIMED, asked.args)
     if given:
         return Obeys(
-            None, f"{said}, and its arguments say {given}: the preset's strategy does not change that."
+            None, f"{lead}, and its arguments say {given}: the preset's strategy does not change that."
         )
     precise = _claims(made, ("bf16", "fp16"), values)
     given = _given(("bf16", "fp16"), asked.args)
     if given and not precise.sure:
         precise = _Claims(f"{given} among its arguments")
-    return _accelerate(said, "trainer", _claims(made, TRAINER_CLAIMED, values), precise, asked)
+    return _accelerate(lead, "trainer", _claims(made, TRAINER_CLAIMED, values), precise, asked)
 
 
 def _given(names: Sequence[str], args: Sequence[str]) -> str:
@@ -524,26 +524,26 @@ def _an_object(keyword: ast.keyword, value: Value, values: Values) -> bool:
     if value.given is not None or keyword.arg == "cpu" or not isinstance(keyword.value, ast.Name):
         return False
     made = values.assigned.get(keyword.value.id, [])
-    return keyword.arg in CLAIMED and all(isinstance(one, ast.Call) for one in made)
+    return keyword.arg in CLAIMED and all(isinstance(expression, ast.Call) for expression in made)
 
 
-def _accelerate(said: str, reader: Reader, claims: _Claims, precise: _Claims, asked: Requirements) -> Obeys:
+def _accelerate(lead: str, reader: Reader, claims: _Claims, precise: _Claims, asked: Requirements) -> Obeys:
     if claims.sure:
         return Obeys(
-            None, f"{said} with its own {claims.sure}: the preset's strategy does not change that.", reader
+            None, f"{lead} with its own {claims.sure}: the preset's strategy does not change that.", reader
         )
     why_not = _beyond_accelerate(asked)
     if why_not:
-        return Obeys(None, f"{said}, {why_not}.", reader)
+        return Obeys(None, f"{lead}, {why_not}.", reader)
     unless = f", unless {' or '.join(claims.unless)}" if claims.unless else ""
-    alone = f"{said}: it obeys the strategy through the environment{unless}; the precision is its own "
+    alone = f"{lead}: it obeys the strategy through the environment{unless}; the precision is its own "
     if precise.sure:
         how = f"{alone}({precise.sure.replace(' (line ', ' in line ').removesuffix(')')})."
     elif reader == "trainer" and asked.kind == "deepspeed":
         how = f"{alone}(under DeepSpeed the Trainer takes bf16 and fp16 from its arguments alone)."
     else:
         own = f"; the precision is its own if {' or '.join(precise.unless)}" if precise.unless else ""
-        how = f"{said}: it obeys strategy and precision through the environment{unless}{own}."
+        how = f"{lead}: it obeys strategy and precision through the environment{unless}{own}."
     return Obeys(how, how, reader)
 
 
@@ -559,19 +559,19 @@ def _beyond_accelerate(asked: Requirements) -> str | None:
     return f"which does not divide a model by {beyond}: call parallelize() for that" if beyond else None
 
 
-def _deepspeed(said: str, found: Script, call: ScriptCall, asked: Requirements) -> Obeys:
+def _deepspeed(lead: str, script: Script, call: ScriptCall, asked: Requirements) -> Obeys:
     if asked.kind != "deepspeed":
         return Obeys(
-            None, f"{said}, which obeys strategy deepspeed alone: take ds-zero1, 2 or 3.", "deepspeed"
+            None, f"{lead}, which obeys strategy deepspeed alone: take ds-zero1, 2 or 3.", "deepspeed"
         )
     if any(word.split("=", 1)[0] == OPTION for word in asked.args):
         return Obeys(
             None,
-            f"{said}, and its arguments name a configuration ({OPTION}): the preset's is not used.",
+            f"{lead}, and its arguments name a configuration ({OPTION}): the preset's is not used.",
             "deepspeed",
         )
-    how = f"{said}: it obeys strategy and precision through "
-    if VARIABLE in found.texts:
+    how = f"{lead}: it obeys strategy and precision through "
+    if VARIABLE in script.texts:
         return Obeys(f"{how}{VARIABLE}.", f"{how}{VARIABLE}.", "deepspeed")
     given = call.keyword("config", "config_params")
     if given is not None and not (
@@ -579,14 +579,14 @@ def _deepspeed(said: str, found: Script, call: ScriptCall, asked: Requirements) 
     ):
         return Obeys(
             None,
-            f"{said} with a {given.arg} of its own: the preset's strategy does not change that.",
+            f"{lead} with a {given.arg} of its own: the preset's strategy does not change that.",
             "deepspeed",
         )
-    options = _deepspeed_options(found)
+    options = _deepspeed_options(script)
     if not options:
         return Obeys(
             None,
-            f"{said} and takes no configuration from outside: have it call deepspeed.add_config_arguments(parser), "
+            f"{lead} and takes no configuration from outside: have it call deepspeed.add_config_arguments(parser), "
             f"or read the file that {VARIABLE} names.",
             "deepspeed",
         )
@@ -594,11 +594,11 @@ def _deepspeed(said: str, found: Script, call: ScriptCall, asked: Requirements) 
     return Obeys(how, how, "deepspeed", options)
 
 
-def _deepspeed_options(found: Script) -> tuple[str, ...]:
+def _deepspeed_options(script: Script) -> tuple[str, ...]:
     """By which options the script takes a configuration."""
-    if found.find("deepspeed.add_config_arguments") is not None:
+    if script.find("deepspeed.add_config_arguments") is not None:
         return ("--deepspeed", OPTION)
-    for call in found.calls:
+    for call in script.calls:
         if call.last == "add_argument" and call.first_text() == OPTION:
             return (OPTION,)
     return ()

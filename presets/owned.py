@@ -131,13 +131,13 @@ def read(path: Path, trusted: Mapping[str, str]) -> bytes:
     A file that does not count is not opened. Raises FileNotFoundError, PassedOver, NoFile, and OSError for a file of
     the user's own that cannot be read.
     """
-    said = trusted.get(name_of(path)) if trusted else None
-    way = walk(path, through=said is not None)
+    expected = trusted.get(name_of(path)) if trusted else None
+    way = walk(path, through=expected is not None)
     try:
         if way.error is not None and way.fixed is None and way.error.errno == errno.ENOENT:
             raise way.error
         doubt = way.fixed or way.doubt
-        if doubt is not None and said is None:
+        if doubt is not None and expected is None:
             raise PassedOver(_sentence(path, doubt))
         try:
             data = _content(way)
@@ -150,7 +150,7 @@ def read(path: Path, trusted: Mapping[str, str]) -> bytes:
             ) from None
     finally:
         os.close(way.held)
-    if doubt is not None and digest(data) != said:
+    if doubt is not None and digest(data) != expected:
         raise PassedOver(_sentence(path, Doubt(f"it has changed since you trusted it, and {doubt.why}")))
     return data
 
@@ -369,8 +369,8 @@ def entries(env: Mapping[str, str]) -> tuple[Trusted, ...]:
     try:
         document = json.loads(read(file, {}))
         return tuple(
-            Trusted(str(path), str(one["sha256"]), float(one["since"]))
-            for path, one in document["files"].items()
+            Trusted(str(path), str(entry["sha256"]), float(entry["since"]))
+            for path, entry in document["files"].items()
         )
     except FileNotFoundError:
         return ()
@@ -391,7 +391,7 @@ def add(env: Mapping[str, str], path: Path, data: bytes) -> Trusted:
     """Trust `data` at `path` from now on. Raises PresetError and OSError."""
     added = Trusted(name_of(path), digest(data), time.time())
     with _alone(env):
-        _write(env, [*(one for one in entries(env) if one.path != added.path), added])
+        _write(env, [*(entry for entry in entries(env) if entry.path != added.path), added])
     return added
 
 
@@ -400,7 +400,7 @@ def remove(env: Mapping[str, str], path: Path) -> bool:
     name = name_of(path)
     with _alone(env):
         before = entries(env)
-        left = [one for one in before if one.path != name]
+        left = [entry for entry in before if entry.path != name]
         if len(left) == len(before):
             return False
         _write(env, left)
@@ -423,7 +423,7 @@ def _alone(env: Mapping[str, str]) -> Iterator[None]:
 
 def _write(env: Mapping[str, str], files: list[Trusted]) -> None:
     """The list, whole or not at all, readable by its owner alone."""
-    document = {"files": {one.path: {"sha256": one.sha256, "since": one.since} for one in files}}
+    document = {"files": {entry.path: {"sha256": entry.sha256, "since": entry.since} for entry in files}}
     path = file_of(env)
     number, name = tempfile.mkstemp(".tmp", f".{path.name}.", path.parent)  # 0600
     temporary = Path(name)

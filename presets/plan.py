@@ -263,10 +263,10 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
     ranks = mesh.ranks(preset, gpus, place.cores, place.nodes)
     sizes = _mesh(preset, ranks.nproc)
     env, notes = _rank_env(preset, request, place, wished, ranks)
-    look = _look(preset, request, place, ranks.backend, sizes)
+    obeyed = _inspect(preset, request, place, ranks.backend, sizes)
     python = request.python or place.python
     launch = _launch(preset, request, place, ranks.nproc, script)
-    wired = wiring.wire(preset, launch, look, ranks.backend, place.run_dir, python or "python", env)
+    wired = wiring.wire(preset, launch, obeyed, ranks.backend, place.run_dir, python or "python", env)
     return Plan(
         run=place.run,
         name=request.name or _name(request),
@@ -287,12 +287,12 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
         backend=ranks.backend,
         mesh=sizes,
         batch=mesh.check_batch(preset.batch, sizes) or "",
-        obeys=look.how,
+        obeys=obeyed.how,
         restart=preset.restart,
         grace_s=preset.launcher.grace_s,
         hook=preset.hook,
         notes=(
-            *loaded.notes, *ranks.notes, *notes, *_node_notes(preset.topology, place.port), *wired.notes, look.why
+            *loaded.notes, *ranks.notes, *notes, *_node_notes(preset.topology, place.port), *wired.notes, obeyed.why
         ),
         passed=loaded.notes,
         sources=loaded.sources,
@@ -307,16 +307,16 @@ def _origins(loaded: Loaded, request: Request, place: Place, env: Mapping[str, s
         for path, origin in loaded.origins.items()
         if path.startswith(("env.", "nccl."))
     }
-    found = environ.origins(env, place.user_env, preset, request.wished)
+    sources = environ.origins(env, place.user_env, preset, request.wished)
     for pattern, variables in _hosts(loaded.preset.hosts, request).items():
         for name in variables:
             origin = f"{environ.PRESET}, {loaded.origins.get(f'hosts.{pattern}', loaded.preset.name)}"
             asked = name in request.hosts.get(pattern, {})
-            found[f"{pattern}:{name}"] = environ.COMMAND_LINE if asked else origin
-    return found
+            sources[f"{pattern}:{name}"] = environ.COMMAND_LINE if asked else origin
+    return sources
 
 
-def _look(
+def _inspect(
     preset: Preset, request: Request, place: Place, backend: str, sizes: Mapping[str, int]
 ) -> obeys.Obeys:
     """What the script makes of the preset."""
@@ -324,7 +324,7 @@ def _look(
         kind=preset.strategy.kind, backend=backend, mesh=tuple(sizes), args=request.args,
         accumulation=preset.batch.accumulation, beside=place.script_beside,
     )  # fmt: skip
-    return obeys.look(request.script, None if request.no_python else place.script_source, asked)
+    return obeys.inspect(request.script, None if request.no_python else place.script_source, asked)
 
 
 def _mesh(preset: Preset, nproc: int) -> dict[str, int]:
@@ -346,8 +346,8 @@ def _rank_env(
             "OMP_NUM_THREADS=1 in each rank, as torchrun sets it; --env OMP_NUM_THREADS=N for more."
         )
     if preset.topology.nnodes == 1 and preset.launcher.kind == "torchrun":
-        said = {**place.user_env, **wished}
-        env |= {name: value for name, value in environ.INSIDE.items() if name not in said}
+        given = {**place.user_env, **wished}
+        env |= {name: value for name, value in environ.INSIDE.items() if name not in given}
     env |= environ.contract(preset, ranks.backend)
     env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(max(1, round(preset.launcher.grace_s)))
     return env, notes
@@ -473,8 +473,8 @@ def _launch(preset: Preset, request: Request, place: Place, nproc: int, script: 
 def _hosts(preset: Mapping[str, Mapping[str, str]], request: Request) -> dict[str, dict[str, str]]:
     """What is for some nodes alone, the request's last, so that it wins. Raises PlanError."""
     patterns = [*(name for name in preset if name not in request.hosts), *request.hosts]
-    found = {name: {**preset.get(name, {}), **request.hosts.get(name, {})} for name in patterns}
-    for pattern, variables in found.items():
+    hosts = {name: {**preset.get(name, {}), **request.hosts.get(name, {})} for name in patterns}
+    for pattern, variables in hosts.items():
         refusal = environ.refusal(variables)
         refusal = refusal or next(
             (f"{name} for hosts {pattern} is a secret, which no plan keeps: give it to all nodes with --env."
@@ -482,12 +482,12 @@ def _hosts(preset: Mapping[str, Mapping[str, str]], request: Request) -> dict[st
         )  # fmt: skip
         if refusal:
             raise PlanError(refusal)
-    return found
+    return hosts
 
 
 def _check_env(request: Request, wished: Mapping[str, str]) -> None:
     """Raises PlanError for a variable that no plan may hold."""
-    on_hosts = [pair for one in request.hosts.values() for pair in one.items() if nccl.known(pair[0])]
+    on_hosts = [pair for env in request.hosts.values() for pair in env.items() if nccl.covers(pair[0])]
     for name, value in (*request.nccl.items(), *on_hosts):
         problem = nccl.check(name, value)
         if problem:

@@ -200,8 +200,8 @@ def unknown_words(plan: Plan) -> list[str]:
 
 def plan_from_json(document: Mapping[str, Any]) -> Plan:
     """The plan that `plan_to_json` wrote; fields it does not know are left out. Raises PlanError."""
-    known = {item.name for item in dataclasses.fields(Plan)}
-    values = {name: value for name, value in document.items() if name in known}
+    fields = {item.name for item in dataclasses.fields(Plan)}
+    values = {name: value for name, value in document.items() if name in fields}
     policy = {item.name for item in dataclasses.fields(RestartPolicy)}
     try:
         for name in ("argv", "command", "notes", "passed", "sources"):
@@ -221,14 +221,14 @@ DEFAULT = "default"
 """Origin of a value that no file sets."""
 
 
-def entries(shelf: Library) -> tuple[list[Loaded], list[str]]:
-    """Every preset of `shelf` that can be loaded, and a sentence for each that cannot."""
-    loaded, problems = [], list(shelf.problems.values())
-    for name in shelf.names:
-        if name in shelf.problems:
+def entries(library: Library) -> tuple[list[Loaded], list[str]]:
+    """Every preset of `library` that can be loaded, and a sentence for each that cannot."""
+    loaded, problems = [], list(library.problems.values())
+    for name in library.names:
+        if name in library.problems:
             continue
         try:
-            loaded.append(load(name, shelf=shelf))
+            loaded.append(load(name, shelf=library))
         except PresetError as error:
             problems.append(str(error))
     return loaded, problems
@@ -332,6 +332,6 @@ def _literal(value: model.Value) -> str:
 def _escaped(text: str) -> str:
     """`text` inside a basic string, with nothing in it that acts on a terminal. JSON's escapes are TOML's, too."""
     return "".join(
-        one if one.isprintable() else f"\\u{ord(one):04x}" if ord(one) < 0x10000 else f"\\U{ord(one):08x}"
-        for one in json.dumps(text, ensure_ascii=False)[1:-1]
+        c if c.isprintable() else f"\\u{ord(c):04x}" if ord(c) < 0x10000 else f"\\U{ord(c):08x}"
+        for c in json.dumps(text, ensure_ascii=False)[1:-1]
     )

@@ -12,12 +12,12 @@ from .render import _literal, _pair
 from .secrets import holds_secret
 
 
-def saved_text(name: str, base: str, overrides: Sequence[str], shelf: Library, summary: str = "") -> str:
+def saved_text(name: str, base: str, overrides: Sequence[str], library: Library, summary: str = "") -> str:
     """The file of a preset `name` that is `base` with `overrides` ("mesh.tp=2"). Ends with a newline.
 
     Values of variables named like secrets are left out, and a comment says so. Raises PresetError.
     """
-    loaded = load(base, overrides, shelf=shelf)
+    loaded = load(base, overrides, shelf=library)
     values = model.flat(loaded.preset)
     title = f"{loaded.preset.title}, as {name}" if loaded.preset.title else name
     lines = [
@@ -27,7 +27,7 @@ def saved_text(name: str, base: str, overrides: Sequence[str], shelf: Library, s
         f"summary = {_literal(summary or loaded.preset.summary)}",
     ]
     tables: dict[str, list[str]] = {}
-    for path in dict.fromkeys(_path(one) for one in overrides):
+    for path in dict.fromkeys(_path(override) for override in overrides):
         if path in ("title", "summary"):
             continue
         if "." not in path:
@@ -40,15 +40,15 @@ def saved_text(name: str, base: str, overrides: Sequence[str], shelf: Library, s
     return "\n".join(lines) + "\n"
 
 
-def check_saved(name: str, base: str, text: str, shelf: Library) -> None:
+def check_saved(name: str, base: str, text: str, library: Library) -> None:
     """Raises PresetError where the saved file would not load: above all where names go in a circle."""
-    below = tuple(one for one in shelf.definitions.get(name, ()) if not one.origin.startswith("user "))
+    below = tuple(item for item in library.definitions.get(name, ()) if not item.origin.startswith("user "))
     if name == base and not below:
         raise PresetError(f"{name} cannot build on itself: choose another name.")
     saved = Definition(
         name=name, origin=f"user {name}.toml", where=f"{name}.toml", table=tomllib.loads(text)
     )
-    after = {**shelf.definitions, name: (*below, saved)}
+    after = {**library.definitions, name: (*below, saved)}
     load(name, shelf=Library(definitions=after))
 
 

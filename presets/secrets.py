@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 MASK = "***"
@@ -25,6 +25,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 """Words of a name: HF_TOKEN, hf-token, hfToken."""
 _TAILS = _set("PROD PRODUCTION DEV TEST STAGING OLD NEW BACKUP READ WRITE RO RW V VALUE BASE PEM")
 """What may follow the word that counts: HF_TOKEN_READ, API_KEY_2."""
+_PLURALS = _set("TOKENS KEYS PASSWORDS PASSPHRASES SECRETS COOKIES CREDENTIALS CREDS WEBHOOKS")
 _PLACES = _set(
     "FILE PATH DIR FOLDER NAME PREFIX TYPE LENGTH LEN SIZE COUNT LIMIT TTL EXPIRY TIMEOUT SOCK ENV VAR"
 )
@@ -62,6 +63,7 @@ HARMLESS = frozenset({"TOKENIZERS_PARALLELISM", "NCCL_IB_PKEY", "PWD", "OLDPWD",
 """Well-known names that contain such a word and hold no secret; without a number at their end."""
 
 
+@lru_cache(4096)
 def is_secret(name: str) -> bool:
     """Whether the variable, option or field `name` holds a secret, judged by its name alone."""
     words = [word.upper() for word in _WORD.findall(name)]
@@ -109,7 +111,19 @@ _SPECIAL = re.compile(r"<[|/]?[\w ]{1,32}\|?>")
 """A token of a model: `<s>`, `<|assistant|>`."""
 _REFERENCE = re.compile(r"\$\{?[A-Za-z_]\w*\}?|<[\w -]+>|%\w+%")
 _RANDOM = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9_~+=-]{16,}")
+_MIXED = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[^\s(){}\[\]$]{3,}")
+_TURN = re.compile(r"[a-z][A-Z]")
+_AMOUNT = re.compile(r"[-+~]?\d[\d._,:-]*(?:[eE][-+]?\d+)?[KMGTBkmgtbsx%]{0,2}(?:/\w+)?")
+_PIECE = r"(?:[A-Z]?[a-z]{1,15}(?:[A-Z][a-z]{1,14}){0,3}|[A-Z]{1,15})\d{0,2}"
+_PLAIN = re.compile(rf"(?![A-Za-z]+\d+\Z)(?:[~.]{{0,2}}/)?{_PIECE}(?:[._/: -](?:{_PIECE}|\d{{1,4}}))*")
+"""A word, a path, the name of a parameter: `attn`, `data/train`, `layers.0.conv1.weight`."""
 _Q = r"\\*['\"]"
+_OPEN = r"(?P<q>(?P<b>\\*)['\"])"
+_REST = (
+    r"(?P<quoted>[^\n]{0,4096}?(?<!\\)(?:(?:(?P=b)\\){2})*)"
+    r"(?:(?P=q)(?!(?<=')')(?:(?<!'')|(?<=[\s=:,(\[{]''))|\\*\Z)"
+)
+"""A string from its quote on, in whatever depth of escaping, past quotes escaped or doubled in it; or cut off."""
 _SCHEME = r"(?i:(?:bearer|basic|token|apikey|digest|negotiate)[ \t]+)?"
 _HINT = "(?i:token|secret|pass|pwd|key|auth|cred|webhook|dsn|jwt|pat|cookie|ur[li]|conn|bearer|sasl)"
 _BARE = r"(?:[^\s'\"\\,;&<>]|,(?=[^\s'\"]))+"
@@ -118,20 +132,34 @@ _NAME = (
     rf"(?P<name>-{{0,2}}[A-Za-z0-9_-]{{0,64}}?{_HINT}[A-Za-z0-9_-]{{0,64}})"
 )
 _NAMED = re.compile(
-    rf"{_NAME}(?P<sep>(?:{_Q})?\]?[ \t]*(?:=>|:=|[=:])[ \t]*)"
-    rf"(?:(?P<q>{_Q})(?P<s1>{_SCHEME})(?P<quoted>[^\n]{{1,1024}}?)(?P=q)|(?P<s2>(?:{_Q})?{_SCHEME})(?P<bare>{_BARE}))"
+    rf"{_NAME}(?P<sep>(?:{_Q})?\]?[ \t]*(?:=>|:=|[=:])(?:(?<=['\"]:)\s{{0,99}}(?=['\"])|[ \t]*))"
+    rf"(?:{_OPEN}{_SCHEME}{_REST}|(?:{_Q})?{_SCHEME}(?P<bare>{_BARE}))"
 )
 """`HF_TOKEN=x`, `"HF_TOKEN": "x"`, `HF_TOKEN: x`, `Authorization: Bearer x`."""
+_OPENED = re.compile(rf"{_NAME}(?P<sep>(?:{_Q})?\]?[ \t]*(?:=>|:=|[=:])\s{{0,99}})(?=[\[{{(])")
+"""`"tokens": [`, `password={`."""
+_TOKEN = re.compile(rf"{_OPEN}{_REST}|[\[\]{{}}()]")
+_ITEM = re.compile(rf"{_OPEN}{_REST}|(?P<bare>[^\s,:\[\]{{}}()'\"\\]+)")
+_SCANNED = 4096
+"""Characters in which the end of a list is looked for."""
+_COLON = re.compile(r"\s*:")
+_GLUED_ON = re.compile(r"[^\s,;:&'\"\\\[\](){}]")
+_AT_START = re.compile(r"(?:\A|[\n{(\[,='\"])[ \t]*(?:- )?\Z")
+"""Before the name of a field in YAML; before a word of a sentence stand others."""
 _OPTION = re.compile(
     rf"(?<![\w-])(?P<name>--?[A-Za-z0-9_.-]{{0,64}}?(?i:{_HINT}|pw)[A-Za-z0-9_-]{{0,64}})"
-    rf"(?P<sep>[ \t]+|{_Q},\s*{_Q})(?:(?P<q>{_Q})(?P<quoted>[^\n]{{1,1024}}?)(?P=q)|(?P<bare>{_BARE}))"
+    rf"(?P<sep>[ \t]+|{_Q},\s*(?=\\*['\"]))(?:{_OPEN}{_REST}|(?P<bare>{_BARE}))"
 )
 """`--hf-token x`, also as two words of a list."""
-_USER = re.compile(r"(://)([^/\s:@'\"]{0,256}:[^/\s'\"]{1,512}|[A-Za-z0-9_~.-]{20,512})@")
+_USER = re.compile(
+    r"(://)([^/\s:@'\"]{0,256}:[^/\s'\"]{1,512}|[A-Za-z0-9_~.-]{20,512}"
+    r"|(?:(?<=(?i:http)://)|(?<=(?i:https)://))(?![a-z][a-z._-]{0,14}\d{0,2}@)[^/\s:@'\"?#\\]{1,512})@"
+)
+"""Also a token as the user of a web address, where that is no plain name: `git+https://X@host`."""
 _QUERY = re.compile(r"([?&;]([\w.-]{1,64})=)([^&\s'\"<>#\\]+)")
 _SIGNED = frozenset(("sig", "signature", "x-amz-signature", "x-goog-signature", "code"))
 _BEARER = re.compile(r"\b((?i:bearer|basic)[ \t]+)([A-Za-z0-9._~+/-]{8,}={0,2})")
-_COOKIE = re.compile(r"(?<![\w-])((?i:set-cookie|cookie):[ \t]*)([^\r\n'\"]+)")
+_COOKIE = re.compile(rf"(?<![\w-])((?i:set-cookie|cookie):[ \t]*(?:{_Q})?)([^\s'\"][^\r\n'\"]*)")
 _WANDB = re.compile(
     r"((?i:wandb)(?:(?!(?i:commit|sha|revision))[^\n]){0,80}?(?<![0-9A-Za-z]))([0-9a-f]{40})(?![0-9A-Za-z])"
 )
@@ -147,6 +175,7 @@ _SHAPES = re.compile(
 _HOOK = re.compile(
     r"(hooks\.slack\.com/(?:services|workflows)/|discord(?:app)?\.com/api/webhooks/)([\w/-]+)"
 )
+_NO_FLAG = re.compile(r"[=:\s]")
 _OPTIONS = frozenset(("pwd", "pass", "pw"))
 """Options that take a password, though a variable of that name would not, or not surely."""
 _ARGUMENTS = frozenset(
@@ -156,7 +185,7 @@ _ARGUMENTS = frozenset(
 _TYPED = re.compile(
     r"(?<![\w-])((?:sshpass\b[^\n|;]{0,256}?[ \t]-p|redis-cli\b[^\n|;]{0,256}?[ \t]-a"
     r"|curl\b[^\n|;]{0,256}?[ \t](?:-[uU]|--user|--proxy-user)(?=[ \t=]*\\*['\"]?[^\s:'\"]{0,256}:))[ \t=]*)"
-    rf"(?:(?P<q>{_Q})(?P<quoted>[^\n]{{1,1024}}?)(?P=q)|(?P<bare>{_BARE}))"
+    rf"(?:{_OPEN}{_REST}|(?P<bare>{_BARE}))"
 )
 """The same in the text of a command: `bash -c "curl -u me:x URL"`."""
 _GLUED = re.compile(
@@ -192,42 +221,136 @@ def _harmless(name: str, value: str) -> bool:
     )
 
 
-def _field_tells(name: str, value: str) -> bool:
-    """Whether `name` in a text is that of a secret: "key: x" and "token: x" are often none, KEY=x and api_key: x are."""
-    if not is_secret(name):
-        return False
+Looks = Callable[[str], bool]
+"""Whether a value looks like a secret."""
+
+
+def _mixed(value: str) -> bool:
+    """Whether letters stand with digits or in turns, as in no word, path or amount."""
+    varied = _MIXED.fullmatch(value) or (value.isalpha() and len(_TURN.findall(value)) > 1)
+    return _random(value) or (bool(varied) and not (_AMOUNT.fullmatch(value) or _PLAIN.fullmatch(value)))
+
+
+def _any(value: str) -> bool:
+    return True
+
+
+@lru_cache(4096)
+def _sure(name: str) -> bool:
     words = [word.upper() for word in _WORD.findall(name)]
-    return name.isupper() or any(map(_word_tells, words)) or _pair_tells(words) or _random(value)
+    return is_secret(name) and (name.isupper() or any(map(_word_tells, words)) or _pair_tells(words))
+
+
+@lru_cache(4096)
+def _several(name: str) -> bool:
+    """Whether `name` may be that of several secrets: "tokens" is, where its values look so."""
+    words = [word.upper() for word in _WORD.findall(name)]
+    return bool(words) and words[-1] in _PLURALS and (words == ["TOKENS"] or is_secret(name))
+
+
+def _field_tells(name: str, value: str, looks: Looks = _any) -> bool:
+    """Whether a field is a secret; `looks` asks its value where `name` leaves doubt: "token: x" is often none."""
+    if _sure(name):
+        return True
+    if _SPECIAL.fullmatch(value) or not (is_secret(name) or _several(name) or name.lower() in _OPTIONS):
+        return False
+    if name.lower() in ("pwd", "pw"):
+        return name != "PWD" and value[:1] not in "/.~$" and looks(value)
+    if name.upper().endswith("KEY") and _PLAIN.fullmatch(value) and not _random(value):
+        return False
+    return _mixed(value) if looks is _any and not is_secret(name) else looks(value)
 
 
 def _option_tells(name: str) -> bool:
     return is_secret(name) or name.strip("-").lower() in _OPTIONS
 
 
-def _mask_named(match: re.Match[str], hide: Hide) -> str:
-    value = match["quoted"] or match["bare"]
-    tells = _option_tells if match["name"].startswith("-") else lambda name: _field_tells(name, value)
-    if not tells(match["name"]) or _harmless(match["name"], value):
-        return match[0]
+def _replaced(match: re.Match[str], hide: Hide, cut: str = "") -> str:
+    """The match with its value hidden; of a bare one what stands in `cut` stays at its end."""
+    group = "quoted" if match["bare"] is None else "bare"
+    value, start = match[group], match.start(group) - match.start()
+    kept = (value.rstrip(cut) or value) if group == "bare" else value
     return (
-        match[0][: match.start("quoted" if match["quoted"] else "bare") - match.start()]
-        + hide(value)
-        + (match["q"] or "")
+        match[0][:start] + hide(kept) + match[0][start + len(kept) :]
+        if kept not in ("", MASK)
+        else match[0]
     )
 
 
-def _mask_option(match: re.Match[str], hide: Hide) -> str:
-    value = match["quoted"] or match["bare"]
-    prose = len(value) <= 4 and value.isalpha() and match["sep"].isspace()
-    if (
-        prose
-        or value.startswith("--")
-        or not _option_tells(match["name"])
-        or _harmless(match["name"], value)
-    ):
+def _is_key(match: re.Match[str]) -> bool:
+    return match["sep"][0] in "\\'\""
+
+
+def _looks(match: re.Match[str]) -> Looks:
+    """How a value has to look where the name before it leaves doubt."""
+    if _is_key(match) and match["bare"] is None:
+        return _any
+    if not _is_key(match) and not is_secret(match["name"]) and _several(match["name"]):
+        return _random
+    before = match.string[max(0, match.start() - 64) : match.start()]
+    return _mixed if _is_key(match) or "=" in match["sep"] or _AT_START.search(before) else _random
+
+
+def _mask_named(match: re.Match[str], hide: Hide) -> str:
+    name, value = match["name"], match["bare"] or match["quoted"] or ""
+    cut = "]})" if match["bare"] and (_is_key(match) or ":" in match["sep"]) else ""
+    core = value.strip("[](){}") if match["bare"] else value
+    if not core or _harmless(name, core) or (value[0] in "[{(" and MASK in value):
         return match[0]
-    quote = match["q"] or ""
-    return match["name"] + match["sep"] + quote + hide(value) + quote
+    if name.startswith("-"):
+        tells = _option_tells(name) or (_several(name) and _mixed(value))
+    else:
+        tells = _field_tells(name, value.rstrip(cut), _looks(match))
+    return _replaced(match, hide, cut) if tells else match[0]
+
+
+def _mask_option(match: re.Match[str], hide: Hide) -> str:
+    name, value = match["name"], match["bare"] or match["quoted"] or ""
+    prose = len(value) <= 4 and value.isalpha() and match["sep"].isspace()
+    if prose or value.startswith("--") or _harmless(name, value):
+        return match[0]
+    return _replaced(match, hide) if _option_tells(name) or (_several(name) and _mixed(value)) else match[0]
+
+
+def _has_members(name: str, mapping: bool) -> bool:
+    """Whether what a list, or a mapping, of that name holds may be secrets."""
+    return _option_tells(name) or (_several(name) and not mapping)
+
+
+def _closed(text: str, at: int) -> int:
+    """Where the bracket that opens at `at` is closed; 0 where that is not seen."""
+    depth = 0
+    for token in _TOKEN.finditer(text, at, at + _SCANNED):
+        depth += (token[0] in "[{(") - (token[0] in "]})")
+        if depth == 0:
+            return token.end()
+    return 0
+
+
+def _lists(text: str, hide: Hide) -> str:
+    """Values in lists, and in mappings, under the name of secrets."""
+
+    def item(match: re.Match[str]) -> str:
+        value = match["bare"] or match["quoted"] or ""
+        if _COLON.match(match.string, match.end()) or _harmless(name, value):
+            return match[0]
+        return _replaced(match, hide) if _field_tells(name, value, looks) else match[0]
+
+    parts, at, seen = [], 0, 0
+    for match in _OPENED.finditer(text):
+        name, looks = match["name"].lstrip("-"), _any if _is_key(match) else _mixed
+        if text[match.end()] == "{":
+            looks = _mixed
+        if match.start() < at or not _has_members(name, text[match.end()] == "{"):
+            continue
+        end = _closed(text, match.end()) if match.end() >= seen else 0
+        seen = max(seen, end or match.end() + _SCANNED)
+        if end and _GLUED_ON.match(text, end):
+            continue
+        end = end or (text.find("\n", match.end()) + 1 or len(text))
+        parts += [text[at : match.end()], _ITEM.sub(item, text[match.end() : end])]
+        at = end
+    return "".join([*parts, text[at:]])
 
 
 def _connections(text: str, hide: Hide) -> str:
@@ -251,9 +374,9 @@ def mask_text(text: str, hide: Hide = _hidden) -> str:
             else match[1] + hide(match[3])
         )
 
-    def typed(match: re.Match[str]) -> str:
-        value, quote = match["quoted"] or match["bare"], match["q"] or ""
-        return match[0] if value == MASK else match[1] + quote + hide(value) + quote
+    def user(match: re.Match[str]) -> str:
+        plain = match[2] == MASK or _REFERENCE.fullmatch(match[2])
+        return match[0] if plain else match[1] + hide(match[2]) + "@"
 
     def bare(match: re.Match[str]) -> str:
         return match[0] if match["bare"] == MASK else match[1] + hide(match["bare"])
@@ -265,9 +388,9 @@ def mask_text(text: str, hide: Hide = _hidden) -> str:
         sure = len(match[2]) >= 20 or re.search(r"[\d=]", match[2])
         return match[1] + hide(match[2]) if sure else match[0]
 
-    named, option = partial(_mask_named, hide=hide), partial(_mask_option, hide=hide)
+    named, option, typed = (partial(by, hide=hide) for by in (_mask_named, _mask_option, _replaced))
     text = _SHAPES.sub(lambda match: hide(match[0]), text)
-    text = _USER.sub(lambda match: match[0] if match[2] == MASK else match[1] + hide(match[2]) + "@", text)
+    text = _lists(_USER.sub(user, text), hide)
     text = _connections(_GLUED.sub(bare, _TYPED.sub(typed, text)), hide)
     for pattern, by in ((_HOOK, tail), (_WANDB, tail), (_COOKIE, tail), (_QUERY, query), (_OPTION, option)):
         text = pattern.sub(by, text)
@@ -290,7 +413,7 @@ def mask_words(words: Iterable[str], hide: Hide = _hidden) -> list[str]:
     """A command line as it may be shown, word by word."""
     shown: list[str] = []
     programs: set[str] = set()
-    before, expected = "", False
+    before, expected, several = "", False, False
     for word in words:
         if expected and not word.startswith("--") and len(word) > 2 - (word[:1] != "-") * 2:
             innocent = word.lower() in _NOTHING or (
@@ -299,14 +422,22 @@ def mask_words(words: Iterable[str], hide: Hide = _hidden) -> list[str]:
             shown.append(word if innocent else hide(word))
             before, expected = word, False
             continue
-        if word.startswith("-p") and len(word) > 2 and any(map(_GLUING.fullmatch, programs)):
+        several = several and word[:1] != "-"
+        if several and _mixed(word):
+            shown.append(hide(word))
+        elif word.startswith("-p") and len(word) > 2 and any(map(_GLUING.fullmatch, programs)):
             shown.append("-p" + hide(word[2:]))
         elif "wandb" in programs and _HEX40.fullmatch(word) and not _OF_GIT.search(before):
             shown.append(hide(word))
         else:
             shown.append(_masked_word(word, hide))
         takes = next((program for program in programs if (program, word) in _ARGUMENTS), None)
-        expected = word.startswith("-") and "=" not in word and (_option_tells(word) or takes is not None)
+        expected = (
+            word.startswith("-")
+            and not _NO_FLAG.search(word)
+            and (_option_tells(word) or takes is not None)
+        )
+        several = several or (word[:1] == "-" and not _NO_FLAG.search(word) and _several(word))
         programs.discard(takes or "")  # sshpass -p X ssh -p 22
         if "wandb" in word.lower():
             programs.add("wandb")
@@ -349,7 +480,12 @@ def mask_value(value: Any, hide: Hide = _hidden) -> Any:
     return value
 
 
-def _masked_member(key: str, value: Any, hide: Hide) -> Any:
-    if isinstance(value, str) and _field_tells(key, value):
+def _masked_member(key: str, value: Any, hide: Hide, looks: Looks = _any) -> Any:
+    if isinstance(value, str) and _field_tells(key, value, looks):
         return value if _harmless(key, value) else hide(value)
+    if isinstance(value, (list, tuple)) and _has_members(key, False):
+        return [_masked_member(key, part, hide, looks) for part in value]
+    if isinstance(value, Mapping) and _has_members(key, True):
+        shown = {name: _masked_member(str(name), part, hide) for name, part in value.items()}
+        return {name: _masked_member(key, part, hide, _mixed) for name, part in shown.items()}
     return mask_value(value, hide)

@@ -32,8 +32,8 @@ def too_deep(text: str) -> int | None:
     What is no TOML is judged as far as it is TOML: there a parser stops.
     """
     at, depth, dots = 0, 0, 0
-    while (found := _TOKEN.search(text, at)) is not None:
-        token, at = found[0], found.end()
+    while (match := _TOKEN.search(text, at)) is not None:
+        token, at = match[0], match.end()
         closes = _CLOSES.get(token)
         if closes is not None:
             end = closes.match(text, at)
@@ -62,8 +62,8 @@ def parse(text: str, where: str) -> dict[str, Any]:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        found = re.search(r" \(at line (\d+), column (\d+)\)$", str(error))
-        line = int(found[1]) if found else text.count("\n") + 1
+        match = re.search(r" \(at line (\d+), column (\d+)\)$", str(error))
+        line = int(match[1]) if match else text.count("\n") + 1
         reason = re.sub(r" \(at .*\)$", "", str(error))
         raise PresetError(f"{where} line {line}: not valid TOML ({reason}).") from None
     except RecursionError:
@@ -78,9 +78,9 @@ def parse(text: str, where: str) -> dict[str, Any]:
 def _is_large(value: object) -> bool:
     """Whether a number is in it that no TOML holds; printing one of a million digits takes for ever."""
     if isinstance(value, dict):
-        return any(_is_large(one) for one in value.values())
+        return any(_is_large(part) for part in value.values())
     if isinstance(value, list):
-        return any(_is_large(one) for one in value)
+        return any(_is_large(part) for part in value)
     return isinstance(value, int) and value.bit_length() > 64
 
 

@@ -9,34 +9,49 @@
         print(line)
     run.stop()
 
-Every call blocks until it is done, and raises a `distui.runners.errors.RunError` whose text is one sentence. A run
-goes on when the program that launched it has ended. Where an event loop runs already (a notebook), the calls work in a
-thread.
+Every call blocks until it is done. An argument of a wrong type raises TypeError, everything else that goes wrong a
+`distui.runners.errors.RunError`; the text of both is one sentence. A run goes on when the program that launched it has
+ended. Where an event loop runs already (a notebook), the calls work in a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+import operator
+import os
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..presets.finding import PlanError, PresetError
 from ..presets.plan import Request
-from . import connect, forced_stop, registry, remote_hosts
-from .errors import RunError
+from . import connect, environment, forced_stop, registry, remote_hosts
+from .errors import NoSuchRunError, RunError, UnknownOutcomeError, UnreachableError
+from .launch.hosts import nccl_pairs, pairs
 from .launch.prepare import prepare
 from .launch.prepared import Here, LaunchRequest, OnHosts
 from .local import open_link
 from .logs.follow import Merge, choose
-from .logs.log_files import parse_file_id
-from .model import CommandDone, Restart, RunPhase, Stop
+from .logs.log_files import STREAMS, LogError, LogFile, parse_file_id
+from .model import CommandDone, RankPhase, Restart, RunPhase, Stop
+from .state import RunState
 from .status import status_json
 from .wire.client import new_id
-from .wire.link import Link
+from .wire.link import Link, LinkError, UnansweredError
+from .words import plural, spans
+
+__all__ = ["RefusedError", "Run", "attach", "execute", "launch", "runs"]
 
 T = TypeVar("T")
+UNTIL = {
+    "running": "every rank has a process",
+    "healthy": "every rank has made a step",
+    "done": "it has ended",
+}
+"""How far a run can be waited for, and what that means."""
 
 
 class RefusedError(RunError):
@@ -45,9 +60,237 @@ class RefusedError(RunError):
     code = 1
 
 
+# -----------------------------------------------------------------------------------------------------------
+# What the arguments of all calls must be, by their names. A reader returns the value as it is used; what is wrong
+# with it begins a sentence (TypeError, ValueError), and what to pass ends that.
+
+
+Reader = Callable[[str, Any], Any]
+"""From where a value stands ("ranks[1]") and the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument, whichever call has it."""
+
+    read: Reader
+    takes: str
+    """What to pass."""
+
+
+def checked(**given: Any) -> dict[str, Any]:
+    """Arguments by their names, as they are used. Raises TypeError for a wrong type, else RunError."""
+    return {name: _checked(name, value) for name, value in given.items()}
+
+
+def _checked(name: str, value: Any) -> Any:
+    argument = ARGUMENTS[name]
+    try:
+        return argument.read(name, value)
+    except TypeError as error:
+        raise TypeError(f"{error}: pass {argument.takes}") from None
+    except ValueError as error:
+        raise RunError(f"{error}: pass {argument.takes}") from None
+
+
+def _type_error(where: str, value: object) -> TypeError:
+    return TypeError(f"{where} is {'None' if value is None else f'of type {type(value).__name__}'}")
+
+
+def _shown(value: object) -> str:
+    """A value that is no secret, short enough for a sentence."""
+    try:
+        text = repr(value)
+    except ValueError:  # more digits than Python writes
+        return "so large a number"
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def _text(where: str, value: Any) -> str:
+    """Any text that a plan and a command can hold; it may be a secret, and is not shown."""
+    if not isinstance(value, str):
+        raise _type_error(where, value)
+    if "\0" in value:
+        raise ValueError(f"{where} holds a NUL")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{where} is not UTF-8 text") from None
+    return str.__str__(value)
+
+
+def _name(where: str, value: Any) -> str:
+    text = _text(where, value)
+    if not text.strip():
+        raise ValueError(f"{where} is empty")
+    return text
+
+
+def _word(where: str, value: Any) -> str:
+    """A text or a path."""
+    return _text(where, os.fspath(value) if isinstance(value, os.PathLike) else value)
+
+
+def _path(where: str, value: Any) -> str:
+    return _name(where, os.fspath(value) if isinstance(value, os.PathLike) else value)
+
+
+def _command(where: str, value: Any) -> tuple[str, ...]:
+    if not value:
+        raise ValueError(f"{where} is empty")
+    return (
+        _path(f"{where}[0]", value[0]),
+        *(_word(f"{where}[{at}]", value[at]) for at in range(1, len(value))),
+    )
+
+
+def _count(where: str, value: Any) -> int:
+    if isinstance(value, bool) or not hasattr(type(value), "__index__"):
+        raise _type_error(where, value)
+    number = operator.index(value)
+    if not 0 <= number < 10**9:
+        raise ValueError(f"{where} is {_shown(number)}")
+    return number
+
+
+def _count_or_word(where: str, value: Any) -> int | str:
+    return _name(where, value) if isinstance(value, str) else _count(where, value)
+
+
+def _seconds(where: str, value: Any) -> float:
+    """As `--timeout` and `--grace` take them; nan is no number of seconds."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise _type_error(where, value)
+    number: Any = value
+    if not 0 <= number < 1e9:
+        raise ValueError(f"{where} is {_shown(number)}")
+    return float(number)
+
+
+def _flag(where: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _type_error(where, value)
+    return value
+
+
+def _among(words: Iterable[str]) -> Reader:
+    def read(where: str, value: Any) -> str:
+        text = _text(where, value)
+        if text not in words:
+            raise ValueError(f"{where} is {_shown(text)}")
+        return text
+
+    return read
+
+
+def _many(read: Reader) -> Reader:
+    """Several of a kind; a text is not its letters, and a dict is not its names."""
+
+    def read_all(where: str, value: Any) -> tuple[Any, ...]:
+        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+            raise _type_error(where, value)
+        return tuple(read(f"{where}[{at}]", item) for at, item in enumerate(value))
+
+    return read_all
+
+
+def _or_none(read: Reader) -> Reader:
+    return lambda where, value: None if value is None else read(where, value)
+
+
+def _variable(where: str, value: Any) -> str:
+    """A name that `--env` takes, too."""
+    text = _text(where, value)
+    try:
+        if [*pairs([f"{text}="], "")] == [text]:
+            return text
+    except RunError:
+        pass
+    raise ValueError(f"{where} is {_shown(text)}")
+
+
+def _variable_there(where: str, value: Any) -> str:
+    """A name that a variable may have that somebody else has set: bash's BASH_FUNC_f%%."""
+    text = _text(where, value)
+    if not text or "=" in text or not text.isprintable():
+        raise ValueError(f"{where} is {_shown(text)}")
+    return text
+
+
+def _variables(where: str, value: Any) -> dict[str, str]:
+    """Names and values; a value may be a secret, and is not shown."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise _type_error(where, value)
+    names = {name: _variable(f"a name in {where}", name) for name in value}
+    return {text: _text(f"{where}[{_shown(text)}]", value[name]) for name, text in names.items()}
+
+
+def _nccl(where: str, value: Any) -> dict[str, str]:
+    """As `--nccl` takes them: NCCL_ may be left out. Raises RunError for what NCCL does not read."""
+    return nccl_pairs([f"{name}={text}" for name, text in _variables(where, value).items()])
+
+
+_OF_NAMES = "whose names have letters, digits and _"
+ARGUMENTS: Mapping[str, Argument] = {
+    "script": Argument(_path, 'the path of a script, as in "train.py"'),
+    "args": Argument(_many(_word), 'the words of the script one by one, as in "--lr", "1e-3"'),
+    "command": Argument(_command, 'a program and its words one by one, as in "sh", "-c", "sleep 1"'),
+    "preset": Argument(_name, 'the name of a preset, as in "ddp"'),
+    "overrides": Argument(_many(_name), 'a list of FIELD=VALUE, as in ["mesh.tp=2"]'),
+    "name": Argument(_or_none(_name), 'a name for the run, as in "first-try", or None'),
+    "nproc_per_node": Argument(_or_none(_count_or_word), 'a number of ranks, "gpu", "cpu", "auto" or None'),
+    "nnodes": Argument(_or_none(_count_or_word), 'a number of nodes, "MIN:MAX" or None'),
+    "hosts": Argument(_many(_name), 'a list of host names, as in ["gpu0", "gpu1"]'),
+    "env": Argument(_variables, f'a dict of texts {_OF_NAMES}, as in {{"NCCL_DEBUG": "INFO"}}'),
+    "nccl": Argument(_nccl, f'a dict of texts {_OF_NAMES}, as in {{"DEBUG": "INFO"}}'),
+    "python": Argument(_or_none(_path), "the path of an interpreter, or None"),
+    "run": Argument(_or_none(_text), "a name, an id or a unique prefix of one, or None"),
+    "until": Argument(_among(UNTIL), '"running", "healthy" or "done"'),
+    "timeout": Argument(_or_none(_seconds), "seconds from 0 on, as in 30 or 2.5, or None"),
+    "grace_s": Argument(_or_none(_seconds), "seconds from 0 on, as in 30 or 2.5, or None"),
+    "ranks": Argument(_many(_count), "a list of ranks from 0 on, as in [0, 1]"),
+    "streams": Argument(_many(_among((*STREAMS, "log"))), 'a list of "out", "err", "nccl" and "log"'),
+    "attempt": Argument(_or_none(_count), "the number of an attempt, or None for the newest"),
+    "unset": Argument(_many(_variable_there), 'a list of variables by their names, as in ["NCCL_DEBUG"]'),
+    "reachable": Argument(_flag, "True or False"),
+}
+
+
+def check_changes(env: Mapping[str, str], unset: Sequence[str]) -> None:
+    """What no rank's environment can become, as `distui restart` refuses it. Raises RunError."""
+    both = [name for name in unset if name in env]
+    if both:
+        raise RunError(f"unset {both[0]!r}: it is given a value as well, leave out one of the two")
+    if refused := environment.refusal({**env, **dict.fromkeys(unset)}):
+        raise RunError(refused)
+
+
+def check_there(
+    state: RunState, files: Iterable[LogFile], ranks: Sequence[int], attempt: int | None
+) -> None:
+    """Raises RunError for a rank or an attempt that the run does not have, as soon as ranks were started."""
+    if not state.attempts:
+        return
+    numbers = {place.rank for each in state.attempts for place in each.ranks}
+    numbers |= {file.rank for file in files if file.rank is not None}
+    attempts = {each.number for each in state.attempts}
+    wanted = (("rank", ranks, numbers), ("attempt", () if attempt is None else (attempt,), attempts))
+    for kind, asked, there in wanted:
+        missing = [number for number in asked if number not in there]
+        if missing:
+            has = f"{kind}{'s' * (len(there) > 1)} {spans(sorted(there))}" if there else f"no {kind}"
+            raise RunError(f"{state.name} has no {kind} {missing[0]}: it has {has}")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The calls.
+
+
 def launch(
-    script: str,
-    *args: str,
+    script: str | os.PathLike[str],
+    *args: str | os.PathLike[str],
     preset: str = "ddp",
     overrides: Sequence[str] = (),
     name: str | None = None,
@@ -56,38 +299,64 @@ def launch(
     hosts: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     nccl: Mapping[str, str] | None = None,
-    python: str | None = None,
+    python: str | os.PathLike[str] | None = None,
 ) -> Run:
-    """Start `script` under a preset on this machine, or on `hosts` by ssh. Raises RunError and PresetError.
+    """Start `script` under a preset on this machine, or on `hosts` by ssh. Raises RunError and TypeError.
 
     `overrides`: fields of the preset, "mesh.tp=2"; the rest is as on the command line.
     """
-    request = Request(
+    given = checked(
         script=script, args=args, name=name, python=python, nnodes=nnodes, nproc_per_node=nproc_per_node,
-        env=env or {}, nccl=nccl or {},
+        env=env, nccl=nccl,
     )  # fmt: skip
-    place = OnHosts(hosts=remote_hosts.from_words(",".join(hosts))) if hosts else Here()
-    asked = LaunchRequest(preset=preset, overrides=tuple(overrides), request=request, place=place)
-    return Run(_apart(lambda: prepare(asked).start()))
+    under = checked(preset=preset, overrides=overrides)
+    named = [remote_hosts.Named(host) for host in checked(hosts=hosts)["hosts"]]
+    place = OnHosts(hosts=remote_hosts.checked(named, "hosts")) if named else Here()
+    return _started(LaunchRequest(request=Request(**given), place=place, **under))
 
 
-def execute(*command: str, name: str | None = None, env: Mapping[str, str] | None = None) -> Run:
-    """Start any command on this machine, supervised as it is. Raises RunError."""
-    asked = LaunchRequest(command=command, request=Request(name=name, env=env or {}))
-    return Run(_apart(lambda: prepare(asked).start()))
+def execute(
+    *command: str | os.PathLike[str], name: str | None = None, env: Mapping[str, str] | None = None
+) -> Run:
+    """Start any command on this machine, supervised as it is. Raises RunError and TypeError."""
+    words: tuple[str, ...] = checked(command=command)["command"]
+    return _started(LaunchRequest(command=words, request=Request(**checked(name=name, env=env))))
+
+
+def _started(asked: LaunchRequest) -> Run:
+    """Raises RunError."""
+
+    def start() -> registry.Entry:
+        try:
+            prepared = prepare(asked)
+        except (PresetError, PlanError) as error:
+            raise RunError(str(error)) from None
+        except OSError as error:
+            if error.filename is None:
+                raise
+            why = f"cannot be used ({error.strerror}): pass another path"
+            raise RunError(f"{_shown(error.filename)} {why}") from None
+        return prepared.start()
+
+    return Run(_apart(start))
 
 
 def runs() -> list[Run]:
-    """Every run known on this machine, newest first."""
+    """Every run known on this machine, newest first. Raises RunError."""
     return [Run(entry) for entry in registry.entries()]
 
 
 def attach(run: str | None = None) -> Run:
     """The run that a name, an id or a unique prefix means; None: the only live one, else the newest.
 
-    Raises NoSuchRunError.
+    Raises NoSuchRunError and TypeError.
     """
-    return Run(registry.resolve(run))
+    text: str | None = checked(run=run)["run"]
+    if text is not None and not text.strip():
+        raise NoSuchRunError(
+            "the name of the run is empty: pass one of runs(), or None for the only live one"
+        )
+    return Run(registry.resolve(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,28 +390,48 @@ class Run:
     def wait(self, until: str = "done", timeout: float | None = None) -> RunPhase:
         """Wait until the run is as far as asked, or has ended; the phase then.
 
-        `until`: "running" (every rank has a process), "healthy" (each has made a step), "done". Raises RunError, and
-        TimeoutError after `timeout` seconds.
+        `until`: "running" (every rank has a process), "healthy" (each has made a step), "done". Raises RunError and
+        TypeError, and TimeoutError after `timeout` seconds.
         """
+        given = checked(until=until, timeout=timeout)
 
         async def use(link: Link) -> RunPhase:
-            async with asyncio.timeout(timeout):
-                return (await connect.follow_until(link, until)).phase
+            async with asyncio.timeout(given["timeout"]):
+                state = await connect.follow_until(link, given["until"])
+            if not state.phase.ended and (until == "done" or not connect.reached(state, until)):
+                whys = [finding.text for finding in state.findings.values() if finding.id == "no-agent"]
+                raise UnreachableError(whys[0] if whys else f"no agent serves {self.name}")
+            return state.phase
 
-        return self._linked(use)
+        try:
+            return self._linked(use)
+        except TimeoutError:
+            far = f"{self.name} is not {until} ({UNTIL[until]}) after {given['timeout']:g} s"
+            raise TimeoutError(f"{far}: {self._standing()}") from None
+
+    def _standing(self) -> str:
+        """Where it stands by its files, as the end of a sentence."""
+        state = self.entry.state()
+        if not state.attempts:
+            return f"it is {self.phase}, and no rank was started yet"
+        running = sum(rank.phase is RankPhase.RUNNING for rank in state.ranks.values())
+        return f"it is {self.phase}, attempt {state.attempt}, {running} of {plural(len(state.ranks), 'rank')} running"
 
     def logs(
         self, ranks: Sequence[int] = (), streams: Sequence[str] = ("out", "err"), attempt: int | None = None
     ) -> Iterator[str]:
         """Lines that are there now, cleaned of what acts on terminals: of the newest attempt unless one is named.
 
-        Of several files each line says whose it is: "[rank 0] …". Raises RunError.
+        Of several files each line says whose it is: "[rank 0] …". `streams`: "out", "err", "nccl", "log" (of runner
+        and agent). Raises RunError, also for a rank or an attempt that the run does not have, and TypeError.
         """
+        given = checked(ranks=ranks, streams=streams, attempt=attempt)
 
         async def use(link: Link) -> list[str]:
             state = await connect.history(link)
             files = [file for name in state.log_sizes if (file := parse_file_id(name)) is not None]
-            chosen = choose(files, ranks, streams, attempt)
+            check_there(state, files, given["ranks"], given["attempt"])
+            chosen = choose(files, **given)
             merge, lines = Merge(chosen), list[str]()
             for file in chosen:
                 async for more, problem in connect.read_on(link, merge, file.id, state.log_sizes[file.id]):
@@ -151,25 +440,39 @@ class Run:
                     lines += more
             return lines + merge.flush()
 
-        yield from self._linked(use)
+        try:
+            return iter(self._linked(use))
+        except LogError as error:
+            raise RunError(str(error)) from None
 
     def restart(
         self, env: Mapping[str, str] | None = None, unset: Sequence[str] = (), reachable: bool = False
     ) -> str:
         """Restart every rank in place with a changed environment, and wait until all run; what came of it, a sentence.
 
-        `reachable`: without the nodes that do not answer. Raises RefusedError, and RunError.
+        `reachable`: without the nodes that do not answer. Raises RefusedError, RunError and TypeError.
         """
-        command = Restart(new_id(), dict(env or {}), tuple(unset), reachable)
+        given = checked(env=env, unset=unset, reachable=reachable)
+        check_changes(given["env"], given["unset"])
+        command = Restart(new_id(), **given)
         return _accepted(self._linked(lambda link: link.send(command)))
 
     def stop(self, grace_s: float | None = None) -> str:
         """End the run: SIGTERM, after `grace_s` seconds SIGKILL; also where its agent does not answer.
 
-        Raises RefusedError where something is left, and RunError.
+        Raises RefusedError where something is left, RunError and TypeError.
         """
-        stopping = forced_stop.stop_run(self.entry, Stop(new_id(), grace_s), lambda text: None, open_link)
-        return _accepted(_apart(lambda: asyncio.run(stopping)))
+        command = Stop(new_id(), **checked(grace_s=grace_s))
+
+        async def stop() -> CommandDone:
+            return await forced_stop.stop_run(self.entry, command, lambda text: None, open_link)
+
+        try:
+            return _accepted(_apart(lambda: asyncio.run(stop())))
+        except UnansweredError as error:
+            raise UnknownOutcomeError(f"{self.name}: {error}") from None
+        except LinkError as error:
+            raise UnreachableError(f"{self.name}: {error}") from None
 
     def _linked(self, use: Callable[[Link], Awaitable[T]]) -> T:
         return _apart(lambda: asyncio.run(connect.with_link(self.id, lambda entry, link: use(link))))

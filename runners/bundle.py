@@ -85,7 +85,7 @@ def joined(pieces: list[tuple[int, bytes]], size: int) -> tuple[bytes, bool]:
 # checked.
 
 
-MANIFEST = "MANIFEST.json"
+MANIFEST = registry.MANIFEST
 FORMAT = 1
 MOST_FILE = 256 << 20
 MOST_BYTES = 8 << 30
@@ -138,6 +138,11 @@ class BundleWriter:
     def __init__(self, path: Path, top: str, force: bool = False) -> None:
         """`top`: the folder inside. Raises RunError where the file is there, unless `force`."""
         self._path, self._top, self._force = path, top, force
+        if not _TOP.fullmatch(top):
+            raise RunError(
+                f"a bundle of a run cannot be opened whose directory is called {top!r}: rename the directory, with "
+                "letters, digits, '.', '_' and '-' alone"
+            )
         self.files: list[File] = []
         self._at = time.time()
         if path.is_dir() or (path.exists() and not force):
@@ -381,6 +386,9 @@ def opened(path: Path) -> Iterator[Manifest]:
         os.environ[STATE] = folder
         try:
             yield _settle(path, unpack(path, registry.runs_dir()))
+        except RunError as error:  # the folder is gone when it is read: the bundle and its member are named
+            error.args = (re.sub(rf"{re.escape(folder)}/distui/runs/[^/\s]+", str(path), str(error)),)
+            raise
         finally:
             if before is None:
                 del os.environ[STATE]
@@ -390,30 +398,39 @@ def opened(path: Path) -> Iterator[Manifest]:
 
 def _settle(path: Path, manifest: Manifest) -> Manifest:
     """Make it a run of this machine that has ended; nobody is asked for it any more."""
-    entry = registry.at(registry.runs_dir() / manifest.run)
+    entry = registry.served(registry.runs_dir() / manifest.run)
     if entry is None:
         raise RunError(f"{path} holds no run.json that can be read: have it exported again")
     record = structs.replace(entry.record, kind="local", whole="")
     file_io.write_atomically(entry.path / registry.RUN_FILE, msgspec.json.encode(record))
     state = entry.state()
     if not state.phase.ended:
-        clock = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(manifest.created))
-        ended = RunEnded(RunPhase.EXPORTED, None, f"it was {state.phase} when it was exported, {clock}")
+        status = file_io.document_or_none(entry.path / "status.json", _Status) or _Status()
         node = HUB if state.merged else min(state.nodes, default=0)
         with (entry.path / journal.NAME).open("ab") as file:
-            for number, event in enumerate([*_samples(entry.path), ended], state.seq + 1):
-                file.write(msgspec.json.encode(Stamped(manifest.created, event, number, node)) + b"\n")
+            for number, event in enumerate(_closing(status, manifest), state.seq + 1):
+                at = manifest.created if status.ended is None else status.ended
+                file.write(msgspec.json.encode(Stamped(at, event, number, node)) + b"\n")
     return manifest
 
 
-class _SampleRow(msgspec.Struct):
+class _Status(msgspec.Struct):
+    """What is wanted of the status that was exported."""
+
+    text: str = ""
+    exit_code: int | None = None
+    ended: float | None = None
     ranks: tuple[RankSample, ...] = ()
 
 
-def _samples(run_dir: Path) -> list[Event]:
-    """How far the ranks were, by the status that was exported: no journal keeps it while they live."""
-    try:
-        found = msgspec.json.decode((run_dir / "status.json").read_bytes(), type=_SampleRow)
-    except (OSError, msgspec.MsgspecError):
-        return []
-    return [RankTick(found.ranks)]
+def _closing(status: _Status, manifest: Manifest) -> list[Event]:
+    """How far the ranks were, which no journal keeps while they live, and how it stood when it was exported. Pure."""
+    samples = [RankTick(status.ranks)] if status.ranks else []
+    for phase in RunPhase:
+        if phase.ended and phase == manifest.state:
+            return [*samples, RunEnded(phase, status.exit_code, status.text)]
+    clock = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(manifest.created))
+    return [
+        *samples,
+        RunEnded(RunPhase.EXPORTED, None, f"it was {manifest.state} when it was exported, {clock}"),
+    ]

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..presets import environ
 from ..presets.secrets import MASK, holds_secret
 from . import file_io
-from .inrank.changes import UNSET
+from .inrank.changes import UNSET, too_much
+from .inrank.changes import refusal as changes_refusal
 
 FILE = "environ"
 """As /proc/PID/environ: NAME=VALUE, each with a NUL behind it; NAME alone where the value is not written; an empty entry
@@ -56,6 +58,12 @@ class Started:
     env: dict[str, str]
     missing: list[str] = field(default_factory=list)
     """Names of variables whose values nobody remembers any more."""
+
+
+def refusal(changes: Mapping[str, str | None]) -> str:
+    """Why a restart cannot change this, whoever asks for it, as a sentence; "" when it can. None unsets a variable."""
+    given = {name: value or "" for name, value in changes.items()}
+    return environ.refusal(given) or changes_refusal(changes) or too_much(changes)
 
 
 def of_launch(shell: Mapping[str, str], planned: Mapping[str, str]) -> dict[str, str]:
@@ -160,7 +168,7 @@ def of_runner(
 
 def remembered(names: Iterable[str], *processes: Mapping[str, str]) -> dict[str, str]:
     """Values of hidden variables that living processes of the run still have; the later process wins."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for process in processes:
-        found |= {name: process[name] for name in names if name in process}
-    return found
+        values |= {name: process[name] for name in names if name in process}
+    return values

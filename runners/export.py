@@ -7,12 +7,13 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from ..presets.secrets import MASK, holds_secret, is_secret, mask_text, mask_value
 from . import bundle, file_io, journal, registry
@@ -20,11 +21,10 @@ from .bundle import FORMAT, MOST_FILE, BundleWriter, Manifest
 from .diagnosis import judging, report
 from .diagnosis.report import document
 from .diagnosis.verdict import judge
-from .errors import RunError
-from .model import HUB
+from .model import HUB, Stamped
 from .state import RunState
 from .status import status_json
-from .telemetry.metrics import LEVELS
+from .telemetry.metrics import LEVELS, Row
 from .wire.link import Link, LinkError
 
 # -----------------------------------------------------------------------------------------------------------
@@ -125,6 +125,7 @@ def secrets_in(env: Mapping[str, str]) -> set[str]:
 
 WINDOW = 1 << 20
 """Bytes that are asked for at once."""
+_ROW = msgspec.json.Decoder(Row)
 
 
 class Gathering:
@@ -137,7 +138,8 @@ class Gathering:
         self._entry, self._link, self._state, self._writer = entry, link, state, writer
         self._tail = bundle.tail_of(tail, len(state.log_sizes))
         self._masker = Masker(secrets(entry, state))
-        self.missing: list[str] = []
+        self._history = entry.history()
+        self.missing = list(self._history.problems)
 
     async def run(self) -> Manifest:
         """Write all of it. Raises RunError."""
@@ -155,23 +157,38 @@ class Gathering:
         return manifest
 
     def _documents(self) -> None:
-        for name in (registry.RUN_FILE, registry.PLAN_FILE):
-            data = self._file(self._entry.path / name)
-            if data is not None:
-                self._writer.add(name, self._masker.document(data))
-        whole, newline, _ = (self._file(self._entry.path / journal.NAME) or b"").rpartition(b"\n")
-        self._writer.add(journal.NAME, self._masker.lines(whole + newline))
+        record = msgspec.json.encode(
+            self._entry.record
+        )  # run.json may be damaged, and nothing opens without
+        self._writer.add(registry.RUN_FILE, self._masker.document(record))
+        plan = self._file(self._entry.path / registry.PLAN_FILE)
+        if plan is not None:
+            self._writer.add(registry.PLAN_FILE, self._masker.document(plan))
+        self._writer.add(journal.NAME, self._masker.lines(self._journal()))
         told = self._masker.value(msgspec.to_builtins(status_json(self._state)))
         self._json("status.json", told)
         self._json("findings.json", told["findings"])
 
-    def _file(self, path: Path) -> bytes | None:
-        """A file of the run; None, and named as missing, where it cannot be read."""
+    def _journal(self) -> bytes:
+        """The journal; with what other files say where it is not the whole history, as no bundle has those."""
+        events = self._history.events
+        if not all(event.seq for event in events):
+            return b"\n".join(map(msgspec.json.encode, numbered(events)))
+        whole, newline, _ = (self._file(self._entry.path / journal.NAME) or b"").rpartition(b"\n")
+        return whole + newline
+
+    def _file(self, path: Path, name: str = "", optional: bool = False) -> bytes | None:
+        """A file of the run; None, and named as missing unless it is `optional`, where it cannot be read."""
         try:
             return file_io.content(path, MOST_FILE)
         except file_io.FileError as error:
-            self.missing.append(f"{error.name} {error.why}")
+            if not (optional and error.missing):
+                self._lacks(f"{name or error.name} {error.why}")
             return None
+
+    def _lacks(self, *texts: str) -> None:
+        """Each is said once."""
+        self.missing += [text for text in texts if text not in self.missing]
 
     def _json(self, name: str, value: object) -> None:
         self._writer.add(name, json.dumps(value, indent=1).encode() + b"\n")
@@ -186,9 +203,10 @@ class Gathering:
         for before, path in places.items():
             for level in LEVELS:
                 for name in (f"metrics/{level.name}", f"metrics/{level.name}.1"):
-                    data = _file(path / name)
+                    data = self._file(path / name, before + name, optional=True)
                     if data is not None:
                         self._writer.add(before + name, data)
+                        self._lacks(*([f"{before}{name} has lines that are damaged"] * (not curves(data))))
         here = {part.record.node for part in parts}
         absent = sorted(node for node in self._state.nodes if hub and node != HUB and node not in here)
         if absent:
@@ -221,13 +239,9 @@ class Gathering:
     def _diagnosis(self) -> None:
         """What `distui diagnose --json` says of it; of the logs that are on this machine, whole."""
         files = report.of_run(self._entry)
-        try:
-            reading = report.read_all(files)
-        except RunError as error:
-            self.missing.append(f"diagnose.json: {error}")
-            return
+        reading, unread = report.read_run(files)
         told = document(reading, judge(reading)) | {"live": judging.document(self._state, len(files))}
-        self.missing += [text for text in told["live"]["missing"] if text not in self.missing]
+        self._lacks(*told["live"]["missing"], *unread)
         self._json("diagnose.json", self._masker.value(told))
 
 
@@ -235,11 +249,18 @@ def _nodes(numbers: list[int]) -> str:
     return f"node{'' if len(numbers) == 1 else 's'} " + ", ".join(map(str, numbers))
 
 
-def _file(path: Path) -> bytes | None:
-    try:
-        return file_io.content(path, MOST_FILE)
-    except file_io.FileError:
-        return None
+def numbered(events: Iterable[Stamped]) -> Iterator[Stamped]:
+    """Each with a number beyond the one before: what no journal held has none. Pure."""
+    last = 0
+    for event in events:
+        last = max(event.seq, last + 1)
+        yield structs.replace(event, seq=last)
+
+
+def curves(data: bytes) -> bool:
+    """Whether every whole line is a row of curves. Pure."""
+    lines = (data.rpartition(b"\n")[0] or data).splitlines()
+    return all(file_io.decoded(_ROW, line) is not None for line in lines if line)
 
 
 def secrets(entry: registry.Entry, state: RunState) -> set[str]:

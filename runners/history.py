@@ -51,17 +51,17 @@ class History:
 def read(path: Path, record: RunRecord) -> History:
     """Everything that the run directory `path` says of its run."""
     history = History()
-    found = _journal(path, history.problems)
-    history.journaled = any(isinstance(one.event, RunCreated) for one in found)
+    events = _journal(path, history.problems)
+    history.journaled = any(isinstance(stamped.event, RunCreated) for stamped in events)
     if not history.journaled:
         if _begun(path):
             _problem(
                 history,
-                f"{journal.NAME} {'is empty' if not found else 'has lost its beginning'}",
+                f"{journal.NAME} {'is empty' if not events else 'has lost its beginning'}",
                 journal.NAME,
             )
         history.add(_created(path, record))
-    for stamped in found:
+    for stamped in events:
         history.add(stamped)
     if not history.state.phase.ended and record.kind != "hub":
         _add_report(path, history)
@@ -83,24 +83,14 @@ def _begun(path: Path) -> bool:
 
 def _journal(path: Path, problems: list[str]) -> list[Stamped]:
     """The events of the journal by their numbers, each once."""
-    found, strange = [], 0
-    try:
-        for _, line in file_io.lines(path / journal.NAME):
-            stamped = file_io.decoded(_events, line)
-            if stamped is None:
-                strange += 1
-            else:
-                found.append(stamped)
-    except file_io.FileError as error:
-        if not error.missing or _begun(path):
-            problems.append(f"{error.name} {error.why}")
-    if strange:
-        lines = "1 line" if strange == 1 else f"{strange} lines"
-        problems.append(f"{journal.NAME} has {lines} that cannot be read: damaged, or of another version")
-    if any(after.seq <= before.seq for before, after in pairwise(found)):
+    unread: list[str] = []
+    events = list(journal.read(path, -1, unread))
+    if os.path.lexists(path / journal.NAME) or _begun(path):
+        problems += unread
+    if any(after.seq <= before.seq for before, after in pairwise(events)):
         problems.append(f"{journal.NAME} is out of order")
-        found = [one for _, one in sorted({one.seq: one for one in reversed(found)}.items())]
-    return found
+        events = [event for _, event in sorted({event.seq: event for event in reversed(events)}.items())]
+    return events
 
 
 def _created(path: Path, record: RunRecord) -> Stamped:

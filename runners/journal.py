@@ -44,22 +44,21 @@ SYNCED = (AttemptStarted, AttemptEnded, RunEnded)
 _decoder = msgspec.json.Decoder(Stamped)
 
 
-def read(run_dir: Path, after: int = 0) -> Iterator[Stamped]:
-    """Events with seq greater than `after`, as far as the journal can be read."""
-    with contextlib.suppress(file_io.FileError):
+def read(run_dir: Path, after: int = 0, problems: list[str] | None = None) -> Iterator[Stamped]:
+    """Events with seq greater than `after`, as far as the journal can be read; why not further is in `problems`."""
+    problems, strange = [] if problems is None else problems, 0
+    try:
         for _, line in file_io.lines(run_dir / NAME):
             stamped = file_io.decoded(_decoder, line)
-            if stamped is not None and stamped.seq > after:
+            if stamped is None:
+                strange += 1
+            elif stamped.seq > after:
                 yield stamped
-
-
-def problem(run_dir: Path) -> str:
-    """Why a journal that is there cannot be opened, as a sentence; "" where it can, and where there is none."""
-    try:
-        file_io.opened(run_dir / NAME).close()
     except file_io.FileError as error:
-        return "" if error.missing else str(error)
-    return ""
+        problems.append(f"{error.name} {error.why}")
+    if strange:
+        lines = "1 line" if strange == 1 else f"{strange} lines"
+        problems.append(f"{NAME} has {lines} that cannot be read: damaged, or of another version")
 
 
 class Journal:

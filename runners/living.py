@@ -53,11 +53,11 @@ class Living:
 
 def survey(base: Path) -> dict[str, Living]:
     """What lives of the runs below `base` and of no other state directory, by name of the run directory."""
-    found: dict[str, Living] = {}
+    by_run: dict[str, Living] = {}
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
-            _sort(int(name), base, found)
-    return found
+            _sort(int(name), base, by_run)
+    return by_run
 
 
 def living_of(run_dir: Path) -> Living:
@@ -70,8 +70,8 @@ def serves(pid: int, run_dir: Path, kind: str) -> bool:
 
     A pid in a file of it proves nothing: the directory may be a copy, and the file forged. What is signalled is asked.
     """
-    path, found = _started_for(arguments_of(pid))
-    if found != kind or not is_own(pid):
+    path, served = _started_for(arguments_of(pid))
+    if served != kind or not is_own(pid):
         return False
     try:
         return path == os.fsencode(run_dir) or os.path.samefile(path, run_dir)
@@ -118,7 +118,7 @@ def holders(path: Path) -> list[int]:
     return [int(words[4]) for words in _locks(path) if words[4].isdecimal() and int(words[4])]
 
 
-def _sort(pid: int, base: Path, found: dict[str, Living]) -> None:
+def _sort(pid: int, base: Path, by_run: dict[str, Living]) -> None:
     words, root = arguments_of(pid), os.fsencode(base) + b"/"
     path, kind = _started_for(words)
     run = os.fsdecode(path[len(root) :]) if path.startswith(root) else ""
@@ -133,10 +133,10 @@ def _sort(pid: int, base: Path, found: dict[str, Living]) -> None:
     stat = read_stat(pid)
     if stat is None or stat.state in "ZX" or not is_own(pid):
         return
-    one = found.setdefault(run, Living())
-    (one.agents if kind == "agent" else one.marked).append(pid)
+    living = by_run.setdefault(run, Living())
+    (living.agents if kind == "agent" else living.marked).append(pid)
     if kind == "runner":
-        one.runners.append(pid)
+        living.runners.append(pid)
 
 
 def _started_for(words: list[bytes]) -> tuple[bytes, str]:
@@ -159,11 +159,11 @@ def locked(path: Path) -> bool:
 def _locks(path: Path) -> list[list[str]]:
     """The lines of /proc/locks about a file, as words; without those that wait."""
     try:
-        found = path.stat()
+        info = path.stat()
         held = Path("/proc/locks").read_text()
     except OSError:
         return []
-    name = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    name = f"{os.major(info.st_dev):02x}:{os.minor(info.st_dev):02x}:{info.st_ino}"
     return [line.split() for line in held.splitlines() if name in line.split() and "->" not in line]
 
 
@@ -232,9 +232,9 @@ def condition_of(entry: Entry, history: History | None = None) -> Condition:
 def elsewhere(entry: Entry) -> str:
     """Where a run is whose processes cannot be seen from here, as a sentence; "" for one of this machine."""
     files = (file_io.read(entry.path / name) for name in (AGENT_FILE, RUNNER_FILE))
-    known = [who for who in files if who is not None]
-    hosts = [who.host for who in known if file_io.elsewhere(who)]
-    if hosts or (entry.record.host != platform.node() and not known):
+    identities = [who for who in files if who is not None]
+    hosts = [who.host for who in identities if file_io.elsewhere(who)]
+    if hosts or (entry.record.host != platform.node() and not identities):
         host = hosts[0] if hosts else entry.record.host
         return f"{entry.record.name} runs on {host}: ssh there and run distui"
     if not any(held_unseen(entry.path / name) for name in (AGENT_LOCK, RUNNER_LOCK)):
@@ -252,8 +252,8 @@ def runner(entry: Entry) -> file_io.Identity | None:
         return who
     from .wire.client import stem
 
-    found = _lives(entry).runners
-    return file_io.identify(found[0], stem(entry.record.run8) + ".run") if found else None
+    runners = _lives(entry).runners
+    return file_io.identify(runners[0], stem(entry.record.run8) + ".run") if runners else None
 
 
 def ungoverned(entry: Entry) -> bool:

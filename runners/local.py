@@ -76,12 +76,12 @@ def check_python(python: str) -> str:
     if path is None:
         raise RunError(f"{python} is no executable Python: give the training environment's with --python")
     path = os.path.abspath(path)
-    found = _torch_version(path)
-    if found is None:
+    version = _torch_version(path)
+    if version is None:
         raise NoTorchError(path, _install(path))
-    numbers = re.match(r"(\d+)\.(\d+)", found)
+    numbers = re.match(r"(\d+)\.(\d+)", version)
     if numbers is None or (int(numbers[1]), int(numbers[2])) < (2, 7):
-        raise RunError(f"torch {found} in {path} is too old: distui needs 2.7 or newer there")
+        raise RunError(f"torch {version} in {path} is too old: distui needs 2.7 or newer there")
     return path
 
 
@@ -145,9 +145,9 @@ def place(record: registry.RunRecord, request: Request, port: int | None = None)
 
 def _cwd() -> str:
     try:
-        found = os.getcwd()
-        found.encode()
-        return found
+        cwd = os.getcwd()
+        cwd.encode()
+        return cwd
     except UnicodeEncodeError:
         raise RunError("the directory you are in has a name that is not UTF-8 text: rename it") from None
     except FileNotFoundError:
@@ -182,12 +182,12 @@ def read_beside(path: Path, source: bytes | None) -> dict[str, bytes]:
     """What is looked at of the files beside the script at `path` that its text imports."""
     from ..presets.obeys import local_imports  # what only the look at a script needs
 
-    found: dict[str, bytes] = {}
+    texts: dict[str, bytes] = {}
     for name in local_imports(source)[:MOST_IMPORTS] if source else ():
         if (path.parent / name).is_file():
             text = read_source(path.parent / name)
-            found |= {} if text is None else {name: text}
-    return found
+            texts |= {} if text is None else {name: text}
+    return texts
 
 
 def start(
@@ -284,10 +284,10 @@ def start_agent(
         raise RunError(f"the agent of {entry.record.name} could not be started: {error.strerror}") from None
     finally:
         os.close(write)
-    said = _first_line(read)
-    if said.startswith("error:"):
-        raise RunError(said.removeprefix("error:").strip())
-    if said not in ("ready", "taken", "lost"):
+    answer = _first_line(read)
+    if answer.startswith("error:"):
+        raise RunError(answer.removeprefix("error:").strip())
+    if answer not in ("ready", "taken", "lost"):
         raise RunError(f"the agent of {entry.record.name} did not come up: see {entry.path / 'agent.log'}")
 
 

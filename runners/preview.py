@@ -89,11 +89,11 @@ def _answer(python: str, path: str, question: str, seconds: float) -> dict[str, 
                 os.killpg(process.pid, signal.SIGKILL)  # with what the file started
     lines = [line for line in out.decode("utf-8", "replace").splitlines() if line.startswith("{")]
     if lines:
-        found: dict[str, object] = json.loads(lines[-1])
-        return found
-    said = err.decode("utf-8", "replace").strip().splitlines()
+        answer: dict[str, object] = json.loads(lines[-1])
+        return answer
+    errors = err.decode("utf-8", "replace").strip().splitlines()
     raise RunError(
-        f"--script {path} ended {python} without an answer ({said[-1] if said else 'no message'})"
+        f"--script {path} ended {python} without an answer ({errors[-1] if errors else 'no message'})"
     )
 
 
@@ -166,8 +166,8 @@ def preview(plan: Plan, shell: Mapping[str, str], run8: str = "", here: bool = T
 
 
 def _absolute(python: str) -> str:
-    found = shutil.which(python) if python else None
-    return os.path.abspath(found) if found else python
+    path = shutil.which(python) if python else None
+    return os.path.abspath(path) if path else python
 
 
 def _argv(plan: Plan, env: Mapping[str, str], python: str) -> tuple[str, ...]:
@@ -189,7 +189,7 @@ def _torch(plan: Plan, env: Mapping[str, str]) -> list[RankVariable]:
     world = "<ranks of the nodes that are there>" if elastic else str(plan.nnodes * nproc)
     signals = _option(plan, "--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT")
     virtual = any(word.replace("_", "-") == "--virtual-local-rank" for word in plan.argv)
-    found = {
+    values = {
         "RANK": RANK,
         "LOCAL_RANK": "0" if virtual else LOCAL,
         "WORLD_SIZE": world,
@@ -210,12 +210,12 @@ def _torch(plan: Plan, env: Mapping[str, str]) -> list[RankVariable]:
         "TORCHELASTIC_SIGNALS_TO_HANDLE": signals,
     }
     if "TORCH_NCCL_ASYNC_ERROR_HANDLING" not in env:
-        found["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1"
+        values["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1"
     if virtual:
-        found["CUDA_VISIBLE_DEVICES"] = "<one GPU each>"
+        values["CUDA_VISIBLE_DEVICES"] = "<one GPU each>"
     if env.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1":
-        found["TORCHELASTIC_TIMER_FILE"] = env.get("TORCHELASTIC_TIMER_FILE") or "<path chosen by torch>"
-    return [RankVariable(name, value, TORCH) for name, value in found.items()]
+        values["TORCHELASTIC_TIMER_FILE"] = env.get("TORCHELASTIC_TIMER_FILE") or "<path chosen by torch>"
+    return [RankVariable(name, value, TORCH) for name, value in values.items()]
 
 
 def _option(plan: Plan, name: str, default: str) -> str:
@@ -233,7 +233,7 @@ def _runners(
 ) -> list[RankVariable]:
     """What distui's runner gives to each rank."""
     files = f"{run_dir}/node-{plan.node if plan.nnodes == 1 else '<node>'}/{FOLDER}/rank-{RANK}"
-    found = {
+    values = {
         "TORCHELASTIC_ERROR_FILE": f"{files}.error.json",
         "NCCL_DEBUG_FILE": f"{files}.nccl",
         "DISTUI_RUNNER_PID": "<pid of the runner>",
@@ -241,31 +241,31 @@ def _runners(
         "DISTUI_RANK_FILES": files,
     }
     if plan.hook:
-        found["DISTUI_HOOK"] = f"{sockets}.r{LOCAL}"
+        values["DISTUI_HOOK"] = f"{sockets}.r{LOCAL}"
     if plan.nnodes > 1:
-        found |= {"DISTUI_NODE": "<node>", "DISTUI_NNODES": str(plan.nnodes)}
-        found["DISTUI_HEAD"] = "<address of the first node>"
-    found |= _python_path(env, inrank, ("site",) if plan.hook else ())
-    return [RankVariable(name, value, DISTUI) for name, value in found.items()]
+        values |= {"DISTUI_NODE": "<node>", "DISTUI_NNODES": str(plan.nnodes)}
+        values["DISTUI_HEAD"] = "<address of the first node>"
+    values |= _python_path(env, inrank, ("site",) if plan.hook else ())
+    return [RankVariable(name, value, DISTUI) for name, value in values.items()]
 
 
 def _commands(plan: Plan, env: Mapping[str, str], inrank: str, run_dir: str) -> list[RankVariable]:
     """What distui's runner gives to a command."""
     node = str(plan.node) if plan.nnodes == 1 else "<node>"
-    found = {
+    values = {
         "DISTUI_ATTEMPT": ATTEMPT,
         "DISTUI_RUN_DIR": run_dir,
         "NCCL_DEBUG_FILE": f"{run_dir}/node-{node}/{FOLDER}/rank-{node}.%p.nccl",
     }
     if plan.hook:
         shim = f"{inrank}/shim"
-        found["PATH"] = f"{shim}{os.pathsep}{env.get('PATH', os.defpath)}"
-        found["BASH_FUNC_torchrun%%"] = f'() {{ {shlex.quote(shim + "/torchrun")} "$@"; }}'
+        values["PATH"] = f"{shim}{os.pathsep}{env.get('PATH', os.defpath)}"
+        values["BASH_FUNC_torchrun%%"] = f'() {{ {shlex.quote(shim + "/torchrun")} "$@"; }}'
     if plan.nnodes > 1:
-        found |= {"DISTUI_NODE": "<node>", "DISTUI_NNODES": str(plan.nnodes)}
-        found["DISTUI_HEAD"] = "<address of the first node>"
-    found |= _python_path(env, inrank, ())
-    return [RankVariable(name, value, DISTUI) for name, value in found.items()]
+        values |= {"DISTUI_NODE": "<node>", "DISTUI_NNODES": str(plan.nnodes)}
+        values["DISTUI_HEAD"] = "<address of the first node>"
+    values |= _python_path(env, inrank, ())
+    return [RankVariable(name, value, DISTUI) for name, value in values.items()]
 
 
 def _python_path(env: Mapping[str, str], inrank: str, folders: Sequence[str]) -> dict[str, str]:
@@ -284,14 +284,14 @@ def lines(shown: Preview, plan: Plan) -> list[str]:
     torchrun = plan.launcher == "torchrun"
     each = "each rank" if torchrun else "the command"
     where = " on each node" if plan.nnodes > 1 else ""
-    found = ["", f"runner, one process{where}", f"  {_words(shown.runner)}"]
-    found += ["", f"{each}, started by the runner", f"  {_words(shown.ranks)}"]
-    found += ["", f"{each} also gets ({len(shown.env)} variables)"]
-    found += [f"  {one.name}={_value(mask(one.name, one.value))}  # {one.origin}" for one in shown.env]
+    rows = ["", f"runner, one process{where}", f"  {_words(shown.runner)}"]
+    rows += ["", f"{each}, started by the runner", f"  {_words(shown.ranks)}"]
+    rows += ["", f"{each} also gets ({len(shown.env)} variables)"]
+    rows += [f"  {var.name}={_value(mask(var.name, var.value))}  # {var.origin}" for var in shown.env]
     if not torchrun and plan.hook:
-        found.append("  a torchrun in it gives its ranks what torchrun gives, and the hook")
-    found += ["", "written", *(f"  {one}" for one in shown.files), f"  {shown.sockets}"]
-    return found
+        rows.append("  a torchrun in it gives its ranks what torchrun gives, and the hook")
+    rows += ["", "written", *(f"  {file}" for file in shown.files), f"  {shown.sockets}"]
+    return rows
 
 
 def elsewhere(plan: Plan) -> list[str]:
@@ -313,7 +313,7 @@ def document(shown: Preview) -> dict[str, Any]:
     return {
         "runner": mask_words(shown.runner),
         "ranks": mask_words(shown.ranks),
-        "env": [{**asdict(one), "value": mask(one.name, one.value)} for one in shown.env],
+        "env": [{**asdict(var), "value": mask(var.name, var.value)} for var in shown.env],
         "files": list(shown.files),
         "sockets": shown.sockets,
     }

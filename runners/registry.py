@@ -31,6 +31,8 @@ RUN_FILE = "run.json"
 PLAN_FILE = history.PLAN_FILE
 AGENT_FILE = living.AGENT_FILE
 RUNNER_FILE = living.RUNNER_FILE
+MANIFEST = "MANIFEST.json"
+"""In the directory of an opened bundle, and in no run's."""
 
 
 HUB_FILES = ("nodes.json", "launch.json")
@@ -68,8 +70,7 @@ class Entry:
     def history(self) -> history.History:
         """Everything that its files say, and what is wrong with them."""
         known = history.read(self.path, self.record)
-        if self.problem:
-            known.problems.insert(0, self.problem)
+        known.problems[:0] = filter(None, (self.problem, _plan_problem(self.path)))
         return known
 
     def state(self) -> RunState:
@@ -263,6 +264,25 @@ def _guessed(path: Path) -> Entry | None:
     return Entry(path, record, problem)
 
 
+class _Planned(Struct):
+    """What every plan has; all of it is looked at by who loads it."""
+
+    run: str
+    launcher: str
+    cwd: str
+    argv: list[str]
+    env: dict[str, str]
+
+
+def _plan_problem(path: Path) -> str:
+    """What is wrong with plan.json; of a directory that is gone nothing more is said."""
+    try:
+        file_io.document(path / PLAN_FILE, _Planned)
+    except file_io.FileError as error:
+        return f"{error.name} {error.why}" if path.is_dir() else ""
+    return ""
+
+
 def _problem(path: Path) -> str:
     try:
         record = file_io.document(path / RUN_FILE, RunRecord)
@@ -308,6 +328,8 @@ def resolve(text: str | None) -> Entry:
     known = entries()
     if text is None:
         return _the_only(known)
+    if not text.strip():
+        raise NoSuchRunError("the name of the run is empty: write one that `distui ls` shows")
     exact = _exactly(text, known) or _exactly(text, strays())
     if exact:
         return exact[0] if len(exact) == 1 else next((one for one in exact if not ended(one)), exact[0])

@@ -65,9 +65,9 @@ async def call(way: Way, remote: Sequence[str], data: bytes, seconds: float) -> 
                 process.kill()
             await process.wait()
     if process.returncode:
-        said = [line for line in err.decode("utf-8", "replace").splitlines() if line.strip()]
-        why = ssh.explain(said, process.returncode, way.destination)
-        last = said[-1].strip() if said else f"exit code {process.returncode}"
+        lines = [line for line in err.decode("utf-8", "replace").splitlines() if line.strip()]
+        why = ssh.explain(lines, process.returncode, way.destination)
+        last = lines[-1].strip() if lines else f"exit code {process.returncode}"
         raise HostError(why or f"{way.destination}: {last}")
     return out
 
@@ -76,14 +76,14 @@ async def each(items: Sequence[T], do: Callable[[T], Awaitable[U]]) -> list[U | 
     """Do it for all, AT_ONCE at a time; what came of each, in order."""
     gate = asyncio.Semaphore(AT_ONCE)
 
-    async def one(item: T) -> U | HostError:
+    async def limited(item: T) -> U | HostError:
         async with gate:
             try:
                 return await do(item)
             except HostError as error:
                 return error
 
-    return list(await asyncio.gather(*(one(item) for item in items)))
+    return list(await asyncio.gather(*(limited(item) for item in items)))
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -124,12 +124,12 @@ def from_file(path: Path) -> list[Named]:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise RunError(f"--hostfile {path} cannot be read: {why}") from None
-    found = []
+    hosts = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
         if words:
-            found.append(_line(words, f"{path}, line {number}"))
-    return checked(found, str(path))
+            hosts.append(_line(words, f"{path}, line {number}"))
+    return checked(hosts, str(path))
 
 
 def _line(words: list[str], where: str) -> Named:
@@ -161,26 +161,26 @@ def checked(hosts: list[Named], where: str) -> list[Named]:
 def duplicates(names: Iterable[str]) -> list[str]:
     """What is there more than once, in order."""
     seen: set[str] = set()
-    found: list[str] = []
+    repeated: list[str] = []
     for name in names:
-        if name in seen and name not in found:
-            found.append(name)
+        if name in seen and name not in repeated:
+            repeated.append(name)
         seen.add(name)
-    return found
+    return repeated
 
 
 def slots(hosts: list[Named]) -> int | None:
     """Ranks a host, where the file says; None where it does not. Raises RunError where they differ."""
-    said = {host.slots for host in hosts if host.slots is not None}
-    if not said:
+    counts = {host.slots for host in hosts if host.slots is not None}
+    if not counts:
         return None
-    if len(said) > 1 or any(host.slots is None for host in hosts):
-        told = ", ".join(f"{host.destination} {host.slots or 'none'}" for host in hosts)
+    if len(counts) > 1 or any(host.slots is None for host in hosts):
+        words = ", ".join(f"{host.destination} {host.slots or 'none'}" for host in hosts)
         raise RunError(
-            f"slots differ ({told}), and torchrun starts as many ranks on each node: "
+            f"slots differ ({words}), and torchrun starts as many ranks on each node: "
             "give --nproc-per-node, or leave the others out"
         )
-    return said.pop()
+    return counts.pop()
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -241,10 +241,10 @@ def code(root: Path) -> Iterator[Path]:
 async def send_bundle(way: Way, bundle: Path, data: bytes) -> None:
     """Put a bundle to ~/.distui/, unless it is there. Raises HostError."""
     script = f"name={shlex.quote(bundle.name)}\n{RECEIVE}"
-    said = await call(way, ("sh",), script.encode(), SECONDS)
-    if b"DISTUI-THERE" in said:
+    answer = await call(way, ("sh",), script.encode(), SECONDS)
+    if b"DISTUI-THERE" in answer:
         return
-    if b"DISTUI-MISSING" not in said:
+    if b"DISTUI-MISSING" not in answer:
         raise HostError(
             f"{way.destination} gives no shell to a command: `ssh {way.destination} sh` has to work"
         )
@@ -410,8 +410,8 @@ async def probe(way: Way, wanted: Wanted) -> HostFacts:
 
 def read(destination: str, out: bytes, began: float, ended: float) -> HostFacts:
     """The answer; `began` and `ended`: unix times of the question. Raises HostError."""
-    _, magic, said = out.decode("utf-8", "replace").partition(MAGIC + "\n")
-    body, end, _ = said.rpartition("end\n")
+    _, magic, text = out.decode("utf-8", "replace").partition(MAGIC + "\n")
+    body, end, _ = text.rpartition("end\n")
     if not magic or not end:
         raise HostError(f"{destination} gives no shell to a command: `ssh {destination} sh` has to work")
     values = dict(line.split("=", 1) for line in body.splitlines() if "=" in line)
@@ -451,13 +451,13 @@ def _off(clock: float | None, began: float, ended: float) -> float:
 async def ask_all(ways: Sequence[Way], wanted: Wanted) -> tuple[list[HostFacts], list[str]]:
     """What the hosts are, and for each that cannot be used a sentence."""
     answers = await each(ways, lambda way: probe(way, wanted))
-    found = [answer for answer in answers if isinstance(answer, HostFacts)]
+    facts = [answer for answer in answers if isinstance(answer, HostFacts)]
     refused = [
         str(answer) if isinstance(answer, HostError) else why
         for answer in answers
         if isinstance(answer, HostError) or (why := problem(answer, wanted))
     ]
-    return found, refused
+    return facts, refused
 
 
 def problem(host: HostFacts, wanted: Wanted) -> str:
@@ -479,22 +479,22 @@ def problem(host: HostFacts, wanted: Wanted) -> str:
 
 def notes(hosts: Sequence[HostFacts]) -> list[str]:
     """What the user should know of hosts that can be used, a sentence each."""
-    found = []
+    sentences = []
     same = duplicates(host.boot for host in hosts if host.boot)
     for boot in same:
         names = [host.destination for host in hosts if host.boot == boot]
-        found.append(f"{', '.join(names)} are one machine: they share its cores and GPUs.")
+        sentences.append(f"{', '.join(names)} are one machine: they share its cores and GPUs.")
     for what in ("gpus", "torch"):
         values = {getattr(host, what) for host in hosts}
         if len(values) > 1:
-            told = ", ".join(f"{host.destination} {getattr(host, what)}" for host in hosts)
-            found.append(f"The hosts differ in {what}: {told}.")
-    found += [
+            listed = ", ".join(f"{host.destination} {getattr(host, what)}" for host in hosts)
+            sentences.append(f"The hosts differ in {what}: {listed}.")
+    sentences += [
         f"The clock of {host.destination} is {abs(host.skew_s):.0f} s {'ahead' if host.skew_s > 0 else 'behind'}."
         for host in hosts
         if abs(host.skew_s) > MOST_SKEW_S
     ]
-    return found
+    return sentences
 
 
 def addresses(hosts: Sequence[HostFacts], head: str = "") -> tuple[list[str], str]:
@@ -502,14 +502,14 @@ def addresses(hosts: Sequence[HostFacts], head: str = "") -> tuple[list[str], st
 
     `head`: the user's word for node 0.
     """
-    found = [host.address or host.hostname for host in hosts]
-    found[0] = head or found[0]
-    loopback = [address.startswith("127.") or address == "::1" for address in found]
-    one_machine = len({host.boot for host in hosts}) == 1
-    if any(loopback) and not one_machine:
+    reached = [host.address or host.hostname for host in hosts]
+    reached[0] = head or reached[0]
+    loopback = [address.startswith("127.") or address == "::1" for address in reached]
+    same_machine = len({host.boot for host in hosts}) == 1
+    if any(loopback) and not same_machine:
         name = hosts[loopback.index(True)].destination
         return (
-            found,
+            reached,
             f"{name} is this machine's own loopback, which the other hosts cannot reach: give --head-addr",
         )
-    return found, ""
+    return reached, ""

@@ -173,10 +173,10 @@ def _link_changed(state: RunState, at: Stamped, event: LinkChanged) -> None:
     node.link_text, node.retry_at = event.text, event.retry_at
     if event.state is not before:
         node.link_since = at.time
-        _tell_of_link(state, at, node, before)
+        _note_link(state, at, node, before)
 
 
-def _tell_of_link(state: RunState, at: Stamped, node: Node, before: LinkState | None) -> None:
+def _note_link(state: RunState, at: Stamped, node: Node, before: LinkState | None) -> None:
     if node.link is LinkState.LOST:
         state.notice(at, f"the link is lost: {node.link_text}")
     elif node.link is LinkState.UP and before is LinkState.LOST:
@@ -184,20 +184,20 @@ def _tell_of_link(state: RunState, at: Stamped, node: Node, before: LinkState | 
 
 
 def _stage_changed(state: RunState, at: Stamped, event: StageChanged) -> None:
-    known = state.stages.get((event.stage, at.node))
-    if known is None or (event.state == "begun" and known.ended is not None):
-        known = state.stages[(event.stage, at.node)] = StageProgress(event.stage, at.node, at.time)
-    known.text = event.text or known.text
+    progress = state.stages.get((event.stage, at.node))
+    if progress is None or (event.state == "begun" and progress.ended is not None):
+        progress = state.stages[(event.stage, at.node)] = StageProgress(event.stage, at.node, at.time)
+    progress.text = event.text or progress.text
     if event.state != "begun":
-        known.ended, known.failed = at.time, event.state == "failed"
+        progress.ended, progress.failed = at.time, event.state == "failed"
     if event.text:
         state.notice(at, f"{event.stage}: {event.text}")
 
 
 def _cluster_changed(state: RunState, at: Stamped, event: ClusterChanged) -> None:
-    known = state.cluster = event.cluster
-    if known.managed and not state.phase.ended and known.state in _MANAGED:
-        state.phase = _MANAGED[known.state]
+    cluster = state.cluster = event.cluster
+    if cluster.managed and not state.phase.ended and cluster.state in _MANAGED:
+        state.phase = _MANAGED[cluster.state]
 
 
 LAUNCH_FOLDS: dict[type, Callable[[RunState, Stamped, Any], None]] = {
@@ -296,13 +296,13 @@ def _environment_reported(state: RunState, at: Stamped, event: EnvironmentReport
             } | event.differs
 
 
-def _join(known: Attempt, fresh: Attempt, node: int) -> None:
+def _join(attempt: Attempt, fresh: Attempt, node: int) -> None:
     """A further node tells of an attempt that is known already."""
-    known.ranks = (*(place for place in known.ranks if place.node != node), *fresh.ranks)
-    known.env_diff = known.env_diff | fresh.env_diff
-    known.world_size = fresh.world_size
-    if known.cause == "membership":  # what a node says that only followed the others
-        known.cause = fresh.cause
+    attempt.ranks = (*(place for place in attempt.ranks if place.node != node), *fresh.ranks)
+    attempt.env_diff = attempt.env_diff | fresh.env_diff
+    attempt.world_size = fresh.world_size
+    if attempt.cause == "membership":  # what a node says that only followed the others
+        attempt.cause = fresh.cause
 
 
 def _rank_changed(state: RunState, at: Stamped, event: RankChanged) -> None:
@@ -376,10 +376,10 @@ def _end(attempt: Attempt, time: float, event: AttemptEnded) -> None:
         attempt.text = f"attempt {attempt.number} {attempt.outcome}: {attempt.first_cause.text}"
 
 
-def _earlier(one: FirstCause | None, other: FirstCause | None) -> FirstCause | None:
-    if one is None or other is None:
-        return one or other
-    return min(one, other, key=lambda cause: (cause.symptom, cause.at or 0.0))
+def _earlier(first: FirstCause | None, other: FirstCause | None) -> FirstCause | None:
+    if first is None or other is None:
+        return first or other
+    return min(first, other, key=lambda cause: (cause.symptom, cause.at or 0.0))
 
 
 def _nccl_changed(state: RunState, at: Stamped, event: NcclChanged) -> None:
@@ -461,11 +461,11 @@ def _rank_tick(state: RunState, at: Stamped, event: RankTick) -> None:
     for sample in event.ranks:
         rank = state.ranks.get(sample.rank)
         # The newest sample may be of the attempt before: another process, whose numbers say nothing of this one.
-        if rank is not None and sample.pid in (None, rank.pid) and not _known_better(rank, sample):
+        if rank is not None and sample.pid in (None, rank.pid) and not _is_late(rank, sample):
             rank.sample, rank.sampled = sample, at.time
 
 
-def _known_better(rank: Rank, sample: RankSample) -> bool:
+def _is_late(rank: Rank, sample: RankSample) -> bool:
     """Whether a sample was taken before its rank ended, and comes after what is known of the end."""
     if rank.phase is RankPhase.RUNNING or rank.sample is None or rank.sample.step is None:
         return False

@@ -166,10 +166,10 @@ def applied(state: RunState) -> Applied | None:
     if not made:
         return Applied("unknown", "no rank has shown yet what its model is wrapped with")
     world = state.attempts[-1].world_size if state.attempts else len(state.ranks)
-    judged = [(number, _judge(plan, one, world)) for number, one in made.items()]
-    for number, one in judged:
-        if one.state != "applied":
-            return Applied(one.state, f"rank {number}: {one.text}" if len(judged) > 1 else one.text)
+    judged = [(number, _judge(plan, wrapped, world)) for number, wrapped in made.items()]
+    for number, check in judged:
+        if check.state != "applied":
+            return Applied(check.state, f"rank {number}: {check.text}" if len(judged) > 1 else check.text)
     return judged[0][1]
 
 
@@ -189,7 +189,7 @@ def _missing(plan: PlanSummary, made: Wrapped, world: int) -> str:
     kind, has = plan.strategy, made.strategies
     piped = plan.mesh.get("pp", 1) > 1 and made.dims.get("pp") == plan.mesh.get("pp")
     if kind == "single" or (kind == "ddp" and (world == 1 or piped)):
-        wrong = [one for one in has if one != "ddp"]
+        wrong = [wrapper for wrapper in has if wrapper != "ddp"]
         if wrong:
             return "a whole model" if kind == "single" else WORDS[kind]
     elif kind not in has:
@@ -208,7 +208,7 @@ def _missing(plan: PlanSummary, made: Wrapped, world: int) -> str:
 
 def _seen(made: Wrapped) -> str:
     """ "is wrapped in fully_shard, divided by tp 2"."""
-    names = [WORDS.get(one, one) for one in made.strategies]
+    names = [WORDS.get(strategy, strategy) for strategy in made.strategies]
     if made.zero_stage is not None:
         names = [
             f"{name} (ZeRO stage {made.zero_stage})" if name == "DeepSpeed" else name for name in names
@@ -233,23 +233,23 @@ def sizes(state: RunState) -> dict[str, int]:
     plan = state.plan
     if plan is None or not plan.mesh or not state.attempts:
         return {}
-    found, world = dict(plan.mesh), state.attempts[-1].world_size
-    data = next((name for name in DATA if name in found), None)
+    dims, world = dict(plan.mesh), state.attempts[-1].world_size
+    data = next((name for name in DATA if name in dims), None)
     if data is not None:
-        found[data], left = divmod(world, math.prod(found.values()) // found[data])
+        dims[data], left = divmod(world, math.prod(dims.values()) // dims[data])
         if left:
             return {}
-    return found if math.prod(found.values()) == world else {}
+    return dims if math.prod(dims.values()) == world else {}
 
 
-def coordinates(found: Mapping[str, int], rank: int) -> dict[str, int]:
-    """Of one rank; empty where `found` (of `sizes`) is."""
-    return mesh.coordinates(found, rank) if found else {}
+def coordinates(dims: Mapping[str, int], rank: int) -> dict[str, int]:
+    """Of one rank; empty where `dims` (of `sizes`) is."""
+    return mesh.coordinates(dims, rank) if dims else {}
 
 
-def short(found: Mapping[str, int], rank: int) -> str:
+def short(dims: Mapping[str, int], rank: int) -> str:
     """ "pp1 sh0 tp1"; "" where there is but one dimension, which the rank's number says already."""
     names = {"dp_replicate": "rep", "dp_shard": "sh"}
-    if len(found) < 2:
+    if len(dims) < 2:
         return ""
-    return " ".join(f"{names.get(name, name)}{at}" for name, at in coordinates(found, rank).items())
+    return " ".join(f"{names.get(name, name)}{at}" for name, at in coordinates(dims, rank).items())

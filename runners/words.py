@@ -11,13 +11,13 @@ from collections.abc import Iterable
 
 def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """[0, 1, 2, 5] → [(0, 2), (5, 5)]: first and last of each run, in order."""
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for number in sorted(numbers):
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
         else:
-            found.append([number, number])
-    return [(low, high) for low, high in found]
+            ranges.append([number, number])
+    return [(low, high) for low, high in ranges]
 
 
 def spans(numbers: Iterable[int], most: int | None = None) -> str:

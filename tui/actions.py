@@ -126,10 +126,10 @@ def bindings(*scopes: str) -> list[Binding]:
 
 def key_text(key: str) -> str:
     """A key, or keys joined by commas, as people write them: `^p`, `?`, `G`."""
-    return " ".join(_one_key(part) for part in key.split(","))
+    return " ".join(_key_name(part) for part in key.split(","))
 
 
-def _one_key(key: str) -> str:
+def _key_name(key: str) -> str:
     return f"^{key.removeprefix('ctrl+')}" if key.startswith("ctrl+") else _NAMES.get(key, key)
 
 
@@ -151,11 +151,11 @@ def load_keymap(path: Path) -> tuple[dict[str, str], list[str]]:
         why = str(error).removeprefix(str(path)).strip(" .:")
         return {}, [f"{path} is not TOML that can be read ({why}): the default keys are used"]
     if table is None:
-        return {}, [f"{one} The default keys are used." for one in passed]
-    known = {action.id for action in ACTIONS}
+        return {}, [f"{sentence} The default keys are used." for sentence in passed]
+    ids = {action.id for action in ACTIONS}
     flat = _flatten(table)
-    good = {name: key for name, key in flat.items() if name in known and isinstance(key, str)}
-    return good, [_complaint(path, name, known) for name in flat if name not in good]
+    good = {name: key for name, key in flat.items() if name in ids and isinstance(key, str)}
+    return good, [_complaint(path, name, ids) for name in flat if name not in good]
 
 
 def _flatten(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
@@ -169,8 +169,8 @@ def _flatten(table: Mapping[str, object], prefix: str = "") -> dict[str, object]
     return flat
 
 
-def _complaint(path: Path, name: str, known: set[str]) -> str:
-    if name in known:
+def _complaint(path: Path, name: str, ids: set[str]) -> str:
+    if name in ids:
         return f'{path}: {name} needs a key as text, such as "F"'
-    near = difflib.get_close_matches(name, known, 1)
+    near = difflib.get_close_matches(name, ids, 1)
     return f"{path}: there is no action {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")

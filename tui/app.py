@@ -24,7 +24,7 @@ from . import terminal
 from .actions import ACTIONS, MUTATING, bindings, key_text, keymap_path, load_keymap
 from .commanding import CommandingApp
 from .follower import Follower, LinkPhase, RunEntry, RunSource
-from .paint import ASK, NAMES, THEMES, Beat, Brush, Pacer
+from .paint import ASK, NAMES, THEMES, Beat, Pacer, Painter
 from .rows.frame import Frame, ViewOptions
 from .rows.launching import launching
 
@@ -58,8 +58,8 @@ class CockpitApp(CommandingApp):
         self.clock = clock
         self.owns_terminal = False
         """Whether signals and a hang-up of the terminal end the app."""
-        self.brush = Brush(self)
-        self.pacer = Pacer(self._ask_cursor, flush=self.brush.flush)
+        self.painter = Painter(self)
+        self.pacer = Pacer(self._ask_cursor, flush=self.painter.flush)
         self._asking = False
         """Whether the pacer's question is still to be written."""
         self.beat = Beat(lambda: self.call_next(self.tick))
@@ -121,14 +121,14 @@ class CockpitApp(CommandingApp):
         source, old, self.run_id = self.source, self.follower, run
         if old is not None:
             self.run_worker(old.close())
-        self.follower = Follower(lambda: source.open(run), clock=self.clock, told=self._told)
+        self.follower = Follower(lambda: source.open(run), clock=self.clock, notify=self._schedule_paint)
         self.view = ViewOptions(ascii=self.view.ascii, readonly=self._forced_readonly)
         self._painted = None
         self.run_worker(self.follower.run(), group="follow", exclusive=True)
         self._show(RunScreen(self))
         self.tick()
 
-    def _told(self, event: Event | None) -> None:
+    def _schedule_paint(self, event: Event | None) -> None:
         """The follower has news: when are they painted?"""
         if isinstance(event, CaughtUp):
             self.beat.at_once()
@@ -164,8 +164,8 @@ class CockpitApp(CommandingApp):
 
     def _ask_cursor(self) -> None:
         """Ask once the batch has been written; the answer is `on_cursor_position`."""
-        if self.brush.wet:
-            self.brush.flush(ASK)
+        if self.painter.wet:
+            self.painter.flush(ASK)
         else:
             self._asking = True
             self.call_after_refresh(self._write_question)
@@ -200,7 +200,7 @@ class CockpitApp(CommandingApp):
                 Frame(follower.state, follower.status, self.clock(), follower.heard, self.view)
             )
 
-    def look(self, **changes: object) -> None:
+    def change_view(self, **changes: object) -> None:
         """Change how the user looks at the run."""
         self.view = replace(self.view, **changes)  # type: ignore[arg-type]
         self.publish()

@@ -27,23 +27,23 @@ Verbs = Any  # argparse has no public name for what add_subparsers returns
 def seconds(text: str) -> float:
     """A duration of an option. Raises ArgumentTypeError."""
     refusal = "is no number of seconds: write 0 or more, as in 30 or 2.5"
-    return _real(text, lambda found: 0 <= found < 1e9, refusal)
+    return _real(text, lambda number: 0 <= number < 1e9, refusal)
 
 
 def gigabytes(text: str) -> float:
     """A size of an option, in GB. Raises ArgumentTypeError."""
-    return _real(text, lambda found: 0 < found < 1e6, "is no number of GB: write one above 0, as in 80")
+    return _real(text, lambda number: 0 < number < 1e6, "is no number of GB: write one above 0, as in 80")
 
 
 def _real(text: str, fits: Callable[[float], bool], refusal: str) -> float:
     """A number that fits; nan, which what is no number becomes, fits nothing. Raises ArgumentTypeError."""
     try:
-        found = float(text)
+        number = float(text)
     except ValueError:
-        found = float("nan")
-    if not fits(found):
+        number = float("nan")
+    if not fits(number):
         raise argparse.ArgumentTypeError(f"{text!r} {refusal}")
-    return found
+    return number
 
 
 def count(text: str) -> int:

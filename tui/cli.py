@@ -114,11 +114,11 @@ def _run(words: list[str], rest: list[str] | None) -> int:
 
 def fail(sentence: str, code: int, details: Iterable[str] = ()) -> int:
     """Say what was wrong and return the exit status; what it quotes is never a command to the terminal."""
-    told = [
+    lines = [
         f"distui: {clean_text(sentence, LONGEST)}",
         *(f"  {clean_text(line, LONGEST)}" for line in details),
     ]
-    sys.stderr.write("\n".join(told) + "\n")
+    sys.stderr.write("\n".join(lines) + "\n")
     return code
 
 

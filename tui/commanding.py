@@ -180,14 +180,14 @@ class CommandingApp(LendingApp):
         state = self.follower.state
         place = state.ranks[rank].place.node if rank in state.ranks else min(state.nodes, default=0)
         try:
-            found = self.source.shell(self.run_id, place) if state.merged else None
+            shell = self.source.shell(self.run_id, place) if state.merged else None
         except LaunchError as error:
             self.notify(str(error), severity="error", markup=False)
             return
-        if found is None:
+        if shell is None:
             self.lend(terminal.shell_argv(state.nodes[place].host if place in state.nodes else ""))
             return
-        if found.text:
-            self.notify(found.text, markup=False)
-        if found.argv:
-            self.lend(list(found.argv))
+        if shell.text:
+            self.notify(shell.text, markup=False)
+        if shell.argv:
+            self.lend(list(shell.argv))

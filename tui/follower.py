@@ -148,9 +148,9 @@ class Follower:
         *,
         clock: Callable[[], float] = time.time,
         backoff: tuple[float, ...] = BACKOFF_S,
-        told: Callable[[Event | None], None] = lambda event: None,
+        notify: Callable[[Event | None], None] = lambda event: None,
     ) -> None:
-        """`told` is called after each event, and with None when the connection has changed."""
+        """`notify` is called after each event, and with None when the connection has changed."""
         self.state = RunState()
         self.status = LinkStatus(LinkPhase.CONNECTING, clock())
         self.readonly = False
@@ -158,7 +158,7 @@ class Follower:
         """When the last event arrived, by this machine's clock; 0.0 before the first."""
         self._open_link = open_link
         self._clock = clock
-        self._told = told
+        self._notify = notify
         self._backoff = backoff
         self._link: Link | None = None
         self._hurry = asyncio.Event()
@@ -195,7 +195,7 @@ class Follower:
                 self._set(LinkPhase.FOLLOWING)
             self.state.apply(stamped)
             self.heard = self._clock()
-            self._told(stamped.event)
+            self._notify(stamped.event)
             count += 1
             if count % YIELD_EVERY == 0:
                 await asyncio.sleep(0)
@@ -203,7 +203,7 @@ class Follower:
     async def _wait(self, delay: float, problem: str) -> None:
         self._hurry.clear()
         self.status = LinkStatus(LinkPhase.LOST, self._clock(), self._clock() + delay, problem)
-        self._told(None)
+        self._notify(None)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._hurry.wait(), delay)
 
@@ -236,4 +236,4 @@ class Follower:
 
     def _set(self, phase: LinkPhase, text: str = "") -> None:
         self.status = LinkStatus(phase, self._clock(), None, text)
-        self._told(None)
+        self._notify(None)

@@ -203,7 +203,7 @@ class Beat:
 # every doubt, is left to Textual.
 
 
-class Brush:
+class Painter:
     """Collects lines of panes and writes them in one piece."""
 
     def __init__(self, app: CockpitApp) -> None:

@@ -68,13 +68,13 @@ def consequence(state: RunState, number: signal.Signals, asked: Sequence[int]) -
     here = os.uname().nodename
     ends, unseen = [], []
     for rank in sorted(set(asked) or state.ranks.keys()):
-        one = state.ranks.get(rank)
-        if one is None or one.pid is None or one.phase is not RankPhase.RUNNING:
+        process = state.ranks.get(rank)
+        if process is None or process.pid is None or process.phase is not RankPhase.RUNNING:
             continue
-        node = state.nodes.get(one.place.node)
+        node = state.nodes.get(process.place.node)
         if node is None or node.host != here:
             unseen.append(rank)
-        elif number is signal.SIGKILL or disposition(one.pid, number) == "default":
+        elif number is signal.SIGKILL or disposition(process.pid, number) == "default":
             ends.append(rank)
     parts = []
     if ends:
@@ -96,9 +96,9 @@ def _has(ranks: Sequence[int]) -> str:
 # The presets as the launch screen lists, opens and saves them.
 
 
-def listed(shelf: Library) -> list[PresetEntry]:
-    """Every preset of the shelf, in its order; those whose files cannot be read come last."""
-    broken = [name for name in shelf.problems if name not in shelf.definitions]
+def listed(presets: Library) -> list[PresetEntry]:
+    """Every preset of the library, in its order; those whose files cannot be read come last."""
+    broken = [name for name in presets.problems if name not in presets.definitions]
     passed = [
         PresetEntry(
             name=clean_text(_named(text)),
@@ -107,9 +107,9 @@ def listed(shelf: Library) -> list[PresetEntry]:
             origin="passed over",
             problem=clean_text(text, LONGEST),
         )
-        for text in shelf.passed
+        for text in presets.passed
     ]
-    return [*(_entry(name, shelf) for name in (*shelf.names, *broken)), *passed]
+    return [*(_entry(name, presets) for name in (*presets.names, *broken)), *passed]
 
 
 def _named(sentence: str) -> str:
@@ -117,12 +117,12 @@ def _named(sentence: str) -> str:
     return sentence.partition(" is passed over")[0].rpartition("/")[2].partition(" ")[0]
 
 
-def _entry(name: str, shelf: Library) -> PresetEntry:
-    defined = shelf.definitions.get(name)
+def _entry(name: str, presets: Library) -> PresetEntry:
+    defined = presets.definitions.get(name)
     kind = defined[-1].origin.partition(" ")[0] if defined else "user"
-    origin = {"builtin": "", "user": "yours"}.get("user" if name in shelf.problems else kind, kind)
+    origin = {"builtin": "", "user": "yours"}.get("user" if name in presets.problems else kind, kind)
     try:
-        preset = load(name, shelf=shelf).preset
+        preset = load(name, shelf=presets).preset
     except PresetError as error:
         problem = clean_text(str(error), LONGEST)
         return PresetEntry(name=clean_text(name), title="", summary="", origin=origin, problem=problem)
@@ -161,10 +161,10 @@ def save(name: str, form: LaunchForm, replace: bool, env: Mapping[str, str] = os
 
     Raises FileExistsError where there is one and `replace` is not said, RunError, PresetError and PlanError.
     """
-    shelf = library()
-    text = saved_text(check_name(name), form.preset, said(form), shelf)
+    presets = library()
+    text = saved_text(check_name(name), form.preset, form_overrides(form), presets)
     path = user_dir(env) / f"{name}.toml"
-    check_saved(name, form.preset, text, shelf)
+    check_saved(name, form.preset, text, presets)
     if path.exists() and not replace:
         raise FileExistsError(str(path))
     if path.exists() and name == form.preset:
@@ -177,19 +177,19 @@ def save(name: str, form: LaunchForm, replace: bool, env: Mapping[str, str] = os
     return str(path)
 
 
-def said(form: LaunchForm) -> tuple[str, ...]:
+def form_overrides(form: LaunchForm) -> tuple[str, ...]:
     """Everything in a form that a preset can hold, as `--set` takes it. Raises RunError and PlanError."""
-    found = list(form.overrides)
+    overrides = list(form.overrides)
     if form.nproc:
-        found.append(f"topology.nproc_per_node={form.nproc}")
+        overrides.append(f"topology.nproc_per_node={form.nproc}")
     if form.nodes:
         fewest, most = parse_nnodes(form.nodes)
-        found.append(f"topology.nnodes={most}")
-        found += [f"topology.nnodes_min={fewest}"] if fewest is not None else []
+        overrides.append(f"topology.nnodes={most}")
+        overrides += [f"topology.nnodes_min={fewest}"] if fewest is not None else []
     variables = nccl.combined(form.nccl_presets)
     env = pairs(shell_words(form.env, "environment"), "environment")
     if form.nccl:
         variables |= nccl_pairs([f"DEBUG={form.nccl}"])
-    found += [f"nccl.{name}={value}" for name, value in variables.items()]
-    found += [f"env.{name}={value}" for name, value in env.items()]
-    return tuple(found)
+    overrides += [f"nccl.{name}={value}" for name, value in variables.items()]
+    overrides += [f"env.{name}={value}" for name, value in env.items()]
+    return tuple(overrides)

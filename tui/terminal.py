@@ -34,7 +34,7 @@ class Shell:
 
 def shell_on(run_dir: Path, node: int, environ: Mapping[str, str] = os.environ) -> Shell:
     """The shell on one node of the run that this hub's directory belongs to. Raises RunError."""
-    route = next((one for one in routes.read(run_dir) if one.node == node), None)
+    route = next((route for route in routes.read(run_dir) if route.node == node), None)
     if route is None:
         raise RunError(f"no way to node {node} is known yet: wait until its link is up")
     if route.kind == "ssh":

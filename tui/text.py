@@ -19,6 +19,7 @@ from ..runners.errors import NoSuchRunError, RunError
 from ..runners.model import HUB, Cluster, FirstCause, Host, LinkState, RunPhase
 from ..runners.state import Attempt, Node, Rank, RunState, StageProgress
 from ..runners.status import applied
+from ..runners.wire.ended import DAMAGED
 from ..runners.words import elapsed, time_of_day
 
 # -----------------------------------------------------------------------------------------------------------
@@ -30,10 +31,10 @@ def gpus_here(root: str = "/") -> str:
     models = []
     for path in glob.glob(f"{root}proc/driver/nvidia/gpus/*/information"):
         try:
-            found = re.search(r"^Model:\s*(.+)$", Path(path).read_text("utf-8", "replace"), re.MULTILINE)
+            match = re.search(r"^Model:\s*(.+)$", Path(path).read_text("utf-8", "replace"), re.MULTILINE)
         except OSError:
             return ""
-        models.append(name_of(found[1].strip()) if found else "")
+        models.append(name_of(match[1].strip()) if match else "")
     return f"{len(models)}x{models[0]}" if models and models[0] and len(set(models)) == 1 else ""
 
 
@@ -57,30 +58,30 @@ class NodeFacts:
     """Facts of the nodes as one; decoded again only where a node has said something new."""
 
     def __init__(self) -> None:
-        self._told: tuple[bytes, ...] = ()
+        self._documents: tuple[bytes, ...] = ()
         self._facts: NcclFacts | None = None
 
     def of(self, state: RunState) -> NcclFacts | None:
         """What the nodes told so far; None where none has."""
-        told = tuple(node.nccl for _, node in sorted(state.nodes.items()) if node.nccl is not None)
-        if told != self._told:
-            self._told, self._facts = told, merged(told)
+        documents = tuple(node.nccl for _, node in sorted(state.nodes.items()) if node.nccl is not None)
+        if documents != self._documents:
+            self._documents, self._facts = documents, merged(documents)
         return self._facts
 
 
 def merged(documents: Iterable[bytes]) -> NcclFacts | None:
     """The documents of several nodes as one; those that cannot be understood are left out."""
-    found: list[NcclFacts] = []
+    facts: list[NcclFacts] = []
     for document in documents:
         try:
-            found.append(msgspec.json.decode(document, type=NcclFacts))
+            facts.append(msgspec.json.decode(document, type=NcclFacts))
         except msgspec.DecodeError:  # of an agent of another version
             continue
-    if len(found) < 2:
-        return found[0] if found else None
+    if len(facts) < 2:
+        return facts[0] if facts else None
     from ..runners.diagnosis.live import merge  # only where there are several nodes
 
-    return merge(found)
+    return merge(facts)
 
 
 def read_run(run: str, stop: threading.Event) -> NcclFacts | None:
@@ -95,7 +96,7 @@ def read_run(run: str, stop: threading.Event) -> NcclFacts | None:
         raise RunError(away) from None
     if not files:
         raise RunError(away)
-    reading = report.read_all(files, stop.is_set)
+    reading, _ = report.read_run(files, stop.is_set)
     return None if stop.is_set() else collect(reading)
 
 
@@ -147,6 +148,12 @@ def table(rows: Sequence[tuple[str, ...]], right: frozenset[int] = frozenset()) 
     ]
 
 
+def hidden(state: RunState, damaged: bool = False) -> bool:
+    """Whether its attempts are not known, rather than none: it runs, or files are damaged."""
+    damaged = damaged or any(finding.id == DAMAGED for finding in state.findings.values())
+    return not state.attempts and (damaged or state.phase is RunPhase.RUNNING)
+
+
 def headline(state: RunState, now: float | None = None) -> str:
     """One line: what runs, how far, how fast."""
     now = time.time() if now is None else now
@@ -158,11 +165,12 @@ def headline(state: RunState, now: float | None = None) -> str:
         for rank in state.ranks.values()
         if rank.sample and rank.sample.step_s is not None
     ]
+    unseen = hidden(state)
     parts = [
         state.name,
         state.phase.words,
-        f"attempt {state.attempt}",
-        "1 rank" if len(state.ranks) == 1 else f"{len(state.ranks)} ranks",
+        f"attempt {NA if unseen else state.attempt}",
+        "1 rank" if len(state.ranks) == 1 else f"{NA if unseen else len(state.ranks)} ranks",
     ]
     if steps:
         parts.append(f"step {min(steps)}")
@@ -173,10 +181,10 @@ def headline(state: RunState, now: float | None = None) -> str:
     return "  ".join(parts)
 
 
-def unsaid(text: str, told: Iterable[str]) -> str:
+def unsaid(text: str, earlier: Iterable[str]) -> str:
     """What a sentence of several parts says beyond those that were told already; "" for nothing."""
-    known = list(told)
-    return "; ".join(part for part in text.split("; ") if not any(part in one for one in known))
+    stated = list(earlier)
+    return "; ".join(part for part in text.split("; ") if not any(part in sentence for sentence in stated))
 
 
 def describe(state: RunState, now: float | None = None) -> str:
@@ -203,10 +211,10 @@ def describe(state: RunState, now: float | None = None) -> str:
     cause = state.attempts[-1].first_cause if state.attempts else None
     if cause is not None:
         lines += ["", *report(cause)]
-    told = [] if cause is None else [cause.text]
-    findings = [one for one in state.findings.values() if one.text not in told]
-    lines += ["", *(f"{one.severity}: {one.text}" for one in findings)] if findings else []
-    end = unsaid(state.end_text, told)
+    stated = [] if cause is None else [cause.text]
+    findings = [finding for finding in state.findings.values() if finding.text not in stated]
+    lines += ["", *(f"{finding.severity}: {finding.text}" for finding in findings)] if findings else []
+    end = unsaid(state.end_text, stated)
     if end:
         lines += ["", end]
     return "\n".join(clean_text(line) for line in lines)
@@ -215,45 +223,45 @@ def describe(state: RunState, now: float | None = None) -> str:
 def cluster(state: RunState, now: float | None = None) -> list[str]:
     """Where a launched run lives, what it has cost, and how far its launch is; [] for a run on this machine."""
     lines = []
-    known = state.cluster
-    if known is not None:
-        parts = [known.name and f"cluster {known.name}", known.infra, known.resources, known.state]
-        parts.append(f"job {known.job}" if known.job is not None else "")
-        parts.append(recovered(known))
-        parts.append(cost(known, now))
-        parts.append(f"autostop after {known.autostop_min} min" if known.autostop_min is not None else "")
-        parts.append("taken down" if known.down else "")
+    cloud = state.cluster
+    if cloud is not None:
+        parts = [cloud.name and f"cluster {cloud.name}", cloud.infra, cloud.resources, cloud.state]
+        parts.append(f"job {cloud.job}" if cloud.job is not None else "")
+        parts.append(recovered(cloud))
+        parts.append(cost(cloud, now))
+        parts.append(f"autostop after {cloud.autostop_min} min" if cloud.autostop_min is not None else "")
+        parts.append("taken down" if cloud.down else "")
         lines.append("  ".join(part for part in parts if part))
     if not state.ranks:
         lines += [_stage(state, progress, now) for progress in state.stages.values()]
     return lines
 
 
-def recovered(known: Cluster) -> str:
+def recovered(cluster: Cluster) -> str:
     """How often SkyPilot recovered a managed job; "" for never."""
-    times = "1 time" if known.recoveries == 1 else f"{known.recoveries} times"
-    return f"recovered {times}" if known.recoveries else ""
+    times = "1 time" if cluster.recoveries == 1 else f"{cluster.recoveries} times"
+    return f"recovered {times}" if cluster.recoveries else ""
 
 
-def cost(known: Cluster, now: float | None = None) -> str:
+def cost(cluster: Cluster, now: float | None = None) -> str:
     """Price an hour, and so far; "" where SkyPilot names no price."""
-    if known.price_per_hour is None:
+    if cluster.price_per_hour is None:
         return ""
-    price = f"${known.price_per_hour:.2f}/h"
-    if known.since is None:
+    price = f"${cluster.price_per_hour:.2f}/h"
+    if cluster.since is None:
         return price
-    until = known.until or (time.time() if now is None else now)
-    return f"{price}, ${known.price_per_hour * max(0.0, until - known.since) / 3600:.2f} so far"
+    until = cluster.until or (time.time() if now is None else now)
+    return f"{price}, ${cluster.price_per_hour * max(0.0, until - cluster.since) / 3600:.2f} so far"
 
 
 def _stage(state: RunState, progress: StageProgress, now: float | None) -> str:
     until = progress.ended if progress.ended is not None else (time.time() if now is None else now)
     how = "failed" if progress.failed else "under way" if progress.ended is None else "done"
-    known = state.nodes.get(progress.node)
-    name = known.host if known is not None and known.host else f"node {progress.node}"
+    node = state.nodes.get(progress.node)
+    name = node.host if node is not None and node.host else f"node {progress.node}"
     where = "" if progress.node == HUB else f" on {name}"
-    told = f": {progress.text}" if progress.text else ""
-    return f"{progress.stage}{where} {how} ({span(elapsed(progress.began, until))}){told}"
+    detail = f": {progress.text}" if progress.text else ""
+    return f"{progress.stage}{where} {how} ({span(elapsed(progress.began, until))}){detail}"
 
 
 def _node(node: Node) -> str:

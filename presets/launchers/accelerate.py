@@ -149,8 +149,8 @@ def environment(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _parallelism(config: Mapping[str, Any]) -> dict[str, str]:
-    found = {key.upper(): _text(value) for key, value in _table(config, "parallelism_config")}
-    return {"ACCELERATE_USE_PARALLELISM_CONFIG": "true", **found} if found else {}
+    env = {key.upper(): _text(value) for key, value in _table(config, "parallelism_config")}
+    return {"ACCELERATE_USE_PARALLELISM_CONFIG": "true", **env} if env else {}
 
 
 def _deepspeed_env(config: Mapping[str, Any]) -> dict[str, str]:
@@ -159,10 +159,10 @@ def _deepspeed_env(config: Mapping[str, Any]) -> dict[str, str]:
         "zero3_init_flag": "ACCELERATE_DEEPSPEED_ZERO3_INIT",
         "deepspeed_moe_layer_cls_names": "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES",
     }
-    found = dict(_table(config, "deepspeed_config"))
+    table = dict(_table(config, "deepspeed_config"))
     return {
         "ACCELERATE_USE_DEEPSPEED": "true",
-        **{named[key]: _text(value) for key, value in found.items() if key in named},
+        **{named[key]: _text(value) for key, value in table.items() if key in named},
     }
 
 
@@ -200,25 +200,25 @@ def argv(python: str, config: Mapping[str, Any], launch: Launch, run_dir: str) -
             f"launcher.args holds {' and '.join(sorted(by_flags))}: accelerate takes one of them."
         )
     name = "accelerate.yaml" if launch.nnodes == 1 else f"accelerate/node-{NODE}.yaml"
-    said = _flags(config) if by_flags else ("--config_file", f"{run_dir}/{name}")
+    options = _flags(config) if by_flags else ("--config_file", f"{run_dir}/{name}")
     if not by_flags and config.get("distributed_type") == "DEEPSPEED":
-        said = (*said, "--mixed_precision", str(config["mixed_precision"]))
+        options = (*options, "--mixed_precision", str(config["mixed_precision"]))
     form = ("--module",) * launch.module + ("--no_python",) * launch.no_python
-    return (python, "-m", MODULE, *said, *launch.extra, *form, *launch.command)
+    return (python, "-m", MODULE, *options, *launch.extra, *form, *launch.command)
 
 
 def _flags(config: Mapping[str, Any]) -> tuple[str, ...]:
     """The same configuration as options of `accelerate launch`."""
-    said: dict[str, Any] = {
+    options: dict[str, Any] = {
         key: config[key]
         for key in ("num_processes", "num_machines", "main_process_ip", "main_process_port", "mixed_precision",
                     "rdzv_backend")
         if config.get(key) is not None
     }  # fmt: skip
-    said["machine_rank"] = NODE if int(config.get("num_machines") or 1) > 1 else 0
-    said["dynamo_backend"] = "no"
+    options["machine_rank"] = NODE if int(config.get("num_machines") or 1) > 1 else 0
+    options["dynamo_backend"] = "no"
     for table in ("fsdp_config", "deepspeed_config", "dynamo_config", "parallelism_config"):
-        said |= dict(_table(config, table))
-    pairs = (("--" + key, _text(value)) for key, value in said.items())
+        options |= dict(_table(config, table))
+    pairs = (("--" + key, _text(value)) for key, value in options.items())
     switches = ("--use_parallelism_config",) * bool(_table(config, "parallelism_config"))
     return (*(word for pair in pairs for word in pair), *switches, "--same_network")

@@ -245,8 +245,8 @@ def env_file(env: Mapping[str, str]) -> str:
     return "".join(lines)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return "\\" + found[0]
+def _escaped(match: re.Match[str]) -> str:
+    return "\\" + match[0]
 
 
 def left_out(env: Mapping[str, str]) -> list[str]:

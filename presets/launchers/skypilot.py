@@ -37,13 +37,13 @@ def filled(wish: Resources, table: Mapping[str, Any]) -> Resources:
     wanted = table.get("resources", {})
     if not isinstance(wanted, Mapping):
         raise PlanError(f"sky.resources is {model.show(wanted)}: write a table, [sky.resources].")
-    said: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         field: str(wanted[key]) for key, field in FIELDS.items() if wanted.get(key) is not None
     }
     if wanted.get("accelerators") is not None:
-        said["gpus"] = _accelerators(wanted["accelerators"])
-    said |= {key: str(table[key]) for key in ("workdir", "setup") if table.get(key) is not None}
-    return replace(wish, **{name: value for name, value in said.items() if getattr(wish, name) is None})
+        defaults["gpus"] = _accelerators(wanted["accelerators"])
+    defaults |= {key: str(table[key]) for key in ("workdir", "setup") if table.get(key) is not None}
+    return replace(wish, **{name: value for name, value in defaults.items() if getattr(wish, name) is None})
 
 
 def _accelerators(value: object) -> str:
@@ -209,11 +209,11 @@ def check(wish: Resources, fields: Mapping[str, str] = MappingProxyType({})) -> 
         raise PlanError(
             f"--region {wish.region}: {wish.infra} names a place already; leave one of the two out."
         )
-    for one in wish.any_of:
-        unknown = sorted(set(one) - set(_ALTERNATIVES))
+    for alternative in wish.any_of:
+        unknown = sorted(set(alternative) - set(_ALTERNATIVES))
         if unknown:
-            known = ", ".join(_ALTERNATIVES)
-            raise PlanError(f"--any-of {unknown[0]}=…: an alternative has only {known}.")
+            allowed = ", ".join(_ALTERNATIVES)
+            raise PlanError(f"--any-of {unknown[0]}=…: an alternative has only {allowed}.")
     for there in wish.mounts:
         if not there.startswith(("/", "~/")):
             raise PlanError(f"--mount {there}=…: the path on the nodes begins with / or ~/.")
@@ -275,7 +275,7 @@ def resources(wish: Resources) -> dict[str, Any]:
         "use_spot": wish.spot or None,
         "image_id": wish.image,
         "network_tier": wish.network_tier,
-        "any_of": [_alternative(one) for one in wish.any_of] or None,
+        "any_of": [_alternative(alternative) for alternative in wish.any_of] or None,
         "autostop": None
         if wish.autostop_min is None
         else {"idle_minutes": wish.autostop_min, "down": True},
@@ -283,8 +283,8 @@ def resources(wish: Resources) -> dict[str, Any]:
     return {name: value for name, value in pairs.items() if value is not None}
 
 
-def _alternative(one: Mapping[str, str]) -> dict[str, Any]:
-    made: dict[str, Any] = {_ALTERNATIVES[name]: value for name, value in one.items()}
+def _alternative(wish: Mapping[str, str]) -> dict[str, Any]:
+    made: dict[str, Any] = {_ALTERNATIVES[name]: value for name, value in wish.items()}
     if "use_spot" in made:
         made["use_spot"] = str(made["use_spot"]).lower() in ("true", "yes", "1")
     return made
@@ -293,8 +293,8 @@ def _alternative(one: Mapping[str, str]) -> dict[str, Any]:
 def own_task(documents: Sequence[Any], where: str) -> dict[str, Any]:
     """The one task in a file that a user wrote. Raises PlanError."""
     if len(documents) != 1 or not isinstance(documents[0], Mapping):
-        found = "no task" if not documents else "several documents" if len(documents) > 1 else "no mapping"
-        raise PlanError(f"{where} holds {found}: one SkyPilot task is what can be launched.")
+        actual = "no task" if not documents else "several documents" if len(documents) > 1 else "no mapping"
+        raise PlanError(f"{where} holds {actual}: one SkyPilot task is what can be launched.")
     config = dict(documents[0])
     for key in ("service", "pool"):
         if key in config:
@@ -369,10 +369,10 @@ def _secret_texts(config: Mapping[str, Any]) -> list[str]:
 
 def hidden(config: Mapping[str, Any]) -> dict[str, str]:
     """What `masked` hides: name → value."""
-    found = {name: str(value) for name, value in (config.get("secrets") or {}).items() if value is not None}
+    given = {name: str(value) for name, value in (config.get("secrets") or {}).items() if value is not None}
     envs = (config.get("envs") or {}).items()
     named = {name: str(value) for name, value in envs if _hides(name, value)}
-    return {**found, **named, **{_TEXTS[key]: config[key] for key in _secret_texts(config)}}
+    return {**given, **named, **{_TEXTS[key]: config[key] for key in _secret_texts(config)}}
 
 
 def revealed(config: Mapping[str, Any], values: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:

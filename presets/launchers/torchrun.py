@@ -98,7 +98,7 @@ def argv(launch: Launch) -> tuple[str, ...]:
         if launch.nnodes_min is None
         else f"{launch.nnodes_min}:{launch.nnodes}",
         "--nproc-per-node": str(launch.nproc_per_node),
-        **_meeting(launch, several),
+        **_rendezvous(launch, several),
         "--local-addr": LOCAL if several else launch.local_addr or launch.host,
         "--max-restarts": str(MAX_RESTARTS),
         "--monitor-interval": f"{launch.monitor_interval_s:g}",
@@ -110,7 +110,7 @@ def argv(launch: Launch) -> tuple[str, ...]:
     return (*words, *launch.extra, *flags, *launch.command)
 
 
-def _meeting(launch: Launch, several: bool) -> dict[str, str]:
+def _rendezvous(launch: Launch, several: bool) -> dict[str, str]:
     """Options of the rendezvous; "" for one without a value. For c10d who is the head is said: torch guesses that.
 
     torch's own launcher understands them; distui's runner meets in a way of its own (runners/inrank/rendezvous.py).

@@ -25,24 +25,24 @@ class Wired:
 
 
 def wire(
-    preset: Preset, launch: torchrun.Launch, look: Obeys, backend: str, run_dir: str, python: str,
+    preset: Preset, launch: torchrun.Launch, obeys: Obeys, backend: str, run_dir: str, python: str,
     env: Mapping[str, str],
 ) -> Wired:  # fmt: skip
     """Everything of a start that depends on the launcher or on who reads the preset. `env`: the plan's so far.
 
     `python` starts a launcher of another program's. Raises PlanError.
     """
-    files = _deepspeed_config(preset, look)
+    files = _deepspeed_config(preset, obeys)
     where = _where(preset, launch, files, run_dir)
-    launch = _with_options(launch, look, where)
-    own = look.reader == "trainer" and preset.strategy.kind == "deepspeed"
+    launch = _with_options(launch, obeys, where)
+    own = obeys.reader == "trainer" and preset.strategy.kind == "deepspeed"
     config = accelerate.config(preset, launch, backend, where, own_precision=own)
-    added = {} if look.reader == "parallelize" else accelerate.environment(config)
+    added = {} if obeys.reader == "parallelize" else accelerate.environment(config)
     if added and preset.batch.accumulation > 1 and preset.strategy.kind != "deepspeed":
         added["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = str(preset.batch.accumulation)
     if preset.strategy.kind == "deepspeed":
         added |= deepspeed.environment(backend, where)
-    notes = _notes(preset, look)
+    notes = _notes(preset, obeys)
     # What the user wished for wins: the preset's fields are only where these come from.
     added = {name: value for name, value in added.items() if name not in env}
     if preset.launcher.kind == "torchrun":
@@ -53,11 +53,11 @@ def wire(
     return _own(preset, launch, config, backend, run_dir, python, {**env, **added}, added, files, notes)
 
 
-def _deepspeed_config(preset: Preset, look: Obeys) -> dict[str, str]:
+def _deepspeed_config(preset: Preset, obeys: Obeys) -> dict[str, str]:
     """DeepSpeed's configuration as a file of the run directory. Raises PlanError."""
     if preset.strategy.kind != "deepspeed":
         return {}
-    reader: deepspeed.Reader = look.reader if look.reader in ("trainer", "accelerate") else "deepspeed"
+    reader: deepspeed.Reader = obeys.reader if obeys.reader in ("trainer", "accelerate") else "deepspeed"
     return {deepspeed.CONFIG_FILE: deepspeed.text(deepspeed.config(preset, reader))}
 
 
@@ -79,28 +79,28 @@ def _own(
         raise PlanError(
             f"launcher {kind} knows no elastic run: give one number for --nnodes, or take torchrun."
         )
-    said = f"{kind} runs as it is: a restart stops it and starts it again, and each node is one rank on the screen."
+    note = f"{kind} runs as it is: a restart stops it and starts it again, and each node is one rank on the screen."
     if kind == "accelerate":
         argv = accelerate.argv(python, config, launch, run_dir)
         if not accelerate.FORMS & set(launch.extra):
             files |= accelerate.files(config)
-        return Wired(launcher="command", argv=argv, env=added, files=files, notes=(*notes, said))
+        return Wired(launcher="command", argv=argv, env=added, files=files, notes=(*notes, note))
     files |= deepspeed.files(launch, whole)
     if deepspeed.ENV_FILE in files:
         added["DS_ENV_FILE"] = f"{run_dir}/{deepspeed.ENV_FILE}"
-        said += " The first node logs in to all others, and to itself, by ssh without a password."
+        note += " The first node logs in to all others, and to itself, by ssh without a password."
         lost = deepspeed.left_out(whole)
         notes += tuple(f"{', '.join(lost)}: not passed on to the other nodes." for _ in lost[:1])
     argv = deepspeed.argv(python, launch, run_dir)
-    return Wired(launcher="command", argv=argv, env=added, files=files, notes=(*notes, said))
+    return Wired(launcher="command", argv=argv, env=added, files=files, notes=(*notes, note))
 
 
-def _with_options(launch: torchrun.Launch, look: Obeys, where: str) -> torchrun.Launch:
+def _with_options(launch: torchrun.Launch, obeys: Obeys, where: str) -> torchrun.Launch:
     """The script's own arguments, with those by which it takes DeepSpeed's configuration."""
-    if look.how is None or not look.options:
+    if obeys.how is None or not obeys.options:
         return launch
     script, *args = launch.command
-    return replace(launch, command=(script, *look.options, where, *args))
+    return replace(launch, command=(script, *obeys.options, where, *args))
 
 
 def _torchrun(preset: Preset, launch: torchrun.Launch) -> tuple[str, ...]:
@@ -131,12 +131,12 @@ def _idle(launch: torchrun.Launch) -> tuple[str, ...]:
     )
 
 
-def _notes(preset: Preset, look: Obeys) -> tuple[str, ...]:
+def _notes(preset: Preset, obeys: Obeys) -> tuple[str, ...]:
     """What of the preset a script does not get that obeys otherwise."""
-    if look.how is None or look.reader == "parallelize":
+    if obeys.how is None or obeys.reader == "parallelize":
         return ()
     strategy, notes = preset.strategy, []
-    if look.reader == "deepspeed":
+    if obeys.reader == "deepspeed":
         if preset.batch.micro is None:
             notes.append(
                 "DeepSpeed is told train_micro_batch_size_per_gpu 1: set batch.micro to what a rank takes at once."
@@ -155,8 +155,8 @@ def _notes(preset: Preset, look: Obeys) -> tuple[str, ...]:
         notes.append("Accelerate limits all-gathers whatever strategy.limit_all_gathers says.")
     if strategy.kind == "ddp":
         notes.append("Accelerate takes DDP's options (buckets, unused parameters) from the script alone.")
-    if preset.batch.accumulation > 1 and look.reader == "accelerate":
+    if preset.batch.accumulation > 1 and obeys.reader == "accelerate":
         notes.append("batch.accumulation acts where the script uses accelerator.accumulate().")
-    if preset.batch.accumulation > 1 and look.reader == "trainer":
+    if preset.batch.accumulation > 1 and obeys.reader == "trainer":
         notes.append("batch.accumulation has to be the Trainer's gradient_accumulation_steps, too.")
     return tuple(notes)

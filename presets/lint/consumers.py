@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..finding import Finding
 from . import lint_rules, torchrun_args
 from .launches import total_of_machines
-from .lint_rules import found, once
+from .lint_rules import issue, once
 from .markup import MarkupNode, place, walk
 
 # -----------------------------------------------------------------------------------------------------------
@@ -70,12 +70,12 @@ def _names(document: MarkupNode, file: str) -> Iterator[Finding]:
     if fsdp is None:
         return
     yield from lint_rules.keys(file, fsdp, FSDP_KEYS, "accelerate's fsdp_config", refuses=False)
-    for key, known in (
+    for key, allowed in (
         ("fsdp_auto_wrap_policy", WRAPS),
         ("fsdp_state_dict_type", STATE_DICTS),
         ("fsdp_backward_prefetch", PREFETCHES),
     ):
-        yield from lint_rules.choice(file, fsdp.get(key), key, known, "accelerate")
+        yield from lint_rules.choice(file, fsdp.get(key), key, allowed, "accelerate")
     sharding = fsdp.get("fsdp_sharding_strategy")
     if fsdp.number("fsdp_sharding_strategy") not in range(1, 6):
         yield from lint_rules.choice(file, sharding, "fsdp_sharding_strategy", SHARDINGS, "accelerate")
@@ -87,7 +87,7 @@ def _machines(document: MarkupNode, file: str, gpus: int | None) -> Iterator[Fin
     if machines == 1:
         if port is not None and str(port.value) == torchrun_args.DEFAULT_PORT:
             text = f"Port {port.value} is everybody's default: a second job on the machine does not start."
-            yield found(
+            yield issue(
                 "L22",
                 place(file, port, "main_process_port"),
                 text,
@@ -104,7 +104,7 @@ def _machines(document: MarkupNode, file: str, gpus: int | None) -> Iterator[Fin
     where = place(file, document.get("num_machines"), "num_machines")
     if missing:
         text = f"{machines} machines, and no {' and no '.join(missing)}: each takes itself for the first."
-        yield found("L29", where, text, value=f"num_machines: {machines}")
+        yield issue("L29", where, text, value=f"num_machines: {machines}")
     address = document.get("main_process_ip")
     if (
         address is not None
@@ -113,7 +113,7 @@ def _machines(document: MarkupNode, file: str, gpus: int | None) -> Iterator[Fin
     ):
         text = f"{address.value} is another place on each machine."
         where = place(file, address, "main_process_ip")
-        yield found("L38", where, text, value=f"main_process_ip: {address.value}")
+        yield issue("L38", where, text, value=f"main_process_ip: {address.value}")
 
 
 def _fsdp(document: MarkupNode, file: str) -> Iterator[Finding]:
@@ -123,23 +123,23 @@ def _fsdp(document: MarkupNode, file: str) -> Iterator[Finding]:
     if total == 1:
         where = place(file, document.get("num_processes"), "num_processes")
         text = "FSDP with one rank divides nothing and still gathers every layer."
-        yield found("L28", where, text, value="num_processes: 1")
+        yield issue("L28", where, text, value="num_processes: 1")
     node = document.get("fsdp_config", "fsdp_sharding_strategy")
     path = "fsdp_config.fsdp_sharding_strategy"
     name = sharding_name(node)
     value = f"fsdp_sharding_strategy: {name}"
     if name.startswith("HYBRID_SHARD") and machines == 1:
         text = f"{name} divides inside a machine and replicates over machines: on one it is plain sharding."
-        yield found("L11", place(file, node, path), text, value=value)
+        yield issue("L11", place(file, node, path), text, value=value)
     if name == "NO_SHARD":
         text = "NO_SHARD keeps everything on every GPU, as DDP does, and is slower."
-        yield found("L42", place(file, node, path), text, value=value)
+        yield issue("L42", place(file, node, path), text, value=value)
     if document.on("fsdp_config", "fsdp_offload_params"):
         where = place(
             file, document.get("fsdp_config", "fsdp_offload_params"), "fsdp_config.fsdp_offload_params"
         )
         text = "Parameters rest in host memory: each step waits for PCIe and for the CPU's optimizer."
-        yield found("L20", where, text, value="fsdp_offload_params: true")
+        yield issue("L20", where, text, value="fsdp_offload_params: true")
 
 
 def sharding_name(node: MarkupNode | None) -> str:
@@ -152,21 +152,21 @@ def sharding_name(node: MarkupNode | None) -> str:
 
 def _deepspeed(document: MarkupNode, file: str) -> Iterator[Finding]:
     """The short form of DeepSpeed's settings that accelerate has."""
-    said = document.get("deepspeed_config")
-    stage = said.number("zero_stage") if said is not None else None
-    if said is None or stage is None:
+    section = document.get("deepspeed_config")
+    stage = section.number("zero_stage") if section is not None else None
+    if section is None or stage is None:
         return
     for key, least in (("offload_param_device", 3), ("offload_optimizer_device", 1)):
-        device = said.text(key)
+        device = section.text(key)
         if device not in ("cpu", "nvme"):
             continue
-        where = place(file, said.get(key), f"deepspeed_config.{key}")
+        where = place(file, section.get(key), f"deepspeed_config.{key}")
         if stage < least:
             text = f"{key} {device} needs stage {least} and this is stage {stage}."
-            yield found("L32", where, text, value=f"{key}: {device}")
+            yield issue("L32", where, text, value=f"{key}: {device}")
         else:
             text = f"{key} {device}: each step waits for PCIe and for the CPU's optimizer."
-            yield found("L20", where, text, value=f"{key}: {device}")
+            yield issue("L20", where, text, value=f"{key}: {device}")
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def is_config(document: MarkupNode) -> bool:
     """Whether a document looks like DeepSpeed's; other programs have some of its keys, too, with plain values."""
     tables = (document.get(key) for key in ("bf16", "fp16", "bfloat16", "scheduler"))
     return bool({"zero_optimization", *BATCH[:2]} & document.mapping.keys()) or any(
-        one and one.mapping for one in tables
+        table and table.mapping for table in tables
     )
 
 
@@ -241,7 +241,7 @@ def _batch(document: MarkupNode, file: str, world: int | None) -> Iterator[Findi
         if document.text(key) not in ("", "auto"):
             text = f"{key} is a text, with which DeepSpeed cannot count."
             remedy = "Write a number, without quotes."
-            yield found(
+            yield issue(
                 "L30",
                 place(file, document.get(key), key),
                 text,
@@ -253,10 +253,10 @@ def _batch(document: MarkupNode, file: str, world: int | None) -> Iterator[Findi
         return
     product = micro * steps
     where, value = place(file, document.get(BATCH[0]), BATCH[0]), f"train_batch_size: {total}"
-    said = f"micro {micro} × accumulation {steps}"
+    parts = f"micro {micro} × accumulation {steps}"
     if world is not None and total != product * world:
-        text = f"train_batch_size {total} is not {said} × {world} ranks = {product * world}: DeepSpeed refuses it."
-        yield found(
+        text = f"train_batch_size {total} is not {parts} × {world} ranks = {product * world}: DeepSpeed refuses it."
+        yield issue(
             "L17",
             where,
             text,
@@ -264,8 +264,8 @@ def _batch(document: MarkupNode, file: str, world: int | None) -> Iterator[Findi
             remedy=f"Write {product * world}, or leave one of the three out.",
         )
     elif world is None and (product <= 0 or total % product or total < product):
-        text = f"train_batch_size {total} is no multiple of {said} = {product}: no number of ranks makes it so."
-        yield found("L17", where, text, value=value)
+        text = f"train_batch_size {total} is no multiple of {parts} = {product}: no number of ranks makes it so."
+        yield issue("L17", where, text, value=value)
 
 
 def _zero(document: MarkupNode, file: str) -> Iterator[Finding]:
@@ -287,15 +287,15 @@ def _zero(document: MarkupNode, file: str) -> Iterator[Finding]:
         where, value = place(file, part, path), f"{key}.device: {device}"
         if stage < least and zero.text("stage") != "auto":
             text = f"{key} needs stage {least}, and this is stage {stage}: nothing is offloaded."
-            yield found("L32", where, text, value=value)
+            yield issue("L32", where, text, value=value)
             continue
         if device == "nvme" and not part.text("nvme_path"):
             text = f"{key} goes to nvme, and no nvme_path says where."
-            yield found("L32", where, text, value=value)
+            yield issue("L32", where, text, value=value)
             continue
         what = "Parameters rest" if key == "offload_param" else "Optimizer states rest"
         text = f"{what} on {'a disk' if device == 'nvme' else 'the host'}: each step waits for PCIe and for the CPU."
-        yield found("L20", where, text, value=value)
+        yield issue("L20", where, text, value=value)
 
 
 def _formats(document: MarkupNode, file: str) -> Iterator[Finding]:
@@ -303,7 +303,7 @@ def _formats(document: MarkupNode, file: str) -> Iterator[Finding]:
     if document.on(bf16, "enabled") and document.on("fp16", "enabled"):
         where = place(file, document.get("fp16", "enabled"), "fp16.enabled")
         text = f"{bf16} and fp16 are both on: DeepSpeed refuses that."
-        yield found("L33", where, text, value="fp16.enabled: true")
+        yield issue("L33", where, text, value="fp16.enabled: true")
 
 
 def _auto(document: MarkupNode, file: str, filled_in: bool | None) -> Iterator[Finding]:
@@ -315,9 +315,9 @@ def _auto(document: MarkupNode, file: str, filled_in: bool | None) -> Iterator[F
     where, value = place(file, node, path), f"{path}: auto"
     if filled_in is None:
         text = f'"auto"{more}: only transformers and accelerate put numbers in its place, deepspeed.initialize does not.'
-        yield found("L34", where, text, value=value, severity="note", remedy="")
+        yield issue("L34", where, text, value=value, severity="note", remedy="")
     else:
         text = (
             f'The script calls deepspeed.initialize itself, which puts no number in place of "auto"{more}.'
         )
-        yield found("L34", where, text, value=value)
+        yield issue("L34", where, text, value=value)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ..finding import Finding, worst_first
 from ..load import Library
 from . import consumers, launches, markup, plans, presetfile, script
-from .lint_rules import found
+from .lint_rules import issue
 from .markup import MOST_BYTES, MarkupNode, Unreadable, decoded
 from .shell import Surroundings
 
@@ -34,7 +34,7 @@ def lint_file(
         return worst_first(_checked(name, text, yaml, exists, shelf))
     except Unreadable as error:
         remedy = None if "not valid" in str(error) else ""
-        return [found("L41", f"{name}:{error.line}", f"{name} {error}.", remedy=remedy)]
+        return [issue("L41", f"{name}:{error.line}", f"{name} {error}.", remedy=remedy)]
 
 
 def lint_text(text: str, exists: Exists | None = None) -> list[Finding]:
@@ -50,7 +50,7 @@ def _text(data: bytes) -> str:
 
 
 def _checked(
-    name: str, text: str, yaml: Yaml, exists: Exists | None, shelf: Library | None
+    name: str, text: str, yaml: Yaml, exists: Exists | None, library: Library | None
 ) -> list[Finding]:
     """Raises Unreadable."""
     match _kind(name, text):
@@ -61,7 +61,7 @@ def _checked(
         case "toml":
             document = presetfile.parse(text)
             if presetfile.is_preset(document):
-                return presetfile.check(document, text, name, shelf)
+                return presetfile.check(document, text, name, library)
         case "json":
             return _document([markup.read(text)], name, exists)
         case "yaml":
@@ -90,21 +90,21 @@ def _kind(name: str, text: str) -> str:
 def _document(documents: list[MarkupNode], name: str, exists: Exists | None) -> list[Finding]:
     """accelerate's, DeepSpeed's or SkyPilot's, told by their keys."""
     findings: list[Finding] = []
-    known = False
-    for one in documents:
-        keys = one.mapping.keys()
+    recognised = False
+    for document in documents:
+        keys = document.mapping.keys()
         if keys & {"distributed_type", "compute_environment"}:
-            findings += consumers.check_accelerate(one, name)
-        elif consumers.is_config(one):
-            findings += consumers.check_deepspeed(one, name)
+            findings += consumers.check_accelerate(document, name)
+        elif consumers.is_config(document):
+            findings += consumers.check_deepspeed(document, name)
         elif keys & plans.MARKS:
-            findings += plans.check_skypilot(one, name, exists)
+            findings += plans.check_skypilot(document, name, exists)
         else:
             continue
-        known = True
-    return findings if known else [_unknown(name)]
+        recognised = True
+    return findings if recognised else [_unknown(name)]
 
 
 def _unknown(name: str) -> Finding:
     text = f"{name} is neither a SkyPilot task nor accelerate's, DeepSpeed's or a preset: nothing in it was checked."
-    return found("L43", name, text)
+    return issue("L43", name, text)

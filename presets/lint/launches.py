@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ..finding import Finding
 from . import shell, torchrun_args
-from .lint_rules import found, once
+from .lint_rules import issue, once
 from .markup import whole
 from .shell import Command, LauncherCall, Setting, ShellText, Surroundings, Word
 
@@ -27,40 +27,40 @@ GONE = ("configs/recipes/phi3/dpo/fsdp_sky_job.yaml", "configs/recipes/phi3/dpo/
 def check_text(text: str, around: Surroundings, first_line: int = 1) -> list[Finding]:
     """Everything about a shell text. Never raises."""
     script = shell.read_script(text, first_line, around.env)
-    exported = {one.name: one.value for one in script.settings if one.exported}
+    exported = {var.name: var.value for var in script.settings if var.exported}
     around = replace(around, env={**around.env, **exported})
     return once([*_settings(script, around), *_order(script, around), *_started(script, around)])
 
 
 def _settings(script: ShellText, around: Surroundings) -> Iterator[Finding]:
     """What is set for the programs."""
-    named = dict(itertools.islice(((one.name, one) for one in script.settings), torchrun_args.MOST))
-    env = {name: one.value for name, one in named.items()}
+    named = dict(itertools.islice(((var.name, var) for var in script.settings), torchrun_args.MOST))
+    env = {name: var.value for name, var in named.items()}
     yield from torchrun_args.check_all(env, lambda name: around.at(named[name].line), around.nnodes)
-    for one in script.settings:
-        yield from torchrun_args.in_plain_text(one.name, one.value, around.at(one.line))
-        if one.name == "MASTER_PORT" and one.value == torchrun_args.DEFAULT_PORT and not around.own_nodes:
-            text = f"Port {one.value} is everybody's default: a second job on the node does not start."
-            yield found("L22", around.at(one.line), text, value=f"{one.name}={one.value}")
+    for var in script.settings:
+        yield from torchrun_args.in_plain_text(var.name, var.value, around.at(var.line))
+        if var.name == "MASTER_PORT" and var.value == torchrun_args.DEFAULT_PORT and not around.own_nodes:
+            text = f"Port {var.value} is everybody's default: a second job on the node does not start."
+            yield issue("L22", around.at(var.line), text, value=f"{var.name}={var.value}")
 
 
 def _order(script: ShellText, around: Surroundings) -> Iterator[Finding]:
     """What comes too late."""
-    first = [one for one in script.launches if not one.command.background]
-    shell = next((one for one in first if one.replaces and not one.command.branch), None)
-    never = next((one for one in script.commands if shell and _behind(one, shell)), None)
+    first = [call for call in script.launches if not call.command.background]
+    shell = next((call for call in first if call.replaces and not call.command.branch), None)
+    never = next((cmd for cmd in script.commands if shell and _behind(cmd, shell)), None)
     if shell and never:
         name = never.words[0].text
         text = f"`exec` in line {shell.line} makes the shell the launcher: {name} never runs."
-        yield found("L5", around.at(never.line), text, value=name)
+        yield issue("L5", around.at(never.line), text, value=name)
         return
-    beside = (one for one in script.commands if one.background and one.words[0].text != "wait")
+    beside = (cmd for cmd in script.commands if cmd.background and cmd.words[0].text != "wait")
     for later in itertools.islice(beside, MOST_BESIDE):
-        launch = next((one for one in first if _behind(later, one)), None)
+        launch = next((call for call in first if _behind(later, call)), None)
         if launch is not None:
             name = later.words[0].text
             text = f"{name} should run beside the training, and starts after {launch.program} (line {launch.line})."
-            yield found("L5", around.at(later.line), text, value=name, severity="warning")
+            yield issue("L5", around.at(later.line), text, value=name, severity="warning")
 
 
 def _behind(later: Command, launch: LauncherCall) -> bool:
@@ -75,52 +75,52 @@ def _started(script: ShellText, around: Surroundings) -> Iterator[Finding]:
         if launch.program == "torchrun":
             yield from torchrun_args.check(launch, around)
         else:
-            said = _options(launch.words)
+            flags = _options(launch.words)
             check = _accelerate if launch.program == "accelerate" else _deepspeed
-            yield from check(launch, said, script, around)
+            yield from check(launch, flags, script, around)
     for launch in script.launches:
         yield from _configs(launch, around)
 
 
 def _options(words: Sequence[Word]) -> dict[str, Word]:
     """Options by name with `_`, the word behind each; those of the script are among them."""
-    found_: dict[str, Word] = {}
+    flags: dict[str, Word] = {}
     for at, word in enumerate(words):
         if word.text.startswith("-"):
             name, equals, value = word.text.lstrip("-").partition("=")
             following = Word(value, word.line) if equals else next(iter(words[at + 1 : at + 2]), word)
-            found_.setdefault(name.replace("-", "_"), following)
-    return found_
+            flags.setdefault(name.replace("-", "_"), following)
+    return flags
 
 
-def _number(said: Mapping[str, Word], name: str) -> int | None:
-    word = said.get(name)
+def _number(flags: Mapping[str, Word], name: str) -> int | None:
+    word = flags.get(name)
     return whole(word.text) if word else None
 
 
 def _accelerate(
-    launch: LauncherCall, said: Mapping[str, Word], script: ShellText, around: Surroundings
+    launch: LauncherCall, flags: Mapping[str, Word], script: ShellText, around: Surroundings
 ) -> Iterator[Finding]:
-    machines, total = _number(said, "num_machines"), _number(said, "num_processes")
+    machines, total = _number(flags, "num_machines"), _number(flags, "num_processes")
     if machines is not None and around.nnodes is not None and machines != around.nnodes:
         text = f"accelerate is told {machines} machines and there are {around.nnodes}."
-        yield found("L35", around.at(said["num_machines"].line), text, value=f"--num_machines {machines}")
-    nodes = machines or (around.nnodes if "num_machines" not in said else None)
+        yield issue("L35", around.at(flags["num_machines"].line), text, value=f"--num_machines {machines}")
+    nodes = machines or (around.nnodes if "num_machines" not in flags else None)
     if total is not None and nodes is not None:
-        where = around.at(said["num_processes"].line)
+        where = around.at(flags["num_processes"].line)
         if nodes > 1:
             yield from total_of_machines(total, nodes, around.gpus, where)
         else:
             yield from torchrun_args.ranks_of_node(total, around, where, "--num_processes")
     if (machines or 1) < 2:
         return
-    rank, address = said.get("machine_rank"), said.get("main_process_ip")
+    rank, address = flags.get("machine_rank"), flags.get("main_process_ip")
     if rank is not None and rank.text.isdecimal() and around.every_node:
         text = f"Every node runs this line, so each takes itself for machine {rank.text}."
-        yield found("L38", around.at(rank.line), text, value=f"--machine_rank {rank.text}")
+        yield issue("L38", around.at(rank.line), text, value=f"--machine_rank {rank.text}")
     if address is not None and torchrun_args.HERE.fullmatch(address.text):
         text = f"{address.text} is another place on each node."
-        yield found("L38", around.at(address.line), text, value=f"--main_process_ip {address.text}")
+        yield issue("L38", around.at(address.line), text, value=f"--main_process_ip {address.text}")
 
 
 def total_of_machines(total: int, machines: int, gpus: int | None, where: str) -> Iterator[Finding]:
@@ -136,30 +136,30 @@ def total_of_machines(total: int, machines: int, gpus: int | None, where: str) -
             + "."
         )
         remedy = f"Write {machines} × {gpus} = {machines * gpus}." if gpus else None
-        yield found("L2", where, text, value=value, remedy=remedy)
+        yield issue("L2", where, text, value=value, remedy=remedy)
     elif gpus is None and total <= 8:
         text = f"num_processes is the total of all machines: {total // machines} on each of {machines}."
         remedy = f"If each machine has {total} GPUs, write {machines * total}."
-        yield found("L2", where, text, value=value, remedy=remedy, severity="warning")
+        yield issue("L2", where, text, value=value, remedy=remedy, severity="warning")
 
 
 def _deepspeed(
-    launch: LauncherCall, said: Mapping[str, Word], script: ShellText, around: Surroundings
+    launch: LauncherCall, flags: Mapping[str, Word], script: ShellText, around: Surroundings
 ) -> Iterator[Finding]:
-    count = _number(said, "num_gpus")
+    count = _number(flags, "num_gpus")
     if count is not None:
         yield from torchrun_args.ranks_of_node(
-            count, around, around.at(said["num_gpus"].line), "--num_gpus"
+            count, around, around.at(flags["num_gpus"].line), "--num_gpus"
         )
-    several = (_number(said, "num_nodes") or 1) > 1 or "hostfile" in said or "H" in said
-    other = said.get("launcher")
+    several = (_number(flags, "num_nodes") or 1) > 1 or "hostfile" in flags or "H" in flags
+    other = flags.get("launcher")
     brought = any(name in script.text or name in around.env for name in (".deepspeed_env", "DS_ENV_FILE"))
-    if not several or brought or "no_ssh" in said or (other is not None and other.text != "pdsh"):
+    if not several or brought or "no_ssh" in flags or (other is not None and other.text != "pdsh"):
         return
     lost = [
-        one for one in script.settings if one.exported and _is_lost(one.name) and one.line <= launch.line
+        var for var in script.settings if var.exported and _is_lost(var.name) and var.line <= launch.line
     ]
-    lines = {one.name: one.line for one in lost}
+    lines = {var.name: var.line for var in lost}
     names = [
         *lines,
         *(name for name in around.env if _is_lost(name) and name not in lines and not _set(script, name)),
@@ -167,11 +167,11 @@ def _deepspeed(
     if names:
         shown = ", ".join(names[:6]) + (", …" if names[6:] else "")
         text = f"deepspeed starts its ranks by pdsh and brings {', '.join(BROUGHT)}* alone: {shown} do not arrive."
-        yield found("L6", around.at(lines.get(names[0], launch.line)), text, value=names[0])
+        yield issue("L6", around.at(lines.get(names[0], launch.line)), text, value=names[0])
 
 
 def _set(script: ShellText, name: str) -> Setting | None:
-    return next((one for one in script.settings if one.name == name), None)
+    return next((var for var in script.settings if var.name == name), None)
 
 
 def _is_lost(name: str) -> bool:
@@ -183,13 +183,13 @@ def _configs(launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
     for word in launch.words:
         if word.text.endswith(GONE):
             text = f"oumi's repository has no {word.text} any more: its configurations are no longer accelerate's."
-            yield found("L8", around.at(word.line), text, value=word.text)
+            yield issue("L8", around.at(word.line), text, value=word.text)
     for name, word in _options(launch.words).items():
         path = word.text
         if (
             name not in CONFIGS
             or path.startswith(("-", "/", "~"))
-            or not word.known
+            or not word.literal
             or around.exists is None
         ):
             continue
@@ -199,4 +199,4 @@ def _configs(launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
             and not around.exists(path)
         ):
             text = f"There is no {path}, seen from here."
-            yield found("L8", around.at(word.line), text, value=path, severity="warning")
+            yield issue("L8", around.at(word.line), text, value=path, severity="warning")

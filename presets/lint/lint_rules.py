@@ -109,11 +109,11 @@ _ALL: tuple[tuple[str, Severities, str, str], ...] = (
 )
 # fmt: on
 
-RULES: Mapping[str, LintRule] = {one[0]: LintRule(*one) for one in _ALL}
+RULES: Mapping[str, LintRule] = {row[0]: LintRule(*row) for row in _ALL}
 """Every rule, in order."""
 
 
-def found(
+def issue(
     id: str,
     where: str,
     text: str,
@@ -139,7 +139,7 @@ def found(
 
 def once(findings: Iterable[Finding]) -> list[Finding]:
     """One finding of a rule for each place and value."""
-    return list({(one.id, one.where, one.value): one for one in findings}.values())
+    return list({(finding.id, finding.where, finding.value): finding for finding in findings}.values())
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -147,34 +147,34 @@ def once(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def choice(
-    file: str, node: MarkupNode | None, path: str, known: Iterable[str], program: str
+    file: str, node: MarkupNode | None, path: str, allowed: Iterable[str], program: str
 ) -> Iterator[Finding]:
     """A text that has to be one of some, whatever its case."""
     if node is None or node.value is None:
         return
-    options = list(known)
+    options = list(allowed)
     where = place(file, node, path)
-    if node.value is False and "no" in (one.lower() for one in options):
-        word = next(one for one in options if one.lower() == "no")
+    if node.value is False and "no" in (option.lower() for option in options):
+        word = next(option for option in options if option.lower() == "no")
         text = f"Without quotes YAML reads {word} as false, which is no {path} of {program}."
-        yield found("L30", where, text, value=f"{path}: {word}", remedy=f"Write '{word}', in quotes.")
+        yield issue("L30", where, text, value=f"{path}: {word}", remedy=f"Write '{word}', in quotes.")
         return
     value = str(node.value)
-    if value.lower() not in (one.lower() for one in options):
+    if value.lower() not in (option.lower() for option in options):
         near = difflib.get_close_matches(value, options, n=1)
         remedy = f"Did you mean {near[0]}?" if near else f"Write one of {', '.join(options)}."
         text = f"{program} has no {path} {value}."
-        yield found("L30", where, text, value=f"{path}: {value}", remedy=remedy)
+        yield issue("L30", where, text, value=f"{path}: {value}", remedy=remedy)
 
 
 def keys(
-    file: str, node: MarkupNode, known: Iterable[str], program: str, *, refuses: bool
+    file: str, node: MarkupNode, allowed: Iterable[str], program: str, *, refuses: bool
 ) -> Iterator[Finding]:
     """Keys that a program does not have.
 
     What it does not refuse it ignores: of those only the ones that look misspelt are named, the others may be notes.
     """
-    options = list(known)
+    options = list(allowed)
     for key, part in node.mapping.items():
         near = difflib.get_close_matches(key, options, n=1, cutoff=0.8)
         if key in options or not (near or refuses):
@@ -184,4 +184,4 @@ def keys(
         )
         severity: Severity = "error" if near else "warning"  # a newer release may have it
         remedy = f"Did you mean {near[0]}?" if near else None
-        yield found("L31", place(file, part, key), text, value=key, remedy=remedy, severity=severity)
+        yield issue("L31", place(file, part, key), text, value=key, remedy=remedy, severity=severity)

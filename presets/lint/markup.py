@@ -260,8 +260,8 @@ class _Builder:
         value: Any = done.items
         if done.is_mapping:
             value = {}
-            for one in done.merged:
-                value |= {key: node for key, node in one.mapping.items() if key not in value}
+            for merged in done.merged:
+                value |= {key: node for key, node in merged.mapping.items() if key not in value}
             value |= done.members
         node = MarkupNode(done.line, value, done.line)
         if done.anchor:
@@ -347,7 +347,7 @@ class Names:
     """What the imports of a script make of a name."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self._known: dict[str, str] = {}
+        self._names: dict[str, str] = {}
         self._stars: list[str] = []
         self.imported: dict[str, int] = {}
         """Module as it is written, with dots in front where it is relative → line of its first import."""
@@ -356,7 +356,7 @@ class Names:
                 for alias in node.names:
                     top = alias.name.split(".", 1)[0]
                     self.imported.setdefault(alias.name, node.lineno)
-                    self._known.setdefault(alias.asname or top, alias.name if alias.asname else top)
+                    self._names.setdefault(alias.asname or top, alias.name if alias.asname else top)
             elif isinstance(node, ast.ImportFrom):
                 module = "." * node.level + (node.module or "")
                 self.imported.setdefault(module, node.lineno)
@@ -364,7 +364,7 @@ class Names:
                     if alias.name == "*":
                         self._stars.append(module)
                     else:
-                        self._known.setdefault(alias.asname or alias.name, f"{module}.{alias.name}")
+                        self._names.setdefault(alias.asname or alias.name, f"{module}.{alias.name}")
 
     def full(self, node: ast.AST) -> str:
         """The dotted name behind `node`, "" when no import explains it; of a starred import the last one's."""
@@ -374,7 +374,7 @@ class Names:
             node = node.value
         if not isinstance(node, ast.Name):
             return ""
-        first = self._known.get(node.id) or (f"{self._stars[-1]}.{node.id}" if self._stars else "")
+        first = self._names.get(node.id) or (f"{self._stars[-1]}.{node.id}" if self._stars else "")
         return ".".join([first, *reversed(parts)]) if first else ""
 
 
@@ -403,9 +403,9 @@ def writes(node: ast.AST, names: Names, decided: bool) -> Iterator[Write]:
                 node.args[0], node.args[1], node.lineno, decided or full.endswith("setdefault")
             )
         elif full == "os.environ.update":
-            for one in node.args[:1]:
-                if isinstance(one, ast.Dict):
-                    for key, value in zip(one.keys, one.values, strict=True):
+            for argument in node.args[:1]:
+                if isinstance(argument, ast.Dict):
+                    for key, value in zip(argument.keys, argument.values, strict=True):
                         yield from _write(key, value, value.lineno, decided)
             for word in node.keywords:
                 if word.arg:

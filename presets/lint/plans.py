@@ -14,7 +14,7 @@ from ..model import Loaded, Preset
 from ..obeys import parse
 from ..plan import Plan
 from . import consumers, launches, lint_rules, markup, script, torchrun_args
-from .lint_rules import found, once
+from .lint_rules import issue, once
 from .markup import MarkupNode, Unreadable, place, plain, whole
 from .script import names_save, saves
 from .shell import Surroundings, Word
@@ -57,7 +57,7 @@ def lint_plan(
     ]
     if resources is not None and resources.spot and seen is not None and not names_save(seen.mentioned):
         findings.append(
-            found("L37", "--spot", "Spot nodes can be taken back, and the script saves no checkpoint.")
+            issue("L37", "--spot", "Spot nodes can be taken back, and the script saves no checkpoint.")
         )
     return worst_first(once(findings))
 
@@ -65,7 +65,7 @@ def lint_plan(
 def refusal(sentence: str) -> Finding:
     """Why no plan can be made, as a finding: the sentence of a PlanError."""
     id = "L17" if sentence.startswith("batch.") else "L18" if sentence.startswith("mesh") else "L19"
-    return found(id, "", sentence, remedy="")
+    return issue(id, "", sentence, remedy="")
 
 
 def _environment(plan: Plan, loaded: Loaded, seen: script.ScriptContents | None) -> Iterator[Finding]:
@@ -99,13 +99,13 @@ def _sharding(plan: Plan, preset: Preset) -> Iterator[Finding]:
         where = "strategy.sharding" if hybrid else "mesh.dp_replicate"
         value = how.sharding if hybrid else str(replicas)
         text = "Replicas inside one node need more memory, and there is no slower network that they would spare."
-        yield found("L11", where, text, value=value)
+        yield issue("L11", where, text, value=value)
     if how.kind == "fsdp1" and how.sharding == "NO_SHARD":
         text = "NO_SHARD keeps everything on every GPU, as DDP does, and is slower."
-        yield found("L42", "strategy.sharding", text, value="NO_SHARD")
+        yield issue("L42", "strategy.sharding", text, value="NO_SHARD")
     if nproc * plan.nnodes == 1 and how.kind in SHARDED and (how.kind != "deepspeed" or how.stage):
         text = f"{how.kind} with one rank divides nothing."
-        yield found("L28", "topology.nproc_per_node", text, value="1 rank")
+        yield issue("L28", "topology.nproc_per_node", text, value="1 rank")
     for name, offloaded in (
         ("cpu_offload", how.kind in ("fsdp1", "fsdp2") and how.cpu_offload),
         ("offload_optimizer", how.kind == "deepspeed" and how.offload_optimizer != "none"),
@@ -113,25 +113,25 @@ def _sharding(plan: Plan, preset: Preset) -> Iterator[Finding]:
     ):
         if offloaded:
             text = "What rests in host memory or on disk is fetched in each step: several times slower."
-            yield found("L20", f"strategy.{name}", text, value=model.show(getattr(how, name)))
+            yield issue("L20", f"strategy.{name}", text, value=model.show(getattr(how, name)))
     if plan.mesh.get("tp", 1) > nproc > 0 and plan.nnodes > 1:
         tp = plan.mesh["tp"]
         text = (
             f"tp {tp} is more than the {nproc} ranks of a node: every matrix product waits for the network."
         )
-        yield found("L39", "mesh.tp", text, value=str(tp))
+        yield issue("L39", "mesh.tp", text, value=str(tp))
 
 
 def _launcher(plan: Plan, preset: Preset) -> Iterator[Finding]:
     """What the preset hands to torchrun."""
     if preset.launcher.kind != "torchrun":
         return
-    said = torchrun_args.read([Word(text, 0) for text in preset.launcher.args])
-    for word in said.unknown:
+    options = torchrun_args.read([Word(text, 0) for text in preset.launcher.args])
+    for word in options.unknown:
         near = torchrun_args.nearest(word.text)
         text = f"torchrun has no option {word.text} and ends with an error."
         remedy = f"Did you mean {near}?" if near else None
-        yield found("L3", "launcher.args", text, value=word.text, remedy=remedy)
+        yield issue("L3", "launcher.args", text, value=word.text, remedy=remedy)
 
 
 def _deepspeed(plan: Plan, preset: Preset, seen: script.ScriptContents | None) -> Iterator[Finding]:
@@ -147,7 +147,7 @@ def _deepspeed(plan: Plan, preset: Preset, seen: script.ScriptContents | None) -
         if consumers.is_config(document):
             findings = consumers.check_deepspeed(document, name, world, filled_in=filled)
             yield from (
-                one for one in findings if one.id not in ("L20", "L32")
+                finding for finding in findings if finding.id not in ("L20", "L32")
             )  # said of the fields already
     if preset.deepspeed and not written:
         yield from consumers.check_deepspeed(plain(preset.deepspeed), "deepspeed", world, filled_in=filled)
@@ -172,13 +172,13 @@ def _optimizer(plan: Plan, preset: Preset, source: str | bytes | None) -> Iterat
         text = (
             f"deepspeed.initialize() in line {call.line} gets no optimizer, and the configuration has none."
         )
-        yield found("L45", "deepspeed.optimizer", text)
+        yield issue("L45", "deepspeed.optimizer", text)
 
 
 def _seen(source: str | bytes | None) -> script.ScriptContents | None:
     """What there is in the script; None where there is none, or it cannot be read."""
     try:
-        return None if source is None else script.look(source)
+        return None if source is None else script.inspect(source)
     except Unreadable:
         return None
 
@@ -189,21 +189,21 @@ def _nodes(plan: Plan, resources: Resources | None, managed: bool, hosts: int | 
         text = (
             "A managed job has no ssh to its nodes: ranks and GPUs are not seen, nor restarted from here."
         )
-        yield found("L12", "--managed", text)
+        yield issue("L12", "--managed", text)
     if hosts is not None and hosts > plan.nnodes:
         text = f"{hosts} hosts are named, and the plan is for {plan.nnodes}: the others are idle."
         remedy = f"Add --nnodes {hosts}."
-        yield found(
+        yield issue(
             "L35", "topology.nnodes", text, value=str(plan.nnodes), severity="warning", remedy=remedy
         )
     if resources is None:
         return
     infra = (resources.infra or "").partition("/")[0].lower()
-    wanted = resources.gpus or any("gpus" in one for one in resources.any_of)
+    wanted = resources.gpus or any("gpus" in alternative for alternative in resources.any_of)
     if plan.nnodes > 1 and wanted and resources.network_tier != "best" and infra not in TIERED:
         text = "Without network_tier best the nodes get the plain network: no EFA, TCPX or InfiniBand."
         remedy = "Add --network-tier best."
-        yield found("L21", "--network-tier", text, value=resources.network_tier or "", remedy=remedy)
+        yield issue("L21", "--network-tier", text, value=resources.network_tier or "", remedy=remedy)
     if resources.gpus and plan.nproc_per_node and plan.backend == "nccl":
         gpus = skypilot.gpus(resources.gpus)[1]
         if plan.nproc_per_node < gpus:
@@ -211,7 +211,7 @@ def _nodes(plan: Plan, resources: Resources | None, managed: bool, hosts: int | 
                 f"{plan.nproc_per_node} ranks on a node of {gpus} GPUs: the others are paid for, and idle."
             )
             value = str(plan.nproc_per_node)
-            yield found("L35", "topology.nproc_per_node", text, value=value, severity="warning")
+            yield issue("L35", "topology.nproc_per_node", text, value=value, severity="warning")
 
 
 def _script(plan: Plan, source: str | bytes | None) -> Iterator[Finding]:
@@ -303,7 +303,7 @@ def check_skypilot(
             *_names(task, file),
             *_resources(task, file, nnodes),
             *_variables(task, file, nnodes),
-            *(one for key in ("setup", "run") for one in _shell(task.get(key), around)),
+            *(finding for key in ("setup", "run") for finding in _shell(task.get(key), around)),
         ]
     )
 
@@ -331,7 +331,7 @@ def _wishes(task: MarkupNode) -> list[MarkupNode]:
     if resources is None:
         return []
     alternatives = [
-        one for key in ("any_of", "ordered") for one in (resources.get(key) or MarkupNode(0, None)).items
+        wish for key in ("any_of", "ordered") for wish in (resources.get(key) or MarkupNode(0, None)).items
     ]
     return [resources, *alternatives]
 
@@ -339,21 +339,21 @@ def _wishes(task: MarkupNode) -> list[MarkupNode]:
 def gpus(task: MarkupNode) -> int | None:
     """Accelerators of each node; 0 where none is asked for, None where they differ or cannot be known."""
     wishes = _wishes(task)
-    counts = {count for one in wishes for count in _counts(one.get("accelerators"))}
+    counts = {count for wish in wishes for count in _counts(wish.get("accelerators"))}
     if counts:
         return counts.pop() if len(counts) == 1 else None
-    known = any(
-        one.get(key) for one in wishes for key in ("accelerators", "instance_type", "any_of", "ordered")
+    requested = any(
+        wish.get(key) for wish in wishes for key in ("accelerators", "instance_type", "any_of", "ordered")
     )
-    return None if known else 0
+    return None if requested else 0
 
 
 def _counts(node: MarkupNode | None) -> Iterator[int | None]:
     """The numbers that `accelerators` names: "H100:8", {H100: 8}, or a list of such."""
     if node is None:
         return
-    for one in node.items:
-        yield from _counts(one)
+    for item in node.items:
+        yield from _counts(item)
     for name in node.mapping:
         yield node.number(name)
     if isinstance(node.value, str):
@@ -369,33 +369,33 @@ def _names(task: MarkupNode, file: str) -> Iterator[Finding]:
     if nodes is not None and (task.number("num_nodes") or 0) < 1:
         text = f"num_nodes {nodes.value} is no number of nodes."
         value = f"num_nodes: {nodes.value}"
-        yield found(
+        yield issue(
             "L30", place(file, nodes, "num_nodes"), text, value=value, remedy="Write a number from 1 on."
         )
-    for one in _wishes(task):
-        yield from lint_rules.keys(file, one, RESOURCES, "SkyPilot's resources", refuses=True)
+    for wish in _wishes(task):
+        yield from lint_rules.keys(file, wish, RESOURCES, "SkyPilot's resources", refuses=True)
 
 
 def _resources(task: MarkupNode, file: str, nnodes: int | None) -> Iterator[Finding]:
     wishes = _wishes(task)
-    for one in wishes:
-        tier = one.get("network_tier")
+    for wish in wishes:
+        tier = wish.get("network_tier")
         if tier is not None and str(tier.value).lower() not in TIERS:
             text = f"SkyPilot has no network_tier {tier.value}, and refuses the task."
             value = f"network_tier: {tier.value}"
-            yield found("L7", place(file, tier, "resources.network_tier"), text, value=value)
-        ports = one.get("ports")
+            yield issue("L7", place(file, tier, "resources.network_tier"), text, value=value)
+        ports = wish.get("ports")
         if ports is not None:
             text = "ports opens these to the whole internet, on every node."
-            yield found("L13", place(file, ports, "resources.ports"), text, value="ports")
-        recovery = one.get("job_recovery") or one.get("spot_recovery")
+            yield issue("L13", place(file, ports, "resources.ports"), text, value="ports")
+        recovery = wish.get("job_recovery") or wish.get("spot_recovery")
         if recovery is not None:
             text = "job_recovery acts in managed jobs alone, to whose nodes there is no ssh."
-            yield found("L12", place(file, recovery, "resources.job_recovery"), text, value="job_recovery")
-        spot = one.get("use_spot")
-        if spot is not None and spot.value is True and not saves(task.text("run")):
+            yield issue("L12", place(file, recovery, "resources.job_recovery"), text, value="job_recovery")
+        preemptible = wish.get("use_spot")
+        if preemptible is not None and preemptible.value is True and not saves(task.text("run")):
             text = "Spot nodes can be taken back, and nothing in run speaks of a checkpoint."
-            yield found("L37", place(file, spot, "resources.use_spot"), text, value="use_spot: true")
+            yield issue("L37", place(file, preemptible, "resources.use_spot"), text, value="use_spot: true")
     yield from _network(task, wishes, file, nnodes)
 
 
@@ -403,15 +403,15 @@ def _network(
     task: MarkupNode, wishes: list[MarkupNode], file: str, nnodes: int | None
 ) -> Iterator[Finding]:
     """Several nodes with GPUs, on a network that nobody asked to be fast."""
-    infras = {(one.text("infra") or one.text("cloud")).partition("/")[0].lower() for one in wishes} - {""}
+    infras = {(res.text("infra") or res.text("cloud")).partition("/")[0].lower() for res in wishes} - {""}
     if (nnodes or 1) < 2 or gpus(task) == 0 or (infras and infras <= set(TIERLESS)):
         return
-    if any(one.get("network_tier") and one.text("network_tier") != "standard" for one in wishes):
+    if any(wish.get("network_tier") and wish.text("network_tier") != "standard" for wish in wishes):
         return  # also where it is a wrong one: L7 says so
-    tier = next((one.get("network_tier") for one in wishes if one.get("network_tier")), None)
+    tier = next((wish.get("network_tier") for wish in wishes if wish.get("network_tier")), None)
     where = place(file, tier or task.get("resources") or task.get("num_nodes"), "resources")
     text = f"{nnodes} nodes with the plain network between them: no EFA, TCPX or InfiniBand."
-    yield found("L21", where, text, value="network_tier: standard" if tier else "")
+    yield issue("L21", where, text, value="network_tier: standard" if tier else "")
 
 
 def _variables(task: MarkupNode, file: str, nnodes: int | None) -> Iterator[Finding]:
@@ -421,6 +421,6 @@ def _variables(task: MarkupNode, file: str, nnodes: int | None) -> Iterator[Find
     secret = task.get("secrets")
     for section in (nodes, secret.mapping if secret else {}):
         for name, node in section.items():
-            for one in torchrun_args.in_plain_text(name, _text(node), place(file, node, name)):
+            for finding in torchrun_args.in_plain_text(name, _text(node), place(file, node, name)):
                 remedy = f"Write `{name}: null` under secrets, and launch with --secret {name}."
-                yield found(one.id, one.where, one.text, value=one.value, remedy=remedy)
+                yield issue(finding.id, finding.where, finding.text, value=finding.value, remedy=remedy)

@@ -13,7 +13,7 @@ from ..finding import Finding, PresetError
 from ..load import PROJECT_FILE, Definition, Library, check_name, load
 from ..tomltext import DEEPEST, too_deep
 from . import consumers, torchrun_args
-from .lint_rules import found, once
+from .lint_rules import issue, once
 from .markup import Unreadable, plain
 
 _HEADER = re.compile(r"\s*\[+\s*([^\[\]]+?)\s*\]+")
@@ -40,29 +40,29 @@ def parse(text: str) -> dict[str, Any]:
 
 def is_preset(document: Mapping[str, Any]) -> bool:
     """Whether a TOML document looks like a preset, or like a project's presets."""
-    known = {"base", "preset", *model.tables(), *(path for path in model.fields() if "." not in path)}
-    return bool(known & document.keys()) and not {"project", "tool", "build-system"} & document.keys()
+    keys = {"base", "preset", *model.tables(), *(path for path in model.fields() if "." not in path)}
+    return bool(keys & document.keys()) and not {"project", "tool", "build-system"} & document.keys()
 
 
-def check(document: Mapping[str, Any], text: str, file: str, shelf: Library | None = None) -> list[Finding]:
-    """Everything about one file. `shelf`: the presets that there are; None: nothing is said of what it builds on."""
+def check(document: Mapping[str, Any], text: str, file: str, bases: Library | None = None) -> list[Finding]:
+    """Everything about one file. `bases`: the presets that there are; None: nothing is said of what it builds on."""
     lines = _lines(text)
     stem = file.rsplit("/", 1)[-1]
     findings: list[Finding] = []
     if stem != PROJECT_FILE and "preset" not in document:
-        return once(_preset(stem.removesuffix(".toml"), document, file, lines, "", shelf))
+        return once(_preset(stem.removesuffix(".toml"), document, file, lines, "", bases))
     for key in document:
         if key != "preset":
             text_ = f"{key} means nothing in {PROJECT_FILE}: presets stand in tables [preset.NAME]."
-            findings.append(found("L31", _at(file, lines, key), text_, value=key))
+            findings.append(issue("L31", _at(file, lines, key), text_, value=key))
     tables = document.get("preset")
     for name, table in (tables if isinstance(tables, dict) else {}).items():
         prefix = f"preset.{name}."
         if isinstance(table, dict):
-            findings += _preset(name, table, file, lines, prefix, shelf)
+            findings += _preset(name, table, file, lines, prefix, bases)
         else:
             where = _at(file, lines, prefix[:-1])
-            findings.append(found("L30", where, f"preset.{name} is a table: write [preset.{name}]."))
+            findings.append(issue("L30", where, f"preset.{name} is a table: write [preset.{name}]."))
     return once(findings)
 
 
@@ -72,7 +72,7 @@ def _preset(
     file: str,
     lines: Mapping[str, int],
     prefix: str,
-    shelf: Library | None,
+    bases: Library | None,
 ) -> list[Finding]:
     """One preset; what it is together with what it builds on only where its own values are right."""
     findings: list[Finding] = []
@@ -84,11 +84,11 @@ def _preset(
     if hidden and isinstance(shape, dict) and shape.get("nproc_per_node") == "gpu":
         where = _at(file, lines, f"{prefix}topology.nproc_per_node")
         text = "CUDA_VISIBLE_DEVICES is empty in [env]: no GPU is left."
-        findings.append(found("L10", where, text, value='nproc_per_node = "gpu"'))
+        findings.append(issue("L10", where, text, value='nproc_per_node = "gpu"'))
     if isinstance(table.get("deepspeed"), dict):
         findings += consumers.check_deepspeed(plain(table["deepspeed"]), f"{file} {prefix}deepspeed")
-    if not findings and shelf is not None:
-        findings += _whole(name, table, file, shelf)
+    if not findings and bases is not None:
+        findings += _whole(name, table, file, bases)
     return findings
 
 
@@ -108,31 +108,31 @@ def _value(path: str, value: object, where: str) -> list[Finding]:
         text = str(int(value)) if isinstance(value, bool) else str(value)
         findings += torchrun_args.check_variables(name, text, where)
         findings += torchrun_args.in_plain_text(name, text, where)
-        if any(one.id in ("L1", "L15", "L16") for one in findings):
+        if any(finding.id in ("L1", "L15", "L16") for finding in findings):
             return findings
     try:
         model.accept(path, value, "")
     except PresetError as error:
-        known = path in model.fields() or table in (*model.FREE, *model.NESTED)
+        is_field = path in model.fields() or table in (*model.FREE, *model.NESTED)
         sentence = str(error).removeprefix(": ")
-        id = "L30" if known else "L31"
+        id = "L30" if is_field else "L31"
         findings.append(
-            found(id, where, sentence, value=path, remedy="" if "did you mean" in sentence else None)
+            issue(id, where, sentence, value=path, remedy="" if "did you mean" in sentence else None)
         )
     return findings
 
 
-def _whole(name: str, table: Mapping[str, Any], file: str, shelf: Library) -> Iterator[Finding]:
+def _whole(name: str, table: Mapping[str, Any], file: str, bases: Library) -> Iterator[Finding]:
     """The preset on what it builds on."""
     own = Definition(name=name, origin=f"user {file}", where=file, table=table)
     below = tuple(
-        one for one in shelf.definitions.get(name, ()) if file.rsplit("/", 1)[-1] not in one.where
+        entry for entry in bases.definitions.get(name, ()) if file.rsplit("/", 1)[-1] not in entry.where
     )
     try:
         check_name(name)
-        load(name, shelf=Library(definitions={**shelf.definitions, name: (*below, own)}))
+        load(name, shelf=Library(definitions={**bases.definitions, name: (*below, own)}))
     except PresetError as error:
-        yield found("L19", file, str(error), value=name, remedy="")
+        yield issue("L19", file, str(error), value=name, remedy="")
 
 
 def _lines(text: str) -> dict[str, int]:

@@ -11,7 +11,7 @@ from ..finding import Finding
 from ..model import Preset
 from ..obeys import COPY, PARALLELIZE, Script, Values, parse
 from . import markup, torchrun_args
-from .lint_rules import found, once
+from .lint_rules import issue, once
 from .markup import Names, Unreadable, Write
 from .torchrun_args import HERE
 
@@ -65,16 +65,16 @@ def _parsed(sources: Sequence[str | bytes]) -> Iterator[Script]:
 
 def _sizes(scripts: Sequence[Script], args: Sequence[str]) -> Iterator[tuple[str, Size]]:
     """By what they count: of the options that are read, else of constants."""
-    known = [Values(script.tree, args) for script in scripts]
+    by_script = [Values(script.tree, args) for script in scripts]
     for what, names in SIZE_NAMES.items():
         numbers = [
             (option.name, values.of_option(option).literal)
-            for values in known for option in values.options if option.dest in names
+            for values in by_script for option in values.options if option.dest in names
         ]  # fmt: skip
         if not numbers:
             numbers = [
                 (name, values.of(assigned[0]).literal)
-                for values in known for name, assigned in values.assigned.items()
+                for values in by_script for name, assigned in values.assigned.items()
                 if name.lower() in names and len(assigned) == 1
             ]  # fmt: skip
         sizes = [(name, _number(value)) for name, value in numbers]
@@ -100,7 +100,7 @@ def _tensor(sizes: Mapping[str, Size], mesh: Mapping[str, int], preset: Preset) 
         remedy = (
             f"Give a multiple of {heads.count} with {features.name}, or another number of {heads.name}."
         )
-        yield found("L44", features.name, text, value=str(features.count), remedy=remedy)
+        yield issue("L44", features.name, text, value=str(features.count), remedy=remedy)
     yield from _divided(sizes.get("positions"), "cp", cp)
     if preset.mesh.sequence_parallel and tp > 1 and not (sizes.get("positions") or _NONE).count % cp:
         yield from _divided(sizes.get("positions"), "tp", tp, of=cp)
@@ -112,7 +112,7 @@ def _others(sizes: Mapping[str, Size], mesh: Mapping[str, int], preset: Preset) 
     if layers and layers.count < pp:
         text = f"{layers.count} layers cannot be cut into {pp} stages (pp {pp}): each needs one."
         remedy = f"Give {pp} layers or more with {layers.name}, or set mesh.pp to {layers.count} or less."
-        yield found("L44", "mesh.pp", text, value=str(pp), remedy=remedy)
+        yield issue("L44", "mesh.pp", text, value=str(pp), remedy=remedy)
     samples = sizes.get("samples")
     micro = preset.batch.micro or (samples.count if samples else 0)
     if pp > 1 and micro:
@@ -122,7 +122,7 @@ def _others(sizes: Mapping[str, Size], mesh: Mapping[str, int], preset: Preset) 
             text = f"{whole} samples cannot be cut into {pieces} microbatches: {_ratio(whole, pieces)}."
             by = samples.name if samples and not preset.batch.micro else "batch.micro"
             remedy = f"Give a multiple of {pieces} samples with {by}, or change mesh.microbatches."
-            yield found("L44", "mesh.microbatches", text, value=str(pieces), remedy=remedy)
+            yield issue("L44", "mesh.microbatches", text, value=str(pieces), remedy=remedy)
 
 
 _NONE = Size(0, "", "")
@@ -137,7 +137,7 @@ def _divided(size: Size | None, dimension: str, ranks: int, of: int = 1) -> Iter
     fitting = [n for n in range(1, min(count, 64) + 1) if count % n == 0]
     others = ", ".join(map(str, fitting[:-1])) + f" or {fitting[-1]}" if len(fitting) > 1 else "1"
     remedy = f"Give a multiple of {ranks * of} with {size.name}, or set mesh.{dimension} to {others}."
-    yield found("L44", f"mesh.{dimension}", text, value=str(ranks), remedy=remedy)
+    yield issue("L44", f"mesh.{dimension}", text, value=str(ranks), remedy=remedy)
 
 
 def _ratio(count: int, parts: int) -> str:
@@ -179,7 +179,7 @@ def names_save(names: Iterable[str]) -> bool:
 
 
 COMPUTED = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"})
-MEETING = ("MASTER_ADDR", "MASTER_PORT")
+RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
 PRIVATE = ("torch.distributed._composable.fsdp", "torch.distributed._composable.fully_shard")
 SPAWNS = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"})
 STRATEGIES: Mapping[str, tuple[str, str, str]] = {
@@ -235,7 +235,7 @@ class ScriptContents:
     """Last parts of all attributes and names."""
 
 
-def look(source: str | bytes) -> ScriptContents:
+def inspect(source: str | bytes) -> ScriptContents:
     """Raises Unreadable."""
     tree = markup.parse(source)
     seen = ScriptContents(Names(tree))
@@ -250,9 +250,9 @@ def look(source: str | bytes) -> ScriptContents:
             seen.mentioned.add(node.attr)
         elif isinstance(node, ast.Name):
             seen.mentioned.add(node.id)
-    seen.writes.sort(key=lambda one: one.line)
+    seen.writes.sort(key=lambda var: var.line)
     del seen.writes[torchrun_args.MOST :]
-    seen.calls.sort(key=lambda one: one[1])
+    seen.calls.sort(key=lambda call: call[1])
     return seen
 
 
@@ -260,44 +260,44 @@ def check(source: str | bytes, file: str, facts: ScriptFacts | None = None) -> l
     """Everything about one script. Never raises."""
     facts = facts or ScriptFacts()
     try:
-        seen = look(source)
+        seen = inspect(source)
     except Unreadable as error:
         text = f"{file} {error}."
-        return [found("L41", f"{file}:{error.line}", text, severity="warning", remedy="")]
+        return [issue("L41", f"{file}:{error.line}", text, severity="warning", remedy="")]
     rules = (_variables, _private, _launchers_own, _spawns, _strategy, _alone, _left_open)
-    return once(one for rule in rules for one in rule(seen, file, facts))
+    return once(finding for rule in rules for finding in rule(seen, file, facts))
 
 
 def _variables(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
-    for one in seen.writes:
-        where = f"{file}:{one.line}"
-        if one.name not in seen.reads:
+    for var in seen.writes:
+        where = f"{file}:{var.line}"
+        if var.name not in seen.reads:
             yield from torchrun_args.check_variables(
-                one.name, "$" if one.value is None else one.value, where, facts.nnodes
+                var.name, "$" if var.value is None else var.value, where, facts.nnodes
             )
-        if one.value is not None:
-            yield from torchrun_args.in_plain_text(one.name, one.value, where)
+        if var.value is not None:
+            yield from torchrun_args.in_plain_text(var.name, var.value, where)
 
 
 def _private(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
     for module, line in seen.names.imported.items():
         if module.startswith(PRIVATE):
             text = f"{module} is a private path: what it holds lives in torch.distributed.fsdp now."
-            yield found("L14", f"{file}:{line}", text, value=module)
+            yield issue("L14", f"{file}:{line}", text, value=module)
 
 
 def _launchers_own(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
     spawns = any(full in SPAWNS for full, _, _ in seen.calls)
-    for one in seen.writes:
-        if one.gentle or one.name not in (*COMPUTED, *(() if spawns else MEETING)):
+    for var in seen.writes:
+        if var.gentle or var.name not in (*COMPUTED, *(() if spawns else RENDEZVOUS)):
             continue  # ranks that the script starts itself have to be told where to meet
-        where, several = f"{file}:{one.line}", (facts.nnodes or 1) > 1
-        if several and one.name == "MASTER_ADDR" and one.value is not None and HERE.fullmatch(one.value):
-            text = f"{one.name} becomes {one.value} on every node: the nodes do not find each other."
-            yield found("L23", where, text, value=one.name)
+        where, several = f"{file}:{var.line}", (facts.nnodes or 1) > 1
+        if several and var.name == "MASTER_ADDR" and var.value is not None and HERE.fullmatch(var.value):
+            text = f"{var.name} becomes {var.value} on every node: the nodes do not find each other."
+            yield issue("L23", where, text, value=var.name)
         else:
-            text = f"{one.name} is overwritten, which the launcher has set for this rank."
-            yield found("L23", where, text, value=one.name, severity="warning")
+            text = f"{var.name} is overwritten, which the launcher has set for this rank."
+            yield issue("L23", where, text, value=var.name, severity="warning")
 
 
 def _spawns(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
@@ -306,7 +306,7 @@ def _spawns(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Fin
     for full, line, decided in seen.calls:
         if full in SPAWNS and not decided:
             text = f"Each of the {facts.nproc} ranks of a node starts ranks of its own here."
-            yield found("L24", f"{file}:{line}", text, value=full)
+            yield issue("L24", f"{file}:{line}", text, value=full)
 
 
 def _own(seen: ScriptContents) -> Iterator[tuple[str, str, int]]:
@@ -327,7 +327,7 @@ def _strategy(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[F
     if not same & {kind for kind, _, _ in own}:
         _, what, line = own[0]
         text = f"The script {what}: preset {facts.preset} ({facts.strategy}) does not change that."
-        yield found("L25", f"{file}:{line}", text, value=own[0][0])
+        yield issue("L25", f"{file}:{line}", text, value=own[0][0])
 
 
 def _alone(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
@@ -339,7 +339,7 @@ def _alone(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Find
     if facts.world < 2 or trains is None or spoken or not tops <= ALONE or any(_own(seen)):
         return
     text = f"{facts.world} ranks, and nothing here averages gradients: each trains a model of its own."
-    yield found("L26", f"{file}:{trains}", text)
+    yield issue("L26", f"{file}:{trains}", text)
 
 
 def _left_open(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
@@ -348,4 +348,4 @@ def _left_open(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[
     )
     if line is not None and "destroy_process_group" not in seen.mentioned:
         text = "The process group is made here and never destroyed: torch warns, and the end of a run can hang."
-        yield found("L27", f"{file}:{line}", text, value="init_process_group")
+        yield issue("L27", f"{file}:{line}", text, value="init_process_group")

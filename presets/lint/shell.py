@@ -34,7 +34,7 @@ class Word:
     line: int
 
     @property
-    def known(self) -> bool:
+    def literal(self) -> bool:
         """Whether the shell would change nothing in it."""
         return "$" not in self.text and "`" not in self.text
 
@@ -105,7 +105,7 @@ class _ShellReader:
             self._joined = True
             return
         elif letter == "&":
-            self._done[self._since :] = [replace(one, background=True) for one in self._done[self._since :]]
+            self._done[self._since :] = [replace(cmd, background=True) for cmd in self._done[self._since :]]
             self._since = len(self._done)
         elif not self._joined or any_words:
             self._since = len(self._done)
@@ -332,11 +332,11 @@ class ShellText:
 def read_script(text: str, first_line: int = 1, env: Mapping[str, str] | None = None) -> ShellText:
     """What a text says. `env`: variables that are set when it starts. Never raises."""
     commands = read_commands(text, first_line)
-    settings = [one for command in commands for one in _settings(command)]
+    settings = [setting for command in commands for setting in _settings(command)]
     values = _certain(settings, env or {})
-    whole = {one.name: one for one in settings if " " in one.value}
+    whole = {setting.name: setting for setting in settings if " " in setting.value}
     values = {name: value for name, value in values.items() if name not in whole}
-    launches = (one for command in commands for one in _all_launches(command, values, whole))
+    launches = (call for command in commands for call in _all_launches(command, values, whole))
     return ShellText(text, commands, settings, list(itertools.islice(launches, MOST_LAUNCHES)))
 
 
@@ -354,8 +354,8 @@ def _all_launches(
             :5
         ]
     for text, line in inner:
-        for one in read_commands(text, line):
-            yield from (replace(found, command=command) for found in _launches(_expanded(one, values)))
+        for nested in read_commands(text, line):
+            yield from (replace(call, command=command) for call in _launches(_expanded(nested, values)))
 
 
 def _spelled(value: str, whole: Mapping[str, Setting]) -> str:
@@ -384,10 +384,10 @@ def _settings(command: Command) -> Iterator[Setting]:
 def _certain(settings: Sequence[Setting], env: Mapping[str, str]) -> dict[str, str]:
     """Variables that have one literal value in the whole text."""
     values: dict[str, str | None] = {**env}
-    for one in settings:
-        unsure = "$" in one.value or "`" in one.value or len(one.value) > LONGEST
-        literal = None if unsure else one.value
-        values[one.name] = literal if values.get(one.name, literal) == literal else None
+    for setting in settings:
+        unsure = "$" in setting.value or "`" in setting.value or len(setting.value) > LONGEST
+        literal = None if unsure else setting.value
+        values[setting.name] = literal if values.get(setting.name, literal) == literal else None
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -407,9 +407,9 @@ def _launches(command: Command) -> Iterator[LauncherCall]:
         wrapped = wrapped or not ASSIGNMENT.match(words[0].text)
         words.pop(0)
     for at in range(len(words) if wrapped else 1):
-        found = _program(words[at:])
-        if found is not None:
-            program, rest, legacy = found
+        launcher = _program(words[at:])
+        if launcher is not None:
+            program, rest, legacy = launcher
             completed = any(word.text == "oumi" for word in command.words[: -len(rest) or None])
             yield LauncherCall(program, tuple(rest), command, legacy, completed)
             return

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from .. import nccl, secrets
 from ..finding import Finding
-from .lint_rules import found
+from .lint_rules import issue
 from .markup import whole
 from .shell import LauncherCall, Surroundings, Word
 
@@ -61,10 +61,10 @@ class Options:
         word = self.values.get(name)
         return whole(word.text) if word else None
 
-    def known(self, name: str) -> str:
+    def literal(self, name: str) -> str:
         """The value of an option, "" where there is none or a shell has still to make it."""
         word = self.values.get(name)
-        return word.text if word and word.known else ""
+        return word.text if word and word.literal else ""
 
 
 def read(words: Sequence[Word]) -> Options:
@@ -77,11 +77,11 @@ def read(words: Sequence[Word]) -> Options:
             made.script = left[0] if left else None
             break
         if not text.startswith("-"):
-            if word.known or text.endswith(".py"):
+            if word.literal or text.endswith(".py"):
                 made.script = word
                 break
             made.opaque = True  # "$OPTIONS", or a script's name: what follows is told by the next word
-            if not any(one.text.startswith("-") for one in left[:1]):
+            if not any(after.text.startswith("-") for after in left[:1]):
                 break
             continue
         if len(text) > 1:
@@ -111,7 +111,7 @@ def _take(made: Options, word: Word, left: list[Word]) -> None:
         left.clear()
     else:
         made.unknown.append(word)
-        if left and not left[0].known:  # its value, or the script: what follows is not told apart
+        if left and not left[0].literal:  # its value, or the script: what follows is not told apart
             made.opaque = True
             left.clear()
         if not equals and left[1:] and not left[0].text.startswith("-") and not _script(left[0]):
@@ -129,8 +129,8 @@ def _full(name: str) -> str:
     plain = name[2:].replace("_", "-")
     if plain in VALUES | SWITCHES:
         return plain
-    spellings = {one: known for known in VALUES | SWITCHES for one in (known, known.replace("-", "_"))}
-    starting = [known for one, known in spellings.items() if plain and one.startswith(name[2:])]
+    spellings = {key: option for option in VALUES | SWITCHES for key in (option, option.replace("-", "_"))}
+    starting = [option for key, option in spellings.items() if plain and key.startswith(name[2:])]
     return starting[0] if len(starting) == 1 else ""  # argparse takes two spellings for an ambiguity
 
 
@@ -172,20 +172,20 @@ MOST = 500
 
 def check_variables(name: str, value: str, where: str, nnodes: int | None = None) -> Iterator[Finding]:
     """What is wrong with one variable. A value with a `$` in it is not known; `nnodes` None: nor are the nodes."""
-    known = "$" not in value and "`" not in value
+    literal = "$" not in value and "`" not in value
     shown = value if where.endswith(name) else f"{name}={value}"
     if re.fullmatch(r"(TORCH_)?NCCL_TIMEOUT\w*", name):
         text = f"Neither NCCL nor torch reads {name}: collectives keep their own timeout (10 minutes)."
-        yield found("L1", where, text, value=shown)
-    elif nccl.known(name) or _misspelt(name):
-        for one in _nccl(name, value, where, known):
-            yield replace(one, value=shown)
+        yield issue("L1", where, text, value=shown)
+    elif nccl.covers(name) or _misspelt(name):
+        for finding in _nccl(name, value, where, literal):
+            yield replace(finding, value=shown)
     bad, what = SLOW.get(name, ("", ""))
     if bad and value.upper() == bad and not (name == "NCCL_IB_DISABLE" and nnodes == 1):
-        yield found("L40", where, f"{name}={value} {what}.", value=shown)
+        yield issue("L40", where, f"{name}={value} {what}.", value=shown)
     if name == "NCCL_SOCKET_IFNAME" and value.lstrip("=") == "lo" and (nnodes or 1) > 1:
         text = "NCCL is told to use the loopback interface alone, which reaches no other node."
-        yield found(
+        yield issue(
             "L38", where, text, value=shown, remedy="Name the interface between the nodes, or leave it out."
         )
 
@@ -200,7 +200,7 @@ def check_all(
     if counts[0] * counts[1] > MOST_SOCKETS:
         text = f"{' × '.join(SOCKETS)} is {counts[0] * counts[1]}, and NCCL takes {MOST_SOCKETS} at most."
         remedy = "Lower one of the two, as in 4 × 4."
-        yield found("L16", where(SOCKETS[0]), text, value=str(counts[0]), remedy=remedy)
+        yield issue("L16", where(SOCKETS[0]), text, value=str(counts[0]), remedy=remedy)
 
 
 def in_plain_text(name: str, value: str, where: str) -> Iterator[Finding]:
@@ -209,15 +209,15 @@ def in_plain_text(name: str, value: str, where: str) -> Iterator[Finding]:
     if not secrets.is_secret(name) or "$" in value or PLACEHOLDER.fullmatch(open_value):
         return
     text = f"The value of {name} stands here in plain text, for everybody who reads the file."
-    yield found(
+    yield issue(
         "L36", where, text, value=secrets.MASK if where.endswith(name) else f"{name}={secrets.MASK}"
     )
 
 
-def _nccl(name: str, value: str, where: str, known: bool) -> Iterator[Finding]:
+def _nccl(name: str, value: str, where: str, literal: bool) -> Iterator[Finding]:
     if name in OLD_NAMES:
         text = f"{name} is the old name of TORCH_{name}, which newer torch warns about."
-        yield found("L15", where, text, severity="note", remedy=f"Write TORCH_{name}.")
+        yield issue("L15", where, text, severity="note", remedy=f"Write TORCH_{name}.")
         return
     fact = nccl.catalogue().get(name)
     if fact is None:
@@ -225,15 +225,15 @@ def _nccl(name: str, value: str, where: str, known: bool) -> Iterator[Finding]:
             near = _nearest(name)
             remedy = f"Did you mean {near}?" if near else None
             text = f"Neither NCCL nor torch is known to read {name}: it does nothing."
-            yield found("L15", where, text, remedy=remedy)
+            yield issue("L15", where, text, remedy=remedy)
         return
     if fact.until:
-        yield found("L15", where, f"{name} is no longer read: NCCL {fact.until} was the last that did.")
+        yield issue("L15", where, f"{name} is no longer read: NCCL {fact.until} was the last that did.")
         return
-    problem = nccl.check(name, value) if known else None
+    problem = nccl.check(name, value) if literal else None
     if problem:
-        yield found("L16", where, problem[:1].upper() + problem[1:])
-    elif known:
+        yield issue("L16", where, problem[:1].upper() + problem[1:])
+    elif literal:
         yield from _loose(fact, value, where)
 
 
@@ -242,12 +242,12 @@ def _loose(fact: nccl.NcclVariable, value: str, where: str) -> Iterator[Finding]
     if fact.kind == "level" and value.isdecimal():
         text = f"{fact.name}={value} is the number that older NCCL used for a level."
         remedy = f"Write one of {', '.join(fact.values)}."
-        yield found("L9", where, text, remedy=remedy)
+        yield issue("L9", where, text, remedy=remedy)
     if fact.name == "NCCL_SOCKET_IFNAME" and not value.startswith(("=", "^")) and value[-1:].isdigit():
         first = value.split(",")[0]
         text = f"{first} is the start of a name, which {first}0 and {first}1 have too."
         remedy = f"Write ={value} for exactly {'that' if first == value else 'those'}; ^ in front excludes."
-        yield found("L9", where, text, remedy=remedy)
+        yield issue("L9", where, text, remedy=remedy)
 
 
 def _misspelt(name: str) -> bool:
@@ -260,8 +260,8 @@ def _misspelt(name: str) -> bool:
     return bool(near) and _alike(name.upper(), near) >= 0.9
 
 
-def _alike(one: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, one, other).ratio()
+def _alike(name: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, name, other).ratio()
 
 
 @functools.lru_cache(maxsize=1000)
@@ -281,58 +281,58 @@ DEFAULT_PORT = "29500"
 
 def check(launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
     """Everything about one torchrun."""
-    said = read(launch.words)
-    said.opaque = said.opaque or launch.completed
+    options = read(launch.words)
+    options.opaque = options.opaque or launch.completed
     if not launch.legacy:
-        yield from _unknown(said, around)
-    yield from _mixed(said, around)
-    yield from _counts(said, launch, around)
-    yield from _port(said, around)
-    yield from _meeting(said, launch, around)
+        yield from _unknown(options, around)
+    yield from _mixed(options, around)
+    yield from _counts(options, launch, around)
+    yield from _port(options, around)
+    yield from _rendezvous(options, launch, around)
 
 
-def _unknown(said: Options, around: Surroundings) -> Iterator[Finding]:
-    for word in said.unknown:
+def _unknown(options: Options, around: Surroundings) -> Iterator[Finding]:
+    for word in options.unknown:
         near = nearest(word.text)
         name = word.text.partition("=")[0]
         remedy = f"Did you mean {near}?" if near else None
         text = f"torchrun has no option {name} and ends with an error."
-        yield found("L3", around.at(word.line), text, value=name, remedy=remedy)
+        yield issue("L3", around.at(word.line), text, value=name, remedy=remedy)
 
 
-def _mixed(said: Options, around: Surroundings) -> Iterator[Finding]:
-    backend = said.known("rdzv-backend")
+def _mixed(options: Options, around: Surroundings) -> Iterator[Finding]:
+    backend = options.literal("rdzv-backend")
     if backend in ("", "static"):
         return
-    given = [name for name in STATIC_ONLY if name in said.values]
+    given = [name for name in STATIC_ONLY if name in options.values]
     if given:
         names = ", ".join(f"--{name}" for name in given)
         text = f"{names} say nothing to the {backend} rendezvous: nodes are numbered as they come."
-        yield found("L4", around.at(said.values[given[0]].line), text, value=f"--{given[0]}")
+        yield issue("L4", around.at(options.values[given[0]].line), text, value=f"--{given[0]}")
 
 
-def _counts(said: Options, launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
+def _counts(options: Options, launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
     """Nodes and ranks against what there is."""
-    nproc, nodes = said.values.get("nproc-per-node"), said.number("nnodes")
+    nproc, nodes = options.values.get("nproc-per-node"), options.number("nnodes")
     if nproc and nproc.text == "gpu" and (around.gpus == 0 or around.env.get("CUDA_VISIBLE_DEVICES") == ""):
         text = 'There is no GPU: torchrun ends with "Cuda is not available".'
-        yield found("L10", around.at(nproc.line), text, value="--nproc-per-node gpu")
-    ranks = said.number("nproc-per-node")
+        yield issue("L10", around.at(nproc.line), text, value="--nproc-per-node gpu")
+    ranks = options.number("nproc-per-node")
     if nproc and ranks is not None:
         yield from ranks_of_node(ranks, around, around.at(nproc.line), "--nproc-per-node")
-    elif not nproc and not said.opaque and (around.gpus or 0) > 1 and not launch.legacy:
+    elif not nproc and not options.opaque and (around.gpus or 0) > 1 and not launch.legacy:
         text = f"Without --nproc-per-node torchrun starts one rank, and each node has {around.gpus} GPUs."
         remedy = "Add --nproc-per-node gpu."
-        yield found("L35", around.at(launch.line), text, severity="warning", remedy=remedy)
+        yield issue("L35", around.at(launch.line), text, severity="warning", remedy=remedy)
     if nodes is not None and around.nnodes is not None and nodes != around.nnodes:
         waits = (
             "waits for the others until it gives up" if nodes > around.nnodes else "leaves the others out"
         )
         text = f"torchrun is told {nodes} nodes and there are {around.nnodes}: it {waits}."
-        yield found("L35", around.at(said.values["nnodes"].line), text, value=f"--nnodes {nodes}")
-    elif "nnodes" not in said.values and not said.opaque and (around.nnodes or 1) > 1:
+        yield issue("L35", around.at(options.values["nnodes"].line), text, value=f"--nnodes {nodes}")
+    elif "nnodes" not in options.values and not options.opaque and (around.nnodes or 1) > 1:
         text = f"Without --nnodes each of the {around.nnodes} nodes trains alone."
-        yield found("L35", around.at(launch.line), text, remedy=f"Add --nnodes {around.nnodes}.")
+        yield issue("L35", around.at(launch.line), text, remedy=f"Add --nnodes {around.nnodes}.")
 
 
 def ranks_of_node(ranks: int, around: Surroundings, where: str, option: str) -> Iterator[Finding]:
@@ -341,55 +341,55 @@ def ranks_of_node(ranks: int, around: Surroundings, where: str, option: str) -> 
         return
     if ranks > around.gpus:
         text = f"{ranks} ranks on a node of {around.gpus} GPUs: those above have none (invalid device ordinal)."
-        yield found("L35", where, text, value=f"{option} {ranks}")
+        yield issue("L35", where, text, value=f"{option} {ranks}")
     else:
         text = f"{ranks} ranks on a node of {around.gpus} GPUs: the others are idle."
-        yield found("L35", where, text, value=f"{option} {ranks}", severity="warning")
+        yield issue("L35", where, text, value=f"{option} {ranks}", severity="warning")
 
 
-def _port(said: Options, around: Surroundings) -> Iterator[Finding]:
+def _port(options: Options, around: Surroundings) -> Iterator[Finding]:
     if around.own_nodes:
         return
     for name in ("master-port", "rdzv-endpoint"):
-        text = said.known(name)
+        text = options.literal(name)
         if text == DEFAULT_PORT or text.endswith(f":{DEFAULT_PORT}"):
             why = f"Port {DEFAULT_PORT} is everybody's default: a second job on the node does not start."
-            yield found("L22", around.at(said.values[name].line), why, value=f"--{name} {text}")
+            yield issue("L22", around.at(options.values[name].line), why, value=f"--{name} {text}")
             return
 
 
-def _meeting(said: Options, launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
+def _rendezvous(options: Options, launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
     """Whether several nodes have one place to meet."""
-    nodes = said.values.get("nnodes")
-    if nodes is None or said.opaque or any(name.startswith("PET_") for name in around.env):
+    nodes = options.values.get("nnodes")
+    if nodes is None or options.opaque or any(name.startswith("PET_") for name in around.env):
         return
-    most = whole(nodes.text.rpartition(":")[2]) if nodes.known else around.nnodes
+    most = whole(nodes.text.rpartition(":")[2]) if nodes.literal else around.nnodes
     if (most or 1) < 2:
         return
-    for line, text in _lost(said, around):
-        yield found("L38", around.at(line or launch.line), text)
+    for line, text in _lost(options, around):
+        yield issue("L38", around.at(line or launch.line), text)
 
 
-def _is_head(said: Options, static: bool, around: Surroundings) -> bool:
+def _is_head(options: Options, static: bool, around: Surroundings) -> bool:
     """Whether the line is for the first node alone, which may call itself localhost."""
-    return static and said.known("node-rank") == "0" and not around.every_node
+    return static and options.literal("node-rank") == "0" and not around.every_node
 
 
-def _lost(said: Options, around: Surroundings) -> Iterator[tuple[int, str]]:
+def _lost(options: Options, around: Surroundings) -> Iterator[tuple[int, str]]:
     """Why the nodes would not find each other: line (0: the command's) and sentence."""
-    if "standalone" in said.switches:
-        yield said.switches["standalone"].line, "--standalone makes each node meet itself."
+    if "standalone" in options.switches:
+        yield options.switches["standalone"].line, "--standalone makes each node meet itself."
         return
-    static = said.known("rdzv-backend") in ("", "static") and not (
-        "rdzv-backend" in said.values and not said.values["rdzv-backend"].known
+    static = options.literal("rdzv-backend") in ("", "static") and not (
+        "rdzv-backend" in options.values and not options.values["rdzv-backend"].literal
     )
-    name = "master-addr" if static and "rdzv-endpoint" not in said.values else "rdzv-endpoint"
-    address = said.values.get(name)
+    name = "master-addr" if static and "rdzv-endpoint" not in options.values else "rdzv-endpoint"
+    address = options.values.get(name)
     if address is None:
         yield 0, f"Without --{name} each node looks for the others on itself."
-    elif HERE.fullmatch(address.text) and not _is_head(said, static, around):
+    elif HERE.fullmatch(address.text) and not _is_head(options, static, around):
         yield address.line, f"{address.text} is another place on each node."
-    rank = said.values.get("node-rank")
+    rank = options.values.get("node-rank")
     if static and rank is None:
         yield 0, "Without --node-rank each node takes itself for node 0."
     elif static and rank is not None and rank.text.isdecimal() and around.every_node:

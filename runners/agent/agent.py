@@ -99,7 +99,7 @@ class Agent:
 
         return Judging(self.state, self.plan, self.emit)
 
-    def _looks(self) -> list[asyncio.Task[None]]:
+    def _watchers(self) -> list[asyncio.Task[None]]:
         """Everything that looks at the ranks beside the samples, started."""
         jobs = [self.pulses.run(), self.nccl_logs.run()]
         jobs += [RasWatch(self).run()] if self.node == 0 else []
@@ -155,24 +155,24 @@ class Agent:
         self.judging = self._make_judging()
         from importlib.metadata import version  # slow to import: the runner comes first
 
-        known = version("distui")
-        await self.server.start(known)
+        release = version("distui")
+        await self.server.start(release)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.server.missed.set)
         self._name_itself()
         ready()
-        self.emit(AgentStarted(os.getpid(), known, adopted))
+        self.emit(AgentStarted(os.getpid(), release, adopted))
         self.supervision.resume_ranks()
         self.commands.resume()
         if resumed and self.judging is not None:
             self.judging.resume()
         sampling = asyncio.create_task(self.sampling.run())
-        looks = self._looks()
+        watchers = self._watchers()
         if self.relay is not None:
             self.spawn(asyncio.create_task(self.relay.run(self._runner_socket)))
         await self.supervision.run()
-        for look in looks:
-            look.cancel()
-        await asyncio.wait(looks)
+        for watcher in watchers:
+            watcher.cancel()
+        await asyncio.wait(watchers)
         await self.sampling.stop(sampling)
         await self._linger()
         await self.server.close()

@@ -127,7 +127,7 @@ class AgentCommands:
             if nested and nested != agent.runner.who.socket:
                 with contextlib.suppress(OSError):
                     answers.append(await ask_once(nested, "ping"))
-            if not any(one.get("restarting") or one.get("attempt", 0) > before for one in answers):
+            if not any(answer.get("restarting") or answer.get("attempt", 0) > before for answer in answers):
                 raise CommandRefused(
                     f"not done: the agent died before it had asked for it; attempt {before} goes on"
                 )
@@ -170,6 +170,8 @@ class AgentCommands:
         return structs.replace(done, data=data)
 
     async def _change(self, command: Restart | SetNccl) -> Sequence[Clause]:
+        if self._agent.stopping():
+            raise CommandRefused("the run is being stopped: launch it again once it has ended")
         if isinstance(command, SetNccl):
             return await self.nccl.switch(command)
         return await self.restart(dict(command.env), command.unset)
@@ -305,8 +307,8 @@ class AgentCommands:
         ranks = self._agent.state.ranks
         chosen = command.ranks or tuple(sorted(ranks))
         for rank in chosen:
-            known = ranks.get(rank)
-            if known is None or known.pid is None or known.phase is not RankPhase.RUNNING:
+            target = ranks.get(rank)
+            if target is None or target.pid is None or target.phase is not RankPhase.RUNNING:
                 raise CommandRefused(f"there is no running rank {rank}")
         for rank in chosen:
             send_signal(ranks[rank].pid or 0, number)

@@ -119,7 +119,7 @@ class HookClient:
             if self._writer is not None:
                 self._writer = None
                 self._fail()
-                self._tell("gone")
+                self._report("gone")
             await asyncio.sleep(0.1)
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -127,17 +127,17 @@ class HookClient:
         if hello.get("pid") != self.pid:
             return  # the socket of the attempt before; ours is about to replace it
         self.hello, self._writer = hello, writer
-        self._tell("armed" if hello.get("armed") else "up")
+        self._report("armed" if hello.get("armed") else "up")
         while line := await reader.readline():
             if self.counts and self._took_steps(line):
                 continue
             message = msgspec.json.decode(line)
             if message.get("push") == "armed":
                 self.hello |= {"armed": True, "nccl": message.get("nccl")}
-                self._tell("armed")
+                self._report("armed")
             elif message.get("push") == "made":
                 self.hello["made"] = message.get("made")
-                self._tell("armed")
+                self._report("armed")
             future = self._answers.pop(message.get("id", -1), None)
             if future is not None and not future.done():
                 future.set_result(message)
@@ -161,7 +161,7 @@ class HookClient:
                 future.set_exception(HookError(f"rank {self.rank} is gone"))
         self._answers.clear()
 
-    def _tell(self, state: str) -> None:
+    def _report(self, state: str) -> None:
         nccl = self.hello.get("nccl") or {}
         self._changed(
             HookChanged(
@@ -205,10 +205,10 @@ class HookClient:
     async def change(self, op: str, **fields: Any) -> dict[str, Any]:
         """A request that is answered with NCCL's state, which is told when it is news. Raises HookError."""
         answer = await self.ask(op, **fields)
-        known = self.hello.get("nccl") or {}
+        before = self.hello.get("nccl") or {}
         self.hello["nccl"] = answer
-        if any(known.get(key) != answer.get(key) for key in ("live", "version")):
-            self._tell("armed" if self.hello.get("armed") else "up")
+        if any(before.get(key) != answer.get(key) for key in ("live", "version")):
+            self._report("armed" if self.hello.get("armed") else "up")
         return answer
 
     def ask_steps(self) -> None:
@@ -244,7 +244,7 @@ class HookClient:
         """
         if self._owed is None or self._owed.done():
             self._owed = self._question("pulse", fields)
-            self._owed.add_done_callback(lambda one: one.exception())  # perhaps nobody waits any more
+            self._owed.add_done_callback(lambda owed: owed.exception())  # perhaps nobody waits any more
         done, _ = await asyncio.wait({self._owed}, timeout=seconds)
         if not done:
             raise HookError(f"rank {self.rank} did not answer within {seconds:g} s")
@@ -280,10 +280,10 @@ class HookClient:
         raise HookError(f"rank {self.rank} (pid {pid}) answered neither its hook nor SIGUSR2")
 
 
-def made_of(told: object) -> Wrapped | None:
+def made_of(reported: object) -> Wrapped | None:
     """What a hook tells of how a model was wrapped; None where that is nothing that can be read."""
     try:
-        return None if told is None else msgspec.convert(told, Wrapped, strict=False)
+        return None if reported is None else msgspec.convert(reported, Wrapped, strict=False)
     except msgspec.ValidationError:
         return None
 
@@ -372,13 +372,13 @@ async def seen(agent: Agent, names: tuple[str, ...]) -> RankEnvironments:
     if agent.plan.hook and agent.plan.launcher == "torchrun":
         await agent.until(lambda: all(rank.hook for rank in agent.state.ranks.values()), HOOK_SECONDS)
     inside = await asyncio.gather(*(_inside(agent, rank, names) for rank in running))
-    found: dict[int, dict[str, str | None]] = {}
+    by_rank: dict[int, dict[str, str | None]] = {}
     for (rank, pid), env in zip(running.items(), inside, strict=True):
         outside = env if env is not None else environ_of(pid)
         if outside:  # else it is gone already
-            found[rank] = {name: _without_ours(name, outside.get(name)) for name in names}
-    source = "hook" if found and all(env is not None for env in inside) else "process"
-    return RankEnvironments(found, source)
+            by_rank[rank] = {name: _without_ours(name, outside.get(name)) for name in names}
+    source = "hook" if by_rank and all(env is not None for env in inside) else "process"
+    return RankEnvironments(by_rank, source)
 
 
 async def _inside(agent: Agent, rank: int, names: tuple[str, ...]) -> dict[str, str | None] | None:
@@ -396,7 +396,7 @@ def _without_ours(name: str, value: str | None) -> str | None:
     """A value without the folders of distui's in front of it; None where nothing is left."""
     if name not in _LISTS or value is None or _OURS not in value:
         return value
-    rest = os.pathsep.join(one for one in value.split(os.pathsep) if not one.startswith(_OURS))
+    rest = os.pathsep.join(folder for folder in value.split(os.pathsep) if not folder.startswith(_OURS))
     return rest or None
 
 
@@ -409,7 +409,7 @@ def same(name: str, has: str | None, asked: str | None) -> bool:
 # What the agent remembers of its run's environment, and what a new runner gets of it.
 
 
-def _said(name: str, value: str | None) -> str:
+def _setting(name: str, value: str | None) -> str:
     return f"no {name}" if value is None else f"{name}={value}"
 
 
@@ -517,9 +517,9 @@ class Environment:
                 reported.source,
             )
         )
-        return self._tell_differs(differs, changes)
+        return self._report_differences(differs, changes)
 
-    def _tell_differs(
+    def _report_differences(
         self, differs: Mapping[int, Mapping[str, str | None]], changes: Mapping[str, str | None]
     ) -> list[Clause]:
         """A clause a variable, also as a finding; a finding that is no longer true is cleared."""
@@ -530,7 +530,7 @@ class Environment:
                 environment.shown(name, differs[ranks[0]][name]),
                 environment.shown(name, changes[name]),
             )
-            wrong = f"{{ranks}}: {_said(name, has)}, not {_said(name, asked)} as was asked for"
+            wrong = f"{{ranks}}: {_setting(name, has)}, not {_setting(name, asked)} as was asked for"
             texts.append(Clause(wrong, ranks))
         if texts:
             remedy = "what starts the script, or a sitecustomize of yours, sets it: change it there"
@@ -557,7 +557,7 @@ class Environment:
             agent.emit(FindingRaised(Finding(NOT_KEPT, "warn", text, node=agent.node, remedy=remedy)))
             launch = Kept(environment.of_launch(os.environ, agent.plan.env), frozenset())
         started = environment.of_runner(launch, agent.plan.env, agent.state.changes, self._secrets)
-        self._tell_missing(started)
+        self._report_missing(started)
         words = {SECRET_WORDS: self._words} if self._words else {}
         return {**started.env, **words, "DISTUI_SOCKETS": agent.stem}
 
@@ -573,7 +573,7 @@ class Environment:
             f"`{verb} -- {shlex.join(plan.command)}`"
         )
 
-    def _tell_missing(self, started: Started) -> None:
+    def _report_missing(self, started: Started) -> None:
         agent = self._agent
         names = started.missing
         self._missing = set(names)

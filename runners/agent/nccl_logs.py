@@ -20,8 +20,7 @@ from ..diagnosis.lines import LONGEST, decoded
 from ..diagnosis.nccl_facts import NcclFacts
 from ..diagnosis.reading import Reading
 from ..diagnosis.rules import book
-from ..diagnosis.verdict import LogFinding as Said
-from ..diagnosis.verdict import finding_of, fired
+from ..diagnosis.verdict import LogFinding, finding_of, fired
 from ..logs.log_files import LogError, LogFile, attempt_dir, opened, parse_file_id
 from ..model import Finding, FindingCleared, FindingRaised, NcclTick
 
@@ -70,7 +69,7 @@ class Flow:
         self._most = most
         self._seen: deque[tuple[float, int]] = deque()
 
-    def look(self, now: float, size: int, free: int | None, total: int | None) -> Flood | None:
+    def check(self, now: float, size: int, free: int | None, total: int | None) -> Flood | None:
         """Bytes of all files at a monotonic time, free and whole bytes of the disk; a Flood where it is one."""
         if self._seen and size < self._seen[-1][1]:
             self._seen.clear()
@@ -101,12 +100,12 @@ class Guard:
         """Look for as long as the run lives; cancel to stop."""
         while True:
             await asyncio.sleep(RATE_EVERY_S)
-            flood = self.look(time.monotonic())
+            flood = self.check(time.monotonic())
             if flood is not None:
                 self._quiet_until = time.monotonic() + QUIET_S
                 await self._act(flood)
 
-    def look(self, now: float) -> Flood | None:
+    def check(self, now: float) -> Flood | None:
         """One look; None also shortly after something was done."""
         state = self._agent.state
         if state.attempt != self._attempt:
@@ -114,8 +113,8 @@ class Guard:
         size = written(self._agent.run_dir / attempt_dir(self._agent.node, self._attempt))
         if not size:
             return None
-        found = self._flow.look(now, size, *_disk(self._agent.run_dir))
-        return None if now < self._quiet_until else found
+        flood = self._flow.check(now, size, *_disk(self._agent.run_dir))
+        return None if now < self._quiet_until else flood
 
     async def _act(self, flood: Flood) -> None:
         """Take the level back, and say so; else say why that cannot be."""
@@ -129,18 +128,18 @@ class Guard:
         role = "fact" if done else "cause"
         evidence = (f"{flood.text}: {limits}",)
         node = self._agent.node
-        one = Finding(FLOOD_ID, "warn", text, role, None, node, remedy, evidence, since=time.time())
-        known = self._agent.state.findings.get((FLOOD_ID, None, node))
-        if known is None or known.text != text:
-            self._agent.emit(FindingRaised(one))
+        finding = Finding(FLOOD_ID, "warn", text, role, None, node, remedy, evidence, since=time.time())
+        raised = self._agent.state.findings.get((FLOOD_ID, None, node))
+        if raised is None or raised.text != text:
+            self._agent.emit(FindingRaised(finding))
 
 
 def written(folder: Path) -> int:
     """Bytes of NCCL's own files in the folder of an attempt; 0 where there is none."""
     size = 0
     try:
-        with os.scandir(folder) as found:
-            for entry in found:
+        with os.scandir(folder) as entries:
+            for entry in entries:
                 if entry.name.endswith(".nccl"):
                     size += entry.stat(follow_symlinks=False).st_size
     except OSError:
@@ -159,10 +158,10 @@ def limit() -> float:
 def _disk(path: Path) -> tuple[int | None, int | None]:
     """Free and whole bytes where the run directory is; None where that is not known."""
     try:
-        found = os.statvfs(path)
+        disk = os.statvfs(path)
     except OSError:
         return None, None
-    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+    return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -305,25 +304,25 @@ class Tails:
 
     @property
     def left(self) -> int:
-        """Bytes that are not read yet, as far as was seen by `look`."""
+        """Bytes that are not read yet, as far as was seen by `scan`."""
         return sum(tail.left for tail in self._tails.values())
 
-    def look(self) -> int:
+    def scan(self) -> int:
         """See which files there are and how large; bytes that are left to read."""
         self._hurried.clear()
         try:
-            with os.scandir(self._run_dir / self._prefix) as found:
-                entries = sorted(found, key=lambda entry: entry.name)
+            with os.scandir(self._run_dir / self._prefix) as listed:
+                entries = sorted(listed, key=lambda entry: entry.name)
         except OSError:
             return 0
         for entry in entries:
             name = f"{self._prefix}/{entry.name}"
             tail = self._tails.get(name)
             if tail is None:
-                known = parse_file_id(name)
-                if known is None or known.source not in ("rank", "command"):
+                file = parse_file_id(name)
+                if file is None or file.source not in ("rank", "command"):
                     continue
-                tail = self._tails[name] = Tail(self._run_dir, known, self.reading)
+                tail = self._tails[name] = Tail(self._run_dir, file, self.reading)
             try:
                 tail.saw(entry.stat(follow_symlinks=False).st_size)
             except OSError:
@@ -355,7 +354,7 @@ class Tails:
 
     def end(self) -> None:
         """Read all that is left, at most the newest part of what is too much, and last lines without an end."""
-        self.look()
+        self.scan()
         while self.left:  # files do not grow here: nothing looks at them again
             self.drain(LAST)
         for tail in self._tails.values():
@@ -385,23 +384,23 @@ BEHIND_ID = "logs-behind"
 class RaisedFindings:
     """The findings of one attempt's logs that were raised: each once, with what was known then."""
 
-    def __init__(self, node: int, known: dict[str, Finding] | None = None) -> None:
+    def __init__(self, node: int, raised: dict[str, Finding] | None = None) -> None:
         self._node = node
-        self.raised: dict[str, Finding] = dict(known or {})
+        self.raised: dict[str, Finding] = dict(raised or {})
         self._since: dict[str, tuple[float, int]] = {}
         """Of what is only looked at: when it was first seen, and how many lines said so then."""
 
     def news(self, reading: Reading, now: float) -> list[FindingRaised | FindingCleared]:
         """What is to be told after more was read. A symptom is told where no cause is known, and taken back then."""
-        found = [one for one in self._said(reading) if one.id not in self.raised]
+        fresh = [finding for finding in self._fired(reading) if finding.id not in self.raised]
         events: list[FindingRaised | FindingCleared] = []
         for role in ("cause", "hint", "symptom"):
             if role == "symptom" and self._cause():
                 events += [self._clear(name) for name in self._of("symptom")]
                 break
-            for one in found:
-                if one.role == role and (severity := self._severity(one, now)):
-                    events.append(self._raise(self._finding(one, severity, now)))
+            for finding in fresh:
+                if finding.role == role and (severity := self._severity(finding, now)):
+                    events.append(self._raise(self._finding(finding, severity, now)))
         return events
 
     def behind(self, left: int, now: float) -> list[FindingRaised | FindingCleared]:
@@ -411,50 +410,50 @@ class RaisedFindings:
         text = "the logs grow faster than they can be read: of what is between, only warnings are looked at"
         seen = f"{left / 1e6:.0f} MB were not read yet when parts were first left out; the files are whole"
         remedy = "`distui nccl RUN WARN` ends a flood of NCCL's; `distui diagnose` reads the files whole"
-        one = Finding(BEHIND_ID, "info", text, "fact", None, self._node, remedy, (seen,), since=now)
-        return [self._raise(one)]
+        finding = Finding(BEHIND_ID, "info", text, "fact", None, self._node, remedy, (seen,), since=now)
+        return [self._raise(finding)]
 
-    def _said(self, reading: Reading) -> Iterator[Said]:
+    def _fired(self, reading: Reading) -> Iterator[LogFinding]:
         for entry, seen in fired(reading):
             if entry.count or entry.rule.id not in ELSEWHERE:
                 yield finding_of(entry, seen, reading)
 
     def _cause(self) -> bool:
-        return any(one.role == "cause" and one.severity == "error" for one in self.raised.values())
+        return any(entry.role == "cause" and entry.severity == "error" for entry in self.raised.values())
 
     def _of(self, role: str) -> list[str]:
-        return [name for name, one in self.raised.items() if one.role == role]
+        return [name for name, finding in self.raised.items() if finding.role == role]
 
-    def _severity(self, one: Said, now: float) -> str | None:
+    def _severity(self, finding: LogFinding, now: float) -> str | None:
         """None: not yet."""
-        if one.id in RETRIED:
-            since, count = self._since.setdefault(one.id, (now, one.count))
-            if now - since < RETRIED_S or one.count == count:
+        if finding.id in RETRIED:
+            since, count = self._since.setdefault(finding.id, (now, finding.count))
+            if now - since < RETRIED_S or finding.count == count:
                 return None
-        return "info" if one.role == "symptom" or one.id in MILD else one.severity
+        return "info" if finding.role == "symptom" or finding.id in MILD else finding.severity
 
-    def _finding(self, one: Said, severity: str, now: float) -> Finding:
-        lines = (f"{its.file}:{its.line}: {its.text}" for its in one.evidence)
+    def _finding(self, finding: LogFinding, severity: str, now: float) -> Finding:
+        lines = (f"{its.file}:{its.line}: {its.text}" for its in finding.evidence)
         return Finding(
-            id=one.id,
+            id=finding.id,
             severity=severity,
-            text=one.text,
-            role=one.role,
-            rank=one.rank,
+            text=finding.text,
+            role=finding.role,
+            rank=finding.rank,
             node=self._node,
-            remedy=one.remedy,
-            evidence=tuple(([one.seen] if one.seen else []) + list(lines)),
-            ranks=one.ranks if len(one.ranks) > 1 else (),
+            remedy=finding.remedy,
+            evidence=tuple(([finding.seen] if finding.seen else []) + list(lines)),
+            ranks=finding.ranks if len(finding.ranks) > 1 else (),
             since=now,
         )
 
-    def _raise(self, one: Finding) -> FindingRaised:
-        self.raised[one.id] = one
-        return FindingRaised(one)
+    def _raise(self, finding: Finding) -> FindingRaised:
+        self.raised[finding.id] = finding
+        return FindingRaised(finding)
 
     def _clear(self, name: str) -> FindingCleared:
-        one = self.raised.pop(name)
-        return FindingCleared(one.id, one.rank, one.node)
+        finding = self.raised.pop(name)
+        return FindingCleared(finding.id, finding.rank, finding.node)
 
 
 class NcclLogs:
@@ -464,7 +463,7 @@ class NcclLogs:
         self._agent = agent
         self._guard = Guard(agent)
         self._tails: Tails | None = None
-        self._told = RaisedFindings(agent.node)
+        self._findings = RaisedFindings(agent.node)
         self._turns = asyncio.Lock()
         self._working: asyncio.Future[None] | None = None
         self._last: NcclFacts | None = None
@@ -501,8 +500,8 @@ class NcclLogs:
     def _failed(self, error: BaseException) -> None:
         """A bug in reading must not end the agent, and must be seen."""
         self._tails = None
-        found = rules.told(error, "logs-unread", "the logs are read no further", self._agent.node)
-        self._agent.emit(FindingRaised(found))
+        finding = rules.told(error, "logs-unread", "the logs are read no further", self._agent.node)
+        self._agent.emit(FindingRaised(finding))
 
     # ---- turns
 
@@ -516,14 +515,14 @@ class NcclLogs:
             self._begin(attempt)
         tails = self._tails
         assert tails is not None
-        left = tails.look()
+        left = tails.scan()
         if left > IN_LOOP:
             await self._in_thread(tails.drain)
         else:
             for _ in tails.turn():
                 await asyncio.sleep(0)
         if left or self._dirty:
-            self._tell(left)
+            self._report(left)
         return BEHIND_S if tails.left else BUSY_S if left > IN_LOOP else EVERY_S
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
@@ -542,7 +541,7 @@ class NcclLogs:
         if self._tails is not None:
             await self._in_thread(self._tails.end)
             self._ticked = float("-inf")
-            self._tell(0)
+            self._report(0)
 
     def _begin(self, attempt: int) -> None:
         """An attempt's logs from their start; after an adoption what was raised of them already stays so."""
@@ -553,24 +552,24 @@ class NcclLogs:
             self._agent.emit(NcclTick(attempt, Raw(live.encode(NcclFacts()))))
         here = attempt_dir(self._agent.node, attempt) + "/"
         names = {rule.id for rule in book().rules} | {BEHIND_ID}
-        known: dict[str, Finding] = {}
-        for one in list(self._agent.state.findings.values()):
-            if one.id not in names or one.node != self._agent.node:
+        raised: dict[str, Finding] = {}
+        for finding in list(self._agent.state.findings.values()):
+            if finding.id not in names or finding.node != self._agent.node:
                 continue
-            if any(here in line for line in one.evidence):
-                known[one.id] = one
+            if any(here in line for line in finding.evidence):
+                raised[finding.id] = finding
             else:
-                self._agent.emit(FindingCleared(one.id, one.rank, one.node))
-        self._told = RaisedFindings(self._agent.node, known)
+                self._agent.emit(FindingCleared(finding.id, finding.rank, finding.node))
+        self._findings = RaisedFindings(self._agent.node, raised)
 
     # ---- telling
 
-    def _tell(self, left: int) -> None:
+    def _report(self, left: int) -> None:
         assert self._tails is not None
         now, tails = time.time(), self._tails
-        events = self._told.news(tails.reading, now)
+        events = self._findings.news(tails.reading, now)
         if tails.sampled:
-            events += self._told.behind(left, now)
+            events += self._findings.behind(left, now)
         for event in events:
             self._agent.emit(event)
         self._dirty = tails.reading.nccl_lines > 0
@@ -581,12 +580,12 @@ class NcclLogs:
     def _tick(self, tails: Tails, now: float) -> None:
         """Statements, where they are not the same as before."""
         facts = live.placed(live.collect(tails.reading), self._agent.node, *self._own)
-        for one in facts.communicators:
-            self._seen.setdefault(one.id, now)
+        for comm in facts.communicators:
+            self._seen.setdefault(comm.id, now)
         facts = structs.replace(
             facts,
             communicators=tuple(
-                structs.replace(one, seen=self._seen[one.id]) for one in facts.communicators
+                structs.replace(comm, seen=self._seen[comm.id]) for comm in facts.communicators
             ),
             behind=tails.left,
             sampled=tails.sampled,
@@ -599,13 +598,13 @@ class NcclLogs:
 
 def rdma(root: Path = Path("/")) -> tuple[tuple[str, ...], bool | None]:
     """Ports of RDMA devices that are active here, as "mlx5_0:1"; and whether nvidia_peermem is loaded, None if not."""
-    found = []
+    ports = []
     for state in sorted((root / "sys/class/infiniband").glob("*/ports/*/state")):
         try:
             active = "ACTIVE" in state.read_text("ascii", "replace")
         except OSError:
             continue
         if active:
-            found.append(f"{state.parts[-4]}:{state.parts[-2]}")
+            ports.append(f"{state.parts[-4]}:{state.parts[-2]}")
     peermem = (root / "sys/module/nvidia_peermem").is_dir() or (root / "sys/module/nv_peer_mem").is_dir()
-    return tuple(found), True if peermem else None
+    return tuple(ports), True if peermem else None

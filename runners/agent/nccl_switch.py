@@ -114,7 +114,7 @@ class NcclSwitch:
         if command.seconds is not None:
             await self._agent.commands.set_for_next(before)
         text = f"NCCL_DEBUG={level} since attempt {state.attempt}{_span(command)}"
-        self._tell(command, level, tuple(state.ranks), True, text)
+        self._report(command, level, tuple(state.ranks), True, text)
         self._go_back_after(command.seconds, tuple(state.ranks), before)
         return done
 
@@ -152,7 +152,7 @@ class NcclSwitch:
                 f"NCCL is not loaded yet: NCCL_DEBUG={level} is set, and counts from its first use"
             )
         acts = bool(answer.get("changed")) and not unused(backend, self._agent.plan.backend)
-        self._tell(command, level, ranks, acts, clause.words())
+        self._report(command, level, ranks, acts, clause.words())
         self._go_back_after(command.seconds, ranks)
         return clause
 
@@ -160,10 +160,10 @@ class NcclSwitch:
         """NCCL is not in use; c10d's own logging can be changed live instead."""
         c10d, lasting = C10D.get(level, "OFF"), command.seconds is None
         hooks = self._agent.hooks.chosen(ranks)
-        said = await asyncio.gather(
+        acks = await asyncio.gather(
             *(hook.ask("c10d", level=c10d, lasting=lasting) for hook in hooks), return_exceptions=True
         )
-        changed = next((str(one["text"]) for one in said if isinstance(one, dict) and one.get("text")), "")
+        changed = next((str(ack["text"]) for ack in acks if isinstance(ack, dict) and ack.get("text")), "")
         parts = [f"NCCL_DEBUG={level} is set for the next start"] if lasting and not command.ranks else []
         parts += [f"live: {changed}{_span(command)}"] if changed else []
         return f"{UNUSED}: " + ("; ".join(parts) or "nothing was changed")
@@ -175,9 +175,9 @@ class NcclSwitch:
         hooks = self._agent.hooks.chosen(ranks)
         if not hooks:
             raise CommandRefused("no rank is running")
-        said = await asyncio.gather(*(hook.change(op, **fields) for hook in hooks), return_exceptions=True)
-        good = {hook.rank: one for hook, one in zip(hooks, said, strict=True) if isinstance(one, dict)}
-        silent = [str(one) for one in said if isinstance(one, HookError)]
+        acks = await asyncio.gather(*(hook.change(op, **fields) for hook in hooks), return_exceptions=True)
+        good = {hook.rank: ack for hook, ack in zip(hooks, acks, strict=True) if isinstance(ack, dict)}
+        silent = [str(ack) for ack in acks if isinstance(ack, HookError)]
         if not good:
             raise HookError(f"{silent[0]}; --restart sets the level through the environment instead")
         return good, silent
@@ -207,7 +207,7 @@ class NcclSwitch:
                 text = f" at the next start only: {error}"
         self._agent.emit(NcclChanged(level, "", still, True, f"NCCL_DEBUG is back at {level}{text}", None))
 
-    def _tell(self, command: SetNccl, level: str, ranks: tuple[int, ...], live: bool, text: str) -> None:
+    def _report(self, command: SetNccl, level: str, ranks: tuple[int, ...], live: bool, text: str) -> None:
         until = None if command.seconds is None else time.time() + command.seconds
         subsys = parse_subsys(command.subsys)
         self._agent.emit(NcclChanged(level, subsys, ranks, live, text, until))
@@ -265,12 +265,12 @@ def refusal(state: RunState, always: bool, now: float) -> str:
 def _all_joined(pulses: Mapping[int, Pulse], ranks: int) -> bool:
     """Whether every rank has ended a collective, and none is in the first one of a group: which makes communicators."""
     ended = [pulse for pulse in pulses.values() if any(group.completed > 0 for group in pulse.groups)]
-    making = [pulse for pulse in pulses.values() if any(one.seq <= 1 for one in pulse.active)]
+    making = [pulse for pulse in pulses.values() if any(call.seq <= 1 for call in pulse.active)]
     return len(ended) == ranks and not making
 
 
 def _waits(pulse: Pulse | None, now: float) -> bool:
-    return pulse is not None and any(one.created and now - one.created > WAITS_S for one in pulse.active)
+    return pulse is not None and any(call.created and now - call.created > WAITS_S for call in pulse.active)
 
 
 async def ask(port: int, as_json: bool, hosts: tuple[str, ...] = ("::1", "127.0.0.1")) -> ras.RasReport:
@@ -292,8 +292,8 @@ async def ask(port: int, as_json: bool, hosts: tuple[str, ...] = ("::1", "127.0.
 
 
 async def _converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, as_json: bool) -> str:
-    said = ["CLIENT PROTOCOL 2", "TIMEOUT 5", *(["SET FORMAT json"] if as_json else [])]
-    for line in said:
+    requests = ["CLIENT PROTOCOL 2", "TIMEOUT 5", *(["SET FORMAT json"] if as_json else [])]
+    for line in requests:
         writer.write(line.encode() + b"\n")
         try:
             answer = (await reader.readline()).decode("utf-8", "replace").strip()
@@ -317,7 +317,7 @@ class RasWatch:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._before: ras.RasReport | None = None
-        self._told: Finding | None = None
+        self._reported: Finding | None = None
         address = agent.plan.env.get("NCCL_RAS_ADDR", "")
         self._port = int(address.rpartition(":")[2]) if address.rpartition(":")[2].isdigit() else None
         self._always = agent.plan.env.get("NCCL_RAS_ENABLE") == "1"
@@ -329,7 +329,7 @@ class RasWatch:
             await asyncio.sleep(EVERY_S)
             if refusal(self._agent.state, self._always, time.time()):
                 self._before = None
-                self._tell(None)
+                self._report(None)
             else:
                 await self._ask()
 
@@ -344,31 +344,31 @@ class RasWatch:
         except (OSError, TimeoutError, ras.RasError):
             return  # it is a hint: without an answer nothing is said
         before, self._before = self._before, now
-        self._tell(judge(before, now, self._agent.node) if before is not None else None)
+        self._report(judge(before, now, self._agent.node) if before is not None else None)
 
-    def _tell(self, finding: Finding | None) -> None:
-        if finding is None and self._told is not None:
+    def _report(self, finding: Finding | None) -> None:
+        if finding is None and self._reported is not None:
             self._agent.emit(FindingCleared(ID, node=self._agent.node))
-        elif finding is not None and finding != self._told:
+        elif finding is not None and finding != self._reported:
             self._agent.emit(FindingRaised(finding))
-        self._told = finding
+        self._reported = finding
 
 
 def judge(before: ras.RasReport, now: ras.RasReport, node: int) -> Finding | None:
     """What two reports say together; None where nothing is wrong. Pure."""
     evidence = [
-        f"{_named(one.ranks)} launched {one.operation} {one.count} times, most ranks {one.most} times, and nothing "
-        f"moved between two reports (communicator {one.communicator})"
-        for one in ras.stuck(before, now)
+        f"{_named(lag.ranks)} launched {lag.operation} {lag.count} times, most ranks {lag.most} times, and nothing "
+        f"moved between two reports (communicator {lag.communicator})"
+        for lag in ras.stuck(before, now)
     ]
-    gone = [one for one in ras.missing(now) if one in ras.missing(before)]
-    for one in gone:
-        state = "is taken for dead" if one.dead else "does not answer"
-        where = " ".join(part for part in (f"pid {one.pid}" if one.pid else "", one.host) if part)
-        evidence.append(f"rank {one.rank}{f' ({where})' if where else ''} {state}")
+    gone = [peer for peer in ras.missing(now) if peer in ras.missing(before)]
+    for peer in gone:
+        state = "is taken for dead" if peer.dead else "does not answer"
+        where = " ".join(part for part in (f"pid {peer.pid}" if peer.pid else "", peer.host) if part)
+        evidence.append(f"rank {peer.rank}{f' ({where})' if where else ''} {state}")
     if not evidence:
         return None
-    ranks = {rank for one in ras.stuck(before, now) for rank in one.ranks} | {one.rank for one in gone}
+    ranks = {rank for lag in ras.stuck(before, now) for rank in lag.ranks} | {peer.rank for peer in gone}
     return Finding(
         ID,
         "info",

@@ -68,12 +68,12 @@ def record(raw: bytes) -> KernelMessage:
 
 def in_kernel_log(pid: int, log: Iterable[KernelMessage]) -> str | None:
     """The newest message that names this pid as killed for memory."""
-    found = None
-    for one in log:
-        named = _LINE.search(one.text)
+    newest = None
+    for message in log:
+        named = _LINE.search(message.text)
         if named and int(named.group(1)) == pid:
-            found = one.text.splitlines()[0]
-    return found
+            newest = message.text.splitlines()[0]
+    return newest
 
 
 def xids(pid: int, log: Iterable[KernelMessage], now: float) -> tuple[str, ...]:
@@ -81,15 +81,15 @@ def xids(pid: int, log: Iterable[KernelMessage], now: float) -> tuple[str, ...]:
 
     `now` as time.monotonic() has it, which the kernel's log follows.
     """
-    found: list[str] = []
-    for one in log:
-        match = _XID.search(one.text)
-        if match is None or not _about(match, pid, now - one.at):
+    lines: list[str] = []
+    for message in log:
+        match = _XID.search(message.text)
+        if match is None or not _about(match, pid, now - message.at):
             continue
         words = XID.get(int(match["code"]))
-        line = clean_text(f"kernel log: {one.text.splitlines()[0]}")
-        found.append(f"{line} ({words[1]})" if words else line)
-    return tuple(found[-4:])
+        line = clean_text(f"kernel log: {message.text.splitlines()[0]}")
+        lines.append(f"{line} ({words[1]})" if words else line)
+    return tuple(lines[-4:])
 
 
 def _about(match: re.Match[str], pid: int, age_s: float) -> bool:
@@ -109,7 +109,7 @@ def cgroup_kills(pid: int | None = None) -> Mapping[Path, int]:
         lines = Path(f"/proc/{who}/cgroup").read_text().splitlines()
     except OSError:
         return {}
-    found = {}
+    counts = {}
     for line in lines:
         number, names, path = line.split(":", 2)
         if number == "0":
@@ -122,9 +122,9 @@ def cgroup_kills(pid: int | None = None) -> Mapping[Path, int]:
         for file in (home / path.lstrip("/") / name, home / name):
             kills = kills_in(file)
             if kills is not None:
-                found[file] = kills
+                counts[file] = kills
                 break
-    return found
+    return counts
 
 
 def kills_in(file: Path) -> int | None:
@@ -167,10 +167,10 @@ class OomWatch:
         return f"kernel log: {clean_text(line)}" if line is not None else counted
 
     def _counted(self) -> str | None:
-        said = None
+        text = None
         for file, before in self._kills.items():
             now = kills_in(file)
             if now is not None and now > before:
                 self._kills[file] = now
-                said = said or f"cgroup {file.name}: oom_kill {before} → {now}"
-        return said
+                text = text or f"cgroup {file.name}: oom_kill {before} → {now}"
+        return text

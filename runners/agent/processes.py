@@ -45,7 +45,7 @@ def arguments_of(pid: int) -> list[bytes]:
 def marked(run: str, keep: Iterable[int] = ()) -> dict[int, dict[str, str]]:
     """This user's living processes with the marker of `run`, and their environment; without zombies and `keep`."""
     needle = f"{MARKER}={run}".encode()
-    found = {}
+    by_pid = {}
     spared = {os.getpid(), *keep}
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) in spared:
@@ -55,8 +55,8 @@ def marked(run: str, keep: Iterable[int] = ()) -> dict[int, dict[str, str]]:
         except OSError:
             continue
         if needle in raw.split(b"\0") and is_own(int(name)):
-            found[int(name)] = _variables(raw)
-    return found
+            by_pid[int(name)] = _variables(raw)
+    return by_pid
 
 
 def unmarked(run: str) -> dict[int, int]:
@@ -65,17 +65,17 @@ def unmarked(run: str) -> dict[int, int]:
     Asked while their parents live: whoever has lost them is nobody's descendant any more. Who serves another run, which
     a rank launched, is left out with all that it started.
     """
-    known = marked(run)
+    carriers = marked(run)
     stats = {stat.pid: stat for stat in all_stats()}
     below = children({pid: stat.ppid for pid, stat in stats.items()})
     unknown: dict[int, int] = {}
-    due = [*known]
+    due = [*carriers]
     while due:
         for pid in below.pop(due.pop(), ()):
             if any(module in arguments_of(pid) for module in AGENTS):
                 continue
             due.append(pid)
-            if pid not in known and pid != os.getpid() and is_own(pid):
+            if pid not in carriers and pid != os.getpid() and is_own(pid):
                 unknown[pid] = stats[pid].started
     return unknown
 
@@ -91,8 +91,8 @@ def disposition(pid: int, number: int) -> str | None:
     data = read_once(f"/proc/{pid}/status")
     if data is None:
         return None
-    for word, found in (("catches", _CAUGHT), ("ignores", _IGNORED), ("blocks", _BLOCKED)):
-        mask = found.search(data)
+    for word, pattern in (("catches", _CAUGHT), ("ignores", _IGNORED), ("blocks", _BLOCKED)):
+        mask = pattern.search(data)
         if mask is not None and int(mask[1], 16) >> (number - 1) & 1:
             return word
     return "default"
@@ -168,13 +168,13 @@ async def sweep(
         return [pid for pid in dict.fromkeys(pids) if state_of(pid) not in (None, "Z")]
 
     for number, patience in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 3.0)):
-        found = living()
-        if not found:
+        left = living()
+        if not left:
             return []
-        for pid in found:
+        for pid in left:
             send_signal(pid, number)
-        resume(found)
-        await asyncio.gather(*(gone(pid, patience) for pid in found))
+        resume(left)
+        await asyncio.gather(*(gone(pid, patience) for pid in left))
     return [f"pid {pid} (state {state_of(pid)})" for pid in living()]
 
 

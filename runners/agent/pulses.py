@@ -50,17 +50,17 @@ class Outside:
     """The kernel's function that the main thread waits in; None where it runs, or that is hidden."""
 
 
-def look(pid: int, proc: str = "/proc") -> Outside:
+def sample(pid: int, proc: str = "/proc") -> Outside:
     """A process now; what it read and wrote is told with its children's."""
     stat, main = read_stat(pid, proc), read_stat(pid, f"{proc}/{pid}/task")
-    told = [read_io(one, proc) for one in tree(pid, proc)] if stat is not None else [None]
-    known = [one for one in told if one is not None]
+    counts = [read_io(member, proc) for member in tree(pid, proc)] if stat is not None else [None]
+    readable = [count for count in counts if count is not None]
     return Outside(
         None if stat is None else stat.state,
         None if main is None else main.cpu_s,
         None if stat is None else stat.cpu_s,
-        sum(one[0] for one in known) if told[0] is not None else None,
-        sum(one[1] for one in known) if told[0] is not None else None,
+        sum(count[0] for count in readable) if counts[0] is not None else None,
+        sum(count[1] for count in readable) if counts[0] is not None else None,
         _waits_in(pid, proc),
     )
 
@@ -72,16 +72,16 @@ def _waits_in(pid: int, proc: str) -> str | None:
 
 def tree(pid: int, proc: str = "/proc") -> list[int]:
     """The process and what was forked below it by main threads, as data loaders' workers are."""
-    found = [pid]
-    for one in found:
-        listed = read_once(f"{proc}/{one}/task/{one}/children") or b""
-        found += [int(word) for word in listed.split()]
-        if len(found) > MOST_PROCESSES:
+    pids = [pid]
+    for parent in pids:
+        listed = read_once(f"{proc}/{parent}/task/{parent}/children") or b""
+        pids += [int(word) for word in listed.split()]
+        if len(pids) > MOST_PROCESSES:
             break
-    return found
+    return pids
 
 
-def meeting(pid: int) -> tuple[str | None, str | None]:
+def world_of(pid: int) -> tuple[str | None, str | None]:
     """WORLD_SIZE and MASTER_ADDR:MASTER_PORT that the process was started with."""
     env = environ_of(pid)
     master = env.get("MASTER_ADDR")
@@ -90,9 +90,9 @@ def meeting(pid: int) -> tuple[str | None, str | None]:
 
 def sites(text: str) -> tuple[Site, ...]:
     """The main thread in a text that faulthandler wrote, innermost first; () when it does not hold it."""
-    found = (_FRAME.fullmatch(frame) for frame in main_frames(text))
+    hits = (_FRAME.fullmatch(frame) for frame in main_frames(text))
     return tuple(
-        Site(one[1], int(one[2]) if one[2].isdigit() else 0, one[3]) for one in found if one is not None
+        Site(hit[1], int(hit[2]) if hit[2].isdigit() else 0, hit[3]) for hit in hits if hit is not None
     )
 
 
@@ -111,7 +111,7 @@ Table = Mapping[str, Stall]
 
 def parse(text: str) -> dict[str, Stall]:
     """The connections in the text of /proc/net/tcp or tcp6 that wait: unanswered, sent again, or not acknowledged."""
-    found = {}
+    by_inode = {}
     for line in text.splitlines():
         fields = line.split()
         if len(fields) < 10 or fields[3] not in STATES:
@@ -119,8 +119,8 @@ def parse(text: str) -> dict[str, Stall]:
         unsent, retransmits = int(fields[4].partition(":")[0], 16), int(fields[6], 16)
         if fields[3] == "02" or retransmits or unsent:
             ends = address(fields[1]), address(fields[2])
-            found[fields[9]] = Stall(*ends, STATES[fields[3]], retransmits, unsent)
-    return found
+            by_inode[fields[9]] = Stall(*ends, STATES[fields[3]], retransmits, unsent)
+    return by_inode
 
 
 def address(text: str) -> str:
@@ -136,20 +136,20 @@ def address(text: str) -> str:
 
 def sockets(pid: int, proc: str = "/proc") -> set[str]:
     """Inodes of the sockets that a process has open; empty when it is gone or not ours."""
-    found = set()
+    inodes = set()
     with contextlib.suppress(OSError):
         for entry in os.scandir(f"{proc}/{pid}/fd"):
             with contextlib.suppress(OSError):
                 target = os.readlink(entry.path)
                 if target.startswith("socket:["):
-                    found.add(target[8:-1])
-    return found
+                    inodes.add(target[8:-1])
+    return inodes
 
 
 def stalls(pids: Iterable[int], proc: str = "/proc") -> dict[int, tuple[Stall, ...]]:
     """The stalled connections of each process, those sent again most often first; a namespace is read once."""
     tables: dict[int, Table] = {}
-    found: dict[int, tuple[Stall, ...]] = {}
+    by_pid: dict[int, tuple[Stall, ...]] = {}
     for pid in pids:
         try:
             space = os.stat(f"{proc}/{pid}/ns/net").st_ino
@@ -161,17 +161,17 @@ def stalls(pids: Iterable[int], proc: str = "/proc") -> dict[int, tuple[Stall, .
             continue
         own = [tables[space][inode] for inode in sockets(pid, proc) & tables[space].keys()]
         if own:
-            own.sort(key=lambda one: (-one.retransmits, one.state, one.local, one.remote))
-            found[pid] = tuple(own[:MOST_STALLS])
-    return found
+            own.sort(key=lambda stall: (-stall.retransmits, stall.state, stall.local, stall.remote))
+            by_pid[pid] = tuple(own[:MOST_STALLS])
+    return by_pid
 
 
 def _table(pid: int, proc: str) -> Table:
-    found: dict[str, Stall] = {}
+    table: dict[str, Stall] = {}
     for name in TABLES:
         with contextlib.suppress(OSError), open(f"{proc}/{pid}/net/{name}", encoding="ascii") as file:
-            found |= parse(file.read())
-    return found
+            table |= parse(file.read())
+    return table
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ class _PulseState:
     moved: float = 0.0
     """When a collective was called last, as far as the looks tell."""
     cpu_s: float | None = None
-    looked: float = 0.0
+    sampled: float = 0.0
     """Of the main thread, at the look before."""
     busy: float = 0.0
     """When it used its core last, as far as the looks tell."""
@@ -229,7 +229,7 @@ class Pulses:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self.spy = PySpy()
-        self._known: dict[int, _PulseState] = {}
+        self._ranks: dict[int, _PulseState] = {}
         self._attentive = self._waiting = False
         """Whether to look often; whether a rank waits for others, or is silent."""
         self._due = self._slot = 0.0
@@ -244,7 +244,7 @@ class Pulses:
                     for number, rank in self._agent.state.ranks.items()
                     if rank.phase is RankPhase.RUNNING and rank.pid is not None
                 }
-                pulses = await self.look(ranks)
+                pulses = await self.take(ranks)
                 if pulses:
                     self._agent.emit(PulseTick(pulses))
         finally:
@@ -259,11 +259,11 @@ class Pulses:
         self._due = due
         await asyncio.sleep(due - now)
 
-    async def look(self, ranks: Mapping[int, int]) -> tuple[Pulse, ...]:
+    async def take(self, ranks: Mapping[int, int]) -> tuple[Pulse, ...]:
         """One look at the processes of `ranks`, rank → pid; by rank."""
         self._remember(ranks)
         asked = self._question()
-        pulses = await asyncio.gather(*(self._one(*each, asked) for each in sorted(ranks.items())))
+        pulses = await asyncio.gather(*(self._pulse(*each, asked) for each in sorted(ranks.items())))
         now = time.monotonic()
         early = [pulse for pulse in pulses if self._waits(pulse, EARLY_S)]
         waiting = [pulse for pulse in pulses if self._waits(pulse, WAITS_S)]
@@ -271,18 +271,18 @@ class Pulses:
         still = [pulse for pulse in pulses if self._still(pulse, now)]
         self._waiting, self._attentive = bool(waiting), bool(early or slow or still)
         pids = {ranks[pulse.rank] for pulse in (*waiting, *slow)}
-        found = await asyncio.to_thread(stalls, pids) if pids else {}
+        stalled = await asyncio.to_thread(stalls, pids) if pids else {}
         return tuple(
-            structs.replace(pulse, stalls=found[pulse.pid]) if pulse.pid in found else pulse
+            structs.replace(pulse, stalls=stalled[pulse.pid]) if pulse.pid in stalled else pulse
             for pulse in pulses
         )
 
     def _remember(self, ranks: Mapping[int, int]) -> None:
-        self._known = {rank: known for rank, known in self._known.items() if ranks.get(rank) == known.pid}
+        self._ranks = {rank: state for rank, state in self._ranks.items() if ranks.get(rank) == state.pid}
         self.spy.keep(ranks.values())
         now = time.monotonic()
-        for rank in ranks.keys() - self._known.keys():
-            self._known[rank] = _PulseState(ranks[rank], now, *meeting(ranks[rank]), moved=now, busy=now)
+        for rank in ranks.keys() - self._ranks.keys():
+            self._ranks[rank] = _PulseState(ranks[rank], now, *world_of(ranks[rank]), moved=now, busy=now)
         if not ranks:
             self._attentive = self._waiting = False
 
@@ -295,11 +295,11 @@ class Pulses:
         self._slot = slot
         return asked
 
-    async def _one(self, rank: int, pid: int, asked: dict[str, Any]) -> Pulse:
+    async def _pulse(self, rank: int, pid: int, asked: dict[str, Any]) -> Pulse:
         """A look at one rank; it takes ANSWER_S at most, and what a signal takes."""
-        known, hook = self._known[rank], self._agent.hooks.by_rank.get(rank)
-        answer = None if hook is None else await self._answer(hook, known, asked)
-        seen, at = look(pid), time.time()
+        state, hook = self._ranks[rank], self._agent.hooks.by_rank.get(rank)
+        answer = None if hook is None else await self._answer(hook, state, asked)
+        seen, at = sample(pid), time.time()
         facts: dict[str, Any] = {
             "rank": rank,
             "at": at,
@@ -309,82 +309,82 @@ class Pulses:
             "written_bytes": seen.written_bytes,
             "waits_in": seen.waits_in,
         }
-        given: dict[str, Any] = {"world_size": known.world_size, "master": known.master}
+        given: dict[str, Any] = {"world_size": state.world_size, "master": state.master}
         if answer is not None:
-            told = {key: value for key, value in answer.items() if value is not None}
+            answered = {key: value for key, value in answer.items() if value is not None}
             try:
-                return msgspec.convert({**given, **told, **facts, "hook": True}, Pulse)
+                return msgspec.convert({**given, **answered, **facts, "hook": True}, Pulse)
             except msgspec.ValidationError:
                 pass  # whatever answers there is no hook of ours
-        stack, source = self._from_outside(hook, known, seen), "py-spy"
-        if hook is not None and known.silent > 1 and seen.state not in STOPPED:
+        stack, source = self._from_outside(hook, state, seen), "py-spy"
+        if hook is not None and state.silent > 1 and seen.state not in STOPPED:
             if not stack and hook.may_signal() and not self.spy.may_see(pid):
-                await self._signal(hook, known)
-            stack, source = (stack, source) if stack else (known.stack, "signal")
+                await self._signal(hook, state)
+            stack, source = (stack, source) if stack else (state.stack, "signal")
         source = source if stack else ""
         return Pulse(
             **facts, **given, stack=stack, source=source, cpu_s=seen.cpu_s, process_s=seen.process_s
         )
 
-    def _from_outside(self, hook: HookClient | None, known: _PulseState, seen: Outside) -> tuple[Site, ...]:
+    def _from_outside(self, hook: HookClient | None, state: _PulseState, seen: Outside) -> tuple[Site, ...]:
         """The stack by py-spy, if it has one: of who is silent, and without a hook of who stands still, or anyone while
         a rank of this node waits.
         """
         now = time.monotonic()
-        before, known.cpu_s = known.cpu_s, seen.cpu_s
+        before, state.cpu_s = state.cpu_s, seen.cpu_s
         used = None if before is None or seen.cpu_s is None else seen.cpu_s - before
-        if used is None or used > QUIET_SHARE * (now - known.looked):
-            known.busy = now
-        known.looked = now
+        if used is None or used > QUIET_SHARE * (now - state.sampled):
+            state.busy = now
+        state.sampled = now
         if hook is not None and hook.up:
-            wanted = known.silent > 1
+            wanted = state.silent > 1
         else:
-            wanted = now - known.since > STILL_S and (self._waiting or now - known.busy > STILL_S)
-        return self.spy.sites(known.pid, wanted and seen.state not in STOPPED)
+            wanted = now - state.since > STILL_S and (self._waiting or now - state.busy > STILL_S)
+        return self.spy.sites(state.pid, wanted and seen.state not in STOPPED)
 
     async def _answer(
-        self, hook: HookClient, known: _PulseState, asked: dict[str, Any]
+        self, hook: HookClient, state: _PulseState, asked: dict[str, Any]
     ) -> dict[str, Any] | None:
         """What the hook says; None when there is none, or it is silent."""
         try:
             answer = await hook.pulse(ANSWER_S, **asked)
         except HookError:
-            known.silent = known.silent + 1 if hook.up else 0
+            state.silent = state.silent + 1 if hook.up else 0
             return None
-        known.silent, known.signals, known.stack = 0, 0, ()
+        state.silent, state.signals, state.stack = 0, 0, ()
         return answer
 
-    async def _signal(self, hook: HookClient, known: _PulseState) -> None:
+    async def _signal(self, hook: HookClient, state: _PulseState) -> None:
         """Have the rank write its stack, not too often; what it wrote last holds until it answers again.
 
         The signal goes to the hook's thread alone, and while that waits for the interpreter: whoever keeps the
         interpreter from it for so long is in C, so that no frame changes while it is written down.
         """
         now, thread = time.monotonic(), hook.hello.get("thread")
-        stat = None if thread is None else read_stat(thread, f"/proc/{known.pid}/task")
+        stat = None if thread is None else read_stat(thread, f"/proc/{state.pid}/task")
         if stat is None or stat.state == "R":
             return
-        if now - known.signalled < (SIGNAL_S if known.signals < OFTEN else SELDOM_S):
+        if now - state.signalled < (SIGNAL_S if state.signals < OFTEN else SELDOM_S):
             return
-        known.signalled, known.signals = now, known.signals + 1
+        state.signalled, state.signals = now, state.signals + 1
         with contextlib.suppress(HookError, OSError):
-            known.stack = sites(await hook.stacks_by_signal())
+            state.stack = sites(await hook.stacks_by_signal())
 
     def _waits(self, pulse: Pulse, seconds: float) -> bool:
         """Whether it is in a collective for longer, or silent."""
-        return self._known[pulse.rank].silent > 0 or any(
-            pulse.at - one.created > seconds for one in pulse.active
+        return self._ranks[pulse.rank].silent > 0 or any(
+            pulse.at - call.created > seconds for call in pulse.active
         )
 
     def _begins(self, pulse: Pulse, now: float) -> bool:
         """Whether it takes long to come to its first step or collective."""
         earliest, latest = BEGINS_S
         began = bool(pulse.step) or any(group.completed for group in pulse.groups)
-        return earliest <= now - self._known[pulse.rank].since <= latest and not began
+        return earliest <= now - self._ranks[pulse.rank].since <= latest and not began
 
     def _still(self, pulse: Pulse, now: float) -> bool:
         """Whether it had collectives, and none is new."""
-        known, enqueued = self._known[pulse.rank], sum(group.enqueued for group in pulse.groups)
-        if enqueued != known.enqueued:
-            known.enqueued, known.moved = enqueued, now
-        return enqueued > 0 and now - known.moved > STILL_S
+        state, enqueued = self._ranks[pulse.rank], sum(group.enqueued for group in pulse.groups)
+        if enqueued != state.enqueued:
+            state.enqueued, state.moved = enqueued, now
+        return enqueued > 0 and now - state.moved > STILL_S

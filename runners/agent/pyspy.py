@@ -41,9 +41,9 @@ class PySpyError(Exception):
 class Unseen(HookError):
     """A rank that told no stack and could not be looked at either."""
 
-    def __init__(self, told: HookError, why: PySpyError) -> None:
-        super().__init__(f"{told}, and {why}")
-        self.told, self.why, self.reason = str(told), str(why), why
+    def __init__(self, error: HookError, why: PySpyError) -> None:
+        super().__init__(f"{error}, and {why}")
+        self.hook_why, self.why, self.reason = str(error), str(why), why
 
 
 class _PySpyFrame(msgspec.Struct, frozen=True):
@@ -76,7 +76,7 @@ class StackDump:
         if not self.threads:
             return ()
         return tuple(
-            Site(one.filename, max(0, one.line), _name(one.name)) for one in self.threads[-1].frames
+            Site(frame.filename, max(0, frame.line), _name(frame.name)) for frame in self.threads[-1].frames
         )
 
     def text(self) -> str:
@@ -85,9 +85,9 @@ class StackDump:
         for thread in self.threads:
             named = f" [{' '.join(thread.thread_name.split())}]" if thread.thread_name else ""
             lines = [f"Thread 0x{thread.thread_id:016x}{named} (most recent call first):"]
-            for one in thread.frames:
-                line = one.line if one.line > 0 else "???"
-                lines.append(f'  File "{one.filename}", line {line} in {_name(one.name)}')
+            for frame in thread.frames:
+                line = frame.line if frame.line > 0 else "???"
+                lines.append(f'  File "{frame.filename}", line {line} in {_name(frame.name)}')
             parts.append("\n".join(lines))
         return "\n\n".join(parts) + "\n"
 
@@ -106,10 +106,10 @@ def read(written: bytes, pid: int, at: float = 0.0) -> StackDump:
     if not threads:
         raise PySpyError("py-spy found no thread that runs Python")
 
-    def main(one: _Thread) -> bool:
-        return one.os_thread_id == pid if one.os_thread_id else one.thread_name == "MainThread"
+    def main(thread: _Thread) -> bool:
+        return thread.os_thread_id == pid if thread.os_thread_id else thread.thread_name == "MainThread"
 
-    if not any(main(one) for one in threads):
+    if not any(main(thread) for thread in threads):
         raise PySpyError("py-spy did not find its main thread")
     return StackDump(tuple(sorted(threads, key=main)), at)
 
@@ -138,18 +138,18 @@ def _beside(pid: int) -> str | None:
 
 def _stands(pid: int) -> bytes | None:
     """How often the main thread has run so far, while it does not run; equal twice: it did not in between."""
-    told = _COUNTS.findall(read_once(f"/proc/{pid}/task/{pid}/status") or b"")
-    if len(told) < 3 or told[0][0] not in (b"S", b"D", b"T", b"t"):
+    fields = _COUNTS.findall(read_once(f"/proc/{pid}/task/{pid}/status") or b"")
+    if len(fields) < 3 or fields[0][0] not in (b"S", b"D", b"T", b"t"):
         return None
-    return b" ".join(count for _, count in told[1:])
+    return b" ".join(count for _, count in fields[1:])
 
 
 def _pausable(pid: int) -> bool:
     """Whether all threads can be stopped: not while one is deep in the kernel, or where somebody stopped them."""
     tasks = f"/proc/{pid}/task"
     with contextlib.suppress(OSError):
-        told = (read_stat(int(tid), tasks) for tid in os.listdir(tasks))
-        return not any(one.state in "DTt" for one in told if one is not None)
+        stats = (read_stat(int(tid), tasks) for tid in os.listdir(tasks))
+        return not any(stat.state in "DTt" for stat in stats if stat is not None)
     return False
 
 
@@ -169,32 +169,32 @@ class PySpy:
     async def dump(self, pid: int) -> StackDump:
         """The stacks now, or those of the last EVERY_S. Raises PySpyError."""
         async with self._turn:
-            known = self._seen.get(pid)
-            if known is not None and time.monotonic() - known.at < EVERY_S:
-                return known
+            newest = self._seen.get(pid)
+            if newest is not None and time.monotonic() - newest.at < EVERY_S:
+                return newest
             self._seen.pop(pid, None)
             try:
-                self._seen[pid] = known = await _dump(pid)
+                self._seen[pid] = newest = await _dump(pid)
             except PySpyError:
                 self._failed[pid] = time.monotonic()
                 raise
             self._failed.pop(pid, None)
-            return known
+            return newest
 
     def sites(self, pid: int, wanted: bool) -> tuple[Site, ...]:
         """The main thread as it was seen last, () before that; soon seen anew while it is `wanted`."""
-        now, known = time.monotonic(), self._seen.get(pid)
+        now, newest = time.monotonic(), self._seen.get(pid)
         if not wanted:
             self._wanted.discard(pid)
             self._since.pop(pid, None)
             return ()
         since, failed = self._since.setdefault(pid, now), self._failed.get(pid)
-        fresh = known is not None and now - known.at < EVERY_S
+        fresh = newest is not None and now - newest.at < EVERY_S
         if not fresh and (failed is None or now - failed > AGAIN_S):
             self._wanted.add(pid)
             if self._task is None or self._task.done():
                 self._task = asyncio.create_task(self._work())
-        return known.sites() if known is not None and known.at >= since else ()
+        return newest.sites() if newest is not None and newest.at >= since else ()
 
     async def _work(self) -> None:
         while self._wanted:
@@ -210,9 +210,9 @@ class PySpy:
         """Forget all processes but these."""
         alive = set(pids)
         self._wanted &= alive
-        for known in (self._seen, self._failed, self._since):
-            for pid in known.keys() - alive:
-                del known[pid]
+        for by_pid in (self._seen, self._failed, self._since):
+            for pid in by_pid.keys() - alive:
+                del by_pid[pid]
 
     async def close(self) -> None:
         """End what is under way."""
@@ -231,9 +231,9 @@ async def stacks(hook: HookClient, spy: PySpy, old: dict[int, float]) -> str:
     try:
         return await hook.stacks()
     except HookError as error:
-        told = error
+        hook_error = error
     try:
-        return await _outside(hook, spy, old, told, asked)
+        return await _outside(hook, spy, old, hook_error, asked)
     except Unseen as unseen:
         if not hook.may_signal():
             raise
@@ -244,17 +244,17 @@ async def stacks(hook: HookClient, spy: PySpy, old: dict[int, float]) -> str:
 
 
 async def _outside(
-    hook: HookClient, spy: PySpy, old: dict[int, float], told: HookError, asked: float
+    hook: HookClient, spy: PySpy, old: dict[int, float], hook_error: HookError, asked: float
 ) -> str:
     if hook.pid is None or state_of(hook.pid) in (None, "Z", "X"):
-        raise told
+        raise hook_error
     try:
         async with asyncio.timeout(PATIENCE_S):
             seen = await spy.dump(hook.pid)
     except PySpyError as why:
-        raise Unseen(told, why) from None
+        raise Unseen(hook_error, why) from None
     except TimeoutError:
-        raise Unseen(told, PySpyError("py-spy was busy with other ranks")) from None
+        raise Unseen(hook_error, PySpyError("py-spy was busy with other ranks")) from None
     if asked - seen.at > 1.0:
         old[hook.rank] = asked - seen.at
     return seen.text()
@@ -262,11 +262,11 @@ async def _outside(
 
 def spoken(failed: Sequence[HookError]) -> list[str]:
     """What failed, a sentence each; why py-spy could not help is said once where it is the same for all."""
-    reasons = {one.why for one in failed if isinstance(one, Unseen)}
+    reasons = {err.why for err in failed if isinstance(err, Unseen)}
     if len(reasons) != 1:
-        return [str(one) for one in failed]
-    last = next(one for one in reversed(failed) if isinstance(one, Unseen))
-    return [one.told if isinstance(one, Unseen) and one is not last else str(one) for one in failed]
+        return [str(err) for err in failed]
+    last = next(err for err in reversed(failed) if isinstance(err, Unseen))
+    return [err.hook_why if isinstance(err, Unseen) and err is not last else str(err) for err in failed]
 
 
 async def _dump(pid: int) -> StackDump:
@@ -276,7 +276,7 @@ async def _dump(pid: int) -> StackDump:
         raise PySpyError(MISSING)
     try:
         async with asyncio.timeout(LIMIT_S):
-            at, written = time.monotonic(), await _look(program, pid)
+            at, written = time.monotonic(), await _dump_json(program, pid)
     except TimeoutError:
         raise PySpyError(f"py-spy was not done within {LIMIT_S:g} s") from None
     except OSError as error:
@@ -284,7 +284,7 @@ async def _dump(pid: int) -> StackDump:
     return read(written, pid, at)
 
 
-async def _look(program: str, pid: int) -> bytes:
+async def _dump_json(program: str, pid: int) -> bytes:
     """What py-spy writes. Who stands still is not paused for it: that would cut calls of the kernel short."""
     before = _stands(pid)
     if before is not None:
@@ -307,7 +307,7 @@ async def _run(program: str, pid: int, *options: str) -> bytes:
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
-        written, said = await process.communicate()
+        written, stderr = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
@@ -316,8 +316,8 @@ async def _run(program: str, pid: int, *options: str) -> bytes:
                 send_signal(pid, signal.SIGCONT)
     if process.returncode == 0:
         return written
-    if _REFUSED.search(said):
+    if _REFUSED.search(stderr):
         raise PySpyError(RIGHT)
-    lines = [line.removeprefix("Error: ") for line in said.decode("utf-8", "replace").splitlines()]
+    lines = [line.removeprefix("Error: ") for line in stderr.decode("utf-8", "replace").splitlines()]
     why = next((line.rstrip(". ") for line in lines if line.strip()), f"exit code {process.returncode}")
     raise PySpyError(f"py-spy failed: {why}")

@@ -177,7 +177,7 @@ class Stream:
         self._ours, self._theirs, self._send, self._over = ours, theirs, send, over
         self._came: asyncio.Queue[bytes] = asyncio.Queue()
         self._sent = self._acknowledged = 0
-        self._consumed = self._told = 0
+        self._consumed = self._reported = 0
         self._room = asyncio.Event()
         self._room.set()
         self._ended = False
@@ -210,7 +210,7 @@ class Stream:
             return b""
         self._consumed += 1
         self.whole = data.endswith(b"\n")
-        if self._consumed - self._told >= ACK_EVERY and not self._ended:
+        if self._consumed - self._reported >= ACK_EVERY and not self._ended:
             self.taken(self._consumed)
         return data
 
@@ -218,7 +218,7 @@ class Stream:
 
     def taken(self, count: int) -> None:
         """Tell how many DATA frames were consumed."""
-        self._told = count
+        self._reported = count
         self._send(self.peer, self._ours.seal(FrameKind.TAKEN, struct.pack(">Q", count)))
 
     async def write(self, data: bytes) -> None:
@@ -292,11 +292,11 @@ LONGEST_PAUSE_S = 3600.0
 class Rejections:
     """Tells at once of the first, then of how many there are by now, in pauses that double."""
 
-    def __init__(self, node: int, tell: Callable[[Finding], None]) -> None:
-        self._node, self._tell = node, tell
+    def __init__(self, node: int, report: Callable[[Finding], None]) -> None:
+        self._node, self._report = node, report
         self._by_peer: dict[int, int] = {}
         self._why = ""
-        self._told = 0
+        self._reported = 0
         self._pause_s = FIRST_PAUSE_S
         self._timer: asyncio.TimerHandle | None = None
 
@@ -318,10 +318,10 @@ class Rejections:
 
     def _say(self) -> None:
         self._timer = None
-        if self.total == self._told:
+        if self.total == self._reported:
             return
-        self._told = self.total
-        self._tell(self._finding())
+        self._reported = self.total
+        self._report(self._finding())
         self._timer = asyncio.get_running_loop().call_later(self._pause_s, self._say)
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
@@ -361,7 +361,7 @@ class AgentRelay:
     """One agent's end of it: `run` for as long as the agent lives, `open` for each viewer that wants through."""
 
     def __init__(
-        self, key: bytes, node: int, nnodes: int, socket: Path, tell: Callable[[Finding], None]
+        self, key: bytes, node: int, nnodes: int, socket: Path, report: Callable[[Finding], None]
     ) -> None:
         self._key, self._node, self._nnodes, self._socket = key, node, nnodes, socket
         self._greeting = Greeting(key)
@@ -376,7 +376,7 @@ class AgentRelay:
         """Streams that others opened, and nothing sealed was heard on yet: monotonic time."""
         self._ended: dict[bytes, float] = {}
         self._bridges: set[asyncio.Task[None]] = set()
-        self.rejections = Rejections(node, tell)
+        self.rejections = Rejections(node, report)
 
     @property
     def up(self) -> bool:
@@ -425,11 +425,11 @@ class AgentRelay:
             self._writer = None
             writer.close()
 
-    def _store_changed(self, said: dict[str, str]) -> None:
-        if said.get("store") == "up":
+    def _store_changed(self, message: dict[str, str]) -> None:
+        if message.get("store") == "up":
             self._up, self._since = True, time.monotonic()
         else:
-            self._lost(f"the rendezvous store is gone ({said.get('text', 'no reason')})")
+            self._lost(f"the rendezvous store is gone ({message.get('text', 'no reason')})")
 
     def _lost(self, why: str) -> None:
         self._up, self._why_not = False, why
@@ -537,7 +537,7 @@ class AgentRelay:
         if name in self._streams or name in self._ended:
             raise Rejected("it was here before")
         now = time.monotonic()
-        for late in [one for one, since in self._unconfirmed.items() if now - since > OPEN_SECONDS]:
+        for late in [stream for stream, since in self._unconfirmed.items() if now - since > OPEN_SECONDS]:
             self._streams[late].broken("")
         if len(self._unconfirmed) >= MOST_UNCONFIRMED:
             return

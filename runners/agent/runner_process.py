@@ -180,14 +180,14 @@ class ReportTail:
 
     def read(self) -> list[tuple[int, Stamped]]:
         """Whole lines since the last call, each with the offset behind it; lines nobody understands are skipped."""
-        found = []
+        entries = []
         with contextlib.suppress(file_io.FileError):
             for offset, line in file_io.lines(self._path, self._offset):
                 self._offset = offset
                 stamped = file_io.decoded(_events, line)
                 if stamped is not None:
-                    found.append((offset, stamped))
-        return found
+                    entries.append((offset, stamped))
+        return entries
 
 
 async def reports(runner: Runner, tail: ReportTail) -> AsyncGenerator[tuple[int, Stamped], None]:

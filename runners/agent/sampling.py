@@ -53,19 +53,19 @@ DEAF_S = 0.25
 class Growing:
     """Sizes of a run's log files. Make it and use it in the event loop."""
 
-    def __init__(self, run_dir: Path, tell: Callable[[dict[str, int]], None]) -> None:
+    def __init__(self, run_dir: Path, report: Callable[[dict[str, int]], None]) -> None:
         self._watch = GrowthWatch(run_dir)
-        self._tell = tell
+        self._report = report
         self._notifier: Notifier | None = None
         self._attended = False
         self._listened: tuple[str, ...] = ()
         """Folders in which a write will be heard."""
         self._due: asyncio.TimerHandle | None = None
-        self._looked = float("-inf")
+        self._checked = float("-inf")
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Tell what grew since the last look; also right before the end, so that nobody misses the last lines."""
-        self._looked = time.monotonic()
+        self._checked = time.monotonic()
         sizes: dict[str, int] = {}
         while True:
             folders = self._watch.folders
@@ -73,11 +73,11 @@ class Growing:
             if self._notifier is not None and self._listened != folders:
                 self._notifier.listen(folders)
                 self._listened = folders
-            sizes |= self._watch.poll(self._looked)
+            sizes |= self._watch.poll(self._checked)
             if self._notifier is None or self._watch.folders == folders:
                 break
         if sizes:
-            self._tell(sizes)
+            self._report(sizes)
 
     def attend(self, wanted: bool) -> None:
         """Somebody looks, or nobody does any more: then it is enough to look with each sample."""
@@ -93,25 +93,25 @@ class Growing:
             self._wait(DEAF_S)
         else:
             asyncio.get_running_loop().add_reader(self._notifier.fd, self._heard)
-        self.look()
+        self.check()
 
     def _heard(self) -> None:
         """Something was written: look at once, unless the last look was a moment ago."""
         assert self._notifier is not None
         if self._notifier.heard():
             self._listened = ()
-            left = self._looked + SHORTEST_S - time.monotonic()
+            left = self._checked + SHORTEST_S - time.monotonic()
             if left <= 0:
-                self.look()
+                self.check()
             elif self._due is None:
                 self._wait(left)
 
     def _wait(self, seconds: float) -> None:
-        self._due = asyncio.get_running_loop().call_later(seconds, self._look_again)
+        self._due = asyncio.get_running_loop().call_later(seconds, self._check_again)
 
-    def _look_again(self) -> None:
+    def _check_again(self) -> None:
         self._due = None
-        self.look()
+        self.check()
         if self._notifier is None:
             self._wait(DEAF_S)
 
@@ -142,7 +142,7 @@ class Paces:
     """What is known of each rank's steps, from one sample to the next."""
 
     def __init__(self) -> None:
-        self._known: dict[int, _StepCount] = {}
+        self._by_rank: dict[int, _StepCount] = {}
 
     def add(
         self, rank: int, pid: int | None, counted: tuple[int, float] | None
@@ -152,19 +152,24 @@ class Paces:
         `counted` is (steps, unix time of the last one); None where the hook did not answer in time: the count
         known last still holds, a pace does not. Another pid is another process: nothing is known of it.
         """
-        known = self._known.get(rank)
-        if known is not None and known.pid != pid:
-            known = None
-            del self._known[rank]
+        before = self._by_rank.get(rank)
+        if before is not None and before.pid != pid:
+            before = None
+            del self._by_rank[rank]
         if counted is None:
-            return (None if known is None else known.count), None
+            return (None if before is None else before.count), None
         fresh = _StepCount(pid, *counted)
-        if known is not None and fresh.count > known.count and known.last > 0:
-            fresh.step_s = (fresh.last - known.last) / (fresh.count - known.count)
-        elif known is not None and fresh.count == known.count:
-            fresh.step_s = known.step_s
-        self._known[rank] = fresh
+        if before is not None and fresh.count > before.count and before.last > 0:
+            fresh.step_s = (fresh.last - before.last) / (fresh.count - before.count)
+        elif before is not None and fresh.count == before.count:
+            fresh.step_s = before.step_s
+        self._by_rank[rank] = fresh
         return fresh.count, fresh.step_s
+
+    def last(self, rank: int, pid: int | None) -> float | None:
+        """The newest pace of a process, also of one that answers no more."""
+        before = self._by_rank.get(rank)
+        return None if before is None or before.pid != pid else before.step_s
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -176,7 +181,7 @@ class Placing:
 
     def __init__(self, node: int = 0) -> None:
         self._node = node
-        self._known: dict[int, dict[str, str]] = {}
+        self._environments: dict[int, dict[str, str]] = {}
         self._seen: object = None
         self._placement = Placement({})
 
@@ -194,23 +199,23 @@ class Placing:
         if seen != self._seen:
             self._placement = self._place(ranks, gpus, trees)
             # An environment that could not be read now may be read the next time.
-            self._seen = seen if all(self._known.values()) else None
+            self._seen = seen if all(self._environments.values()) else None
         return self._placement
 
     def _place(
         self, ranks: Mapping[int, Rank], gpus: Sequence[Gpu], trees: Mapping[int, tuple[int, ...]]
     ) -> Placement:
-        self._known = {
+        self._environments = {
             rank.pid: self._environment(rank.pid) for rank in ranks.values() if rank.pid is not None
         }
         launched = [self._launched(number, ranks[number], pids) for number, pids in trees.items()]
         return place(launched, gpus, witness(launched, gpus, (os.getpid(),)), self._node)
 
     def _environment(self, pid: int) -> dict[str, str]:
-        return self._known.get(pid) or environ_of(pid)
+        return self._environments.get(pid) or environ_of(pid)
 
     def _launched(self, number: int, rank: Rank, pids: tuple[int, ...]) -> Launched:
-        env = self._known.get(rank.pid or 0, {})
+        env = self._environments.get(rank.pid or 0, {})
         return Launched(
             rank=number,
             local_rank=rank.place.local_rank,
@@ -253,7 +258,7 @@ class Sampling:
         self._began = float("-inf")
         self._due = asyncio.Event()
         self._ended = False
-        self._paces = Paces()
+        self.paces = Paces()
         self._misplaced: dict[gpu_words.Key, Finding] = {}
         self._raised: set[str] = set()
 
@@ -267,7 +272,7 @@ class Sampling:
             self._due.clear()
             self._growing.attend(self._agent.server.viewers > 0)
             await self._guarded()
-            self._tell_gpus()  # also after a sample that failed
+            self._emit_gpus()  # also after a sample that failed
             await self._rest()
 
     async def _rest(self) -> None:
@@ -287,8 +292,8 @@ class Sampling:
         try:
             await self._sample()
         except Exception as error:  # noqa: BLE001
-            found = rules.told(error, "sampler-failed", "a sample failed")
-            self._raise(found.id, found.severity, found.text, found.remedy)
+            finding = rules.told(error, "sampler-failed", "a sample failed")
+            self._raise(finding.id, finding.severity, finding.text, finding.remedy)
 
     async def stop(self, task: asyncio.Task[None]) -> None:
         task.cancel()
@@ -310,14 +315,14 @@ class Sampling:
         else:
             self._agent.emit(event)
 
-    def _tell_gpus(self) -> None:
+    def _emit_gpus(self) -> None:
         held, self._held = self._held, None
         if held is not None:
             self._agent.emit(held)
 
     def grown(self) -> None:
         """Tell which log files grew; also right before the end, so that nobody misses the last lines."""
-        self._growing.look()
+        self._growing.check()
 
     async def _sample(self) -> None:
         self._agent.hooks.ask_steps()  # the ranks count while node and processes are looked at
@@ -336,7 +341,7 @@ class Sampling:
             self._with_steps(sample, steps.get(number))
             for number, sample in sorted(placed.fill(samples).items())
         )
-        self._tell_gpus()
+        self._emit_gpus()
         self._agent.emit(RankTick(ticks))
         self._agent.emit(HostTick(host))
         self.grown()
@@ -355,7 +360,7 @@ class Sampling:
             self._host.doubt_disks()  # else the next sample might clear it by what is remembered from before
 
     def _with_steps(self, sample: RankSample, counted: tuple[int, float] | None) -> RankSample:
-        step, step_s = self._paces.add(sample.rank, sample.pid, counted)
+        step, step_s = self.paces.add(sample.rank, sample.pid, counted)
         return structs.replace(sample, step=step, step_s=step_s)
 
     # --- findings of the sampler's own -----------------------------------------------------------------------

@@ -53,7 +53,7 @@ LAST_LINES = 12
 LONGEST = 400
 """Characters of the sentence about a failure."""
 
-LOOKED_AT = 80
+MOST_READ = 80
 """Lines of a rank's stderr that its class may be read from."""
 
 
@@ -98,12 +98,12 @@ class Ended:
     def failure(self) -> Failure:
         """Its class."""
         change = self.change
-        said = {} if self.raised is None else structs.asdict(self.raised)
+        raised = {} if self.raised is None else structs.asdict(self.raised)
         return classify(
             Death(
                 change.rank,
                 change.exit_code,
-                said,
+                raised,
                 self.last_lines,
                 change.pid,
                 change.at or 0.0,
@@ -117,7 +117,7 @@ def gather(run_dir: Path, change: RankChanged, evidence: KernelEvidence = NOTHIN
     """Read what a failed rank left behind."""
     file = file_id(node, change.attempt, change.rank, "err")
     log = run_dir / file
-    lines = last_lines(run_dir, file, LOOKED_AT)
+    lines = last_lines(run_dir, file, MOST_READ)
     return Ended(change, _raised(log), lines, evidence, node, log.with_suffix(".end").exists())
 
 
@@ -126,21 +126,25 @@ def _raised(error_log: Path) -> Raised | None:
 
 
 def last_samples(
-    run_dir: Path, node: int, attempt: int, ranks: Mapping[int, Rank]
-) -> tuple[RankSample, ...]:
-    """How far the ranks of a closed attempt had come: by the newest sample, or what a hook wrote at the very end."""
-    found = []
+    run_dir: Path, node: int, attempt: int, ranks: Mapping[int, Rank], pace: Callable[[int, int | None], float | None]
+) -> tuple[RankSample, ...]:  # fmt: skip
+    """How far the ranks of a closed attempt had come: by the newest sample, or what a hook wrote at the very end.
+
+    A rank that ends answers no more: its pace is the last one that was known.
+    """
+    samples = []
     for number, rank in sorted(ranks.items()):
         seen = rank.sample or RankSample(number, rank.pid)
         log = run_dir / file_id(node, attempt, number, "err")
         step = max(filter(None, (seen.step, _steps(log, "end"), _steps(log, "exc"))), default=seen.step)
         last = RankSample(
             number, rank.pid, rss_bytes=seen.rss_bytes, gpu=seen.gpu, gpu_source=seen.gpu_source,
-            gpu_mem=seen.gpu_mem, step=step, step_s=seen.step_s,
+            gpu_mem=seen.gpu_mem, step=step,
+            step_s=seen.step_s if seen.step_s is not None else pace(number, rank.pid),
         )  # fmt: skip
         if (last.step, last.rss_bytes, last.gpu) != (None, None, None):
-            found.append(last)
-    return tuple(found)
+            samples.append(last)
+    return tuple(samples)
 
 
 def _steps(error_log: Path, ending: str) -> int | None:
@@ -166,7 +170,7 @@ def idle_text(run_dir: Path, node: int, attempt: int, ranks: Mapping[int, Rank])
     """
     files = [file_id(node, attempt, number, "err") for number in sorted(ranks)]
     noted = [_noted(run_dir / file, "end") for file in files]
-    if not noted or not all(one.step == 0 and (one.optimizer or one.alone) for one in noted):
+    if not noted or not all(note.step == 0 and (note.optimizer or note.alone) for note in noted):
         return ""
     for file in files:
         for name in (str(Path(file).with_suffix(".out")), file):
@@ -190,10 +194,10 @@ def first_cause(ended: list[Ended]) -> FirstCause | None:
     """The earliest rank that failed of itself; those that failed because of it are its victims."""
     if not ended:
         return None
-    failures = {one.change.rank: one.failure for one in ended}
+    failures = {end.change.rank: end.failure for end in ended}
     failure = first_of(list(failures.values()))
     assert failure is not None
-    first = next(one for one in ended if one.change.rank == failure.rank)
+    first = next(end for end in ended if end.change.rank == failure.rank)
     change = first.change
     return FirstCause(
         rank=change.rank,
@@ -227,12 +231,12 @@ def close_attempt(
     *,
     asked: Outcome | None,
     gathered: Callable[[RankChanged], Ended],
-    said: str = "",
+    reported: str = "",
 ) -> AttemptEnded:
     """The ledger's line for an attempt whose ranks have all ended, or are about to.
 
-    `asked` is RESTARTED or STOPPED when somebody wanted it; `changes` the last change of each rank; `said` is why the
-    launcher gave up, where it reported that.
+    `asked` is RESTARTED or STOPPED when somebody wanted it; `changes` the last change of each rank; `reported` is why
+    the launcher gave up, where it reported that.
     """
     failed = [change for change in changes.values() if change.state in (RankPhase.FAILED, RankPhase.KILLED)]
     cause = first_cause([gathered(change) for change in failed])
@@ -243,8 +247,8 @@ def close_attempt(
         return AttemptEnded(attempt, Outcome.FAILED, cause, f"attempt {attempt} failed: {cause.text}{more}")
     if changes and all(change.state is RankPhase.SUCCEEDED for change in changes.values()):
         return AttemptEnded(attempt, Outcome.SUCCEEDED, None, f"attempt {attempt} succeeded")
-    if said:
-        return AttemptEnded(attempt, Outcome.FAILED, None, f"attempt {attempt} failed: {said}")
+    if reported:
+        return AttemptEnded(attempt, Outcome.FAILED, None, f"attempt {attempt} failed: {reported}")
     return AttemptEnded(attempt, Outcome.LOST, None, f"attempt {attempt} ended, and nobody saw how")
 
 
@@ -340,8 +344,8 @@ class Supervision:
                         return  # whoever only reads starts nothing
                     continue
             else:
-                async with contextlib.aclosing(reports(self.runner, self._tail)) as told:
-                    async for offset, stamped in told:
+                async with contextlib.aclosing(reports(self.runner, self._tail)) as events:
+                    async for offset, stamped in events:
                         await self._agent.environment.noted()
                         self._hear(offset, stamped)
                         if self._last_word is not None and self._agent.relaying():
@@ -359,8 +363,8 @@ class Supervision:
 
     async def _finish(self) -> None:
         """The runner said that the run has ended: what it left behind is ended too, and then it has."""
-        said, self._last_word = self._last_word, None
-        if said is None:
+        last_word, self._last_word = self._last_word, None
+        if last_word is None:
             return
         if (
             self.runner is not None
@@ -368,7 +372,7 @@ class Supervision:
             left = await sweep(self._agent.entry.record.run, keep=[self.runner.who.pid], grace_s=2.0)
             if left:
                 self._agent.commands.warn("unkillable", f"these processes would not end: {', '.join(left)}")
-        offset, stamped = said
+        offset, stamped = last_word
         assert isinstance(stamped.event, RunEnded)
         event = stamped.event
         await self._agent.nccl_logs.finish()
@@ -430,7 +434,7 @@ class Supervision:
         self._changes[event.rank] = event
         return event
 
-    def _close_attempt(self, asked: Outcome | None, said: str = "") -> None:
+    def _close_attempt(self, asked: Outcome | None, reported: str = "") -> None:
         current = self._agent.state.attempts[-1] if self._agent.state.attempts else None
         if current is None or current.ended is not None:
             return
@@ -444,7 +448,7 @@ class Supervision:
                 self._evidence.get(change.rank, NOTHING),
                 self._agent.node,
             ),
-            said=said,
+            reported=reported,
         )
         self._emit_end(closed)
 
@@ -455,7 +459,9 @@ class Supervision:
             agent.emit(change)
         number, began = self._began
         lasted_s = time.monotonic() - began if number == event.attempt else None
-        event = structs.replace(event, last=last_samples(*about), lasted_s=lasted_s)
+        event = structs.replace(
+            event, last=last_samples(*about, agent.sampling.paces.last), lasted_s=lasted_s
+        )
         if event.outcome is Outcome.SUCCEEDED and (idle := idle_text(*about)):
             event = structs.replace(event, idle=idle, text=f"{event.text}, but {idle}")
         agent.emit(event)
@@ -465,8 +471,8 @@ class Supervision:
     ) -> None:
         if self._agent.stopping() and phase is not RunPhase.SUCCEEDED:
             phase, text = RunPhase.STOPPED, "stopped"
-        said = clean_text(text) if phase is RunPhase.FAILED else ""
-        self._close_attempt(Outcome.STOPPED if phase is RunPhase.STOPPED else None, said)
+        reported = clean_text(text) if phase is RunPhase.FAILED else ""
+        self._close_attempt(Outcome.STOPPED if phase is RunPhase.STOPPED else None, reported)
         for rank in list(self._agent.hooks.by_rank):
             self._agent.hooks.forget(rank)
         cause = self._agent.state.attempts[-1].first_cause if self._agent.state.attempts else None
@@ -524,8 +530,8 @@ class Supervision:
         if agent.stopping():
             await self._end(RunPhase.STOPPED, 1, "stopped")
         elif not agent.state.attempts:
-            said = last_lines(agent.run_dir, "runner.log", 1)
-            why = " ".join(said) or "see runner.log"
+            lines = last_lines(agent.run_dir, "runner.log", 1)
+            why = " ".join(lines) or "see runner.log"
             await self._end(RunPhase.FAILED, 1, f"the runner died before the first attempt: {why}")
         elif left:
             await self._end(

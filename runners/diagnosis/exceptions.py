@@ -102,7 +102,7 @@ class Exceptions:
         """A traceback begins; `head`: whose it is."""
         text = _STAMP.sub("", line)
         prefix = text[: text.index(BEGIN)].removesuffix("Original ")
-        for stale in [one for one in self._traces.values() if number - one.began > OLD]:
+        for stale in [trace for trace in self._traces.values() if number - trace.began > OLD]:
             self._close(stale)
         if len(self._traces) < STREAMS or prefix in self._traces:
             self._traces[prefix] = _Trace(prefix, head, [text[len(prefix) :]], number)
@@ -110,11 +110,11 @@ class Exceptions:
 
     def ended(self, line: str, head: Head, number: int) -> None:
         """A launcher may say how a rank has ended."""
-        told = self._endings.told(_STAMP.sub("", line), head)
-        if told is not None:
+        ending = self._endings.reported(_STAMP.sub("", line), head)
+        if ending is not None:
             self._failed = True
-            if told.failure is not None:
-                self._keep(told.failure, told.head, line, number, sure=True)
+            if ending.failure is not None:
+                self._keep(ending.failure, ending.head, line, number, sure=True)
 
     def line(self, line: str, number: int) -> None:
         """A line while `within`, that is none of NCCL's."""
@@ -135,18 +135,18 @@ class Exceptions:
     def entries(self, lines: int) -> Iterator[RuleHits]:
         """What was found, as rules that fired; `lines`: how many the newest file has, of which more may come."""
         self._lines[self._file] = lines
-        for place, one in enumerate(self._raised.values()):
+        for place, raised in enumerate(self._raised.values()):
             sure = (
-                one.sure
+                raised.sure
                 or self._failed
-                or any(self._lines.get(file, 0) - line <= LAST for file, line in one.last.items())
+                or any(self._lines.get(file, 0) - line <= LAST for file, line in raised.last.items())
             )
-            yield replace(one.entry, rule=_rule(one.failure, place, sure))
+            yield replace(raised.entry, rule=_rule(raised.failure, place, sure))
 
     def _of(self, text: str) -> _Trace | None:
         """Whose line it is: of those that begin as it does the longest; an untagged one has no tag."""
-        fits = [one for one in self._traces.values() if text.startswith(one.prefix)]
-        best = max(fits, key=lambda one: len(one.prefix), default=None)
+        fits = [trace for trace in self._traces.values() if text.startswith(trace.prefix)]
+        best = max(fits, key=lambda trace: len(trace.prefix), default=None)
         return None if best is None or (not best.prefix and _TAGGED.match(text)) else best
 
     def _perhaps(self, trace: _Trace, line: str, number: int) -> None:
@@ -181,14 +181,14 @@ class Exceptions:
         key = f"{failure.kind}|{failure.key or _NUMBER.sub('#', failure.text)}"
         if key not in self._raised and len(self._raised) >= MOST:
             return ""
-        known = self._raised.get(key)
-        if known is None:
-            known = self._raised[key] = _Raised(failure, RuleHits(_rule(failure, 0, True)))
-        known.sure = known.sure or sure
-        entry = known.entry
+        raised = self._raised.get(key)
+        if raised is None:
+            raised = self._raised[key] = _Raised(failure, RuleHits(_rule(failure, 0, True)))
+        raised.sure = raised.sure or sure
+        entry = raised.entry
         first = entry.seen(head, self._file)
         if self._file in entry.files:
-            known.last[self._file] = number
+            raised.last[self._file] = number
         if first:
             evidence = Evidence(self._name, number, shown(line))
             values = {"where": failure.where} if failure.where else {}
@@ -196,10 +196,10 @@ class Exceptions:
         return key
 
     def _take_back(self, key: str) -> None:
-        known = self._raised.get(key)
-        if known is not None:
-            known.entry.count -= 1
-            if not known.entry.count:
+        raised = self._raised.get(key)
+        if raised is not None:
+            raised.entry.count -= 1
+            if not raised.entry.count:
                 del self._raised[key]
 
 
@@ -260,7 +260,7 @@ class Endings:
         self._pids: set[int] = set()
         """Processes whose end was told."""
 
-    def told(self, line: str, head: Head) -> ReportedExit | None:
+    def reported(self, line: str, head: Head) -> ReportedExit | None:
         """What a line says that was not told yet; None for one that says no end. `head`: whose line it is."""
         listed = _LISTED.match(line)
         if listed is None:
@@ -272,20 +272,20 @@ class Endings:
             end = _listed(int(listed[2]), int(listed[3]), head, self._rank)
         if end is None or end.pid is None:
             return end
-        known = end.pid in self._pids
+        repeated = end.pid in self._pids
         if len(self._pids) < SOURCES:
             self._pids.add(end.pid)
-        return end._replace(failure=None) if known else end
+        return end._replace(failure=None) if repeated else end
 
 
 def _ending(line: str, head: Head) -> ReportedExit | None:
     """What a line says; None for one that says no such thing."""
-    if told := _ENDED.search(line):
-        return _listed(int(told[1]), int(told[2]), head, None)
-    if told := _SIGNALLED.search(line):
-        pid = int(told[2]) or None
-        whose = _of(int(told[1]), replace(head, host=told[3] or head.host))
-        return ReportedExit(_ended_by_signal(-int(told[4]), pid), whose, pid)
+    if match := _ENDED.search(line):
+        return _listed(int(match[1]), int(match[2]), head, None)
+    if match := _SIGNALLED.search(line):
+        pid = int(match[2]) or None
+        whose = _of(int(match[1]), replace(head, host=match[3] or head.host))
+        return ReportedExit(_ended_by_signal(-int(match[4]), pid), whose, pid)
     return ReportedExit(_OF_SLURM, head) if _OOM.search(line) else None
 
 
@@ -352,41 +352,41 @@ def merged(texts: Mapping[int, str]) -> list[StackGroup]:
 
     Only the last two parts of a path count, for nodes may keep the same files under different directories.
     """
-    found: dict[tuple[str, ...], list[int]] = {}
+    ranks_at: dict[tuple[str, ...], list[int]] = {}
     shown: dict[tuple[str, ...], tuple[str, ...]] = {}
     for rank in sorted(texts):
         frames = main_frames(texts[rank])
         key = _alike(frames)
-        found.setdefault(key, []).append(rank)
+        ranks_at.setdefault(key, []).append(rank)
         shown.setdefault(key, frames)
-    ordered = sorted(found.items(), key=lambda item: (-len(item[1]), item[1][0]))
+    ordered = sorted(ranks_at.items(), key=lambda item: (-len(item[1]), item[1][0]))
     return [StackGroup(tuple(ranks), shown[key], _shared(key, ordered[0][0])) for key, ranks in ordered]
 
 
 def main_frames(text: str) -> tuple[str, ...]:
     """Frames of the main thread, innermost first; () when the text does not hold it."""
-    found = threads(text)
-    if not found:
+    stacks = threads(text)
+    if not stacks:
         return ()
     if text.rstrip().endswith("\n" + _CUT):
         # A signal is handled in the main thread; what the hook's own thread wrote does not hold it.
-        return next((one.frames for one in found if one.current and not _hook(one)), ())
-    return found[-1].frames  # Python keeps its threads newest first
+        return next((thread.frames for thread in stacks if thread.current and not _hook(thread)), ())
+    return stacks[-1].frames  # Python keeps its threads newest first
 
 
 def threads(text: str) -> list[Thread]:
     """All threads of the text, in its order; [] when it is none of faulthandler's."""
-    found: list[tuple[str, bool, list[str]]] = []
+    parts: list[tuple[str, bool, list[str]]] = []
     for line in text.splitlines():
         head = _HEAD.fullmatch(line)
         if head is not None:
             named = f" [{head[3]}]" if head[3] else ""
-            found.append((f"Thread {head[2]}{named}", head[1] == "Current thread", []))
+            parts.append((f"Thread {head[2]}{named}", head[1] == "Current thread", []))
             continue
         frame = _FRAME.fullmatch(line)
-        if frame is not None and found:
-            found[-1][2].append(f"{frame[1]}:{frame[2]} {frame[3]}")
-    return [Thread(label, current, tuple(frames)) for label, current, frames in found]
+        if frame is not None and parts:
+            parts[-1][2].append(f"{frame[1]}:{frame[2]} {frame[3]}")
+    return [Thread(label, current, tuple(frames)) for label, current, frames in parts]
 
 
 def _hook(thread: Thread) -> bool:
@@ -398,9 +398,9 @@ def _alike(frames: Sequence[str]) -> tuple[str, ...]:
     return tuple("/".join(frame.rsplit("/", 2)[-2:]) for frame in frames)
 
 
-def _shared(one: Sequence[str], other: Sequence[str]) -> int:
+def _shared(frames: Sequence[str], first: Sequence[str]) -> int:
     number = 0
-    for mine, its in zip(reversed(one), reversed(other), strict=False):
+    for mine, its in zip(reversed(frames), reversed(first), strict=False):
         if mine != its:
             break
         number += 1

@@ -40,23 +40,23 @@ def standing(state: RunState) -> list[Finding]:
     return worst_first(state.findings.values())
 
 
-def worst_first(found: Iterable[Finding]) -> list[Finding]:
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     """By severity, then causes before hints before symptoms; the earlier ones first."""
-    return sorted(found, key=_order)
+    return sorted(findings, key=_order)
 
 
-def _order(one: Finding) -> tuple[int, bool, int, float]:
-    gravity = GRAVITY.get(one.severity, 1)
-    since = float("inf") if one.since is None else one.since
-    return gravity, one.id != NO_VERDICT, ROLES.get(one.role, 4), since
+def _order(finding: Finding) -> tuple[int, bool, int, float]:
+    gravity = GRAVITY.get(finding.severity, 1)
+    since = float("inf") if finding.since is None else finding.since
+    return gravity, finding.id != NO_VERDICT, ROLES.get(finding.role, 4), since
 
 
 def missing(state: RunState, logs: int) -> list[str]:
     """Data that a diagnosis would want and has not, a sentence each. `logs`: how many logs were read."""
-    said = [] if logs else ["no logs of the newest attempt are on this machine"]
+    gaps = [] if logs else ["no logs of the newest attempt are on this machine"]
     for node in state.nodes.values():
         if node.link is LinkState.LOST and not state.phase.ended:
-            said.append(f"{node.host or f'node {node.node}'} does not answer: what it says is of before")
+            gaps.append(f"{node.host or f'node {node.node}'} does not answer: what it says is of before")
     blind = [
         number
         for number, rank in sorted(state.ranks.items())
@@ -66,13 +66,13 @@ def missing(state: RunState, logs: int) -> list[str]:
         pulses = [state.ranks[number].pulse for number in blind]
         lacking = (
             "no flight recorder"
-            if all(one and one.stack for one in pulses)
+            if all(pulse and pulse.stack for pulse in pulses)
             else "no stack, no flight recorder"
         )
-        said.append(f"no hook answers in rank{'' if len(blind) == 1 else 's'} {spans(blind, 8)}: {lacking}")
+        gaps.append(f"no hook answers in rank{'' if len(blind) == 1 else 's'} {spans(blind, 8)}: {lacking}")
     if untimed(state) and not state.phase.ended:
-        said.append(UNTIMED)
-    return said
+        gaps.append(UNTIMED)
+    return gaps
 
 
 UNTIMED = "TORCH_NCCL_ENABLE_TIMING=1 has torch record how long collectives take: without it no slow rank is found"
@@ -84,8 +84,8 @@ def untimed(state: RunState) -> bool:
     if state.plan is None or state.plan.backend != "nccl":
         return False
     pulses = [rank.pulse for rank in state.ranks.values() if rank.pulse is not None]
-    seen = [one for pulse in pulses for one in pulse.recent if not one.p2p]
-    return bool(seen) and all(one.duration_ms is None for one in seen)
+    seen = [call for pulse in pulses for call in pulse.recent if not call.p2p]
+    return bool(seen) and all(call.duration_ms is None for call in seen)
 
 
 def document(state: RunState, logs: int) -> dict[str, Any]:
@@ -94,8 +94,8 @@ def document(state: RunState, logs: int) -> dict[str, Any]:
         "state": str(state.phase),
         "attempt": state.attempt,
         "findings": [
-            {name: to_builtins(getattr(one, name)) for name in one.__struct_fields__}
-            for one in standing(state)
+            {name: to_builtins(getattr(finding, name)) for name in finding.__struct_fields__}
+            for finding in standing(state)
         ],
         "missing": missing(state, logs),
     }
@@ -111,22 +111,22 @@ RDMA_RULES = ("ofi-init-failed", "ofi-no-efa", "ofi-av", "ib-open-device")
 
 def derived(statements: Statements, tally: Tally) -> dict[str, str]:
     """Id of a rule → what it was seen by, a sentence."""
-    found = {
+    texts = {
         "net-socket-fallback": _sockets(statements, tally),
-        "gdr-asymmetric": _one_sided(statements),
+        "gdr-asymmetric": _asymmetric_gdr(statements),
         "version-mismatch": _versions(statements),
         "p2p-hang": _hang(statements, tally),
     }
-    return {rule: text for rule, text in found.items() if text}
+    return {rule: text for rule, text in texts.items() if text}
 
 
 def several_nodes(statements: Statements) -> bool | None:
     """Whether a communicator spans nodes; None where nothing says so."""
-    said = [one.nnodes for one in statements.sessions.communicators if one.nnodes is not None]
-    if any(len(one.hosts) > 1 for one in statements.sessions.communicators) or any(one > 1 for one in said):
+    sizes = [part.nnodes for part in statements.sessions.communicators if part.nnodes is not None]
+    if any(len(part.hosts) > 1 for part in statements.sessions.communicators) or max(sizes, default=0) > 1:
         return True
-    whole = [one for one in statements.sessions.communicators if one.nranks is not None]
-    alone = bool(whole) and all(one.nnodes == 1 or len(one.ranks) == one.nranks for one in whole)
+    whole = [part for part in statements.sessions.communicators if part.nranks is not None]
+    alone = bool(whole) and all(part.nnodes == 1 or len(part.ranks) == part.nranks for part in whole)
     return False if alone else None
 
 
@@ -149,7 +149,7 @@ def _sockets(statements: Statements, tally: Tally) -> str:
     return ""
 
 
-def _one_sided(statements: Statements) -> str:
+def _asymmetric_gdr(statements: Statements) -> str:
     for communicator in statements.sessions.all():
         for (source, target, channel), (sends, receives) in communicator.ends.items():
             if sends is not None and receives is not None and sends != receives:
@@ -161,13 +161,13 @@ def _one_sided(statements: Statements) -> str:
 def _versions(statements: Statements) -> str:
     """Hosts of one communicator that say different versions."""
     for communicator in statements.sessions.communicators:
-        said = {
+        versions = {
             next(iter(node.versions)): host
             for host in sorted(communicator.hosts)
             if (node := statements.nodes.get(host)) is not None and len(node.versions) == 1
         }
-        if len(said) > 1:
-            return ", ".join(f"{host} has {version}" for version, host in sorted(said.items())[:4])
+        if len(versions) > 1:
+            return ", ".join(f"{host} has {version}" for version, host in sorted(versions.items())[:4])
     return ""
 
 
@@ -178,20 +178,20 @@ def _hang(statements: Statements, tally: Tally) -> str:
         for entry in tally.entries
         if entry.rule.role == "cause" and entry.rule.severity == "error"
     )
-    seqs = [one.seq for one in tally.progress.values() if one.seq is not None]
+    seqs = [progress.seq for progress in tally.progress.values() if progress.seq is not None]
     if causes or not seqs or max(seqs) > 1:
         return ""
-    for one in statements.sessions.communicators:
-        if _p2p_alone(one) and one.reached(InitStage.COMPLETE):
-            return f"{one.nranks} ranks on one node were ready, and collective {max(seqs)} timed out"
+    for comm in statements.sessions.communicators:
+        if _p2p_alone(comm) and comm.reached(InitStage.COMPLETE):
+            return f"{comm.nranks} ranks on one node were ready, and collective {max(seqs)} timed out"
     return ""
 
 
 def _p2p_alone(communicator: CommunicatorPart) -> bool:
-    kinds = {kind for one in communicator.pairs.values() for kind in one}
-    one_node = communicator.nnodes == 1 or (communicator.nnodes is None and len(communicator.hosts) == 1)
+    kinds = {kind for each in communicator.pairs.values() for kind in each}
+    single_node = communicator.nnodes == 1 or (communicator.nnodes is None and len(communicator.hosts) == 1)
     nvls = communicator.nvls or communicator.channels.get("nvls", 0) > 0
-    return one_node and bool(kinds) and all(kind.startswith("P2P/") for kind in kinds) and not nvls
+    return single_node and bool(kinds) and all(kind.startswith("P2P/") for kind in kinds) and not nvls
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -219,9 +219,9 @@ _SHARED = "version-mismatch"
 """Told by an agent of one node, whose NCCL says so, and by the detectors over all nodes, of none in particular."""
 
 
-def owns(one: Finding) -> bool:
+def owns(finding: Finding) -> bool:
     """Whether a finding comes from the detectors."""
-    return _OWN.fullmatch(one.id) is not None or (one.id == _SHARED and one.node is None)
+    return _OWN.fullmatch(finding.id) is not None or (finding.id == _SHARED and finding.node is None)
 
 
 @dataclass(slots=True)
@@ -248,7 +248,7 @@ class Judging:
 
     def resume(self) -> None:
         """After a replay: what the detectors of an earlier process found is ours to clear, once it can be judged."""
-        self._raised = {at: one for at, one in self._state.findings.items() if owns(one)}
+        self._raised = {at: finding for at, finding in self._state.findings.items() if owns(finding)}
         self._inherited = Inherited(self._raised.values(), self._state.attempt)
 
     async def run(self) -> None:
@@ -260,22 +260,22 @@ class Judging:
     async def guarded(self) -> None:
         """One look; a bug of a detector ends neither the process nor keeps a run from its end, and is seen."""
 
-        async def look() -> None:
-            self.look()
+        async def once() -> None:
+            self.judge()
 
-        (failed,) = await asyncio.gather(look(), return_exceptions=True)
+        (failed,) = await asyncio.gather(once(), return_exceptions=True)
         if failed is None or (FAILED, None, None) in self._state.findings:
             return
         what = "the detectors failed, and say less than they could"
         self._emit(FindingRaised(rules.told(failed, FAILED, what)))
 
-    def look(self, now: float | None = None) -> None:
+    def judge(self, now: float | None = None) -> None:
         """One look; `now` in unix seconds, or this moment."""
         view = self.view(time.time() if now is None else now)
-        found = self._inherited.judge(view, [one for detector in DETECTORS for one in detector(view)])
-        for event in gpu_words.changes(self._raised, found):
+        findings = self._inherited.judge(view, [new for detector in DETECTORS for new in detector(view)])
+        for event in gpu_words.changes(self._raised, findings):
             self._emit(event)
-        self._raised = {gpu_words.key(finding): finding for finding in found}
+        self._raised = {gpu_words.key(finding): finding for finding in findings}
 
     def view(self, now: float) -> View:
         """What the detectors look at, with the newest pulses remembered."""
@@ -305,8 +305,8 @@ class Judging:
                 _curve(self._memory, number).add(point)
         self._compare()
         for number, node in self._state.nodes.items():
-            if (known := room(node.metrics)) is not None:
-                _curve(self._node_memory, number).add(Point(node.heard, known.used))
+            if (memory := room(node.metrics)) is not None:
+                _curve(self._node_memory, number).add(Point(node.heard, memory.used))
 
     def _remember_pulse(self, pulse: Pulse) -> None:
         kept = self._kept.get(pulse.rank)
@@ -332,10 +332,10 @@ class Judging:
 
 
 def _curve(curves: dict[int, Curve], number: int) -> Curve:
-    found = curves.get(number)
-    if found is None:
-        found = curves[number] = Curve()
-    return found
+    curve = curves.get(number)
+    if curve is None:
+        curve = curves[number] = Curve()
+    return curve
 
 
 def _points(curves: Mapping[int, Curve]) -> dict[int, Sequence[Point]]:

@@ -239,8 +239,11 @@ _ELSE = bytes(range(9)) + bytes(range(14, 27)) + bytes(range(28, 32))
 """Bytes that no text holds."""
 
 
-def lines_of(path: Path) -> Iterator[list[str]]:
-    """Lines of a text file, some at a time; of a long one its beginning. Raises RunError."""
+def lines_of(path: Path, refuse: bool = True) -> Iterator[list[str]]:
+    """Lines of a text file, some at a time; of a long one its beginning. Raises RunError.
+
+    `refuse`: what begins as no text does; else its bytes that are none are replaced.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -248,7 +251,7 @@ def lines_of(path: Path) -> Iterator[list[str]]:
     try:
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
             raise RunError(f"{path} is a directory: name the log files in it, as in {path}/*.log")
-        yield from lines_in(partial(os.read, descriptor, BLOCK), _Text(path).check)
+        yield from lines_in(partial(os.read, descriptor, BLOCK), _Text(path, refuse).check)
     except OSError as error:
         raise RunError(_why(path, error)) from None
     finally:
@@ -287,8 +290,8 @@ def decoded(data: bytes) -> list[str]:
 class _Text:
     """Whether a file is one, by how it begins."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._begun = path, False
+    def __init__(self, path: Path, refuse: bool) -> None:
+        self._path, self._begun = path, not refuse
 
     def check(self, block: bytes) -> None:
         if not self._begun and _binary(block[:8192]):

@@ -44,23 +44,23 @@ def collect(reading: Reading) -> NcclFacts:
     """What was read so far."""
     statements, raw = reading.statements, dict[str, FactLine]()
     nodes = [_node(node, raw) for node in list(statements.nodes.values())[:NODES]]
-    found = statements.sessions.all()
+    parts = statements.sessions.all()
     counted: Counter[int | None] = Counter()
     communicators = []
-    for one in found:
-        name = one.id
-        if not name and one.ranks:
-            counted[one.nranks] += 1
-            name = f"{one.nranks} ranks, no. {counted[one.nranks]}"
-        communicators.append((name, one))
+    for comm in parts:
+        name = comm.id
+        if not name and comm.ranks:
+            counted[comm.nranks] += 1
+            name = f"{comm.nranks} ranks, no. {counted[comm.nranks]}"
+        communicators.append((name, comm))
     communicators.sort(key=lambda each: -(each[1].nranks or 0))  # stable: else in the order of their making
-    told = tuple(_communicator(name, one, raw) for name, one in communicators[:COMMUNICATORS])
+    kept = tuple(_communicator(name, comm, raw) for name, comm in communicators[:COMMUNICATORS])
     for entry in reading.tally.entries:
         if entry.firsts:
             raw[f"rule:{entry.rule.id}"] = _line(entry.firsts[0].evidence)
     return NcclFacts(
         nodes=tuple(nodes),
-        communicators=told,
+        communicators=kept,
         lines=reading.lines,
         nccl_lines=reading.nccl_lines,
         raw=raw,
@@ -72,7 +72,7 @@ def placed(facts: NcclFacts, node: int, devices: tuple[str, ...], peermem: bool 
     return structs.replace(
         facts,
         nodes=tuple(
-            structs.replace(one, node=node, devices=devices, peermem=peermem) for one in facts.nodes
+            structs.replace(host, node=node, devices=devices, peermem=peermem) for host in facts.nodes
         ),
     )
 
@@ -83,11 +83,11 @@ def shifted(facts: NcclFacts, shift: float) -> NcclFacts:
         facts,
         communicators=tuple(
             structs.replace(
-                one,
-                began={rank: at + shift for rank, at in one.began.items()},
-                seen=None if one.seen is None else one.seen + shift,
+                comm,
+                began={rank: at + shift for rank, at in comm.began.items()},
+                seen=None if comm.seen is None else comm.seen + shift,
             )
-            for one in facts.communicators
+            for comm in facts.communicators
         ),
     )
 
@@ -100,14 +100,14 @@ def _node(node: nccl_facts.NodePart, raw: dict[str, FactLine]) -> NcclNode:
     name = node.host or node.file
     raw |= {f"{_key(key)}:{name}{_rest(key)}": _line(line.evidence()) for key, line in node.lines.items()}
     first = node.lines.get("host")
-    known = None if first is None else parse_file_id(first.file)
+    file_id = None if first is None else parse_file_id(first.file)
     address = node.interfaces.get(node.bootstrap, "")
     return NcclNode(
         host=name,
-        node=None if known is None else known.node,
+        node=None if file_id is None else file_id.node,
         versions=tuple(sorted(node.versions)),
         networks=tuple(node.named_networks()),
-        bootstrap=":".join(one for one in (node.bootstrap, address) if one),
+        bootstrap=":".join(text for text in (node.bootstrap, address) if text),
         interfaces=tuple(f"{face}:{its}" for face, its in node.interfaces.items()),
         hcas=dict(node.hcas),
         plugins=tuple(sorted(node.plugins)),
@@ -125,43 +125,43 @@ def _rest(key: str) -> str:
     return blank and f":{rest}"
 
 
-def _communicator(name: str, one: nccl_facts.CommunicatorPart, raw: dict[str, FactLine]) -> Communicator:
-    for key, line in one.lines.items():
+def _communicator(name: str, comm: nccl_facts.CommunicatorPart, raw: dict[str, FactLine]) -> Communicator:
+    for key, line in comm.lines.items():
         what, _, kind = key.partition(":")
         raw[f"{what}:{name}" + (f":{kind}" if kind else "")] = _line(line.evidence())
-    members = list(one.ranks.values())[:RANKS]
+    members = list(comm.ranks.values())[:RANKS]
     hosts: dict[str, list[int]] = {}
     for part in members:
         hosts.setdefault(part.host, []).append(part.rank)
     owners = {part.rank: part.host for part in members}
-    pairs, folded = _folded(_pairs(one), owners)
+    pairs, folded = _folded(_pairs(comm), owners)
     began = ((part.rank, _unix(part.stamp)) for part in members)
-    nvls = one.channels.get("nvls")
+    nvls = comm.channels.get("nvls")
     return Communicator(
         id=name,
-        nranks=one.nranks,
-        nnodes=one.nnodes,
+        nranks=comm.nranks,
+        nnodes=comm.nnodes,
         hosts={host: tuple(sorted(ranks)) for host, ranks in sorted(hosts.items())},
         stages={part.rank: part.stage.name.lower() for part in members},
         began={rank: at for rank, at in began if at is not None},
         inits=tuple(
-            Init(timed.rank, timed.seconds, timed.phases) for timed in list(one.timed.values())[:RANKS]
+            Init(timed.rank, timed.seconds, timed.phases) for timed in list(comm.timed.values())[:RANKS]
         ),
         pairs=pairs,
-        rings=_rings(one),
-        ring_count=one.channels.get("coll") or len(one.rings),
-        trees=one.trees,
-        channels=dict(one.channels),
-        nvls=True if one.nvls or nvls else None if nvls is None else False,
-        tuning=dict(one.tuning),
-        collectives=dict(one.collectives),
+        rings=_rings(comm),
+        ring_count=comm.channels.get("coll") or len(comm.rings),
+        trees=comm.trees,
+        channels=dict(comm.channels),
+        nvls=True if comm.nvls or nvls else None if nvls is None else False,
+        tuning=dict(comm.tuning),
+        collectives=dict(comm.collectives),
         folded=folded,
     )
 
 
-def _pairs(one: nccl_facts.CommunicatorPart) -> Iterable[Pair]:
+def _pairs(comm: nccl_facts.CommunicatorPart) -> Iterable[Pair]:
     """One for each transport of a pair, the fastest kind first."""
-    for (source, target), kinds in one.pairs.items():
+    for (source, target), kinds in comm.pairs.items():
         for kind in sorted(kinds, key=speed):
             yield Pair(source, target, kind)
 
@@ -177,20 +177,20 @@ def speed(kind: str) -> int:
 
 def _folded(pairs: Iterable[Pair], owners: Mapping[int, str]) -> tuple[tuple[Pair, ...], int]:
     """At most PAIRS, and how many are left out."""
-    found = tuple(pairs)
-    if len(found) <= PAIRS:
-        return found, 0
+    given = tuple(pairs)
+    if len(given) <= PAIRS:
+        return given, 0
     first: dict[tuple[str | None, str | None, str], Pair] = {}
-    for pair in found:
+    for pair in given:
         first.setdefault((owners.get(pair.source), owners.get(pair.target), pair.kind), pair)
     kept = tuple(first.values())[:PAIRS]
-    return kept, len(found) - len(kept)
+    return kept, len(given) - len(kept)
 
 
-def _rings(one: nccl_facts.CommunicatorPart) -> tuple[tuple[int, ...], ...]:
+def _rings(comm: nccl_facts.CommunicatorPart) -> tuple[tuple[int, ...], ...]:
     """Different orders that are whole; long ones are cut by NCCL itself until 2.28."""
-    orders = dict.fromkeys(tuple(map(int, text.split())) for _, text in sorted(one.rings.items()))
-    return tuple(order for order in orders if len(order) == one.nranks)[:RINGS]
+    orders = dict.fromkeys(tuple(map(int, text.split())) for _, text in sorted(comm.rings.items()))
+    return tuple(order for order in orders if len(order) == comm.nranks)[:RINGS]
 
 
 def _unix(stamp: Stamp | None) -> float | None:
@@ -213,21 +213,21 @@ def merge(facts: Iterable[NcclFacts]) -> NcclFacts:
     nodes: dict[tuple[str, int | None], NcclNode] = {}
     same: dict[tuple[str, int | None], list[Communicator]] = {}
     raw: dict[str, FactLine] = {}
-    for one in given:
-        for node in one.nodes:
+    for each in given:
+        for node in each.nodes:
             nodes.setdefault((node.host, node.node), node)
-        for communicator in one.communicators:
+        for communicator in each.communicators:
             same.setdefault((communicator.id, communicator.nranks), []).append(communicator)
-        raw = one.raw | raw
-    told = [_union(each) if len(each) > 1 else each[0] for each in same.values()]
-    told.sort(key=lambda each: -(each.nranks or 0))
+        raw = each.raw | raw
+    merged = [_union(each) if len(each) > 1 else each[0] for each in same.values()]
+    merged.sort(key=lambda each: -(each.nranks or 0))
     return NcclFacts(
         nodes=tuple(nodes.values())[:NODES],
-        communicators=tuple(told[:COMMUNICATORS]),
-        lines=sum(one.lines for one in given),
-        nccl_lines=sum(one.nccl_lines for one in given),
-        behind=sum(one.behind for one in given),
-        sampled=any(one.sampled for one in given),
+        communicators=tuple(merged[:COMMUNICATORS]),
+        lines=sum(each.lines for each in given),
+        nccl_lines=sum(each.nccl_lines for each in given),
+        behind=sum(each.behind for each in given),
+        sampled=any(each.sampled for each in given),
         raw=raw,
     )
 
@@ -238,53 +238,53 @@ def _union(same: list[Communicator]) -> Communicator:
     stages: dict[int, str] = {}
     inits: dict[int, Init] = {}
     began: dict[int, float] = {}
-    for one in same:
-        for host, ranks in one.hosts.items():
+    for comm in same:
+        for host, ranks in comm.hosts.items():
             hosts[host] = tuple(sorted({*hosts.get(host, ()), *ranks}))
-        for rank, stage in one.stages.items():
+        for rank, stage in comm.stages.items():
             if rank not in stages or STAGES.index(stage) > STAGES.index(stages[rank]):
                 stages[rank] = stage
-        inits |= {init.rank: init for init in one.inits}
-        began = {**one.began, **began}
+        inits |= {init.rank: init for init in comm.inits}
+        began = {**comm.began, **began}
     owners = {rank: host for host, ranks in hosts.items() for rank in ranks}
-    pairs, folded = _folded(dict.fromkeys(pair for one in same for pair in one.pairs), owners)
-    seen = [one.seen for one in same if one.seen is not None]
+    pairs, folded = _folded(dict.fromkeys(pair for comm in same for pair in comm.pairs), owners)
+    seen = [comm.seen for comm in same if comm.seen is not None]
     first = same[0]
     return Communicator(
         id=first.id,
         nranks=first.nranks,
-        nnodes=max((one.nnodes for one in same if one.nnodes is not None), default=None),
+        nnodes=max((comm.nnodes for comm in same if comm.nnodes is not None), default=None),
         hosts=hosts,
         stages=dict(sorted(stages.items())[:RANKS]),
         began=dict(sorted(began.items())[:RANKS]),
         inits=tuple(inits[rank] for rank in sorted(inits)[:RANKS]),
         pairs=pairs,
-        rings=tuple(dict.fromkeys(ring for one in same for ring in one.rings))[:RINGS],
-        ring_count=max(one.ring_count for one in same),
-        trees=max(one.trees for one in same),
-        channels=_most(one.channels for one in same),
-        nvls=_any(one.nvls for one in same),
-        tuning=_sum(one.tuning for one in same),
-        collectives=_sum(one.collectives for one in same),
-        folded=folded + sum(one.folded for one in same),
+        rings=tuple(dict.fromkeys(ring for comm in same for ring in comm.rings))[:RINGS],
+        ring_count=max(comm.ring_count for comm in same),
+        trees=max(comm.trees for comm in same),
+        channels=_most(comm.channels for comm in same),
+        nvls=_any(comm.nvls for comm in same),
+        tuning=_sum(comm.tuning for comm in same),
+        collectives=_sum(comm.collectives for comm in same),
+        folded=folded + sum(comm.folded for comm in same),
         seen=min(seen, default=None),
     )
 
 
 def _most(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    found: Counter[str] = Counter()
-    for one in counts:
-        found |= Counter(one)
-    return dict(found)
+    most: Counter[str] = Counter()
+    for count in counts:
+        most |= Counter(count)
+    return dict(most)
 
 
 def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    found: Counter[str] = Counter()
-    for one in counts:
-        found.update(one)
-    return dict(found)
+    total: Counter[str] = Counter()
+    for count in counts:
+        total.update(count)
+    return dict(total)
 
 
-def _any(said: Iterable[bool | None]) -> bool | None:
-    known = [one for one in said if one is not None]
-    return any(known) if known else None
+def _any(answers: Iterable[bool | None]) -> bool | None:
+    given = [answer for answer in answers if answer is not None]
+    return any(given) if given else None

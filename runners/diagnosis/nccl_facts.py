@@ -196,17 +196,17 @@ class CommunicatorPart:
 
     def stages(self) -> dict[str, int]:
         """Stage → number of ranks that stand there."""
-        found = Counter(part.stage for part in self.ranks.values())
-        return {stage.name.lower(): found[stage] for stage in InitStage if found[stage]}
+        counts = Counter(part.stage for part in self.ranks.values())
+        return {stage.name.lower(): counts[stage] for stage in InitStage if counts[stage]}
 
     def transports(self) -> dict[str, int]:
         """Transport → number of pairs."""
-        found = Counter(" and ".join(sorted(one)) for one in self.pairs.values())
-        return dict(found.most_common())
+        counts = Counter(" and ".join(sorted(kinds)) for kinds in self.pairs.values())
+        return dict(counts.most_common())
 
     def slowest(self) -> Timing | None:
         """The rank whose init took longest; None where none says how long it took."""
-        return max(self.timed.values(), key=lambda one: one.seconds, default=None)
+        return max(self.timed.values(), key=lambda timing: timing.seconds, default=None)
 
     def reached(self, stage: InitStage) -> bool:
         """Whether every rank is known to have come so far."""
@@ -287,53 +287,53 @@ class Inherited:
     """The findings of an earlier process, each until it is judged anew."""
 
     def __init__(self, findings: Iterable[Finding], attempt: int) -> None:
-        self._left = {gpu_words.key(one): one for one in findings}
+        self._left = {gpu_words.key(finding): finding for finding in findings}
         self._attempt = attempt
         self._began: float | None = None
         self._first: dict[int, float] = {}
         """Rank → when its first pulse was looked at."""
 
-    def judge(self, view: View, found: list[Finding]) -> list[Finding]:
+    def judge(self, view: View, findings: list[Finding]) -> list[Finding]:
         """What holds: what is found, and what cannot be found again yet. What says the same stays as it was."""
         if not self._left:
-            return found
+            return findings
         self._began = view.now if self._began is None else self._began
         for rank in view.history:
             self._first.setdefault(rank, view.now)
-        current = {gpu_words.key(one): one for one in found}
+        current = {gpu_words.key(each): each for each in findings}
         changed = any(
-            _verdict(one) and not _mild(one) and at not in self._left for at, one in current.items()
+            _verdict(each) and not _mild(each) and at not in self._left for at, each in current.items()
         )
         kept: dict[gpu_words.Key, Finding] = {}
-        for at, one in self._left.items():
+        for at, old in self._left.items():
             new = current.get(at)
-            if new is None or (_mild(new) and not _mild(one)):
-                if self._open(one, view) and not (changed and _verdict(one)):
-                    kept[at] = one
-            elif (new.severity, new.text) == (one.severity, one.text):
-                kept[at] = one
+            if new is None or (_mild(new) and not _mild(old)):
+                if self._open(old, view) and not (changed and _verdict(old)):
+                    kept[at] = old
+            elif (new.severity, new.text) == (old.severity, old.text):
+                kept[at] = old
         self._left = kept
-        if any(_verdict(one) and not _mild(one) for one in kept.values()):
-            current = {at: one for at, one in current.items() if not (_verdict(one) and _mild(one))}
+        if any(_verdict(each) and not _mild(each) for each in kept.values()):
+            current = {at: each for at, each in current.items() if not (_verdict(each) and _mild(each))}
         return list((current | kept).values())
 
-    def _open(self, one: Finding, view: View) -> bool:
+    def _open(self, old: Finding, view: View) -> bool:
         """Whether it may still be found again."""
         state = view.state
-        ranks = [(rank, known.phase) for rank, known in state.ranks.items() if known.phase in _ALIVE]
-        if state.attempt != self._attempt or state.phase not in _GOING_ON or not _WATCHED.fullmatch(one.id):
+        ranks = [(number, rank.phase) for number, rank in state.ranks.items() if rank.phase in _ALIVE]
+        if state.attempt != self._attempt or state.phase not in _GOING_ON or not _WATCHED.fullmatch(old.id):
             return False
         if state.ranks and not ranks:
             return False
         began = self._began or view.now
         running = [rank for rank, phase in ranks if phase is RankPhase.RUNNING]
         seen = max((self._first.get(rank, began + SILENT_S) for rank in running), default=began)
-        return view.now < seen + LONGER_S.get(one.id, AGAIN_S)
+        return view.now < seen + LONGER_S.get(old.id, AGAIN_S)
 
 
-def _mild(one: Finding) -> bool:
-    return one.severity == "info"
+def _mild(finding: Finding) -> bool:
+    return finding.severity == "info"
 
 
-def _verdict(one: Finding) -> bool:
-    return _VERDICT.match(one.id) is not None
+def _verdict(finding: Finding) -> bool:
+    return _VERDICT.match(finding.id) is not None

@@ -66,8 +66,8 @@ class RasError(ValueError):
 
 def parse_version(text: str) -> tuple[int, int, int] | None:
     """ "2.28.9+cuda12.4" → (2, 28, 9)."""
-    found = _VERSION.search(text)
-    return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
+    match = _VERSION.search(text)
+    return None if match is None else (int(match[1]), int(match[2]), int(match[3]))
 
 
 def parse(text: str) -> RasReport:
@@ -79,23 +79,23 @@ def parse_json(text: str) -> RasReport:
     """The JSON form; 2.28.7 and 2.28.9 leave out a comma in a missing rank. Raises RasError."""
     try:
         document = json.loads(_NO_COMMA.sub(r"\1,\2", text))
-        found = tuple(_communicator(one) for one in document["communicators"])
-        return RasReport(found, str(document.get("nccl_version", "")))
+        communicators = tuple(_communicator(entry) for entry in document["communicators"])
+        return RasReport(communicators, str(document.get("nccl_version", "")))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise RasError(f"RAS sent what is no report: {error}") from None
 
 
-def _communicator(one: dict[str, Any]) -> RasCommunicator:
+def _communicator(entry: dict[str, Any]) -> RasCommunicator:
     counts: dict[str, dict[int, int]] = {}
-    for rank in one["ranks"]:
+    for rank in entry["ranks"]:
         for operation, number in rank.get("collective_counts", {}).items():
             counts.setdefault(operation, {})[int(rank["rank"])] = int(number)
     missing = tuple(
         Missing(int(rank["rank"]), str(rank.get("host", "")), rank.get("pid"), _dead(rank))
-        for rank in one.get("missing_ranks", ())
+        for rank in entry.get("missing_ranks", ())
     )
     usual = {operation: _usual(by_rank.values()) for operation, by_rank in counts.items()}
-    return RasCommunicator(str(one["hash"]), int(one["size"]), missing, counts, usual)
+    return RasCommunicator(str(entry["hash"]), int(entry["size"]), missing, counts, usual)
 
 
 def _dead(rank: dict[str, Any]) -> bool | None:
@@ -111,14 +111,14 @@ def parse_text(text: str) -> RasReport:
     for line in text.splitlines():
         reader.take(line.strip())
     version = re.search(r"NCCL version (\S+)", text)
-    return RasReport(tuple(reader.found.values()), version[1] if version else "")
+    return RasReport(tuple(reader.communicators.values()), version[1] if version else "")
 
 
 class _TextReader:
     """Line by line; what follows a headline belongs to it."""
 
     def __init__(self) -> None:
-        self.found: dict[str, RasCommunicator] = {}
+        self.communicators: dict[str, RasCommunicator] = {}
         self._hash = self._kind = self._operation = ""
         self._group: tuple[int, int] | None = None
         """Ranks and launches of the group whose outliers may follow."""
@@ -128,11 +128,11 @@ class _TextReader:
         """The next line."""
         if head := _COMM.match(line):
             self._hash, self._kind, self._operation, self._group = head[1], head[2], "", None
-            self.found.setdefault(self._hash, RasCommunicator("0x" + self._hash.lstrip("0")))
+            self.communicators.setdefault(self._hash, RasCommunicator("0x" + self._hash.lstrip("0")))
         elif not self._hash:
             return
-        elif said := _OPERATIONS.search(line):
-            self._operation, self._group = said[1], None
+        elif operation := _OPERATIONS.search(line):
+            self._operation, self._group = operation[1], None
         elif group := _GROUP.match(line):
             self._launched(int(group[1]), int(group[2] or 0))
         elif rank := _RANK.match(line):
@@ -144,20 +144,20 @@ class _TextReader:
         at = self._hash, self._operation
         if self._operation and ranks > self._largest.get(at, 0):
             self._largest[at] = ranks
-            self.found[self._hash].usual[self._operation] = count
+            self.communicators[self._hash].usual[self._operation] = count
 
-    def _rank(self, said: re.Match[str]) -> None:
-        number, comm = int(said[1]), self.found[self._hash]
+    def _rank(self, match: re.Match[str]) -> None:
+        number, comm = int(match[1]), self.communicators[self._hash]
         if self._operation:
-            alone = int(said[2]) if said[2] else 0 if "not launched" in said[0] else None
+            alone = int(match[2]) if match[2] else 0 if "not launched" in match[0] else None
             count = alone if alone is not None else self._group[1] if self._group else None
             if count is not None:
                 comm.counts.setdefault(self._operation, {})[number] = count
                 if alone is not None:
                     self._launched(1, alone)
         elif "INCOMPLETE" in self._kind:
-            one = Missing(number, said[4] or "", int(said[3]) if said[3] else None)
-            self.found[self._hash] = replace(comm, missing=(*comm.missing, one))
+            missing = Missing(number, match[4] or "", int(match[3]) if match[3] else None)
+            self.communicators[self._hash] = replace(comm, missing=(*comm.missing, missing))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,19 +173,19 @@ class Behind:
 
 def stuck(before: RasReport, now: RasReport) -> list[Behind]:
     """Who is behind and does not move: counts that differ in one report alone are normal."""
-    earlier = {one.hash: one for one in before.communicators}
-    found = []
+    earlier = {comm.hash: comm for comm in before.communicators}
+    stragglers = []
     for comm in now.communicators:
-        known = earlier.get(comm.hash)
+        previous = earlier.get(comm.hash)
         for operation, counts in comm.counts.items():
             most = comm.usual.get(operation)
             late = [rank for rank, count in counts.items() if most is not None and count < most]
-            if not late or known is None or known.counts.get(operation) != counts or most is None:
+            if not late or previous is None or previous.counts.get(operation) != counts or most is None:
                 continue
-            if known.usual.get(operation) == most:
+            if previous.usual.get(operation) == most:
                 least = min(counts[rank] for rank in late)
-                found.append(Behind(operation, tuple(sorted(late)), least, most, comm.hash))
-    return found
+                stragglers.append(Behind(operation, tuple(sorted(late)), least, most, comm.hash))
+    return stragglers
 
 
 def _usual(counts: Iterable[int]) -> int:
@@ -196,5 +196,5 @@ def _usual(counts: Iterable[int]) -> int:
 
 def missing(report: RasReport) -> list[Missing]:
     """Every rank that does not answer, once."""
-    found = {(one.rank, one.pid): one for comm in report.communicators for one in comm.missing}
-    return [found[at] for at in sorted(found, key=str)]
+    by_process = {(rank.rank, rank.pid): rank for comm in report.communicators for rank in comm.missing}
+    return [by_process[at] for at in sorted(by_process, key=str)]

@@ -21,7 +21,7 @@ _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_]?(\d{1,7})(?!\d)", re.IGNORECAS
 
 Say = Callable[[Statements, Head, str], None]
 
-_SAID: dict[str, tuple[Say, bool]] = {
+_HANDLERS: dict[str, tuple[Say, bool]] = {
     "Channel": (Statements.channel, True),
     "Ring": (Statements.channel, True),
     "Trees": (Statements.trees, True),
@@ -130,7 +130,7 @@ class Reading:
     def feed(self, lines: Iterable[str]) -> None:
         """Whole lines of the file that was opened last, without their ends."""
         number, nccl = self._number, 0
-        mark_in, needle, plain, said = MARK.search, self.book.needle, self.book.plain, _SAID
+        mark_in, needle, plain, handlers = MARK.search, self.book.needle, self.book.plain, _HANDLERS
         statements, noted, exceptions = self.statements, self.statements.noted, self.exceptions
         for line in lines:
             number += 1
@@ -149,12 +149,12 @@ class Reading:
             start, level = mark.end(), mark[1]
             if level == "INFO":
                 word = line[start : line.find(" ", start)]
-                known = said.get(word) or _other(word)
-                if known is not None:
-                    known[0](statements, self._head(line[: mark.start()]), line[start:])
+                handler = handlers.get(word) or _other(word)
+                if handler is not None:
+                    handler[0](statements, self._head(line[: mark.start()]), line[start:])
                     if noted:
                         self._keep(line, number)
-                    if known[1]:
+                    if handler[1]:
                         continue
             elif level is None:  # torch ends its own sentence with NCCL's version
                 statements.version_line(self._head(line[: mark.start()]), line[start:])
@@ -209,8 +209,8 @@ class Reading:
 
     def _bare(self, line: str) -> Head:
         """Who writes a line that is none of NCCL's."""
-        said = rank_of(line)
-        rank = self._rank if said is None else said
+        named = rank_of(line)
+        rank = self._rank if named is None else named
         return Head(rank=rank, source=(self._name, None, rank))
 
 
@@ -226,8 +226,8 @@ def _other(word: str) -> tuple[Say, bool] | None:
 
 def rank_in_name(name: str) -> int | None:
     """ "rank-3.nccl", "train_rank3.log" → 3."""
-    found = _RANK_IN_NAME.search(Path(name).name)
-    return int(found[1]) if found else None
+    match = _RANK_IN_NAME.search(Path(name).name)
+    return int(match[1]) if match else None
 
 
 def read(paths: Iterable[str | Path], names: Iterable[str] | None = None) -> Reading:

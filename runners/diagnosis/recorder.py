@@ -78,42 +78,42 @@ class RecorderGroup:
 
 def merged(texts: Mapping[int, str]) -> list[RecorderGroup]:
     """Groups in the order of their names, out of each rank's recorder as JSON text. Raises ValueError for other text."""
-    known: dict[Key, Known] = {}
+    groups: dict[Key, GroupRecord] = {}
     for rank in sorted(texts):
-        read(rank, json.loads(texts[rank]), known)
-    known = _settled(known)
-    for (name, ranks), group in known.items():
+        read(rank, json.loads(texts[rank]), groups)
+    groups = _settled(groups)
+    for (name, ranks), group in groups.items():
         for rank in texts if name == DEFAULT else set(ranks) & set(texts):
             group.members.setdefault(rank, GroupMember(called=0, completed=0))
-    return [_group(*key, known[key]) for key in sorted(known, key=lambda key: (len(key[0]), key))]
+    return [_group(*key, groups[key]) for key in sorted(groups, key=lambda key: (len(key[0]), key))]
 
 
-def _settled(known: Mapping[Key, Known]) -> dict[Key, Known]:
+def _settled(groups: Mapping[Key, GroupRecord]) -> dict[Key, GroupRecord]:
     """gloo names a group's members on some ranks only: where one group fits, it is the same."""
-    settled = dict(known)
-    for name, ranks in known:
-        named = [key for key in known if key[0] == name and key[1]]
+    settled = dict(groups)
+    for name, ranks in groups:
+        named = [key for key in groups if key[0] == name and key[1]]
         if not ranks and len(named) == 1:
             group = settled.pop((name, ranks))
             settled[named[0]].members.update(group.members)
     return settled
 
 
-def _group(name: str, ranks: tuple[int, ...], known: Known) -> RecorderGroup:
-    members = known.members
+def _group(name: str, ranks: tuple[int, ...], record: GroupRecord) -> RecorderGroup:
+    members = record.members
     parts = tuple(
         RecorderPart(
             rank=rank,
-            called=one.called,
-            completed=one.completed,
-            newest=one.calls[max(one.calls)] if one.calls else None,
+            called=member.called,
+            completed=member.completed,
+            newest=member.calls[max(member.calls)] if member.calls else None,
         )
-        for rank, one in sorted(members.items())
+        for rank, member in sorted(members.items())
     )
     called = [part.called for part in parts if part.called is not None]
     return RecorderGroup(
         name=name,
-        desc=known.desc,
+        desc=record.desc,
         ranks=ranks or tuple(sorted(members)),
         sure=bool(ranks),
         parts=parts,
@@ -129,37 +129,37 @@ def _group(name: str, ranks: tuple[int, ...], known: Known) -> RecorderGroup:
 
 def _waits(members: Mapping[int, GroupMember]) -> Iterable[CollectiveWait]:
     """Of each rank the oldest collective that it has not completed; lowest numbers first."""
-    found: dict[int, list[tuple[int, CollectiveCall]]] = {}
+    pending: dict[int, list[tuple[int, CollectiveCall]]] = {}
     for rank, member in members.items():
         open_ones = [call for call in member.calls.values() if not call.done]
         if open_ones:
             oldest = min(open_ones, key=lambda call: call.seq)
-            found.setdefault(oldest.seq, []).append((rank, oldest))
-    for seq, those in sorted(found.items()):
-        first = min(those, key=lambda one: one[1].created)
+            pending.setdefault(oldest.seq, []).append((rank, oldest))
+    for seq, those in sorted(pending.items()):
+        first = min(those, key=lambda pair: pair[1].created)
         yield CollectiveWait(
             call=first[1],
             ranks=tuple(sorted(rank for rank, _ in those)),
             since=first[1].created,
             missing=tuple(
-                sorted(rank for rank, one in members.items() if one.called is not None and one.called < seq)
+                sorted(rank for rank, it in members.items() if it.called is not None and it.called < seq)
             ),
         )
 
 
 def _divergences(members: Mapping[int, GroupMember]) -> tuple[Divergence, ...]:
     """Over the numbers that two ranks or more still hold."""
-    found: dict[str, Divergence] = {}
-    numbers = sorted({seq for one in members.values() for seq in one.calls})
+    first_of: dict[str, Divergence] = {}
+    numbers = sorted({seq for member in members.values() for seq in member.calls})
     for seq in numbers:
-        calls = {rank: one.calls[seq] for rank, one in members.items() if seq in one.calls}
+        calls = {rank: member.calls[seq] for rank, member in members.items() if seq in member.calls}
         of = _parting(list(calls.values()))
         kind = "site" if of == "call site" else "call"
-        if of and kind not in found:
-            found[kind] = Divergence(seq=seq, of=of, variants=_variants(calls, of))
-        if "call" in found:
+        if of and kind not in first_of:
+            first_of[kind] = Divergence(seq=seq, of=of, variants=_variants(calls, of))
+        if "call" in first_of:
             break
-    return tuple(sorted(found.values(), key=lambda one: one.seq))
+    return tuple(sorted(first_of.values(), key=lambda divergence: divergence.seq))
 
 
 def _parting(calls: list[CollectiveCall]) -> str:
@@ -232,7 +232,7 @@ class GroupMember:
 
 
 @dataclass(slots=True)
-class Known:
+class GroupRecord:
     """What is known of a group so far."""
 
     desc: str = ""
@@ -243,32 +243,32 @@ Key = tuple[str, tuple[int, ...]]
 """A group's name and, where they are known, its members: groups that were split off together share a name."""
 
 
-def read(rank: int, told: Any, known: dict[Key, Known]) -> None:
+def read(rank: int, dump: Any, groups: dict[Key, GroupRecord]) -> None:
     """Add what one rank's recorders hold. Raises ValueError for what is none."""
-    if not isinstance(told, dict):
+    if not isinstance(dump, dict):
         raise ValueError("it is no flight recorder's")
-    members = told.get("members")
+    members = dump.get("members")
     names: set[str] = set()
-    for one in told.get("recorders") or [told]:
-        names |= _read(rank, one, members if isinstance(members, dict) else {}, known, names)
+    for recorder in dump.get("recorders") or [dump]:
+        names |= _read(rank, recorder, members if isinstance(members, dict) else {}, groups, names)
 
 
 def _read(
-    rank: int, told: Any, members: Mapping[str, Any], known: dict[Key, Known], taken: set[str]
+    rank: int, dump: Any, members: Mapping[str, Any], groups: dict[Key, GroupRecord], taken: set[str]
 ) -> set[str]:
     """One recorder: NCCL's, or that of all else, whose groups may have the names of NCCL's (`taken`). Their names."""
-    entries = [one for one in told.get("entries") or () if isinstance(one, dict)]
-    status: Mapping[str, Any] = told.get("pg_status") or {}
-    config: Mapping[str, Any] = told.get("pg_config") or {}
+    entries = [entry for entry in dump.get("entries") or () if isinstance(entry, dict)]
+    status: Mapping[str, Any] = dump.get("pg_status") or {}
+    config: Mapping[str, Any] = dump.get("pg_config") or {}
     names = set()
-    for number in dict.fromkeys([*map(str, status), *(str(one.get("pg_id")) for one in entries)]):
-        mine = [one for one in entries if str(one.get("pg_id")) == number]
+    for number in dict.fromkeys([*map(str, status), *(str(entry.get("pg_id")) for entry in entries)]):
+        mine = [entry for entry in entries if str(entry.get("pg_id")) == number]
         name, desc = _names(mine, config.get(number), number)
         ranks = _listed(members.get(name)) or _ranks(config, number, len(status))
         if not mine and name in taken:
             continue
         names.add(name)
-        group = known.setdefault((f"{name}/gloo" if name in taken else name, ranks), Known())
+        group = groups.setdefault((f"{name}/gloo" if name in taken else name, ranks), GroupRecord())
         group.desc = group.desc or desc
         calls = {call.seq: call for entry in _without_coalesced(mine) if (call := _call(entry)) is not None}
         group.members[rank] = _member(calls)
@@ -286,11 +286,11 @@ def _member(calls: dict[int, CollectiveCall]) -> GroupMember:
 def _without_coalesced(entries: Iterable[Any]) -> Iterable[Any]:
     """The parts of a coalesced call are never retired: the call itself tells."""
     done: dict[Any, bool] = {}
-    told = list(entries)
-    for entry in told:
+    kept = list(entries)
+    for entry in kept:
         if str(entry.get("profiling_name")).endswith(":coalesced"):
             done[_numbers(entry)] = completed(entry)
-    return [entry | {"retired": True} if done.get(_numbers(entry)) else entry for entry in told]
+    return [entry | {"retired": True} if done.get(_numbers(entry)) else entry for entry in kept]
 
 
 def _numbers(entry: Any) -> tuple[Any, Any]:
@@ -299,17 +299,17 @@ def _numbers(entry: Any) -> tuple[Any, Any]:
 
 def _names(entries: list[Any], config: Any, number: str) -> tuple[str, str]:
     for entry in entries[:1]:
-        pair = [str(one) for one in entry.get("process_group") or ()]
+        pair = [str(part) for part in entry.get("process_group") or ()]
         if len(pair) == 2:
             return pair[0], "" if pair[1] == "undefined" else pair[1]
-    said = config if isinstance(config, dict) else {}
-    return str(said.get("name") or number), str(said.get("desc") or "")
+    settings = config if isinstance(config, dict) else {}
+    return str(settings.get("name") or number), str(settings.get("desc") or "")
 
 
 def _ranks(config: Mapping[str, Any], number: str, groups: int) -> tuple[int, ...]:
     """gloo keeps one entry without a name, which is that of the only group where there is one."""
-    said = config.get(number) or (config.get("") if groups == 1 else None)
-    text = said.get("ranks") if isinstance(said, dict) else None
+    settings = config.get(number) or (config.get("") if groups == 1 else None)
+    text = settings.get("ranks") if isinstance(settings, dict) else None
     try:
         return _listed(json.loads(text) if isinstance(text, str) else text)
     except ValueError:
@@ -317,7 +317,7 @@ def _ranks(config: Mapping[str, Any], number: str, groups: int) -> tuple[int, ..
 
 
 def _listed(value: Any) -> tuple[int, ...]:
-    return tuple(sorted(one for one in value or () if isinstance(one, int)))
+    return tuple(sorted(rank for rank in value or () if isinstance(rank, int)))
 
 
 def _number(value: Any) -> int | None:

@@ -33,16 +33,34 @@ def read_all(files: Iterable[Named], stopped: Callable[[], bool] = bool) -> Read
 
     `stopped` is asked at each block: once it says so, no more is read.
     """
-    reading, before = Reading(), ""
+    reading = Reading()
     for name, path in files:
-        if name != before:
-            reading.open(name)
-        before = name
-        for lines in packed_lines(path) if is_packed(path) else lines_of(path):
-            if stopped():
-                return reading
-            reading.feed(lines)
+        if not _fed(reading, name, packed_lines(path) if is_packed(path) else lines_of(path), stopped):
+            break
     return reading
+
+
+def read_run(files: Iterable[Named], stopped: Callable[[], bool] = bool) -> tuple[Reading, list[str]]:
+    """The same of a run's logs, whatever bytes ranks wrote; and which cannot be read, a sentence each."""
+    reading, unread = Reading(), list[str]()
+    for name, path in files:
+        try:
+            if not _fed(reading, name, lines_of(path, refuse=False), stopped):
+                break
+        except RunError as error:
+            unread.append(str(error).replace(str(path), name))
+    return reading, unread
+
+
+def _fed(reading: Reading, name: str, blocks: Iterator[list[str]], stopped: Callable[[], bool]) -> bool:
+    """Whether it was read to its end."""
+    if reading.files[-1:] != [name]:
+        reading.open(name)
+    for lines in blocks:
+        if stopped():
+            return False
+        reading.feed(lines)
+    return True
 
 
 def of_run(entry: registry.Entry) -> list[Named]:

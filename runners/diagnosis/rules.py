@@ -94,14 +94,14 @@ class Book:
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = tuple(rules)
-        found: dict[str, set[Rule]] = {}
+        by_needle: dict[str, set[Rule]] = {}
         own = {needle for rule in self.rules for needle in rule.needles}
         for needle in (*own, *OTHERS):
-            found[needle] = {
-                rule for rule in self.rules if any(needle.startswith(one) for one in rule.needles)
+            by_needle[needle] = {
+                rule for rule in self.rules if any(needle.startswith(start) for start in rule.needles)
             }
         self._of = {
-            needle: tuple(sorted(rules, key=lambda one: one.place)) for needle, rules in found.items()
+            needle: tuple(sorted(rules, key=lambda rule: rule.place)) for needle, rules in by_needle.items()
         }
         self.needle = _search(own)
         """(line, start) → the first needle, where a character stands before it, or None."""
@@ -127,18 +127,18 @@ class Book:
             if more is not rules:
                 rules = rules + tuple(rule for rule in more if rule not in rules)
             further = self.needle(line, further.end())
-        found: list[Hit] = []
+        hits: list[Hit] = []
         for rule in rules:
             if rule.pattern is not None and (match := rule.pattern.search(line)) is not None:
-                found.append((rule, match))
-        if len(found) < 2:
-            return found
-        ids = {rule.id for rule, _ in found}
-        return [(rule, match) for rule, match in found if not ids.intersection(rule.unless)]
+                hits.append((rule, match))
+        if len(hits) < 2:
+            return hits
+        ids = {rule.id for rule, _ in hits}
+        return [(rule, match) for rule, match in hits if not ids.intersection(rule.unless)]
 
 
 def _search(needles: Iterable[str]) -> Callable[..., re.Match[str] | None]:
-    longest_first = sorted(needles, key=lambda one: (-len(one), one))
+    longest_first = sorted(needles, key=lambda needle: (-len(needle), needle))
     return re.compile(f"{BEFORE}(?=({_alternation(longest_first)}))").search
 
 
@@ -154,8 +154,8 @@ def _alternation(needles: Iterable[str]) -> str:
 
 def parse_version(text: str) -> Version:
     """ "2.21.5+cuda12.4" → (2, 21, 5); () where there is none."""
-    found = re.match(r"\d+(?:\.\d+)*", text)
-    return tuple(int(part[:9]) for part in found[0].split(".")) if found else ()
+    match = re.match(r"\d+(?:\.\d+)*", text)
+    return tuple(int(part[:9]) for part in match[0].split(".")) if match else ()
 
 
 def parse(text: str) -> Book:
@@ -302,15 +302,15 @@ class Tally:
 
     def _progressed(self, match: re.Match[str], head: Head) -> None:
         """Keep each rank's first: later ones are of other groups, or follow from it."""
-        said = match.groupdict()
-        rank = int(said["rank"][:9]) if said.get("rank") else head.rank
+        values = match.groupdict()
+        rank = int(values["rank"][:9]) if values.get("rank") else head.rank
         if rank is None or (rank not in self.progress and len(self.progress) >= SOURCES):
             return
-        one = self.progress.setdefault(rank, RankProgress())
-        if "seq" in said and one.seq is None:
-            one.seq, one.op = int(said["seq"][:18]), said["op"] or ""
-        elif "enqueued" in said and one.enqueued is None:
-            one.enqueued, one.completed = int(said["enqueued"][:18]), int(said["completed"][:18])
+        state = self.progress.setdefault(rank, RankProgress())
+        if "seq" in values and state.seq is None:
+            state.seq, state.op = int(values["seq"][:18]), values["op"] or ""
+        elif "enqueued" in values and state.enqueued is None:
+            state.enqueued, state.completed = int(values["enqueued"][:18]), int(values["completed"][:18])
 
 
 def _first(rule: Rule, match: re.Match[str], head: Head, file: int, evidence: Evidence) -> First:

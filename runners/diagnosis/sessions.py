@@ -46,14 +46,14 @@ class Sessions:
         for session in [*self._by_thread.values(), *self.by_pointer.values()]:
             if session.part is None:
                 unnamed.take(session.communicator)
-        said = unnamed.pairs or unnamed.channels or unnamed.rings or unnamed.timed
-        said = said or unnamed.collectives or unnamed.tuning  # COLL was turned on later than at the start
-        return [*self.communicators, *([unnamed] if said else [])]
+        used = unnamed.pairs or unnamed.channels or unnamed.rings or unnamed.timed
+        used = used or unnamed.collectives or unnamed.tuning  # COLL was turned on later than at the start
+        return [*self.communicators, *([unnamed] if used else [])]
 
     def ranks_on(self, host: str) -> list[int]:
         """Ranks of a host in the largest communicator that it has a part in."""
-        own = [one for one in self.communicators if host in one.hosts]
-        largest = max(own, key=lambda one: one.nranks or 0, default=None)
+        own = [part for part in self.communicators if host in part.hosts]
+        largest = max(own, key=lambda part: part.nranks or 0, default=None)
         return sorted(part.rank for part in largest.ranks.values() if part.host == host) if largest else []
 
     def rank_of(self, head: Head) -> int | None:
@@ -66,27 +66,27 @@ class Sessions:
         pointer = message.partition(" comm 0x")[2].partition(" ")[0] if " comm 0x" in message else ""
         if pointer:
             return self._named(head, "0x" + pointer)
-        known = self._by_thread.get(head.thread) or self._by_thread.get(head.process)
-        if known is None:
-            known = InitSession(CommunicatorPart(""))
-            self._remember(head.thread, known)
-        return known
+        session = self._by_thread.get(head.thread) or self._by_thread.get(head.process)
+        if session is None:
+            session = InitSession(CommunicatorPart(""))
+            self._remember(head.thread, session)
+        return session
 
     def _named(self, head: Head, pointer: str) -> InitSession:
-        known = self.by_pointer.get((head.process, pointer))
-        if known is None:
+        session = self.by_pointer.get((head.process, pointer))
+        if session is None:
             _room(self.by_pointer)
-            known = self.by_pointer[head.process, pointer] = InitSession(CommunicatorPart(""))
-        return known
+            session = self.by_pointer[head.process, pointer] = InitSession(CommunicatorPart(""))
+        return session
 
     def _remember(self, thread: Thread, session: InitSession) -> None:
         _room(self._by_thread)
         self._by_thread[thread] = session
 
-    def join(self, head: Head, found: re.Match[str]) -> InitSession:
-        """A thread is in a communicator: `found` is a match of COMM."""
-        pointer, rank, nranks = found["pointer"], int(found["rank"]), int(found["nranks"])
-        name = say.COMM_ID.search(found["rest"])
+    def join(self, head: Head, match: re.Match[str]) -> InitSession:
+        """A thread is in a communicator: `match` is one of COMM."""
+        pointer, rank, nranks = match["pointer"], int(match["rank"]), int(match["nranks"])
+        name = say.COMM_ID.search(match["rest"])
         communicator = self._communicator(name[1] if name else "", rank, nranks)
         for before in (self._by_thread.get(head.thread), self.by_pointer.get((head.process, pointer))):
             if before is not None and before.part is None:
@@ -108,8 +108,8 @@ class Sessions:
     def _communicator(self, name: str, rank: int, nranks: int) -> CommunicatorPart:
         """By its id; without one the n-th of that size for the n-th time that this rank joins one of that size."""
         if name:
-            found = self._by_id.get((name, nranks))
-            return found or self._new(name, nranks, self._by_id, (name, nranks))
+            communicator = self._by_id.get((name, nranks))
+            return communicator or self._new(name, nranks, self._by_id, (name, nranks))
         _room(self._joined)
         nth = self._joined[nranks, rank] = self._joined.get((nranks, rank), -1) + 1
         return self._unnamed.get((nranks, nth)) or self._new("", nranks, self._unnamed, (nranks, nth))

@@ -40,13 +40,13 @@ class Statements:
 
     def version_line(self, head: Head, message: str) -> None:
         """ "2.21.5+cuda12.4" behind "NCCL version"; until 2.21, and at WARN, without a host."""
-        if found := say.VERSION.match(message):
-            said = found[1] + (found[2] or "")
-            self.version = parse_version(said)
-            keep(self.versions, said)
+        if match := say.VERSION.match(message):
+            version = match[1] + (match[2] or "")
+            self.version = parse_version(version)
+            keep(self.versions, version)
             if head.host and (node := self.node(head)):
                 self._first(node.lines, "version")
-                keep(node.versions, said)
+                keep(node.versions, version)
 
     def node(self, head: Head) -> NodePart | None:
         """The node of a line, or all those of a file that name none; None where there are too many."""
@@ -63,15 +63,15 @@ class Statements:
 
     def comm(self, head: Head, message: str) -> None:
         """A line that names a communicator, rank and nranks."""
-        if not (found := say.COMM.match(message)):
+        if not (match := say.COMM.match(message)):
             return
-        pointer, rest = found["pointer"], found["rest"]
+        pointer, rest = match["pointer"], match["rest"]
         ending = say.ENDING.search(rest)
         session = self.sessions.by_pointer.get((head.process, pointer))
         if session is None or session.part is None or (ending and ending[1] == "Init START"):
             if ending and ending[1].startswith(("Destroy", "Abort")):
                 return
-            session = self.sessions.join(head, found)
+            session = self.sessions.join(head, match)
             self.noted.append((session.communicator.lines, "comm", session.part))
         self.node(head)
         part, communicator = session.part, session.communicator
@@ -85,29 +85,29 @@ class Statements:
 
     def timings(self, head: Head, message: str) -> None:
         """How long init took, by phase."""
-        if found := say.TIMINGS.match(message):
-            rank, timed = int(found[1]), self.sessions.of(head).communicator.timed
-            phases = {name: float(value) for name, value in say.PHASE.findall(found[4])[:16]}
+        if match := say.TIMINGS.match(message):
+            rank, timed = int(match[1]), self.sessions.of(head).communicator.timed
+            phases = {name: float(value) for name, value in say.PHASE.findall(match[4])[:16]}
             if len(timed) < RANKS:
-                timed[rank] = Timing(rank, float(found[3]), phases)
+                timed[rank] = Timing(rank, float(match[3]), phases)
 
     # ---- how they are connected
 
     def channel(self, head: Head, message: str) -> None:
         """A connection of two ranks, or the ring of a channel."""
         communicator = self.sessions.of(head, message).communicator
-        if found := say.LINK.match(message):
-            channel, source, target = int(found[1]), int(found[2]), int(found[3])
-            via = say.transport(found[5])
-            known = communicator.pairs.get((source, target))
-            if known is None or via not in known:
+        if match := say.LINK.match(message):
+            channel, source, target = int(match[1]), int(match[2]), int(match[3])
+            via = say.transport(match[5])
+            kinds = communicator.pairs.get((source, target))
+            if kinds is None or via not in kinds:
                 self._pair(communicator, (source, target), via)
-            if found[4] and via.startswith("NET/"):
+            if match[4] and via.startswith("NET/"):
                 _end(
-                    communicator, (source, target, channel), found[4] == "receive", via.endswith("/GDRDMA")
+                    communicator, (source, target, channel), match[4] == "receive", via.endswith("/GDRDMA")
                 )
-        elif (found := say.RING.match(message)) and len(communicator.rings) < KEPT:
-            communicator.rings.setdefault(int(found[1]), " ".join(found[2].split()))
+        elif (match := say.RING.match(message)) and len(communicator.rings) < KEPT:
+            communicator.rings.setdefault(int(match[1]), " ".join(match[2].split()))
 
     def _pair(self, communicator: CommunicatorPart, ends: tuple[int, int], via: str) -> None:
         """A transport that this pair of ranks was not known to use."""
@@ -120,9 +120,9 @@ class Statements:
 
     def trees(self, head: Head, message: str) -> None:
         """The trees of a rank."""
-        found = [int(a or b) + 1 for a, b in say.TREE.findall(message)]
+        depths = [int(a or b) + 1 for a, b in say.TREE.findall(message)]
         communicator = self.sessions.of(head).communicator
-        communicator.trees = max([communicator.trees, *found])
+        communicator.trees = max([communicator.trees, *depths])
 
     def connected(self, head: Head, message: str) -> None:
         """All rings or trees are there."""
@@ -150,8 +150,8 @@ class Statements:
         """The interfaces of bootstrap and sockets, and the HCAs."""
         if (node := self.node(head)) is None or "Using" not in message:
             return
-        if found := say.BOOTSTRAP.match(message):
-            node.bootstrap = found[1]
+        if match := say.BOOTSTRAP.match(message):
+            node.bootstrap = match[1]
             self._first(node.lines, "bootstrap")
         devices, _, oob = message.partition("; OOB ")
         if message.startswith("NET/IB"):
@@ -164,45 +164,45 @@ class Statements:
 
     def network(self, head: Head, message: str) -> None:
         """What traffic between nodes goes over."""
-        found = say.NETWORK.match(message) or say.ASSIGNED.match(message)
-        if found and (node := self.node(head)):
-            if found[1] not in node.networks:  # a second one is news, too
-                self.noted.append((node.lines, f"network {found[1]}" if node.networks else "network", None))
-            keep(node.networks, found[1])
+        match = say.NETWORK.match(message) or say.ASSIGNED.match(message)
+        if match and (node := self.node(head)):
+            if match[1] not in node.networks:  # a second one is news, too
+                self.noted.append((node.lines, f"network {match[1]}" if node.networks else "network", None))
+            keep(node.networks, match[1])
 
     def plugin(self, head: Head, message: str) -> None:
         """A plugin that was loaded."""
-        if (found := say.PLUGIN.match(message)) and (node := self.node(head)):
+        if (match := say.PLUGIN.match(message)) and (node := self.node(head)):
             keep(
                 node.plugins,
-                found["net"] or found["ofi"] or found["p2p"] or f"{found['kind']}: {found['name']}",
+                match["net"] or match["ofi"] or match["p2p"] or f"{match['kind']}: {match['name']}",
             )
 
     def variable(self, head: Head, message: str) -> None:
         """A variable that NCCL has read."""
         if (
-            (found := say.VARIABLE.match(message))
+            (match := say.VARIABLE.match(message))
             and (node := self.node(head))
             and len(node.env) < 4 * KEPT
         ):
-            node.env[found[1][:80]] = found[2][:200]
+            node.env[match[1][:80]] = match[2][:200]
 
     # ---- what is called
 
     def collective(self, head: Head, message: str) -> None:
         """A collective, where COLL is on, or the tuner's choice."""
-        if found := say.COLLECTIVE.match(message):
-            session = self.sessions.by_pointer.get((head.process, found[2])) or self.sessions.of(head)
+        if match := say.COLLECTIVE.match(message):
+            session = self.sessions.by_pointer.get((head.process, match[2])) or self.sessions.of(head)
             called = session.communicator.collectives
-            if found[1] in called or len(called) < KEPT:
-                called[found[1]] += 1
+            if match[1] in called or len(called) < KEPT:
+                called[match[1]] += 1
             _advance(session.part, InitStage.RUNNING)
-        elif found := say.TUNED.match(message):
+        elif match := say.TUNED.match(message):
             algorithm, protocol = (
-                say.ALGORITHMS.get(found[2], found[2]),
-                say.PROTOCOLS.get(found[3], found[3]),
+                say.ALGORITHMS.get(match[2], match[2]),
+                say.PROTOCOLS.get(match[3], match[3]),
             )
-            choice = " ".join(one for one in (found[1], algorithm, protocol) if one)
+            choice = " ".join(word for word in (match[1], algorithm, protocol) if word)
             chosen = self.sessions.of(head).communicator.tuning
             if choice in chosen or len(chosen) < KEPT:
                 chosen[choice] += 1

@@ -59,22 +59,22 @@ class Verdict:
     @property
     def failed(self) -> bool:
         """Whether there is a cause that stops a job."""
-        return any(one.role == "cause" and one.severity == "error" for one in self.findings)
+        return any(finding.role == "cause" and finding.severity == "error" for finding in self.findings)
 
 
 def judge(reading: Reading) -> Verdict:
     """Everything that was read, weighed."""
-    said = [*fired(reading), *((entry, "") for entry in reading.exceptions.entries(reading.at))]
-    findings = {entry.rule.place: finding_of(entry, seen, reading) for entry, seen in said}
-    causes = [entry for entry, _ in said if findings[entry.rule.place].role == "cause"]
+    hits = [*fired(reading), *((entry, "") for entry in reading.exceptions.entries(reading.at))]
+    findings = {entry.rule.place: finding_of(entry, seen, reading) for entry, seen in hits}
+    causes = [entry for entry, _ in hits if findings[entry.rule.place].role == "cause"]
     first, order = _first_of(causes)
     head = None if first is None else findings[first.rule.place]
-    rest = sorted((one for one in findings.values() if one is not head), key=_weight)
+    rest = sorted((finding for finding in findings.values() if finding is not head), key=_weight)
     return Verdict(
         findings=tuple(([head] if head else []) + rest),
         first=head,
         order=order,
-        victims=tuple(one for one in rest if one.role == "symptom"),
+        victims=tuple(finding for finding in rest if finding.role == "symptom"),
         behind=behind(reading.tally.progress),
     )
 
@@ -89,8 +89,8 @@ def fired(reading: Reading) -> Iterator[tuple[RuleHits, str]]:
             yield entry, seen.get(name, "")
 
 
-def _weight(one: LogFinding) -> tuple[int, int]:
-    return ROLES.index(one.role), SEVERITIES.index(one.severity)
+def _weight(finding: LogFinding) -> tuple[int, int]:
+    return ROLES.index(finding.role), SEVERITIES.index(finding.severity)
 
 
 def finding_of(entry: RuleHits, seen: str, reading: Reading) -> LogFinding:
@@ -98,7 +98,7 @@ def finding_of(entry: RuleHits, seen: str, reading: Reading) -> LogFinding:
     rule = entry.rule
     soft = bool(entry.firsts) and all(first.softer for first in entry.firsts)
     first = entry.firsts[0] if entry.firsts else None
-    evidence = [one.evidence for one in entry.firsts[:3]] + entry.further
+    evidence = [first.evidence for first in entry.firsts[:3]] + entry.further
     heads = list(entry.heads.values())
     ranks = {_rank(head, reading) for head in heads} - {None}
     return LogFinding(
@@ -129,11 +129,11 @@ def _rank(head: Head, reading: Reading) -> int | None:
 def _first_of(causes: list[RuleHits]) -> tuple[RuleHits | None, Order]:
     """The earliest error; where there is none the earliest warning; derived ones only where no line says a cause."""
     for severity in SEVERITIES:
-        said = [entry for entry in causes if entry.rule.severity == severity]
-        if spoken := [entry for entry in said if entry.firsts]:
+        entries = [entry for entry in causes if entry.rule.severity == severity]
+        if spoken := [entry for entry in entries if entry.firsts]:
             return _earliest(spoken)
-        if said:
-            return said[0], "unknown"
+        if entries:
+            return entries[0], "unknown"
     return None, "unknown"
 
 
@@ -141,23 +141,23 @@ def _earliest(entries: list[RuleHits]) -> tuple[RuleHits, Order]:
     """By place within a file, by time across files where every file's lines carry the same kind of it."""
     firsts = [(first, entry) for entry in entries for first in entry.firsts]
     if len({first.file for first, _ in firsts}) == 1:
-        return min(firsts, key=lambda one: (one[0].evidence.line, one[1].rule.place))[1], "lines"
+        return min(firsts, key=lambda hit: (hit[0].evidence.line, hit[1].rule.place))[1], "lines"
     stamps = [first.stamp for first, _ in firsts if first.stamp is not None]
     if len(stamps) == len(firsts):
         if len({stamp.kind for stamp in stamps}) == 1:
             return firsts[min(range(len(firsts)), key=lambda at: stamps[at].text)][1], "time"
         if all(stamp.local for stamp in stamps):
             return firsts[min(range(len(firsts)), key=lambda at: stamps[at].local or "")][1], "time"
-    return min(firsts, key=lambda one: (one[0].file, one[0].evidence.line, one[1].rule.place))[1], "unknown"
+    return min(firsts, key=lambda hit: (hit[0].file, hit[0].evidence.line, hit[1].rule.place))[1], "unknown"
 
 
 def behind(progress: Mapping[int, RankProgress]) -> tuple[int, ...]:
     """Ranks that completed least, or timed out in the earliest collective; () where all are alike."""
     for name in ("completed", "seq"):
-        said = {
-            rank: getattr(one, name) for rank, one in progress.items() if getattr(one, name) is not None
+        numbers = {
+            rank: getattr(last, name) for rank, last in progress.items() if getattr(last, name) is not None
         }
-        if len(set(said.values())) > 1:
-            least = min(said.values())
-            return tuple(sorted(rank for rank, value in said.items() if value == least))
+        if len(set(numbers.values())) > 1:
+            least = min(numbers.values())
+            return tuple(sorted(rank for rank, value in numbers.items() if value == least))
     return ()

@@ -67,32 +67,32 @@ class Examination:
 @dataclass(frozen=True, slots=True)
 class _Node:
     session: NodeSession
-    look: ExaminedNode
+    facts: ExaminedNode
 
 
 async def examine(wish: Wish, progress: Progress) -> Examination:
     """Look at everything. Whatever was started on the nodes has ended when this returns or is cancelled."""
-    found = Examination()
+    outcome = Examination()
     sessions: list[NodeSession] = []
     try:
-        nodes = await _nodes(wish, sessions, found, progress)
-        found.looks = [node.look for node in nodes]
-        found.findings += checks.check(found.looks)
-        headed = bool(nodes) and nodes[0].look.name == wish.places[0].name
-        unreachable = network_checks.addresses(found.looks)
-        found.findings += unreachable
+        nodes = await _nodes(wish, sessions, outcome, progress)
+        outcome.looks = [node.facts for node in nodes]
+        outcome.findings += checks.check(outcome.looks)
+        headed = bool(nodes) and nodes[0].facts.name == wish.places[0].name
+        unreachable = network_checks.addresses(outcome.looks)
+        outcome.findings += unreachable
         if len(nodes) > 1 and headed and not unreachable:
-            await _reach(wish, nodes[0], nodes[1:], found)
+            await _reach(wish, nodes[0], nodes[1:], outcome)
         if wish.try_pairs:
-            await _pairs(wish, nodes, found, progress)
+            await _pairs(wish, nodes, outcome, progress)
     finally:
         await asyncio.gather(*(session.close() for session in sessions))
-    found.findings = worst_first(found.findings)
-    return found
+    outcome.findings = worst_first(outcome.findings)
+    return outcome
 
 
 async def _nodes(
-    wish: Wish, open_sessions: list[NodeSession], found: Examination, progress: Progress
+    wish: Wish, open_sessions: list[NodeSession], outcome: Examination, progress: Progress
 ) -> list[_Node]:
     """Those that answer; the others become findings."""
     through = 0
@@ -107,11 +107,11 @@ async def _nodes(
         nonlocal through
         try:
             if isinstance(session, HostError):
-                found.findings.append(_unreached(place, str(session)))
+                outcome.findings.append(_unreached(place, str(session)))
                 return None
-            return await _look(wish, place, session)
+            return await _examined(wish, place, session)
         except HostError as error:
-            found.findings.append(_silent(place, str(error)))
+            outcome.findings.append(_silent(place, str(error)))
             return None
         finally:
             through += 1
@@ -123,7 +123,7 @@ async def _nodes(
     return [node for node in nodes if node is not None]
 
 
-async def _look(wish: Wish, place: NodeToCheck, session: NodeSession) -> _Node:
+async def _examined(wish: Wish, place: NodeToCheck, session: NodeSession) -> _Node:
     """Raises HostError."""
     ahead, doubt = await session.clock()
     python = wish.python or (local.default_python() if place.way is None else "")
@@ -135,12 +135,12 @@ async def _look(wish: Wish, place: NodeToCheck, session: NodeSession) -> _Node:
     facts = await session.ask("facts", FACTS_SECONDS, **spec)
     facts.pop("id")
     several = len(wish.places) > 1
-    look = ExaminedNode(
+    examined = ExaminedNode(
         name=place.name, facts=facts, ahead_s=round(ahead, 6), doubt_s=round(doubt, 6), several=several
     )
     if wish.head and place is wish.places[0]:
-        look = replace(look, facts={**facts, "ssh_address": wish.head})
-    return _Node(session, look)
+        examined = replace(examined, facts={**facts, "ssh_address": wish.head})
+    return _Node(session, examined)
 
 
 def _unreached(place: NodeToCheck, why: str) -> Finding:
@@ -158,33 +158,33 @@ def _silent(place: NodeToCheck, why: str) -> Finding:
     )  # fmt: skip
 
 
-async def _reach(wish: Wish, head: _Node, others: Sequence[_Node], found: Examination) -> None:
+async def _reach(wish: Wish, head: _Node, others: Sequence[_Node], outcome: Examination) -> None:
     """Each of the others connects to the rendezvous port of the head."""
-    address = head.look.address
+    address = head.facts.address
     try:
         port = await _listen(wish, head)
     except HostError as error:
-        found.findings.append(_silent(NodeToCheck(head.look.name), str(error)))
+        outcome.findings.append(_silent(NodeToCheck(head.facts.name), str(error)))
         return
     if port is None or address is None:
         return  # that the port is in use was found already
 
-    async def one(node: _Node) -> None:
-        same = node.look.get("boot") == head.look.get("boot")
+    async def connect(node: _Node) -> None:
+        same = node.facts.get("boot") == head.facts.get("boot")
         fields = {
             "host": address,
             "port": port,
             "within": CONNECT_SECONDS,
-            "name": None if same else head.look.get("hostname"),
+            "name": None if same else head.facts.get("hostname"),
         }
         try:
-            said = await node.session.ask("connect", ANSWER_SECONDS, **fields)
+            answer = await node.session.ask("connect", ANSWER_SECONDS, **fields)
         except HostError as error:
-            found.findings.append(_silent(NodeToCheck(node.look.name), str(error)))
+            outcome.findings.append(_silent(NodeToCheck(node.facts.name), str(error)))
             return
-        found.findings += network_checks.reach(node.look, head.look.name, address, port, said)
+        outcome.findings += network_checks.reach(node.facts, head.facts.name, address, port, answer)
 
-    await asyncio.gather(*(one(node) for node in others))
+    await asyncio.gather(*(connect(node) for node in others))
 
 
 async def _listen(wish: Wish, head: _Node) -> int | None:
@@ -198,33 +198,33 @@ async def _listen(wish: Wish, head: _Node) -> int | None:
 # --- pairs ---------------------------------------------------------------------------------------------------------
 
 
-async def _pairs(wish: Wish, nodes: Sequence[_Node], found: Examination, progress: Progress) -> None:
-    able = [node for node in nodes if _able(node.look)]
+async def _pairs(wish: Wish, nodes: Sequence[_Node], outcome: Examination, progress: Progress) -> None:
+    able = [node for node in nodes if _able(node.facts)]
     members = _between(able) if len(wish.places) > 1 else _within(able)
-    if len(members) < 2 or any(one.id == "D-ADDRESS" for one in found.findings):
-        found.findings.append(_skipped(wish, able))
+    if len(members) < 2 or any(finding.id == "D-ADDRESS" for finding in outcome.findings):
+        outcome.findings.append(_skipped(wish, able))
         return
-    found.members = [member.name for member in members]
-    found.backend = "gloo" if members[0].device is None else "nccl"
+    outcome.members = [member.name for member in members]
+    outcome.backend = "gloo" if members[0].device is None else "nccl"
 
     def done(number: int, through: int, total: int) -> None:
         progress(f"pairs, round {number} of 2", through, total)
 
-    found.rounds = await pairs.two_rounds(members, wish.size, done, wish.pair_seconds)
-    found.findings += pair_checks.check_pairs(found.members, *found.rounds)
+    outcome.rounds = await pairs.two_rounds(members, wish.size, done, wish.pair_seconds)
+    outcome.findings += pair_checks.check_pairs(outcome.members, *outcome.rounds)
 
 
-def _able(look: ExaminedNode) -> bool:
-    training: dict[str, Any] = look.get("training") or {}
+def _able(node: ExaminedNode) -> bool:
+    training: dict[str, Any] = node.get("training") or {}
     return bool(training.get("torch") and not training.get("problem") and training.get("distributed"))
 
 
 def _between(nodes: Sequence[_Node]) -> list[PairMember]:
     """A rank on each node: on its first GPU where all have one."""
-    gpus = all(_usable(node.look) for node in nodes)
+    gpus = all(_usable(node.facts) for node in nodes)
     return [
         PairMember(
-            node.look.name, node.session, node.look.get("training", "executable"), node.look.address or "",
+            node.facts.name, node.session, node.facts.get("training", "executable"), node.facts.address or "",
             0 if gpus else None,
         )
         for node in nodes
@@ -233,22 +233,22 @@ def _between(nodes: Sequence[_Node]) -> list[PairMember]:
 
 def _within(nodes: Sequence[_Node]) -> list[PairMember]:
     """A rank on each GPU of the only node; two on its processor where it has less than two."""
-    found = []
+    members = []
     for node in nodes:
-        python, gpus = node.look.get("training", "executable"), _usable(node.look)
+        python, gpus = node.facts.get("training", "executable"), _usable(node.facts)
         ranks: list[tuple[str, int | None]] = [(f"GPU {index}", index) for index in range(gpus)]
         for name, device in ranks if gpus > 1 else [("rank 0", None), ("rank 1", None)]:
-            found.append(PairMember(name, node.session, python, "127.0.0.1", device))
-    return found
+            members.append(PairMember(name, node.session, python, "127.0.0.1", device))
+    return members
 
 
-def _usable(look: ExaminedNode) -> int:
+def _usable(node: ExaminedNode) -> int:
     """GPUs on which NCCL can be tried."""
-    return len(look.get("training", "gpus") or ()) if look.get("training", "nccl") else 0
+    return len(node.get("training", "gpus") or ()) if node.get("training", "nccl") else 0
 
 
 def _skipped(wish: Wish, able: Sequence[_Node]) -> Finding:
-    missing = [place.name for place in wish.places if place.name not in {node.look.name for node in able}]
+    missing = [place.name for place in wish.places if place.name not in {node.facts.name for node in able}]
     why = (
         f"{', '.join(missing)} cannot take part"
         if missing

@@ -22,32 +22,32 @@ DNS_SLOW_S = 2.0
 IFNAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
-def check_network(look: ExaminedNode) -> Iterator[Finding]:
+def check_network(node: ExaminedNode) -> Iterator[Finding]:
     """One node's network."""
-    yield from _interfaces(look)
-    yield from _names(look)
-    yield from _port(look)
+    yield from _interfaces(node)
+    yield from _names(node)
+    yield from _port(node)
 
 
-def _interfaces(look: ExaminedNode) -> Iterator[Finding]:
-    faces = look.get("interfaces") or []
-    face = look.interface
-    if look.several and face is None:
+def _interfaces(node: ExaminedNode) -> Iterator[Finding]:
+    faces = node.get("interfaces") or []
+    face = node.interface
+    if node.several and face is None:
         text = "No network interface but loopback is up."
-        yield look.finding(
+        yield node.finding(
             "D-NIC-NONE", "error", text, "none", "Bring one up (ip link), or use the host's network."
         )
-    if look.several and face is not None and (face["mbps"] or SLOW_MBPS + 1) <= SLOW_MBPS:
+    if node.several and face is not None and (face["mbps"] or SLOW_MBPS + 1) <= SLOW_MBPS:
         text = f"{face['name']}, by which the node is reached, is slow for training on several nodes."
         remedy = "Use a faster network: name its interface in NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME."
-        yield look.finding("D-NIC-SLOW", "warning", text, f"{face['mbps']} Mb/s", remedy)
-    env = dict(look.get("env") or {})
-    for said in (look.get("nccl_conf") or {}).values():
-        env = {**said, **env}
-    up = [one["name"] for one in faces if one["up"] and one["addresses"]]
+        yield node.finding("D-NIC-SLOW", "warning", text, f"{face['mbps']} Mb/s", remedy)
+    env = dict(node.get("env") or {})
+    for settings in (node.get("nccl_conf") or {}).values():
+        env = {**settings, **env}
+    up = [each["name"] for each in faces if each["up"] and each["addresses"]]
     for name in IFNAMES:
         if env.get(name) and not chosen(env[name], up, prefix=name.startswith("NCCL")):
-            yield look.finding(
+            yield node.finding(
                 "D-NIC-IFNAME", "error", f"{name} fits no interface of this node that is up and has an address.",
                 f"{name}={env[name]}", f"Name one of {', '.join(up) or 'those that will be there'}, or unset it.",
             )  # fmt: skip
@@ -66,35 +66,35 @@ def chosen(text: str, names: list[str], prefix: bool) -> list[str]:
     return [name for name in names if name not in fits] if out else fits
 
 
-def _names(look: ExaminedNode) -> Iterator[Finding]:
-    own = look.get("dns", "own")
+def _names(node: ExaminedNode) -> Iterator[Finding]:
+    own = node.get("dns", "own")
     if own is None:
         return
-    name, found = own["name"], own["addresses"]
+    name, ips = own["name"], own["addresses"]
     hosts = f"Write its own address and {name} into /etc/hosts."
-    if not found:
+    if not ips:
         text = f"Its own name {name} has no address ({own['problem']}): gloo then takes the loopback."
-        yield look.finding("D-DNS-OWN", "error" if look.several else "warning", text, name, hosts)
-    elif all(loopback(address) for address in found):
-        named = (look.get("env") or {}).get("GLOO_SOCKET_IFNAME")
-        trap = look.several and not named
+        yield node.finding("D-DNS-OWN", "error" if node.several else "warning", text, name, hosts)
+    elif all(loopback(address) for address in ips):
+        named = (node.get("env") or {}).get("GLOO_SOCKET_IFNAME")
+        trap = node.several and not named
         text = (
             f"Its own name {name} leads to the loopback (Debian writes 127.0.1.1): gloo listens there"
-            + (", where no other node reaches it." if look.several else ".")
+            + (", where no other node reaches it." if node.several else ".")
         )
         remedy = f"{hosts} Or set GLOO_SOCKET_IFNAME to its interface."
-        yield look.finding("D-DNS-LOOPBACK", "warning" if trap else "note", text, ", ".join(found), remedy)
+        yield node.finding("D-DNS-LOOPBACK", "warning" if trap else "note", text, ", ".join(ips), remedy)
     if own["seconds"] > DNS_SLOW_S:
         text = f"Looking up its own name took {own['seconds']:.1f} s: a name server does not answer."
-        yield look.finding(
+        yield node.finding(
             "D-DNS-SLOW", "warning", text, f"{own['seconds']:.1f} s", "Look at /etc/resolv.conf."
         )
-    back = look.get("dns", "reverse")
-    if look.several and back is not None and back["name"] is None:
+    back = node.get("dns", "reverse")
+    if node.several and back is not None and back["name"] is None:
         text = (
             f"Its address {back['address']} has no name ({back['problem']}): some logs show addresses only."
         )
-        yield look.finding("D-DNS-REVERSE", "note", text, back["address"])
+        yield node.finding("D-DNS-REVERSE", "note", text, back["address"])
 
 
 def loopback(address: str) -> bool:
@@ -105,8 +105,8 @@ def loopback(address: str) -> bool:
         return address == "localhost"
 
 
-def _port(look: ExaminedNode) -> Iterator[Finding]:
-    port = look.get("port")
+def _port(node: ExaminedNode) -> Iterator[Finding]:
+    port = node.get("port")
     if port is None or port["free"]:
         return
     owner = port.get("owner")
@@ -116,41 +116,41 @@ def _port(look: ExaminedNode) -> Iterator[Finding]:
         text, whose = f"Port {number} may only be opened by root.", port["problem"]
     else:
         text = f"Port {number} is in use: ranks would meet a stranger there, and wait."
-    yield look.finding(
+    yield node.finding(
         "D-PORT-BUSY", "error", text, whose, "End that process, or launch with another --port."
     )
 
 
-def addresses(looks: Sequence[ExaminedNode]) -> list[Finding]:
+def addresses(nodes: Sequence[ExaminedNode]) -> list[Finding]:
     """Nodes whose address is of no use to the others, which are other machines."""
-    if len({look.get("boot") for look in looks}) < 2:
+    if len({node.get("boot") for node in nodes}) < 2:
         return []
     text = "It is reached by its loopback, where the other nodes find themselves."
     remedy = "Name it as the others know it; of the first, --head-addr gives the address."
     return [
-        look.finding("D-ADDRESS", "error", text, look.address, remedy)
-        for look in looks
-        if loopback(look.address or "")
+        node.finding("D-ADDRESS", "error", text, node.address, remedy)
+        for node in nodes
+        if loopback(node.address or "")
     ]
 
 
 def reach(
-    look: ExaminedNode, head: str, address: str, port: int, said: Mapping[str, Any]
+    node: ExaminedNode, head: str, address: str, port: int, answer: Mapping[str, Any]
 ) -> Iterator[Finding]:
-    """How a node reaches the head: `said` is its answer to "connect"."""
-    if not said["ok"]:
-        text = f"It cannot connect to {head} at {address}:{port} ({said['problem']}): its ranks would wait in vain."
+    """How a node reaches the head: `answer` is its answer to "connect"."""
+    if not answer["ok"]:
+        text = f"It cannot connect to {head} at {address}:{port} ({answer['problem']}): its ranks would wait in vain."
         remedy = (
             "Open the port in the firewall between them, or give the head's other address with --head-addr."
         )
-        yield look.finding("D-PORT-UNREACHABLE", "error", text, said["problem"], remedy)
-    named = said.get("resolved")
+        yield node.finding("D-PORT-UNREACHABLE", "error", text, answer["problem"], remedy)
+    named = answer.get("resolved")
     if named and not named["addresses"]:
         text = f"It does not know {named['name']}, the name of {head} ({named['problem']}); a launch uses its address."
-        yield look.finding("D-DNS-HEAD", "note", text, named["name"], "Add it to DNS or /etc/hosts.")
-    elif named and all(loopback(found) for found in named["addresses"]):
+        yield node.finding("D-DNS-HEAD", "note", text, named["name"], "Add it to DNS or /etc/hosts.")
+    elif named and all(loopback(own) for own in named["addresses"]):
         text = f"For it {named['name']}, the name of {head}, is the loopback; a launch uses its address."
-        yield look.finding(
+        yield node.finding(
             "D-DNS-HEAD", "note", text, ", ".join(named["addresses"]), "Correct its /etc/hosts."
         )
 
@@ -185,9 +185,9 @@ def check_pairs(names: Sequence[str], first: Sequence[Result], second: Sequence[
     """Who is dead, wrong or slow. `names`: of the members by number."""
     if not first:
         return []
-    said = verdict(first, second)
+    blame = verdict(first, second)
     results = [*first, *second]
-    if said.nothing_works:
+    if blame.nothing_works:
         return [
             Finding(
                 id="D-PAIRS", severity="error", where="", value=f"0 of {len(results)} pairs",
@@ -196,16 +196,17 @@ def check_pairs(names: Sequence[str], first: Sequence[Result], second: Sequence[
             )
         ]  # fmt: skip
     reference = usual(first) or usual(second)
-    found = [_node(names, member, how, results, reference) for member, how in said.nodes.items()]
-    return found + _links(names, said, results, reference)
+    findings = [_node(names, member, how, results, reference) for member, how in blame.nodes.items()]
+    return findings + _links(names, blame, results, reference)
 
 
 def _node(
     names: Sequence[str], member: int, how: State, results: Sequence[Result], reference: float | None
 ) -> Finding:
     name = names[member]
-    tried = [one for one in results if member in one.members and (one.bandwidth is None) == (how == "dead")]
-    partners = ", ".join(names[other] for one in tried for other in one.members if other != member)
+    own = [result for result in results if member in result.members]
+    tried = [result for result in own if (result.bandwidth is None) == (how == "dead")]
+    partners = ", ".join(names[other] for result in tried for other in result.members if other != member)
     id_, severity = NODE[how]
     text = {
         "dead": sentence(f"{name} could reduce with nobody it was paired with ({partners}): {_why(tried)}"),
@@ -219,38 +220,38 @@ def _node(
 
 
 def _links(
-    names: Sequence[str], said: Blame, results: Sequence[Result], reference: float | None
+    names: Sequence[str], blame: Blame, results: Sequence[Result], reference: float | None
 ) -> list[Finding]:
-    found = []
-    for members, how in said.links.items():
+    findings = []
+    for members, how in blame.links.items():
         both = " and ".join(names[member] for member in members)
-        one = next(result for result in results if result.members == members)
+        result = next(result for result in results if result.members == members)
         only = len(names) == 2
         others = "" if only else ", and each of them does so with others"
         text = {
-            "dead": sentence(f"{both} cannot reduce with each other{others}: {one.problem}"),
+            "dead": sentence(f"{both} cannot reduce with each other{others}: {result.problem}"),
             "wrong": f"{both} get wrong sums with each other{others}.",
             "slow": f"{both} are slow with each other{others}.",
         }[how]
         id_, severity = LINK[how]
-        found.append(
+        findings.append(
             Finding(
                 id=id_, severity=severity, where=both.replace(" and ", ", "),
-                value=_value(one, reference), text=text, remedy=BETWEEN[how],
+                value=_value(result, reference), text=text, remedy=BETWEEN[how],
             )
         )  # fmt: skip
-    return found
+    return findings
 
 
 def _why(tried: Sequence[Result]) -> str:
-    return next((one.problem for one in reversed(tried) if one.problem), "it did not say why")
+    return next((result.problem for result in reversed(tried) if result.problem), "it did not say why")
 
 
-def _value(one: Result, reference: float | None) -> str:
-    if one.bandwidth is None:
+def _value(result: Result, reference: float | None) -> str:
+    if result.bandwidth is None:
         return "n/a"
     usual_ = "" if reference is None else f", the others {reference / 1e9:.2f} GB/s"
-    return f"{one.bandwidth / 1e9:.2f} GB/s{usual_}"
+    return f"{result.bandwidth / 1e9:.2f} GB/s{usual_}"
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -264,17 +265,17 @@ CLOCK_S = 1.0
 
 
 def _training(name: str) -> Callable[[ExaminedNode], Value]:
-    return lambda look: look.get("training", name)
+    return lambda node: node.get("training", name)
 
 
-def _nccl(look: ExaminedNode) -> str | None:
+def _nccl(node: ExaminedNode) -> str | None:
     """NCCL's settings, of the environment before those of its files."""
-    env = look.get("env")
+    env = node.get("env")
     if env is None:
         return None
     files: dict[str, str] = {}
-    for said in (look.get("nccl_conf") or {}).values():
-        files |= said
+    for settings in (node.get("nccl_conf") or {}).values():
+        files |= settings
     both = {
         **files,
         **{name: value for name, value in env.items() if name.startswith(("NCCL_", "TORCH_NCCL_"))},
@@ -282,25 +283,25 @@ def _nccl(look: ExaminedNode) -> str | None:
     return " ".join(f"{name}={value}" for name, value in sorted(both.items())) or "none"
 
 
-def _mtu(look: ExaminedNode) -> Value:
-    face = look.interface
+def _mtu(node: ExaminedNode) -> Value:
+    face = node.interface
     return None if face is None else face["mtu"]
 
 
-def _minor(look: ExaminedNode) -> str | None:
-    said = look.get("training", "python")
-    return None if said is None else ".".join(str(said).split(".")[:2])
+def _minor(node: ExaminedNode) -> str | None:
+    version = node.get("training", "python")
+    return None if version is None else ".".join(str(version).split(".")[:2])
 
 
-def _memory(look: ExaminedNode) -> str | None:
+def _memory(node: ExaminedNode) -> str | None:
     """In steps of 8 GiB: firmware takes a little more or less."""
-    found = look.get("memory")
-    return None if found is None else f"{8 * round(found / GIB / 8)} GiB"
+    size = node.get("memory")
+    return None if size is None else f"{8 * round(size / GIB / 8)} GiB"
 
 
-def _loaded(look: ExaminedNode) -> str | None:
-    found = look.get("gpudirect", "peermem")
-    return None if found is None or not look.gpus else "loaded" if found else "not loaded"
+def _loaded(node: ExaminedNode) -> str | None:
+    loaded = node.get("gpudirect", "peermem")
+    return None if loaded is None or not node.gpus else "loaded" if loaded else "not loaded"
 
 
 SAME = "Make the environments the same: one image, or one shared home."
@@ -310,12 +311,12 @@ ROWS: tuple[Row, ...] = (
     ("D-DIFF-CUDA", "error", "CUDA {} in torch", _training("cuda"), "They are built for different CUDA.", SAME),
     ("D-DIFF-NCCL", "error", "NCCL {}", _training("nccl"), "NCCL refuses ranks of another version.", SAME),
     ("D-DIFF-PYTHON", "warning", "Python {}", _minor, "Pickled objects of one may not load in another.", SAME),
-    ("D-DIFF-DRIVER", "warning", "driver {}", lambda look: look.driver, "Different drivers have made NCCL fail.",
+    ("D-DIFF-DRIVER", "warning", "driver {}", lambda node: node.driver, "Different drivers have made NCCL fail.",
      "Install the same driver on all."),
-    ("D-DIFF-GPUS", "warning", "GPUs: {}", lambda look: look.models,
+    ("D-DIFF-GPUS", "warning", "GPUs: {}", lambda node: node.models,
      "Each step waits for the slowest, and torchrun starts as many on each.",
      f"{LIKE[:-1]}, or give --nproc-per-node."),
-    ("D-DIFF-IB", "warning", "active InfiniBand ports: {}", lambda look: look.ports,
+    ("D-DIFF-IB", "warning", "active InfiniBand ports: {}", lambda node: node.ports,
      "A ring is as wide as its narrowest node.",
      "Look at the ports of the others (ibstat)."),
     ("D-DIFF-PEERMEM", "warning", "nvidia_peermem {}", _loaded, "A link with GPUDirect at one end is slow, or fails.",
@@ -324,29 +325,29 @@ ROWS: tuple[Row, ...] = (
      "Set the same MTU (ip link set dev NAME mtu N)."),
     ("D-DIFF-NCCL-ENV", "warning", "NCCL settings: {}", _nccl, "Ranks that choose differently hang or fail.",
      "Set them the same everywhere, best with --nccl at the launch."),
-    ("D-DIFF-ARCH", "warning", "{} processors", lambda look: look.get("machine"), "One environment seldom serves both.",
+    ("D-DIFF-ARCH", "warning", "{} processors", lambda node: node.get("machine"), "One environment seldom serves both.",
      LIKE),
-    ("D-DIFF-CORES", "note", "{} cores", lambda look: look.get("cores"), "Data loading is slower on some.", ""),
+    ("D-DIFF-CORES", "note", "{} cores", lambda node: node.get("cores"), "Data loading is slower on some.", ""),
     ("D-DIFF-MEMORY", "note", "{} of memory", _memory, "What fits on one may not fit on another.", ""),
-    ("D-DIFF-KERNEL", "note", "kernel {}", lambda look: look.get("kernel"), "Mostly harmless.", ""),
+    ("D-DIFF-KERNEL", "note", "kernel {}", lambda node: node.get("kernel"), "Mostly harmless.", ""),
 )  # fmt: skip
 """Id, severity, how a value is said, the value, why it matters, what to do."""
 
 
-def check_differences(looks: Sequence[ExaminedNode]) -> list[Finding]:
+def check_differences(nodes: Sequence[ExaminedNode]) -> list[Finding]:
     """Every difference. What is unknown of a node differs from nothing."""
-    if len(looks) < 2:
+    if len(nodes) < 2:
         return []
-    found = []
+    findings = []
     for id_, severity, saying, of, why, remedy in ROWS:
-        told = differs(saying, {look.name: of(look) for look in looks})
-        if told:
-            found.append(
+        text = differs(saying, {node.name: of(node) for node in nodes})
+        if text:
+            findings.append(
                 Finding(
-                    id=id_, severity=severity, where="", value=told, text=f"{told}. {why}", remedy=remedy
+                    id=id_, severity=severity, where="", value=text, text=f"{text}. {why}", remedy=remedy
                 )
             )
-    return [*found, *_clocks(looks), *_machines(looks)]
+    return [*findings, *_clocks(nodes), *_machines(nodes)]
 
 
 def differs(saying: str, values: Mapping[str, Value]) -> str:
@@ -357,11 +358,11 @@ def differs(saying: str, values: Mapping[str, Value]) -> str:
             groups.setdefault(str(value), []).append(name)
     if len(groups) < 2:
         return ""
-    *few, (usual, others) = sorted(groups.items(), key=lambda one: len(one[1]))
-    told = [f"{_who(names)} {_has(names)} {saying.format(value)}" for value, names in few]
+    *few, (usual, others) = sorted(groups.items(), key=lambda pair: len(pair[1]))
+    phrases = [f"{_who(names)} {_has(names)} {saying.format(value)}" for value, names in few]
     if len(others) > 1:
-        return f"{', '.join(told)}, the other {len(others)} have {usual}"
-    return f"{', '.join(told)}, {others[0]} has {usual}"
+        return f"{', '.join(phrases)}, the other {len(others)} have {usual}"
+    return f"{', '.join(phrases)}, {others[0]} has {usual}"
 
 
 def _has(names: Sequence[str]) -> str:
@@ -374,12 +375,12 @@ def _who(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _clocks(looks: Sequence[ExaminedNode]) -> list[Finding]:
+def _clocks(nodes: Sequence[ExaminedNode]) -> list[Finding]:
     """Between the nodes; how far they are from this machine's clock is another matter."""
-    known = [(look.ahead_s, look.doubt_s, look.name) for look in looks if look.ahead_s is not None]
-    if len(known) < 2:
+    clocks = [(node.ahead_s, node.doubt_s, node.name) for node in nodes if node.ahead_s is not None]
+    if len(clocks) < 2:
         return []
-    (low, doubt, late), (high, other, early) = min(known), max(known)
+    (low, doubt, late), (high, other, early) = min(clocks), max(clocks)
     if high - low - doubt - other <= CLOCK_S:
         return []
     value = f"{high - low:.1f} s"
@@ -388,11 +389,11 @@ def _clocks(looks: Sequence[ExaminedNode]) -> list[Finding]:
     return [Finding(id="D-DIFF-CLOCK", severity="warning", where="", value=value, text=text, remedy=remedy)]
 
 
-def _machines(looks: Sequence[ExaminedNode]) -> list[Finding]:
+def _machines(nodes: Sequence[ExaminedNode]) -> list[Finding]:
     groups: dict[str, list[str]] = {}
-    for look in looks:
-        if look.get("boot"):
-            groups.setdefault(look.get("boot"), []).append(look.name)
+    for node in nodes:
+        if node.get("boot"):
+            groups.setdefault(node.get("boot"), []).append(node.name)
     return [
         Finding(
             id="D-SAME-MACHINE", severity="note", where="", value=f"{len(names)} nodes",

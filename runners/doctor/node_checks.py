@@ -33,10 +33,10 @@ class ExaminedNode:
 
     def get(self, *path: str) -> Any:
         """A fact; None as soon as a part of its path is unknown."""
-        found: Any = self.facts
+        value: Any = self.facts
         for name in path:
-            found = found.get(name) if isinstance(found, Mapping) else None
-        return found
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return value
 
     def finding(
         self, id: str, severity: Severity, text: str, value: object = "", remedy: str = ""
@@ -54,10 +54,10 @@ class ExaminedNode:
     @property
     def models(self) -> str | None:
         """How many of which, as "8 × H100", or "none"; None where the driver does not say."""
-        known = self.get("nvml", "gpus") or self.get("kernel_gpus")
-        if not known and self.get("nvml") != {} and self.get("nvml", "gpus") is None:
+        gpus = self.get("nvml", "gpus") or self.get("kernel_gpus")
+        if not gpus and self.get("nvml") != {} and self.get("nvml", "gpus") is None:
             return None
-        names = sorted(str(gpu.get("name") or "GPU") for gpu in known or ())
+        names = sorted(str(gpu.get("name") or "GPU") for gpu in gpus or ())
         return ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names)) or "none"
 
     @property
@@ -71,8 +71,8 @@ class ExaminedNode:
     @property
     def driver(self) -> str | None:
         """Version of the NVIDIA driver."""
-        found = self.get("nvml", "version") or self.get("driver", "version")
-        return None if found is None else str(found)
+        version = self.get("nvml", "version") or self.get("driver", "version")
+        return None if version is None else str(version)
 
     @property
     def active_ports(self) -> list[dict[str, Any]]:
@@ -83,16 +83,16 @@ class ExaminedNode:
     def interface(self) -> dict[str, Any] | None:
         """The interface by which the node was reached; else the first that has an address of its own."""
         at = self.get("ssh_address")
-        known = self.get("interfaces") or ()
-        faces = [dict(one) for one in known if one["up"] and one["addresses"] and not one["loopback"]]
+        links = self.get("interfaces") or ()
+        faces = [dict(face) for face in links if face["up"] and face["addresses"] and not face["loopback"]]
         named = [face for face in faces if at in face["addresses"]]
         return next(iter(named or faces), None)
 
     @property
     def address(self) -> str | None:
         """Where the other nodes reach it, as a launch takes it; None where nobody knows."""
-        found = self.get("ssh_address") or self.get("hostname")
-        return None if found is None else str(found)
+        address = self.get("ssh_address") or self.get("hostname")
+        return None if address is None else str(address)
 
 
 def size(value: float) -> str:
@@ -123,21 +123,21 @@ PASSED = {"iommu=pt", "iommu=off", "intel_iommu=off", "amd_iommu=off", "iommu.pa
 MOST_NAMED = 4
 
 
-def check_hardware(look: ExaminedNode) -> Iterator[Finding]:
+def check_hardware(node: ExaminedNode) -> Iterator[Finding]:
     """One node's hardware."""
-    yield from _ports(look)
-    yield from _rates(look)
-    yield from _gpudirect(look)
-    if look.gpus > 1 or (look.gpus and look.active_ports):
-        yield from _acs(look)
-        yield from _iommu(look)
-    yield from _p2p(look)
+    yield from _ports(node)
+    yield from _rates(node)
+    yield from _gpudirect(node)
+    if node.gpus > 1 or (node.gpus and node.active_ports):
+        yield from _acs(node)
+        yield from _iommu(node)
+    yield from _p2p(node)
 
 
-def _ports(look: ExaminedNode) -> Iterator[Finding]:
-    for port in look.get("infiniband") or ():
+def _ports(node: ExaminedNode) -> Iterator[Finding]:
+    for port in node.get("infiniband") or ():
         if port.get("state") not in (None, "ACTIVE"):
-            yield look.finding(
+            yield node.finding(
                 "D-IB-DOWN", "warning",
                 f"Port {port['port']} of {port['device']} ({port.get('link_layer') or 'link layer unknown'}) is not "
                 "active, and NCCL goes around it.",
@@ -146,30 +146,30 @@ def _ports(look: ExaminedNode) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _rates(look: ExaminedNode) -> Iterator[Finding]:
+def _rates(node: ExaminedNode) -> Iterator[Finding]:
     """Within one link layer, a port well below the best is a cable that trained down, or the management port."""
-    for layer in sorted({str(port.get("link_layer")) for port in look.active_ports}):
+    for layer in sorted({str(port.get("link_layer")) for port in node.active_ports}):
         ports = [
-            port for port in look.active_ports if str(port.get("link_layer")) == layer and port.get("gbps")
+            port for port in node.active_ports if str(port.get("link_layer")) == layer and port.get("gbps")
         ]
         best = max((port["gbps"] for port in ports), default=0.0)
         slow = [f"{port['device']} {port['gbps']:g} Gb/s" for port in ports if port["gbps"] < best]
         if slow:
-            yield look.finding(
+            yield node.finding(
                 "D-IB-RATE", "warning", f"Active {layer} ports differ in rate; the best has {best:g} Gb/s.",
                 ", ".join(slow), "Look at the cables, or leave the slow ports out with NCCL_IB_HCA=^NAME.",
             )  # fmt: skip
 
 
-def _gpudirect(look: ExaminedNode) -> Iterator[Finding]:
-    if not look.gpus or not look.active_ports:
+def _gpudirect(node: ExaminedNode) -> Iterator[Finding]:
+    if not node.gpus or not node.active_ports:
         return
-    peermem = look.get("gpudirect", "peermem")
-    numbers = re.match(r"(\d+)\.(\d+)", str(look.get("kernel") or ""))
+    peermem = node.get("gpudirect", "peermem")
+    numbers = re.match(r"(\d+)\.(\d+)", str(node.get("kernel") or ""))
     new = numbers is not None and (int(numbers[1]), int(numbers[2])) >= DMA_BUF_KERNEL
-    dma_buf = bool(look.get("driver", "open")) and new and look.get("gpudirect", "dma_buf") is not False
+    dma_buf = bool(node.get("driver", "open")) and new and node.get("gpudirect", "dma_buf") is not False
     if peermem is False and not dma_buf:
-        yield look.finding(
+        yield node.finding(
             "D-GPUDIRECT", "warning",
             "There are GPUs and InfiniBand, and neither nvidia_peermem nor dma-buf: data between nodes goes through "
             "the processor's memory.",
@@ -177,17 +177,17 @@ def _gpudirect(look: ExaminedNode) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _acs(look: ExaminedNode) -> Iterator[Finding]:
-    found = look.get("pci")
-    if found is None:
+def _acs(node: ExaminedNode) -> Iterator[Finding]:
+    pci = node.get("pci")
+    if pci is None:
         text = "Whether PCI bridges redirect traffic between GPUs (ACS) can only be read by root."
-        yield look.finding("D-ACS-UNKNOWN", "note", text, "n/a", "Run `sudo distui doctor` to know.")
+        yield node.finding("D-ACS-UNKNOWN", "note", text, "n/a", "Run `sudo distui doctor` to know.")
         return
-    bad = [one for one in found["acs"] if one["control"] & REDIRECTS]
+    bad = [bridge for bridge in pci["acs"] if bridge["control"] & REDIRECTS]
     if bad:
-        named = ", ".join(f"{one['device']} {one['control']:#06x}" for one in bad[:MOST_NAMED])
+        named = ", ".join(f"{bridge['device']} {bridge['control']:#06x}" for bridge in bad[:MOST_NAMED])
         more = f" and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
-        yield look.finding(
+        yield node.finding(
             "D-ACS", "warning",
             f"ACS is on at {len(bad)} PCI bridges: traffic between GPUs goes through the root complex, which is slow "
             "and has made NCCL hang.",
@@ -195,23 +195,23 @@ def _acs(look: ExaminedNode) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _iommu(look: ExaminedNode) -> Iterator[Finding]:
-    words = look.get("iommu", "cmdline") or []
-    if look.get("iommu", "active") and not PASSED & set(words):
-        yield look.finding(
+def _iommu(node: ExaminedNode) -> Iterator[Finding]:
+    words = node.get("iommu", "cmdline") or []
+    if node.get("iommu", "active") and not PASSED & set(words):
+        yield node.finding(
             "D-IOMMU", "warning",
             "The IOMMU translates what GPUs send each other: slow, and P2P may hang (in a virtual machine it has to).",
             " ".join(words) or "the kernel's default", "Boot with iommu=pt.",
         )  # fmt: skip
 
 
-def _p2p(look: ExaminedNode) -> Iterator[Finding]:
-    pairs = look.get("nvml", "no_p2p") or []
+def _p2p(node: ExaminedNode) -> Iterator[Finding]:
+    pairs = node.get("nvml", "no_p2p") or []
     if pairs:
-        shown = ", ".join(f"{one}-{other}" for one, other in pairs[:MOST_NAMED])
+        shown = ", ".join(f"{first}-{second}" for first, second in pairs[:MOST_NAMED])
         more = f" and {len(pairs) - MOST_NAMED} more" if len(pairs) > MOST_NAMED else ""
         text = f"{len(pairs)} pairs of GPUs cannot read each other's memory: NCCL goes through shared memory there."
-        yield look.finding("D-P2P", "note", text, shown + more)
+        yield node.finding("D-P2P", "note", text, shown + more)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -232,90 +232,90 @@ SWITCHES = (
 LOUD = ("INFO", "TRACE")
 
 
-def check_software(look: ExaminedNode) -> Iterator[Finding]:
+def check_software(node: ExaminedNode) -> Iterator[Finding]:
     """One node's software."""
-    yield from _torch(look)
-    yield from _driver(look)
-    yield from _cuda(look)
-    yield from _nccl(look)
-    yield from _variables(look)
+    yield from _torch(node)
+    yield from _driver(node)
+    yield from _cuda(node)
+    yield from _nccl(node)
+    yield from _variables(node)
 
 
-def _torch(look: ExaminedNode) -> Iterator[Finding]:
-    found, remedy = look.get("training"), "Name the training environment's interpreter with --python."
-    if found is None:
-        why = look.get("training_problem")
-        yield look.finding(
+def _torch(node: ExaminedNode) -> Iterator[Finding]:
+    facts, remedy = node.get("training"), "Name the training environment's interpreter with --python."
+    if facts is None:
+        why = node.get("training_problem")
+        yield node.finding(
             "D-PYTHON",
             "error",
             sentence(f"The training environment's Python cannot be used: {why}"),
             remedy=remedy,
         )
         return
-    version, problem, where = found.get("torch"), found.get("problem"), found.get("executable")
+    version, problem, where = facts.get("torch"), facts.get("problem"), facts.get("executable")
     if problem:
         text = sentence(f"torch in {where} cannot be imported: {problem}")
-        yield look.finding("D-TORCH-BROKEN", "error", text, problem, "Install torch there again.")
+        yield node.finding("D-TORCH-BROKEN", "error", text, problem, "Install torch there again.")
     elif version is None:
         text = f"{where} has no torch, and no rank starts without it."
-        yield look.finding("D-TORCH-NONE", "error", text, "none", f"Install torch there. {remedy}")
+        yield node.finding("D-TORCH-NONE", "error", text, "none", f"Install torch there. {remedy}")
     elif (numbers := _numbers(version)) and numbers < OLDEST_TORCH:
         text = f"torch {version} is too old: distui restarts ranks in place from 2.7 on."
-        yield look.finding("D-TORCH-OLD", "error", text, version, "Install torch 2.7 or newer.")
-    elif not found.get("distributed"):
+        yield node.finding("D-TORCH-OLD", "error", text, version, "Install torch 2.7 or newer.")
+    elif not facts.get("distributed"):
         text = f"torch {version} is built without torch.distributed."
-        yield look.finding("D-TORCH-DISTRIBUTED", "error", text, version, "Install a build that has it.")
+        yield node.finding("D-TORCH-DISTRIBUTED", "error", text, version, "Install a build that has it.")
 
 
 def _numbers(version: str) -> tuple[int, int] | None:
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return None if found is None else (int(found[1]), int(found[2]))
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return None if match is None else (int(match[1]), int(match[2]))
 
 
-def _driver(look: ExaminedNode) -> Iterator[Finding]:
-    problem = look.get("nvml", "problem") or look.get("nvml_problem")
+def _driver(node: ExaminedNode) -> Iterator[Finding]:
+    problem = node.get("nvml", "problem") or node.get("nvml_problem")
     if problem:
-        yield look.finding(
+        yield node.finding(
             "D-DRIVER", "error", sentence(f"NVIDIA's driver does not answer: {problem}"), problem,
             "Load the driver (modprobe nvidia), or reboot the node after an update of it.",
         )  # fmt: skip
-    for index in look.get("nvml", "lost") or ():
-        yield look.finding(
+    for index in node.get("nvml", "lost") or ():
+        yield node.finding(
             "D-GPU-LOST", "error", f"The driver no longer reaches GPU {index}.", f"GPU {index}",
             "Look for Xid in the kernel's log; reset the GPU or reboot the node.",
         )  # fmt: skip
-    for index, gpu in enumerate(look.get("nvml", "gpus") or ()):
+    for index, gpu in enumerate(node.get("nvml", "gpus") or ()):
         if (gpu.get("used") or 0) > BUSY_BYTES:
-            yield look.finding(
+            yield node.finding(
                 "D-GPU-BUSY", "warning", f"GPU {index} is in use before the run starts.", size(gpu["used"]),
                 "End what holds it (nvidia-smi names the processes), or leave the GPU out.",
             )  # fmt: skip
 
 
-def _cuda(look: ExaminedNode) -> Iterator[Finding]:
-    found = look.get("training") or {}
-    if not found.get("torch") or not look.gpus:
+def _cuda(node: ExaminedNode) -> Iterator[Finding]:
+    facts = node.get("training") or {}
+    if not facts.get("torch") or not node.gpus:
         return
-    if not found.get("cuda") and not found.get("hip"):
-        text = f"The node has {look.gpus} GPUs, and torch {found['torch']} is built without CUDA."
-        yield look.finding("D-CUDA-NONE", "error", text, found["torch"], "Install a CUDA build of torch.")
+    if not facts.get("cuda") and not facts.get("hip"):
+        text = f"The node has {node.gpus} GPUs, and torch {facts['torch']} is built without CUDA."
+        yield node.finding("D-CUDA-NONE", "error", text, facts["torch"], "Install a CUDA build of torch.")
         return
-    if not found.get("gpus"):
-        why = found.get("cuda_problem") or "it does not say why"
-        yield look.finding(
-            "D-CUDA-UNUSABLE", "error", sentence(f"torch sees none of the {look.gpus} GPUs: {why}"),
-            f"CUDA {found.get('cuda')}, driver {look.driver or 'unknown'}",
+    if not facts.get("gpus"):
+        why = facts.get("cuda_problem") or "it does not say why"
+        yield node.finding(
+            "D-CUDA-UNUSABLE", "error", sentence(f"torch sees none of the {node.gpus} GPUs: {why}"),
+            f"CUDA {facts.get('cuda')}, driver {node.driver or 'unknown'}",
             "Install a newer driver, or a torch for an older CUDA; look at CUDA_VISIBLE_DEVICES.",
         )  # fmt: skip
         return
-    yield from _arches(look, found.get("arches") or [], found["gpus"])
+    yield from _arches(node, facts.get("arches") or [], facts["gpus"])
 
 
-def _arches(look: ExaminedNode, arches: list[str], gpus: list[dict[str, Any]]) -> Iterator[Finding]:
+def _arches(node: ExaminedNode, arches: list[str], gpus: list[dict[str, Any]]) -> Iterator[Finding]:
     """A binary for sm_XY runs on X.Z with Z ≥ Y, and compute_XY is compiled for whatever is newer
     (CUDA C++ Programming Guide, "Binary Compatibility")."""
     pairs = [re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", arch) for arch in arches]
-    built = [(one[1], int(one[2]), int(one[3])) for one in pairs if one]
+    built = [(match[1], int(match[2]), int(match[3])) for match in pairs if match]
     for index, gpu in enumerate(gpus):
         major, minor = gpu["capability"]
         fits = any(
@@ -324,37 +324,37 @@ def _arches(look: ExaminedNode, arches: list[str], gpus: list[dict[str, Any]]) -
             for kind, high, low in built
         )
         if built and not fits:
-            yield look.finding(
+            yield node.finding(
                 "D-CUDA-ARCH", "error",
                 f"torch has no kernels for GPU {index} ({gpu['name']}, compute capability {major}.{minor}).",
                 " ".join(arches), "Install a build of torch for this GPU.",
             )  # fmt: skip
 
 
-def _nccl(look: ExaminedNode) -> Iterator[Finding]:
-    found = look.get("training") or {}
-    if found.get("cuda") and found.get("gpus") and found.get("nccl") is None:
+def _nccl(node: ExaminedNode) -> Iterator[Finding]:
+    facts = node.get("training") or {}
+    if facts.get("cuda") and facts.get("gpus") and facts.get("nccl") is None:
         text = "This torch has CUDA and no NCCL: ranks on GPUs could only use gloo."
-        yield look.finding("D-NCCL-NONE", "error", text, found["torch"], "Install an official build.")
-    for path, said in (look.get("nccl_conf") or {}).items():
-        names = ", ".join(sorted(said)) or "nothing"
-        yield look.finding(
+        yield node.finding("D-NCCL-NONE", "error", text, facts["torch"], "Install an official build.")
+    for path, settings in (node.get("nccl_conf") or {}).items():
+        names = ", ".join(sorted(settings)) or "nothing"
+        yield node.finding(
             "D-NCCL-CONF", "note", f"NCCL also reads {path}, whatever a launch says of the rest.", names,
             "Look into that file when a setting of NCCL is not the one you gave.",
         )  # fmt: skip
 
 
-def _variables(look: ExaminedNode) -> Iterator[Finding]:
+def _variables(node: ExaminedNode) -> Iterator[Finding]:
     files: dict[str, str] = {}
-    for said in (look.get("nccl_conf") or {}).values():
-        files |= said
-    env = {**files, **(look.get("env") or {})}
+    for settings in (node.get("nccl_conf") or {}).values():
+        files |= settings
+    env = {**files, **(node.get("env") or {})}
     off = [
         f"{name}={env[name]}" for name in SWITCHES
         if env.get(name) == ("1" if name.endswith("DISABLE") else "0")
     ]  # fmt: skip
     if off:
-        yield look.finding(
+        yield node.finding(
             "D-NCCL-OFF", "warning", "A way on which NCCL sends is switched off for every run here.",
             " ".join(off), "Unset it, unless this machine needs it.",
         )  # fmt: skip
@@ -364,11 +364,11 @@ def _variables(look: ExaminedNode) -> Iterator[Finding]:
             f" NCCL_DEBUG_SUBSYS={env['NCCL_DEBUG_SUBSYS']}" if "NCCL_DEBUG_SUBSYS" in env else ""
         )
         text = "NCCL is told to write much in every run here; gigabytes an hour have been seen."
-        yield look.finding("D-NCCL-LOUD", "note", text, value, "Unset it; `distui nccl` changes it live.")
+        yield node.finding("D-NCCL-LOUD", "note", text, value, "Unset it; `distui nccl` changes it live.")
     for name in ("PYTHONHOME", "PYTHONSAFEPATH"):
         if env.get(name):
             text = f"{name} changes where every Python looks for modules, also the ranks'."
-            yield look.finding("D-PYTHON-PATHS", "note", text, f"{name}={env[name]}", "Unset it.")
+            yield node.finding("D-PYTHON-PATHS", "note", text, f"{name}={env[name]}", "Unset it.")
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -395,103 +395,103 @@ CLOCK_S = 1.0
 """Above, what happened first cannot be told from the nodes' times."""
 
 
-def check_system(look: ExaminedNode) -> Iterator[Finding]:
+def check_system(node: ExaminedNode) -> Iterator[Finding]:
     """One node's system."""
-    yield from _shm(look)
-    yield from _limits(look)
-    yield from _disks(look)
-    yield from _clock(look)
-    yield from _cgroup(look)
+    yield from _shm(node)
+    yield from _limits(node)
+    yield from _disks(node)
+    yield from _clock(node)
+    yield from _cgroup(node)
 
 
-def _shm(look: ExaminedNode) -> Iterator[Finding]:
+def _shm(node: ExaminedNode) -> Iterator[Finding]:
     remedy = (
         "Start the container with --shm-size=8g or --ipc=host; on Kubernetes mount a memory emptyDir there."
     )
-    found = look.get("shm")
-    if found is None:
+    space = node.get("shm")
+    if space is None:
         text = "There is no /dev/shm, which NCCL and DataLoader workers need."
-        yield look.finding("D-SHM-NONE", "error", text, "none", remedy)
+        yield node.finding("D-SHM-NONE", "error", text, "none", remedy)
         return
-    if found["free"] < SHM_NONE:
+    if space["free"] < SHM_NONE:
         text = "/dev/shm has so little room that NCCL or DataLoader workers fail."
-        shown = f"{size(found['free'])} free of {size(found['total'])}"
-        yield look.finding(
+        shown = f"{size(space['free'])} free of {size(space['total'])}"
+        yield node.finding(
             "D-SHM-SMALL", "error", text, shown, f"Remove what ended jobs left there. {remedy}"
         )
-    elif found["total"] < SHM_SMALL:
+    elif space["total"] < SHM_SMALL:
         text = "/dev/shm is smaller than 1 GiB: several DataLoader workers may fill it."
-        yield look.finding("D-SHM-SMALL", "warning", text, size(found["total"]), remedy)
+        yield node.finding("D-SHM-SMALL", "warning", text, size(space["total"]), remedy)
 
 
-def _limits(look: ExaminedNode) -> Iterator[Finding]:
-    soft = {name: pair[0] for name, pair in (look.get("limits") or {}).items()}
+def _limits(node: ExaminedNode) -> Iterator[Finding]:
+    soft = {name: pair[0] for name, pair in (node.get("limits") or {}).items()}
     memlock, nofile = soft.get("memlock"), soft.get("nofile")
-    if memlock is not None and look.active_ports:
+    if memlock is not None and node.active_ports:
         few = memlock < MEMLOCK_NONE
         text = "Locked memory is limited, and InfiniBand locks its buffers" + (
             ": it fails." if few else "."
         )
         remedy = "ulimit -l unlimited in the shell that launches; docker --ulimit memlock=-1; LimitMEMLOCK for services."
-        yield look.finding("D-MEMLOCK", "error" if few else "warning", text, size(memlock), remedy)
+        yield node.finding("D-MEMLOCK", "error" if few else "warning", text, size(memlock), remedy)
     if nofile is not None and nofile < NOFILE:
-        matters = look.several or look.gpus
+        matters = node.several or node.gpus
         text = "Few files may be open at a time: many ranks or DataLoader workers reach that."
-        yield look.finding(
+        yield node.finding(
             "D-NOFILE", "warning" if matters else "note", text, nofile, "ulimit -n 65536 before the launch."
         )
     nproc, stack = soft.get("nproc"), soft.get("stack")
     if nproc is not None and nproc < NPROC:
         text = "Few processes and threads are allowed; each rank has hundreds."
-        yield look.finding("D-NPROC", "warning", text, nproc, "ulimit -u unlimited before the launch.")
+        yield node.finding("D-NPROC", "warning", text, nproc, "ulimit -u unlimited before the launch.")
     if stack is not None and stack < STACK:
         text = "Stacks are smaller than the usual 8 MiB: deep recursion in a rank ends it."
-        yield look.finding("D-STACK", "note", text, size(stack), "ulimit -s 8192 before the launch.")
+        yield node.finding("D-STACK", "note", text, size(stack), "ulimit -s 8192 before the launch.")
 
 
-def _disks(look: ExaminedNode) -> Iterator[Finding]:
-    told: set[object] = set()
-    for disk in look.get("disks") or ():
+def _disks(node: ExaminedNode) -> Iterator[Finding]:
+    devices: set[object] = set()
+    for disk in node.get("disks") or ():
         name, path, free = disk["name"], disk["path"], disk.get("free")
         if not disk["there"]:
             text = f"There is no directory {path}: a launch starts its ranks in the directory you are in."
             remedy = "Copy it there, or launch with --workdir DIR."
-            yield look.finding("D-WORKDIR", "warning", text, path, remedy)
+            yield node.finding("D-WORKDIR", "warning", text, path, remedy)
             continue
         if name != "cwd" and not disk["writable"]:
             text = f"{path} cannot be written, and a run writes there."
             remedy = "Set XDG_STATE_HOME." if name == "runs" else "Set TMPDIR to a directory that can."
-            yield look.finding("D-DISK-READONLY", "error", text, path, remedy)
-        if free is None or free >= DISK_SMALL or disk["device"] in told:
+            yield node.finding("D-DISK-READONLY", "error", text, path, remedy)
+        if free is None or free >= DISK_SMALL or disk["device"] in devices:
             continue
-        told.add(disk["device"])
+        devices.add(disk["device"])
         text = f"The disk of {path} is almost full."
         severity: Severity = "error" if free < DISK_NONE else "warning"
-        yield look.finding("D-DISK-FULL", severity, text, f"{size(free)} free", "Free space there.")
+        yield node.finding("D-DISK-FULL", severity, text, f"{size(free)} free", "Free space there.")
 
 
-def _clock(look: ExaminedNode) -> Iterator[Finding]:
-    if look.ahead_s is not None and abs(look.ahead_s) - look.doubt_s > CLOCK_S:
-        way = "ahead of" if look.ahead_s > 0 else "behind"
-        text = f"Its clock is {abs(look.ahead_s):.1f} s {way} this machine's: times of events cannot be compared."
-        shown = f"{look.ahead_s:+.3f} s ± {look.doubt_s:.3f} s"
-        yield look.finding("D-CLOCK", "warning", text, shown, "Start chrony or systemd-timesyncd there.")
-    elif look.several and look.get("clock_synchronised") is False:
+def _clock(node: ExaminedNode) -> Iterator[Finding]:
+    if node.ahead_s is not None and abs(node.ahead_s) - node.doubt_s > CLOCK_S:
+        way = "ahead of" if node.ahead_s > 0 else "behind"
+        text = f"Its clock is {abs(node.ahead_s):.1f} s {way} this machine's: times of events cannot be compared."
+        shown = f"{node.ahead_s:+.3f} s ± {node.doubt_s:.3f} s"
+        yield node.finding("D-CLOCK", "warning", text, shown, "Start chrony or systemd-timesyncd there.")
+    elif node.several and node.get("clock_synchronised") is False:
         text = "Nothing keeps its clock in time, as far as its kernel knows."
         remedy = "Start chrony or systemd-timesyncd there."
-        yield look.finding("D-CLOCK-FREE", "note", text, "not synchronised", remedy)
+        yield node.finding("D-CLOCK-FREE", "note", text, "not synchronised", remedy)
 
 
-def _cgroup(look: ExaminedNode) -> Iterator[Finding]:
-    memory, cores = look.get("cgroup", "memory"), look.get("cgroup", "cores")
-    has, count = look.get("memory"), look.get("cores")
+def _cgroup(node: ExaminedNode) -> Iterator[Finding]:
+    memory, cores = node.get("cgroup", "memory"), node.get("cgroup", "cores")
+    has, count = node.get("memory"), node.get("cores")
     if memory is not None and has is not None and memory < has:
         text = f"A control group allows less memory than the {size(has)} of the node; the kernel kills above it."
-        yield look.finding(
+        yield node.finding(
             "D-CGROUP-MEMORY", "note", text, size(memory), "Raise the container's limit if it is short."
         )
     if cores is not None and count is not None and cores < count:
         text = f"A control group allows less processor time than {count} cores give; ranks are held up above it."
-        severity: Severity = "warning" if look.gpus and cores < look.gpus else "note"
+        severity: Severity = "warning" if node.gpus and cores < node.gpus else "note"
         remedy = "Raise the container's limit, or leave it out."
-        yield look.finding("D-CGROUP-CPU", severity, text, f"{cores:g} cores", remedy)
+        yield node.finding("D-CGROUP-CPU", severity, text, f"{cores:g} cores", remedy)

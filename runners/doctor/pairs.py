@@ -74,8 +74,8 @@ def first_round(count: int) -> list[Members]:
 
 def usual(results: Iterable[Result]) -> float | None:
     """Median bandwidth of what worked; of two the better. None where nothing did."""
-    found = [one.bandwidth for one in results if one.bandwidth is not None and one.right]
-    return statistics.median_high(found) if found else None
+    bandwidths = [result.bandwidth for result in results if result.bandwidth is not None and result.right]
+    return statistics.median_high(bandwidths) if bandwidths else None
 
 
 def state(result: Result, reference: float | None) -> State:
@@ -90,10 +90,10 @@ def state(result: Result, reference: float | None) -> State:
 def second_round(first: Sequence[Result]) -> list[list[Members]]:
     """Groups that clear up what the first round left open; those of one list have nobody in common."""
     reference = usual(first)
-    bad = [one.members for one in first if state(one, reference) != "good"]
+    bad = [result.members for result in first if state(result, reference) != "good"]
     suspects = [member for group in bad for member in group]
     good = [
-        member for one in first if state(one, reference) == "good" for member in one.members
+        member for result in first if state(result, reference) == "good" for member in result.members
     ]  # fmt: skip
     if good:
         pairs = [(suspect, good[at % len(good)]) for at, suspect in enumerate(suspects)]
@@ -124,7 +124,7 @@ def _waves(pairs: Sequence[tuple[int, int]]) -> list[list[Members]]:
 def verdict(first: Sequence[Result], second: Sequence[Result]) -> Blame:
     """What both rounds say together."""
     reference = usual(first) or usual(second)
-    states = [(one.members, state(one, reference)) for one in (*first, *second)]
+    states = [(result.members, state(result, reference)) for result in (*first, *second)]
     cleared = {member for members, how in states if how == "good" for member in members}
     bad = [(members, how) for members, how in states if how != "good"]
     everyone = {member for members, _ in states for member in members}
@@ -132,10 +132,10 @@ def verdict(first: Sequence[Result], second: Sequence[Result]) -> Blame:
         return Blame({}, {}, nothing_works=True)
     nodes: dict[int, State] = {}
     for member in sorted(everyone - cleared):
-        found = [how for members, how in bad if member in members]
-        if len(found) > 1:
+        outcomes = [how for members, how in bad if member in members]
+        if len(outcomes) > 1:
             # Who did reduce with somebody is not dead: where it did not, the other may be.
-            nodes[member] = _worst([how for how in found if how != "dead"] or found)
+            nodes[member] = _worst([how for how in outcomes if how != "dead"] or outcomes)
     links = {members: how for members, how in bad if not _explained(members, how, nodes)}
     return Blame(
         nodes,
@@ -195,7 +195,7 @@ class _Seen:
     right: bool = True
     lost: bool = False
     over: bool = False
-    said: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
 
     @property
     def failed(self) -> bool:
@@ -215,7 +215,7 @@ async def two_rounds(
     count = _counter(done, 2)
     total = sum(len(wave) for wave in waves)
     for wave in waves:
-        second += await _wave(members, wave, size, seconds, lambda one, _: count(one, total))
+        second += await _wave(members, wave, size, seconds, lambda more, _: count(more, total))
     return first, second
 
 
@@ -237,14 +237,14 @@ async def _wave(
     seconds: float,
     count: Callable[[int, int], None],
 ) -> list[Result]:
-    async def one(group: Members) -> Result:
+    async def measure(group: Members) -> Result:
         result = await try_group(members, group, size, seconds)
         count(1, len(groups))
         return result
 
     count(0, len(groups))
     async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(one(group)) for group in groups]
+        running = [tasks.create_task(measure(group)) for group in groups]
     return [task.result() for task in running]
 
 
@@ -259,7 +259,7 @@ async def try_group(members: Sequence[PairMember], group: Members, size: int, se
             run = member.session.run(member.python, spec, START_SECONDS + seconds)
             workers.append(await stack.enter_async_context(run))
         late = await _all_ready(workers, seen)
-        if not late and not any(one.over for one in seen):
+        if not late and not any(side.over for side in seen):
             late = await _reduced(workers, seen, seconds)
     return _result(group, size, chosen, seen, late)
 
@@ -283,9 +283,9 @@ def _spec(
 async def _all_ready(workers: Sequence[Worker], seen: Sequence[_Seen]) -> str:
     """Wait until each has imported torch; why not, or ""."""
 
-    async def until_ready(worker: Worker, one: _Seen) -> None:
-        while not one.over and one.stage == "import":
-            await _hear(worker, one)
+    async def until_ready(worker: Worker, side: _Seen) -> None:
+        while not side.over and side.stage == "import":
+            await _hear(worker, side)
 
     tasks = [asyncio.create_task(until_ready(*pair)) for pair in zip(workers, seen, strict=True)]
     return await _all(tasks, START_SECONDS, f"torch was not imported within {START_SECONDS:.0f} s")
@@ -294,17 +294,17 @@ async def _all_ready(workers: Sequence[Worker], seen: Sequence[_Seen]) -> str:
 async def _reduced(workers: Sequence[Worker], seen: Sequence[_Seen], seconds: float) -> str:
     """Let them meet and reduce; why they did not end, or ""."""
     for worker in workers:
-        await worker.tell({"go": True})
+        await worker.write_line({"go": True})
 
-    async def until_over(worker: Worker, one: _Seen, others: Sequence[Worker]) -> None:
-        while not one.over:
-            said = await _hear(worker, one)
-            for other in others if "port" in said else ():
-                await other.tell({"port": said["port"]})
+    async def until_over(worker: Worker, side: _Seen, others: Sequence[Worker]) -> None:
+        while not side.over:
+            message = await _hear(worker, side)
+            for other in others if "port" in message else ():
+                await other.write_line({"port": message["port"]})
 
     tasks = [
-        asyncio.create_task(until_over(worker, one, workers[1:] if not rank else ()))
-        for rank, (worker, one) in enumerate(zip(workers, seen, strict=True))
+        asyncio.create_task(until_over(worker, side, workers[1:] if not rank else ()))
+        for rank, (worker, side) in enumerate(zip(workers, seen, strict=True))
     ]
     watching = asyncio.create_task(_grace(tasks, seen))
     try:
@@ -316,7 +316,7 @@ async def _reduced(workers: Sequence[Worker], seen: Sequence[_Seen], seconds: fl
 async def _grace(tasks: Sequence[asyncio.Task[None]], seen: Sequence[_Seen]) -> None:
     """Once one has failed, the others get a little time, and are no longer waited for."""
     waiting = set(tasks)
-    while waiting and not any(one.failed for one in seen):
+    while waiting and not any(side.failed for side in seen):
         _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     await asyncio.wait(waiting, timeout=GRACE_SECONDS) if waiting else None
     for task in waiting:
@@ -336,27 +336,27 @@ async def _all(tasks: Sequence[asyncio.Task[None]], seconds: float, late: str) -
             task.cancel()
 
 
-async def _hear(worker: Worker, one: _Seen) -> dict[str, Any]:
+async def _hear(worker: Worker, side: _Seen) -> dict[str, Any]:
     """Take in what a member says next."""
     try:
-        said = await worker.hear()
+        message = await worker.hear()
     except HostError as error:
-        one.error, one.lost, one.over = str(error), True, True
+        side.error, side.lost, side.over = str(error), True, True
         return {}
-    one.stage = said.get("stage", one.stage)
-    one.error = said.get("error", one.error)
-    if "seconds" in said:
-        one.seconds, one.right, one.over = said["seconds"], said["right"], True
-    if "exit" in said:
-        one.over, one.said = True, said["said"]
-        if one.seconds is None and not one.error:
-            one.lost, one.error = True, _ended(said)
-    return said
+    side.stage = message.get("stage", side.stage)
+    side.error = message.get("error", side.error)
+    if "seconds" in message:
+        side.seconds, side.right, side.over = message["seconds"], message["right"], True
+    if "exit" in message:
+        side.over, side.lines = True, message["said"]
+        if side.seconds is None and not side.error:
+            side.lost, side.error = True, _ended(message)
+    return message
 
 
-def _ended(said: dict[str, Any]) -> str:
-    code = said["exit"]
-    last = f": {said['said'][-1]}" if said["said"] else ""
+def _ended(message: dict[str, Any]) -> str:
+    code = message["exit"]
+    last = f": {message['said'][-1]}" if message["said"] else ""
     return (
         f"its process was ended by signal {-code}{last}"
         if (code or 0) < 0
@@ -367,22 +367,22 @@ def _ended(said: dict[str, Any]) -> str:
 def _result(
     group: Members, size: int, chosen: Sequence[PairMember], seen: Sequence[_Seen], late: str
 ) -> Result:
-    times = [one.seconds for one in seen]
-    known = [value for value in times if value is not None]
-    if len(known) == len(seen):
-        return Result(group, size, max(known), all(one.right for one in seen))
+    times = [side.seconds for side in seen]
+    measured = [value for value in times if value is not None]
+    if len(measured) == len(seen):
+        return Result(group, size, max(measured), all(side.right for side in seen))
     return Result(group, size, problem=_problem(chosen, seen, late))
 
 
 def _problem(chosen: Sequence[PairMember], seen: Sequence[_Seen], late: str) -> str:
     """Whose words matter: of one that is gone, of one that failed, of nobody."""
     pairs = list(zip(chosen, seen, strict=True))
-    for member, one in sorted(pairs, key=lambda pair: not pair[1].lost):
-        if one.error:
-            warned = [line for line in one.said if "NCCL WARN" in line]
+    for member, side in sorted(pairs, key=lambda pair: not pair[1].lost):
+        if side.error:
+            warned = [line for line in side.lines if "NCCL WARN" in line]
             more = f" ({warned[-1]})" if warned else ""
-            return f"{member.name}, in {_where(one.stage)}: {one.error}{more}"
-    stood = ", ".join(f"{member.name} in {_where(one.stage)}" for member, one in pairs)
+            return f"{member.name}, in {_where(side.stage)}: {side.error}{more}"
+    stood = ", ".join(f"{member.name} in {_where(side.stage)}" for member, side in pairs)
     return f"{late or 'no answer'}: {stood}"
 
 

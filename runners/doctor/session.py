@@ -71,7 +71,7 @@ class NodeSession:
         self._number = 0
         self._asked: dict[int, asyncio.Queue[dict[str, Any]]] = {}
         self._ready = asyncio.Event()
-        self._said: list[str] = []
+        self._stderr_lines: list[str] = []
         self._over, self._ended = "", False
         self._errors = asyncio.create_task(self._hear_errors())
         self._hearing = asyncio.create_task(self._hear())
@@ -112,13 +112,13 @@ class NodeSession:
 
     async def clock(self) -> tuple[float, float]:
         """How far its clock is ahead of ours in seconds, and the most by which that may be wrong. Raises HostError."""
-        found = []
+        trips = []
         for _ in range(PINGS):
             began, since = time.time(), time.monotonic()
-            said = await self.ask("clock", 10.0)
+            answer = await self.ask("clock", 10.0)
             took = time.monotonic() - since
-            found.append((took / 2, said["clock"] - began - took / 2))
-        doubt, ahead = min(found)
+            trips.append((took / 2, answer["clock"] - began - took / 2))
+        doubt, ahead = min(trips)
         return ahead, doubt
 
     async def ask(self, op: str, seconds: float, **fields: Any) -> dict[str, Any]:
@@ -126,7 +126,7 @@ class NodeSession:
         number = await self._send(op, fields)
         try:
             async with asyncio.timeout(seconds):
-                return self._told(await self._asked[number].get())
+                return self._checked(await self._asked[number].get())
         except TimeoutError:
             raise HostError(f"{self.name} did not answer within {seconds:.0f} s") from None
         finally:
@@ -140,17 +140,17 @@ class NodeSession:
         try:
             yield worker
         finally:
-            await worker.tell(None)
+            await worker.write_line(None)
             del self._asked[number]
 
     async def hear(self, number: int) -> dict[str, Any]:
         """The next that a worker says; its last has "exit". Raises HostError."""
-        return self._told(await self._asked[number].get())
+        return self._checked(await self._asked[number].get())
 
-    def _told(self, said: dict[str, Any]) -> dict[str, Any]:
-        if "over" in said:
-            raise HostError(said["over"])
-        return said
+    def _checked(self, message: dict[str, Any]) -> dict[str, Any]:
+        if "over" in message:
+            raise HostError(message["over"])
+        return message
 
     async def _send(self, op: str, fields: dict[str, Any]) -> int:
         self._number += 1
@@ -161,7 +161,7 @@ class NodeSession:
         await self._write(json.dumps({"op": op, "id": number, **fields}).encode() + b"\n")
         return number
 
-    async def tell(self, number: int, value: dict[str, Any] | None) -> None:
+    async def write_line(self, number: int, value: dict[str, Any] | None) -> None:
         """A line to a worker; None ends it."""
         await self._write(json.dumps({"op": "tell", "to": number, "value": value}).encode() + b"\n")
 
@@ -194,22 +194,22 @@ class NodeSession:
             for heard in self._asked.values():
                 heard.put_nowait({"over": self._over})
 
-    def _answered(self, said: dict[str, Any]) -> None:
-        if "ready" in said:
+    def _answered(self, message: dict[str, Any]) -> None:
+        if "ready" in message:
             self._ready.set()
-        elif (heard := self._asked.get(said["id"])) is not None:
-            heard.put_nowait(said)
+        elif (heard := self._asked.get(message["id"])) is not None:
+            heard.put_nowait(message)
 
     async def _hear_errors(self) -> None:
         assert self._process.stderr is not None
         while data := await self._process.stderr.readline():
-            self._said.append(data.decode("utf-8", "replace").strip()[:500])
-            del self._said[:-KEPT_LINES]
+            self._stderr_lines.append(data.decode("utf-8", "replace").strip()[:500])
+            del self._stderr_lines[:-KEPT_LINES]
 
     def _why(self, code: int) -> str:
-        said = [line for line in self._said if line]
-        why = ssh.explain(said, code, self.name) if code else ""
-        return why or f"{self.name}: {said[-1] if said else f'the connection ended with code {code}'}"
+        lines = [line for line in self._stderr_lines if line]
+        why = ssh.explain(lines, code, self.name) if code else ""
+        return why or f"{self.name}: {lines[-1] if lines else f'the connection ended with code {code}'}"
 
     async def close(self) -> None:
         """End the connection, and with it everything on the node."""
@@ -233,9 +233,9 @@ class Worker:
     def __init__(self, session: NodeSession, number: int) -> None:
         self.session, self._number = session, number
 
-    async def tell(self, value: dict[str, Any] | None) -> None:
+    async def write_line(self, value: dict[str, Any] | None) -> None:
         """A line on its stdin; None ends it."""
-        await self.session.tell(self._number, value)
+        await self.session.write_line(self._number, value)
 
     async def hear(self) -> dict[str, Any]:
         """The next that it says. Raises HostError when the node is lost."""

@@ -16,18 +16,18 @@ from .seam import CloudError
 
 async def do(entry: registry.Entry, command: Down | SetAutostop) -> tuple[bool, str]:
     """Do it and write it down; whether it worked, and a sentence."""
-    found = seam.read(entry.path)
-    if found is None:
+    order = seam.read(entry.path)
+    if order is None:
         return False, f"{entry.record.name} has no cluster"
-    before = entry.state().cluster or Cluster(name=found.cluster)
-    sky = Sky(found.python)
+    before = entry.state().cluster or Cluster(name=order.cluster)
+    sky = Sky(order.python)
     try:
         match command:
             case Down(cluster=name):
-                if name != found.cluster:
+                if name != order.cluster:
                     return (
                         False,
-                        f"the cluster of this run is {found.cluster}, not {name!r}: nothing was done",
+                        f"the cluster of this run is {order.cluster}, not {name!r}: nothing was done",
                     )
                 await sky.call("down", cluster=name)
                 after, text = (
@@ -35,9 +35,9 @@ async def do(entry: registry.Entry, command: Down | SetAutostop) -> tuple[bool, 
                     f"cluster {name} is down",
                 )
             case SetAutostop(minutes=minutes):
-                await sky.call("autostop", cluster=found.cluster, minutes=minutes)
+                await sky.call("autostop", cluster=order.cluster, minutes=minutes)
                 after = msgspec.structs.replace(before, autostop_min=minutes)
-                text = f"cluster {found.cluster} {stays(minutes)}"
+                text = f"cluster {order.cluster} {stays(minutes)}"
     except CloudError as error:
         return False, str(error)
     finally:

@@ -17,6 +17,7 @@ from typing import Any
 
 from ...presets.clean import clean_lines
 from ...presets.launchers.skypilot import Resources, resources
+from ..errors import RunError
 from ..file_io import users_umask
 from .ending import plain
 from .seam import CloudError
@@ -34,7 +35,7 @@ MOST_LINE = 16 << 20
 """Bytes of an answer; lists of accelerators are long."""
 CLOSE_SECONDS = 3.0
 
-Said = Callable[[str], None]
+Sink = Callable[[str], None]
 
 
 class SkyError(CloudError):
@@ -43,6 +44,8 @@ class SkyError(CloudError):
     def __init__(self, text: str, kind: str = "", detail: str = "") -> None:
         super().__init__(text)
         self.kind = kind
+        if kind in ("absent", "unsupported"):
+            self.code = RunError.code
         self.detail = detail
         """What SkyPilot said, whole."""
 
@@ -74,8 +77,8 @@ def _behind(script: Path) -> str | None:
     if (
         first.endswith("/sh") and len(head) > 1
     ):  # too long for a first line: installers write it into the second
-        found = re.match(r"'''exec' \"?([^\" ]+)", head[1])
-        first = found[1] if found else ""
+        match = re.match(r"'''exec' \"?([^\" ]+)", head[1])
+        first = match[1] if match else ""
     path = first.split(" ")[0]
     return path if "python" in os.path.basename(path) and os.access(path, os.X_OK) else None
 
@@ -116,17 +119,17 @@ class Sky:
     async def call(
         self,
         verb: str,
-        said: Said | None = None,
-        began: Said | None = None,
+        sink: Sink | None = None,
+        began: Sink | None = None,
         **args: Any,
     ) -> Any:
         """The answer of a verb of `runners/sky`. Raises SkyError; SkyGoneError when the child died meanwhile.
 
-        `said` gets SkyPilot's text as it comes, `began` the id of the request at the API server. When the
+        `sink` gets SkyPilot's text as it comes, `began` the id of the request at the API server. When the
         caller is cancelled, so is that request.
         """
         await self.start()
-        return await self._ask(verb, args, said, began)
+        return await self._ask(verb, args, sink, began)
 
     async def close(self) -> None:
         """End the child; what the API server works at goes on."""
@@ -144,10 +147,10 @@ class Sky:
         if self._reader is not None:
             await self._reader
 
-    async def _ask(self, verb: str, args: dict[str, Any], said: Said | None, began: Said | None) -> Any:
+    async def _ask(self, verb: str, args: dict[str, Any], sink: Sink | None, began: Sink | None) -> Any:
         number = next(self._numbers)
         question = self._waiting[number] = _Question(
-            asyncio.get_running_loop().create_future(), said, began
+            asyncio.get_running_loop().create_future(), sink, began
         )
         try:
             await self._send({"id": number, "verb": verb, "args": args})
@@ -172,10 +175,10 @@ class Sky:
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         while line := await process.stdout.readline():
-            told = json.loads(line)
-            question = self._waiting.get(told.get("id"))
+            message = json.loads(line)
+            question = self._waiting.get(message.get("id"))
             if question is not None:
-                question.hear(told)
+                question.hear(message)
         await process.wait()
         for question in list(self._waiting.values()):
             question.lose(process.returncode)
@@ -184,26 +187,26 @@ class Sky:
 class _Question:
     """Somebody waits for an answer."""
 
-    def __init__(self, answer: asyncio.Future[Any], said: Said | None, began: Said | None) -> None:
+    def __init__(self, answer: asyncio.Future[Any], sink: Sink | None, began: Sink | None) -> None:
         self.answer = answer
-        self._said, self._began = said, began
+        self._sink, self._began = sink, began
 
-    def hear(self, told: dict[str, Any]) -> None:
+    def hear(self, message: dict[str, Any]) -> None:
         """One line of the child about this question."""
-        if "said" in told:
-            if self._said is not None:
-                self._said(told["said"])
-        elif "request" in told:
+        if "said" in message:
+            if self._sink is not None:
+                self._sink(message["said"])
+        elif "request" in message:
             if self._began is not None:
-                self._began(told["request"])
+                self._began(message["request"])
         elif self.answer.done():
             return
-        elif "error" in told:
-            error = told["error"]
+        elif "error" in message:
+            error = message["error"]
             detail = "\n".join(part for part in (error["text"], error["tried"]) if part)
             self.answer.set_exception(SkyError(plain(error["kind"], detail), error["kind"], detail))
         else:
-            self.answer.set_result(told.get("data"))
+            self.answer.set_result(message.get("data"))
 
     def lose(self, code: int | None) -> None:
         """The child ended."""
@@ -225,6 +228,15 @@ def _check(about: dict[str, Any], python: str) -> None:
             "for example with pip install 'distui[sky]'",
             "unsupported",
         )
+
+
+async def check_installed() -> None:
+    """Raises SkyError where the Python that is asked has no SkyPilot that this version was written for."""
+    sky = Sky()
+    try:
+        await sky.start()
+    finally:
+        await sky.close()
 
 
 async def candidates_for(wish: Resources, nnodes: int) -> list[Candidate]:
@@ -267,16 +279,16 @@ class Candidate:
 
 def parse(text: str) -> list[Candidate]:
     """The candidates in what the optimizer printed, as it orders them."""
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     starts: list[int] = []
     for line in clean_lines(text.encode()):
         if all(column in line for column in _COLUMNS):
             starts = [line.index(column) for column in _COLUMNS]
         elif starts and line.strip() and not set(line.strip()) <= {"-"}:
-            one = _row(line, starts)
-            if one is not None:
-                found.append(one)
-    return found
+            candidate = _row(line, starts)
+            if candidate is not None:
+                candidates.append(candidate)
+    return candidates
 
 
 def _row(line: str, starts: list[int]) -> Candidate | None:
@@ -292,11 +304,11 @@ def _row(line: str, starts: list[int]) -> Candidate | None:
     cloud = place["cloud"].lower().replace("kubernetes", "k8s")
     names = cloud if place["place"] is None else f"{cloud}/{place['place'].replace(' ', '')}"
     return Candidate(
-        names, _known(instance), _known(vcpus), _known(memory), _known(gpus), price(cost), bool(chosen)
+        names, _value(instance), _value(vcpus), _value(memory), _value(gpus), price(cost), bool(chosen)
     )
 
 
-def _known(cell: str) -> str:
+def _value(cell: str) -> str:
     return "" if cell in ("-", "None") else cell
 
 
@@ -307,12 +319,12 @@ def price(cell: str) -> float | None:
     return float(cell) or None
 
 
-def elsewhere(found: list[Candidate], tried: str) -> str:
+def elsewhere(offers: list[Candidate], tried: str) -> str:
     """What to try where `tried` had nothing, as the rest of a sentence; "" when nothing else is known."""
-    others = [one for one in found if not one.infra.startswith(tried.split("/")[0].lower() or "*")]
+    others = [offer for offer in offers if not offer.infra.startswith(tried.split("/")[0].lower() or "*")]
     if not others:
         return ""
-    one = others[0]
-    what = " ".join(part for part in (one.gpus, one.instance) if part) or f"{one.vcpus} CPUs"
-    cost = "" if one.price_per_hour is None else f", ${one.price_per_hour:.2f} an hour"
-    return f"; --on {one.infra} has them ({what}{cost})"
+    best = others[0]
+    what = " ".join(part for part in (best.gpus, best.instance) if part) or f"{best.vcpus} CPUs"
+    cost = "" if best.price_per_hour is None else f", ${best.price_per_hour:.2f} an hour"
+    return f"; --on {best.infra} has them ({what}{cost})"

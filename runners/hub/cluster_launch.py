@@ -18,7 +18,7 @@ from .cloud import Sky, SkyError, elsewhere, parse
 from .cluster_state import JOBS_END, SkyCloud, described, may_cost, misfit
 from .links import AT_ONCE
 from .seam import Cloud, CloudError, HubForCloud, SkyRequest
-from .telling import Telling
+from .telling import LaunchReport
 
 # -----------------------------------------------------------------------------------------------------------
 # The part of a launch that SkyPilot's API server does: nodes, files, and a job that is submitted exactly once.
@@ -56,8 +56,8 @@ def lost(error: SkyError) -> bool:
 class Submission:
     """Of one run. What it learns on the way is on disk at once, so that another hub goes on from there."""
 
-    def __init__(self, hub: HubForCloud, ordered: SkyRequest, sky: Sky, telling: Telling) -> None:
-        self._hub, self._order, self._sky, self._telling = hub, ordered, sky, telling
+    def __init__(self, hub: HubForCloud, ordered: SkyRequest, sky: Sky, report: LaunchReport) -> None:
+        self._hub, self._order, self._sky, self._report = hub, ordered, sky, report
         self._done = seam.progress(hub.run_dir)
 
     @property
@@ -68,27 +68,27 @@ class Submission:
     async def job(self) -> int:
         """The job's number; everything before it, if it was not done."""
         if self._done.job is not None:
-            self._telling.reached(Stage.SETUP)
+            self._report.reached(Stage.SETUP)
             return self._done.job
-        self._telling.reached(Stage.PROVISION, f"asking SkyPilot for {self._order.cluster}")
+        self._report.reached(Stage.PROVISION, f"asking SkyPilot for {self._order.cluster}")
         for attempt in range(TRIES):
             try:
                 await self._fits()
-                found = await self._asked()
+                answer = await self._asked()
             except SkyError as error:
                 if not lost(error) or attempt == TRIES - 1:
                     raise
-                self._telling.hear(f"distui: {error}; asking again\n")
+                self._report.hear(f"distui: {error}; asking again\n")
                 await asyncio.sleep(AGAIN_SECONDS)
             else:
-                return self._landed(found)
+                return self._landed(answer)
         raise CloudError("SkyPilot's API server goes away again and again: see `sky api status`")
 
     async def _asked(self) -> dict[str, Any]:
         """What SkyPilot says of the launch in the end, asked for or found on its way. Raises SkyError."""
-        known = await self._known_job()
-        if known is not None:
-            return {"job": known}
+        job = await self._submitted_job()
+        if job is not None:
+            return {"job": job}
         if self._done.request:
             try:
                 return dict(await self._call("follow", request=self._done.request))
@@ -107,9 +107,9 @@ class Submission:
 
     async def _call(self, verb: str, **args: Any) -> Any:
         """A verb that takes long: its text is heard, its request kept. Raises SkyError."""
-        return await self._sky.call(verb, self._telling.hear, self._requested, **args)
+        return await self._sky.call(verb, self._report.hear, self._requested, **args)
 
-    async def _known_job(self) -> int | None:
+    async def _submitted_job(self) -> int | None:
         """The job, where it was submitted before anybody here heard of it."""
         if not self._done.request:
             return None
@@ -118,7 +118,7 @@ class Submission:
             return None
         jobs = await self._sky.call("jobs", cluster=self._order.cluster)
         name = self._order.task.get("name")  # of this run alone
-        return next((int(one["job"]) for one in jobs if one["name"] == name), None)
+        return next((int(job["job"]) for job in jobs if job["name"] == name), None)
 
     async def _fits(self) -> None:
         """An existing cluster is ours, wanted, and of the right size. Raises CloudError."""
@@ -129,15 +129,15 @@ class Submission:
         if problem is not None:
             raise CloudError(problem)
 
-    def _landed(self, found: dict[str, Any]) -> int:
-        job = found.get("job") or self._telling.job
+    def _landed(self, answer: dict[str, Any]) -> int:
+        job = answer.get("job") or self._report.job
         if job is None:
             raise CloudError("SkyPilot submitted no job: see launch.log")
         self._keep(job=int(job))
-        self._telling.reached(Stage.SETUP)
+        self._report.reached(Stage.SETUP)
         return int(job)
 
-    async def tell_of_cluster(self) -> None:
+    async def describe_cluster(self) -> None:
         """What it is and costs, now that it is there. Raises SkyError."""
         about = await self._sky.call("describe", cluster=self._order.cluster)
         cost = await self._sky.call("cost", cluster=self._order.cluster)
@@ -184,14 +184,14 @@ async def launch(hub: HubForCloud) -> None:
     if hosts is not None:
         await on_hosts.Hosts(hub, hosts).launch()
         return
-    found = seam.read(hub.run_dir)
-    if found is None:
+    order = seam.read(hub.run_dir)
+    if order is None:
         hub.fail("launch.json is not readable: launch anew")
         return
-    sky = Sky(found.python)
+    sky = Sky(order.python)
     try:
         await (
-            managed_job.ManagedJob(hub, found, sky) if found.managed else ClusterLaunch(hub, found, sky)
+            managed_job.ManagedJob(hub, order, sky) if order.managed else ClusterLaunch(hub, order, sky)
         ).run()
     finally:
         await sky.close()
@@ -208,13 +208,13 @@ def cloud_of(hub: HubForCloud) -> Cloud | None:
     hosts = on_hosts.read(hub.run_dir)
     if hosts is not None:
         return on_hosts.Hosts(hub, hosts)
-    found = seam.read(hub.run_dir)
-    if found is None:
+    order = seam.read(hub.run_dir)
+    if order is None:
         return None
     return (
-        managed_job.ManagedCloud(hub, Sky(found.python))
-        if found.managed
-        else SkyCloud(hub, found, Sky(found.python))
+        managed_job.ManagedCloud(hub, Sky(order.python))
+        if order.managed
+        else SkyCloud(hub, order, Sky(order.python))
     )
 
 
@@ -223,8 +223,8 @@ class ClusterLaunch:
 
     def __init__(self, hub: HubForCloud, ordered: SkyRequest, sky: Sky) -> None:
         self._hub, self._order, self._sky = hub, ordered, sky
-        self._telling = Telling(hub)
-        self._submission = Submission(hub, ordered, sky, self._telling)
+        self._report = LaunchReport(hub)
+        self._submission = Submission(hub, ordered, sky, self._report)
         self._runs = asyncio.Event()
         """Set when the job's processes run."""
 
@@ -237,23 +237,23 @@ class ClusterLaunch:
                 job = await self._within(self._submission.job())
                 async with (
                     self._aside(self._tail(job)) as tail,
-                    self._aside(self._tell_of_cluster()) as telling,
+                    self._aside(self._describe_cluster()) as describing,
                     self._aside(self._routed(job, finding)) as routing,
                 ):
                     await self._within(self._running(job, tail))
-                    self._telling.reached(Stage.START)
+                    self._report.reached(Stage.START)
                     self._runs.set()
                     await self._within(self._linked(job, routing))
-                    await asyncio.wait({telling}, timeout=ASK_SECONDS)
+                    await asyncio.wait({describing}, timeout=ASK_SECONDS)
             self._hub.emit(StageChanged(Stage.START, "done"))
         except LaunchStopped:
-            self._telling.failed(f"stopped{await self._given_up()}{await self._remains()}")
+            self._report.failed(f"stopped{await self._given_up()}{await self._remains()}")
         except (CloudError, RunError) as error:
             if not self._reached():
                 self._hub.set_routes([])
             text = f"{error}{await self._elsewhere(error)}"
             remains = await self._remains()
-            self._telling.failed(f"{text}{remains}")
+            self._report.failed(f"{text}{remains}")
             self._hub.fail(f"the launch failed: {text}{remains}")
 
     @contextlib.asynccontextmanager
@@ -265,13 +265,13 @@ class ClusterLaunch:
         finally:
             await _ended(task)
 
-    async def _tell_of_cluster(self) -> None:
+    async def _describe_cluster(self) -> None:
         with contextlib.suppress(SkyError):  # it is looked at again later
-            await self._submission.tell_of_cluster()
+            await self._submission.describe_cluster()
 
     async def _running(self, job: int, tail: asyncio.Task[None]) -> None:
         """Until the job's processes run on the nodes, as its text says or SkyPilot. Raises CloudError when it ended."""
-        started = asyncio.create_task(self._telling.started.wait())
+        started = asyncio.create_task(self._report.started.wait())
         asking = asyncio.create_task(self._running_by_state(job, tail))
         try:
             await asyncio.wait({started, asking}, return_when=asyncio.FIRST_COMPLETED)
@@ -293,17 +293,17 @@ class ClusterLaunch:
 
     async def _find(self) -> reaching.ClusterNodes:
         """Who the nodes are, as soon as they are there, while files are still copied. Raises CloudError."""
-        await self._telling.provisioned.wait()
+        await self._report.provisioned.wait()
         tries = 0
         while True:
             try:
-                found = await self._sky.call("reach", cluster=self._order.cluster)
-                return reaching.ClusterNodes(tuple(found["aliases"]), tuple(found["hosts"]))
+                answer = await self._sky.call("reach", cluster=self._order.cluster)
+                return reaching.ClusterNodes(tuple(answer["aliases"]), tuple(answer["hosts"]))
             except SkyError as error:
                 # Until there is a job, the launch itself hears of what is wrong.
                 if self._submission.number is not None:
                     tries += 1
-                    self._telling.hear(f"distui: {error}; asking again\n")
+                    self._report.hear(f"distui: {error}; asking again\n")
                 if tries == TRIES:
                     raise
                 await asyncio.sleep(AGAIN_SECONDS)
@@ -317,11 +317,11 @@ class ClusterLaunch:
         """
         if not self._order.fast or self._hub.record.nnodes > AT_ONCE:
             await self._runs.wait()
-        nodes = await self._found(job, finding)
+        nodes = await self._nodes(job, finding)
         self._hub.set_routes(reaching.routes(nodes, self._order.bundle, self._hub.record.run8))
         return nodes
 
-    async def _found(self, job: int, finding: asyncio.Task[reaching.ClusterNodes]) -> reaching.ClusterNodes:
+    async def _nodes(self, job: int, finding: asyncio.Task[reaching.ClusterNodes]) -> reaching.ClusterNodes:
         """The nodes. Raises CloudError, also when the job ends first."""
         while not finding.done():
             await asyncio.wait({finding}, timeout=ASK_SECONDS)
@@ -351,8 +351,8 @@ class ClusterLaunch:
         try:
             await reaching.doubt(nodes, self._order.bundle)
         except reaching.UnreachedError as error:
-            self._telling.hear(f"distui: {error}; the links try on\n")
-            self._telling.problem(str(error))
+            self._report.hear(f"distui: {error}; the links try on\n")
+            self._report.problem(str(error))
 
     def _all_up(self) -> bool:
         nodes = self._hub.state.nodes
@@ -362,17 +362,17 @@ class ClusterLaunch:
     async def _state(self, job: int) -> str | None:
         """SkyPilot's word for the job; None while nobody can say."""
         try:
-            found = await self._sky.call("job_state", cluster=self._order.cluster, job=job)
+            state = await self._sky.call("job_state", cluster=self._order.cluster, job=job)
         except SkyError as error:
             if lost(error):
                 return None
             raise
-        return None if found is None else str(found)
+        return None if state is None else str(state)
 
     async def _tail(self, job: int) -> None:
         """The job's own output into launch.log, as long as nobody reads the nodes themselves."""
         with contextlib.suppress(SkyError):
-            await self._sky.call("tail", self._telling.hear, cluster=self._order.cluster, job=job)
+            await self._sky.call("tail", self._report.hear, cluster=self._order.cluster, job=job)
 
     def _reached(self) -> bool:
         """Whether any node ever answered."""
@@ -397,10 +397,10 @@ class ClusterLaunch:
             return ""
         config = {"num_nodes": self._order.task.get("num_nodes", 1), "resources": wanted, "run": "true"}
         try:
-            found = await self._sky.call("candidates", config=config)
+            answer = await self._sky.call("candidates", config=config)
         except SkyError:
             return ""
-        return elsewhere(parse(found["text"]), tried)
+        return elsewhere(parse(answer["text"]), tried)
 
     async def _remains(self) -> str:
         """What is left of a launch that failed, as the rest of a sentence."""
@@ -435,7 +435,7 @@ class ClusterLaunch:
             await _ended(stop)
 
     def _in_time(self) -> None:
-        stage, seconds = self._telling.at, self._telling.seconds
+        stage, seconds = self._report.at, self._report.seconds
         if stage not in LIMITS or (stage is Stage.PROVISION and self._order.retry_until_up):
             return
         if seconds > LIMITS[stage]:

@@ -105,7 +105,7 @@ class SkyCloud:
                 every = POLL_SECONDS if self._worried() else SLOW_SECONDS
                 if self._job is not None and not self._going and time.monotonic() - asked > every:
                     with contextlib.suppress(SkyError):
-                        await self._look()
+                        await self._refresh()
                     asked = time.monotonic()
                     if not self._worried():
                         await self._sky.close()
@@ -130,7 +130,7 @@ class SkyCloud:
     def _worried(self) -> bool:
         return any(node.link is LinkState.LOST for node in self._hub.state.nodes.values())
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         """What SkyPilot says now: of the cluster, and of the job, where its nodes do not answer."""
         about = await self._sky.call("describe", cluster=self._name, refresh=self._worried())
         before = self._hub.state.cluster or Cluster(name=self._name)

@@ -85,27 +85,27 @@ def route(ranks: Sequence[int], node_of: Mapping[int, int]) -> dict[int, tuple[i
     return chosen
 
 
-def together(told: Sequence[Answer]) -> str:
+def together(answers: Sequence[Answer]) -> str:
     """One sentence of all answers: what several say is said once, of all their ranks."""
     groups: dict[str, list[tuple[Answer, Clause]]] = {}
-    for answer in told:
+    for answer in answers:
         for clause in answer.clauses:
             groups.setdefault(clause.text, []).append((answer, clause))
     parts: list[str] = []
     for text, group in groups.items():
         ranks = tuple(rank for _, clause in group for rank in clause.ranks)
-        if ranks or len(group) == len(told):
+        if ranks or len(group) == len(answers):
             parts.append(Clause(text, ranks).words())
         else:
             parts += [answer.named(text) for answer, _ in group]
     return "; ".join(dict.fromkeys(parts))
 
 
-def beside(told: Sequence[Answer]) -> str:
+def beside(answers: Sequence[Answer]) -> str:
     """The same of what the answers say beside the first thing."""
     rest = [
         replace(answer, done=structs.replace(answer.done, clauses=answer.done.clauses[1:]))
-        for answer in told
+        for answer in answers
         if answer.done is not None and len(answer.done.clauses) > 1
     ]
     return together(rest)
@@ -126,14 +126,14 @@ def not_running(attempt: int, missing: Sequence[str]) -> str:
 
 def stopped_without(silent: Sequence[str], any_reached: bool, seconds: float | None) -> str:
     """What a stop could not reach, and what becomes of it: for `seconds` more it is tried; None: no more."""
-    names, one = ", ".join(silent), len(silent) == 1
+    names, single = ", ".join(silent), len(silent) == 1
     begin = "stopped on the nodes that answer" if any_reached else "no node was reached"
     if seconds is None:
         return f"{begin}; {names} did not answer: what runs there goes on until it is ended there"
-    does, told = ("does", "it is told") if one else ("do", "they are told")
+    does, ordered = ("does", "it is told") if single else ("do", "they are told")
     limit = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
-    without = f"after {limit} the run counts as stopped without {'it' if one else 'them'}"
-    return f"{begin}; {names} {does} not answer: {told} to stop on the first answer, {without}"
+    without = f"after {limit} the run counts as stopped without {'it' if single else 'them'}"
+    return f"{begin}; {names} {does} not answer: {ordered} to stop on the first answer, {without}"
 
 
 def not_stopped_yet(names: Sequence[str]) -> str:
@@ -280,8 +280,8 @@ class HubCommands:
             raise CommandRefused(f"{why}: nothing was restarted")
         await self._all_ready(nodes)
         before, began = hub.state.attempt, time.monotonic()
-        told = await self._ask_all(command, nodes)
-        refused = [answer for answer in told if answer.done is not None and not answer.done.ok]
+        answers = await self._ask_all(command, nodes)
+        refused = [answer for answer in answers if answer.done is not None and not answer.done.ok]
         if refused:
             raise CommandRefused(together(refused))
         wanted = time.monotonic() - began
@@ -295,11 +295,11 @@ class HubCommands:
         if hub.state.phase.ended:
             raise CommandRefused(f"the run ended instead: {hub.state.end_text}")
         if not ready:
-            missing = [answer.text for answer in told if answer.done is None]
+            missing = [answer.text for answer in answers if answer.done is None]
             raise CommandRefused(not_running(hub.state.attempt, missing))
         ranks, seconds = len(hub.state.ranks), time.monotonic() - began
         text = f"restarted: attempt {hub.state.attempt}, {plural(ranks, 'rank')} on {plural(len(nodes), 'node')} running"
-        return "; ".join(filter(None, [f"{text} after {seconds:.1f} s", beside(told)]))
+        return "; ".join(filter(None, [f"{text} after {seconds:.1f} s", beside(answers)]))
 
     async def _all_ready(self, nodes: list[int]) -> None:
         """Whether every node could restart its ranks: where one cannot, none does. Raises Refused."""
@@ -322,12 +322,12 @@ class HubCommands:
             for node, ranks in nodes.items()
             if not hub.ended(node)
         ]
-        told = list(await asyncio.gather(*asked))
-        if not told:
+        answers = list(await asyncio.gather(*asked))
+        if not answers:
             raise CommandRefused("no rank is running")
-        good = [answer for answer in told if answer.ok]
-        text = together(good + [answer for answer in told if not answer.ok])
-        if len(good) < len(told) and not (isinstance(command, Dump) and good):
+        good = [answer for answer in answers if answer.ok]
+        text = together(good + [answer for answer in answers if not answer.ok])
+        if len(good) < len(answers) and not (isinstance(command, Dump) and good):
             raise CommandRefused(text)
         data: dict[str, str] = {}
         for answer in good:
@@ -350,7 +350,7 @@ HEARD_SECONDS = 15.0
 CONNECTING_SECONDS = 10.0
 """How long a hub that was just made may take to reach its nodes, so that a stop is told to all of them at once: where
 the first node ends alone, the way to the others ends with it, and whoever started the job kills them."""
-LOOK_SECONDS = 0.1
+CHECK_SECONDS = 0.1
 
 Ask = Callable[[Stop, int], Awaitable[Answer]]
 """One node's answer to its part."""
@@ -371,12 +371,12 @@ class Stopping:
         grace_s = hub.plan.grace_s if command.grace_s is None else command.grace_s
         await self._until(self._none_connects, began + CONNECTING_SECONDS)
         limit = time.monotonic() + grace_s + STOP_SECONDS
-        told = await self._tell_all(command, limit)
-        mute = [answer.node for answer in told if answer.mute]
+        answers = await self._send_all(command, limit)
+        mute = [answer.node for answer in answers if answer.mute]
         if mute:
             await self._stop_there(mute, grace_s)
             await self._until(lambda: not set(mute) & set(hub.alive()), time.monotonic() + HEARD_SECONDS)
-        told = [answer for answer in told if not answer.mute]
+        answers = [answer for answer in answers if not answer.mute]
         await self._given_up()
         limit = max(limit, time.monotonic() + END_SECONDS)
         await self._until(self._no_part_is_awaited, limit)
@@ -386,15 +386,15 @@ class Stopping:
             await self._until(lambda: not set(here) & set(hub.alive()), limit)
         if not hub.alive():
             await self._until(self._over, limit)
-        return self._answer(told)
+        return self._answer(answers)
 
     async def _given_up(self) -> None:
         """A launch that is still on gives up by itself, in its own time."""
         deadline = time.monotonic() + CANCEL_SECONDS + END_SECONDS
         while self._hub.launching and time.monotonic() < deadline:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
 
-    async def _tell_all(self, command: Stop, limit: float) -> list[Answer]:
+    async def _send_all(self, command: Stop, limit: float) -> list[Answer]:
         """What the nodes say that answer now; whoever says nothing until then is not waited for."""
         hub = self._hub
         asked = [
@@ -477,24 +477,24 @@ class Stopping:
         """All is read; where the end is held back, that is all there is to wait for."""
         return self._hub.held and self._hub.all_read()
 
-    def _answer(self, told: list[Answer]) -> str:
+    def _answer(self, answers: list[Answer]) -> str:
         """What came of it. Raises Refused unless nothing is left."""
         hub = self._hub
-        problems = [answer for answer in told if answer.done is not None and not answer.ok]
-        said = [together(problems)] if problems else []
+        problems = [answer for answer in answers if answer.done is not None and not answer.ok]
+        reasons = [together(problems)] if problems else []
         left = hub.alive()
         mute = [hub.name(node) for node in left if hub.links.up(node) is not None]
         silent = [hub.name(node) for node in left if hub.links.up(node) is None]
         if silent:
             reached = bool(hub.node_numbers()) and len(silent) < len(hub.node_numbers())
             seconds = None if hub.state.phase.ended else patience(True, hub.some_ended(), False)
-            said.append(stopped_without(silent, reached, seconds))
+            reasons.append(stopped_without(silent, reached, seconds))
         if mute:
-            said.append(not_stopped_yet(mute))
-        if not said and not hub.state.phase.ended and not self._over():
-            said.append("the run does not end: see agent.log of its hub")
-        if said:
-            raise CommandRefused("; ".join(said))
+            reasons.append(not_stopped_yet(mute))
+        if not reasons and not hub.state.phase.ended and not self._over():
+            reasons.append("the run does not end: see agent.log of its hub")
+        if reasons:
+            raise CommandRefused("; ".join(reasons))
         return "stopped: no process of the run is left"
 
     async def late(self, node: int) -> None:

@@ -64,15 +64,15 @@ TEXTS: tuple[tuple[str, str], ...] = (
 
 def plain(kind: str, text: str) -> str:
     """One sentence: what is wrong, what to do, and SkyPilot's own words where ours would hide something."""
-    said = shortened(text)
+    short = shortened(text)
     if kind in KINDS:
         return KINDS[kind]
     if kind == "ResourcesMismatchError":
-        return f"the cluster there does not fit what is asked for: another --cluster, or other resources ({said})"
+        return f"the cluster there does not fit what is asked for: another --cluster, or other resources ({short})"
     for pattern, sentence in TEXTS:
         if re.search(pattern, text, re.IGNORECASE | re.DOTALL):
-            return f"{sentence} ({said})" if said else sentence
-    return f"SkyPilot says: {said}" if said else f"SkyPilot failed without a word ({kind})"
+            return f"{sentence} ({short})" if short else sentence
+    return f"SkyPilot says: {short}" if short else f"SkyPilot failed without a word ({kind})"
 
 
 def shortened(text: str) -> str:
@@ -136,16 +136,16 @@ def ending(whole: Whole, parts: list[NodeEnding]) -> RunEnded | None:
     gone = [part for part in open_parts if part.link is LinkState.LOST and part.silent_s >= patient_s]
     if not parts or len(gone) < len(open_parts) or any(part.ended and not part.read for part in parts):
         return None
-    told = {part.node: part.ended for part in parts if part.ended is not None}
+    ended = {part.node: part.ended for part in parts if part.ended is not None}
     if whole.stopping:
         return RunEnded(RunPhase.STOPPED, 1, whole.why + _without(gone, whole.cluster_down))
-    if not told:
+    if not ended:
         return _all_gone(whole)
-    good = [node for node, end in told.items() if end.phase is RunPhase.SUCCEEDED]
+    good = [node for node, end in ended.items() if end.phase is RunPhase.SUCCEEDED]
     if len(good) == len(parts) or (whole.nnodes_min is not None and len(good) >= whole.nnodes_min):
         but = f", but {whole.idle}" if whole.idle else ""
         return RunEnded(RunPhase.SUCCEEDED, 0, f"every rank ended with exit code 0{but}" + _without(gone))
-    return _failed(whole, parts, told, gone)
+    return _failed(whole, parts, ended, gone)
 
 
 def patience(stopping: bool, some_ended: bool, cluster_down: bool) -> float:
@@ -172,10 +172,10 @@ def _without(gone: list[NodeEnding], cluster_down: bool = False) -> str:
 
 
 def _failed(
-    whole: Whole, parts: list[NodeEnding], told: Mapping[int, RunEnded], gone: list[NodeEnding]
+    whole: Whole, parts: list[NodeEnding], ended: Mapping[int, RunEnded], gone: list[NodeEnding]
 ) -> RunEnded | None:
     by_node = {part.node: part for part in parts}
-    bad = {node: end for node, end in told.items() if end.phase is not RunPhase.SUCCEEDED}
+    bad = {node: end for node, end in ended.items() if end.phase is not RunPhase.SUCCEEDED}
     if not bad:  # what became of the silent ones is unknown
         names = ", ".join(part.name for part in gone)
         return RunEnded(RunPhase.LOST, None, f"all others succeeded; how {names} ended nobody saw")

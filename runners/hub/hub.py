@@ -92,8 +92,8 @@ class HubNodes:
 
     def read_to_the_end(self, node: int) -> bool:
         """Whether nothing more is wanted of a node."""
-        known = self.state.nodes.get(node)
-        return self.ended(node) and known is not None and known.link is LinkState.ENDED
+        status = self.state.nodes.get(node)
+        return self.ended(node) and status is not None and status.link is LinkState.ENDED
 
     def node_numbers(self) -> list[int]:
         """All nodes that there are routes to."""
@@ -109,8 +109,8 @@ class HubNodes:
 
     def link(self, node: int) -> LinkState | None:
         """How the hub stands to a node; None where it was never reached for."""
-        known = self.state.nodes.get(node)
-        return None if known is None else known.link
+        status = self.state.nodes.get(node)
+        return None if status is None else status.link
 
     def alive(self) -> list[int]:
         """Nodes whose parts have not ended."""
@@ -118,25 +118,25 @@ class HubNodes:
 
     def name(self, node: int) -> str:
         """ "node 1 (host)"."""
-        known = self.state.nodes.get(node)
-        return f"node {node} ({known.host})" if known is not None and known.host else f"node {node}"
+        status = self.state.nodes.get(node)
+        return f"node {node} ({status.host})" if status is not None and status.host else f"node {node}"
 
     def describe_link(self, node: int) -> str:
         """Why a node does not answer, and for how long."""
-        known = self.state.nodes.get(node)
-        if known is None or not known.link_since:
+        status = self.state.nodes.get(node)
+        if status is None or not status.link_since:
             return f"{self.name(node)} was never reached"
-        why = f": {known.link_text}" if known.link_text else ""
-        return f"{self.name(node)} does not answer for {time.time() - known.link_since:.0f} s{why}"
+        why = f": {status.link_text}" if status.link_text else ""
+        return f"{self.name(node)} does not answer for {time.time() - status.link_since:.0f} s{why}"
 
     def part(self, node: int, now: float) -> NodeEnding:
         """What is known of a node's part; `now`: unix time."""
-        known = self.state.nodes.get(node)
-        if known is None:
+        status = self.state.nodes.get(node)
+        if status is None:
             return NodeEnding(node, "")
-        silent_s = now - max(known.link_since, self.stop_since)
+        silent_s = now - max(status.link_since, self.stop_since)
         return NodeEnding(
-            node, known.host, self._ends.get(node), self.read_to_the_end(node), known.link, silent_s
+            node, status.host, self._ends.get(node), self.read_to_the_end(node), status.link, silent_s
         )
 
 
@@ -147,7 +147,7 @@ class HubNodes:
 TURNS = (RunEnded, LinkChanged, ClusterChanged)
 """Events after which the run may have ended."""
 OWN_LOGS = ("agent.log", "launch.log")
-LOOK_S = 1.0
+CHECK_S = 1.0
 HEAD_GONE_S = 10.0
 """How long nodes may take to find out that the first one, with the rendezvous, has failed."""
 
@@ -266,27 +266,27 @@ class Hub(HubNodes):
         if resumed:
             self.judging.resume()
         else:
-            told = RunCreated(
+            created = RunCreated(
                 self.record.run, self.record.name, self.record.host, summarise(self.plan), merged=True
             )
-            self.emit(told, at=self.record.created)  # a hub that is made on the spot comes later
+            self.emit(created, at=self.record.created)  # a hub that is made on the spot comes later
         if self.state.phase is RunPhase.STOPPING:
             self.begin_stop()
         self.links.use(routes_file.read(self.run_dir))  # before anybody can ask what needs them
         from importlib.metadata import version  # slow to import: what is known comes first
 
-        known = version("distui")
-        await self.server.start(known)
+        release = version("distui")
+        await self.server.start(release)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.server.missed.set)
         self._name_itself()
         ready()
-        self.emit(AgentStarted(os.getpid(), known, resumed))
+        self.emit(AgentStarted(os.getpid(), release, resumed))
         for asked in [*self.state.open_commands]:
             self.emit(CommandDone(asked, False, LOST))  # the journals of the nodes have more
         for node, grown in record.kept_sizes(self).items():
             self.emit(grown, node=node)
         tasks = [
-            asyncio.create_task(self._look()),
+            asyncio.create_task(self._watch_logs()),
             asyncio.create_task(self.judging.run()),
             *self._begin_cloud(),
         ]
@@ -350,7 +350,7 @@ class Hub(HubNodes):
             self.launching = False
             self._turn.set()
 
-    async def _look(self) -> None:
+    async def _watch_logs(self) -> None:
         """How the hub's own logs grow."""
         while True:
             sizes = {}
@@ -360,7 +360,7 @@ class Hub(HubNodes):
             if grown := {name: size for name, size in sizes.items() if self._own_sizes.get(name) != size}:
                 self._own_sizes |= grown
                 self.emit(LogGrew(grown))
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_S)
 
     async def _judge(self) -> None:
         """Wait until the run has ended, and say how."""
@@ -375,7 +375,7 @@ class Hub(HubNodes):
                 self.emit(end)
                 return
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._turn.wait(), LOOK_S)
+                await asyncio.wait_for(self._turn.wait(), CHECK_S)
 
     def _head_failed(self) -> bool:
         """Whether the rendezvous has gone with the first node's part, and others are left that wait for it."""

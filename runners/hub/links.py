@@ -64,10 +64,10 @@ def sub_id(command: str, node: int) -> str:
     return f"{command}.{node}"
 
 
-def shift_of(told: float, now: float) -> float:
+def shift_of(reported: float, now: float) -> float:
     """Seconds to add to a node's times, from the time it told and ours when that arrived; 0.0 where it told none."""
-    difference = now - told
-    return difference if told and abs(difference) >= SMALLEST_SHIFT_S else 0.0
+    difference = now - reported
+    return difference if reported and abs(difference) >= SMALLEST_SHIFT_S else 0.0
 
 
 def merge(stamped: Stamped, node: int, shift: float, host: str = "") -> Stamped | None:
@@ -137,8 +137,8 @@ def _shifted(pulse: Pulse, shift: float) -> Pulse:
         pulse,
         at=pulse.at + shift,
         last_step=_moved(pulse.last_step, shift),
-        active=tuple(structs.replace(one, created=one.created + shift) for one in pulse.active),
-        recent=tuple(structs.replace(one, created=one.created + shift) for one in pulse.recent),
+        active=tuple(structs.replace(call, created=call.created + shift) for call in pulse.active),
+        recent=tuple(structs.replace(call, created=call.created + shift) for call in pulse.recent),
     )
 
 
@@ -202,7 +202,7 @@ class NodeLink:
         self._hurry = asyncio.Event()
         self._tries = 0
         """In vain, one after another."""
-        self._told: tuple[LinkState, str] | None = None
+        self._reported: tuple[LinkState, str] | None = None
         self._skewed = False
         self._since = math.inf
         """When the link that is up came up, by the monotonic clock."""
@@ -224,7 +224,7 @@ class NodeLink:
 
     async def _run(self) -> None:
         """Follow until the part has ended and all that is wanted of it was read."""
-        self._tell(LinkState.CONNECTING)
+        self._report(LinkState.CONNECTING)
         while True:
             self._since = math.inf
             try:
@@ -234,8 +234,8 @@ class NodeLink:
                     return
                 problem = "its agent closed the connection"
             except (LinkError, RunError, OSError) as error:
-                said = str(error).removeprefix(f"{self.route.target}: ")  # the event says of whom
-                problem = said or type(error).__name__
+                text = str(error).removeprefix(f"{self.route.target}: ")  # the event says of whom
+                problem = text or type(error).__name__
             steady = time.monotonic() - self._since >= STEADY_S
             self._tries = 1 if steady else self._tries + 1
             if self._ended() and self._tries >= ENDED_TRIES:
@@ -253,16 +253,16 @@ class NodeLink:
         hello = link.hello if isinstance(link, SocketLink) else None
         if hello is not None:
             self._compare_clocks(hello.now)
-        self._tell(LinkState.UP)
+        self._report(LinkState.UP)
         self._since = time.monotonic()
         self._hub.connected(self.node)
         after, count = self._hub.source(self.node), 0
         if hello is not None and hello.seq < after:
             after = 0  # another journal than the one that was read: the node begins anew
         async for stamped in link.events(after):
-            told = merge(stamped, self.node, self._shift, self.route.host)
-            if told is not None:
-                self._hub.emit(told.event, node=self.node, source=told.source, at=told.time)
+            merged = merge(stamped, self.node, self._shift, self.route.host)
+            if merged is not None:
+                self._hub.emit(merged.event, node=self.node, source=merged.source, at=merged.time)
             if isinstance(stamped.event, CaughtUp) and self._ended():
                 return  # the end itself was heard before
             count += 1
@@ -279,9 +279,9 @@ class NodeLink:
             return msgspec.structs.replace(self.route, remote=(*self.route.remote, str(AGENT_S)))
         return self.route
 
-    def _compare_clocks(self, told: float) -> None:
+    def _compare_clocks(self, reported: float) -> None:
         now = time.time()
-        self._shift = shift_of(told, now)
+        self._shift = shift_of(reported, now)
         skewed = abs(self._shift) >= SKEW_S
         if skewed and not self._skewed:
             way = "behind" if self._shift > 0 else "ahead"
@@ -299,7 +299,7 @@ class NodeLink:
             with contextlib.suppress(LinkError, OSError, TimeoutError):
                 await keep_tails(self._hub, self.node, self.link)
         await self._drop()
-        self._tell(LinkState.ENDED)
+        self._report(LinkState.ENDED)
 
     async def _drop(self) -> None:
         link, self.link = self.link, None
@@ -314,13 +314,13 @@ class NodeLink:
             delay = min(delay, LAUNCHING_S)
         state = LinkState.CONNECTING if coming else LinkState.LOST
         self._hurry.clear()
-        if self._told != (state, problem) or self._tries < len(BACKOFF_S):
-            self._tell(state, problem, time.time() + delay)
+        if self._reported != (state, problem) or self._tries < len(BACKOFF_S):
+            self._report(state, problem, time.time() + delay)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._hurry.wait(), delay)
 
-    def _tell(self, state: LinkState, text: str = "", retry_at: float | None = None) -> None:
-        self._told = (state, text)
+    def _report(self, state: LinkState, text: str = "", retry_at: float | None = None) -> None:
+        self._reported = (state, text)
         self._hub.emit(LinkChanged(state, self.route.host, text, retry_at), node=self.node)
 
 
@@ -340,14 +340,14 @@ class Links:
             self._close(gone)
             self._hub.emit(LinkChanged(LinkState.ENDED, gone.route.host, "never started"), node=node)
         for route in routes:
-            known = self.by_node.get(route.node)
-            if known is not None and known.route == route:
-                known.hurry()
+            node_link = self.by_node.get(route.node)
+            if node_link is not None and node_link.route == route:
+                node_link.hurry()
                 continue
-            if known is not None:
-                self._close(known)
+            if node_link is not None:
+                self._close(node_link)
             # A part that came to its end before is followed again where it is somewhere else now: it was recovered.
-            if known is not None or not self._hub.read_to_the_end(route.node):
+            if node_link is not None or not self._hub.read_to_the_end(route.node):
                 self.by_node[route.node] = NodeLink(self._hub, route, self._gate)
 
     def _close(self, link: NodeLink) -> None:
@@ -357,11 +357,11 @@ class Links:
 
     def up(self, node: int) -> Link | None:
         """The link to a node that answers."""
-        known = self.by_node.get(node)
+        node_link = self.by_node.get(node)
         shown = self._hub.state.nodes.get(node)
-        if known is None or shown is None or shown.link is not LinkState.UP:
+        if node_link is None or shown is None or shown.link is not LinkState.UP:
             return None
-        return known.link
+        return node_link.link
 
     def hurry(self) -> None:
         """Try all that are waited for now."""

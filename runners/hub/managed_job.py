@@ -43,7 +43,7 @@ class ManagedJob:
     def __init__(self, hub: HubForCloud, ordered: SkyRequest, sky: Sky) -> None:
         self._hub, self._order, self._sky = hub, ordered, sky
         self._done = seam.progress(hub.run_dir)
-        self._poll_s, self._look = POLL_SECONDS, asyncio.Event()
+        self._poll_s, self._poll_now = POLL_SECONDS, asyncio.Event()
         self._heard = False
         """Whether the job has printed anything."""
 
@@ -69,7 +69,7 @@ class ManagedJob:
         """Have SkyPilot cancel it, and hear from it that this was done."""
         await self._sky.call("managed_cancel", job=job)
         self._poll_s = HURRY_SECONDS
-        self._look.set()
+        self._poll_now.set()
         await asyncio.wait({following}, timeout=CANCEL_SECONDS)
 
     async def _follow(self) -> None:
@@ -77,16 +77,16 @@ class ManagedJob:
         tail = asyncio.create_task(self._tail(job))
         try:
             while True:
-                one = next(iter(await self._sky.call("managed_jobs", job=job)), None)
-                if one is not None:
-                    self._tell(one)
-                    if one["state"] in ENDS:
+                about = next(iter(await self._sky.call("managed_jobs", job=job)), None)
+                if about is not None:
+                    self._report(about)
+                    if about["state"] in ENDS:
                         await asyncio.wait({tail}, timeout=LAST_WORDS_SECONDS)
-                        return self._end(one)
+                        return self._end(about)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._poll_s):
-                        await self._look.wait()
-                self._look.clear()
+                        await self._poll_now.wait()
+                self._poll_now.clear()
         finally:
             tail.cancel()
             await asyncio.gather(tail, return_exceptions=True)
@@ -95,34 +95,34 @@ class ManagedJob:
         self._hub.emit(StageChanged(Stage.PROVISION, "begun", "submitting a managed job"))
         seam.load_cargo(self._order, self._hub.run_dir)
         task = seam.task(self._order)
-        found = await self._sky.call("managed_launch", self._log, config=task, name=self._order.cluster)
-        if found["job"] is None:
+        answer = await self._sky.call("managed_launch", self._log, config=task, name=self._order.cluster)
+        if answer["job"] is None:
             raise CloudError("SkyPilot submitted no job: see launch.log")
-        self._done = LaunchProgress(job=int(found["job"]))
+        self._done = LaunchProgress(job=int(answer["job"]))
         seam.keep(self._hub.run_dir, self._done)
-        return int(found["job"])
+        return int(answer["job"])
 
-    def _tell(self, one: dict[str, Any]) -> None:
+    def _report(self, about: dict[str, Any]) -> None:
         """Where it stands, when that changed."""
         now = Cluster(
             name=self._order.cluster,
-            job=one["job"],
+            job=about["job"],
             managed=True,
-            state=one["state"],
-            recoveries=one["recoveries"] or 0,
+            state=about["state"],
+            recoveries=about["recoveries"] or 0,
         )
         if now != self._hub.state.cluster:
             self._hub.emit(ClusterChanged(now))
             stages = self._hub.state.stages
-            if one["state"] == "RUNNING" and not any(key[0] is Stage.START for key in stages):
+            if about["state"] == "RUNNING" and not any(key[0] is Stage.START for key in stages):
                 self._hub.emit(StageChanged(Stage.PROVISION, "done"))
                 self._hub.emit(StageChanged(Stage.START, "begun", "SkyPilot runs the managed job"))
                 self._hub.emit(StageChanged(Stage.START, "done"))
 
-    def _end(self, one: dict[str, Any]) -> None:
-        phase = ENDS[one["state"]]
-        why = f": {one['why']}" if one["why"] else ""
-        text = f"managed job {one['job']} ended as {one['state']}{why}"
+    def _end(self, about: dict[str, Any]) -> None:
+        phase = ENDS[about["state"]]
+        why = f": {about['why']}" if about["why"] else ""
+        text = f"managed job {about['job']} ended as {about['state']}{why}"
         self._hub.emit(RunEnded(phase, 0 if phase is RunPhase.SUCCEEDED else 1, text))
 
     async def _tail(self, job: int) -> None:

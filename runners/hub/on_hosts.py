@@ -57,8 +57,8 @@ class HostsRequest(Struct, frozen=True, omit_defaults=True):
 
 def read(run_dir: Path) -> HostsRequest | None:
     """The order of a run; None where it has none that this module fulfils."""
-    found = file_io.document_or_none(run_dir / LAUNCH_FILE, HostsRequest)
-    return found if found is not None and found.kind == KIND else None
+    order = file_io.document_or_none(run_dir / LAUNCH_FILE, HostsRequest)
+    return order if order is not None and order.kind == KIND else None
 
 
 class Hosts:
@@ -117,7 +117,7 @@ class Hosts:
         data, code = await self._pack_bundle(), b""
         if self._order.workdir:
             code = await pack(Path(self._order.workdir), Path(self._order.work).name, only_code=True)
-        self._raise_all(await each(self._nodes, lambda node: self._sync_one(node, data, code)))
+        self._raise_all(await each(self._nodes, lambda node: self._sync_node(node, data, code)))
 
     async def _pack_bundle(self) -> bytes:
         try:
@@ -126,7 +126,7 @@ class Hosts:
             raise HostError(str(error)) from None
         return await pack(self._bundle, self._bundle.name, only_code=False)
 
-    async def _sync_one(self, node: int, data: bytes, code: bytes) -> None:
+    async def _sync_node(self, node: int, data: bytes, code: bytes) -> None:
         self._hub.emit(StageChanged(Stage.SYNC, "begun"), node=node)
         await send_bundle(self._way(node), self._bundle, data)
         if code:
@@ -172,8 +172,8 @@ class Hosts:
         good = (LinkState.UP, LinkState.ENDED)
 
         def missing() -> list[int]:
-            known = self._hub.state.nodes
-            return [node for node in nodes if node not in known or known[node].link not in good]
+            by_node = self._hub.state.nodes
+            return [node for node in nodes if node not in by_node or by_node[node].link not in good]
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):

@@ -96,17 +96,17 @@ async def probe(alias: str, bundle: str) -> Probe:
     for line in out.splitlines():  # a login may print before it
         with contextlib.suppress(msgspec.MsgspecError):
             return msgspec.json.decode(line, type=Probe)
-    said = err.decode(errors="replace").strip().splitlines()
-    why = ssh.explain(said, process.returncode, alias) or f"{alias} does not say who it is"
+    lines = err.decode(errors="replace").strip().splitlines()
+    why = ssh.explain(lines, process.returncode, alias) or f"{alias} does not say who it is"
     raise UnreachedError(f"{why}: try `ssh {alias}`")
 
 
 def suspect(nodes: ClusterNodes, answered: Sequence[str]) -> str | None:
     """Why the host names behind the aliases cannot be right, as a sentence; None when they can."""
-    for alias, name, known in zip(nodes.aliases, answered, nodes.hosts, strict=False):
-        if len(nodes.hosts) == len(nodes.aliases) and name.partition(".")[0] not in (known, short(known)):
+    for alias, name, host in zip(nodes.aliases, answered, nodes.hosts, strict=False):
+        if len(nodes.hosts) == len(nodes.aliases) and name.partition(".")[0] not in (host, short(host)):
             return (
-                f"ssh {alias} leads to {name}, and that node is {known}: `sky status` mends the ssh config"
+                f"ssh {alias} leads to {name}, and that node is {host}: `sky status` mends the ssh config"
             )
     if len(set(answered)) < len(answered):
         twice = next(name for name in answered if list(answered).count(name) > 1)

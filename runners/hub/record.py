@@ -72,7 +72,7 @@ def _empty(hub: Hub, node: int, file: str) -> bool:
     sizes = hub.state.log_sizes
     if file in sizes:
         return sizes[file] == 0
-    return any((place := part_of(known)) is not None and place[0] == node for known in sizes)
+    return any((place := part_of(name)) is not None and place[0] == node for name in sizes)
 
 
 async def keep_tails(hub: Hub, node: int, link: Link, attempt: int | None = None) -> None:
@@ -95,15 +95,15 @@ async def keep_tails(hub: Hub, node: int, link: Link, attempt: int | None = None
 
 def _files(hub: Hub, node: int, attempt: int | None) -> list[tuple[str, str]]:
     """Ids here and there of a node's logs, the newest attempt's first."""
-    found = []
+    logs = []
     for file in hub.state.log_sizes:
-        place, known = part_of(file), parse_file_id(file)
-        if place is None or known is None or place[0] != node:
+        place, log = part_of(file), parse_file_id(file)
+        if place is None or log is None or place[0] != node:
             continue
-        if attempt is None or known.attempt in (attempt, None):
-            found.append((known, place[1]))
-    found.sort(key=lambda pair: pair[0].order, reverse=True)
-    return [(known.id, name) for known, name in found]
+        if attempt is None or log.attempt in (attempt, None):
+            logs.append((log, place[1]))
+    logs.sort(key=lambda pair: pair[0].order, reverse=True)
+    return [(log.id, name) for log, name in logs]
 
 
 def kept_sizes(hub: Hub) -> dict[int, LogGrew]:
@@ -113,7 +113,7 @@ def kept_sizes(hub: Hub) -> dict[int, LogGrew]:
         place = part_of(file)
         if place is not None:
             sizes.setdefault(place[0], {})[file] = size
-    return {node: LogGrew(known) for node, known in sizes.items()}
+    return {node: LogGrew(grown) for node, grown in sizes.items()}
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -154,11 +154,11 @@ class Record:
             if held and window.size < max(held.values()):
                 self._forget(window.file, held)  # the file was truncated and begins anew
             begin = next((at for at, end in held.items() if at <= window.offset <= end), window.offset)
-            known = held.get(begin, begin)
-            data = window.data[known - window.offset :]
+            until = held.get(begin, begin)
+            data = window.data[until - window.offset :]
             if data and self._bytes + len(data) <= MOST_BYTES:
                 self._append(self._path(window.file, begin), data)
-                held[begin] = known + len(data)
+                held[begin] = until + len(data)
                 self._bytes += len(data)
         self._held[window.file] = dict(sorted(held.items()))
 

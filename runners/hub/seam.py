@@ -150,8 +150,8 @@ class LaunchProgress(Struct, frozen=True, omit_defaults=True):
 
 def read(run_dir: Path) -> SkyRequest | None:
     """The order of a run; None where it has none that SkyPilot fulfils."""
-    found = file_io.document_or_none(run_dir / LAUNCH_FILE, SkyRequest)
-    return found if found is not None and found.kind == "skypilot" else None
+    order = file_io.document_or_none(run_dir / LAUNCH_FILE, SkyRequest)
+    return order if order is not None and order.kind == "skypilot" else None
 
 
 def write(run_dir: Path, order: SkyRequest) -> None:

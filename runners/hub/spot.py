@@ -22,9 +22,9 @@ def keep(part: registry.Entry) -> registry.Entry:
     """The hub's record of the run that a part belongs to, made if there is none. Raises RunError."""
     record = part.record
     path = registry.runs_dir() / record.whole
-    known = registry.at(path)
-    if known is not None:
-        return known
+    entry = registry.at(path)
+    if entry is not None:
+        return entry
     ways = ways_from_here(registry.parts(record.whole), record.nnodes)
     whole = registry.RunRecord(
         record.whole, record.run8.rpartition("n")[0], record.name, record.created, platform.node(), "hub",

@@ -36,14 +36,14 @@ class Stages:
 
     def line(self, text: str) -> Iterator[StageChanged]:
         """One line, cleaned of escape sequences."""
-        found = _JOB.search(text)
-        if found:
-            self.job = int(found[1])
+        match = _JOB.search(text)
+        if match:
+            self.job = int(match[1])
         self.started = self.started or _STARTED.search(text) is not None
         for pattern, stage in _MARKS:
             if re.search(pattern, text):
-                said = _ORNAMENT.sub("", text).split("  View logs:")[0].strip().rstrip(".")
-                yield from self.reach(stage, said)
+                shown = _ORNAMENT.sub("", text).split("  View logs:")[0].strip().rstrip(".")
+                yield from self.reach(stage, shown)
                 return
 
     def reach(self, stage: Stage, text: str = "") -> Iterator[StageChanged]:

@@ -16,7 +16,7 @@ from .stages import Stages
 LOG_FILE = "launch.log"
 
 
-class Telling:
+class LaunchReport:
     """Of one launch."""
 
     def __init__(self, hub: HubForCloud) -> None:
@@ -52,14 +52,14 @@ class Telling:
         with open(self._hub.run_dir / LOG_FILE, "a", encoding="utf-8", opener=opener) as file:
             file.writelines(f"{line}\n" for line in lines)
         for line in lines:
-            self._tell(self._stages.line(line))
+            self._emit(self._stages.line(line))
         if self._stages.started:
             self.started.set()
 
     def reached(self, stage: Stage, text: str = "") -> None:
         """That stage is on."""
         if self._stages.at is not stage:
-            self._tell(self._stages.reach(stage, text))
+            self._emit(self._stages.reach(stage, text))
 
     def problem(self, text: str) -> None:
         """Something keeps the start from coming to its end; it is tried again."""
@@ -69,9 +69,9 @@ class Telling:
 
     def failed(self, text: str) -> None:
         """The stage that is on has failed."""
-        self._tell(self._stages.fail(text))
+        self._emit(self._stages.fail(text))
 
-    def _tell(self, events: Iterable[StageChanged]) -> None:
+    def _emit(self, events: Iterable[StageChanged]) -> None:
         before = self._stages.at
         for event in events:
             self._hub.emit(event)

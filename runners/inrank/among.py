@@ -210,11 +210,11 @@ class Among:
 
         deadline = time.monotonic() + self._place.patience_s["join"]
         while time.monotonic() < deadline:
-            said = self._reach(b"join", self._token, b"%d" % self._place.order, b"%d" % self._turn)
-            if said[0] == b"ok":
-                number, rank, size = map(int, said[1:4])
+            answer = self._reach(b"join", self._token, b"%d" % self._place.order, b"%d" % self._turn)
+            if answer[0] == b"ok":
+                number, rank, size = map(int, answer[1:4])
                 return number, rank, size
-            if said[0] == b"closed":
+            if answer[0] == b"closed":
                 raise RendezvousClosedError
         raise RendezvousTimeoutError("not enough nodes came in %g s" % self._place.patience_s["join"])
 
@@ -246,7 +246,7 @@ class Among:
         line, version, silent_since = CoordinatorLink(self._place), b"0", 0.0
         while not self._left.is_set():
             try:
-                said = line.ask(b"beat", self._token, version)
+                answer = line.ask(b"beat", self._token, version)
             except OSError as error:
                 silent_since = silent_since or time.monotonic()
                 if time.monotonic() - silent_since > self._silence_s(error):
@@ -255,8 +255,8 @@ class Among:
                 self._left.wait(AGAIN_S)
                 continue
             silent_since = 0.0
-            if said[0] == b"ok":
-                version, self._waiting, self._closed = said[1], int(said[2]), said[3] == b"1"
+            if answer[0] == b"ok":
+                version, self._waiting, self._closed = answer[1], int(answer[2]), answer[3] == b"1"
             else:  # the first node's runner was started anew, and waits
                 version, self._waiting = b"0", 1
                 self._left.wait(POLL_S)

@@ -355,17 +355,17 @@ def classify(death: Death) -> Failure:
     raised = unwrapped(raised)
     number = signal_of(death.exit_code)
     if death.oom:
-        found = _said("host-oom", "was killed for memory by the kernel (%s)" % death.oom, _LESS, "maybe")
+        case = _class("host-oom", "was killed for memory by the kernel (%s)" % death.oom, _LESS, "maybe")
     elif raised:
-        found = _of_exception(raised, death.exit_code)
+        case = _of_exception(raised, death.exit_code)
     elif number is not None:
-        found = _of_signal(number, death)
+        case = _of_signal(number, death)
     else:
-        found = _of_code(death)
-    return _whole(found, death, raised)
+        case = _of_code(death)
+    return _whole(case, death, raised)
 
 
-class _Said(NamedTuple):
+class _Class(NamedTuple):
     kind: str
     says: str
     remedy: str
@@ -373,26 +373,26 @@ class _Said(NamedTuple):
     symptom: bool = False
 
 
-_said = _Said
+_class = _Class
 _LESS = "fewer ranks or data-loader workers on that node, less kept in host memory, or a higher limit"
 _LINE = "look at what the script does at that line"
 _IMPORT = "correct that module, or install versions that fit each other"
 
 
-def _whole(found: _Said, death: Death, raised: Mapping[str, Any]) -> Failure:
+def _whole(case: _Class, death: Death, raised: Mapping[str, Any]) -> Failure:
     where = str(raised.get("where") or "")
     at = min(death.at, raised.get("time", death.at)) if death.at else raised.get("time", 0.0)
     step = raised.get("step")
     return Failure(
         rank=death.rank,
-        kind=found.kind,
-        text="rank %d %s" % (death.rank, found.says),
-        remedy=found.remedy,
-        retry=found.retry,
-        symptom=found.symptom,
+        kind=case.kind,
+        text="rank %d %s" % (death.rank, case.says),
+        remedy=case.remedy,
+        retry=case.retry,
+        symptom=case.symptom,
         where=where,
         at=at,
-        key="" if found.symptom or not raised else _key(raised, where),
+        key="" if case.symptom or not raised else _key(raised, where),
         step=step if isinstance(step, int) else None,
     )
 
@@ -406,11 +406,11 @@ def _key(raised: Mapping[str, Any], where: str) -> str:
 # --- exceptions ------------------------------------------------------------------------------------------------
 
 
-def _of_exception(raised: Mapping[str, Any], code: int | None) -> _Said:
+def _of_exception(raised: Mapping[str, Any], code: int | None) -> _Class:
     kind = str(raised.get("type", ""))
     head = "%s: %s" % (kind, raised.get("text", ""))
     if kind == "KeyboardInterrupt":
-        return _said("terminated", "was interrupted (SIGINT)", _OUTSIDE, "yes")
+        return _class("terminated", "was interrupted (SIGINT)", _OUTSIDE, "yes")
     for cause in CAUSES:
         match = cause.pattern.search(head)
         if match:
@@ -423,16 +423,16 @@ def _of_exception(raised: Mapping[str, Any], code: int | None) -> _Said:
     return _unknown(kind, head, raised, code)
 
 
-def _unknown(kind: str, head: str, raised: Mapping[str, Any], code: int | None) -> _Said:
+def _unknown(kind: str, head: str, raised: Mapping[str, Any], code: int | None) -> _Class:
     """An exception of the script's own. One in the midst of training is no matter of imports, wherever it came."""
     at = "" if kind in COMPILING else _at(raised)  # its text names the file
     says = "raised %s%s" % (_line(head), at)
     if kind == "ImportError" or (raised.get("importing") and not raised.get("step")):
         sure = kind in ("ImportError", *COMPILING) or (kind in _PLAIN and raised.get("step") == 0)
         importing = "" if kind in COMPILING else " while a module was imported"
-        return _said("import-crash", says + importing + _code(code), _IMPORT, "no" if sure else "maybe")
+        return _class("import-crash", says + importing + _code(code), _IMPORT, "no" if sure else "maybe")
     named = "assertion" if kind == "AssertionError" else "exception"
-    return _said(named, says + _code(code), _LINE, "maybe")
+    return _class(named, says + _code(code), _LINE, "maybe")
 
 
 _PLAIN = (
@@ -447,7 +447,7 @@ _PLAIN = (
 """What the same code raises in the same way again, where it has not begun to train."""
 
 
-def _filled(cause: Cause, match: re.Match[str], raised: Mapping[str, Any], head: str) -> _Said:
+def _filled(cause: Cause, match: re.Match[str], raised: Mapping[str, Any], head: str) -> _Class:
     named = next((group for group in match.groups() if group), "")
     path = str(raised.get("path") or _path_in(head) or "")
     words = {
@@ -463,15 +463,15 @@ def _filled(cause: Cause, match: re.Match[str], raised: Mapping[str, Any], head:
     if raised.get("where"):
         says += " (%s)" % os.path.basename(str(raised["where"]))
     sure = cause.deterministic and bool(raised.get("untrained"))
-    return _said(
+    return _class(
         cause.kind, says, cause.remedy.format(**remedy), "no" if sure else cause.retry, cause.symptom
     )
 
 
 def _path_in(head: str) -> str:
     """The path at the end of an OSError's text."""
-    found = re.search(r"'(/?[^'\n]+)'\s*$", head)
-    return found.group(1) if found else ""
+    match = re.search(r"'(/?[^'\n]+)'\s*$", head)
+    return match.group(1) if match else ""
 
 
 def _line(head: str) -> str:
@@ -499,31 +499,31 @@ def signal_of(code: int | None) -> int | None:
     if code is None:
         return None
     number = -code if code < 0 else code - 128
-    return number if 0 < number <= 64 and number in {int(one) for one in signal.Signals} else None
+    return number if 0 < number <= 64 and number in {int(valid) for valid in signal.Signals} else None
 
 
-def _of_signal(number: int, death: Death) -> _Said:
+def _of_signal(number: int, death: Death) -> _Class:
     name = signal.Signals(number).name
     who = "(pid %d) " % death.pid if death.pid is not None else ""
     if number == signal.SIGKILL:
         remedy = _OUTSIDE + ", a daemon that guards memory"
-        return _said("killed", who + "was ended by SIGKILL from outside", remedy, "yes")
+        return _class("killed", who + "was ended by SIGKILL from outside", remedy, "yes")
     if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         says = who + "was ended by %s, which distui did not send" % name
-        return _said("terminated", says, _OUTSIDE, "yes")
+        return _class("terminated", says, _OUTSIDE, "yes")
     if _at_exit(number, death):
         says = who + "crashed at interpreter exit (%s), after its script had ended" % name
         remedy = "nothing of the training is lost; destroy the process group before the end of the script"
-        return _said("exit-abort", says, remedy, "no" if death.finished else "maybe")
-    told = _in_last_lines(death)
-    if told is not None:
-        return told._replace(says="%s (%s)" % (told.says, name))
+        return _class("exit-abort", says, remedy, "no" if death.finished else "maybe")
+    case = _in_last_lines(death)
+    if case is not None:
+        return case._replace(says="%s (%s)" % (case.says, name))
     if number in (signal.SIGSEGV, signal.SIGBUS):
-        return _said(
+        return _class(
             "segfault", who + "was ended by %s: %s" % (name, _CRASH[number][0]), _CRASH[number][1], "maybe"
         )
     kind = "abort" if number == signal.SIGABRT else "signal"
-    return _said(kind, who + "was ended by %s" % name, "see the last lines of its stderr", "maybe")
+    return _class(kind, who + "was ended by %s" % name, "see the last lines of its stderr", "maybe")
 
 
 _CRASH = {
@@ -541,11 +541,11 @@ _CRASH = {
 def _at_exit(number: int, death: Death) -> bool:
     """Measured: gloo's threads sometimes end a rank that has done all of its work."""
     last = death.lines[-1] if death.lines else ""
-    said = number == signal.SIGABRT and "terminate called without an active exception" in last
-    return said or (death.finished and number in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS))
+    aborted = number == signal.SIGABRT and "terminate called without an active exception" in last
+    return aborted or (death.finished and number in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS))
 
 
-def _in_last_lines(death: Death) -> _Said | None:
+def _in_last_lines(death: Death) -> _Class | None:
     """The most telling cause in the lines of a rank whose native code ended it; not the script's own words."""
     for cause in CAUSES:
         for line in death.lines if cause.anywhere else ():
@@ -555,44 +555,44 @@ def _in_last_lines(death: Death) -> _Said | None:
     return None
 
 
-def _of_code(death: Death) -> _Said:
+def _of_code(death: Death) -> _Class:
     code, text = death.exit_code, "\n".join(death.lines)
     if code is None:
-        return _said("lost", "ended, and nobody saw how", "see its last lines", "maybe")
+        return _class("lost", "ended, and nobody saw how", "see its last lines", "maybe")
     absent = re.search(r"can't open file '([^'\n]+)'", text)
     if code == 2 and absent:
         remedy = "give the script's path as that node sees it"
-        return _said("file-missing", "finds no script %s" % absent.group(1), remedy, "no")
+        return _class("file-missing", "finds no script %s" % absent.group(1), remedy, "no")
     refused = re.search(r"^usage:.*?^[^\n]*?error: ([^\n]+)", text, re.DOTALL | re.MULTILINE)
     if code == 2 and refused:
         remedy = "correct the arguments after `--`: the script's --help lists them"
-        return _said("usage", "refused its arguments: %s" % _line(refused.group(1)), remedy, "no")
+        return _class("usage", "refused its arguments: %s" % _line(refused.group(1)), remedy, "no")
     if code == os.EX_CONFIG and death.lines:
         remedy = "correct the preset or the script's arguments: the same would happen again"
-        return _said("settings", "refused its settings: %s" % _line(death.lines[-1]), remedy, "no")
+        return _class("settings", "refused its settings: %s" % _line(death.lines[-1]), remedy, "no")
     if code in (126, 127):
         says = "could not execute a command (exit code %d)%s" % (code, _because(death.lines))
         remedy = "install it on that node, correct its path, or make it executable"
-        return _said("not-executable", says, remedy, "no")
+        return _class("not-executable", says, remedy, "no")
     refused = re.search(r"^distui: (torchrun refused the arguments: [^\n]+)$", text, re.MULTILINE)
     if code == 1 and refused:
         remedy = "correct the arguments of that torchrun: it started no rank"
-        return _said("launcher-refused", _line(refused.group(1)), remedy, "no")
+        return _class("launcher-refused", _line(refused.group(1)), remedy, "no")
     missing = re.search(r"^\S*python\S*: No module named ([\w.]+)$", text, re.MULTILINE)
     if code == 1 and missing:
         remedy = "install it in that environment, or start where the module is"
-        return _said("import-missing", "finds no module named %s" % missing.group(1), remedy, "no")
-    told = _in_last_lines(death)
-    if told is not None and told.symptom:
-        return told
+        return _class("import-missing", "finds no module named %s" % missing.group(1), remedy, "no")
+    case = _in_last_lines(death)
+    if case is not None and case.symptom:
+        return case
     says = "ended with exit code %d" % code
-    return _said("exit-silent", says, "see the last lines of its stderr: it named no exception", "maybe")
+    return _class("exit-silent", says, "see the last lines of its stderr: it named no exception", "maybe")
 
 
 def _because(lines: Sequence[str]) -> str:
-    found = [
+    reasons = [
         line
         for line in lines
         if re.search(r"not found|[Pp]ermission denied|No such file|format error", line)
     ]
-    return ": %s" % _line(found[-1]) if found else ""
+    return ": %s" % _line(reasons[-1]) if reasons else ""

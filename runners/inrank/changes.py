@@ -49,6 +49,11 @@ _FREE_FILES = 8
 """File descriptors that must be free for pipes and files while ranks are started."""
 
 
+def is_name(text: str) -> bool:
+    """Whether a shell and a launcher take it for the name of a variable, as far as all systems agree."""
+    return text.isprintable() and not set(text) & {"=", " "} and text != ""
+
+
 def refusal(changes: object) -> str:
     """Why changes (name → value, or None to unset) cannot be asked for, as a sentence; "" when they can."""
     if not isinstance(changes, dict):
@@ -56,8 +61,10 @@ def refusal(changes: object) -> str:
     for name, value in changes.items():
         if not isinstance(value, (str, type(None))):
             return "the value of %r is neither a text nor null" % name
-        if not name or "=" in name or "\0" in name or "\0" in (value or ""):
-            return "%r is not a name for an environment variable, or its value holds a NUL" % name
+        if not is_name(name):
+            return "%r is not a name for an environment variable" % name
+        if "\0" in (value or ""):
+            return "the value of %s holds a NUL, which no environment variable can" % name
         if name in LAUNCHERS:
             return "%s is computed for each rank by the launcher: leave it out" % name
         if name in RUNNERS:
@@ -139,8 +146,8 @@ class Variables:
         with self._lock:
             self.asked.update(asked)
             for name, value in asked.items():
-                told = shown.get(name) if isinstance(shown, dict) else value
-                self._shown[name] = told if isinstance(told, str) or value is None else "***"
+                text = shown.get(name) if isinstance(shown, dict) else value
+                self._shown[name] = text if isinstance(text, str) or value is None else "***"
 
     def take(self) -> dict[str, str | None]:
         """Apply what was asked for. What changed is returned, secret values hidden."""

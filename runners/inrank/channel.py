@@ -35,14 +35,14 @@ class Broken(OSError):
     """The other end has no key of this run, is gone, or sent what is no frame."""
 
 
-def read_key(run_dir: str, meeting: str) -> bytes | None:
+def read_key(run_dir: str, rendezvous: str) -> bytes | None:
     """The key of one rendezvous of a run, from the run's own; None where the run has none."""
     try:
         with open(os.path.join(run_dir, KEY_FILE)) as file:
             key = bytes.fromhex(file.read().strip())
     except (OSError, ValueError):
         return None
-    return _derived(key, b"rendezvous", meeting.encode()) if len(key) >= 16 else None
+    return _derived(key, b"rendezvous", rendezvous.encode()) if len(key) >= 16 else None
 
 
 def _derived(key: bytes, *parts: bytes) -> bytes:
@@ -105,15 +105,15 @@ def length(head: bytes) -> int:
 
 
 def _parts(content: bytes) -> list[bytes]:
-    found, at = [], 0
+    parts, at = [], 0
     while at < len(content):
         end = at + _LENGTH.size
         size = int.from_bytes(content[at:end], "big")
         if end + size > len(content):
             raise Broken("a message ends too early")
-        found.append(content[end : end + size])
+        parts.append(content[end : end + size])
         at = end + size
-    return found
+    return parts
 
 
 class Channel:

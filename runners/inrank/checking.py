@@ -44,18 +44,18 @@ def say(value: dict[str, Any]) -> None:
 
 def facts() -> dict[str, Any]:
     """Python, torch and what torch sees; a torch that cannot be imported is told as a problem."""
-    known: dict[str, Any] = {"python": "%d.%d.%d" % sys.version_info[:3], "torch": None, "problem": ""}
+    report: dict[str, Any] = {"python": "%d.%d.%d" % sys.version_info[:3], "torch": None, "problem": ""}
     began = time.monotonic()
     try:
         import torch
     except ModuleNotFoundError as error:
         if error.name == "torch":
-            return known
-        return dict(known, problem="%s: %s" % (type(error).__name__, error))
+            return report
+        return dict(report, problem="%s: %s" % (type(error).__name__, error))
     except (ImportError, SyntaxError, NameError, *TORCH_ERRORS) as error:
-        return dict(known, problem="%s: %s" % (type(error).__name__, error))
-    known.update(import_s=round(time.monotonic() - began, 2), **_build(torch), **_devices(torch))
-    return known
+        return dict(report, problem="%s: %s" % (type(error).__name__, error))
+    report.update(import_s=round(time.monotonic() - began, 2), **_build(torch), **_devices(torch))
+    return report
 
 
 def _build(torch: Any) -> dict[str, Any]:
@@ -85,18 +85,18 @@ def _devices(torch: Any) -> dict[str, Any]:
         warnings.simplefilter("always")
         try:
             for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
-                found = torch.cuda.get_device_properties(index)
+                gpu = torch.cuda.get_device_properties(index)
                 gpus.append(
                     {
-                        "name": found.name,
-                        "memory": found.total_memory,
-                        "capability": [found.major, found.minor],
+                        "name": gpu.name,
+                        "memory": gpu.total_memory,
+                        "capability": [gpu.major, gpu.minor],
                     }
                 )
         except TORCH_ERRORS as error:
             return {"gpus": gpus, "cuda_problem": first_line(error)}
-    said = [first_line(one.message) for one in caught]
-    return {"gpus": gpus, "cuda_problem": said[0] if said and not gpus else ""}
+    texts = [first_line(warning.message) for warning in caught]
+    return {"gpus": gpus, "cuda_problem": texts[0] if texts and not gpus else ""}
 
 
 def first_line(error: object) -> str:
@@ -191,9 +191,9 @@ def _reduce(torch: Any, group: Any, spec: dict[str, Any]) -> dict[str, Any]:
     rounds = max(1, min(MOST_ROUNDS, int(BUDGET_SECONDS / max(float(slowest.item()), 1e-6))))
     times = []
     for _ in range(rounds):
-        seconds, one_right = _once(torch, spec["bytes"], device, spec["world"])
+        seconds, correct = _once(torch, spec["bytes"], device, spec["world"])
         times.append(seconds)
-        right = right and one_right
+        right = right and correct
     return {"seconds": sorted(times)[len(times) // 2], "rounds": rounds, "right": right}
 
 

@@ -39,13 +39,13 @@ def dumped(dump: Callable[..., bytes], sites: bool) -> list[dict[str, Any]]:
     # beside a script that may be importing, too. So it finds an empty one.
     empty = ModuleType("torch._inductor")
     try:
-        found = alone(
+        results = alone(
             partial(setattr, torch, "_inductor", empty), raw, partial(delattr, torch, "_inductor")
         )
     finally:
         if vars(torch).get("_inductor") is empty:
             del torch._inductor
-    return unpickled(found[1])
+    return unpickled(results[1])
 
 
 def unpickled(raw: bytes) -> list[dict[str, Any]]:
@@ -53,35 +53,35 @@ def unpickled(raw: bytes) -> list[dict[str, Any]]:
     load = partial(pickle.loads, raw)
     if not gc.isenabled():
         return load().get("entries", [])  # type: ignore[no-any-return]
-    found: list[Any] = []
+    results: list[Any] = []
     try:
-        found = alone(gc.disable, load, gc.enable)
+        results = alone(gc.disable, load, gc.enable)
     finally:
-        if not found:
+        if not results:
             gc.enable()
-    return found[1].get("entries", [])  # type: ignore[no-any-return]
+    return results[1].get("entries", [])  # type: ignore[no-any-return]
 
 
 def places(frames: Iterable[Any], torch_home: str) -> list[list[Any]]:
     """[file, line, function] of who called, innermost first, without torch's own; its innermost where it is alone."""
-    found = [[frame["filename"], frame["line"], frame["name"]] for frame in frames]
-    own = [site for site in found if not site[0].startswith(torch_home)]
-    return own[:SITES] or found[:1]
+    sites = [[frame["filename"], frame["line"], frame["name"]] for frame in frames]
+    own = [site for site in sites if not site[0].startswith(torch_home)]
+    return own[:SITES] or sites[:1]
 
 
 def inputs(sizes: list[list[int]], dtypes: list[str]) -> str:
     """ "Float[20]", "Float[2, 3] ×2 Long[1]": equal neighbours are counted, at most 4 different ones are named."""
-    said: list[tuple[str, int]] = []
+    counted: list[tuple[str, int]] = []
     for number, size in enumerate(sizes):
         dtype = dtypes[min(number, len(dtypes) - 1)] if dtypes else ""
-        one = "%s%s" % (dtype, list(size))
-        if said and said[-1][0] == one:
-            said[-1] = (one, said[-1][1] + 1)
+        text = "%s%s" % (dtype, list(size))
+        if counted and counted[-1][0] == text:
+            counted[-1] = (text, counted[-1][1] + 1)
         else:
-            said.append((one, 1))
-    words = [one if count == 1 else "%s ×%d" % (one, count) for one, count in said[:4]]
-    if len(said) > 4:
-        words.append("and %d more" % (len(said) - 4))
+            counted.append((text, 1))
+    words = [text if count == 1 else "%s ×%d" % (text, count) for text, count in counted[:4]]
+    if len(counted) > 4:
+        words.append("and %d more" % (len(counted) - 4))
     return " ".join(words)
 
 
@@ -93,11 +93,11 @@ def completed(entry: dict[str, Any]) -> bool:
 def members() -> list[tuple[str, tuple[int, ...], str]]:
     """Name, global ranks and backends of each process group: the recorders know only the ranks of NCCL's."""
     world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
-    found = []
+    groups = []
     for group, name in list(getattr(world, "pg_names", {}).items()):
         ranks = tuple(sorted(world.pg_group_ranks.get(group, ())))
-        found.append((str(name), ranks, str(world.pg_backend_config.get(group, ""))))
-    return found
+        groups.append((str(name), ranks, str(world.pg_backend_config.get(group, ""))))
+    return groups
 
 
 class _Recorder:
@@ -122,8 +122,8 @@ class _Recorder:
         else:
             status = pickle.loads(self._dump(False, False, False)).get("pg_status", {})
         counted = {
-            str(number): (int(one["last_enqueued_collective"]), int(one["last_completed_collective"]))
-            for number, one in status.items()
+            str(number): (int(pg["last_enqueued_collective"]), int(pg["last_completed_collective"]))
+            for number, pg in status.items()
         }
         self.stuck = any(
             now[0] > now[1] and self._counted.get(number) == now for number, now in counted.items()
@@ -139,9 +139,9 @@ class _Recorder:
     def groups(self) -> list[dict[str, Any]]:
         """As they were at the last look, without those that were destroyed or whose name nothing tells."""
         return [
-            {key: one[key] for key in one if key != "plain"}
-            for one in self._groups.values()
-            if one["name"] and (not self.names or self._members(one["name"]) is not None)
+            {key: group[key] for key in group if key != "plain"}
+            for group in self._groups.values()
+            if group["name"] and (not self.names or self._members(group["name"]) is not None)
         ]
 
     def _members(self, name: str) -> tuple[int, ...] | None:
@@ -149,9 +149,9 @@ class _Recorder:
 
     def entries(self, sites: bool) -> list[dict[str, Any]]:
         """Every collective that it holds, oldest first, as torch has it, with "done" and "group"."""
-        found = dumped(self._dump, sites)
+        entries = dumped(self._dump, sites)
         coalesced: dict[tuple[Any, Any, Any], bool] = {}
-        for entry in reversed(found):
+        for entry in reversed(entries):
             entry["done"] = completed(entry)
             # The members of a coalesced call have no events, and are never retired: the call itself tells.
             key = (entry["pg_id"], entry["collective_seq_id"], entry["p2p_seq_id"])
@@ -162,11 +162,11 @@ class _Recorder:
             entry["group"] = self._name(entry)
         if self.names:
             # What a group left behind that was destroyed waits for nobody.
-            known = [entry for entry in found if entry["done"] or entry["process_group"][0] in self.names]
+            kept = [entry for entry in entries if entry["done"] or entry["process_group"][0] in self.names]
         else:
-            known = found
-        self._learn(known)
-        return known
+            kept = entries
+        self._learn(kept)
+        return kept
 
     def _name(self, entry: dict[str, Any]) -> str:
         name = str(entry["process_group"][0])
@@ -176,34 +176,34 @@ class _Recorder:
         """Counts from the entries themselves: torch's own also count sends and receives, each backend in its way."""
         seen: dict[str, dict[str, Any]] = {}
         for entry in entries:
-            one = seen.setdefault(
+            group = seen.setdefault(
                 str(entry["pg_id"]),
                 {"name": entry["group"], "desc": str(entry["process_group"][1]), "plain": True,
                  "enqueued": 0, "waits": None},
             )  # fmt: skip
             if entry["is_p2p"]:
-                one["plain"] = False
+                group["plain"] = False
                 continue
             number = int(entry["collective_seq_id"])
-            one["enqueued"] = max(one["enqueued"], number)
-            if not entry["done"] and one["waits"] is None:
-                one["waits"] = number
+            group["enqueued"] = max(group["enqueued"], number)
+            if not entry["done"] and group["waits"] is None:
+                group["waits"] = number
             if entry["profiling_name"].startswith("gloo:"):
-                one["plain"] = entry["op_id"] == number
-        for key, one in seen.items():
-            waits = one.pop("waits")
-            one["completed"] = one["enqueued"] if waits is None else waits - 1
-            one["ranks"] = self._members(one["name"]) or ()
-            self._groups[key] = one
+                group["plain"] = entry["op_id"] == number
+        for key, group in seen.items():
+            waits = group.pop("waits")
+            group["completed"] = group["enqueued"] if waits is None else waits - 1
+            group["ranks"] = self._members(group["name"]) or ()
+            self._groups[key] = group
         for key in self._counted.keys() - self._groups.keys():
             self._groups[key] = {"name": "", "plain": False}  # its entries have left the buffer
 
 
-def told(entry: dict[str, Any], torch_home: str, sites: bool) -> dict[str, Any]:
+def as_collective(entry: dict[str, Any], torch_home: str, sites: bool) -> dict[str, Any]:
     """One entry as a Collective."""
     p2p = bool(entry["is_p2p"])
     backend, _, op = entry["profiling_name"].rpartition(":")
-    one: dict[str, Any] = {
+    collective: dict[str, Any] = {
         "group": entry["group"],
         "seq": int(entry["p2p_seq_id" if p2p else "collective_seq_id"]),
         "op": op,
@@ -214,10 +214,10 @@ def told(entry: dict[str, Any], torch_home: str, sites: bool) -> dict[str, Any]:
         "p2p": p2p,
     }
     if entry.get("duration_ms") is not None:
-        one["duration_ms"] = entry["duration_ms"]
+        collective["duration_ms"] = entry["duration_ms"]
     if sites:
-        one["sites"] = places(entry.get("frames", ()), torch_home)
-    return one
+        collective["sites"] = places(entry.get("frames", ()), torch_home)
+    return collective
 
 
 def _started(entry: dict[str, Any]) -> bool | None:
@@ -235,7 +235,7 @@ class Collectives:
         self._names: dict[str, tuple[int, ...]] = {}
         self._mixed: list[str] = []
 
-    def look(self, whole: bool, sites: bool) -> dict[str, Any]:
+    def sample(self, whole: bool, sites: bool) -> dict[str, Any]:
         """ "recorder", "whole", "groups", "active" and "recent" of a Pulse; {} before torch is imported.
 
         With `whole` every entry is looked at, with `sites` also who called it. Where a group waits and has not moved
@@ -257,23 +257,23 @@ class Collectives:
         return self._read(os.path.dirname(str(torch.__file__)) + os.sep, whole, sites)  # type: ignore[union-attr]
 
     def _read(self, torch_home: str, whole: bool, sites: bool) -> dict[str, Any]:
-        looked = [recorder.counts() for recorder in self._recorders]
+        counted = [recorder.counts() for recorder in self._recorders]
         stuck = any(recorder.stuck for recorder in self._recorders)
-        found: list[dict[str, Any]] = []
-        if whole or not all(looked):
+        entries: list[dict[str, Any]] = []
+        if whole or not all(counted):
             whole, sites = True, sites or stuck
             self._learn_names()
-            found = [entry for one in self._recorders for entry in one.entries(sites)]
-            found.sort(key=lambda entry: entry["time_created_ns"])
-        active = [entry for entry in found if not entry["done"]][:ACTIVE]
-        done = [entry for entry in found if entry["done"]][-RECENT:]
+            entries = [entry for recorder in self._recorders for entry in recorder.entries(sites)]
+            entries.sort(key=lambda entry: entry["time_created_ns"])
+        active = [entry for entry in entries if not entry["done"]][:ACTIVE]
+        done = [entry for entry in entries if entry["done"]][-RECENT:]
         return {
             "recorder": True,
             "whole": whole,
             "groups": [group for recorder in self._recorders for group in recorder.groups()],
-            "active": [told(entry, torch_home, sites) for entry in active],
+            "active": [as_collective(entry, torch_home, sites) for entry in active],
             "recent": [
-                told(entry, torch_home, sites and number >= len(done) - RECENT_SITES)
+                as_collective(entry, torch_home, sites and number >= len(done) - RECENT_SITES)
                 for number, entry in enumerate(done)
             ],
         }

@@ -57,7 +57,7 @@ class CommandRunner:
         """Phase, exit code and a sentence: how the run ended."""
         group = self.group
         while True:
-            code = self.one_attempt()
+            code = self.run_attempt()
             if group.stopping:
                 by = " by %s" % group.stopped_by if group.stopped_by else ""
                 return "stopped", 1 if code is None else code, "stopped" + by
@@ -86,7 +86,7 @@ class CommandRunner:
             group.cause = "restart"
         return True
 
-    def one_attempt(self) -> int | None:
+    def run_attempt(self) -> int | None:
         """Spawn the command and wait for it; its exit code, or None when it did not start."""
         group = self.group
         if group.stopping:

@@ -67,8 +67,8 @@ def listen_again(path: str) -> socket.socket | None:
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
-        found = os.lstat(folder)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        info = os.lstat(folder)
+        if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o077:
             return None
         return listen(path)
     except OSError:

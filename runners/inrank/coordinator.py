@@ -220,7 +220,7 @@ class Coordinator:
     def __init__(self, key: bytes, rounds: Rounds) -> None:
         self._key, self._rounds, self._keys = key, rounds, KeyTable()
         self._changed = asyncio.Event()
-        self._told = 0
+        self._announced = 0
         """Version of the rounds that everybody was woken for."""
         self._peers: set[asyncio.Task[None]] = set()
         """Who is connected; the loop alone would not keep them."""
@@ -349,7 +349,7 @@ class Coordinator:
             self._rounds.join(who, int(order), number, time.monotonic())
             place = self._rounds.place(who, number)
             if place is not None:
-                self._tell_if_new()
+                self._announce_if_new()
                 return [b"ok", *(b"%d" % part for part in place)]
             if self._rounds.closed:
                 return [b"closed"]
@@ -362,7 +362,7 @@ class Coordinator:
         while True:
             if not self._rounds.hear(token.decode(), time.monotonic()):
                 return [b"unknown"]
-            self._tell_if_new()
+            self._announce_if_new()
             now = b"%d" % self._rounds.version
             if now != version or not await self._news(deadline):
                 waiting, closed = self._rounds.waiting(), self._rounds.closed
@@ -370,12 +370,12 @@ class Coordinator:
 
     async def _close(self) -> list[bytes]:
         self._rounds.close()
-        self._tell_if_new()
+        self._announce_if_new()
         return [b"ok"]
 
     async def _news(self, deadline: float) -> bool:
         """Wait until something changes, or time alone may have changed something; False at the deadline."""
-        self._tell_if_new()
+        self._announce_if_new()
         now = time.monotonic()
         due = self._rounds.due(now)
         patience = min(deadline - now, deadline if due is None else due + 0.01)
@@ -384,10 +384,10 @@ class Coordinator:
         self._rounds.pass_time(time.monotonic())
         return time.monotonic() < deadline
 
-    def _tell_if_new(self) -> None:
+    def _announce_if_new(self) -> None:
         """Wake everybody who waits for news of the rounds."""
-        if self._told != self._rounds.version:
-            self._told = self._rounds.version
+        if self._announced != self._rounds.version:
+            self._announced = self._rounds.version
             changed, self._changed = self._changed, asyncio.Event()
             changed.set()
 
@@ -453,11 +453,11 @@ def own_addresses(host: str, local_addr: str | None = None) -> list[str]:
 
     A name that leads this node to its own loopback leads the others elsewhere: then both.
     """
-    found = addresses(host)
-    if host == "localhost" or any(loopback(address) and address == host for address in found):
-        return found[:1]
-    inside = [address for address in found if loopback(address)]
-    here = [*found, *addresses(local_addr or "")]
+    named = addresses(host)
+    if host == "localhost" or any(loopback(address) and address == host for address in named):
+        return named[:1]
+    inside = [address for address in named if loopback(address)]
+    here = [*named, *addresses(local_addr or "")]
     outside = [address for address in here if not loopback(address) and address not in ANY]
     return (outside[:1] or towards_others()) + inside
 
@@ -465,10 +465,10 @@ def own_addresses(host: str, local_addr: str | None = None) -> list[str]:
 def addresses(name: str) -> list[str]:
     """What a name means, IPv4 first; nothing for one that means nothing."""
     try:
-        found = socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM) if name else []
+        infos = socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM) if name else []
     except OSError:
         return []
-    return [str(one[4][0]) for one in sorted(found, key=lambda one: one[0] != socket.AF_INET)]
+    return [str(info[4][0]) for info in sorted(infos, key=lambda info: info[0] != socket.AF_INET)]
 
 
 def loopback(address: str) -> bool:

@@ -38,11 +38,11 @@ def main() -> None:
         answer.flush()
 
     def failed(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
-        said = str(error).strip().splitlines()
+        lines = str(error).strip().splitlines()
         if kind is NoModel:
             say({"error": str(error)})
         else:
-            say({"error": f"{kind.__name__}: {said[0]}" if said else kind.__name__, "doing": doing})
+            say({"error": f"{kind.__name__}: {lines[0]}" if lines else kind.__name__, "doing": doing})
 
     sys.excepthook = failed
     doing = "reading"
@@ -81,16 +81,16 @@ def chosen(module: ModuleType, name: Optional[str], args: Dict[str, Any]) -> Any
         return name, built(name, getattr(module, name), args)
     for factory in factories(module):
         return factory.__name__, built(factory.__name__, factory, args)
-    known = classes(module)
-    if not known:
+    defined = classes(module)
+    if not defined:
         raise NoModel("it defines no nn.Module: name a function in it that returns the model, as PATH:NAME")
-    fitting = [each for each in known if refusal(each.__name__, each, args) is None]
-    if not fitting and len(known) > MOST:
+    fitting = [each for each in defined if refusal(each.__name__, each, args) is None]
+    if not fitting and len(defined) > MOST:
         raise NoModel(
-            f"it defines several models: name one as PATH:NAME, of {', '.join(each.__name__ for each in known)}"
+            f"it defines several models: name one as PATH:NAME, of {', '.join(each.__name__ for each in defined)}"
         )
     if not fitting:
-        raise NoModel("; ".join(str(refusal(each.__name__, each, args)) for each in known))
+        raise NoModel("; ".join(str(refusal(each.__name__, each, args)) for each in defined))
     return outermost({each.__name__: built(each.__name__, each, args) for each in fitting})
 
 
@@ -101,8 +101,8 @@ def factories(module: ModuleType) -> List[Any]:
 
 def classes(module: ModuleType) -> List[Any]:
     """Modules that the file itself defines."""
-    found = (each for each in vars(module).values() if inspect.isclass(each))
-    return [each for each in found if issubclass(each, nn.Module) and each.__module__ == MODULE]
+    candidates = (each for each in vars(module).values() if inspect.isclass(each))
+    return [each for each in candidates if issubclass(each, nn.Module) and each.__module__ == MODULE]
 
 
 def outermost(models: Dict[str, nn.Module]) -> Any:
@@ -191,8 +191,8 @@ def count(module: nn.Module) -> int:
 
 def width(layers: List[nn.Module]) -> Optional[int]:
     """The hidden size, from what most vectors of the layers have: norms and biases."""
-    found = Counter(value.numel() for layer in layers for value in layer.parameters() if value.ndim == 1)
-    return found.most_common(1)[0][0] if found else None
+    counts = Counter(value.numel() for layer in layers for value in layer.parameters() if value.ndim == 1)
+    return counts.most_common(1)[0][0] if counts else None
 
 
 if __name__ == "__main__":

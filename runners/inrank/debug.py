@@ -15,13 +15,13 @@ _UNSET = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV"}
 
 def nccl_paths() -> list[str]:
     """Paths of every libnccl that this process has mapped."""
-    found = []
+    paths = []
     with open("/proc/self/maps") as maps:
         for line in maps:
             path = "/" + line.rstrip("\n").partition("/")[2]
-            if path.rpartition("/")[2].startswith("libnccl.so") and path not in found:
-                found.append(path)
-    return found
+            if path.rpartition("/")[2].startswith("libnccl.so") and path not in paths:
+                paths.append(path)
+    return paths
 
 
 def nccl_libraries() -> list[Any]:
@@ -40,7 +40,7 @@ def nccl_state() -> dict[str, Any]:
     libraries = nccl_libraries()
     return {
         "loaded": bool(libraries),
-        "live": all(hasattr(one, "ncclResetDebugInit") for one in libraries) if libraries else None,
+        "live": all(hasattr(library, "ncclResetDebugInit") for library in libraries) if libraries else None,
         "version": version(libraries[0]) if libraries else None,
         "debug": os.environ.get("NCCL_DEBUG"),
         "backend": backend(),

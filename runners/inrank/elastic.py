@@ -61,7 +61,7 @@ def heed_signals(group: WorkerGroup) -> None:
     heed(stop)
 
 
-def each_look(group: WorkerGroup) -> None:
+def on_check(group: WorkerGroup) -> None:
     """At each of torch's looks at its ranks: they were started, and its handlers are set."""
     group.spawning, group.variables.undo = False, {}
     heed_torch_signals(group)
@@ -165,18 +165,18 @@ def prepare(group: WorkerGroup, version: tuple[int, int]) -> tuple[Any, Any, lis
             "torch %d.%d in %s is too old: distui needs 2.7 or newer there" % (*version, sys.executable)
         )
     drop_old_name(version)
-    said = io.StringIO()
+    stderr = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(stderr):
             args = torchrun.parse_args(list(group.plan["argv"]))
         meet(args, group.plan)
         args.log_dir = os.devnull  # ours takes its place, and torch would leave an empty folder in /tmp
         config, command, command_args = torchrun.config_from_args(args)
     except SystemExit:
-        raise ValueError("torchrun refused the arguments: %s" % last_line(said.getvalue())) from None
+        raise ValueError("torchrun refused the arguments: %s" % last_line(stderr.getvalue())) from None
     except (ValueError, AssertionError) as error:
         raise ValueError("torchrun refused the arguments: %s" % error) from None
-    plug_in(group, config, lambda: each_look(group))
+    plug_in(group, config, lambda: on_check(group))
     return config, command, command_args
 
 

@@ -35,7 +35,7 @@ MOST_PEERS = 8
 """Connections at a time: the agent's, and the runner's short one."""
 STEP_FRAMES = 6
 """Frames between the hook of a step and who called it, with wrappers of learning-rate schedulers between."""
-LOOK_S = 5.0
+INSPECT_S = 5.0
 """The longest that the first step waits for the look at what is wrapped with what; it takes about 0.1 s."""
 
 
@@ -128,24 +128,24 @@ class Steps:
         elif self._optimizer() is None:
             self._optimizer = weakref.ref(optimizer)
             self.count += 1
-            self._look(optimizer)
+            self._inspect(optimizer)
             self.first = self.last = now()
 
-    def _look(self, optimizer: Any) -> None:
+    def _inspect(self, optimizer: Any) -> None:
         """Look once what is wrapped with what; in a thread of its own, whose frames no compiler traces."""
         seen = threading.Event()
 
         def looking() -> None:
             with contextlib.suppress(*MISTAKES):
-                self.made = wrapped.look(optimizer)
+                self.made = wrapped.describe(optimizer)
             seen.set()
             if self.made is not None:
                 self.on_made(self.made)
 
         threading.Thread(target=looking, name="distui-look", daemon=True).start()
-        seen.wait(LOOK_S)
+        seen.wait(INSPECT_S)
 
-    _look._torchdynamo_disable = True  # type: ignore[attr-defined]
+    _inspect._torchdynamo_disable = True  # type: ignore[attr-defined]
     _stepped._torchdynamo_disable = True  # type: ignore[attr-defined]  # a compiled step must not trace it
 
 
@@ -157,7 +157,7 @@ class Hook:
         self.levels = debug.Levels()
         self._pulse = traces.PulseSampler()
         self.armed = False
-        steps.on_made = lambda made: self._tell({"push": "made", "made": made})
+        steps.on_made = lambda made: self._push({"push": "made", "made": made})
         self._leaving = leaving.Leaving()
         self._server = listen(path)
         self._thread: threading.Thread | None = None
@@ -193,9 +193,9 @@ class Hook:
 
     def _leave_to_parent(self) -> None:
         """In a fork of the rank: its sockets must not live on in a child that cannot answer."""
-        for one in (self._server, *self._peers):
+        for sock in (self._server, *self._peers):
             with contextlib.suppress(OSError):
-                os.close(one.detach())
+                os.close(sock.detach())
 
     def _arm(self) -> None:
         """torch is imported some time after the start; look seldom once a minute has passed."""
@@ -204,9 +204,9 @@ class Hook:
             time.sleep(0.05 if time.monotonic() - began < 60 else 1.0)
         self.armed = True
         with contextlib.suppress(*MISTAKES):
-            self._tell({"push": "armed", "nccl": debug.nccl_state()})
+            self._push({"push": "armed", "nccl": debug.nccl_state()})
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _push(self, message: dict[str, Any]) -> None:
         for peer, sending in list(self._peers.items()):
             with sending, contextlib.suppress(OSError):
                 peer.sendall(json.dumps(message).encode() + b"\n")

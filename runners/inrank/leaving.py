@@ -47,30 +47,30 @@ class Leaving:
 
 def flush_files() -> None:
     """Write out what open files hold: one in a reference cycle would have been closed by the collection."""
-    for thing in gc.get_objects():
-        if issubclass(type(thing), FILE):  # type(), as a proxy's __class__ may run code
+    for item in gc.get_objects():
+        if issubclass(type(item), FILE):  # type(), as a proxy's __class__ may run code
             with contextlib.suppress(*UNWILLING):
-                thing.flush()
+                item.flush()
 
 
 def announce(paths: Iterable[str]) -> None:
     """The runner's side: tell the hooks at these sockets that their ranks make room. Returns at once."""
-    threading.Thread(target=_tell_all, args=(list(paths),), name="distui-announce", daemon=True).start()
+    threading.Thread(target=_announce_all, args=(list(paths),), name="distui-announce", daemon=True).start()
 
 
-def _tell_all(paths: list[str]) -> None:
-    told = []
+def _announce_all(paths: list[str]) -> None:
+    hooks = []
     for path in paths:
-        one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        one.settimeout(ANSWER_SECONDS)
+        hook = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        hook.settimeout(ANSWER_SECONDS)
         try:
-            one.connect(path)
-            one.sendall(json.dumps({"op": "leave"}).encode() + b"\n")
+            hook.connect(path)
+            hook.sendall(json.dumps({"op": "leave"}).encode() + b"\n")
         except OSError:
-            one.close()  # no hook, or gone
+            hook.close()  # no hook, or gone
             continue
-        told.append(one)
-    for one in told:  # closed before the hook has said hello, it would not read
-        with one, one.makefile("rb") as lines, contextlib.suppress(OSError):
+        hooks.append(hook)
+    for hook in hooks:  # closed before the hook has said hello, it would not read
+        with hook, hook.makefile("rb") as lines, contextlib.suppress(OSError):
             while b'"leaving"' not in (lines.readline() or b'"leaving"'):
                 continue

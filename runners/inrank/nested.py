@@ -25,18 +25,18 @@ def run(plan: dict[str, Any], run_dir: str, argv: list[str]) -> int:
     host = None if foreign else enter()
     if host is None:
         os.execv(sys.executable, [sys.executable, "-m", "torch.distributed.run", *argv])
-    connection, lines, said = host
+    connection, lines, answer = host
     own = dict(plan, launcher="torchrun", argv=argv, standalone=True, restart=UNLIMITED)
     group = WorkerGroup(own, run_dir, suffix=".sub")
     group.report = Reporter(os.path.join(run_dir, "runner.jsonl"), lambda: poke(connection), ".sub")
     node = int(plan.get("node", 0))
-    directory = attempt_dir(os.path.join(run_dir, "node-%d" % node), said["attempt"])
-    if said["first"]:
-        group.inherited, group.cause = said, said["cause"]
+    directory = attempt_dir(os.path.join(run_dir, "node-%d" % node), answer["attempt"])
+    if answer["first"]:
+        group.inherited, group.cause = answer, answer["cause"]
 
     def begin() -> None:
         ask(connection, lines, "taken")
-        if said["first"]:
+        if answer["first"]:
             clear_names(directory, "rank-%d." % node)
 
     group.on_begin = begin
@@ -70,21 +70,21 @@ def enter() -> tuple[socket.socket, BinaryIO, dict[str, Any]] | None:
     try:
         connection.connect(os.environ["DISTUI_SOCKETS"] + ".run")
         lines = connection.makefile("rb")
-        said = ask(connection, lines, "guest")
+        answer = ask(connection, lines, "guest")
     except (OSError, KeyError):
         connection.close()
         return None
-    return (connection, lines, said) if said.get("ok") else None
+    return (connection, lines, answer) if answer.get("ok") else None
 
 
 def ask(connection: socket.socket, lines: BinaryIO, op: str) -> dict[str, Any]:
     """The answer of the runner of the command; {} where it is gone."""
     try:
         connection.sendall(json.dumps({"op": op, "id": 1}).encode() + b"\n")
-        said = json.loads(next(line for line in lines if line.strip()))
+        answer = json.loads(next(line for line in lines if line.strip()))
     except (OSError, ValueError, StopIteration):
         return {}
-    return said if isinstance(said, dict) else {}
+    return answer if isinstance(answer, dict) else {}
 
 
 def poke(connection: socket.socket) -> None:

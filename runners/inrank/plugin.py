@@ -21,10 +21,10 @@ class GaveUp(Exception):
     """The restart policy allows no further attempt."""
 
 
-def plug_in(group: WorkerGroup, config: Any, each_look: Callable[[], None]) -> None:
+def plug_in(group: WorkerGroup, config: Any, on_check: Callable[[], None]) -> None:
     """Put our rendezvous handler and log layout into a LaunchConfig.
 
-    `each_look` is called in the launcher's own thread, at each of its looks at healthy ranks. Raises ValueError with a
+    `on_check` is called in the launcher's own thread, at each of its looks at healthy ranks. Raises ValueError with a
     sentence when the nodes cannot meet.
     """
     from torch.distributed.elastic.rendezvous import RendezvousParameters, rendezvous_handler_registry
@@ -41,7 +41,7 @@ def plug_in(group: WorkerGroup, config: Any, each_look: Callable[[], None]) -> N
             local_addr=params.local_addr,
             **params.config,
         )
-        return make_handler(group, rendezvous.handler(inner, place), each_look)
+        return make_handler(group, rendezvous.handler(inner, place), on_check)
 
     if place is not None:
         relay.start(place, group.plan, group.control)
@@ -50,7 +50,7 @@ def plug_in(group: WorkerGroup, config: Any, each_look: Callable[[], None]) -> N
     config.logs_specs = make_logs(group)
 
 
-def make_handler(group: WorkerGroup, inner: Any, each_look: Callable[[], None]) -> Any:
+def make_handler(group: WorkerGroup, inner: Any, on_check: Callable[[], None]) -> Any:
     """Wrap a RendezvousHandler with the group's restarts and its policy."""
     from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousHandler
 
@@ -69,7 +69,7 @@ def make_handler(group: WorkerGroup, inner: Any, each_look: Callable[[], None]) 
             return info
 
         def num_nodes_waiting(self) -> int:
-            each_look()
+            on_check()
             try:
                 waiting: int = inner.num_nodes_waiting()
             except RendezvousError:  # the head is gone, and torch ends the ranks here
@@ -78,7 +78,7 @@ def make_handler(group: WorkerGroup, inner: Any, each_look: Callable[[], None]) 
             group.ending = group.ending or waiting > 0  # torch ends the ranks for those who wait
             if not group.restart.is_set():
                 return waiting
-            met.tell_restart()
+            met.announce_restart()
             return max(waiting, 1)
 
         def is_closed(self) -> bool:
@@ -105,7 +105,7 @@ def before_attempt(group: WorkerGroup, met: Round) -> None:
     group.cause = "membership" if group.attempt else group.cause
     # A rank that was never seen has failed before anybody could look.
     failed = group.failed.is_set() or bool(group.unseen)
-    if group.attempt and not group.restart.is_set() and failed and not met.was_told():
+    if group.attempt and not group.restart.is_set() and failed and not met.restart_announced():
         group.cause = "failure"
         if not group.back_off():
             raise GaveUp(group.deaths.why)
@@ -184,13 +184,13 @@ def rank_env(group: WorkerGroup, local: int, stem: str) -> dict[str, str]:
 
 def python_path(folders: list[str]) -> dict[str, str]:
     """PYTHONPATH with these folders of ours in front, and with the one for DeepSpeed on CPU where that is planned."""
-    said = os.environ
-    if said.get("DISTUI_BACKEND") == "gloo" and said.get("ACCELERATE_USE_DEEPSPEED") == "true":
+    environ = os.environ
+    if environ.get("DISTUI_BACKEND") == "gloo" and environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
         folders = [*folders, "cpu"]
     if not folders:
         return {}
     here = os.path.dirname(os.path.abspath(__file__))
-    rest = said.get("PYTHONPATH", "")
+    rest = environ.get("PYTHONPATH", "")
     return {
         "PYTHONPATH": os.pathsep.join(
             [os.path.join(here, name) for name in folders] + ([rest] if rest else [])

@@ -113,14 +113,14 @@ def first_failure(directory: str, ends: Iterable[RankExit]) -> Failure | None:
     Ranks that nobody saw end (they were too quick, or are below a managed command) have left their exceptions.
     """
     ended = list(ends)
-    seen = {one.rank for one in ended}
+    seen = {end.rank for end in ended}
     unseen = [RankExit(rank, 0, 1, 0.0, True) for rank in _raisers(directory) if rank not in seen]
-    deaths = [_death(directory, one) for one in [*ended, *unseen] if one.failed]
-    first = first_of([classify(one) for one in deaths if one.at or one.raised])
+    deaths = [_death(directory, end) for end in [*ended, *unseen] if end.failed]
+    first = first_of([classify(death) for death in deaths if death.at or death.raised])
     if (
         first is not None
         and first.kind == "exit-abort"
-        and not all(_finished(directory, one) for one in ended)
+        and not all(_finished(directory, end) for end in ended)
     ):
         return first._replace(retry="maybe")  # another one was still at work
     return first
@@ -177,18 +177,18 @@ def _raisers(directory: str) -> list[int]:
         names = os.listdir(directory)
     except OSError:
         return []
-    found = [name[5:-4] for name in names if name.startswith("rank-") and name.endswith(".exc")]
-    return sorted(int(rank) for rank in found if rank.isdigit())
+    ranks = [name[5:-4] for name in names if name.startswith("rank-") and name.endswith(".exc")]
+    return sorted(int(rank) for rank in ranks if rank.isdigit())
 
 
 def _noted(path: str) -> dict[str, Any]:
     """What the hook wrote; {} where it did not, or not all of it (a full disk)."""
     try:
         with open(path) as file:
-            said = json.load(file)
+            note = json.load(file)
     except (OSError, ValueError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return note if isinstance(note, dict) else {}
 
 
 def tail(path: str) -> tuple[str, ...]:

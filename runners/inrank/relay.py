@@ -78,7 +78,7 @@ class Mailboxes:
 
     def take(self, peers: Iterable[int]) -> list[tuple[int, bytes]]:
         """Unread frames of these nodes, in order. One that should be there and is not is b"", as is one too large."""
-        found: list[tuple[int, str]] = []
+        unread: list[tuple[int, str]] = []
         done: dict[str, str] = {}
         boxes = {"%s/%d/%d" % (self._root, peer, self._node): peer for peer in peers}
         counters = self._counters(list(boxes))
@@ -86,14 +86,14 @@ class Mailboxes:
             written, read = counters[at]
             if written != read:
                 first = max(read, written - WINDOW)
-                found += [(peer, "%s/%d" % (box, position)) for position in range(first, written)]
+                unread += [(peer, "%s/%d" % (box, position)) for position in range(first, written)]
                 done[box + "/read"] = str(written)
         if not done:
             return []
-        frames = self._values([key for _, key in found])
+        frames = self._values([key for _, key in unread])
         self._ask(b"delete", *(key.encode() for key in frames))
         self._ask(b"set", *(part.encode() for pair in done.items() for part in pair))
-        return [(peer, frames[key] if len(frames[key]) <= MAX_FRAME else b"") for peer, key in found]
+        return [(peer, frames[key] if len(frames[key]) <= MAX_FRAME else b"") for peer, key in unread]
 
     def _counters(self, boxes: list[str]) -> list[tuple[int, int]]:
         """How many frames were ever written to each box, and read out of it."""
@@ -179,7 +179,7 @@ class Relay:
         self._line: Channel | None = None
         self._boxes: Mailboxes | None = None
         self._heard = 0.0
-        self._looked: float | None = None
+        self._checked_at: float | None = None
         """When the bell was looked at; None: never for this agent."""
         self._thread = threading.Thread(target=self._run, name="distui-relay", daemon=True)
         self._thread.start()
@@ -192,7 +192,7 @@ class Relay:
         peer.sendall(json.dumps({"id": 0, "ok": True, "node": self._about[1]}).encode() + b"\n")
         with self._lock:
             before, self._agent = self._agent, peer
-            self._peers, self._out, self._rung, self._looked = set(), {}, set(), None
+            self._peers, self._out, self._rung, self._checked_at = set(), {}, set(), None
         if before is not None:
             with contextlib.suppress(OSError):
                 before.shutdown(socket.SHUT_RDWR)
@@ -261,7 +261,7 @@ class Relay:
             self._out.clear()
             self._rung.clear()
         if had:
-            self._tell(CONTROL, json.dumps({"store": "lost", "text": text}).encode())
+            self._forward(CONTROL, json.dumps({"store": "lost", "text": text}).encode())
         return AGAIN_S
 
     def _round(self) -> float:
@@ -271,7 +271,7 @@ class Relay:
             self._boxes = Mailboxes(self._line, *self._about)
         if self._announced is not self._agent:
             self._announced = self._agent
-            self._tell(CONTROL, b'{"store": "up"}')
+            self._forward(CONTROL, b'{"store": "up"}')
         wrote = self._write(self._boxes)
         read = self._read(self._boxes)
         now = time.monotonic()
@@ -305,17 +305,17 @@ class Relay:
         """The largest frame that came, in bytes."""
         now = time.monotonic()
         peers = set(self._peers)
-        if self._looked is None or now - self._looked >= IDLE_S:
-            rung = boxes.rung() or self._looked is None
+        if self._checked_at is None or now - self._checked_at >= IDLE_S:
+            rung = boxes.rung() or self._checked_at is None
             peers |= set(boxes.everybody()) if rung else self._heard_of
-            self._looked = now
-        found = boxes.take(sorted(peers)) if peers else []
-        for peer, frame in found:
+            self._checked_at = now
+        frames = boxes.take(sorted(peers)) if peers else []
+        for peer, frame in frames:
             self._heard_of.add(peer)
-            self._tell(peer, frame)
-        return max((len(frame) for _, frame in found), default=0)
+            self._forward(peer, frame)
+        return max((len(frame) for _, frame in frames), default=0)
 
-    def _tell(self, node: int, body: bytes) -> None:
+    def _forward(self, node: int, body: bytes) -> None:
         agent = self._agent
         if agent is None:
             return

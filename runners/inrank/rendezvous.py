@@ -122,36 +122,36 @@ class Round:
     def __init__(self) -> None:
         self._store: Any = None
         self._size = 1
-        self._told = False
+        self._announced = False
 
     def begin(self, info: Any, number: int) -> int:
         """A round was agreed on, in which this node would count `number`; what all of them count: the greatest."""
-        self._store, self._size, self._told = info.store, info.world_size, False
+        self._store, self._size, self._announced = info.store, info.world_size, False
         if self._size == 1:
             return number
         keys = ["distui/attempt/%d" % rank for rank in range(self._size)]
         try:
             self._store.set(keys[info.rank], str(number))
             self._await(keys)
-            said = [int(self._store.get(key)) for key in keys if self._store.check([key])]
+            numbers = [int(self._store.get(key)) for key in keys if self._store.check([key])]
         except BROKEN:
             return number
-        return max([number, *said])
+        return max([number, *numbers])
 
     def _await(self, keys: list[str]) -> None:
         with contextlib.suppress(*BROKEN):
             self._store.wait(keys, datetime.timedelta(seconds=PATIENCE_S))
 
-    def tell_restart(self) -> None:
+    def announce_restart(self) -> None:
         """Before this node ends its ranks for a restart: the others will see theirs fail of it."""
-        if self._size > 1 and not self._told:
-            self._told = True
+        if self._size > 1 and not self._announced:
+            self._announced = True
             try:
                 self._store.set("distui/restart", "1")
             except BROKEN:
                 return
 
-    def was_told(self) -> bool:
+    def restart_announced(self) -> bool:
         """Whether a node of this round ended its ranks because it was asked to."""
         try:
             return self._size > 1 and bool(self._store.check(["distui/restart"]))

@@ -29,14 +29,14 @@ def kill_group(pid: int, number: int) -> None:
 
 def children() -> list[int]:
     """Pids of this process's children, oldest first, zombies included."""
-    found: list[int] = []
+    pids: list[int] = []
     try:
         for task in os.listdir("/proc/self/task"):
             with open("/proc/self/task/%s/children" % task) as file:
-                found.extend(int(pid) for pid in file.read().split())
+                pids.extend(int(pid) for pid in file.read().split())
     except OSError:
-        found = _children_by_scan()
-    return sorted(found, key=lambda pid: (start_ticks(pid), pid))
+        pids = _children_by_scan()
+    return sorted(pids, key=lambda pid: (start_ticks(pid), pid))
 
 
 def _children_by_scan() -> list[int]:
@@ -100,9 +100,9 @@ def _reaped(pid: int, seconds: float = 0.5) -> int | None:
     """The exit code that the process's owner, a Popen somewhere in this interpreter, has taken."""
     deadline = time.monotonic() + seconds
     while True:
-        for thing in gc.get_objects():
-            if type(thing) is subprocess.Popen and thing.pid == pid and thing.returncode is not None:
-                return int(thing.returncode)
+        for item in gc.get_objects():
+            if type(item) is subprocess.Popen and item.pid == pid and item.returncode is not None:
+                return int(item.returncode)
         if time.monotonic() > deadline:
             return None
         time.sleep(0.01)

@@ -71,22 +71,22 @@ def _frames_of(trace: TracebackType | None) -> Frames:
 
 def _before(value: BaseException) -> list[str]:
     """The exceptions that led to this one, newest first."""
-    found: list[str] = []
+    causes: list[str] = []
     seen = {id(value)}
     earlier = value.__cause__ or value.__context__
-    while earlier is not None and id(earlier) not in seen and len(found) < 3:
+    while earlier is not None and id(earlier) not in seen and len(causes) < 3:
         seen.add(id(earlier))
-        found.append(("%s: %s" % (type(earlier).__name__, earlier))[:300])
+        causes.append(("%s: %s" % (type(earlier).__name__, earlier))[:300])
         earlier = earlier.__cause__ or earlier.__context__
-    return found
+    return causes
 
 
 def place(frames: Iterable[tuple[str, int, str]]) -> tuple[str, bool]:
     """ "file:line" of the innermost frame of the user's own code, and whether a module was being imported there."""
-    known = [one for one in frames if not one[0].startswith(("<", _OWN))]
-    users = [one for one in known if not _LIBRARY.search(one[0])]
-    innermost = (users or known)[-1:]
-    importing = sum(1 for _, _, name in known if name == "<module>") > 1
+    outside = [frame for frame in frames if not frame[0].startswith(("<", _OWN))]
+    users = [frame for frame in outside if not _LIBRARY.search(frame[0])]
+    innermost = (users or outside)[-1:]
+    importing = sum(1 for _, _, name in outside if name == "<module>") > 1
     return ("%s:%d" % innermost[0][:2] if innermost else ""), importing
 
 
@@ -117,7 +117,7 @@ def of_launcher(kind: str) -> bool:
 
 def in_lines(lines: Sequence[str]) -> dict[str, Any]:
     """The last exception that stands in lines of a log, as `note_of` has it, a launcher's own left out; {} for none."""
-    found: dict[str, Any] = {}
+    note: dict[str, Any] = {}
     frames: list[tuple[str, int, str]] = []
     within = False
     for raw in lines:
@@ -132,9 +132,9 @@ def in_lines(lines: Sequence[str]) -> dict[str, Any]:
             kind = raised_in(line)
             if kind is not None:
                 if not of_launcher(kind):
-                    found = _carried(kind, line[len(kind) :].removeprefix(":").removeprefix(" "), frames)
+                    note = _carried(kind, line[len(kind) :].removeprefix(":").removeprefix(" "), frames)
                 within, frames = False, []
-    return found
+    return note
 
 
 def _carried(kind: str, text: str, frames: Sequence[tuple[str, int, str]]) -> dict[str, Any]:
@@ -173,7 +173,7 @@ class PulseSampler:
     def take(
         self, count: int, last: float, samples: int = 1, whole: bool = False, sites: bool = False
     ) -> dict[str, Any]:
-        """One look. `count`, `last`: optimizer steps and unix time of the newest; the rest: see Collectives.look."""
+        """One look. `count`, `last`: optimizer steps and unix time of the newest; the rest: see Collectives.sample."""
         main = threading.main_thread().ident
         seen: set[Any] = set()
         stack: list[list[Any]] = []
@@ -199,7 +199,7 @@ class PulseSampler:
             "master": master(),
         }
         try:
-            taken.update(self._collectives.look(whole, sites))
+            taken.update(self._collectives.sample(whole, sites))
         except UNREADABLE:
             taken["recorder"] = False
         return taken
@@ -231,15 +231,15 @@ def jumps_back(thread: int | None) -> bool:
 def stack_of(thread: int | None) -> list[list[Any]]:
     """[file, line, function] of a thread's frames, innermost first; of a deep stack without torch's in the middle."""
     frame: FrameType | None = sys._current_frames().get(thread or 0)
-    found: list[list[Any]] = []
-    while frame is not None and len(found) < DEPTH:
+    stack: list[list[Any]] = []
+    while frame is not None and len(stack) < DEPTH:
         code = frame.f_code
-        found.append([code.co_filename, frame.f_lineno or 0, code.co_name])
+        stack.append([code.co_filename, frame.f_lineno or 0, code.co_name])
         frame = frame.f_back
-    if len(found) > FRAMES:
+    if len(stack) > FRAMES:
         home = os.path.dirname(getattr(sys.modules.get("torch"), "__file__", None) or "/no/torch") + os.sep
-        found[INNERMOST:] = [site for site in found[INNERMOST:] if not site[0].startswith(home)]
-    return found[:FRAMES]
+        stack[INNERMOST:] = [site for site in stack[INNERMOST:] if not site[0].startswith(home)]
+    return stack[:FRAMES]
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -262,15 +262,15 @@ def flight(newest: int = 128) -> str:
     # to look would fix the recorder's settings before the script has made its own
     if not getattr(distributed, "is_initialized", bool)():
         raise RuntimeError("there is no process group yet, and so no flight recorder")
-    found: list[dict[str, Any]] = []
+    recorders: list[dict[str, Any]] = []
     members = {name: ranks for name, ranks, _ in collectives.members()}
     for kind in kinds:
         dump = getattr(core, "_dump_%s_trace" % kind)
-        told = dict(pickle.loads(dump(False, False, False)), kind=kind)  # our own process wrote it
+        header = dict(pickle.loads(dump(False, False, False)), kind=kind)  # our own process wrote it
         entries = collectives.dumped(dump, True)
         kept = [_brief(entry) for entry in _wanted(entries, newest) if _lives(entry, members)]
-        found.append(dict(told, entries=kept, left_out=len(entries) - len(kept)))
-    return json.dumps({"recorders": found, "members": members}, default=str)
+        recorders.append(dict(header, entries=kept, left_out=len(entries) - len(kept)))
+    return json.dumps({"recorders": recorders, "members": members}, default=str)
 
 
 def _wanted(entries: list[dict[str, Any]], newest: int) -> list[dict[str, Any]]:
@@ -300,7 +300,7 @@ def _brief(entry: dict[str, Any], most: int = 6) -> dict[str, Any]:
     brief = {name: entry[name] for name in _BRIEF if entry.get(name) is not None}
     frames = entry.get("frames") or []
     inside = os.path.dirname(getattr(sys.modules.get("torch"), "__file__", None) or "/nonexistent/torch")
-    outside = [one for one in frames if not str(one.get("filename")).startswith(inside + os.sep)]
+    outside = [frame for frame in frames if not str(frame.get("filename")).startswith(inside + os.sep)]
     brief["frames"] = (outside or frames)[:most]
     return brief
 

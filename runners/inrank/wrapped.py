@@ -24,22 +24,22 @@ UNREADABLE = (AttributeError, RuntimeError, TypeError, ValueError, LookupError)
 DTYPES = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
 
 
-def look(optimizer: Any) -> dict[str, Any]:
+def describe(optimizer: Any) -> dict[str, Any]:
     """What there is in this process, whose `optimizer` made its first step."""
-    found = _objects()
-    named = sorted(found.keys() - {"pipeline"})
+    objects = _objects()
+    named = sorted(objects.keys() - {"pipeline"})
     return {
         "strategies": named,
-        "zero_stage": _zero_stage(found.get("deepspeed")),
-        "dims": dict(_dimensions(found.get("pipeline"), optimizer)),
-        "param": _computes_in(found, optimizer),
+        "zero_stage": _zero_stage(objects.get("deepspeed")),
+        "dims": dict(_dimensions(objects.get("pipeline"), optimizer)),
+        "param": _computes_in(objects, optimizer),
     }
 
 
 def optimizers() -> list[Any]:
     """The optimizers of torch's that there are."""
     kind = _class("torch.optim.optimizer", "Optimizer")
-    return [] if kind is None else [one for one in gc.get_objects() if issubclass(type(one), kind)]
+    return [] if kind is None else [item for item in gc.get_objects() if issubclass(type(item), kind)]
 
 
 def grouped() -> bool | None:
@@ -53,8 +53,8 @@ def grouped() -> bool | None:
 
 
 def _class(module: str, name: str) -> Any:
-    found = getattr(sys.modules.get(module), name, None)
-    return found if isinstance(found, type) else None
+    value = getattr(sys.modules.get(module), name, None)
+    return value if isinstance(value, type) else None
 
 
 def _objects() -> dict[str, Any]:
@@ -62,15 +62,15 @@ def _objects() -> dict[str, Any]:
     kinds = [(name, _class(module, kind)) for name, module, kind in KINDS]
     wanted = [(name, kind) for name, kind in kinds if kind is not None]
     of_type: dict[type, str | None] = {}
-    found: dict[str, Any] = {}
-    for one in gc.get_objects():
-        kind = type(one)
+    objects: dict[str, Any] = {}
+    for item in gc.get_objects():
+        kind = type(item)
         if kind not in of_type:
             of_type[kind] = next((name for name, base in wanted if issubclass(kind, base)), None)
         name = of_type[kind]
         if name is not None:
-            found.setdefault(name, one)
-    return found
+            objects.setdefault(name, item)
+    return objects
 
 
 def _zero_stage(engine: Any) -> int | None:
@@ -111,9 +111,9 @@ def _dimensions(stage: Any, optimizer: Any) -> Iterable[tuple[str, int]]:
         yield "pp", stage.num_stages
 
 
-def _computes_in(found: dict[str, Any], optimizer: Any) -> str | None:
+def _computes_in(objects: dict[str, Any], optimizer: Any) -> str | None:
     """The type that the wrapper computes in; else of the parameters, where no autocast can be behind it."""
-    engine, fsdp1, fsdp2 = (found.get(name) for name in ("deepspeed", "fsdp1", "fsdp2"))
+    engine, fsdp1, fsdp2 = (objects.get(name) for name in ("deepspeed", "fsdp1", "fsdp2"))
     try:
         if engine is not None:
             return "bf16" if engine.bfloat16_enabled() else "fp16" if engine.fp16_enabled() else "fp32"

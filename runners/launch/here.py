@@ -51,9 +51,9 @@ def prepare(launch: LaunchRequest) -> PreparedHere:
     """Plan a run of a script under a preset. Raises RunError and PresetError."""
     loaded, request = load(launch.preset, launch.overrides), launch.request
     record = registry.new_record(request.name or run_name(request.script))
-    found = local.place(record, request, launch.port)
+    place = local.place(record, request, launch.port)
     try:
-        plan = for_host(make_plan(loaded, request, found), record.host)
+        plan = for_host(make_plan(loaded, request, place), record.host)
     except PlanError as error:
         raise RunError(str(error)) from None
     if request.no_python:

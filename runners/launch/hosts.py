@@ -28,36 +28,36 @@ from .prepared import LaunchRequest, OnHosts, Prepared, check_port, hub_record, 
 
 def pairs(words: Sequence[str], option: str, prefix: str = "") -> dict[str, str]:
     """`K=V` words as a mapping; `prefix` is put before names that lack it. Raises RunError."""
-    found = {}
+    values = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name.replace("_", "").isalnum():
             raise RunError(f"{option} {word}: write it as NAME=VALUE")
-        found[name if name.startswith((prefix, f"TORCH_{prefix}")) else prefix + name] = value
-    return found
+        values[name if name.startswith((prefix, f"TORCH_{prefix}")) else prefix + name] = value
+    return values
 
 
 def host_pairs(words: Sequence[str]) -> dict[str, dict[str, str]]:
     """`--env-on HOSTS:K=V` words: pattern of host names → variables. Raises RunError."""
-    found: dict[str, dict[str, str]] = {}
+    by_pattern: dict[str, dict[str, str]] = {}
     for word in words:
         pattern, colon, pair = word.partition(":")
         if not colon or not pattern:
             raise RunError(
                 f"--env-on {word}: write it as HOSTS:NAME=VALUE, as in gpu0?:NCCL_SOCKET_IFNAME==eth1"
             )
-        found.setdefault(pattern, {}).update(pairs([pair], "--env-on"))
-    return found
+        by_pattern.setdefault(pattern, {}).update(pairs([pair], "--env-on"))
+    return by_pattern
 
 
 def nccl_pairs(words: Sequence[str]) -> dict[str, str]:
     """`--nccl K=V` words, checked against the catalogue. Raises RunError."""
-    found = pairs(words, "--nccl", "NCCL_")
-    for name, value in found.items():
+    values = pairs(words, "--nccl", "NCCL_")
+    for name, value in values.items():
         problem = check(name, value)
         if problem is not None:
             raise RunError(problem)
-    return found
+    return values
 
 
 def shell_words(text: str, field: str) -> list[str]:
@@ -86,14 +86,14 @@ class PreparedHosts(Prepared):
     """A plan for all nodes, and the hosts."""
 
     order: HostsRequest
-    found: tuple[HostFacts, ...]
+    facts: tuple[HostFacts, ...]
 
     def text(self) -> str:
         """What `--dry-run` prints."""
         lines = [
             f"  node {node}  {host.destination}  {address}  {host.gpus} GPUs  {host.cores} cores"
             f"  torch {host.torch or 'n/a'}"
-            for node, (host, address) in enumerate(zip(self.found, self.order.addresses, strict=True))
+            for node, (host, address) in enumerate(zip(self.facts, self.order.addresses, strict=True))
         ]
         code = (
             f"  {self.order.workdir} is copied to ~/.distui/{self.order.work}" if self.order.workdir else ""
@@ -113,7 +113,7 @@ class PreparedHosts(Prepared):
         """The same as JSON values."""
         hosts = [
             {"host": host.destination, "address": address, "gpus": host.gpus, "cores": host.cores, "torch": host.torch}
-            for host, address in zip(self.found, self.order.addresses, strict=True)
+            for host, address in zip(self.facts, self.order.addresses, strict=True)
         ]  # fmt: skip
         return {
             "plan": plan_to_json(self.plan, masked=True) | preview.there(self.plan),
@@ -134,24 +134,24 @@ def prepare(launch: LaunchRequest, place: OnHosts) -> PreparedHosts:
     try:
         place = replace(place, hosts=_as_many(place.hosts, request))
         request = _request(loaded, request, place)
-        found = _probed(place, wanted(request, place))
-        where, problem = addresses(found, place.head)
+        facts = _probed(place, wanted(request, place))
+        where, problem = addresses(facts, place.head)
         if problem:
             raise RunError(problem)
-        plan = make_plan(loaded, request, _facts(record, request, place, found, launch.port))
+        plan = make_plan(loaded, request, _facts(record, request, place, facts, launch.port))
     except PlanError as error:
         raise RunError(str(error)) from None
-    plan = replace(plan, notes=(*plan.notes, *notes(found)))
+    plan = replace(plan, notes=(*plan.notes, *notes(facts)))
     order = HostsRequest(
         kind=KIND,
-        hosts=tuple(host.destination for host in found),
-        names=tuple(_names(found)),
+        hosts=tuple(host.destination for host in facts),
+        names=tuple(_names(facts)),
         addresses=tuple(where),
         options=place.options,
         workdir=place.workdir,
         work=_work(record) if place.workdir else "",
     )
-    return PreparedHosts(plan, hub_record(record, plan), order, tuple(found))
+    return PreparedHosts(plan, hub_record(record, plan), order, tuple(facts))
 
 
 def _as_many(hosts: Sequence[Named], request: Request) -> Sequence[Named]:
@@ -184,11 +184,11 @@ def _request(loaded: Loaded, request: Request, place: OnHosts) -> Request:
 def _probed(place: OnHosts, wants: Wanted) -> list[HostFacts]:
     """What every host is. Raises UnreachableError that names each that cannot be used."""
     ways = [Way(host.destination, place.options) for host in place.hosts]
-    found, refused = asyncio.run(ask_all(ways, wants))
+    facts, refused = asyncio.run(ask_all(ways, wants))
     if refused:
         count = f"{len(refused)} of {len(ways)} hosts" if len(ways) > 1 else "the host"
         raise UnreachableError(f"{count} cannot be used, and nothing was started:", refused)
-    return found
+    return facts
 
 
 def wanted(request: Request, place: OnHosts) -> Wanted:
@@ -208,7 +208,7 @@ def _facts(
     record: registry.RunRecord,
     request: Request,
     place: OnHosts,
-    found: Sequence[HostFacts],
+    facts: Sequence[HostFacts],
     port: int | None,
 ) -> Place:
     port = rendezvous_port(record.run8) if port is None else port
@@ -217,11 +217,11 @@ def _facts(
         run_dir=str(registry.runs_dir() / record.run),
         port=port,
         ras_port=port + 1,
-        gpus=min(host.gpus for host in found),
-        cores=min(host.cores for host in found),
+        gpus=min(host.gpus for host in facts),
+        cores=min(host.cores for host in facts),
         cwd=f"~/.distui/{_work(record)}" if place.workdir else str(Path.cwd()),
         python="",
-        nodes=len(found),
+        nodes=len(facts),
         script_source=(source := _source(request, place)),
         script_beside=local.read_beside(Path(place.workdir or ".") / (request.script or ""), source),
     )
@@ -239,7 +239,7 @@ def _work(record: registry.RunRecord) -> str:
     return f"work/{record.run}"
 
 
-def _names(found: Sequence[HostFacts]) -> list[str]:
+def _names(facts: Sequence[HostFacts]) -> list[str]:
     """How the screen names the hosts: by their own names where those differ."""
-    own = [host.hostname or host.destination for host in found]
-    return own if not remote_hosts.duplicates(own) else [host.destination for host in found]
+    own = [host.hostname or host.destination for host in facts]
+    return own if not remote_hosts.duplicates(own) else [host.destination for host in facts]

@@ -25,7 +25,7 @@ from ...presets.yamltext import dump
 from .. import daemon, local, preview, registry
 from ..errors import RunError
 from ..hub import seam
-from ..hub.cloud import Sky, SkyError, interpreter
+from ..hub.cloud import Sky, SkyError, check_installed, interpreter
 from ..hub.ending import shortened
 from ..hub.seam import SkyRequest
 from ..node import package
@@ -61,7 +61,8 @@ class PreparedSky(Prepared):
         }
 
     def start(self) -> registry.Entry:
-        """Write it down and start the hub, which launches. Raises RunError."""
+        """Write it down and start the hub, which launches. Raises RunError, before that where SkyPilot is missing."""
+        asyncio.run(check_installed())
         return start_hub(self, self.order, self.hidden, cargo=seam.CARGO)
 
     def task_yaml(self) -> str:
@@ -116,8 +117,8 @@ def prepare_task(launch: LaunchRequest, place: OnSky) -> PreparedSky:
 
 def again(entry: registry.Entry, name: str | None) -> PreparedSky:
     """The order of an earlier run once more, under an id of its own. Raises RunError."""
-    found = seam.read(entry.path)
-    if found is None:
+    order = seam.read(entry.path)
+    if order is None:
         raise RunError(
             f"{entry.record.name} was not launched through SkyPilot: `distui launch` starts it anew"
         )
@@ -133,8 +134,8 @@ def again(entry: registry.Entry, name: str | None) -> PreparedSky:
         before, run=record.run, name=record.name, run_dir=run_dir, argv=tuple(moved(words).values()),
         files=moved(before.files), env=moved({**before.env, "DISTUI_RUN_ID": record.run}),
     )  # fmt: skip
-    known = {name: value for name, value in os.environ.items() if is_secret(name)}
-    task, _ = skypilot.revealed(found.task, known)
+    secrets = {name: value for name, value in os.environ.items() if is_secret(name)}
+    task, _ = skypilot.revealed(order.task, secrets)
     cargo = _cargo(record, {})
     task |= {
         "name": task_name(record),
@@ -142,9 +143,9 @@ def again(entry: registry.Entry, name: str | None) -> PreparedSky:
         "run": cargo.command,
     }
     fresh = msgspec.structs.replace(
-        found, task=skypilot.masked(task), bundle=cargo.folder, fast=True, reuse=True
+        order, task=skypilot.masked(task), bundle=cargo.folder, fast=True, reuse=True
     )
-    return PreparedSky(plan, hub_record(record, plan), fresh, {**known, **skypilot.hidden(task)})
+    return PreparedSky(plan, hub_record(record, plan), fresh, {**secrets, **skypilot.hidden(task)})
 
 
 def task_name(record: registry.RunRecord) -> str:
@@ -158,7 +159,7 @@ def _prepared(plan: Plan, record: registry.RunRecord, place: OnSky, made: Any) -
     cargo = _cargo(record, hidden)
     task = made(cargo)
     cluster = place.cluster and skypilot.check_cluster(place.cluster)
-    found = SkyRequest(
+    order = SkyRequest(
         kind="skypilot",
         cluster=cluster or task_name(record),
         task=skypilot.masked(task),
@@ -169,24 +170,24 @@ def _prepared(plan: Plan, record: registry.RunRecord, place: OnSky, made: Any) -
         python=interpreter(),
         reuse=bool(cluster),
     )
-    plan = replace(plan, notes=(*plan.notes, *_notes(place, found, list(skypilot.hidden(task)))))
-    return PreparedSky(plan, hub_record(record, plan), found, {**hidden, **skypilot.hidden(task)})
+    plan = replace(plan, notes=(*plan.notes, *_notes(place, order, list(skypilot.hidden(task)))))
+    return PreparedSky(plan, hub_record(record, plan), order, {**hidden, **skypilot.hidden(task)})
 
 
-def _notes(place: OnSky, found: SkyRequest, hidden: list[str]) -> list[str]:
+def _notes(place: OnSky, order: SkyRequest, hidden: list[str]) -> list[str]:
     if place.managed:
         return [
             "A managed job has no ssh to its nodes: ranks and GPUs are not seen, its text is in launch.log."
         ]
-    notes = [f"On its nodes (`ssh {found.cluster}`), ~/.distui/distui is the same command as here."]
+    notes = [f"On its nodes (`ssh {order.cluster}`), ~/.distui/distui is the same command as here."]
     if hidden and (place.resources.infra or "slurm").startswith("slurm"):
         notes.append(
             f"On Slurm, SkyPilot shows {', '.join(sorted(hidden))} to every user of the nodes, in a command's "
             "arguments (`ps`): put secrets into a file there instead."
         )
-    if place.resources.autostop_min is None and not found.reuse:
+    if place.resources.autostop_min is None and not order.reuse:
         notes.append(
-            f"Cluster {found.cluster} stays up, and is billed, until `distui down`; --autostop MIN takes it down."
+            f"Cluster {order.cluster} stays up, and is billed, until `distui down`; --autostop MIN takes it down."
         )
     return notes
 
@@ -236,7 +237,7 @@ def _facts(loaded: Loaded, record: registry.RunRecord, request: Request, resourc
 
 def _gpus(resources: Resources) -> int:
     """GPUs of each node; 0 where there are none, or alternatives differ."""
-    texts = [resources.gpus] if resources.gpus else [one.get("gpus", "") for one in resources.any_of]
+    texts = [resources.gpus] if resources.gpus else [choice.get("gpus", "") for choice in resources.any_of]
     counts = {skypilot.gpus(text)[1] if text else 0 for text in texts}
     return counts.pop() if len(counts) == 1 else 0
 

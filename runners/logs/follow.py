@@ -91,9 +91,9 @@ def level_of(line: str) -> Level:
     level, first = Level.NONE, len(line) + 1
     for place in sorted(_ALWAYS.union(place for word, place in _BY_WORD if word in line)):
         rule = RULES[place]
-        found = rule.pattern.search(line) if rule.words else rule.pattern.match(line)
-        if found and found.start() < first:
-            level, first = rule.level, found.start()
+        match = rule.pattern.search(line) if rule.words else rule.pattern.match(line)
+        if match and match.start() < first:
+            level, first = rule.level, match.start()
     return level
 
 
@@ -155,8 +155,8 @@ def window_of(descriptor: int, file: str, offset: int, limit: int, grep: str = "
     size = os.fstat(descriptor).st_size
     if grep:
         start = _line_before(descriptor, max(size + offset, 0) if offset < 0 else min(offset, size))
-        found, position = _search(descriptor, start, limit, grep)
-        return Window(file, start, position, max(size, position), found)
+        matches, position = _search(descriptor, start, limit, grep)
+        return Window(file, start, position, max(size, position), matches)
     start = _tail_start(descriptor, size, -offset, limit) if offset < 0 else min(offset, size)
     if offset >= 0:
         before = _line_before(descriptor, start)
@@ -215,8 +215,8 @@ def _search(descriptor: int, start: int, limit: int, pattern: str) -> tuple[byte
         raise LogError(
             f"the pattern {pattern!r} is not a regular expression: {why[-1] if why else 'it crashed'}"
         )
-    head, _, found = done.stdout.partition(b"\n")
-    return found, int(head)
+    head, _, matches = done.stdout.partition(b"\n")
+    return matches, int(head)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -235,14 +235,14 @@ Pieces = dict[str, dict[int, int]]
 def pieces(run_dir: str | Path) -> Pieces:
     """Everything that is kept of a run's logs."""
     root = Path(run_dir) / FOLDER
-    found: Pieces = {}
+    kept: Pieces = {}
     for folder, _, names in os.walk(root):
         for name in names:
             path = Path(folder) / name
             file, at, begin = path.relative_to(root).as_posix().rpartition("@")
             if at and begin.isdecimal() and parse_file_id(file):
-                found.setdefault(file, {})[int(begin)] = int(begin) + path.stat().st_size
-    return {file: dict(sorted(held.items())) for file, held in sorted(found.items())}
+                kept.setdefault(file, {})[int(begin)] = int(begin) + path.stat().st_size
+    return {file: dict(sorted(held.items())) for file, held in sorted(kept.items())}
 
 
 def sizes(kept: Pieces) -> dict[str, int]:
@@ -253,12 +253,12 @@ def sizes(kept: Pieces) -> dict[str, int]:
 def all_sizes(run_dir: str | Path) -> dict[str, int]:
     """Bytes of every log that can be read here: the hub's own, those of parts on this machine, and pieces."""
     root = Path(run_dir)
-    found = sizes(pieces(root)) | file_sizes(root)
+    by_file = sizes(pieces(root)) | file_sizes(root)
     for part in root.parent.glob(f"{root.name}.n*"):
         node = part.name.rpartition(".n")[2]
         if node.isdecimal():
-            found |= {whole_id(file, int(node)): size for file, size in file_sizes(part).items()}
-    return found
+            by_file |= {whole_id(file, int(node)): size for file, size in file_sizes(part).items()}
+    return by_file
 
 
 async def ask_anywhere(run_dir: str | Path, file: str, offset: int, limit: int, grep: str = "") -> Window:
@@ -312,12 +312,12 @@ def pieces_of(run_dir: str | Path, file: str) -> dict[int, int]:
     if parse_file_id(file) is None:
         raise LogError(f"{file!r} is not a log of this run: `distui logs` names them")
     path = Path(run_dir) / FOLDER / file
-    found = {}
+    ends = {}
     for piece in path.parent.glob(f"{path.name}@*"):
         begin = piece.name.rpartition("@")[2]
         if begin.isdecimal():
-            found[int(begin)] = int(begin) + piece.stat().st_size
-    return dict(sorted(found.items()))
+            ends[int(begin)] = int(begin) + piece.stat().st_size
+    return dict(sorted(ends.items()))
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ def choose(
 
     `streams` with "log" means runner and agent, which belong to no attempt.
     """
-    found = [
+    matching = [
         file
         for file in files
         if file.stream in streams
@@ -348,8 +348,8 @@ def choose(
         and (not ranks or file.rank in ranks)
         and (attempt is None or file.attempt in (attempt, None))
     ]
-    newest = max((file.attempt for file in found if file.attempt is not None), default=None)
-    return [file for file in found if file.attempt in (newest, None)]
+    newest = max((file.attempt for file in matching if file.attempt is not None), default=None)
+    return [file for file in matching if file.attempt in (newest, None)]
 
 
 def compile_grep(text: str) -> re.Pattern[str] | None:
@@ -406,8 +406,8 @@ class Merge:
             pieces, source.carry = [source.carry] if source.carry else [], b""
             lines += self._show(source, pieces)
             lines.append(f"{source.prefix}({window.offset - source.next:,} bytes were not kept)")
-        known = max(source.next - window.offset, 0) if source.next >= 0 else 0
-        pieces = (source.carry + window.data[known:]).split(b"\n")
+        skip = max(source.next - window.offset, 0) if source.next >= 0 else 0
+        pieces = (source.carry + window.data[skip:]).split(b"\n")
         source.carry, source.next = pieces.pop(), window.next
         if len(source.carry) > CARRY:
             pieces.append(source.carry)

@@ -25,8 +25,8 @@ def main(argv: list[str]) -> int:
     except (re.error, RecursionError, OverflowError) as error:
         sys.stderr.write(str(error))
         return 2
-    found, position = scan(0, offset, limit, scan_bytes, time.monotonic() + float(argv[3]), pattern)
-    sys.stdout.buffer.write(b"%d\n" % position + found)
+    matches, position = scan(0, offset, limit, scan_bytes, time.monotonic() + float(argv[3]), pattern)
+    sys.stdout.buffer.write(b"%d\n" % position + matches)
     return 0
 
 
@@ -34,7 +34,7 @@ def scan(
     descriptor: int, offset: int, limit: int, scan_bytes: int, deadline: float, pattern: re.Pattern[str]
 ) -> tuple[bytes, int]:
     """Matching lines, at most `limit` bytes (a longer line is cut), and where the first line not seen begins."""
-    found = bytearray()
+    matches = bytearray()
     position, stop = offset, offset + scan_bytes
     while position < stop and time.monotonic() < deadline:
         piece = whole_lines(os.pread(descriptor, SLICE, position))
@@ -44,13 +44,13 @@ def scan(
         texts = piece.decode("utf-8", "replace").split("\n")
         for raw, text in zip(_with_newline(piece), texts, strict=False):
             if pattern.search(text.rstrip("\r")):
-                if found and len(found) + len(raw) > limit:
-                    return bytes(found), position
-                found += raw if len(raw) <= limit else raw[: limit - 1] + b"\n"
+                if matches and len(matches) + len(raw) > limit:
+                    return bytes(matches), position
+                matches += raw if len(raw) <= limit else raw[: limit - 1] + b"\n"
             position += len(raw)
-            if len(found) >= limit:
-                return bytes(found), position
-    return bytes(found), position
+            if len(matches) >= limit:
+                return bytes(matches), position
+    return bytes(matches), position
 
 
 def _with_newline(piece: bytes) -> list[bytes]:

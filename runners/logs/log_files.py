@@ -143,15 +143,15 @@ def command_id(attempt: int, stream: str, node: int = 0) -> str:
 
 def parse_file_id(text: str) -> LogFile | None:
     """What the id says, or None when it names no log file of a run."""
-    if found := _OF_SERVICE.fullmatch(text):
-        return LogFile(text, found["service"], "log", int(found["node"] or 0))
-    if not (found := _IN_ATTEMPT.fullmatch(text)):
+    if match := _OF_SERVICE.fullmatch(text):
+        return LogFile(text, match["service"], "log", int(match["node"] or 0))
+    if not (match := _IN_ATTEMPT.fullmatch(text)):
         return None
-    node, attempt = int(found["node"]), int(found["attempt"])
-    if found["of_command"]:
-        return LogFile(text, "command", found["of_command"], node, attempt)
+    node, attempt = int(match["node"]), int(match["attempt"])
+    if match["of_command"]:
+        return LogFile(text, "command", match["of_command"], node, attempt)
     return LogFile(
-        text, "rank", found["stream"], node, attempt, int(found["rank"]), int(found["part"] or 0)
+        text, "rank", match["stream"], node, attempt, int(match["rank"]), int(match["part"] or 0)
     )
 
 
@@ -162,10 +162,10 @@ def whole_id(file: str, node: int) -> str:
 
 def part_of(file: str) -> tuple[int, str] | None:
     """Id in a run on several nodes → node and id in its part; None for a log of the hub, or none at all."""
-    known = parse_file_id(file)
-    if known is None or "/" not in file:
+    log = parse_file_id(file)
+    if log is None or "/" not in file:
         return None
-    return known.node, file.rpartition("/")[2] if known.stream == "log" else file
+    return log.node, file.rpartition("/")[2] if log.stream == "log" else file
 
 
 def list_files(run_dir: str | Path) -> list[LogFile]:
@@ -176,8 +176,8 @@ def list_files(run_dir: str | Path) -> list[LogFile]:
         names += [f"{node.name}/{path.name}" for path in _entries(node)]
         for attempt in (path for path in _entries(node) if path.name.startswith("attempt-")):
             names += [f"{node.name}/{attempt.name}/{path.name}" for path in _entries(attempt)]
-    found = (parse_file_id(name) for name in names)
-    return sorted((file for file in found if file), key=lambda file: file.order)
+    files = (parse_file_id(name) for name in names)
+    return sorted((file for file in files if file), key=lambda file: file.order)
 
 
 def file_sizes(run_dir: str | Path) -> dict[str, int]:
@@ -267,7 +267,7 @@ class _Folder:
         self._logs: list[tuple[str, str]] = []
         """Id and path of each log file right in it."""
 
-    def look(self, now: float) -> bool:
+    def refresh(self, now: float) -> bool:
         """See what is in it; False when it is gone."""
         try:
             stamp = os.stat(self.path).st_mtime_ns
@@ -282,8 +282,8 @@ class _Folder:
         return True
 
     def _list(self) -> None:
-        with os.scandir(self.path) as found:
-            entries = list(found)
+        with os.scandir(self.path) as scan:
+            entries = list(scan)
         self.folders = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         self._logs = [
             (self._prefix + entry.name, entry.path)
@@ -314,14 +314,14 @@ class GrowthWatch:
         self.sizes: dict[str, int] = {}
         """Bytes by file id, of every file seen so far."""
         self._node = None if node is None else f"node-{node}"
-        self._known: dict[str, _Folder] = {}
+        self._folders: dict[str, _Folder] = {}
         self._marks: dict[str, tuple[float, int]] = {}
         self._rates: dict[str, float] = {}
 
     @property
     def folders(self) -> tuple[str, ...]:
         """Paths of the folders that the last `poll` looked at: where anything new can come from."""
-        return tuple(folder.path for folder in self._known.values())
+        return tuple(folder.path for folder in self._folders.values())
 
     def poll(self, now: float) -> dict[str, int]:
         """Sizes in bytes, by file id, that changed since the last call; `now` is monotonic seconds.
@@ -347,15 +347,15 @@ class GrowthWatch:
             self._marks[name] = (now, size)
 
     def _scan(self, now: float) -> dict[str, int]:
-        seen = self._look("", now)
+        seen = self._refreshed("", now)
         for node in self._below(seen[-1:], "node-"):
             if self._node not in (None, node):
                 continue
-            below = self._look(f"{node}/", now)
+            below = self._refreshed(f"{node}/", now)
             seen += below
             for attempt in sorted(self._below(below, "attempt-"), key=_number)[-2:]:
-                seen += self._look(f"{node}/{attempt}/", now)
-        self._known = {prefix: folder for prefix, folder in self._known.items() if folder in seen}
+                seen += self._refreshed(f"{node}/{attempt}/", now)
+        self._folders = {prefix: folder for prefix, folder in self._folders.items() if folder in seen}
         sizes: dict[str, int] = {}
         for folder in seen:
             sizes |= folder.sizes()
@@ -363,13 +363,13 @@ class GrowthWatch:
             del self._rates[name]
         return sizes
 
-    def _look(self, prefix: str, now: float) -> list[_Folder]:
+    def _refreshed(self, prefix: str, now: float) -> list[_Folder]:
         """The folder of these ids, or nothing when it is gone."""
-        folder = self._known.get(prefix)
+        folder = self._folders.get(prefix)
         if folder is None:
             path = f"{self.run_dir}/{prefix}".rstrip("/")
-            folder = self._known[prefix] = _Folder(path, prefix)
-        return [folder] if folder.look(now) else []
+            folder = self._folders[prefix] = _Folder(path, prefix)
+        return [folder] if folder.refresh(now) else []
 
     @staticmethod
     def _below(folders: list[_Folder], start: str) -> list[str]:

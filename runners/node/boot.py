@@ -42,39 +42,39 @@ def homes() -> list[str]:
     return [os.path.join(cache, "distui"), f"/tmp/distui-{os.getuid()}"]
 
 
-def library(here: str, shelf: str = "wheels") -> str:
-    """Folder with what fits on a shelf of the bundle `here`, unpacked when it is not there yet. Raises OSError.
+def library(here: str, section: str = "wheels") -> str:
+    """Folder with what fits of a section of the bundle `here`, unpacked when it is not there yet. Raises OSError.
 
     Beside the "wheels" is distui itself; the "screens" are what only somebody who sits here needs.
     """
-    kind = "lib" if shelf == "wheels" else shelf
+    kind = "lib" if section == "wheels" else section
     name = "-".join((kind, os.path.basename(here).rpartition("-")[2], tags()[1], tags()[0]))
     problem = OSError(2, "no place to unpack", here)
     for home in homes():
         lib = os.path.join(home, name)
         try:
             os.makedirs(home, mode=0o700, exist_ok=True)
-            found, owners = os.stat(home), {os.lstat(home).st_uid, os.stat(home).st_uid}
-            if owners != {os.getuid()} or found.st_mode & 0o022:
+            info, owners = os.stat(home), {os.lstat(home).st_uid, os.stat(home).st_uid}
+            if owners != {os.getuid()} or info.st_mode & 0o022:
                 raise OSError(13, "is not a folder of yours alone", home)
             if not os.path.isdir(lib):
-                unpack(here, shelf, lib)
+                unpack(here, section, lib)
             return lib
         except OSError as error:
             problem = error
     raise problem
 
 
-def unpack(here: str, shelf: str, lib: str) -> None:
+def unpack(here: str, section: str, lib: str) -> None:
     """Whole or not at all; several nodes may do it at once where they share a home. Raises OSError."""
     import shutil
     import tempfile
     import zipfile
 
     fresh = tempfile.mkdtemp(prefix=".lib-", dir=os.path.dirname(lib))
-    wheels = os.path.join(here, shelf)
+    wheels = os.path.join(here, section)
     archives = [os.path.join(wheels, name) for name in sorted(os.listdir(wheels)) if fits(name)]
-    if shelf == "wheels":
+    if section == "wheels":
         archives.append(os.path.join(here, "distui.zip"))
     try:
         for archive in archives:
@@ -97,7 +97,7 @@ def has_wheels(here: str) -> bool:
     """Whether the bundle has what needs compiling for this interpreter."""
     names = os.listdir(os.path.join(here, "wheels"))
     return all(
-        any(name.startswith(one) and fits(name) for name in names) for one in ("msgspec-", "psutil-")
+        any(name.startswith(prefix) and fits(name) for name in names) for prefix in ("msgspec-", "psutil-")
     )
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CHUNK = 1 << 16
 GRACE_S = 2.0
 """How long the agent may go on talking to whoever has hung up."""
-LOOK_S = 0.05
+POLL_S = 0.05
 NO_AGENT = 4
 """Exit code: the same that every verb gives for a node that cannot be reached."""
 
@@ -31,12 +31,12 @@ def connect(path: str) -> socket.socket:
     folder = os.lstat(os.path.dirname(path))
     if not stat.S_ISDIR(folder.st_mode) or folder.st_uid != os.getuid() or folder.st_mode & 0o022:
         raise OSError(13, "its directory is not yours alone")
-    one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    one.connect(path)
-    peer = struct.unpack("3i", one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    agent = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    agent.connect(path)
+    peer = struct.unpack("3i", agent.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if peer[1] not in (os.getuid(), 0):
         raise OSError(13, "another user listens there")
-    return one
+    return agent
 
 
 def connect_within(path: str, seconds: float) -> socket.socket:
@@ -48,7 +48,7 @@ def connect_within(path: str, seconds: float) -> socket.socket:
         except (FileNotFoundError, ConnectionRefusedError):
             if time.monotonic() > deadline:
                 raise
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
 def copy(take: Callable[[int], bytes], give: Callable[[bytes], None], *done: threading.Event) -> None:

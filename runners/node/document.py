@@ -63,10 +63,10 @@ def read(run: str) -> Document:
     """Raises RunError."""
     path = path_of(run)
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Document)
+        document = msgspec.json.decode(path.read_bytes(), type=Document)
     except (OSError, msgspec.MsgspecError) as error:
         raise RunError(f"the job document {path} cannot be read: {error}") from None
-    return check(found, run)
+    return check(document, run)
 
 
 def write(document: Document) -> None:
@@ -82,11 +82,11 @@ def write(document: Document) -> None:
 def started(data: bytes, run: str) -> Start:
     """What came on stdin. Raises RunError."""
     try:
-        found = msgspec.json.decode(data, type=Start)
+        start = msgspec.json.decode(data, type=Start)
     except msgspec.MsgspecError as error:
         raise RunError(f"what came on stdin is no start of a run: {error}") from None
-    check(found.job, run)
-    return found
+    check(start.job, run)
+    return start
 
 
 def check(document: Document, run: str) -> Document:

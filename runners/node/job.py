@@ -135,11 +135,11 @@ def prefix(file: LogFile) -> bytes:
 
 def lines(data: bytes, before: bytes) -> bytes:
     """Each line with `before` in front; of one that was written over (a progress bar) what was seen last."""
-    found = []
+    shown = []
     for line in data.removesuffix(b"\n").split(b"\n"):
         seen = [part for part in line.split(b"\r") if part]
-        found.append(before + (seen[-1] if seen else b"") + b"\n")
-    return b"".join(found)
+        shown.append(before + (seen[-1] if seen else b"") + b"\n")
+    return b"".join(shown)
 
 
 def to_stdout(data: bytes) -> None:
@@ -174,20 +174,20 @@ def job(run: str, node: int | None = None) -> int:
     whatever started the job says it.
     """
     ours = own_environment()
-    told = document.read(run)
-    plan = told.whole()
+    doc = document.read(run)
+    plan = doc.whole()
     try:
         if node is None:
             seat = cluster.seat(
                 os.environ, plan.nnodes, plan.nnodes_min, nodefile=nodefile(), host=platform.node()
             )
         else:
-            seat = cluster.given(node, told.addresses or (), plan.nnodes, plan.nnodes_min)
+            seat = cluster.given(node, doc.addresses or (), plan.nnodes, plan.nnodes_min)
     except PlanError as error:
         raise RunError(str(error)) from None
-    entry = establish(told, seat, work_directory(plan, own=node is None))
+    entry = establish(doc, seat, work_directory(plan, own=node is None))
     keep_relay_key(entry)
-    with only_one(entry):
+    with job_lock(entry):
         return asyncio.run(NodeJob(entry, {**ours, **secrets_of(entry)}).run())
 
 
@@ -355,13 +355,13 @@ def establish(document: Document, seat: Seat, cwd: str) -> registry.Entry:
         nnodes=plan.nnodes,
         whole=document.run,
     )
-    known = registry.at(path)
+    earlier = registry.at(path)
     text = json.dumps(plan_to_json(fitted, masked=True), indent=1).encode()
     try:
-        if known is None:
+        if earlier is None:
             registry.create(record, text, fitted.files)
             environment.write(path, environment.of_launch(os.environ, fitted.env))
-        elif not runner_lives(known):
+        elif not runner_lives(earlier):
             for name, content in fitted.files.items():  # which may name the nodes' addresses
                 private_folder((path / name).parent)
                 file_io.write_atomically(path / name, content.encode())
@@ -418,7 +418,7 @@ def own_environment() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def only_one(entry: registry.Entry) -> Iterator[None]:
+def job_lock(entry: registry.Entry) -> Iterator[None]:
     """Held by the job process of a part. Raises RunError when there is another one."""
     import fcntl
 

@@ -59,10 +59,10 @@ def build(cache: Path | None = None) -> Path:
         for folder in (home.parent, home):
             _check_ours(folder)
         files = dict(_files())
-        shelves = {"wheels": _wheels(home), "screens": _screens(home)}
-        made = home / f"bundle-{_hash(files, [wheel for shelf in shelves.values() for wheel in shelf])}"
+        sections = {"wheels": _wheels(home), "screens": _screens(home)}
+        made = home / f"bundle-{_hash(files, [wheel for wheels in sections.values() for wheel in wheels])}"
         if not made.is_dir():
-            _make(made, files, shelves)
+            _make(made, files, sections)
     except OSError as error:
         raise RunError(
             f"the bundle for the nodes cannot be written to {home} ({error.strerror}): "
@@ -73,12 +73,12 @@ def build(cache: Path | None = None) -> Path:
 
 def _check_ours(folder: Path) -> None:
     """What lies in a cache is executed on every node: refuse one that others can write. Raises RunError and OSError."""
-    found = folder.stat()
-    loose = found.st_mode & 0o022 and not found.st_mode & 0o1000
-    if found.st_uid not in (0, os.geteuid()) or loose:
+    info = folder.stat()
+    loose = info.st_mode & 0o022 and not info.st_mode & 0o1000
+    if info.st_uid not in (0, os.geteuid()) or loose:
         raise RunError(
-            f"{folder}, where the bundle for the nodes is kept, is not yours alone (owner {found.st_uid}, mode "
-            f"{found.st_mode & 0o7777:o}): set XDG_CACHE_HOME to a directory of your own"
+            f"{folder}, where the bundle for the nodes is kept, is not yours alone (owner {info.st_uid}, mode "
+            f"{info.st_mode & 0o7777:o}): set XDG_CACHE_HOME to a directory of your own"
         )
 
 
@@ -114,22 +114,22 @@ def _files() -> Iterator[tuple[str, bytes]]:
 
 
 def _hash(files: dict[str, bytes], wheels: list[Path]) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, data in files.items():
-        found.update(f"{name}\0{len(data)}\0".encode() + data)
+        digest.update(f"{name}\0{len(data)}\0".encode() + data)
     for wheel in wheels:
-        found.update(wheel.name.encode() + b"\0")
-    return found.hexdigest()[:12]
+        digest.update(wheel.name.encode() + b"\0")
+    return digest.hexdigest()[:12]
 
 
-def _make(made: Path, files: dict[str, bytes], shelves: dict[str, list[Path]]) -> None:
+def _make(made: Path, files: dict[str, bytes], sections: dict[str, list[Path]]) -> None:
     """Whole or not at all. Raises OSError."""
     fresh = Path(tempfile.mkdtemp(prefix=".bundle-", dir=made.parent))
     try:
-        for shelf, wheels in shelves.items():
-            (fresh / shelf).mkdir()
+        for section, wheels in sections.items():
+            (fresh / section).mkdir()
             for wheel in wheels:
-                _link(wheel, fresh / shelf / wheel.name)
+                _link(wheel, fresh / section / wheel.name)
         for name in TOP:
             (fresh / name).write_bytes(files[f"distui/runners/node/{name}"])
         (fresh / "node.sh").chmod(0o755)
@@ -172,48 +172,48 @@ def _wheels(home: Path) -> list[Path]:
     """Wheels for every Python and machine that there are some for. Raises OSError and RunError."""
     asked = requirements()
     key = hashlib.sha256("\n".join([*asked, *PYTHONS, *MACHINES]).encode()).hexdigest()[:12]
-    shelf = home / f"wheels-{key}"
-    shelf.mkdir(exist_ok=True)
-    tried = shelf / TRIED
-    if not (shelf / DONE).exists() and not (
+    folder = home / f"wheels-{key}"
+    folder.mkdir(exist_ok=True)
+    tried = folder / TRIED
+    if not (folder / DONE).exists() and not (
         tried.exists() and time.time() - tried.stat().st_mtime < RETRY_SECONDS
     ):
-        if _download(asked, shelf):
-            (shelf / DONE).touch()
+        if _download(asked, folder):
+            (folder / DONE).touch()
         else:
             for name in NEEDED:
-                _pack_installed(name, shelf)
+                _pack_installed(name, folder)
         tried.touch()
-    return sorted(shelf.glob("*.whl"))
+    return sorted(folder.glob("*.whl"))
 
 
 def _screens(home: Path) -> list[Path]:
     """Wheels of SCREENS as they are installed here, packed once each. Raises OSError and RunError."""
-    shelf = home / "screens"
-    shelf.mkdir(exist_ok=True)
-    found = []
+    folder = home / "screens"
+    folder.mkdir(exist_ok=True)
+    wheels = []
     for name in SCREENS:
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-        target = shelf / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+        target = folder / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
         if not target.exists():
-            _pack_installed(name, shelf)
-        found.append(target)
-    return sorted(found)
+            _pack_installed(name, folder)
+        wheels.append(target)
+    return sorted(wheels)
 
 
-def _download(asked: list[str], shelf: Path) -> bool:
+def _download(asked: list[str], folder: Path) -> bool:
     """Get them from the package index; False when some are missing afterwards."""
     first, *jobs = [(python, machine) for python in PYTHONS for machine in MACHINES]
-    if not _download_one(asked, shelf, *first):
+    if not _download_for(asked, folder, *first):
         return False  # no index, most likely: it is not asked seven times more
     with ThreadPoolExecutor(4) as pool:
-        return all(list(pool.map(lambda job: _download_one(asked, shelf, *job), jobs)))
+        return all(list(pool.map(lambda job: _download_for(asked, folder, *job), jobs)))
 
 
-def _download_one(asked: list[str], shelf: Path, python: str, machine: str) -> bool:
+def _download_for(asked: list[str], folder: Path, python: str, machine: str) -> bool:
     words = [
         sys.executable,
         "-P",  # what lies in the user's directory is no pip
@@ -226,32 +226,32 @@ def _download_one(asked: list[str], shelf: Path, python: str, machine: str) -> b
     ]
     words += ["--only-binary=:all:", "--no-deps", "--implementation", "cp", "--python-version", python]
     words += [word for platform in PLATFORMS for word in ("--platform", f"{platform}_{machine}")]
-    with tempfile.TemporaryDirectory(prefix=".get-", dir=shelf) as folder:
+    with tempfile.TemporaryDirectory(prefix=".get-", dir=folder) as fresh:
         try:
             done = subprocess.run(
-                [*words, "--dest", folder, *asked],
+                [*words, "--dest", fresh, *asked],
                 stdin=subprocess.DEVNULL, capture_output=True, timeout=DOWNLOAD_SECONDS, check=False,
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired):
             return False
-        for wheel in Path(folder).glob("*.whl"):
-            wheel.replace(shelf / wheel.name)
+        for wheel in Path(fresh).glob("*.whl"):
+            wheel.replace(folder / wheel.name)
     return done.returncode == 0
 
 
-def _pack_installed(name: str, shelf: Path) -> None:
+def _pack_installed(name: str, folder: Path) -> None:
     """This environment's own copy of a package as a wheel for its Python and machine. Raises OSError and RunError."""
     try:
-        found = metadata.distribution(name)
+        package = metadata.distribution(name)
     except metadata.PackageNotFoundError:
         raise RunError(f"{name} is not installed beside distui: install distui again") from None
-    files = [file for file in found.files or [] if ".." not in file.parts and file.suffix != ".pyc"]
+    files = [file for file in package.files or [] if ".." not in file.parts and file.suffix != ".pyc"]
     pure = not any(file.suffix == ".so" for file in files)
     python = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     tags = "py3-none-any" if pure else f"{python}-{python}-linux_{os.uname().machine}"
-    target = shelf / f"{name.replace('-', '_')}-{found.version}-{tags}.whl"
+    target = folder / f"{name.replace('-', '_')}-{package.version}-{tags}.whl"
     temporary = target.with_suffix(f".{os.getpid()}.tmp")
     with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in files:
-            archive.write(Path(str(found.locate_file(file))), str(file))
+            archive.write(Path(str(package.locate_file(file))), str(file))
     temporary.replace(target)

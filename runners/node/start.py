@@ -40,9 +40,9 @@ def _await(process: subprocess.Popen[bytes], path: str, log: Path) -> int:
         if _answers(path):
             return 0
         if process.poll() is not None:
-            said = log.read_text(errors="replace").rstrip().rpartition("\n")[2]
-            if said.startswith("distui: "):
-                raise RunError(said.removeprefix("distui: "))
+            last = log.read_text(errors="replace").rstrip().rpartition("\n")[2]
+            if last.startswith("distui: "):
+                raise RunError(last.removeprefix("distui: "))
             raise RunError(f"the job ended at once: see {log}")
         time.sleep(0.05)
     raise RunError(f"no agent came up within {START_SECONDS:.0f} s: see {log}")

@@ -19,14 +19,14 @@ def version(call: SkyCall) -> dict[str, Any]:
     if importlib.util.find_spec("sky") is None:
         return {"version": None, "python": sys.executable, "supported": False}
     try:
-        found = importlib.metadata.version("skypilot")
+        release = importlib.metadata.version("skypilot")
     except importlib.metadata.PackageNotFoundError:
         try:
-            found = importlib.metadata.version("skypilot-nightly")
+            release = importlib.metadata.version("skypilot-nightly")
         except importlib.metadata.PackageNotFoundError:
-            found = ""
-    numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
-    return {"version": found, "python": sys.executable, "supported": numbers == SUPPORTED}
+            release = ""
+    numbers = tuple(int(part) for part in release.split(".")[:2] if part.isdigit())
+    return {"version": release, "python": sys.executable, "supported": numbers == SUPPORTED}
 
 
 def enabled(call: SkyCall) -> list[str]:
@@ -34,7 +34,7 @@ def enabled(call: SkyCall) -> list[str]:
     import sky
     from sky.client import sdk
 
-    return [str(one) for one in sky.get(sdk.enabled_clouds(expand=True))]
+    return [str(infra) for infra in sky.get(sdk.enabled_clouds(expand=True))]
 
 
 def check(call: SkyCall, infra: list[str] | None = None) -> dict[str, Any]:
@@ -44,8 +44,8 @@ def check(call: SkyCall, infra: list[str] | None = None) -> dict[str, Any]:
 
     request = sdk.check(tuple(infra) if infra else None, verbose=False)
     call.began(request)
-    found = sky.stream_and_get(request, output_stream=LineStream(call))
-    return {"enabled": {str(name): [str(one) for one in clouds] for name, clouds in (found or {}).items()}}
+    answer = sky.stream_and_get(request, output_stream=LineStream(call))
+    return {"enabled": {str(name): list(map(str, clouds)) for name, clouds in (answer or {}).items()}}
 
 
 def accelerators(call: SkyCall, name: str | None = None) -> dict[str, list[int]]:
@@ -53,18 +53,18 @@ def accelerators(call: SkyCall, name: str | None = None) -> dict[str, list[int]]
     import sky
     from sky.client import sdk
 
-    found: dict[str, set[int]] = {}
+    by_gpu: dict[str, set[int]] = {}
     places = enabled(call)
     if any(place.startswith("slurm") for place in places):
         for place in sky.get(sdk.realtime_slurm_gpu_availability(name_filter=name)):
             for gpu, counts, *_ in place[1] or ():
-                found.setdefault(str(gpu), set()).update(int(count) for count in counts)
+                by_gpu.setdefault(str(gpu), set()).update(int(count) for count in counts)
     clouds = sorted({place.partition("/")[0].lower() for place in places} - {"slurm"})
     if clouds:
         counts = sky.get(sdk.list_accelerator_counts(name_filter=name, clouds=clouds))
         for gpu, numbers in (counts or {}).items():
-            found.setdefault(str(gpu), set()).update(int(one) for one in numbers if one >= 1)
-    return {gpu: sorted(numbers) for gpu, numbers in sorted(found.items())}
+            by_gpu.setdefault(str(gpu), set()).update(int(count) for count in numbers if count >= 1)
+    return {gpu: sorted(numbers) for gpu, numbers in sorted(by_gpu.items())}
 
 
 def candidates(call: SkyCall, config: dict[str, Any]) -> dict[str, str]:

@@ -124,7 +124,7 @@ def job_state(call: SkyCall, cluster: str, job: int) -> str | None:
     import sky
 
     states = sky.get(sky.job_status(cluster, [job]))
-    state = next((one for number, one in states.items() if number is not None and int(number) == job), None)
+    state = next((word for key, word in states.items() if key is not None and int(key) == job), None)
     return None if state is None else str(state.value)
 
 

@@ -35,8 +35,8 @@ def managed_jobs(call: SkyCall, job: int | None = None) -> list[dict[str, Any]]:
     import sky
     from sky import jobs
 
-    found = sky.get(jobs.queue_v2(refresh=False, job_ids=None if job is None else [job], fields=FIELDS))
-    records = found[0] if isinstance(found, tuple) else found
+    answer = sky.get(jobs.queue_v2(refresh=False, job_ids=None if job is None else [job], fields=FIELDS))
+    records = answer[0] if isinstance(answer, tuple) else answer
     return [
         {
             "job": record["job_id"],

@@ -53,7 +53,7 @@ class SkyCall:
         self.request = ""
         self.cancelled = threading.Event()
 
-    def said(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Pass text of SkyPilot on."""
         if text:
             self._write({"id": self.number, "said": text})
@@ -64,7 +64,7 @@ class SkyCall:
             if self.cancelled.is_set():
                 break
             if line is not None:  # None: the server shows that it is there
-                self.said(line if line.endswith("\n") else line + "\n")
+                self.report(line if line.endswith("\n") else line + "\n")
 
     def began(self, request: str) -> None:
         """SkyPilot's API server works at it under this id: what a later process can ask for, and `cancel` cancels."""
@@ -79,7 +79,7 @@ class LineStream(io.TextIOBase):
         self._call = call
 
     def write(self, text: str) -> int:
-        self._call.said(text)
+        self._call.report(text)
         return len(text)
 
 
@@ -131,7 +131,7 @@ class SkyServer:
 def explain(error: Exception) -> dict[str, str]:
     """The kind of an error, its text, and what each place said that SkyPilot tried."""
     history = getattr(error, "failover_history", None) or []
-    tried = "\n".join(f"{type(one).__name__}: {one}" for one in history)
+    tried = "\n".join(f"{type(failure).__name__}: {failure}" for failure in history)
     return {"kind": type(error).__name__, "text": str(error), "tried": tried}
 
 

@@ -38,9 +38,9 @@ def levels(root: Path, pid: int | str, controller: str) -> list[Path]:
     return above(root, read_once(f"{root}/proc/{pid}/cgroup") or b"", controller)
 
 
-def above(root: Path, told: bytes, controller: str) -> list[Path]:
-    """`told`: what /proc/<pid>/cgroup holds."""
-    parts = [line.split(":", 2) for line in os.fsdecode(told).splitlines()]
+def above(root: Path, content: bytes, controller: str) -> list[Path]:
+    """`content`: what /proc/<pid>/cgroup holds."""
+    parts = [line.split(":", 2) for line in os.fsdecode(content).splitlines()]
     own = {name: part[2] for part in parts if len(part) == 3 for name in part[1].split(",")}
     mount, path = root / "sys/fs/cgroup" / controller, own.get(controller)
     if path is None or not mount.is_dir():

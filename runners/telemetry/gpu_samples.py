@@ -42,7 +42,7 @@ class DriverGpus:
     @property
     def devices(self) -> dict[int, NvmlDevice]:
         """The devices that were reached, by NVML index."""
-        return {one.index: one.device for one in self._gpus if one.device is not None}
+        return {gpu.index: gpu.device for gpu in self._gpus if gpu.device is not None}
 
     def sample(self, tiers: Iterable[Tier], now: float) -> tuple[Gpu, ...]:
         """Ask `tiers` of every GPU; `now` in monotonic seconds."""
@@ -97,7 +97,7 @@ class _SampledGpu:
         self._complete = True
 
     def _rates(self, fields: dict[int, tuple[int, int]], now: float) -> dict[str, Any]:
-        found: dict[str, Any] = {
+        rates: dict[str, Any] = {
             "mem_temp_c": _scaled(_whole(fields.get(MEMORY_TEMP)), 1.0),
             "energy_j": _scaled(_whole(fields.get(ENERGY_MJ)), 1e-3),
         }
@@ -108,8 +108,8 @@ class _SampledGpu:
             ("nvlink_rx_bps", NVLINK_RX, 1024),
         ):
             value, bits = fields.get(field, (None, 64))
-            found[name] = _scaled(self._counters[name].rate(value, now, bits=bits), unit)
-        return found
+            rates[name] = _scaled(self._counters[name].rate(value, now, bits=bits), unit)
+        return rates
 
 
 def _fixed(device: NvmlDevice) -> dict[str, Any]:
@@ -146,15 +146,15 @@ def _fast(device: NvmlDevice) -> dict[str, Any]:
 
 
 def _procs(device: NvmlDevice) -> dict[str, Any]:
-    found = device.first(
+    procs = device.first(
         ("nvmlDeviceGetComputeRunningProcesses_v3",), ("nvmlDeviceGetComputeRunningProcesses_v2",)
     )
-    if found is None:
+    if procs is None:
         return {"pids": None, "pid_mem": None}
     # A process that computes holds memory: 0 is what some containers' drivers say for "not told".
     return {
-        "pids": tuple(int(one.pid) for one in found),
-        "pid_mem": tuple(int(one.usedGpuMemory) if one.usedGpuMemory else None for one in found),
+        "pids": tuple(int(proc.pid) for proc in procs),
+        "pid_mem": tuple(int(proc.usedGpuMemory) if proc.usedGpuMemory else None for proc in procs),
     }
 
 

@@ -81,8 +81,8 @@ def changes(raised: Mapping[Key, Finding], now: Iterable[Finding]) -> list[Event
     A finding whose words changed (a count grew) is raised anew.
     """
     current = {key(finding): finding for finding in now}
-    cleared = [FindingCleared(*one) for one in raised if one not in current]
-    return [*cleared, *(FindingRaised(one) for at, one in current.items() if raised.get(at) != one)]
+    cleared = [FindingCleared(*at) for at in raised if at not in current]
+    return [*cleared, *(FindingRaised(new) for at, new in current.items() if raised.get(at) != new)]
 
 
 def key(finding: Finding) -> Key:
@@ -171,9 +171,9 @@ XID = {
 
 def throttle_words(mask: int) -> tuple[str, ...]:
     """The active clock event reasons; one that is not known by name as its bit."""
-    known = sum(bit for bit, _ in THROTTLE)
+    named = sum(bit for bit, _ in THROTTLE)
     words = [word for bit, word in THROTTLE if mask & bit]
-    return tuple(words + ([f"reason {mask & ~known:#x}"] if mask & ~known else []))
+    return tuple(words + ([f"reason {mask & ~named:#x}"] if mask & ~named else []))
 
 
 def recovery_words(action: int) -> str | None:

@@ -62,7 +62,7 @@ class Counter:
 # Errors that network interfaces and InfiniBand ports count, drops left out: those are part of a healthy life.
 
 
-LOOK_S = 5.0
+CHECK_S = 5.0
 """Seconds between two looks."""
 KEPT_S = 60.0
 PORT_ERRORS = (
@@ -83,7 +83,7 @@ class NicErrors:
 
     def due(self, now: float) -> bool:
         """Whether it is time for another look; `now` in monotonic seconds."""
-        return not self._seen or now - self._seen[-1][0] >= LOOK_S
+        return not self._seen or now - self._seen[-1][0] >= CHECK_S
 
     def add(self, now: float, total: int) -> None:
         """What all counters together say now."""
@@ -143,7 +143,7 @@ class HostSampler:
         self._nics: tuple[bytes, ...] = ()
         self._ports: tuple[str, ...] = ()
         self._files: dict[str, KeptFile] = {}
-        self._looked = self._disks_at = float("-inf")
+        self._nics_at = self._disks_at = float("-inf")
         self._disks: dict[str, int] = {}
         self._cores = os.cpu_count()
         self._busy = _Busy()
@@ -151,13 +151,13 @@ class HostSampler:
     def sample(self) -> Host:
         """One sample. Rates and cpu_percent are None in the first."""
         now = self._clock()
-        if now - self._looked >= NIC_S:
-            self._looked = now
+        if now - self._nics_at >= NIC_S:
+            self._nics_at = now
             self._nics, self._ports = _nics(self._root), _ports(self._root)
         memory, swap = psutil.virtual_memory(), psutil.swap_memory()
         received, sent = self._network(now)
         ib_received, ib_sent = self._infiniband(now)
-        self._look_for_errors(now)
+        self._count_errors(now)
         limit, kills = self._cgroup.read()
         busy, steal = self._busy.percent()
         return Host(
@@ -215,7 +215,7 @@ class HostSampler:
         )
         return _sum(received), _sum(sent)
 
-    def _look_for_errors(self, now: float) -> None:
+    def _count_errors(self, now: float) -> None:
         if not self._errors.due(now):
             return
         data = self._kept("proc/net/dev").read_all()
@@ -263,8 +263,8 @@ def _percent(share: float) -> float:
 
 def _sum(rates: list[float | None]) -> float | None:
     """Sum in bytes of InfiniBand rates; None as soon as one of them is unknown."""
-    known = [rate for rate in rates if rate is not None]
-    return IB_UNIT * sum(known) if len(known) == len(rates) else None
+    values = [rate for rate in rates if rate is not None]
+    return IB_UNIT * sum(values) if len(values) == len(rates) else None
 
 
 def _nics(root: Path) -> tuple[bytes, ...]:
@@ -283,8 +283,8 @@ def _nics(root: Path) -> tuple[bytes, ...]:
 
 def _ports(root: Path) -> tuple[str, ...]:
     """The counter directories of all InfiniBand ports that count bytes, below `root`."""
-    found = (root / "sys/class/infiniband").glob("*/ports/*/counters")
-    return tuple(sorted(str(path.relative_to(root)) for path in found if (path / "port_rcv_data").exists()))
+    dirs = (root / "sys/class/infiniband").glob("*/ports/*/counters")
+    return tuple(sorted(str(path.relative_to(root)) for path in dirs if (path / "port_rcv_data").exists()))
 
 
 def _load1() -> float | None:
@@ -304,16 +304,16 @@ def _pressure(data: bytes | None) -> float | None:
 
 def _disk(path: str) -> dict[str, int]:
     try:
-        found = os.statvfs(path)
+        stats = os.statvfs(path)
     except OSError:
         return {}
-    return {"disk_free": found.f_bavail * found.f_frsize, "disk_total": found.f_blocks * found.f_frsize}
+    return {"disk_free": stats.f_bavail * stats.f_frsize, "disk_total": stats.f_blocks * stats.f_frsize}
 
 
 def _shm() -> dict[str, int]:
     try:
-        found = os.statvfs("/dev/shm")
+        stats = os.statvfs("/dev/shm")
     except OSError:
         return {}
-    total = found.f_blocks * found.f_frsize
-    return {"shm_used": total - found.f_bfree * found.f_frsize, "shm_total": total}
+    total = stats.f_blocks * stats.f_frsize
+    return {"shm_used": total - stats.f_bfree * stats.f_frsize, "shm_total": total}

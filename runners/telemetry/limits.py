@@ -58,7 +58,7 @@ class Limits:
     def __init__(self, pid: int, proc: str = "/proc") -> None:
         self._pid, self._root = pid, Path(proc).parent
         self._groups = KeptFile(f"{proc}/{pid}/cgroup")
-        self._told: bytes | None = None
+        self._content: bytes | None = None
         self._stats: list[KeptFile] = []
         self._before: dict[int, tuple[int, int]] = {}
         self.throttled: float | None = None
@@ -66,7 +66,7 @@ class Limits:
         self.cpus: str | None = None
         """Cores that it may run on, as in "0-3,8"; None when it is gone."""
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Read anew."""
         self._find()
         shares = [self._share(index, file) for index, file in enumerate(self._stats)]
@@ -78,11 +78,11 @@ class Limits:
 
     def _find(self) -> None:
         """The files of its cgroups; it may be moved to another while it runs."""
-        told = self._groups.read() or b""
-        if told == self._told:
+        content = self._groups.read() or b""
+        if content == self._content:
             return
-        self._told, self._before = told, {}
-        files = [level / "cpu.stat" for level in above(self._root, told, "cpu")]
+        self._content, self._before = content, {}
+        files = [level / "cpu.stat" for level in above(self._root, content, "cpu")]
         self._stats = [KeptFile(str(file)) for file in files if file.exists()]
 
     def _share(self, index: int, file: KeptFile) -> float | None:

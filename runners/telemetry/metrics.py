@@ -108,17 +108,17 @@ def read_history(
     directory: str | Path, seconds: float, levels: tuple[Resolution, ...] = LEVELS
 ) -> list[Row]:
     """What `MetricsStore.history` answers, without a store: for a finished run. [] when there is none."""
-    found: list[Row] = []
+    kept: list[Row] = []
     since = until = float("inf")
     for level in levels:
         rows = [row for row in _read(Path(directory) / level.name) if row.time < until]
         if rows and since == float("inf"):
             since = max(row.time + row.seconds for row in rows) - seconds
-        found = sorted((row for row in rows if row.time >= since), key=lambda row: row.time) + found
+        kept = sorted((row for row in rows if row.time >= since), key=lambda row: row.time) + kept
         until = min((row.time for row in rows), default=until)
         if until <= since:
             break
-    return found
+    return kept
 
 
 def _read(path: Path) -> Iterator[Row]:
@@ -148,7 +148,7 @@ class _File:
     def write(self, line: bytes) -> None:
         """Append one line; raises OSError, after which the next line still begins on a line of its own."""
         if self._rows is None:
-            self._rows, self._whole = self._found()
+            self._rows, self._whole = self._existing()
         if self._rows >= self._limit:
             os.replace(self._path, self._path.with_name(self._path.name + ".1"))
             self._rows, self._whole = 0, True
@@ -163,7 +163,7 @@ class _File:
             os.close(handle)
         self._rows += 1
 
-    def _found(self) -> tuple[int, bool]:
+    def _existing(self) -> tuple[int, bool]:
         """Lines that an earlier agent left, and whether the last one is whole."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._path.parent, 0o700)  # alone: a run directory that was removed is not made again
@@ -224,14 +224,14 @@ def _means(sums: Mapping[tuple[str, int], list[list[float]]]) -> dict[tuple[str,
 def _flat(
     gpus: Iterable[Gpu], ranks: Iterable[RankSample], host: Host | None
 ) -> dict[tuple[str, int], Values]:
-    found: dict[tuple[str, int], Values] = {}
+    flat: dict[tuple[str, int], Values] = {}
     for gpu in gpus:
-        found["gpu", gpu.index] = (gpu.util, gpu.mem_used, gpu.power_w, gpu.temp_c)
+        flat["gpu", gpu.index] = (gpu.util, gpu.mem_used, gpu.power_w, gpu.temp_c)
     for rank in ranks:
-        found["rank", rank.rank] = (rank.cpu_percent, rank.rss_bytes, rank.step_s)
+        flat["rank", rank.rank] = (rank.cpu_percent, rank.rss_bytes, rank.step_s)
     if host is not None:
-        found["host", 0] = (host.cpu_percent, host.mem_used)
-    return found
+        flat["host", 0] = (host.cpu_percent, host.mem_used)
+    return flat
 
 
 def _sentence(error: OSError, directory: Path) -> str:

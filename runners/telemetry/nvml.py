@@ -139,15 +139,15 @@ class NvmlDevice:
 
     def fields(self, ids: Sequence[int | tuple[int, int]]) -> dict[int, tuple[int, int]]:
         """Field id → (value, width in bits), for those of `ids` ((id, scope) or id) that are served."""
-        wanted = tuple(one for one in ids if one not in self._unsupported)
+        wanted = tuple(field for field in ids if field not in self._unsupported)
         values = self.ask("nvmlDeviceGetFieldValues", wanted) if wanted else None
-        found: dict[int, tuple[int, int]] = {}
-        for one, value in zip(wanted, values or (), strict=False):
+        served: dict[int, tuple[int, int]] = {}
+        for field, value in zip(wanted, values or (), strict=False):
             if value.nvmlReturn == pynvml.NVML_SUCCESS:
-                found[value.fieldId] = _plain(value)
+                served[value.fieldId] = _plain(value)
             elif value.nvmlReturn in _NEVER:
-                self._unsupported.add(one)
-        return found
+                self._unsupported.add(field)
+        return served
 
 
 class Xids:

@@ -162,19 +162,19 @@ def all_stats(proc: str = "/proc") -> Iterator[Stat]:
 
 def children(parents: Mapping[int, int]) -> dict[int, list[int]]:
     """The map from pid to parent pid, turned round."""
-    found: dict[int, list[int]] = {}
+    by_parent: dict[int, list[int]] = {}
     for pid, ppid in parents.items():
-        found.setdefault(ppid, []).append(pid)
-    return found
+        by_parent.setdefault(ppid, []).append(pid)
+    return by_parent
 
 
 def below(children: Mapping[int, Sequence[int]], root: int) -> tuple[int, ...]:
     """All pids below `root` in a map from pid to its children, nearest first."""
-    found: list[int] = []
+    pids: list[int] = []
     seen = {root}
     level = [root]
     while level:
         level = [pid for parent in level for pid in children.get(parent, ()) if pid not in seen]
         seen.update(level)
-        found += level
-    return tuple(found)
+        pids += level
+    return tuple(pids)

@@ -22,38 +22,38 @@ AGAIN = 12
 """Looks after which everything is read anew: until then a pid given to another process may pass for the old one."""
 
 
-class Kin:
-    """The processes that can be seen; `look` about every few seconds (a listing of /proc, 10 µs a new process)."""
+class ProcessTree:
+    """The processes that can be seen; `refresh` about every few seconds (a listing of /proc, 10 µs a new process)."""
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
-        self._known: dict[int, tuple[int, int]] = {}
+        self._processes: dict[int, tuple[int, int]] = {}
         """pid → parent, start time."""
-        self._looks = 0
+        self._refreshes = 0
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """See who came, who went, and who was given another parent because its own has ended."""
-        if self._looks % AGAIN == 0:
-            self._known.clear()
-        self._looks += 1
+        if self._refreshes % AGAIN == 0:
+            self._processes.clear()
+        self._refreshes += 1
         here = {int(name) for name in os.listdir(self._proc) if name.isdigit()}
-        for pid in self._known.keys() - here:
-            del self._known[pid]
-        orphans = [pid for pid, (parent, _) in self._known.items() if parent and parent not in here]
-        for pid in [*orphans, *(here - self._known.keys())]:
+        for pid in self._processes.keys() - here:
+            del self._processes[pid]
+        orphans = [pid for pid, (parent, _) in self._processes.items() if parent and parent not in here]
+        for pid in [*orphans, *(here - self._processes.keys())]:
             self._read(pid)
 
     def _read(self, pid: int) -> None:
         stat = read_stat(pid, self._proc)
         if stat is None:
-            self._known.pop(pid, None)
+            self._processes.pop(pid, None)
         else:
-            self._known[pid] = stat.ppid, stat.started
+            self._processes[pid] = stat.ppid, stat.started
 
     def below(self, roots: Iterable[int]) -> dict[int, dict[int, int]]:
         """For each of `roots` all that descend from it: pid → start time."""
-        tree = children({pid: parent for pid, (parent, _) in self._known.items()})
-        return {root: {pid: self._known[pid][1] for pid in below(tree, root)} for root in roots}
+        tree = children({pid: parent for pid, (parent, _) in self._processes.items()})
+        return {root: {pid: self._processes[pid][1] for pid in below(tree, root)} for root in roots}
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -132,29 +132,29 @@ def place(
     """Join launch environment, NVML and /proc. `node` goes into the findings."""
     owners = _owners(launched, gpus, pids)
     held = _held(owners, gpus)
-    ranks = {one.rank: _placed(one, gpus, held.get(one.rank, {})) for one in launched}
+    ranks = {process.rank: _placed(process, gpus, held.get(process.rank, {})) for process in launched}
     findings = [*_strays(ranks, held, node), *_shared(ranks, gpus, node)]
     if owners or pids.initial:
         findings += _foreign(ranks, gpus, owners, pids, node)
     return Placement(ranks, tuple(findings))
 
 
-def expected_gpu(one: Launched, gpus: Sequence[Gpu]) -> int | None:
+def expected_gpu(process: Launched, gpus: Sequence[Gpu]) -> int | None:
     """The NVML index that the launch environment gives a rank; None when it does not tell.
 
     Rules of the CUDA programming guide for CUDA_VISIBLE_DEVICES: indices or (shortened) UUIDs, and all from
     the first invalid one on is ignored. CUDA counts the fastest GPU first unless CUDA_DEVICE_ORDER says
     otherwise, NVML counts along the PCI bus: with unlike GPUs an index alone says nothing.
     """
-    entries = _entries(one.visible, gpus)
+    entries = _entries(process.visible, gpus)
     if not entries:
         return None
     # A launcher that shows each rank only its own GPU leaves the local rank as it is.
-    position = 0 if len(entries) == 1 else one.local_rank
+    position = 0 if len(entries) == 1 else process.local_rank
     entry = entries[position] if position < len(entries) else None
     if entry is None or not entry.isdecimal():
         return None if entry is None else _by_uuid(entry, gpus)
-    unlike = len({gpu.name for gpu in gpus}) > 1 and one.order != "PCI_BUS_ID"
+    unlike = len({gpu.name for gpu in gpus}) > 1 and process.order != "PCI_BUS_ID"
     return None if unlike or any(gpu.mig for gpu in gpus) else int(entry)
 
 
@@ -174,22 +174,22 @@ def _by_uuid(entry: str, gpus: Sequence[Gpu]) -> int | None:
     """The GPU of a UUID. "MIG-GPU-<uuid>/…" names its GPU; "MIG-<uuid>" only where one GPU has MIG."""
     wanted = entry.removeprefix("MIG-").split("/", 1)[0]
     if wanted.startswith("GPU-"):
-        found = [gpu.index for gpu in gpus if gpu.uuid.startswith(wanted)]
+        indices = [gpu.index for gpu in gpus if gpu.uuid.startswith(wanted)]
     else:
-        found = [gpu.index for gpu in gpus if gpu.mig]
-    return found[0] if len(found) == 1 else None
+        indices = [gpu.index for gpu in gpus if gpu.mig]
+    return indices[0] if len(indices) == 1 else None
 
 
 def _owners(launched: Sequence[Launched], gpus: Sequence[Gpu], pids: Pids) -> dict[int, int]:
     """Rank by pid as NVML names it. Other namespaces' pids only when no pid fits as it is."""
     seen = {pid for gpu in gpus for pid in gpu.pids or ()}
-    direct = {pid: one.rank for one in launched for pid in one.pids if pid in seen}
+    direct = {pid: process.rank for process in launched for pid in process.pids if pid in seen}
     if direct or pids.initial:
         return direct
     return {
-        alias: one.rank
-        for one in launched
-        for pid in one.pids
+        alias: process.rank
+        for process in launched
+        for pid in process.pids
         for alias in pids.namespaced.get(pid, ())
         if alias in seen
     }
@@ -208,8 +208,8 @@ def _held(owners: Mapping[int, int], gpus: Sequence[Gpu]) -> dict[int, dict[int,
     return held
 
 
-def _placed(one: Launched, gpus: Sequence[Gpu], held: Mapping[int, int | None]) -> Placed:
-    expected = expected_gpu(one, gpus)
+def _placed(process: Launched, gpus: Sequence[Gpu], held: Mapping[int, int | None]) -> Placed:
+    expected = expected_gpu(process, gpus)
     if not held:
         return Placed(expected, None if expected is None else "env")
     home = expected if expected in held else _fullest(held)
@@ -345,7 +345,7 @@ class RankSampler:
     def __init__(self, proc: str = "/proc", clock: Callable[[], float] = time.monotonic) -> None:
         self._proc = proc
         self._clock = clock
-        self._kin = Kin(proc)
+        self._process_tree = ProcessTree(proc)
         self._tracked: dict[int, _Tracked] = {}
         self._scanned = self._limited = float("-inf")
 
@@ -367,8 +367,8 @@ class RankSampler:
         if now - self._limited >= LIMITS_S:
             self._limited = now
             for tracked in self._tracked.values():
-                tracked.limits.look()
-        return {rank: self._one(rank, pid, now) for rank, pid in pids.items()}
+                tracked.limits.sample()
+        return {rank: self._sample(rank, pid, now) for rank, pid in pids.items()}
 
     def tree(self, rank: int) -> tuple[int, ...]:
         """The rank's pid and those of its children as last seen; () for a rank that is gone."""
@@ -376,8 +376,8 @@ class RankSampler:
         return (tracked.pid, *tracked.children) if tracked is not None and not tracked.gone else ()
 
     def _track(self, rank: int, pid: int) -> None:
-        known = self._tracked.get(rank)
-        if known is not None and known.pid == pid:
+        earlier = self._tracked.get(rank)
+        if earlier is not None and earlier.pid == pid:
             return
         self._tracked.pop(rank, None)
         if (stat := read_stat(pid, self._proc)) is not None:
@@ -385,12 +385,12 @@ class RankSampler:
             self._scanned = self._limited = float("-inf")
 
     def _scan(self) -> None:
-        self._kin.look()
-        below = self._kin.below([tracked.pid for tracked in self._tracked.values()])
+        self._process_tree.refresh()
+        below = self._process_tree.below([tracked.pid for tracked in self._tracked.values()])
         for tracked in self._tracked.values():
             tracked.children = below[tracked.pid]
 
-    def _one(self, rank: int, pid: int, now: float) -> RankSample:
+    def _sample(self, rank: int, pid: int, now: float) -> RankSample:
         tracked = self._tracked.get(rank)
         own = None if tracked is None or tracked.gone else tracked.read()
         if tracked is None or own is None:

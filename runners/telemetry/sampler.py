@@ -93,20 +93,20 @@ def _sample(driver: Driver, writer: LineWriter, interval: float) -> None:
         if not watched:
             watched = True
             xids = Xids(driver, gpus.devices)
-            threading.Thread(target=_tell_xids, args=(xids, writer), daemon=True).start()
+            threading.Thread(target=_write_xids, args=(xids, writer), daemon=True).start()
         writer.write(GpuTick(gpus=sample, took_ms=round(took * 1e3, 3), driver=driver.version))
         time.sleep(max(interval / 10, interval - (time.monotonic() - now)))
 
 
-def _tell_xids(xids: Xids, writer: LineWriter) -> None:
-    told: dict[tuple[int | None, int], float] = {}
+def _write_xids(xids: Xids, writer: LineWriter) -> None:
+    written: dict[tuple[int | None, int], float] = {}
     times: dict[tuple[int | None, int], int] = {}
     for gpu, code in xids.wait():
-        now, one = time.monotonic(), (gpu, code)
-        times[one] = times.get(one, 0) + 1
-        if now - told.get(one, float("-inf")) >= XID_S:
-            told[one] = now
-            writer.write(FindingRaised(xid_finding(code, gpu, times[one])))
+        now, xid = time.monotonic(), (gpu, code)
+        times[xid] = times.get(xid, 0) + 1
+        if now - written.get(xid, float("-inf")) >= XID_S:
+            written[xid] = now
+            writer.write(FindingRaised(xid_finding(code, gpu, times[xid])))
 
 
 def _end_with_parent() -> None:

@@ -26,7 +26,7 @@ def witness(
 
     About 20 µs for each process of a rank; worth repeating when a GPU's pids changed.
     """
-    own = {pid for one in launched for pid in one.pids}
+    own = {pid for process in launched for pid in process.pids}
     initial = _initial(proc)
     seen = {pid for gpu in gpus for pid in gpu.pids or ()}
     stats = {pid: read_stat(pid, proc) for pid in seen - own}

@@ -57,7 +57,7 @@ class GpuSource:
         self._tasks: set[asyncio.Task[None]] = set()
         self._gpus: tuple[Gpu, ...] = ()
         self._raised: dict[gpu_words.Key, Finding] = {}
-        self._said: str | None = None
+        self._problem: str | None = None
         now = time.monotonic()
         self._watch = Watch(State.WAITING, now, now)
         self._ended = asyncio.Event()
@@ -137,7 +137,7 @@ class GpuSource:
         except OSError as error:
             self._fail(f"the GPU sampler could not be started: {error.strerror}")
             return
-        self._child, self._said = child, None
+        self._child, self._problem = child, None
         self._begin(self._follow(child))
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
@@ -188,7 +188,7 @@ class GpuSource:
         if isinstance(event, FindingRaised):
             self._on_event(FindingRaised(msgspec.structs.replace(event.finding, node=self._node)))
         elif isinstance(event, GpuTick) and event.problem is not None:
-            self._said = event.problem
+            self._problem = event.problem
             self._on_event(event)
         elif isinstance(event, GpuTick):
             self._sampled(event)
@@ -214,7 +214,7 @@ class GpuSource:
             return
         words = tail.decode(errors="replace").strip().rsplit("\n", 1)[-1]
         ended = f"the GPU sampler ended with {_status(child.returncode)}" + (f": {words}" if words else "")
-        self._fail(self._said or ended)
+        self._fail(self._problem or ended)
 
 
 async def _line(stream: asyncio.StreamReader) -> bytes:

@@ -69,16 +69,14 @@ def advance(watched: Watched, seen: Scan) -> tuple[Watched, list[Stamped]]:
     left = watched.left
     now = seen.jobs.get(watched.job.key)
     present = {} if now is None else _present(watched, now)
-    fresh = {
-        rank: found for rank, found in present.items() if not _same(watched.job.ranks.get(rank), found)
-    }
+    fresh = {rank: proc for rank, proc in present.items() if not _same(watched.job.ranks.get(rank), proc)}
     if now is not None and _is_new_attempt(watched, fresh):
         watched, events = _new_attempt(watched, replace(now, ranks=present))
     elif now is not None:
         # Ranks whose launcher is gone are children of init: what was known of it stays.
-        known = watched.job
-        led = now if now.launchers else replace(now, launcher=known.launcher, launchers=known.launchers)
-        watched = replace(watched, job=replace(led, ranks={**known.ranks, **present}))
+        before = watched.job
+        led = now if now.launchers else replace(now, launcher=before.launcher, launchers=before.launchers)
+        watched = replace(watched, job=replace(led, ranks={**before.ranks, **present}))
         events += _running(watched, fresh.values())
     watched = replace(watched, left=(left | _children(watched.job)) & seen.alive)
     watched, lost = _lost(watched, seen)
@@ -116,12 +114,12 @@ def plan_of(job: WatchedJob) -> PlanSummary:
 def places_of(job: WatchedJob) -> tuple[RankPlace, ...]:
     """The job's ranks on this host, also those that torchrun, counting from a base, has yet to start."""
     places: dict[int, RankPlace] = {}
-    for found in job.ranks.values():
-        base = found.rank - found.local_rank
-        for local in range(_number(found, "LOCAL_WORLD_SIZE") or 0):
-            gpu = _gpu(found) if base + local == found.rank else None
+    for proc in job.ranks.values():
+        base = proc.rank - proc.local_rank
+        for local in range(_number(proc, "LOCAL_WORLD_SIZE") or 0):
+            gpu = _gpu(proc) if base + local == proc.rank else None
             places.setdefault(base + local, RankPlace(base + local, local, gpu=gpu))
-        places[found.rank] = RankPlace(found.rank, found.local_rank, gpu=_gpu(found))
+        places[proc.rank] = RankPlace(proc.rank, proc.local_rank, gpu=_gpu(proc))
     return tuple(places[rank] for rank in sorted(places))
 
 
@@ -131,16 +129,16 @@ def outputs(job: WatchedJob, attempt: int) -> dict[str, str]:
     A file of one rank alone is `rank-<r>.out` or `.err`; one that several ranks write to (torchrun without
     --redirects) is told once, as the command's. What is stdout and stderr alike is told as stdout.
     """
-    paths = [(found, stream) for found in job.ranks.values() for stream in ("out", "err")]
-    users = Counter(p for found in job.ranks.values() for p in {found.out.path, found.err.path} if p)
+    paths = [(proc, stream) for proc in job.ranks.values() for stream in ("out", "err")]
+    users = Counter(p for proc in job.ranks.values() for p in {proc.out.path, proc.err.path} if p)
     files: dict[str, str] = {}
     shared: Counter[str] = Counter()
-    for found, stream in sorted(paths, key=lambda pair: pair[1], reverse=True):
-        path = found.out.path if stream == "out" else found.err.path
+    for proc, stream in sorted(paths, key=lambda pair: pair[1], reverse=True):
+        path = proc.out.path if stream == "out" else proc.err.path
         if path is None or path in files.values():
             continue
         if users[path] == 1:
-            files[file_id(0, attempt, found.rank, stream)] = path
+            files[file_id(0, attempt, proc.rank, stream)] = path
         else:
             files[command_id(attempt, stream, node=shared[stream])] = path
             shared[stream] += 1
@@ -149,11 +147,11 @@ def outputs(job: WatchedJob, attempt: int) -> dict[str, str]:
 
 def _present(watched: Watched, now: WatchedJob) -> dict[int, RankProcess]:
     """The ranks that are there now, without children left behind by ranks that are gone."""
-    return {rank: one for rank, one in now.ranks.items() if (one.pid, one.started) not in watched.left}
+    return {rank: proc for rank, proc in now.ranks.items() if (proc.pid, proc.started) not in watched.left}
 
 
 def _children(job: WatchedJob) -> frozenset[tuple[int, int]]:
-    return frozenset(child for found in job.ranks.values() for child in found.below)
+    return frozenset(child for proc in job.ranks.values() for child in proc.below)
 
 
 def _is_new_attempt(watched: Watched, fresh: Mapping[int, RankProcess]) -> bool:
@@ -181,14 +179,16 @@ def _attempt_started(watched: Watched, cause: str) -> AttemptStarted:
     )
 
 
-def _running(watched: Watched, founds: Iterable[RankProcess]) -> list[Event]:
-    return [_changed(watched, found, RankPhase.RUNNING) for found in founds]
+def _running(watched: Watched, processes: Iterable[RankProcess]) -> list[Event]:
+    return [_changed(watched, proc, RankPhase.RUNNING) for proc in processes]
 
 
 def _lost(watched: Watched, seen: Scan) -> tuple[Watched, list[Event]]:
     ranks = watched.job.ranks
     lost = [
-        r for r, one in ranks.items() if r not in watched.gone and (one.pid, one.started) not in seen.alive
+        r
+        for r, proc in ranks.items()
+        if r not in watched.gone and (proc.pid, proc.started) not in seen.alive
     ]
     events: list[Event] = [_changed(watched, ranks[rank], RankPhase.LOST) for rank in lost]
     return replace(watched, gone=watched.gone | set(lost)), events
@@ -209,9 +209,9 @@ def _end(watched: Watched, seen: Scan) -> tuple[Watched, list[Event]]:
     return replace(watched, over=True), [ended, over]
 
 
-def _changed(watched: Watched, found: RankProcess, state: RankPhase) -> RankChanged:
+def _changed(watched: Watched, proc: RankProcess, state: RankPhase) -> RankChanged:
     return RankChanged(
-        attempt=watched.attempt, rank=found.rank, state=state, local_rank=found.local_rank, pid=found.pid
+        attempt=watched.attempt, rank=proc.rank, state=state, local_rank=proc.local_rank, pid=proc.pid
     )
 
 
@@ -223,24 +223,22 @@ def _first(job: WatchedJob) -> RankProcess:
     return job.ranks[min(job.ranks)]
 
 
-def _same(one: RankProcess | None, other: RankProcess) -> bool:
-    return one is not None and (one.pid, one.started) == (other.pid, other.started)
+def _same(proc: RankProcess | None, other: RankProcess) -> bool:
+    return proc is not None and (proc.pid, proc.started) == (other.pid, other.started)
 
 
 def _restarts(job: WatchedJob) -> int:
     """Failures that torchrun has counted so far; 0 for other launchers."""
-    return max(
-        (_number(found, "TORCHELASTIC_RESTART_COUNT") or 0 for found in job.ranks.values()), default=0
-    )
+    return max((_number(proc, "TORCHELASTIC_RESTART_COUNT") or 0 for proc in job.ranks.values()), default=0)
 
 
-def _number(found: RankProcess, name: str) -> int | None:
-    text = found.env.get(name, "")
+def _number(proc: RankProcess, name: str) -> int | None:
+    text = proc.env.get(name, "")
     return int(text) if text.isdecimal() else None
 
 
-def _gpu(found: RankProcess) -> str | None:
+def _gpu(proc: RankProcess) -> str | None:
     """What CUDA_VISIBLE_DEVICES gives the rank; the only entry where the launcher shows it one GPU."""
-    shown = [part.strip() for part in found.env.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip()]
-    at = 0 if len(shown) == 1 else found.local_rank
+    shown = [part.strip() for part in proc.env.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip()]
+    at = 0 if len(shown) == 1 else proc.local_rank
     return shown[at] if at < len(shown) else None

@@ -171,23 +171,23 @@ class _Carrier:
 
 def scan(proc: str = "/proc", now: float | None = None) -> Scan:
     """Look once. Processes that end meanwhile, or whose environment is not ours to read, are left out."""
-    stats = {one.pid: one for one in all_stats(proc) if one.state not in "ZX"}
+    stats = {entry.pid: entry for entry in all_stats(proc) if entry.state not in "ZX"}
     carriers = {
-        pid: _Carrier(one, env)
-        for pid, one in stats.items()
+        pid: _Carrier(entry, env)
+        for pid, entry in stats.items()
         if (env := _rank_environment(pid, proc)) is not None
     }
     tops, below = _tops(carriers)
     ranks = [
-        (pid, found)
+        (pid, rank)
         for pid in tops
-        if (found := _found(carriers[pid], {one: carriers[one].stat.started for one in below[pid]}, proc))
+        if (rank := _rank(carriers[pid], {sub: carriers[sub].stat.started for sub in below[pid]}, proc))
     ]
     by_key: dict[str, list[RankProcess]] = {}
-    for _, found in ranks:
-        by_key.setdefault(job_key(found.env), []).append(found)
-    jobs = {key: _job(key, founds, stats, proc) for key, founds in by_key.items()}
-    alive = frozenset((one.pid, one.started) for one in stats.values())
+    for _, rank in ranks:
+        by_key.setdefault(job_key(rank.env), []).append(rank)
+    jobs = {key: _job(key, processes, stats, proc) for key, processes in by_key.items()}
+    alive = frozenset((entry.pid, entry.started) for entry in stats.values())
     return Scan(time.time() if now is None else now, jobs, alive)
 
 
@@ -210,20 +210,20 @@ def find_job(seen: Scan, pid: int | None = None) -> WatchedJob:
             "start the job first, and run this on a host where its ranks are"
         )
     if len(jobs) > 1:
-        known = ", ".join(
-            f"{min(found.pid for found in job.ranks.values())} ({job.launcher})" for job in jobs
+        choices = ", ".join(
+            f"{min(process.pid for process in job.ranks.values())} ({job.launcher})" for job in jobs
         )
         raise NoSuchRunError(
-            f"{len(jobs)} jobs run here: name one by the pid of one of its ranks, such as {known}"
+            f"{len(jobs)} jobs run here: name one by the pid of one of its ranks, such as {choices}"
         )
     return jobs[0]
 
 
 def pids_of(job: WatchedJob) -> frozenset[int]:
     """Every process of the job on this host: launchers, ranks and their children."""
-    below = {pid for found in job.ranks.values() for pid, _ in found.below}
+    below = {pid for process in job.ranks.values() for pid, _ in process.below}
     return frozenset(
-        {found.pid for found in job.ranks.values()} | {pid for pid, _ in job.launchers} | below
+        {process.pid for process in job.ranks.values()} | {pid for pid, _ in job.launchers} | below
     )
 
 
@@ -277,7 +277,7 @@ def _precedence(carrier: _Carrier) -> tuple[int, bool, int]:
     return int(count) if count.isdecimal() else 0, carrier.stat.ppid != 1, carrier.stat.started
 
 
-def _found(carrier: _Carrier, below: Mapping[int, int], proc: str) -> RankProcess | None:
+def _rank(carrier: _Carrier, below: Mapping[int, int], proc: str) -> RankProcess | None:
     """All that is read of a rank; None when it ended meanwhile."""
     pid, env = carrier.stat.pid, carrier.env
     if not (argv := _argv(pid, proc)):
@@ -295,11 +295,11 @@ def _found(carrier: _Carrier, below: Mapping[int, int], proc: str) -> RankProces
     )
 
 
-def _job(key: str, founds: list[RankProcess], stats: Mapping[int, Stat], proc: str) -> WatchedJob:
-    parents = {stats[stats[found.pid].ppid] for found in founds if stats[found.pid].ppid in stats}
+def _job(key: str, processes: list[RankProcess], stats: Mapping[int, Stat], proc: str) -> WatchedJob:
+    parents = {stats[stats[process.pid].ppid] for process in processes if stats[process.pid].ppid in stats}
     kinds = {parent: kind for parent in parents if (kind := launcher_kind(_argv(parent.pid, proc)))}
-    first = min(founds, key=lambda found: found.rank)
-    oldest = min([found.started for found in founds] + [parent.started for parent in kinds])
+    first = min(processes, key=lambda process: process.rank)
+    oldest = min([process.started for process in processes] + [parent.started for parent in kinds])
     return WatchedJob(
         key=key,
         launcher=next(iter(sorted(kinds.values())), "python"),
@@ -307,7 +307,7 @@ def _job(key: str, founds: list[RankProcess], stats: Mapping[int, Stat], proc: s
         cwd=_link(f"{proc}/{first.pid}/cwd") or "",
         world_size=int(first.env["WORLD_SIZE"]),
         run=first.env.get("DISTUI_RUN_ID") or None,
-        ranks={found.rank: found for found in sorted(founds, key=lambda found: found.rank)},
+        ranks={process.rank: process for process in sorted(processes, key=lambda process: process.rank)},
         began=_boot_time(proc) + oldest / TICKS,
     )
 

@@ -43,18 +43,18 @@ REFUSAL = "distui did not start this job: read-only"
 class WatchLink:
     """One job on this host, read-only. Satisfies `wire.link.Link`; consume `events` from one task.
 
-    `look` gives scans (tests hand in their own); without `gpus` no sampler is started.
+    `scanner` gives scans (tests hand in their own); without `gpus` no sampler is started.
     """
 
     def __init__(
         self,
         job: WatchedJob,
         *,
-        look: Callable[[], Scan] = scan,
+        scanner: Callable[[], Scan] = scan,
         interval: float = INTERVAL_S,
         gpus: bool = True,
     ) -> None:
-        self._look = look
+        self._scanner = scanner
         self._interval = interval
         self._ranks = JobRanks()
         self._host = HostSampler(job.cwd or "/")
@@ -75,7 +75,7 @@ class WatchLink:
 
     async def events(self, after: int = 0) -> AsyncIterator[Stamped]:
         """What was seen so far, then what is seen, until the job is gone or the link is closed."""
-        for stamped in [one for one in self._journal if one.seq > after]:
+        for stamped in [stamped for stamped in self._journal if stamped.seq > after]:
             yield stamped
         yield Stamped(time=time.time(), event=CaughtUp(seq=len(self._journal)))
         self._sizes.clear()
@@ -115,7 +115,7 @@ class WatchLink:
 
     async def _step(self) -> list[Stamped]:
         """One look, off the event loop: what changed, then samples."""
-        seen = await asyncio.to_thread(self._look)
+        seen = await asyncio.to_thread(self._scanner)
         self._watched, changed = advance(self._watched, seen)
         changed = self._keep(changed)
         inbox, self._inbox = self._inbox, []
@@ -131,15 +131,15 @@ class WatchLink:
         """From the GPU sampler; of its ticks the newest wins."""
         if isinstance(event, GpuTick):
             self._newest = event.gpus
-            self._inbox = [one for one in self._inbox if not isinstance(one, GpuTick)]
+            self._inbox = [queued for queued in self._inbox if not isinstance(queued, GpuTick)]
         self._inbox.append(event)
 
     def _keep(self, events: list[Stamped]) -> list[Stamped]:
         """Number what is history, so that a viewer that comes back gets it again."""
         self._paths |= outputs(self._watched.job, self._watched.attempt)
         numbered = [
-            Stamped(time=one.time, event=one.event, seq=len(self._journal) + count)
-            for count, one in enumerate(events, 1)
+            Stamped(time=stamped.time, event=stamped.event, seq=len(self._journal) + count)
+            for count, stamped in enumerate(events, 1)
         ]
         self._journal += numbered
         return numbered
@@ -160,10 +160,10 @@ class WatchLink:
     def _no_log(self, file: str) -> str:
         """Why this job has no such file, and where that output goes."""
         named = parse_file_id(file)
-        found = self._watched.job.ranks.get(named.rank) if named and named.rank is not None else None
-        if named is None or found is None or named.stream not in ("out", "err"):
+        process = self._watched.job.ranks.get(named.rank) if named and named.rank is not None else None
+        if named is None or process is None or named.stream not in ("out", "err"):
             return f"{file} is no output of this job, which distui did not start: choose one that is listed"
-        output = found.out if named.stream == "out" else found.err
+        output = process.out if named.stream == "out" else process.err
         where = output.path or output.why
         return (
             f"{file} does not exist: distui did not start this job, and rank {named.rank} writes to {where}"

@@ -15,31 +15,31 @@ class JobRanks:
 
     def __init__(self) -> None:
         self._sampler = RankSampler()
-        self._founds: dict[int, RankProcess] = {}
+        self._processes: dict[int, RankProcess] = {}
         self._launchers: frozenset[int] = frozenset()
         self._raised: dict[gpu_words.Key, Finding] = {}
 
     def watch(self, watched: Watched) -> None:
         """Which ranks there are now."""
         job = watched.job
-        self._founds = {rank: found for rank, found in job.ranks.items() if rank not in watched.gone}
+        self._processes = {rank: process for rank, process in job.ranks.items() if rank not in watched.gone}
         self._launchers = frozenset(pid for pid, _ in job.launchers)
 
     def sample(self, gpus: tuple[Gpu, ...]) -> tuple[tuple[RankSample, ...], list[Event]]:
         """One sample a rank, on its GPU where that is known, and what changed among the findings."""
-        samples = self._sampler.sample({rank: found.pid for rank, found in self._founds.items()})
-        launched = [self._launched(found) for found in self._founds.values()]
+        samples = self._sampler.sample({rank: process.pid for rank, process in self._processes.items()})
+        launched = [self._launched(process) for process in self._processes.values()]
         placement = place(launched, gpus, witness(launched, gpus, self._launchers), node=0)
         changes = gpu_words.changes(self._raised, placement.findings)
         self._raised = {gpu_words.key(finding): finding for finding in placement.findings}
         filled = placement.fill(samples)
         return tuple(filled[rank] for rank in sorted(filled)), changes
 
-    def _launched(self, found: RankProcess) -> Launched:
+    def _launched(self, process: RankProcess) -> Launched:
         return Launched(
-            rank=found.rank,
-            local_rank=found.local_rank,
-            pids=self._sampler.tree(found.rank),
-            visible=found.env.get("CUDA_VISIBLE_DEVICES"),
-            order=found.env.get("CUDA_DEVICE_ORDER"),
+            rank=process.rank,
+            local_rank=process.local_rank,
+            pids=self._sampler.tree(process.rank),
+            visible=process.env.get("CUDA_VISIBLE_DEVICES"),
+            order=process.env.get("CUDA_DEVICE_ORDER"),
         )

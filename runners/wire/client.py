@@ -148,7 +148,7 @@ def ensure_private(path: Path) -> Path:
     """Create a directory for sockets that is this user's alone, or refuse what is there. Raises RunError."""
     try:
         path.mkdir(mode=0o700, exist_ok=True)
-        found = path.lstat()
+        info = path.lstat()
     except FileExistsError:
         raise RunError(
             f"{path} is not a directory: remove it, or set DISTUI_SOCKET_DIR to another path"
@@ -157,9 +157,9 @@ def ensure_private(path: Path) -> Path:
         raise RunError(
             f"cannot create {path} ({error.strerror}): set DISTUI_SOCKET_DIR to a path you own"
         ) from None
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
         raise RunError(
-            f"{path} is not a directory of yours alone (owner {found.st_uid}, mode {found.st_mode & 0o777:o}): "
+            f"{path} is not a directory of yours alone (owner {info.st_uid}, mode {info.st_mode & 0o777:o}): "
             "remove it, or set DISTUI_SOCKET_DIR to another path"
         )
     if len(str(path)) > 80:
@@ -195,10 +195,10 @@ async def connect(
 def remove_stale(path: Path) -> None:
     """Unlink a socket of ours that nobody listens on. Raises RunError for anything that is not ours."""
     try:
-        found = path.lstat()
+        info = path.lstat()
     except FileNotFoundError:
         return
-    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.getuid():
+    if not stat.S_ISSOCK(info.st_mode) or info.st_uid != os.getuid():
         raise RunError(f"{path} is in the way and is no socket of yours: remove it")
     path.unlink()
 
@@ -216,7 +216,7 @@ def sweep_sockets(run8: str) -> None:
 
 
 T = TypeVar("T")
-LOOK_S = 0.25
+CHECK_S = 0.25
 """Between two questions why no answer comes."""
 RELAY_SECONDS = 20.0
 """How long another node's agent may take to answer through a relay."""
@@ -330,10 +330,8 @@ class SocketLink:
             return CommandDone(command.id, False, "this connection is read-only")
         future: asyncio.Future[CommandDone] = asyncio.get_running_loop().create_future()
         self._answers[command.id] = future
-        self._start()
-        await self._write(command)
         try:
-            return await self._answered(future)
+            return await self._answered(command, future)
         except LinkError as error:
             why = f"{error} before it had answered"
             raise UnansweredError(
@@ -345,16 +343,19 @@ class SocketLink:
         ask = ReadLog(new_id(), file, offset, limit, grep)
         future: asyncio.Future[Window] = asyncio.get_running_loop().create_future()
         self._windows[ask.id] = future
-        self._start()
-        await self._write(ask)
-        return await self._answered(future)
+        return await self._answered(ask, future)
 
-    async def _answered(self, answer: asyncio.Future[T]) -> T:
-        """Raises LinkError as soon as `silent` says why no answer comes."""
-        while self.silent is not None and not (await asyncio.wait({answer}, timeout=LOOK_S))[0]:
-            if why := self.silent():
-                raise SilentError(why)
-        return await answer
+    async def _answered(self, command: Command, answer: asyncio.Future[T]) -> T:
+        """Ask, and wait for the answer. Raises LinkError as soon as `silent` says why none comes."""
+        try:
+            self._start()
+            await self._write(command)
+            while self.silent is not None and not (await asyncio.wait({answer}, timeout=CHECK_S))[0]:
+                if why := self.silent():
+                    raise SilentError(why)
+            return await answer
+        finally:
+            answer.cancel()  # nobody waits any more: the end of the link is no news to it
 
     async def close(self) -> None:
         if self._pump is not None:

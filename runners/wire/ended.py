@@ -35,13 +35,27 @@ from ..model import (
     Stop,
     Via,
 )
-from ..registry import Entry
+from ..registry import MANIFEST, Entry
 from ..state import RunState
 from .client import SocketLink
 from .link import LinkError, Window
 
 # -----------------------------------------------------------------------------------------------------------
 # The link to a run that has ended: its directory answers what its agent would have.
+
+
+DAMAGED = "damaged"
+"""Id of the finding that says so."""
+
+
+def damage(entry: Entry, history: History) -> list[Event]:
+    """That files of a run are damaged, and which."""
+    if not history.problems:
+        return []
+    text = f"not all of {entry.record.name} can be read: {'; '.join(history.problems)}"
+    opened = (entry.path / MANIFEST).exists()  # a bundle, and its folder goes when it is closed
+    remedy = "what the other files say is shown" + ("" if opened else f"; they are in {entry.path}")
+    return [FindingRaised(Finding(DAMAGED, "warn", text, node=entry.record.node, remedy=remedy))]
 
 
 class DiskLink:
@@ -72,13 +86,7 @@ class DiskLink:
 
     def closing(self, history: History) -> list[Event]:
         """What follows the history: that files are damaged."""
-        if not history.problems:
-            return []
-        text = f"not all of {self._entry.record.name} can be read: {'; '.join(history.problems)}"
-        remedy = f"what the other files say is shown; they are in {self._run_dir}"
-        return [
-            FindingRaised(Finding("damaged", "warn", text, node=self._entry.record.node, remedy=remedy))
-        ]
+        return damage(self._entry, history)
 
     def heard(self, history: History) -> float:
         """Unix time of the last sign of life."""

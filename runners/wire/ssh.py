@@ -29,7 +29,7 @@ GREET_SECONDS = 40.0
 KEPT_LINES = 12
 LEAVE_SECONDS = 2.0
 
-_KNOWN = (
+_FAILURES = (
     (r"Permission denied|Too many authentication failures|no mutual signature",
      "{host} does not accept your key: `ssh {host}` has to work without a password"),
     (r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED|host key is known for",
@@ -59,19 +59,19 @@ def argv(destination: str, options: Sequence[str], remote: Sequence[str]) -> lis
     return ["ssh", *options, *OPTIONS, "--", destination, *remote]
 
 
-def explain(said: Sequence[str], code: int | None, host: str) -> str:
+def explain(lines: Sequence[str], code: int | None, host: str) -> str:
     """What ssh or the bridge said on stderr, in a sentence; "" when they said nothing that is known to matter."""
-    for line in reversed(said):
+    for line in reversed(lines):
         if line.startswith("distui: "):
             return f"{host}: {line.removeprefix('distui: ')}"
-    text = "\n".join(said)
-    for pattern, sentence in _KNOWN:
+    text = "\n".join(lines)
+    for pattern, sentence in _FAILURES:
         if re.search(pattern, text):
             return sentence.format(host=host)
     if code in (126, 127):
         return f"{host} has no distui where it should be: launch the run again, or copy it there"
-    if code == 255 and said:
-        return f"ssh to {host}: {mask_text(said[-1])}"
+    if code == 255 and lines:
+        return f"ssh to {host}: {mask_text(lines[-1])}"
     return ""
 
 
@@ -83,7 +83,7 @@ class SshLink(SocketLink):
         assert process.stdout is not None
         super().__init__(process.stdout, process.stdin)
         self._process, self._host = process, host
-        self._said: list[str] = []
+        self._stderr: list[str] = []
         self._hearing = asyncio.create_task(self._hear())
 
     @classmethod
@@ -127,7 +127,7 @@ class SshLink(SocketLink):
             pass
         code = self._process.returncode
         await self.close()
-        return explain(self._said, code, self._host) or f"{self._host}: {otherwise}"
+        return explain(self._stderr, code, self._host) or f"{self._host}: {otherwise}"
 
     async def close(self) -> None:
         """End ssh; what it runs on the node ends with its stdin."""
@@ -148,5 +148,5 @@ class SshLink(SocketLink):
 
     def _keep(self, lines: list[bytes]) -> None:
         texts = (line.decode("utf-8", "replace").strip() for line in lines)
-        self._said += [text for text in texts if text]
-        del self._said[:-KEPT_LINES]
+        self._stderr += [text for text in texts if text]
+        del self._stderr[:-KEPT_LINES]

@@ -37,7 +37,7 @@ def fake_driver(place: Place) -> dict[str, str]:
     show_ranks(place, ())
     return {
         "DISTUI_NVML_LIBRARY": made.stdout.strip(),
-        "FAKE_NVML_SCENARIO": str(place.root / "scenario"),
+        "DISTUI_FAKE_NVML_SCENARIO": str(place.root / "scenario"),
     }
 
 

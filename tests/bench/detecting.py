@@ -77,10 +77,10 @@ def _looks(pulses: Pulses) -> Iterator[float]:
         for node in state.nodes.values():
             node.heard = now
         began = time.perf_counter()
-        judging.look(now + 0.5)
+        judging.judge(now + 0.5)
         took = 1000 * (time.perf_counter() - began)
         for later in (2.5, 4.5):
-            judging.look(now + later)
+            judging.judge(now + later)
         if number > 3:  # the first ones have little to look at
             yield took
 

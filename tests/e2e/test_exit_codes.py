@@ -6,7 +6,9 @@ import argparse
 import io
 import os
 import re
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +21,9 @@ from .runs import DISTUI, World
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 
 WRONG: dict[str, list[tuple[str, int]]] = {
-    "launch": [("ddp", 2), ("dpd -- x.py", 2), ("ddp -- missing.py", 2)],
+    "launch": [
+        ("ddp", 2), ("dpd -- x.py", 2), ("ddp -- missing.py", 2), ("ddp --on sky --gpus H100:8 -- x.py", 2),
+    ],
     "plan": [("ddp", 2), ("ddp -- missing.py", 2)],
     "lint": [("", 2), ("bad.sh", 1), ("missing.yaml", 2)],
     "exec": [("", 2), ("-- nosuchcmd", 2), ("--detach -- ./x.py", 2)],
@@ -35,7 +39,7 @@ WRONG: dict[str, list[tuple[str, int]]] = {
     "signal": [("", 2), ("NOPE", 2), ("nothing USR1", 3)],
     "dump": [("", 2), ("nothing everything", 2), ("nothing stacks", 3), ("nothing stacks --record", 2)],
     "stop": [("nothing", 2), ("nothing --yes", 3)],
-    "candidates": [("--gpus", 2)],
+    "candidates": [("--gpus", 2), ("--gpus H100:8", 2)],
     "down": [("nothing --yes x", 3)],
     "autostop": [("nothing", 2), ("nothing 5", 3), ("nothing soon", 2)],
     "relaunch": [("nothing", 3)],
@@ -47,7 +51,7 @@ WRONG: dict[str, list[tuple[str, int]]] = {
     "export": [("nothing", 2), ("nothing out.tar.gz", 3)],
     "replay": [("nothing", 3)],
     "demo": [("--steps -1", 2), ("--python /nonexistent/python", 2)],
-}
+}  # fmt: skip
 
 
 def verbs() -> set[str]:
@@ -105,6 +109,7 @@ def test_a_mistake_has_its_code_and_a_sentence(
     for name, value in somebody.env.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(somebody.work)
+    monkeypatch.setenv("DISTUI_SKY_PYTHON", sys.executable)  # which has no SkyPilot
     monkeypatch.setattr("sys.stdin", io.StringIO())
     before, _, rest = f"{verb} {words}".partition("-- ")
     try:
@@ -120,6 +125,34 @@ def test_a_mistake_has_its_code_and_a_sentence(
         assert len(told.err.splitlines()) == 1
         assert told.err.startswith("distui: ")
     assert not somebody.runs.exists() or not list(somebody.runs.glob("*/run.json")), "nothing was started"
+
+
+@pytest.mark.parametrize("verb", ["status", "stop --yes", "restart --yes", "logs", "diagnose"])
+def test_an_empty_name_means_no_run(world: World, verb: str) -> None:
+    """As a shell writes it where a variable is not set: neither the newest run nor the only one is meant."""
+    run = world.execute("import time; time.sleep(600)")
+    assert run.wait("healthy") == 0
+    for name in ("", " "):
+        done = world.distui(*verb.split(), name)
+        assert (done.code, len(done.err.splitlines())) == (3, 1), (done.code, done.err)
+        assert "the name of the run is empty" in done.err
+    assert run.status()["attempt"] == 1
+    assert run.status()["state"] == "running"
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_is_interrupted_while_it_waits_tells_nothing_of_futures(
+    world: World, how: signal.Signals
+) -> None:
+    text = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf')\ntime.sleep(600)"
+    run = world.execute(text)
+    run.eventually(lambda status: "deaf" in run.distui("logs").out)
+    waiting = world.start("restart", run.id, "--yes")
+    run.eventually(lambda status: run.of("CommandReceived"))
+    waiting.send_signal(how)
+    _, said = waiting.communicate(timeout=60)
+    assert waiting.returncode == 128 + how
+    assert said == b""
 
 
 PRINTING = (

@@ -36,7 +36,7 @@ class Rack(Hosts):
         self.bin = root / "venv" / "bin"
         driver = build.build(root / "driver")
         self.exports = (
-            f"export DISTUI_NVML_LIBRARY={driver} FAKE_NVML_SCENARIO=$HOME/scenario VIRTUAL_ENV={root}/venv"
+            f"export DISTUI_NVML_LIBRARY={driver} DISTUI_FAKE_NVML_SCENARIO=$HOME/scenario VIRTUAL_ENV={root}/venv"
         )
         super().__init__(root)
         self.env |= {"VIRTUAL_ENV": str(root / "venv"), "TERM": "xterm-256color", "COLORTERM": "truecolor"}

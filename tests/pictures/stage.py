@@ -45,7 +45,7 @@ class Stage:
         if gpus:
             self.play()
             self.env["DISTUI_NVML_LIBRARY"] = str(build.build(self.root / "driver"))
-            self.env["FAKE_NVML_SCENARIO"] = str(self.scenario)
+            self.env["DISTUI_FAKE_NVML_SCENARIO"] = str(self.scenario)
 
     def play(self, pids: tuple[int, ...] = ()) -> None:
         """What the simulated driver tells: busy GPUs, one of them hot, and a rank on each."""

@@ -67,7 +67,7 @@ def test_pbs_with_one_node() -> None:
 
 
 def test_skypilots_word_counts_more_than_that_of_pbs() -> None:
-    assert seat({**PBS, **SKY}, 2, nodefile="a\nb\nc").told_by == "SkyPilot"
+    assert seat({**PBS, **SKY}, 2, nodefile="a\nb\nc").source == "SkyPilot"
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ def test_impossible_numbers_of_ranks(asked: int | str, gpus: int, part: str) -> 
         (replace(TRAIN, env={"RANK": "1"}), {}, "RANK is computed for each rank"),
         (replace(TRAIN, env={"DISTUI_RUN_ID": "x"}), {}, "DISTUI_RUN_ID is distui's own"),
         (replace(TRAIN, env={"": "x"}), {}, "NAME=VALUE"),
-        (replace(TRAIN, env={"A": "\0"}), {}, "NAME=VALUE"),
+        (replace(TRAIN, env={"A": "\0"}), {}, "holds a NUL"),
     ],
 )
 def test_refusals(request_: Request, place: dict[str, Any], part: str) -> None:

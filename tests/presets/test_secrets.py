@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import random
+import string
+import time
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_plan_text import SECRET_NAMES
 
 from distui.presets.secrets import holds_secret, mask, mask_text, mask_value, mask_words
 
@@ -113,3 +119,148 @@ def test_any_words_keep_their_number_and_masking_twice_is_masking_once(words: li
     shown = mask_words(words)
     assert len(shown) == len(words)
     assert [mask_text(word) for word in mask_words(shown)] == [mask_text(word) for word in shown]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('{"password":"p","token":"jsonTTT222"}', '{"password":"***","token":"***"}'), ("token: L5x", "token: ***"),
+        ('{"auth":"L5x"}', '{"auth":"***"}'), ('{"key":"L5x"}', '{"key":"***"}'), ('{"pwd":"L5x"}', '{"pwd":"***"}'),
+        ("{'token':'L5x'}", "{'token':'***'}"), ('"token": "L5x"', '"token": "***"'), ("{pat: L5x}", "{pat: ***}"),
+        ('{"pass":"p w","cookie":"a=b"}', '{"pass":"***","cookie":"***"}'), ("a=1,token=L5x", "a=1,token=***"),
+        ('{\\"token\\":\\"L5x\\"}', '{\\"token\\":\\"***\\"}'), ('{"token":["L5x", 3]}', '{"token":["***", 3]}'),
+        ('{"auth": {"x": "L5x", "type": "basic"}}', '{"auth": {"x": "***", "type": "basic"}}'),
+        ('{"secrets": {"a": "b", "c": ["d"]}}', '{"secrets": {"a": "***", "c": ["***"]}}'),
+        ('{"api_key":"L5x\\"L6x","lr":"1"}', '{"api_key":"***","lr":"1"}'), ('{"api_key":"L5x\\"L', '{"api_key":"***'),
+        ('{"password":"","lr":"a"}', '{"password":"","lr":"a"}'), ('{"password": 123456}', '{"password": ***}'),
+        ('{"tokens":["L5x","L6x"]}', '{"tokens":["***","***"]}'), ("tokens: [L5x, L6x]", "tokens: [***, ***]"),
+        ('{"passwords": ["a1b2","c3d4"]}', '{"passwords": ["***","***"]}'),
+        ("f(auth=('a', 'L5x'))", "f(auth=('a', '***'))"),
+        ("password: 'it''s L5x'", "password: '***'"), ('{"key":\n "L5x"}', '{"key":\n "***"}'),
+        ('cookie: "a=b"', 'cookie: "***"'),
+        ("git+https://L5x@github.com/x", "git+https://***@github.com/x"), ("HTTPS://L5xa@h", "HTTPS://***@h"),
+    ],
+)  # fmt: skip
+def test_fields_of_documents(text: str, shown: str) -> None:
+    assert mask_text(text) == shown
+    assert mask_words([text, f"--config={text}"]) == [shown, f"--config={shown}"]
+    assert mask_text(shown) == shown
+
+
+def test_several_secrets_of_one_option() -> None:
+    assert mask_words(["--tokens", "L32x", "L33x", "--lr", "L1x"]) == [
+        "--tokens",
+        "***",
+        "***",
+        "--lr",
+        "L1x",
+    ]
+    assert mask_words(["--passwords", "ab", "c3d4", "train2.py"]) == [
+        "--passwords",
+        "***",
+        "***",
+        "train2.py",
+    ]
+    assert mask_words(["--tokens", "10B", "hello", "--keys", "a1b"]) == [
+        "--tokens",
+        "10B",
+        "hello",
+        "--keys",
+        "a1b",
+    ]
+    document = {
+        "tokens": ["L5x", "hello"],
+        "token": ["hello"],
+        "secrets": {"a": "b", "n": 1},
+        "key": ["attn"],
+    }
+    shown = {"tokens": ["***", "hello"], "token": ["***"], "secrets": {"a": "***", "n": 1}, "key": ["attn"]}
+    assert mask_value(document) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"pad_token": "<pad>", "token": "<s>"}', '{"key": "text_column", "sort_key": "len1gth"}',
+        '{"key": "layers.0.conv1.weight"}', '{"token": 50256, "auth": true, "pass": null, "key": 1.5}',
+        '{"tokens": ["hello", "world"], "num_tokens": "10B", "max_tokens": ["a1b"]}', '{"tokens": [1, 2, 3]}',
+        "tokens=10B tokens/s=512.5 tokens: 4x512", "unexpected keys: ['layer1.0.conv1.weight', 'b2']",
+        "sorted(xs, key=lambda one: one.at1)", "max(x, key=itemgetter(0)) key=x[1] token=get_token2()",
+        "cache key: 3f2a9c0", '{"auth": false, "pwd": "/data/me1/x", "PWD": "w1x"}', "pwd=/tmp/a1b",
+        "parser.add_argument('--token', type=str)", "https://git@github.com/x https://bob@h http://h:80/a@b",
+        "https://h/p?mail=a1b@c.de", "git+https://${TOKEN}@github.com/x", "def f(token: str, key: str): pass",
+    ],
+)  # fmt: skip
+def test_fields_that_are_no_secret_stay(text: str) -> None:
+    assert mask_text(text) == text
+
+
+NAMES = sorted(
+    {
+        *SECRET_NAMES.split(),
+        *SECRET_NAMES.lower().split(),
+        "token",
+        "auth",
+        "key",
+        "pwd",
+        "pat",
+        "pass",
+        "dsn",
+    }
+)
+LETTERS = string.ascii_letters + string.digits + "_-"
+RANDOM = st.text(LETTERS, min_size=4, max_size=20).map(lambda text: f"k7Q{text}Z4w")
+PRINTABLE = st.text(
+    st.characters(min_codepoint=32, max_codepoint=126) | st.sampled_from("\"'\\{}[],:= ")
+).map(lambda text: f"k7Q{text}Z4w")
+SHAPES = (
+    "a: b\n{}: {}\n", "a:\n  - {}: '{}'", "{{a: 1, {}: {}}}", "{{'a': {{'{}': '{}'}}}}", "A=b\n{}={}\nC=d",
+    'export {}="{}"', "https://h/p?a=b&{}={}&c=d", "{}: {}", "--{}={}", "++a.{}={}", "--opts=a=1,{}={}",
+    "cfg['{}'] = '{}'", "['--{}', '{}']", "x --{} '{}' --lr 1", "{}: [{}, b]", '{{"{}": ("a", "{}")}}',
+    '{{"{}": {{"value": "{}"}}}}',
+)  # fmt: skip
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(NAMES), RANDOM)
+def test_a_random_value_under_a_secret_name_is_gone_in_every_shape(name: str, value: str) -> None:
+    shown = mask_words(["--" + name, value, *(shape.format(name, value) for shape in SHAPES)])
+    assert [word for word in shown if value in word] == []
+    assert mask_words(shown) == shown
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(NAMES), PRINTABLE, st.integers(0, 3), st.booleans())
+def test_json_stays_json_at_every_depth_of_quoting(name: str, value: str, depth: int, many: bool) -> None:
+    document = {"a": "b", name: [value, value] if many else value, "z": ["end"], "n": 1}
+    text = json.dumps(document)
+    for _ in range(depth):
+        text = json.dumps({"inner": text, "y": 2})
+    shown = mask_text(text)
+    assert mask_text(shown) == shown
+    for _ in range(depth):
+        shown = json.loads(shown)["inner"]
+    assert json.loads(shown) == {**document, name: ["***", "***"] if many else "***"}
+
+
+WORDS = """ " ' \\ { } [ ] ( ) : = , - -- *** token key password tokens auth pwd a1b https:// @ hf_ cookie: $A <s> ; """
+PIECES = [*WORDS.split(), " ", "\n"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
+def test_masking_twice_is_masking_once(text: str) -> None:
+    shown = mask_text(text)
+    assert mask_text(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "seed", ['"token":["', '{"token":"a\\', "'tokens':['", '{"password":{"', "it's token='", "a.a1_"]
+)
+def test_long_hostile_texts_take_no_long_time(seed: str) -> None:
+    pick = random.Random(seed)
+    mixture = "".join(pick.choices(PIECES, k=40000))[:100_000]
+    before = time.process_time()
+    for text in ((seed * 100_000)[:100_000], mixture):
+        mask_text(text)
+    assert time.process_time() - before < 2, "two texts, on a slow and busy machine"

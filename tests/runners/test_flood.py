@@ -29,9 +29,9 @@ needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C compiler to
 
 def test_a_rate_over_some_seconds_is_one() -> None:
     flow = Flow(50e6)
-    assert flow.look(0.0, 0, None, None) is None
-    assert flow.look(1.0, 80_000_000, None, None) is None, "a second says little"
-    found = flow.look(2.0, 160_000_000, None, None)
+    assert flow.check(0.0, 0, None, None) is None
+    assert flow.check(1.0, 80_000_000, None, None) is None, "a second says little"
+    found = flow.check(2.0, 160_000_000, None, None)
     assert found is not None
     assert (found.rate, found.free) == (80e6, None)
     assert found.text == "NCCL's logs on this node grow by 80 MB/s"
@@ -40,7 +40,8 @@ def test_a_rate_over_some_seconds_is_one() -> None:
 def test_a_burst_that_ends_is_none() -> None:
     flow = Flow(50e6)
     looks = [
-        flow.look(float(at), size, None, None) for at, size in enumerate([0, 90_000_000] + [90_000_000] * 8)
+        flow.check(float(at), size, None, None)
+        for at, size in enumerate([0, 90_000_000] + [90_000_000] * 8)
     ]
     assert looks == [None] * 10
 
@@ -48,7 +49,7 @@ def test_a_burst_that_ends_is_none() -> None:
 def test_files_that_go_away_are_no_rate() -> None:
     flow = Flow(50e6)
     for at, size in enumerate((900_000_000, 950_000_000, 0, 60_000_000)):
-        assert flow.look(float(at), size, None, None) is None
+        assert flow.check(float(at), size, None, None) is None
 
 
 @pytest.mark.parametrize(
@@ -62,11 +63,11 @@ def test_files_that_go_away_are_no_rate() -> None:
 )
 def test_little_room_is_a_flood_while_the_logs_grow(free: int, total: int, flood: bool) -> None:
     flow, quiet = Flow(50e6), Flow(50e6)
-    found = [flow.look(float(at), at * 3_000_000, free, total) for at in range(4)][-1]
+    found = [flow.check(float(at), at * 3_000_000, free, total) for at in range(4)][-1]
     assert (found is not None) == flood
     if found is not None:
         assert found.text == f"NCCL's logs on this node grow by 3 MB/s, and {free / GIB:.1f} GiB are free"
-    assert [quiet.look(float(at), at * 1000, free, total) for at in range(4)] == [None] * 4
+    assert [quiet.check(float(at), at * 1000, free, total) for at in range(4)] == [None] * 4
 
 
 def test_only_nccl_s_own_files_count(tmp_path: Path) -> None:

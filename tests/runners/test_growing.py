@@ -61,7 +61,7 @@ async def test_where_nobody_looks_only_a_look_tells(tmp_path: Path) -> None:
         write(tmp_path, ONE)
         await asyncio.sleep(2 * DEAF_S)  # nothing may come
         assert told.times == []
-        it.look()
+        it.check()
         assert told.sizes == {ONE: 1}
 
 

@@ -50,7 +50,7 @@ class Ranks:
             file.write(text.encode() if isinstance(text, str) else text)
 
     def read(self) -> Reading:
-        self.tails.look()
+        self.tails.scan()
         self.tails.drain()
         return self.tails.reading
 
@@ -79,7 +79,7 @@ def test_what_grows_is_read_once_and_line_by_line(ranks: Ranks) -> None:
     assert ranks.read().lines == 6
     assert ranks.found() == {"ib-port-error": ["rank-0.err:3"], "sock-closed-by-peer": ["rank-1.1.nccl:2"]}
     assert {one.rank for one in judge(ranks.tails.reading).findings} == {0, 1}
-    assert ranks.tails.look() == 0
+    assert ranks.tails.scan() == 0
     assert ranks.read().lines == 6
 
 
@@ -101,7 +101,7 @@ def test_a_file_that_is_written_anew_is_read_anew(ranks: Ranks) -> None:
     ranks.write("rank-0.nccl", "x\n" * 80)
     ranks.read()
     (ranks.folder / "rank-0.nccl").write_text(f"{PORT}\n")
-    ranks.tails.look()
+    ranks.tails.scan()
     ranks.tails.end()
     assert ranks.found() == {"ib-port-error": ["rank-0.nccl:1"]}
 
@@ -125,7 +125,7 @@ def test_a_line_without_an_end_takes_no_memory(ranks: Ranks) -> None:
 def test_a_file_that_vanishes_ends_nothing(ranks: Ranks) -> None:
     ranks.write("rank-0.out", "x\n")
     ranks.write("rank-1.out", "x\n")
-    ranks.tails.look()
+    ranks.tails.scan()
     (ranks.folder / "rank-0.out").unlink()
     ranks.tails.drain()
     assert ranks.tails.reading.lines == 1
@@ -143,7 +143,7 @@ def test_behind_a_flood_warnings_are_read_and_lines_are_counted(ranks: Ranks) ->
     for rank in (0, 1):
         ranks.write(f"rank-{rank}.nccl", COLL * many)
     ranks.write("rank-0.nccl", f"{PORT}\n" + COLL * (4 * NEWEST // len(COLL)) + f"{CLOSED}\n")
-    left = ranks.tails.look()
+    left = ranks.tails.scan()
     assert left > BEHIND
     ranks.tails.drain()
     assert ranks.tails.sampled
@@ -169,7 +169,7 @@ def test_less_than_that_is_read_whole(ranks: Ranks) -> None:
 def test_a_thread_that_reads_can_be_hurried(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BLOCK", 1 << 10)
     ranks.write("rank-0.nccl", COLL * 100)
-    ranks.tails.look()
+    ranks.tails.scan()
     ranks.tails.hurry()
     ranks.tails.drain()
     assert 0 < ranks.tails.reading.lines < 10

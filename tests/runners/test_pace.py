@@ -25,6 +25,8 @@ def test_a_hook_that_does_not_answer_leaves_the_count_and_no_pace() -> None:
     paces.add(0, 1, (10, 100.0))
     paces.add(0, 1, (20, 101.0))
     assert paces.add(0, 1, None) == (20, None)
+    assert paces.last(0, 1) == 0.1, "for the end of it"
+    assert (paces.last(0, 2), paces.last(5, 1)) == (None, None)
     assert paces.add(0, 1, (30, 103.0)) == (30, 0.2)
 
 

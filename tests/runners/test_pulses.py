@@ -95,8 +95,8 @@ def test_a_process_that_is_gone_has_nothing() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     assert stalls([process.pid]) == {}
-    assert pulses.look(process.pid) == pulses.Outside(None, None, None, None, None)
-    assert pulses.meeting(process.pid) == (None, None)
+    assert pulses.sample(process.pid) == pulses.Outside(None, None, None, None, None)
+    assert pulses.world_of(process.pid) == (None, None)
 
 
 def stop(pid: int) -> None:
@@ -122,15 +122,15 @@ sys.stdin.read()
     )  # fmt: skip
     assert process.stdout is not None
     process.stdout.readline()
-    seen = pulses.look(process.pid)
+    seen = pulses.sample(process.pid)
     assert len(pulses.tree(process.pid)) == 2
     assert seen.state == "S"
     assert seen.written_bytes is not None
     assert seen.written_bytes >= 1 << 20
     assert seen.process_s is not None
-    assert pulses.meeting(process.pid) == ("4", "10.0.0.1:29500")
+    assert pulses.world_of(process.pid) == ("4", "10.0.0.1:29500")
     stop(process.pid)
-    assert pulses.look(process.pid).state == "T"
+    assert pulses.sample(process.pid).state == "T"
     process.send_signal(signal.SIGCONT)
     process.communicate()
 
@@ -208,7 +208,7 @@ async def test_a_silent_rank_is_asked_once_and_the_others_are_looked_at_closely(
     monkeypatch.setattr(pyspy, "find", lambda pid: None)  # it would read this process
     other, silent = Rank(os.getpid()), Rank(os.getpid())
     async with looked(tmp_path, other, silent) as (taking, pids):
-        first = await taking.look(pids)
+        first = await taking.take(pids)
         assert [one.hook for one in first] == [True, True]
         assert first[0].stack == (Site("a.py", 1, "f"),)
         assert (other.asked[0]["samples"], other.asked[0]["whole"], other.asked[0]["sites"]) == (
@@ -218,13 +218,13 @@ async def test_a_silent_rank_is_asked_once_and_the_others_are_looked_at_closely(
         )
         silent.free.clear()
         for _ in range(3):
-            one, two = await taking.look(pids)
+            one, two = await taking.take(pids)
             assert (one.hook, two.hook, two.stack) == (True, False, ())
         assert len(silent.asked) == 2
         assert (other.asked[-1]["samples"], other.asked[-1]["sites"]) == (pulses.SAMPLES, True)
         silent.free.set()
         await asyncio.sleep(0.05)
-        assert [one.hook for one in await taking.look(pids)] == [True, True]
+        assert [one.hook for one in await taking.take(pids)] == [True, True]
         assert len(silent.asked) == 3
 
 
@@ -232,17 +232,17 @@ async def test_a_rank_whose_hook_is_older_lives_and_tells_nothing(tmp_path: Path
     old = Rank(os.getpid())
     old.answer = {"error": "unknown request 'pulse'"}
     async with looked(tmp_path, old) as (taking, pids):
-        (told,) = await taking.look(pids)
+        (told,) = await taking.take(pids)
         assert (told.hook, told.stack, told.step, told.recorder) == (True, (), None, None)
 
 
 async def test_a_rank_without_a_hook_is_seen_from_outside(tmp_path: Path) -> None:
     async with looked(tmp_path, Rank(os.getpid())) as (taking, pids):
-        _, other = await taking.look({**pids, 5: os.getpid()})
+        _, other = await taking.take({**pids, 5: os.getpid()})
         assert (other.rank, other.hook, other.recorder, other.stack) == (5, False, None, ())
         assert other.state is not None
         assert other.process_s is not None
-        assert await taking.look({}) == ()
+        assert await taking.take({}) == ()
 
 
 async def test_no_signal_goes_to_who_would_die_of_it(
@@ -256,7 +256,7 @@ async def test_no_signal_goes_to_who_would_die_of_it(
     async with looked(tmp_path, rank) as (taking, pids):
         rank.free.clear()
         for _ in range(4):
-            (told,) = await taking.look(pids)
+            (told,) = await taking.take(pids)
             assert not told.hook
     await process.communicate(b"")
     assert process.returncode == 0
@@ -273,7 +273,7 @@ async def test_a_stopped_rank_is_sent_nothing(tmp_path: Path, monkeypatch: pytes
         rank.free.clear()
         stop(process.pid)
         for _ in range(4):
-            (told,) = await taking.look(pids)
+            (told,) = await taking.take(pids)
             assert (told.hook, told.state, told.stack) == (False, "T", ())
         with pytest.raises(HookError, match="is stopped"):
             await taking._agent.hooks.by_rank[0].stacks_by_signal()

@@ -255,7 +255,7 @@ async def pulse_with_a_stack(taking: Pulses, pids: dict[int, int]) -> tuple[Site
     """The stack of rank 0 as soon as a look has one."""
     async with asyncio.timeout(15):
         while True:
-            pulse: Any = (await taking.look(pids))[0]
+            pulse: Any = (await taking.take(pids))[0]
             if pulse.stack:
                 return tuple(pulse.stack)
             await asyncio.sleep(0.1)
@@ -284,11 +284,11 @@ async def test_who_works_is_left_alone(start: Start, monkeypatch: pytest.MonkeyP
     taking, pid = Pulses(agent), start(SPINS)
     until = time.monotonic() + 1.5
     while time.monotonic() < until:
-        assert (await taking.look({0: pid}))[0].stack == ()
+        assert (await taking.take({0: pid}))[0].stack == ()
         await asyncio.sleep(0.3)
     assert taking.spy._seen == {}
     taking._waiting = True  # as a rank beside it does
-    await taking.look({0: pid})
+    await taking.take({0: pid})
     await until_done(taking.spy)
     assert taking.spy.sites(pid, True)[0].name == "spin"
     assert taking.spy.sites(pid, False) == ()

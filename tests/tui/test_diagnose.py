@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from distui.runners import registry
+from distui.runners import file_io, registry
 from distui.runners.diagnosis.rules import book
 from distui.runners.model import Event, Finding, FindingRaised, PlanSummary, RunCreated, Stamped
 from distui.tui.cli import main
@@ -172,12 +172,20 @@ def test_what_cannot_be_read_is_one_sentence(
     assert err.count("\n") == 1
 
 
+def on_another_host(name: str) -> Path:
+    """The directory of a run with a whole plan, which is not lost: nobody here sees its agent."""
+    path = registry.create(
+        registry.new_record(name), b'{"run":"","launcher":"","cwd":"/","argv":[],"env":{}}', {}
+    )
+    file_io.write(path / registry.AGENT_FILE, file_io.Identity(1, 1, "another boot", "another host"))
+    return path
+
+
 def test_a_run_by_its_name(
     log: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(log.parent))
-    record = registry.new_record("trained")
-    path = registry.create(record, b"{}", {})
+    path = on_another_host("trained")
     code, out, _ = run(capsys, "trained")
     assert code == 0
     assert out.splitlines() == [
@@ -218,7 +226,7 @@ def test_a_runs_own_findings_stand_above_what_its_logs_say(
     log: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(log.parent))
-    path = registry.create(registry.new_record("stuck"), b"{}", {})
+    path = on_another_host("stuck")
     hang = Finding(
         "hang-not-joined", "error", "rank 2 sleeps in load()", rank=2, node=0, remedy="look at the loader",
         evidence=("ranks 0, 1 wait in all_reduce #42", "its stack: train.py:33 load"), since=1.7e9,

@@ -15,7 +15,7 @@ from distui.tui.rows.findings import (
     detail_rows,
     item_row,
     items,
-    nothing_found,
+    no_findings,
     stack_rows,
     stack_title,
 )
@@ -124,9 +124,9 @@ def test_the_banner_has_one_row_a_kind_and_leaves_symptoms_to_the_pane() -> None
 
 
 def test_where_no_hook_answers_no_finding_is_no_word_of_health() -> None:
-    assert nothing_found(frame_of(play.running()).state) == "No findings: nothing is known to be wrong."
-    assert "no hook answers" in nothing_found(frame_of(play.running(2, gpu=False)).state)
-    assert nothing_found(frame_of(play.finished()).state) == "No findings."
+    assert no_findings(frame_of(play.running()).state) == "No findings: nothing is known to be wrong."
+    assert "no hook answers" in no_findings(frame_of(play.running(2, gpu=False)).state)
+    assert no_findings(frame_of(play.finished()).state) == "No findings."
 
 
 def test_what_verdicts_rest_on_says_what_is_missing() -> None:

@@ -115,6 +115,8 @@ def test_marked_ranks_are_meant_where_none_is_named() -> None:
     [
         ("restrat", "did you mean restart?"),
         ("restart env LR", "'LR' is not K=V"),
+        ("restart env RANK=4", "RANK is computed for each rank by the launcher"),
+        ("restart unset DISTUI_HOOK", "DISTUI_HOOK is distui's own"),
         ("restart 'x", "cannot read"),
         ("stop now", "takes nothing"),
         ("nccl", "a level is missing"),

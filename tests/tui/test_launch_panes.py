@@ -171,8 +171,8 @@ async def test_the_guide_asks_and_takes_its_preset_into_the_form(here: Here) -> 
         assert "Set mesh.dp_replicate to the number of nodes, 2." in it.screen()
         await it.press("enter")
         assert it.app.screen is screen
-        assert screen.shelf.current is not None
-        assert screen.shelf.current.name == "hsdp"
+        assert screen.presets.current is not None
+        assert screen.presets.current.name == "hsdp"
         form = screen.form
         assert (form.nproc, form.nodes, form.params, form.hardware) == ("8", "2", "8B", "8xA10")
         assert (form.seq, form.format, form.recompute) == ("4096", "bf16", "true")
@@ -193,7 +193,7 @@ async def test_the_guide_can_be_left(here: Here) -> None:
 async def test_everything_that_was_changed_is_launched(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         screen = await scripted(it)
-        screen.shelf.go("fsdp2")
+        screen.presets.go("fsdp2")
         await it.pilot.pause()
         await at_field(it, screen, f"{SET}mesh.tp")
         await it.press("2")

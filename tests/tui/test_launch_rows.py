@@ -27,8 +27,8 @@ from distui.tui.rows.form import (
     stepped,
 )
 from distui.tui.rows.glyphs import Row, row_width
-from distui.tui.rows.status import matching, shelf_rows, title_row, why_rows
-from distui.tui.shelf import listed, said
+from distui.tui.rows.status import matching, preset_rows, title_row, why_rows
+from distui.tui.shelf import form_overrides, listed
 from distui.tui.text import gpus_here, name_of
 
 
@@ -128,7 +128,7 @@ def test_where_a_preset_comes_from_is_marked_and_said() -> None:
         PresetEntry(name="lab", title="Lab", summary="S.", origin="project"),
         PresetEntry(name="bad", title="", summary="", origin="yours", problem="bad.toml line 1: no."),
     ]
-    assert [row[-1] for row in text(shelf_rows(kinds, 20))] == [" ", "y", "p", "✖"]
+    assert [row[-1] for row in text(preset_rows(kinds, 20))] == [" ", "y", "p", "✖"]
     assert [text([title_row(one, 80)])[0].count("(your own)") for one in kinds] == [0, 1, 0, 1]
     assert "bad.toml line 1: no." in text(why_rows(kinds[3], 80, 2))[0]
 
@@ -161,11 +161,11 @@ def test_a_form_says_all_that_a_preset_can_hold() -> None:
         preset="ddp", nproc="2", nodes="1:4", env="A=1 B='x y'", nccl="INFO", nccl_presets=("no-p2p",),
         overrides=("batch.micro=4",),
     )  # fmt: skip
-    assert set(said(form)) == {
+    assert set(form_overrides(form)) == {
         "batch.micro=4", "topology.nproc_per_node=2", "topology.nnodes=4", "topology.nnodes_min=1",
         "nccl.NCCL_P2P_DISABLE=1", "nccl.NCCL_DEBUG=INFO", "env.A=1", "env.B=x y",
     }  # fmt: skip
-    load("ddp", said(form))
+    load("ddp", form_overrides(form))
 
 
 @pytest.mark.parametrize("count", [1, 8, 64])

@@ -50,7 +50,7 @@ async def opened(it: Rig, *keys: str) -> LaunchScreen:
 async def chosen(it: Rig, screen: LaunchScreen, name: str) -> None:
     """A preset, by searching for it; then back in the form."""
     await it.press("shift+tab", "slash", *name, "enter")
-    screen.shelf.go(name)
+    screen.presets.go(name)
     await it.press("enter")
     assert screen.form_view.has_focus
 
@@ -100,8 +100,8 @@ async def test_all_presets_are_listed_and_the_one_at_hand_says_when_to_take_it(h
     async with shown(here()) as it:
         screen = await opened(it, "shift+tab")
         for name in BUILTIN:
-            assert screen.shelf.current is not None
-            assert screen.shelf.current.name == name
+            assert screen.presets.current is not None
+            assert screen.presets.current.name == name
             preset = load(name).preset
             lines = it.screen().splitlines()[:3]
             assert preset.title in lines[0]
@@ -112,14 +112,14 @@ async def test_all_presets_are_listed_and_the_one_at_hand_says_when_to_take_it(h
 async def test_a_search_takes_words_in_any_order_and_esc_ends_it(here: Here) -> None:
     async with shown(here()) as it:
         screen = await opened(it, "shift+tab", "slash", *"parallel tensor")
-        await it.until(lambda: len(screen.shelf.listed) < len(BUILTIN))
-        assert [one.name for one in screen.shelf.listed] == ["tp", "tp-sp", "fsdp2-tp"]
+        await it.until(lambda: len(screen.presets.listed) < len(BUILTIN))
+        assert [one.name for one in screen.presets.listed] == ["tp", "tp-sp", "fsdp2-tp"]
         assert f"presets 3 of {len(BUILTIN)}" in it.screen()
         await it.press(*"xyz")
         assert "no preset has all of these words" in it.screen()
         await planned(it, screen, "no preset is chosen")
         await it.press("escape")
-        assert len(screen.shelf.listed) == len(BUILTIN)
+        assert len(screen.presets.listed) == len(BUILTIN)
         assert it.app.screen is screen
         await it.press("escape")
         assert it.app.screen is not screen
@@ -202,8 +202,8 @@ async def test_saving_writes_what_differs_and_the_new_preset_is_at_hand(here: He
             "base": "fsdp2", "title": "", "summary": "", "precision": {"param": "bf16"},
             "topology": {"nproc_per_node": 2},
         }  # fmt: skip
-        assert screen.shelf.current is not None
-        assert (screen.shelf.current.name, screen.shelf.current.origin) == ("night", "yours")
+        assert screen.presets.current is not None
+        assert (screen.presets.current.name, screen.presets.current.origin) == ("night", "yours")
         assert screen.form.overrides == ()
         assert screen.form.script == "train.py"
         await it.until(lambda: screen.preview)
@@ -237,7 +237,7 @@ async def test_a_preset_is_replaced_only_when_that_is_said(here: Here, tmp_path:
         await it.press("y")
         await it.until(lambda: "saved as" in it.told())
         assert tomllib.loads(file.read_text())["base"] == "single"
-        await it.until(lambda: screen.shelf.current and screen.shelf.current.name == "night")
+        await it.until(lambda: screen.presets.current and screen.presets.current.name == "night")
         await it.press("ctrl+s", *"night", "enter")
         await it.until(lambda: "night cannot build on itself" in it.told())
 
@@ -249,7 +249,7 @@ async def test_a_preset_that_does_not_load_says_why_and_starts_nothing(here: Her
     (folder / "wrong.toml").write_text('[strategy]\nkind = "ddq"\n')
     async with shown(here()) as it:
         screen = await opened(it)
-        assert [one.name for one in screen.shelf.entries if one.problem] == ["wrong", "broken"]
+        assert [one.name for one in screen.presets.entries if one.problem] == ["wrong", "broken"]
         await chosen(it, screen, "broken")
         await planned(it, screen, "broken.toml line 2")
         assert "not valid TOML" in " ".join(it.screen().split())

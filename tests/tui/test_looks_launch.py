@@ -55,7 +55,7 @@ def pictured(
         await it.press("ctrl+n", *"train.py")
         screen = it.app.screen
         assert isinstance(screen, LaunchScreen)
-        screen.shelf.go(preset)
+        screen.presets.go(preset)
         screen.form_view.set("params", "7B")
         screen.form_view.set("hardware", "8xA100-80GB")
         await it.until(lambda: screen.preview)

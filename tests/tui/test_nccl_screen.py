@@ -13,7 +13,7 @@ from distui.runners.model import Event
 from distui.tui.rows.glyphs import row_width, to_ascii
 from distui.tui.rows.launching import bars, crossings, init_rows, phase_letters, ring_rows
 from distui.tui.rows.matrix import LETTERS, grid, letter, matrix_rows, wanted_width
-from distui.tui.rows.nccl import map_rows, said_rows, why_empty
+from distui.tui.rows.nccl import map_rows, statement_rows, why_empty
 from distui.tui.rows.nccl_cards import (
     chosen_of,
     communicator_rows,
@@ -32,7 +32,7 @@ def matrix(one: Communicator, width: int) -> list[str]:
 def cards(facts: NcclFacts, width: int = 100) -> str:
     one = chosen_of(facts, None)
     assert one is not None
-    return text_of([said.row for said in said_rows(frame_of(play.running()), facts, one, width)])
+    return text_of([said.row for said in statement_rows(frame_of(play.running()), facts, one, width)])
 
 
 # ---- cards
@@ -244,7 +244,7 @@ def test_nothing_is_wider_than_its_pane(width: int, make: object) -> None:
     facts = make()  # type: ignore[operator]
     one = chosen_of(facts, None)
     frame = frame_of(told.running(facts, *told.findings()))
-    rows = [said.row for said in (*said_rows(frame, facts, one, width), *map_rows(facts, one, width))]
+    rows = [said.row for said in (*statement_rows(frame, facts, one, width), *map_rows(facts, one, width))]
     assert max(map(row_width, rows)) <= width
 
 

@@ -372,7 +372,7 @@ def test_the_nccl_dialog_makes_the_command_that_its_rows_show() -> None:
     form = begin(frame_of(play.running()).state, frozenset({1, 5, 99}))
     assert (form.level, form.restart, form.ranks) == ("WARN", False, (1, 5))
     form = change(change(form, 0, 1), 1, 2)
-    coll = 3 + [one.name for one in form.known].index("COLL")
+    coll = 3 + [one.name for one in form.offered].index("COLL")
     form = change(form, coll, 1)
     shown = text_of(form_rows(form, 100))
     assert "(x) INFO" in shown

@@ -43,17 +43,17 @@ def title(at: int) -> str:
     return f"{at + 1} of {len(QUESTIONS)}   {QUESTIONS[at].text}"
 
 
-def end_rows(found: Recommendation, width: int) -> list[Row]:
+def end_rows(recommended: Recommendation, width: int) -> list[Row]:
     """Where the answers led, and why."""
     rows: list[Row] = []
-    for reason in found.reasons:
+    for reason in recommended.reasons:
         rows += wrap(reason, width, first="- ")
-    ranks = f"{plural(found.nproc, 'rank')} a node, {plural(found.nodes, 'node')}"
-    counted = f"Counted with weights in 16 bit, layers recomputed, {found.seq} positions."
+    ranks = f"{plural(recommended.nproc, 'rank')} a node, {plural(recommended.nodes, 'node')}"
+    counted = f"Counted with weights in 16 bit, layers recomputed, {recommended.seq} positions."
     return [
         *rows,
         (),
-        ((f"{ranks}; model {found.params} on {found.hardware}", "dim"),),
+        ((f"{ranks}; model {recommended.params} on {recommended.hardware}", "dim"),),
         ((counted, "dim"),),
     ]
 
@@ -135,7 +135,7 @@ class Advice:
     @property
     def first(self) -> Estimate | None:
         """The simplest that fits."""
-        return next((one for one in self.estimates if one.fits), None)
+        return next((estimate for estimate in self.estimates if estimate.fits), None)
 
 
 def asked(form: LaunchForm, preset: Preset, here: str = "") -> Advice | None:
@@ -156,8 +156,8 @@ def asked(form: LaunchForm, preset: Preset, here: str = "") -> Advice | None:
         micro_batch=preset.batch.micro or 1, recompute=form.recompute == "true",
     )  # fmt: skip
     counted = FORMATS[form.format] if form.format else format_for(preset)
-    found = survey(model, counted, gpus.count, int(nodes), gpus.memory_gb * GB)
-    return Advice(model, counted, gpus, int(nodes), found)
+    estimates = survey(model, counted, gpus.count, int(nodes), gpus.memory_gb * GB)
+    return Advice(model, counted, gpus, int(nodes), estimates)
 
 
 def _parsed(form: LaunchForm, hardware: str) -> tuple[NodeGpus, int]:
@@ -173,14 +173,14 @@ def _parsed(form: LaunchForm, hardware: str) -> tuple[NodeGpus, int]:
         ) from None
 
 
-def numbers(one: Estimate) -> tuple[str, ...]:
+def numbers(estimate: Estimate) -> tuple[str, ...]:
     """GB of each of PARTS."""
-    return tuple(f"{getattr(one, part) / GB:.2f}" for part in PARTS)
+    return tuple(f"{getattr(estimate, part) / GB:.2f}" for part in PARTS)
 
 
-def table_row(one: Estimate) -> tuple[str, ...]:
+def table_row(estimate: Estimate) -> tuple[str, ...]:
     """Under HEAD."""
-    return (one.strategy.title, *numbers(one), "fits" if one.fits else "too much")
+    return (estimate.strategy.title, *numbers(estimate), "fits" if estimate.fits else "too much")
 
 
 def question(advice: Advice) -> str:
@@ -219,15 +219,15 @@ def of_preset(advice: Advice, preset: Preset) -> Estimate:
     return estimate_for(preset, advice.model, advice.form, ranks, advice.gpus.memory_gb * GB)
 
 
-def bar_row(one: Estimate, width: int) -> Row:
+def bar_row(estimate: Estimate, width: int) -> Row:
     """One cell a share of the GPU's memory, a letter for each component; `|` where the GPU's memory ends."""
-    whole = max(one.limit, one.total)
+    whole = max(estimate.limit, estimate.total)
     room = max(10, width - 3)
-    end = round(room * one.limit / whole)
+    end = round(room * estimate.limit / whole)
     cells: list[Cell] = []
     drawn, reached = 0, 0.0
     for part, letter, style in BAR:
-        reached += getattr(one, part)
+        reached += getattr(estimate, part)
         upto = round(room * reached / whole)
         cells += _split(letter * (upto - drawn), style, drawn, end)
         drawn = upto
@@ -247,11 +247,11 @@ def _split(text: str, style: str, begin: int, end: int) -> list[Cell]:
     return [(text[:at], style), ("|", "bad"), (text[at:], style)]
 
 
-def legend(one: Estimate) -> Row:
+def legend(estimate: Estimate) -> Row:
     """What each letter stands for, in GB."""
     cells: list[Cell] = []
     for part, letter, style in BAR:
-        cells += [(letter, style), (f" {part} {getattr(one, part) / GB:.2f}  ", "text")]
+        cells += [(letter, style), (f" {part} {getattr(estimate, part) / GB:.2f}  ", "text")]
     return tuple(cells)
 
 
@@ -271,22 +271,22 @@ def memory_rows(advice: Advice, preset: Preset, width: int) -> list[Row]:
 def _bar_rows(name: str, mine: Estimate, width: int) -> list[Row]:
     """Total, bar, components, and what is left out."""
     state, style = ("fits", "ok") if mine.fits else ("too much", "bad")
-    said = f" of {mine.limit / GB:g} GB on each GPU ({USABLE:.0%} are usable): "
-    rows: list[Row] = [((f" {name}  {mine.total / GB:.2f}", "head"), (said, "text"), (state, style))]
+    limit = f" of {mine.limit / GB:g} GB on each GPU ({USABLE:.0%} are usable): "
+    rows: list[Row] = [((f" {name}  {mine.total / GB:.2f}", "head"), (limit, "text"), (state, style))]
     rows += [((" ", "text"), *bar_row(mine, width)), *_legend_rows(mine, width)]
     if elsewhere(mine):
         rows += wrap(f"Beside it, for each rank: {elsewhere(mine)}.", width, first=" ")
     return [*rows, *(row for note in mine.notes for row in wrap(note, width, "dim", first=" "))]
 
 
-def elsewhere(one: Estimate) -> str:
+def elsewhere(estimate: Estimate) -> str:
     """ "34 GB of host memory": what a rank needs beside its GPU; "" where it is nothing."""
-    parts = (("host memory", one.host), ("disk", one.disk))
+    parts = (("host memory", estimate.host), ("disk", estimate.disk))
     return ", ".join(f"{size / GB:.0f} GB of {name}" for name, size in parts if size)
 
 
-def _legend_rows(one: Estimate, width: int) -> list[Row]:
-    cells = legend(one)
+def _legend_rows(estimate: Estimate, width: int) -> list[Row]:
+    cells = legend(estimate)
     rows: list[Row] = []
     line: tuple[Cell, ...] = ((" ", "text"),)
     for letter, text in zip(cells[::2], cells[1::2], strict=True):
@@ -306,18 +306,18 @@ def table_rows(advice: Advice, mine: Estimate | None, width: int) -> list[Row]:
     letters = {part: letter for part, letter, _ in BAR}
     head = ("GB", *(part if wide else letters.get(part, part) for part in HEAD[1:-1]))
     kept = [column for column, part in enumerate(HEAD[:-1]) if wide or part != "states"]
-    body = [(one, table_row(one)) for one in advice.estimates]
+    body = [(case, table_row(case)) for case in advice.estimates]
     widths = {column: max(len(head[column]), *(len(row[column]) for _, row in body)) for column in kept}
 
     def line(texts: tuple[str, ...]) -> str:
         return "  ".join(fit(texts[column], widths[column], right=column > 0) for column in kept)
 
     rows: list[Row] = [((f"   {line(head)}", "dim"),)]
-    for one, row in body:
-        mark = glyphs.CURSOR if mine is not None and numbers(one) == numbers(mine) else " "
-        state: Cell = (row[-1], "ok" if one.fits else "bad")
+    for case, row in body:
+        mark = glyphs.CURSOR if mine is not None and numbers(case) == numbers(mine) else " "
+        state: Cell = (row[-1], "ok" if case.fits else "bad")
         rows.append(((f" {mark} ", "accent"), (f"{line(row)}  ", "text"), state))
-    beside = [f"{one.strategy.title}: {elsewhere(one)}" for one in advice.estimates if elsewhere(one)]
+    beside = [f"{case.strategy.title}: {elsewhere(case)}" for case in advice.estimates if elsewhere(case)]
     if beside:
         rows += wrap(f"Beside it, for each rank, {'; '.join(beside)}.", width, "dim", first="   ")
     return rows

@@ -18,18 +18,18 @@ SLOW_CONNECT_S = 5.0
 
 def banner_rows(frame: Frame, width: int, most: int) -> list[Row]:
     """At most `most` rows, at least one."""
-    found = [
+    rows = [
         *_link_rows(frame),
         *_lost_nodes(frame),
         *_failure(frame),
         *_gpu_problems(frame),
         *_findings(frame),
     ]
-    found = found or _newest(frame)
-    if len(found) > most > 1 and len(frame.state.findings) > 1:
-        hidden = len(found) - most + 1
-        found = [*found[: most - 1], ((f"  … {hidden} more: i shows all", "dim"),)]
-    return [clip(row, width) for row in found[:most]] or [()]
+    rows = rows or _newest(frame)
+    if len(rows) > most > 1 and len(frame.state.findings) > 1:
+        hidden = len(rows) - most + 1
+        rows = [*rows[: most - 1], ((f"  … {hidden} more: i shows all", "dim"),)]
+    return [clip(row, width) for row in rows[:most]] or [()]
 
 
 def _link_rows(frame: Frame) -> list[Row]:
@@ -56,7 +56,7 @@ def _lost_nodes(frame: Frame) -> list[Row]:
     if not lost or state.phase.ended:
         return []
     named, why = names(state), state.nodes[lost[0]].link_text
-    who, verb = listed([named[one] for one in lost]), "does" if len(lost) == 1 else "do"
+    who, verb = listed([named[node] for node in lost]), "does" if len(lost) == 1 else "do"
     if why.startswith(f"{who} "):  # ssh knows it by the same name
         text = why
     elif "not answer" in why:
@@ -108,8 +108,8 @@ def _findings(frame: Frame) -> list[Row]:
         finding = item.first
         glyph, style = glyphs.severity(finding)
         many = len(item.findings) > 1
-        told = finding.rank is None or f"rank {finding.rank}" in finding.text
-        where = f" {place(frame.state, item)}:" if many else "" if told else f" rank {finding.rank}:"
+        named = finding.rank is None or f"rank {finding.rank}" in finding.text
+        where = f" {place(frame.state, item)}:" if many else "" if named else f" rank {finding.rank}:"
         remedy = f" ({finding.remedy})" if finding.remedy else ""
         quiet = finding.severity == "info" and finding.id != NO_VERDICT
         rows.append(((f" {glyph}", style), (f"{where} {finding.text}{remedy}", "dim" if quiet else "text")))

@@ -11,6 +11,7 @@ import msgspec
 
 from ...presets.nccl import NcclError, parse_level, parse_subsys
 from ...presets.secrets import mask
+from ...runners import environment
 from ...runners.model import Command, Down, Dump, Restart, SetAutostop, SetNccl, Signal, Stop
 from ...runners.state import RunState
 from ...runners.words import plural
@@ -67,10 +68,10 @@ def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozens
     if verb in ACTIONS:
         return TypedCommand(action=ACTIONS[verb])
     if verb not in _PARSERS:
-        known = sorted([*_PARSERS, *ACTIONS])
-        near = difflib.get_close_matches(verb, known, 1)
+        verbs = sorted([*_PARSERS, *ACTIONS])
+        near = difflib.get_close_matches(verb, verbs, 1)
         raise CommandError(
-            f"no command {verb!r}: " + (f"did you mean {near[0]}?" if near else ", ".join(known))
+            f"no command {verb!r}: " + (f"did you mean {near[0]}?" if near else ", ".join(verbs))
         )
     return TypedCommand(command=_PARSERS[verb](rest, new_id(), tuple(sorted(marked))))
 
@@ -89,6 +90,8 @@ def _restart(words: list[str], new: str, _: tuple[int, ...]) -> Command:
             env[name] = value
         else:
             unset.append(word)
+    if refused := environment.refusal({**env, **dict.fromkeys(unset)}):
+        raise CommandError(refused)
     return Restart(id=new, env=env, unset=tuple(unset))
 
 
@@ -216,18 +219,18 @@ def _alive(state: RunState) -> list[int]:
 
 def _nodes(state: RunState, ranks: Iterable[int]) -> str:
     wanted = sorted({state.ranks[rank].place.node for rank in ranks if rank in state.ranks})
-    known = names(state)
-    found = [known[node] for node in wanted if node in known]
-    return f"{plural(len(found), 'node')} ({listed(found)})" if found else "every node"
+    named = names(state)
+    hosts = [named[node] for node in wanted if node in named]
+    return f"{plural(len(hosts), 'node')} ({listed(hosts)})" if hosts else "every node"
 
 
 def _silent(state: RunState) -> list[Row]:
     """Which nodes do not answer, and why."""
-    missing, known = silent(state), names(state)
+    missing, named = silent(state), names(state)
     if not missing:
         return []
     why = state.nodes[missing[0]].link_text
-    text = f"{listed([known[node] for node in missing])}{': ' + why if why else ''}"
+    text = f"{listed([named[node] for node in missing])}{': ' + why if why else ''}"
     return [_line("no answer", f"{glyphs.BAD} {text}", "bad")]
 
 
@@ -249,10 +252,10 @@ _CHECKPOINT = _line("checkpoint", "age unknown: what was not saved is lost", "wa
 
 def env_now(state: RunState) -> dict[str, str | None]:
     """Environment changes made since the launch; the launch's own values stand in the plan."""
-    known: dict[str, str | None] = {}
+    changes: dict[str, str | None] = {}
     for attempt in state.attempts:
-        known.update(attempt.env_diff)
-    return known
+        changes.update(attempt.env_diff)
+    return changes
 
 
 def diff_rows(state: RunState, env: Mapping[str, str], unset: Iterable[str]) -> list[Row]:
@@ -332,12 +335,12 @@ def stop(state: RunState, command: Stop, now: float | None = None) -> Confirmati
 
 def down(state: RunState, command: Down, now: float | None = None) -> Confirmation:
     """The end of the cluster. Its name has to be typed."""
-    known = billed(state)
-    name, live = "" if known is None else known.name, not state.phase.ended
+    cluster = billed(state)
+    name, live = "" if cluster is None else cluster.name, not state.phase.ended
     lines: list[Row] = []
-    if known is not None:
-        where = "  ".join(part for part in (known.infra, known.resources, known.state) if part)
-        lines += [_line("cluster", f"{name}  {where}"), _line("cost", price(known, now))]
+    if cluster is not None:
+        where = "  ".join(part for part in (cluster.infra, cluster.resources, cluster.state) if part)
+        lines += [_line("cluster", f"{name}  {where}"), _line("cost", price(cluster, now))]
     if live:
         lines.append(_line("run", f"{state.name} is on it: its ranks are stopped first", "warn"))
         lines += [_who(state, _alive(state))] if state.ranks else []
@@ -347,9 +350,9 @@ def down(state: RunState, command: Down, now: float | None = None) -> Confirmati
 
 def autostop(state: RunState, command: SetAutostop, now: float | None = None) -> Confirmation:
     """When the cluster goes by itself."""
-    known = billed(state)
-    name = "" if known is None else known.name
-    lines = [] if known is None else [_line("cluster", name), _line("cost", price(known, now))]
+    cluster = billed(state)
+    name = "" if cluster is None else cluster.name
+    lines = [] if cluster is None else [_line("cluster", name), _line("cost", price(cluster, now))]
     if command.minutes is None:
         lines.append(_line("afterwards", "it stays, and is billed, until :down", "warn"))
         return Confirmation(f"Never take {name} down by itself?", tuple(lines), "set it", command)
@@ -363,12 +366,12 @@ def autostop(state: RunState, command: SetAutostop, now: float | None = None) ->
 
 def no_cluster(state: RunState) -> str:
     """Why there is no cluster to take down, in a sentence; "" where there is one."""
-    known = state.cluster
+    cluster = state.cluster
     if billed(state) is not None:
         return ""
-    if known is not None and known.down:
-        return f"cluster {known.name} is down already"
-    if known is not None and known.managed:
+    if cluster is not None and cluster.down:
+        return f"cluster {cluster.name} is down already"
+    if cluster is not None and cluster.managed:
         return "SkyPilot takes the cluster of a managed job down itself: x ends the job"
     return "this run has no cluster of SkyPilot's: there is nothing to take down"
 

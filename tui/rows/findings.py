@@ -52,26 +52,26 @@ class Item:
     @property
     def ranks(self) -> tuple[int, ...]:
         """Every rank that it is about."""
-        return tuple(sorted({rank for one in self.findings for rank in ranks_of(one)}))
+        return tuple(sorted({rank for finding in self.findings for rank in ranks_of(finding)}))
 
 
-def ranks_of(one: Finding) -> tuple[int, ...]:
+def ranks_of(finding: Finding) -> tuple[int, ...]:
     """The ranks of one finding."""
-    alone = () if one.rank is None else (one.rank,)
-    return one.ranks or alone
+    alone = () if finding.rank is None else (finding.rank,)
+    return finding.ranks or alone
 
 
 def items(given: Iterable[Finding]) -> list[Item]:
     """Rows of the list; symptoms stand together below the first cause, where there is one."""
     kinds: dict[tuple[str, str], list[Finding]] = {}
     followers: list[Finding] = []
-    found = worst_first(given)
-    caused = any(one.role == "cause" and one.severity != "info" for one in found)
-    for one in found:
-        if caused and one.role == "symptom":
-            followers.append(one)
+    ordered = worst_first(given)
+    caused = any(finding.role == "cause" and finding.severity != "info" for finding in ordered)
+    for finding in ordered:
+        if caused and finding.role == "symptom":
+            followers.append(finding)
         else:
-            kinds.setdefault((one.role, one.id), []).append(one)
+            kinds.setdefault((finding.role, finding.id), []).append(finding)
     listed = [Item(tuple(alike)) for alike in kinds.values()]
     if followers:
         at = next(at for at, item in enumerate(listed) if item.first.role == "cause")
@@ -81,40 +81,40 @@ def items(given: Iterable[Finding]) -> list[Item]:
 
 def item_row(frame: Frame, item: Item, width: int) -> Row:
     """Severity, role, where, since when, and what."""
-    one = item.first
-    glyph, style = glyphs.severity(one)
-    quiet = one.severity == "info" and one.id != NO_VERDICT
+    first = item.first
+    glyph, style = glyphs.severity(first)
+    quiet = first.severity == "info" and first.id != NO_VERDICT
     ink = "dim" if quiet or item.follows else "text"
-    said = _symptoms(item) if item.follows else _said(item)
+    summary = _symptoms(item) if item.follows else _summary(item)
     since = min((each.since for each in item.findings if each.since is not None), default=None)
-    old = "" if since is None else age(elapsed(since, _now(frame, one)))
+    old = "" if since is None else age(elapsed(since, _now(frame, first)))
     cells: tuple[Cell, ...] = (
         (f"{'│' if item.follows else glyph} ", "dim" if item.follows else style),
-        (fit("" if item.follows else one.role, 8), "dim" if quiet else style),
+        (fit("" if item.follows else first.role, 8), "dim" if quiet else style),
         (fit(place(frame.state, item), 9) + " ", "dim" if quiet else "accent"),
         (fit(old, 4, right=True) + "  ", "dim"),
-        (said, ink),
+        (summary, ink),
     )
     return clip(cells, width)
 
 
-def _now(frame: Frame, one: Finding) -> float:
+def _now(frame: Frame, finding: Finding) -> float:
     if frame.state.phase.ended and frame.state.ended:
         return frame.state.ended
-    return frame.node_now(one.node or 0)
+    return frame.node_now(finding.node or 0)
 
 
-def _said(item: Item) -> str:
+def _summary(item: Item) -> str:
     many = f"{len(item.findings)} × " if len(item.findings) > 1 else ""
     return many + clean_text(item.first.text)
 
 
 def _symptoms(item: Item) -> str:
     counts: dict[str, int] = {}
-    for one in item.findings:
-        counts[one.id] = counts.get(one.id, 0) + 1
-    told = ", ".join(f"{name} {count} ×" if count > 1 else name for name, count in counts.items())
-    return f"{plural(len(item.findings), 'symptom')} that go with it: {told}"
+    for finding in item.findings:
+        counts[finding.id] = counts.get(finding.id, 0) + 1
+    counted = ", ".join(f"{name} {count} ×" if count > 1 else name for name, count in counts.items())
+    return f"{plural(len(item.findings), 'symptom')} that go with it: {counted}"
 
 
 def place(state: RunState, item: Item) -> str:
@@ -123,24 +123,24 @@ def place(state: RunState, item: Item) -> str:
     if ranks:
         short = f"r{numbers(ranks)}".replace(", ", ",")
         return short if len(short) <= 9 else plural(len(ranks), "rank")
-    nodes = {one.node for one in item.findings if one.node is not None}
-    known = names(state)
+    nodes = {finding.node for finding in item.findings if finding.node is not None}
+    named = names(state)
     if len(nodes) == 1:
-        return known.get(min(nodes), f"node {min(nodes)}")
+        return named.get(min(nodes), f"node {min(nodes)}")
     return plural(len(nodes), "node") if nodes else ""
 
 
 def detail_rows(frame: Frame, item: Item, width: int) -> list[Row]:
     """One item in full: its sentence, what to do, which ranks, since when, the evidence."""
-    one = item.first
-    glyph, style = glyphs.severity(one)
-    rows: list[Row] = [((f"{glyph} {one.severity} {one.role} ", style), (one.id, "dim"))]
-    rows += wrap(clean_text(one.text), width, "head")
-    if one.remedy:
-        rows += _labelled("do", one.remedy, width, "accent")
+    first = item.first
+    glyph, style = glyphs.severity(first)
+    rows: list[Row] = [((f"{glyph} {first.severity} {first.role} ", style), (first.id, "dim"))]
+    rows += wrap(clean_text(first.text), width, "head")
+    if first.remedy:
+        rows += _labelled("do", first.remedy, width, "accent")
     rows += _labelled("where", _where(frame.state, item), width)
-    if one.since is not None:
-        rows += _labelled("since", _since(frame, one), width)
+    if first.since is not None:
+        rows += _labelled("since", _since(frame, first), width)
     for other in item.findings[1:_EACH]:
         rows += _labelled("also" if not item.follows else other.id, _with_rank(other), width, "dim")
     if len(item.findings) > _EACH:
@@ -157,29 +157,29 @@ def _labelled(label: str, text: str, width: int, style: str = "text") -> list[Ro
 
 
 def _where(state: RunState, item: Item) -> str:
-    ranks, nodes = item.ranks, {one.node for one in item.findings if one.node is not None}
+    ranks, nodes = item.ranks, {finding.node for finding in item.findings if finding.node is not None}
     nodes |= {state.ranks[rank].place.node for rank in ranks if rank in state.ranks and state.merged}
-    known = names(state)
-    hosts = [known.get(node, f"node {node}") for node in sorted(nodes)]
-    told = f"rank{'' if len(ranks) == 1 else 's'} {numbers(ranks)}" if ranks else ""
+    named = names(state)
+    hosts = [named.get(node, f"node {node}") for node in sorted(nodes)]
+    who = f"rank{'' if len(ranks) == 1 else 's'} {numbers(ranks)}" if ranks else ""
     on = ", ".join(hosts[:8]) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "")
-    return " on ".join(part for part in (told, on) if part)
+    return " on ".join(part for part in (who, on) if part)
 
 
-def _since(frame: Frame, one: Finding) -> str:
-    since = one.since or 0.0
-    seconds = elapsed(since, _now(frame, one))
+def _since(frame: Frame, finding: Finding) -> str:
+    since = finding.since or 0.0
+    seconds = elapsed(since, _now(frame, finding))
     return wall(since) + ("" if seconds is None else f", {duration(seconds)} ago")
 
 
-def _with_rank(one: Finding) -> str:
-    ranks = ranks_of(one)
-    return f"{f'rank {numbers(ranks)}: ' if ranks else ''}{one.text}"
+def _with_rank(finding: Finding) -> str:
+    ranks = ranks_of(finding)
+    return f"{f'rank {numbers(ranks)}: ' if ranks else ''}{finding.text}"
 
 
 def _evidence(item: Item, width: int) -> list[Row]:
     """All of the first, then one line of each of the others."""
-    lines = [*item.first.evidence, *(one.evidence[0] for one in item.findings[1:_EACH] if one.evidence)]
+    lines = [*item.first.evidence, *(each.evidence[0] for each in item.findings[1:_EACH] if each.evidence)]
     if not lines:
         return [(("no evidence is told", "dim"),)] if item.first.role == "cause" else []
     rows: list[Row] = [(("evidence", "dim"),)]
@@ -189,7 +189,7 @@ def _evidence(item: Item, width: int) -> list[Row]:
     return rows
 
 
-def nothing_found(state: RunState) -> str:
+def no_findings(state: RunState) -> str:
     """What stands where no finding does."""
     if state.phase.ended:
         return "No findings."
@@ -234,14 +234,14 @@ def _nccl_covered(state: RunState) -> Row:
     if state.plan is not None and state.plan.backend == "gloo":
         return ((f" {glyphs.MISSING} ", "dim"), (f"{what}: ", "text"), ("gloo: NCCL is not used", "dim"))
     quiet = {rank.nccl_debug for rank in state.ranks.values()} <= QUIET
-    told = sum(node.nccl is not None for node in state.nodes.values())
+    heard = sum(node.nccl is not None for node in state.nodes.values())
     if quiet:
         return (
             (f" {glyphs.MISSING} ", "warn"),
             (f"{what}: ", "text"),
             ("need INFO: d raises the level", "warn"),
         )
-    return _covered(what, told, len(state.nodes), "node")
+    return _covered(what, heard, len(state.nodes), "node")
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -279,10 +279,10 @@ def _group_rows(group: StackGroup, data: Mapping[str, str]) -> list[Row]:
     rows: list[Row] = [((head, "head"),)]
     if not group.frames:
         text = data.get(str(group.ranks[0]), "").strip()
-        told = (
+        reason = (
             clean_text(text.splitlines()[0]) if text and not main_frames(text) else "no Python runs there"
         )
-        return [*rows, ((f"    {told}", "dim"),)]
+        return [*rows, ((f"    {reason}", "dim"),)]
     parted = len(group.frames) - group.shared - 1
     edge = min(24, max(len(frame.rpartition(" ")[2]) for frame in group.frames)) + 2
     for at, frame in enumerate(group.frames):

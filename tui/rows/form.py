@@ -92,12 +92,12 @@ def fields(loaded: Loaded | None, kind: str = "", hardware: str = "") -> list[Fi
 
     `kind`: its strategy before another was chosen; `hardware`: the GPUs of this machine, where known.
     """
-    found = [_own(one, loaded, hardware) for one in _OWN]
+    listed = [_own(row, loaded, hardware) for row in _OWN]
     if loaded is not None:
-        found += (
-            replace(one, value=kind) if kind and one.name == KIND else one for one in _of_preset(loaded)
+        listed += (
+            replace(each, value=kind) if kind and each.name == KIND else each for each in _of_preset(loaded)
         )
-    return [*found, FURTHER, *_named()]
+    return [*listed, FURTHER, *_named()]
 
 
 def _own(row: tuple[str, str, str, str, str], loaded: Loaded | None, hardware: str) -> Field:
@@ -113,25 +113,25 @@ def _own(row: tuple[str, str, str, str, str], loaded: Loaded | None, hardware: s
             value = f"{fewest}{topology.nnodes}"
         case "nccl":
             choices, value = nccl.LEVELS, "WARN"
-            said = {} if loaded is None else loaded.preset.nccl.env
-            value = said.get("NCCL_DEBUG", "WARN")
+            env = {} if loaded is None else loaded.preset.nccl.env
+            value = env.get("NCCL_DEBUG", "WARN")
         case "recompute":
             choices = ("false", "true")
         case "format":
             choices, value = tuple(FORMATS), "fp32" if loaded is None else format_for(loaded.preset).name
-            text = "; ".join(f"{one.name}: {one.text}" for one in FORMATS.values()) + "."
+            text = "; ".join(f"{form.name}: {form.text}" for form in FORMATS.values()) + "."
         case "hardware" if hardware:
             value = hardware
     return Field(name=name, label=label, table=table, help=text, value=value, choices=choices)
 
 
 def _of_preset(loaded: Loaded) -> Iterator[Field]:
-    known = model.fields()
+    hints = model.fields()
     for path, value in model.flat(loaded.preset).items():
         if path in _HIDDEN:
             continue
         table, dot, key = path.partition(".")
-        hint = known.get(path, str)
+        hint = hints.get(path, str)
         choices = choices_of(hint)
         yield Field(
             name=SET + path,
@@ -144,17 +144,17 @@ def _of_preset(loaded: Loaded) -> Iterator[Field]:
 
 
 def _named() -> Iterator[Field]:
-    for one in nccl.nccl_presets().values():
-        pairs = [f"{name}={value}" for name, value in one.env.items()]
+    for preset in nccl.nccl_presets().values():
+        pairs = [f"{name}={value}" for name, value in preset.env.items()]
         changes = " ".join(pairs[:3]) + f" and {len(pairs) - 3} more, which the plan lists" * (
             len(pairs) > 3
         )
         yield Field(
-            name=NAMED + one.name,
-            label=one.name,
+            name=NAMED + preset.name,
+            label=preset.name,
             table="NCCL settings by name",
-            help=f"{one.when} {changes}",
-            value=one.when,
+            help=f"{preset.when} {changes}",
+            value=preset.when,
             check=True,
         )
 
@@ -195,18 +195,18 @@ def _is_list(hint: Any) -> bool:
     return get_origin(hint) is tuple
 
 
-def launch_form(preset: str, known: Sequence[Field], typed: Typed) -> LaunchForm:
+def launch_form(preset: str, given: Sequence[Field], typed: Typed) -> LaunchForm:
     """The form as it is sent: only what belongs to fields that are there. Raises RunError for an open quote."""
-    said = {one.name: typed[one.name].strip() for one in known if typed.get(one.name, "").strip()}
-    own = {name: said[name] for name, *_ in _OWN if name in said}
+    filled = {field.name: typed[field.name].strip() for field in given if typed.get(field.name, "").strip()}
+    own = {name: filled[name] for name, *_ in _OWN if name in filled}
     overrides = [
-        override(name.removeprefix(SET), text) for name, text in said.items() if name.startswith(SET)
+        override(name.removeprefix(SET), text) for name, text in filled.items() if name.startswith(SET)
     ]
-    overrides += shell_words(said.get(FURTHER.name, ""), FURTHER.label)
+    overrides += shell_words(filled.get(FURTHER.name, ""), FURTHER.label)
     return LaunchForm(
         preset=preset,
         overrides=tuple(overrides),
-        nccl_presets=tuple(name.removeprefix(NAMED) for name in said if name.startswith(NAMED)),
+        nccl_presets=tuple(name.removeprefix(NAMED) for name in filled if name.startswith(NAMED)),
         **own,
     )
 
@@ -217,23 +217,23 @@ def kind_override(typed: Typed) -> tuple[str, ...]:
     return (f"strategy.kind={kind}",) if kind else ()
 
 
-def stepped(one: Field, text: str, step: int) -> str:
+def stepped(field: Field, text: str, step: int) -> str:
     """What is chosen after the next (1) or previous (-1) choice; the preset's own value is no change: ""."""
-    if one.check:
+    if field.check:
         return "" if text else "on"
-    now = text or one.value
-    at = one.choices.index(now) if now in one.choices else -1 if step > 0 else 0
-    after = one.choices[(at + step) % len(one.choices)]
-    return "" if after == one.value else after
+    now = text or field.value
+    at = field.choices.index(now) if now in field.choices else -1 if step > 0 else 0
+    after = field.choices[(at + step) % len(field.choices)]
+    return "" if after == field.value else after
 
 
-def begun_with(one: Field, text: str, letter: str) -> str:
+def begun_with(field: Field, text: str, letter: str) -> str:
     """What is chosen after a letter was pressed: the next choice that begins with it, or what was."""
-    now = text or one.value
-    at = one.choices.index(now) + 1 if now in one.choices else 0
-    for choice in (*one.choices[at:], *one.choices[:at]):
+    now = text or field.value
+    at = field.choices.index(now) + 1 if now in field.choices else 0
+    for choice in (*field.choices[at:], *field.choices[:at]):
         if choice.lower().startswith(letter.lower()):
-            return "" if choice == one.value else choice
+            return "" if choice == field.value else choice
     return text
 
 
@@ -269,22 +269,22 @@ class FormRows:
 
 
 def form_rows(
-    known: Sequence[Field], typed: Typed, current: int, caret: int, width: int, focus: bool
+    given: Sequence[Field], typed: Typed, current: int, caret: int, width: int, focus: bool
 ) -> FormRows:
     """Everything, in `width` columns. `caret`: where in the current field's text the next letter goes."""
     rows: list[Row] = []
     at: list[int] = []
     end, table = 0, ""
-    for index, one in enumerate(known):
-        if one.table != table:
+    for index, field in enumerate(given):
+        if field.table != table:
             rows += [()] * bool(rows)
-            table = one.table
+            table = field.table
             rows.append(heading(table, width))
         here = focus and index == current
         at.append(len(rows))
-        rows.append(_field(one, typed.get(one.name, ""), here, caret, width))
+        rows.append(_field(field, typed.get(field.name, ""), here, caret, width))
         if here:
-            rows += help_rows(one, width)
+            rows += help_rows(field, width)
         if index == current:
             end = len(rows) - 1
     return FormRows(rows, at, end)
@@ -296,38 +296,38 @@ def heading(table: str, width: int) -> Row:
     return ((f"{table}  ", "head"), (fit(text, max(0, width - cell_len(table) - 2)).rstrip(), "dim"))
 
 
-def help_rows(one: Field, width: int) -> list[Row]:
+def help_rows(field: Field, width: int) -> list[Row]:
     """What a field is for, below it."""
-    lines = textwrap.wrap(one.help, max(20, width - 4)) if one.help else []
+    lines = textwrap.wrap(field.help, max(20, width - 4)) if field.help else []
     return [((f"    {line}", "dim"),) for line in lines]
 
 
-def _field(one: Field, text: str, here: bool, caret: int, width: int) -> Row:
+def _field(field: Field, text: str, here: bool, caret: int, width: int) -> Row:
     mark: Cell = (f"{CHANGED} " if text else "  ", "accent")
-    if one.check:
-        box = f"[{'x' if text else ' '}] {fit(one.label, LABEL - 8)} "
+    if field.check:
+        box = f"[{'x' if text else ' '}] {fit(field.label, LABEL - 8)} "
         return (
             mark,
             (box, "head" if text or here else "text"),
-            (fit(one.value, width - LABEL + 1).rstrip(), "dim"),
+            (fit(field.value, width - LABEL + 1).rstrip(), "dim"),
         )
-    label: Cell = (fit(one.label, LABEL - 2), "head" if here else "text")
-    return (mark, label, *_value(one, text, here, caret, max(4, width - LABEL - 1)))
+    label: Cell = (fit(field.label, LABEL - 2), "head" if here else "text")
+    return (mark, label, *_value(field, text, here, caret, max(4, width - LABEL - 1)))
 
 
-def _value(one: Field, text: str, here: bool, caret: int, width: int) -> Row:
+def _value(field: Field, text: str, here: bool, caret: int, width: int) -> Row:
     style = "head" if text else "dim"
-    if one.choices:
-        now = text or one.value
+    if field.choices:
+        now = text or field.value
         if not here:
             return ((fit(now, width).rstrip(), style),)
-        at = f"{one.choices.index(now) + 1} of {len(one.choices)}" if now in one.choices else ""
+        at = f"{field.choices.index(now) + 1} of {len(field.choices)}" if now in field.choices else ""
         chosen = f"< {now} >"
         return ((chosen, "head"), (f"  {at}" if len(chosen) + len(at) + 2 <= width else "", "dim"))
     if not here:
-        return ((fit(text or one.value, width).rstrip(), style),)
+        return ((fit(text or field.value, width).rstrip(), style),)
     if not text:
-        return ((CARET, "accent"), (fit(one.value, width - 1).rstrip(), "dim"))
+        return ((CARET, "accent"), (fit(field.value, width - 1).rstrip(), "dim"))
     return _edited(text, caret, width)
 
 
@@ -431,27 +431,27 @@ def finding_rows(preview: LaunchPreview | None, width: int) -> list[Row]:
         )
     if not preview.findings:
         return wrap("The check of this plan finds nothing.", width - 1, "dim", first=" ")
-    return [row for one in preview.findings for row in finding_row(one, width)]
+    return [row for finding in preview.findings for row in finding_row(finding, width)]
 
 
-def finding_row(one: Finding, width: int) -> list[Row]:
+def finding_row(finding: Finding, width: int) -> list[Row]:
     """One finding: where and what, below it what to do."""
-    glyph, style = SEVERITY[one.severity]
-    where = f"{one.where} = {one.value}" if one.where and one.value else one.where or one.value
+    glyph, style = SEVERITY[finding.severity]
+    where = " = ".join(filter(None, (finding.where, finding.value)))
     head: Row = (
         (f" {glyph} ", style),
-        (f"{one.severity} {one.id}", "head"),
+        (f"{finding.severity} {finding.id}", "head"),
         (f"  {where}" if where else "", "dim"),
     )
-    rows = [head, *wrap(one.text, width - 1, "text", first="   ")]
-    return [*rows, *(wrap(one.remedy, width - 1, "dim", first="   → ", then="     ") if one.remedy else [])]
+    remedy = wrap(finding.remedy, width - 1, "dim", first="   → ", then="     ") if finding.remedy else []
+    return [head, *wrap(finding.text, width - 1, "text", first="   "), *remedy]
 
 
 def counted(findings: Sequence[Finding]) -> str:
     """ "lint: 1 error, 2 warnings"; "lint" where there is nothing."""
     parts = []
     for severity in SEVERITY:
-        number = sum(one.severity == severity for one in findings)
+        number = sum(finding.severity == severity for finding in findings)
         if number:
             parts.append(f"{number} {severity}{'s' if number > 1 else ''}")
     return f"lint: {', '.join(parts)}" if parts else "lint"

@@ -67,8 +67,8 @@ class Frame:
         """
         if self.state.merged:
             return self.now
-        known = self.state.nodes.get(node)
-        return (known.heard if known else self.now) + self.silence
+        entry = self.state.nodes.get(node)
+        return (entry.heard if entry else self.now) + self.silence
 
     def age(self, node: int, sampled: float) -> float | None:
         """Seconds since a sample of this node was taken; None when there was none."""
@@ -81,8 +81,8 @@ class Frame:
 
     def answers(self, node: int) -> bool:
         """Whether a node is heard, as far as the hub's link to it says."""
-        known = self.state.nodes.get(node)
-        return known is None or known.link not in (LinkState.CONNECTING, LinkState.LOST)
+        entry = self.state.nodes.get(node)
+        return entry is None or entry.link not in (LinkState.CONNECTING, LinkState.LOST)
 
     def gpus(self, node: Node) -> tuple[Gpu, ...]:
         """The node's GPUs if their values are fresh, else ()."""

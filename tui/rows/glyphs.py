@@ -66,7 +66,7 @@ def severity(finding: Finding) -> tuple[str, str]:
 
 def run_phase(phase: str) -> tuple[str, str]:
     """Glyph and style of a run's state given as a word; a word of another vocabulary is shown as alive."""
-    return RUN[RunPhase(phase)] if phase in {str(known) for known in RunPhase} else (OK, "ok")
+    return RUN[RunPhase(phase)] if phase in {str(member) for member in RunPhase} else (OK, "ok")
 
 
 def bucket(value: float) -> int:

@@ -315,7 +315,7 @@ def _tile(frame: Frame, node: Node, cells: list[Heat], name: str, tile: int) -> 
     if link is not None and len(words) < room:
         return [*out, (fit(words, room), link[1])]
     for heat in cells:
-        mark, look = (glyphs.BAD, "bad") if heat.broken else glyphs.heat(heat.value, frame.view.ascii)
-        out += [(mark, look), (" ", "text")]
+        mark, ink = (glyphs.BAD, "bad") if heat.broken else glyphs.heat(heat.value, frame.view.ascii)
+        out += [(mark, ink), (" ", "text")]
     out.append((" " * (room - 2 * len(cells)), "text"))
     return out

@@ -37,20 +37,20 @@ def head_row() -> Row:
     return tuple((f"{fit(name, width, right=name in _RIGHT)} ", "dim") for name, width in _WIDTHS)
 
 
-def candidate_row(one: Candidate) -> Row:
+def candidate_row(offer: Candidate) -> Row:
     """One kind of nodes, with its price for all of them."""
-    price = "n/a" if one.price_per_hour is None else f"{one.price_per_hour:.2f}"
-    texts = (one.infra, one.instance, one.vcpus, one.memory_gb, one.gpus, price)
+    price = "n/a" if offer.price_per_hour is None else f"{offer.price_per_hour:.2f}"
+    texts = (offer.infra, offer.instance, offer.vcpus, offer.memory_gb, offer.gpus, price)
     cells: list[Cell] = []
     for text, (name, width) in zip(texts, _WIDTHS, strict=True):
-        style = "stale" if text in ("", "n/a") else "head" if one.chosen else "text"
+        style = "stale" if text in ("", "n/a") else "head" if offer.chosen else "text"
         cells.append((f"{fit(text or '-', width, right=name in _RIGHT)} ", style))
-    return (*cells, ("first", "ok")) if one.chosen else tuple(cells)
+    return (*cells, ("first", "ok")) if offer.chosen else tuple(cells)
 
 
-def candidate_rows(found: Sequence[Candidate]) -> list[Row]:
+def candidate_rows(offers: Sequence[Candidate]) -> list[Row]:
     """As SkyPilot orders them."""
-    return [candidate_row(one) for one in found]
+    return [candidate_row(offer) for offer in offers]
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -63,30 +63,30 @@ HOSTS = "hosts"
 
 def billed(state: RunState) -> Cluster | None:
     """The cluster that has to be taken down by somebody; None where there is none."""
-    known = state.cluster
-    if known is None or known.managed or known.down or known.infra == HOSTS or not known.name:
+    cluster = state.cluster
+    if cluster is None or cluster.managed or cluster.down or cluster.infra == HOSTS or not cluster.name:
         return None
-    return known
+    return cluster
 
 
 def remains(state: RunState, now: float | None = None) -> str:
     """What stays of the cluster after the run, and how to be rid of it, in a sentence; "" where nothing does."""
-    known = billed(state)
-    if known is None:
+    cluster = billed(state)
+    if cluster is None:
         return ""
-    price = cost(known, now)
+    price = cost(cluster, now)
     paid = f"is billed ({price})" if price else "may be billed (SkyPilot names no price)"
-    if known.state == "STOPPED":
-        return f"cluster {known.name} is stopped, its disks may be billed: :down takes it away"
-    if known.autostop_min is not None:
-        late = f"goes down after {known.autostop_min} min without a job"
-        return f"cluster {known.name} {paid} and {late}; :down takes it down now"
-    return f"cluster {known.name} stays and {paid} until :down takes it down"
+    if cluster.state == "STOPPED":
+        return f"cluster {cluster.name} is stopped, its disks may be billed: :down takes it away"
+    if cluster.autostop_min is not None:
+        late = f"goes down after {cluster.autostop_min} min without a job"
+        return f"cluster {cluster.name} {paid} and {late}; :down takes it down now"
+    return f"cluster {cluster.name} stays and {paid} until :down takes it down"
 
 
-def price(known: Cluster, now: float | None = None) -> str:
+def price(cluster: Cluster, now: float | None = None) -> str:
     """What it costs, for a question about it."""
-    return cost(known, now) or "unknown: SkyPilot names no price"
+    return cost(cluster, now) or "unknown: SkyPilot names no price"
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -103,16 +103,16 @@ _RANKS_SHOWN = 8
 # ---- rings
 
 
-def ring_rows(one: Communicator, width: int) -> list[Row]:
+def ring_rows(comm: Communicator, width: int) -> list[Row]:
     """The order of the ranks, folded by node; equal rings are told once."""
-    at = host_of(one)
+    at = host_of(comm)
     orders: dict[tuple[int, ...], list[int]] = {}
-    for number, ring in enumerate(one.rings):
+    for number, ring in enumerate(comm.rings):
         if ring:
             orders.setdefault(_begun(ring, at), []).append(number)
     if not orders:
-        told = f"{plural(one.ring_count, 'ring')}: no line tells the order whole"
-        return wrap(told if one.ring_count else "no line tells of rings", width, "dim")
+        summary = f"{plural(comm.ring_count, 'ring')}: no line tells the order whole"
+        return wrap(summary if comm.ring_count else "no line tells of rings", width, "dim")
     rows: list[Row] = []
     for order, numbers in orders.items():
         name = f"ring {','.join(map(str, numbers))}" if len(numbers) < 5 else plural(len(numbers), "ring")
@@ -122,7 +122,7 @@ def ring_rows(one: Communicator, width: int) -> list[Row]:
         if entered > least:
             text = f"enters nodes {entered} times a round; {least} would do"
             rows.append(((" " * 12 + f"{glyphs.WARN} ", "warn"), (text, "text")))
-    more = one.ring_count - sum(map(len, orders.values()))
+    more = comm.ring_count - sum(map(len, orders.values()))
     return rows + ([((f"{plural(more, 'more ring')} not told in full", "dim"),)] if more > 0 else [])
 
 
@@ -178,41 +178,41 @@ class Bar:
     text: str = ""
 
 
-def bars(one: Communicator) -> list[Bar]:
+def bars(comm: Communicator) -> list[Bar]:
     """A bar a rank, or a node where there are many; times are relative to the first that is known."""
-    first = min(one.began.values(), default=0.0)
-    took = {init.rank: init for init in one.inits}
-    ranks = sorted({*took, *one.began})
-    late = {rank: stage for stage, late in late_ranks(one).items() for rank in late}
+    first = min(comm.began.values(), default=0.0)
+    took = {init.rank: init for init in comm.inits}
+    ranks = sorted({*took, *comm.began})
+    late = {rank: stage for stage, late in late_ranks(comm).items() for rank in late}
     late |= (
-        {rank: stage for rank, stage in one.stages.items() if STAGES.index(stage) < READY}
+        {rank: stage for rank, stage in comm.stages.items() if STAGES.index(stage) < READY}
         if not took
         else {}
     )
-    at = host_of(one)
+    at = host_of(comm)
     if len(ranks) <= EACH:
-        return [_bar(f"r{rank}", [rank], one, first, late) for rank in ranks]
-    found = [
+        return [_bar(f"r{rank}", [rank], comm, first, late) for rank in ranks]
+    shown = [
         _bar(
             short(host),
-            [rank for rank in one.hosts[host] if rank in took or rank in one.began],
-            one,
+            [rank for rank in comm.hosts[host] if rank in took or rank in comm.began],
+            comm,
             first,
             late,
         )
-        for host in hosts_in_order(one)
+        for host in hosts_in_order(comm)
     ]
-    found += [_bar(f"r{rank}", [rank], one, first, late) for rank in ranks if rank not in at]
-    found = [bar for bar in found if bar.text]
-    if len(found) <= BARS:
-        return found
-    last = sorted(found, key=lambda bar: (bar.ended is not None, -(bar.ended or 0.0)))[:BARS]
-    return [bar for bar in found if bar in last]
+    shown += [_bar(f"r{rank}", [rank], comm, first, late) for rank in ranks if rank not in at]
+    shown = [bar for bar in shown if bar.text]
+    if len(shown) <= BARS:
+        return shown
+    last = sorted(shown, key=lambda bar: (bar.ended is not None, -(bar.ended or 0.0)))[:BARS]
+    return [bar for bar in shown if bar in last]
 
 
-def _bar(label: str, ranks: Sequence[int], one: Communicator, first: float, late: dict[int, str]) -> Bar:
-    took = {init.rank: init for init in one.inits if init.rank in ranks}
-    began = {rank: one.began.get(rank, first) - first for rank in ranks}
+def _bar(label: str, ranks: Sequence[int], comm: Communicator, first: float, late: dict[int, str]) -> Bar:
+    took = {init.rank: init for init in comm.inits if init.rank in ranks}
+    began = {rank: comm.began.get(rank, first) - first for rank in ranks}
     ends = {rank: began[rank] + init.seconds for rank, init in took.items() if rank in began}
     waiting = [late[rank] for rank in ranks if rank in late]
     start = min(began.values(), default=0.0)
@@ -226,16 +226,16 @@ def _bar(label: str, ranks: Sequence[int], one: Communicator, first: float, late
     return Bar(label, start, ends[worst], phases, f"{ends[worst] - start:.2f} s")
 
 
-def init_rows(one: Communicator, width: int) -> list[Row]:
+def init_rows(comm: Communicator, width: int) -> list[Row]:
     """The bars, each letter a phase, and the legend of the slowest rank."""
-    found = bars(one)
-    if not found:
+    shown = bars(comm)
+    if not shown:
         return wrap("no line tells how long init took: NCCL 2.19 and newer do at INFO", width, "dim")
-    edge = min(16, max(len(bar.label) for bar in found)) + 1
-    tail = max(len(bar.text) for bar in found) + 1
+    edge = min(16, max(len(bar.label) for bar in shown)) + 1
+    tail = max(len(bar.text) for bar in shown) + 1
     room = max(10, min(100, width - edge - tail - 1))
-    longest = max((bar.ended or bar.began for bar in found), default=0.0) or 1.0
-    names = phase_letters(name for init in one.inits for name in init.phases)
+    longest = max((bar.ended or bar.began for bar in shown), default=0.0) or 1.0
+    names = phase_letters(name for init in comm.inits for name in init.phases)
     rows = [
         (
             (fit(bar.label, edge), "dim"),
@@ -245,9 +245,9 @@ def init_rows(one: Communicator, width: int) -> list[Row]:
                 "text" if bar.ended is not None else "warn",
             ),
         )
-        for bar in found
+        for bar in shown
     ]
-    return [*rows, *_init_legend(one, names, width, len(found))]
+    return [*rows, *_init_legend(comm, names, width, len(shown))]
 
 
 def _drawn(bar: Bar, room: int, longest: float, names: dict[str, str]) -> list[Cell]:
@@ -266,26 +266,26 @@ def _drawn(bar: Bar, room: int, longest: float, names: dict[str, str]) -> list[C
 
 def phase_letters(phases: Iterable[str]) -> dict[str, str]:
     """Phase → a letter of its own: the first of its name that is free."""
-    found: dict[str, str] = {}
+    letters: dict[str, str] = {}
     for name in phases:
-        if name not in found:
-            taken = set(found.values())
+        if name not in letters:
+            taken = set(letters.values())
             free = (char for char in (*name, *name.upper(), *"0123456789") if char not in taken)
-            found[name] = next(free, "█")
-    return found
+            letters[name] = next(free, "█")
+    return letters
 
 
-def _init_legend(one: Communicator, names: dict[str, str], width: int, shown: int) -> list[Row]:
-    worst = slowest(one)
+def _init_legend(comm: Communicator, names: dict[str, str], width: int, shown: int) -> list[Row]:
+    worst = slowest(comm)
     if worst is None:
         return []
     parts = [f"{names[name]} {name} {value:.2f}" for name, value in worst.phases.items() if value > 0]
     each = (
         "a row a rank"
-        if shown and len({*one.began, *(init.rank for init in one.inits)}) <= EACH
+        if shown and len({*comm.began, *(init.rank for init in comm.inits)}) <= EACH
         else "a row a node"
     )
-    from_ = "" if one.began else "; the lines carry no time, so all begin at the left"
+    from_ = "" if comm.began else "; the lines carry no time, so all begin at the left"
     head = f"{each}, seconds of rank {worst.rank}, the slowest{from_}"
     return [*wrap("  ".join(parts), width, "text"), *wrap(head, width, "dim")]
 
@@ -329,23 +329,23 @@ def launching(state: RunState) -> bool:
 
 def failure(state: RunState) -> LaunchFailure | None:
     """Why the launch failed; None while it goes on."""
-    failed = [one for one in state.stages.values() if one.failed]
+    failed = [progress for progress in state.stages.values() if progress.failed]
     if not failed or not state.phase.ended:
         return None
-    first = next((one for one in failed if one.node == HUB), failed[0])
+    first = next((progress for progress in failed if progress.node == HUB), failed[0])
     text = first.text or state.end_text.removeprefix("the launch failed: ")
-    found = _PARTS.fullmatch(clean_text(text))
-    if found is None:
+    parts = _PARTS.fullmatch(clean_text(text))
+    if parts is None:
         return LaunchFailure(first.stage, clean_text(text), "", "")
-    return LaunchFailure(first.stage, found["cause"], found["elsewhere"] or "", found["left"] or "")
+    return LaunchFailure(first.stage, parts["cause"], parts["elsewhere"] or "", parts["left"] or "")
 
 
 def launch_title(state: RunState) -> str:
     """What is launched, and where."""
     nodes = plural(state.plan.nnodes, "node") if state.plan is not None else ""
-    known = state.cluster
-    where = "" if known is None else known.infra
-    what = "managed job" if known is not None and known.managed else "launch"
+    cluster = state.cluster
+    where = "" if cluster is None else cluster.infra
+    what = "managed job" if cluster is not None and cluster.managed else "launch"
     return " · ".join(part for part in (what, nodes, where) if part)
 
 
@@ -356,9 +356,9 @@ def launch_rows(frame: Frame, width: int) -> list[Row]:
     for stage in Stage:
         rows += _stage(frame, stage, width)
     rows += _node_rows(frame, width)
-    found = failure(state)
-    if found is not None:
-        return [*rows, (), *_failed(frame, found, width)]
+    failed = failure(state)
+    if failed is not None:
+        return [*rows, (), *_failed(frame, failed, width)]
     if state.cluster is not None and state.cluster.managed:
         return [*rows, (), *wrap(MANAGED, width - 1, "warn", first=" "), (), *_keys(frame, width)]
     return [*rows, (), *_keys(frame, width)]
@@ -394,19 +394,19 @@ def _stage(frame: Frame, stage: Stage, width: int) -> list[Row]:
     named = "text" if progress is not None else "stale"
     took = fit("" if progress is None else _took(frame, progress), _TIME)
     head: Row = ((f" {mark} ", style), (fit(stage, _LABEL), named), (took, "text"))
-    said = "" if progress is None or progress.failed else clean_text(progress.text)
-    if not said or progress is None:
+    words = "" if progress is None or progress.failed else clean_text(progress.text)
+    if not words or progress is None:
         return [head]
     if progress.ended is not None:
-        return [clip((*head, (said, "dim")), width)]
-    first, *more = wrap(said, width - 3 - _LABEL - _TIME - 1)
+        return [clip((*head, (words, "dim")), width)]
+    first, *more = wrap(words, width - 3 - _LABEL - _TIME - 1)
     return [(*head, *first), *(((" " * (3 + _LABEL + _TIME), "text"), *row) for row in more)]
 
 
 def _expected(state: RunState, stage: Stage) -> bool:
     """Whether a stage that has not begun will come: hosts of one's own are neither provisioned nor set up."""
-    known = state.cluster
-    short = known is not None and (known.infra == HOSTS or known.managed)
+    cluster = state.cluster
+    short = cluster is not None and (cluster.infra == HOSTS or cluster.managed)
     return not (short and stage in (Stage.PROVISION, Stage.SYNC, Stage.SETUP))
 
 
@@ -419,12 +419,12 @@ def _node_rows(frame: Frame, width: int) -> list[Row]:
         return []
     heads: list[Cell] = [("   ", "dim"), (fit("node", _LABEL), "dim")]
     heads += [(fit(stage, _TIME), "dim") for stage in stages]
-    known = names(state)
+    named = names(state)
     rows: list[Row] = [(), (*heads, ("link", "dim"))]
     for number in numbers:
         cells: list[Cell] = [
             ("   ", "text"),
-            (fit_name(known.get(number, f"node {number}"), _LABEL - 1) + " ", "text"),
+            (fit_name(named.get(number, f"node {number}"), _LABEL - 1) + " ", "text"),
         ]
         for stage in stages:
             progress = state.stages.get((stage, number))
@@ -439,11 +439,11 @@ def _link(frame: Frame, number: int) -> Row:
     node = frame.state.nodes.get(number)
     if node is None or node.link is None or _only_named(frame.state, node):
         return ((glyphs.MISSING, "stale"),)
-    found = link_state(frame, node)
-    if found is None:
+    link = link_state(frame, node)
+    if link is None:
         return ((f"{glyphs.OK} ", "ok"), (str(node.link), "text"))
     why = f": {clean_text(node.link_text)}" if node.link_text else ""
-    return ((f"{found[0]} ", found[1]), (found[2] + why, "text"))
+    return ((f"{link[0]} ", link[1]), (link[2] + why, "text"))
 
 
 def _only_named(state: RunState, node: Node) -> bool:
@@ -465,10 +465,10 @@ def _keys(frame: Frame, width: int) -> list[Row]:
 
 def given_up(state: RunState, now: float | None = None) -> str:
     """What giving the launch up does, in a sentence."""
-    known = state.cluster
-    if known is not None and known.managed:
+    cluster = state.cluster
+    if cluster is not None and cluster.managed:
         return "cancels the managed job; SkyPilot takes its cluster down"
-    if known is not None and known.infra == HOSTS:
+    if cluster is not None and cluster.infra == HOSTS:
         return "gives the launch up: what was started on the hosts is ended"
     left = remains(state, now) or (
         "what SkyPilot has brought up by then stays and is billed until `distui down` takes it down"
@@ -476,14 +476,14 @@ def given_up(state: RunState, now: float | None = None) -> str:
     return f"gives the launch up; {left}"
 
 
-def _failed(frame: Frame, found: LaunchFailure, width: int) -> list[Row]:
+def _failed(frame: Frame, failed: LaunchFailure, width: int) -> list[Row]:
     """Which stage, why, what is left and paid for, what to try."""
     state = frame.state
     ours = state.cluster is not None and state.cluster.infra == HOSTS
-    left = remains(state, frame.now) or found.left or "nothing: no cluster is left, nothing is billed"
+    left = remains(state, frame.now) or failed.left or "nothing: no cluster is left, nothing is billed"
     if ours:
         left = "nothing: what was started on the hosts was ended"
-    tries = [f"{found.elsewhere}: ^n, place"] if found.elsewhere else []
+    tries = [f"{failed.elsewhere}: ^n, place"] if failed.elsewhere else []
     again = (
         "^n, or the same command once more" if ours else f"`distui relaunch {state.name}` does it once more"
     )
@@ -491,7 +491,7 @@ def _failed(frame: Frame, found: LaunchFailure, width: int) -> list[Row]:
     word = "given up" if state.phase == "stopped" else "failed"
     rows: list[Row] = []
     for label, text, style in (
-        (word, f"at {found.stage}: {found.cause}", "text"),
+        (word, f"at {failed.stage}: {failed.cause}", "text"),
         ("left", left, "warn" if "billed" in left and not left.startswith("nothing") else "text"),
         *(("next" if not at else "", text, "text") for at, text in enumerate(tries)),
     ):

@@ -95,11 +95,11 @@ def node_width(nodes: Mapping[int, str]) -> int:
 
 def named(name: str) -> LogFile | None:
     """What a file id says; ids of jobs that distui did not start only name rank and stream."""
-    known = parse_file_id(name)
-    if known is not None:
-        return known
-    found = _FOREIGN.fullmatch(name)
-    return LogFile(name, "rank", found["stream"], rank=int(found["rank"])) if found else None
+    file = parse_file_id(name)
+    if file is not None:
+        return file
+    match = _FOREIGN.fullmatch(name)
+    return LogFile(name, "rank", match["stream"], rank=int(match["rank"])) if match else None
 
 
 def files_for(state: RunState, rank: int | None, stream: str) -> list[LogFile]:
@@ -109,15 +109,16 @@ def files_for(state: RunState, rank: int | None, stream: str) -> list[LogFile]:
     """
     seen = [file for name in state.log_sizes if (file := named(name)) is not None]
     foreign = [file for file in seen if file.attempt is None and file.source == "rank"]
-    found = foreign or [*_expected(state), *(file for file in seen if file.attempt == state.attempt)]
+    files = foreign or [*_expected(state), *(file for file in seen if file.attempt == state.attempt)]
     if stream in SERVICES or (state.merged and rank is None and not state.attempt):
         return _services(state, "launch" if stream == "all" else stream)
     if rank is None and stream == "all" and not foreign:
         own = LogFile("runner.log", "runner", "log")
-        found += _services(state, "runner") if state.merged else [own]
+        if state.merged or state.agent_pid is not None:  # else it is watched: distui started no runner
+            files += _services(state, "runner") if state.merged else [own]
     chosen = {
         file.id: file
-        for file in found
+        for file in files
         if (rank is None or file.rank == rank) and (stream == "all" or file.stream == stream)
     }
     return sorted(chosen.values(), key=lambda file: file.order)
@@ -162,11 +163,11 @@ def _with_hits(text: str, style: str, pattern: re.Pattern[str] | None) -> Sequen
         return ((text, style),)
     cells: list[Cell] = []
     at = 0
-    for found in pattern.finditer(text):
-        if found.end() == found.start():
+    for match in pattern.finditer(text):
+        if match.end() == match.start():
             continue
-        cells += [(text[at : found.start()], style), (found.group(), "hit")]
-        at = found.end()
+        cells += [(text[at : match.start()], style), (match.group(), "hit")]
+        at = match.end()
     return [cell for cell in (*cells, (text[at:], style)) if cell[0]] or [("", style)]
 
 
@@ -213,7 +214,7 @@ def end_rows(frame: Frame, width: int) -> list[Row]:
 
 
 def _last_cause(state: RunState) -> FirstCause | None:
-    return next((one.first_cause for one in reversed(state.attempts) if one.first_cause is not None), None)
+    return next(filter(None, (attempt.first_cause for attempt in reversed(state.attempts))), None)
 
 
 def cause_rows(cause: FirstCause, width: int) -> list[Row]:

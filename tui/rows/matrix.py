@@ -26,7 +26,7 @@ ODD = 4
 
 def letter(kind: str) -> str:
     """One letter for a transport as NCCL writes it; of several the worst."""
-    return max((_letter(one) for one in kind.split(" and ")), key=LETTERS.index)
+    return max((_letter(part) for part in kind.split(" and ")), key=LETTERS.index)
 
 
 def _letter(kind: str) -> str:
@@ -67,25 +67,25 @@ class Grid:
         return self.noun == "rank"
 
 
-def host_of(one: Communicator) -> dict[int, str]:
+def host_of(comm: Communicator) -> dict[int, str]:
     """Rank → host, as far as it was seen."""
-    return {rank: host for host, ranks in one.hosts.items() for rank in ranks}
+    return {rank: host for host, ranks in comm.hosts.items() for rank in ranks}
 
 
-def hosts_in_order(one: Communicator) -> list[str]:
+def hosts_in_order(comm: Communicator) -> list[str]:
     """Hosts by their lowest rank."""
-    return sorted((host for host in one.hosts if one.hosts[host]), key=lambda host: min(one.hosts[host]))
+    return sorted((host for host in comm.hosts if comm.hosts[host]), key=lambda host: min(comm.hosts[host]))
 
 
-def _members(one: Communicator) -> list[int]:
+def _members(comm: Communicator) -> list[int]:
     """Its ranks; where nobody says how many there are, those that something is known of."""
-    known = {rank for pair in one.pairs for rank in (pair.source, pair.target)} | set(one.stages)
-    return sorted(known | set(range(one.nranks or 0)))
+    ranks = {rank for pair in comm.pairs for rank in (pair.source, pair.target)} | set(comm.stages)
+    return sorted(ranks | set(range(comm.nranks or 0)))
 
 
-def grid(one: Communicator, width: int) -> Grid:
+def grid(comm: Communicator, width: int) -> Grid:
     """Ranks where they fit, else nodes, else as many nodes together as it takes."""
-    ranks, hosts, at = _members(one), hosts_in_order(one), host_of(one)
+    ranks, hosts, at = _members(comm), hosts_in_order(comm), host_of(comm)
     index = {host: number for number, host in enumerate(hosts)}
     several = len(hosts) > 1
     labels = [f"{short(at[rank])} r{rank}" if several and rank in at else f"r{rank}" for rank in ranks]
@@ -98,7 +98,7 @@ def grid(one: Communicator, width: int) -> Grid:
         made = _by_nodes(hosts, index, at, width)
     else:
         made = _by_ranks(ranks, width)
-    for pair in one.pairs:
+    for pair in comm.pairs:
         if pair.source in made.of_rank and pair.target in made.of_rank:
             cell = made.of_rank[pair.source], made.of_rank[pair.target]
             made.cells.setdefault(cell, Counter())[letter(pair.kind)] += 1
@@ -147,12 +147,12 @@ def cell_text(counts: Counter[str] | None) -> Cell:
     return (worst if len(counts) == 1 else worst.lower()), _STYLE[worst]
 
 
-def matrix_rows(one: Communicator, width: int, raw: Mapping[str, FactLine]) -> list[StatementRow]:
+def matrix_rows(comm: Communicator, width: int, raw: Mapping[str, FactLine]) -> list[StatementRow]:
     """The legend, then the matrix; a sentence where no connection was told. `raw`: see Facts.raw."""
-    if not one.pairs:
+    if not comm.pairs:
         text = "no line tells how ranks are connected: NCCL_DEBUG=INFO tells it at init, with P2P, SHM and NET on"
         return [StatementRow(row) for row in wrap(text, width, "dim")]
-    made = grid(one, width)
+    made = grid(comm, width)
     edge, count = _label_width([unit.label for unit in made.units]), len(made.units)
     groups = len({unit.group for unit in made.units})
     step = 2 if edge + 1 + 2 * count + groups - 1 <= width else 1
@@ -161,7 +161,7 @@ def matrix_rows(one: Communicator, width: int, raw: Mapping[str, FactLine]) -> l
         if number and unit.group != made.units[number - 1].group and step == 2:
             rows.append(())
         rows.append(((_fitted(unit.label, edge) + " ", "dim"), *_line_of(made, number, step)))
-    return [*_legend(one, made, width, raw), StatementRow(()), *(StatementRow(row) for row in rows)]
+    return [*_legend(comm, made, width, raw), StatementRow(()), *(StatementRow(row) for row in rows)]
 
 
 def _line_of(made: Grid, row: int, step: int) -> list[Cell]:
@@ -175,9 +175,9 @@ def _line_of(made: Grid, row: int, step: int) -> list[Cell]:
     return _joined(cells)
 
 
-def wanted_width(one: Communicator) -> int:
+def wanted_width(comm: Communicator) -> int:
     """Columns that the matrix takes before anything is folded further than to nodes."""
-    made = grid(one, 10_000)
+    made = grid(comm, 10_000)
     step = 2 if len(made.units) <= MOST_RANKS else 1
     groups = len({unit.group for unit in made.units})
     return _label_width([unit.label for unit in made.units]) + 1 + step * len(made.units) + groups - 1
@@ -190,13 +190,13 @@ def _fitted(label: str, width: int) -> str:
 
 def _joined(cells: Iterable[Cell]) -> list[Cell]:
     """Neighbours of one style as one cell."""
-    found: list[Cell] = []
+    joined: list[Cell] = []
     for text, style in cells:
-        if found and found[-1][1] == style:
-            found[-1] = (found[-1][0] + text, style)
+        if joined and joined[-1][1] == style:
+            joined[-1] = (joined[-1][0] + text, style)
         else:
-            found.append((text, style))
-    return found
+            joined.append((text, style))
+    return joined
 
 
 def _header(made: Grid, edge: int, step: int) -> list[Row]:
@@ -216,9 +216,9 @@ def _header(made: Grid, edge: int, step: int) -> list[Row]:
     return rows
 
 
-def _legend(one: Communicator, made: Grid, width: int, raw: Mapping[str, FactLine]) -> list[StatementRow]:
+def _legend(comm: Communicator, made: Grid, width: int, raw: Mapping[str, FactLine]) -> list[StatementRow]:
     """What the letters mean and how many pairs each has; then what is worse than the usual."""
-    kinds = Counter(pair.kind for pair in one.pairs)
+    kinds = Counter(pair.kind for pair in comm.pairs)
     best = sorted(kinds, key=lambda kind: (LETTERS.index(letter(kind)), -kinds[kind]))
     edge = max(map(len, best))
     rows = [
@@ -231,15 +231,15 @@ def _legend(one: Communicator, made: Grid, width: int, raw: Mapping[str, FactLin
                 ),
                 width,
             ),
-            raw.get(f"pair:{one.id}:{kind}"),
+            raw.get(f"pair:{comm.id}:{kind}"),
         )
         for kind in best
     ]
-    folded = f"; {one.folded:,} more pairs of the same nodes and kinds" if one.folded else ""
+    folded = f"; {comm.folded:,} more pairs of the same nodes and kinds" if comm.folded else ""
     sends = f"a {made.noun} that sends" if made.noun in ("rank", "node") else f"{made.noun} that send"
-    told = f"each row is {sends}{_small(made)}{folded}"
-    rows += [StatementRow(row) for row in wrap(told, width, "dim")]
-    odd = odd_ones(one, made)
+    meaning = f"each row is {sends}{_small(made)}{folded}"
+    rows += [StatementRow(row) for row in wrap(meaning, width, "dim")]
+    odd = odd_ones(comm, made)
     if odd:
         more = f" and {len(odd) - ODD} more" if len(odd) > ODD else ""
         lines = wrap(f"worse than the usual: {', '.join(odd[:ODD])}{more}", width - 2, "text")
@@ -256,26 +256,26 @@ def _small(made: Grid) -> str:
     return f"{small}; {glyphs.MISSING} no connection was told"
 
 
-def odd_ones(one: Communicator, made: Grid) -> list[str]:
+def odd_ones(comm: Communicator, made: Grid) -> list[str]:
     """Connections that are worse than most of their kind, inside nodes or between them."""
-    at = host_of(one)
+    at = host_of(comm)
     kinds: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
-    for pair in one.pairs:
+    for pair in comm.pairs:
         kinds[at.get(pair.source) == at.get(pair.target)][letter(pair.kind)] += 1
     usual = {
         inside: max(counts, key=lambda name: (counts[name], -LETTERS.index(name)))
         for inside, counts in kinds.items()
         if counts
     }
-    found: dict[tuple[str, str, str], int] = {}
-    for pair in one.pairs:
+    odd: dict[tuple[str, str, str], int] = {}
+    for pair in comm.pairs:
         inside = at.get(pair.source) == at.get(pair.target)
         if LETTERS.index(letter(pair.kind)) > LETTERS.index(usual[inside]):
             ends = _ends(pair.source, pair.target, at, made)
-            found[(*ends, pair.kind)] = found.get((*ends, pair.kind), 0) + 1
+            odd[(*ends, pair.kind)] = odd.get((*ends, pair.kind), 0) + 1
     return [
         f"{source} → {target} {kind}{f' ({count} pairs)' if count > 1 else ''}"
-        for (source, target, kind), count in found.items()
+        for (source, target, kind), count in odd.items()
     ]
 
 

@@ -98,7 +98,7 @@ class NcclForm:
     seconds: float | None = None
     restart: bool = False
     chosen: frozenset[str] = frozenset()
-    known: tuple[Subsystem, ...] = ()
+    offered: tuple[Subsystem, ...] = ()
     """Subsystems that this NCCL has."""
     ways: Ways = field(default_factory=lambda: Ways(False, ""))
     ranks: tuple[int, ...] = ()
@@ -114,7 +114,7 @@ class NcclForm:
     @property
     def subsys(self) -> str:
         """What is chosen, as NCCL_DEBUG_SUBSYS takes it."""
-        return ",".join(one.name for one in self.known if one.name in self.chosen)
+        return ",".join(flag.name for flag in self.offered if flag.name in self.chosen)
 
     @property
     def floods(self) -> bool:
@@ -133,7 +133,7 @@ def begin(state: RunState, marked: frozenset[int]) -> NcclForm:
     return NcclForm(
         level=level if level in LEVELS else "WARN",
         restart=not possible.live,
-        known=subsystems(versions.pop() if len(versions) == 1 else None),
+        offered=subsystems(versions.pop() if len(versions) == 1 else None),
         ways=possible,
         ranks=ranks,
         rate=collectives_a_second(state),
@@ -154,7 +154,7 @@ def collectives_a_second(state: RunState) -> float | None:
 
 def _fullest(state: RunState, nodes: set[int]) -> Disk | None:
     """The disk with the least room of those that these nodes write to; None where none is known."""
-    found = [
+    disks = [
         Disk(name_of(state, number), node.metrics.disk_free, node.metrics.disk_total)
         for number, node in state.nodes.items()
         if number in nodes
@@ -162,7 +162,7 @@ def _fullest(state: RunState, nodes: set[int]) -> Disk | None:
         and node.metrics.disk_free is not None
         and node.metrics.disk_total is not None
     ]
-    return min(found, key=lambda disk: disk.free, default=None)
+    return min(disks, key=lambda disk: disk.free, default=None)
 
 
 def change(form: NcclForm, row: int, step: int) -> NcclForm:
@@ -177,15 +177,15 @@ def change(form: NcclForm, row: int, step: int) -> NcclForm:
         return replace(form, restart=not form.restart if form.ways.live else True)
     if row == 0:
         form = replace(form, level=LEVELS[(LEVELS.index(form.level) + step) % len(LEVELS)])
-    elif row < _HEAD + len(form.known):
-        form = replace(form, chosen=form.chosen ^ {form.known[row - _HEAD].name})
+    elif row < _HEAD + len(form.offered):
+        form = replace(form, chosen=form.chosen ^ {form.offered[row - _HEAD].name})
     return replace(form, seconds=ENDS_S if form.floods else None) if form.timed else form
 
 
 def form_rows(form: NcclForm, width: int) -> list[Row]:
     """One row a choice; what is chosen is told by brackets, not by colour."""
     level = "  ".join(f"({'x' if name == form.level else ' '}) {name}" for name in LEVELS)
-    seconds = "  ".join(f"({'x' if one == form.seconds else ' '}) {_lasting(one)}" for one in SECONDS)
+    seconds = "  ".join(f"({'x' if end == form.seconds else ' '}) {_lasting(end)}" for end in SECONDS)
     live = "(x) live  ( ) restart" if not form.restart else "( ) live  (x) restart"
     how = live if form.ways.live else "(x) restart of the worker group"
     rows: list[Row] = [
@@ -193,10 +193,10 @@ def form_rows(form: NcclForm, width: int) -> list[Row]:
         ((fit("for", 7), "dim"), (seconds, "text")),
         ((fit("how", 7), "dim"), (how, "text")),
     ]
-    for one in form.known:
-        on = one.name in form.chosen
-        head = f"[{'x' if on else ' '}] {fit(one.name, 10)} "
-        rows.append(((head, "head" if on else "text"), (fit(one.text, max(10, width - len(head))), "dim")))
+    for flag in form.offered:
+        on = flag.name in form.chosen
+        head = f"[{'x' if on else ' '}] {fit(flag.name, 10)} "
+        rows.append(((head, "head" if on else "text"), (fit(flag.text, max(10, width - len(head))), "dim")))
     return rows
 
 
@@ -208,7 +208,7 @@ def note_rows(form: NcclForm, width: int) -> list[Row]:
     """Below the choices: what is possible, what it writes, the disk, and what ends it."""
     each = USUAL if form.rate is None else max(form.rate, 0.1)
     rate = flood_rate(form.level, form.subsys, each, form.together)
-    said = (
+    notes = (
         ("live", form.ways.text),
         ("writes", _written(form, each)),
         ("disk", _room(form, rate)),
@@ -216,7 +216,7 @@ def note_rows(form: NcclForm, width: int) -> list[Row]:
     )
     return [
         ((fit(label if not at else "", 7), "dim"), *row)
-        for label, text in said
+        for label, text in notes
         for at, row in enumerate(wrap(text, width - 7, "dim"))
     ]
 
@@ -283,7 +283,7 @@ def why_empty(state: RunState, reading: str = "") -> str:
         return "Nothing of NCCL is in the logs of this run."
     levels = {rank.nccl_debug for rank in state.ranks.values()}
     if levels <= QUIET:
-        level = next((one for one in levels if one), "WARN")
+        level = next((level for level in levels if level), "WARN")
         return (
             f"NCCL_DEBUG is {level}, and NCCL's statements need INFO: press d. "
             "What it says while ranks meet comes with a restart; what it says later comes live."
@@ -299,7 +299,7 @@ def title(facts: NcclFacts | None) -> str:
     return " · ".join(["NCCL", *parts, f"{facts.nccl_lines:,} lines"])
 
 
-def said_rows(
+def statement_rows(
     frame: Frame, facts: NcclFacts, chosen: Communicator | None, width: int
 ) -> list[StatementRow]:
     """Findings, what is not read, a card for nodes that are alike, a card a communicator."""
@@ -311,8 +311,8 @@ def said_rows(
         rows += [StatementRow(()), _head("communicators", "c chooses the next" if many else "")]
         rows += communicator_rows(facts, chosen, width)
     else:
-        told = "no line tells of a communicator: NCCL_DEBUG=INFO tells it when the ranks meet"
-        rows += [StatementRow(()), *(StatementRow(row) for row in wrap(told, width, "dim"))]
+        text = "no line tells of a communicator: NCCL_DEBUG=INFO tells it when the ranks meet"
+        rows += [StatementRow(()), *(StatementRow(row) for row in wrap(text, width, "dim"))]
     return rows
 
 
@@ -321,14 +321,14 @@ def _head(text: str, hint: str = "") -> StatementRow:
 
 
 def _findings(frame: Frame, facts: NcclFacts, width: int) -> list[StatementRow]:
-    about = (one for one in frame.state.findings.values() if not one.id.startswith(OTHERS))
-    found = [item for item in items(about) if item.first.severity != "info"]
+    about = (finding for finding in frame.state.findings.values() if not finding.id.startswith(OTHERS))
+    alarms = [item for item in items(about) if item.first.severity != "info"]
     rows = [
         StatementRow(item_row(frame, item, width), _evidence(facts, item.first.id))
-        for item in found[:FINDINGS]
+        for item in alarms[:FINDINGS]
     ]
-    if len(found) > FINDINGS:
-        rows.append(StatementRow(((f"… {len(found) - FINDINGS} more: i shows all", "dim"),)))
+    if len(alarms) > FINDINGS:
+        rows.append(StatementRow(((f"… {len(alarms) - FINDINGS} more: i shows all", "dim"),)))
     return [*rows, StatementRow(())] if rows else []
 
 
@@ -350,17 +350,17 @@ def _unread(facts: NcclFacts, width: int) -> list[Row]:
     return rows
 
 
-def map_rows(facts: NcclFacts, one: Communicator | None, width: int) -> list[StatementRow]:
+def map_rows(facts: NcclFacts, comm: Communicator | None, width: int) -> list[StatementRow]:
     """Of one communicator: the matrix, the rings, the timeline of init."""
-    if one is None:
+    if comm is None:
         return []
     return [
-        _head("transport of each pair", communicator_name(one)),
-        *matrix_rows(one, width, facts.raw),
+        _head("transport of each pair", communicator_name(comm)),
+        *matrix_rows(comm, width, facts.raw),
         StatementRow(()),
         _head("rings"),
-        *(StatementRow(row) for row in ring_rows(one, width)),
+        *(StatementRow(row) for row in ring_rows(comm, width)),
         StatementRow(()),
         _head("init"),
-        *(StatementRow(row) for row in init_rows(one, width)),
+        *(StatementRow(row) for row in init_rows(comm, width)),
     ]

@@ -32,7 +32,7 @@ class NodeGroup:
     """Nodes of which NCCL says the same."""
 
     nodes: tuple[NcclNode, ...]
-    said: Mapping[str, str]
+    fields: Mapping[str, str]
     """Label → what is said; "" is unknown."""
 
 
@@ -44,8 +44,8 @@ def short(host: str) -> str:
 
 def ranks_on(facts: NcclFacts, host: str) -> tuple[int, ...]:
     """Ranks of a host in the largest communicator that it has a part in."""
-    own = [one for one in facts.communicators if host in one.hosts]
-    largest = max(own, key=lambda one: one.nranks or 0, default=None)
+    own = [comm for comm in facts.communicators if host in comm.hosts]
+    largest = max(own, key=lambda comm: comm.nranks or 0, default=None)
     return tuple(sorted(largest.hosts[host])) if largest else ()
 
 
@@ -54,15 +54,15 @@ def ranks_on(facts: NcclFacts, host: str) -> tuple[int, ...]:
 
 def node_groups(facts: NcclFacts) -> list[NodeGroup]:
     """Groups of equal nodes, the largest first: the others are what is odd."""
-    found: dict[tuple[str, ...], list[NcclNode]] = {}
-    said: dict[tuple[str, ...], Mapping[str, str]] = {}
+    groups: dict[tuple[str, ...], list[NcclNode]] = {}
+    fields: dict[tuple[str, ...], Mapping[str, str]] = {}
     for node in facts.nodes:
         compared = _compared(node)
         key = (*compared.values(), *(f"{name}={value}" for name, value in sorted(node.env.items())))
-        found.setdefault(key, []).append(node)
-        said.setdefault(key, compared)
-    ordered = sorted(found.items(), key=lambda item: -len(item[1]))
-    return [NodeGroup(tuple(nodes), said[key]) for key, nodes in ordered]
+        groups.setdefault(key, []).append(node)
+        fields.setdefault(key, compared)
+    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
+    return [NodeGroup(tuple(nodes), fields[key]) for key, nodes in ordered]
 
 
 def _compared(node: NcclNode) -> dict[str, str]:
@@ -74,7 +74,7 @@ def _compared(node: NcclNode) -> dict[str, str]:
         "NCCL": ", ".join(node.versions),
         "network": ", ".join(node.networks),
         "bootstrap": node.bootstrap.partition(":")[0],
-        "interfaces": ", ".join(one.partition(":")[0] for one in node.interfaces),
+        "interfaces": ", ".join(interface.partition(":")[0] for interface in node.interfaces),
         "HCAs": "; ".join(f"{', '.join(names)} ({kind})" for kind, names in hcas.items()),
         "plugins": ", ".join(node.plugins),
     }
@@ -103,11 +103,11 @@ def _card(facts: NcclFacts, group: NodeGroup, usual: NodeGroup, width: int) -> l
     head: Row = ((f"{glyph} ", style), (_hosts(hosts), "head"), (count, "dim"))
     label = "rank" if len(ranks) == 1 else "ranks"
     rows = _headed(head, label, numbers(ranks), width, _line(facts, host))
-    for label, value in group.said.items():
-        differs = odd and value != usual.said[label]
+    for label, value in group.fields.items():
+        differs = odd and value != usual.fields[label]
         if value or differs or label in _ALWAYS:
             shown = _with_address(group, label, value)
-            others = f"   the others: {usual.said[label] or NA}" if differs else ""
+            others = f"   the others: {usual.fields[label] or NA}" if differs else ""
             rows += _field(label, shown or NA, others, differs, width, _line(facts, host, label))
     return rows + _variables(facts, group, usual, width)
 
@@ -131,8 +131,8 @@ def _line(facts: NcclFacts, host: str, label: str = "") -> FactLine | None:
     """What a field rests on, else any line about the node."""
     kinds = {"NCCL": "version", "network": "network", "bootstrap": "bootstrap", "HCAs": "hcas"}
     order = [kinds[label]] if label in kinds else []
-    found = (facts.raw.get(f"{kind}:{host}") for kind in (*order, "host", "network", "version"))
-    return next((line for line in found if line is not None), None)
+    lines = (facts.raw.get(f"{kind}:{host}") for kind in (*order, "host", "network", "version"))
+    return next((line for line in lines if line is not None), None)
 
 
 def _field(
@@ -174,48 +174,48 @@ def _hosts(hosts: Sequence[str]) -> str:
 
 def by_size(facts: NcclFacts) -> list[Communicator]:
     """Communicators in the order of the screen: the largest first."""
-    return sorted(facts.communicators, key=lambda one: -(one.nranks or 0))
+    return sorted(facts.communicators, key=lambda comm: -(comm.nranks or 0))
 
 
 def chosen_of(facts: NcclFacts, wanted: str | None) -> Communicator | None:
     """The communicator of this id; else one that is not ready, else the largest."""
     ordered = by_size(facts)
-    named = next((one for one in ordered if one.id == wanted), None)
-    late = next((one for one in ordered if late_ranks(one) or missing(one)), None)
+    named = next((comm for comm in ordered if comm.id == wanted), None)
+    late = next((comm for comm in ordered if late_ranks(comm) or missing(comm)), None)
     return named or late or next(iter(ordered), None)
 
 
-def late_ranks(one: Communicator) -> dict[str, tuple[int, ...]]:
+def late_ranks(comm: Communicator) -> dict[str, tuple[int, ...]]:
     """Stage → ranks that are not ready although others are; {} where all are alike."""
-    reached = [_stage(stage) for stage in one.stages.values()]
+    reached = [_stage(stage) for stage in comm.stages.values()]
     if not reached or max(reached) < READY:
         return {}
-    found: dict[str, list[int]] = {}
-    for rank, stage in sorted(one.stages.items()):
+    late: dict[str, list[int]] = {}
+    for rank, stage in sorted(comm.stages.items()):
         if _stage(stage) < READY or stage == "aborted":
-            found.setdefault(stage, []).append(rank)
-    return {stage: tuple(ranks) for stage, ranks in found.items()}
+            late.setdefault(stage, []).append(rank)
+    return {stage: tuple(ranks) for stage, ranks in late.items()}
 
 
-def missing(one: Communicator) -> tuple[int, ...]:
+def missing(comm: Communicator) -> tuple[int, ...]:
     """Ranks that no log has heard of; () where nothing is known of any."""
-    if one.nranks is None or not one.stages:
+    if comm.nranks is None or not comm.stages:
         return ()
-    return tuple(rank for rank in range(one.nranks) if rank not in one.stages)
+    return tuple(rank for rank in range(comm.nranks) if rank not in comm.stages)
 
 
 def _stage(stage: str) -> int:
     return STAGES.index(stage) if stage in STAGES else 0
 
 
-def slowest(one: Communicator) -> Init | None:
+def slowest(comm: Communicator) -> Init | None:
     """The rank whose init took longest."""
-    return max(one.inits, key=lambda init: init.seconds, default=None)
+    return max(comm.inits, key=lambda init: init.seconds, default=None)
 
 
-def communicator_name(one: Communicator) -> str:
+def communicator_name(comm: Communicator) -> str:
     """Its id, or that it has none."""
-    return one.id or "of no named communicator"
+    return comm.id or "of no named communicator"
 
 
 def named_ranks(ranks: Collection[int]) -> str:
@@ -226,77 +226,77 @@ def named_ranks(ranks: Collection[int]) -> str:
 def communicator_rows(facts: NcclFacts, chosen: Communicator, width: int) -> list[StatementRow]:
     """A card each; the chosen one is marked and has all there is to say."""
     ordered = by_size(facts)
-    wanted = [one for one in ordered if late_ranks(one) or missing(one) or one is chosen]
-    shown = [*wanted[:CARDS], *(one for one in ordered if one not in wanted)][:CARDS]
+    wanted = [comm for comm in ordered if late_ranks(comm) or missing(comm) or comm is chosen]
+    shown = [*wanted[:CARDS], *(comm for comm in ordered if comm not in wanted)][:CARDS]
     if chosen not in shown:
         shown[-1] = chosen
     rows: list[StatementRow] = []
-    for one in (one for one in ordered if one in shown):
-        rows += _communicator(facts, one, one is chosen, len(ordered) > 1, width)
-    left = [one for one in ordered if one not in shown]
+    for comm in (comm for comm in ordered if comm in shown):
+        rows += _communicator(facts, comm, comm is chosen, len(ordered) > 1, width)
+    left = [comm for comm in ordered if comm not in shown]
     if left:
-        sizes = Counter(plural(one.nranks, "rank") if one.nranks else NA for one in left)
-        told = ", ".join(f"{count} of {size}" for size, count in sizes.items())
-        rows.append(StatementRow(((f"  … {len(left)} more, all alike in their stages: {told}", "dim"),)))
+        sizes = Counter(plural(comm.nranks, "rank") if comm.nranks else NA for comm in left)
+        summary = ", ".join(f"{count} of {size}" for size, count in sizes.items())
+        rows.append(StatementRow(((f"  … {len(left)} more, all alike in their stages: {summary}", "dim"),)))
     return rows
 
 
 def _communicator(
-    facts: NcclFacts, one: Communicator, chosen: bool, several: bool, width: int
+    facts: NcclFacts, comm: Communicator, chosen: bool, several: bool, width: int
 ) -> list[StatementRow]:
-    line = facts.raw.get(f"comm:{one.id}")
-    late, absent = late_ranks(one), missing(one)
+    line = facts.raw.get(f"comm:{comm.id}")
+    late, absent = late_ranks(comm), missing(comm)
     glyph, style = (glyphs.WARN, "warn") if late or absent else (glyphs.OK, "ok")
-    if not any(_stage(stage) >= READY for stage in one.stages.values()):
+    if not any(_stage(stage) >= READY for stage in comm.stages.values()):
         glyph, style = glyphs.STALE, "warn"
     mark = glyphs.MARK if chosen and several else " "
     head: Row = (
         (f"{glyph} ", style),
-        (communicator_name(one), "head"),
+        (communicator_name(comm), "head"),
         (f" {mark}", "accent"),
-        (_shape(one), "text"),
+        (_shape(comm), "text"),
     )
-    rows = _headed(head, "stages", _counts(one), width, line)
+    rows = _headed(head, "stages", _counts(comm), width, line)
     for stage, ranks in late.items():
         rows += _field("behind", f"{named_ranks(ranks)}: {stage}, not complete", "", True, width, line)
     if absent:
         rows += _field("missing", f"no line tells of {named_ranks(absent)}", "", True, width, line)
     if chosen:
-        for label, text in _facts_of(one):
+        for label, text in _facts_of(comm):
             rows += _field(label, text, "", False, width, line) if text else []
     return rows
 
 
-def _shape(one: Communicator) -> str:
-    if one.nranks is None:
+def _shape(comm: Communicator) -> str:
+    if comm.nranks is None:
         return ""
-    on = plural(one.nnodes, "node") if one.nnodes is not None else f"{plural(len(one.hosts), 'host')} seen"
-    return f"  {plural(one.nranks, 'rank')} on {on}"
+    on = f"{plural(len(comm.hosts), 'host')} seen" if comm.nnodes is None else plural(comm.nnodes, "node")
+    return f"  {plural(comm.nranks, 'rank')} on {on}"
 
 
-def _counts(one: Communicator) -> str:
-    if one.nranks is None:
+def _counts(comm: Communicator) -> str:
+    if comm.nranks is None:
         return ""
-    counts = Counter(one.stages.values())
+    counts = Counter(comm.stages.values())
     return ", ".join(f"{counts[stage]} {stage}" for stage in STAGES if counts[stage]) or f"stages {NA}"
 
 
-def _facts_of(one: Communicator) -> list[tuple[str, str]]:
-    worst = slowest(one)
+def _facts_of(comm: Communicator) -> list[tuple[str, str]]:
+    worst = slowest(comm)
     took = ""
     if worst is not None:
         phases = sorted(worst.phases.items(), key=lambda item: -item[1])
-        told = ", ".join(f"{name} {value:.2f}" for name, value in phases if value)
-        took = f"{worst.seconds:.2f} s, rank {worst.rank} the slowest{': ' + told if told else ''}"
-    channels = [f"{number} {kind}" for kind, number in one.channels.items() if number]
-    channels += [plural(one.ring_count, "ring")] if one.ring_count else []
-    channels += [plural(one.trees, "tree")] if one.trees else []
-    channels += ["NVLink SHARP"] if one.nvls else []
+        parts = ", ".join(f"{name} {value:.2f}" for name, value in phases if value)
+        took = f"{worst.seconds:.2f} s, rank {worst.rank} the slowest{': ' + parts if parts else ''}"
+    channels = [f"{number} {kind}" for kind, number in comm.channels.items() if number]
+    channels += [plural(comm.ring_count, "ring")] if comm.ring_count else []
+    channels += [plural(comm.trees, "tree")] if comm.trees else []
+    channels += ["NVLink SHARP"] if comm.nvls else []
     return [
         ("init", took),
         ("channels", ", ".join(channels)),
-        ("tuned", _counted(one.tuning)),
-        ("called", _counted(one.collectives)),
+        ("tuned", _counted(comm.tuning)),
+        ("called", _counted(comm.collectives)),
     ]
 
 

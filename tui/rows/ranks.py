@@ -86,6 +86,20 @@ _STEP = Column(
     lambda line: _or_na(line.sample.step if line.sample else None),
     _sample(lambda sample: sample.step),
 )
+_RSS = Column(
+    "RSS",
+    5,
+    7,
+    lambda line: amount(line.sample.rss_bytes if line.sample else None),
+    _sample(lambda sample: sample.rss_bytes),
+)
+_PACE = Column(
+    "s/step",
+    6,
+    5,
+    lambda line: seconds(line.sample.step_s if line.sample else None),
+    _sample(lambda sample: sample.step_s),
+)
 
 LIVE: tuple[Column, ...] = (
     _RANK,
@@ -103,21 +117,9 @@ LIVE: tuple[Column, ...] = (
         lambda line: percent(line.sample.cpu_percent if line.sample else None),
         _sample(lambda sample: sample.cpu_percent),
     ),
-    Column(
-        "RSS",
-        5,
-        7,
-        lambda line: amount(line.sample.rss_bytes if line.sample else None),
-        _sample(lambda sample: sample.rss_bytes),
-    ),
+    _RSS,
     _STEP,
-    Column(
-        "s/step",
-        6,
-        5,
-        lambda line: seconds(line.sample.step_s if line.sample else None),
-        _sample(lambda sample: sample.step_s),
-    ),
+    _PACE,
     Column("NCCL", 5, 10, lambda line: line.rank.nccl_debug or NA, right=False),
 )
 
@@ -129,6 +131,8 @@ ENDED: tuple[Column, ...] = (
     _PID,
     Column("exit", 8, 2, _end, right=False),
     _STEP,
+    _PACE,
+    _RSS,
 )
 
 _NO_GPU = frozenset({"GPU", "util", "mem"})
@@ -164,15 +168,15 @@ def lines(frame: Frame) -> list[RankRow]:
     """Every rank, sorted as the view says; unknown values come last."""
     named = names(frame.state)
     arranged = status.sizes(frame.state)
-    found = [_line(frame, rank, named, arranged) for _, rank in sorted(frame.state.ranks.items())]
-    column = next((one for one in LIVE if one.name == frame.view.sort and one.key is not None), _RANK)
+    rows = [_line(frame, rank, named, arranged) for _, rank in sorted(frame.state.ranks.items())]
+    column = next((live for live in LIVE if live.name == frame.view.sort and live.key is not None), _RANK)
     key = column.key
     if key is None:
-        return found
-    known = [(value, line) for line in found if (value := key(line)) is not None]
-    unknown = [line for line in found if key(line) is None]
-    known.sort(key=lambda item: (isinstance(item[0], str), item[0]), reverse=frame.view.reverse)
-    return [line for _, line in known] + unknown
+        return rows
+    valued = [(value, line) for line in rows if (value := key(line)) is not None]
+    unknown = [line for line in rows if key(line) is None]
+    valued.sort(key=lambda item: (isinstance(item[0], str), item[0]), reverse=frame.view.reverse)
+    return [line for _, line in valued] + unknown
 
 
 def _line(frame: Frame, rank: Rank, named: dict[int, str], arranged: dict[str, int]) -> RankRow:
@@ -212,8 +216,8 @@ def rank_row(frame: Frame, line: RankRow, chosen: list[Column]) -> Row:
         text = column.text(line)
         style = "stale" if text == NA else "text"
         if column is _STATE:
-            known = line.node is None or frame.fresh(line.node.node, line.node.heard)
-            style = glyphs.RANK[line.rank.phase][1] if known else "stale"
+            fresh = line.node is None or frame.fresh(line.node.node, line.node.heard)
+            style = glyphs.RANK[line.rank.phase][1] if fresh else "stale"
         elif text == NA and line.sample is None and line.rank.sample is not None:
             text = glyphs.MISSING  # there was a value, it is too old to be shown as true
         cells.append((fit(text, column.width, right=column.right) + " ", style))
@@ -223,5 +227,5 @@ def rank_row(frame: Frame, line: RankRow, chosen: list[Column]) -> Row:
 def table_rows(frame: Frame, width: int) -> tuple[list[Row], list[int]]:
     """Rows of the table without its head, and the rank that each row shows."""
     chosen = columns(frame, width)
-    found = lines(frame)
-    return [rank_row(frame, line, chosen) for line in found], [line.rank.place.rank for line in found]
+    ordered = lines(frame)
+    return [rank_row(frame, line, chosen) for line in ordered], [line.rank.place.rank for line in ordered]

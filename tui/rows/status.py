@@ -63,42 +63,42 @@ _MARKS = {"yours": "y", "project": "p"}
 def matching(entries: Sequence[PresetEntry], words: str) -> list[PresetEntry]:
     """Those that hold every word, in whatever order: in name, title, summary, strategy or origin."""
     wanted = words.lower().split()
-    return [one for one in entries if all(word in _text(one) for word in wanted)]
+    return [entry for entry in entries if all(word in _text(entry) for word in wanted)]
 
 
-def _text(one: PresetEntry) -> str:
-    return f"{one.name} {one.title} {one.summary} {one.strategy} {one.origin} {one.problem}".lower()
+def _text(item: PresetEntry) -> str:
+    return f"{item.name} {item.title} {item.summary} {item.strategy} {item.origin} {item.problem}".lower()
 
 
-def shelf_rows(entries: Sequence[PresetEntry], width: int) -> list[Row]:
+def preset_rows(entries: Sequence[PresetEntry], width: int) -> list[Row]:
     """A row a preset: its name, and a mark where it does not ship or does not load."""
     rows: list[Row] = []
-    for one in entries:
-        name = fit(one.name, max(4, width - 2))
-        if one.problem:
+    for entry in entries:
+        name = fit(entry.name, max(4, width - 2))
+        if entry.problem:
             rows.append(((f"{name} ", "stale"), (glyphs.BAD, "bad")))
         else:
-            rows.append(((f"{name} ", "text"), (_MARKS.get(one.origin, " "), "accent")))
+            rows.append(((f"{name} ", "text"), (_MARKS.get(entry.origin, " "), "accent")))
     return rows
 
 
-def why_rows(one: PresetEntry | None, width: int, height: int) -> list[Row]:
+def why_rows(entry: PresetEntry | None, width: int, height: int) -> list[Row]:
     """When to take the preset at hand; or why it cannot be taken."""
-    if one is None:
+    if entry is None:
         return [((" no preset has all of these words: esc shows them all", "warn"),)]
-    if one.problem:
-        return wrap(one.problem, width - 1, first=f" {glyphs.BAD} ", then=" ")[:height]
-    return wrap(one.summary, width - 1, first=" ")[:height]
+    if entry.problem:
+        return wrap(entry.problem, width - 1, first=f" {glyphs.BAD} ", then=" ")[:height]
+    return wrap(entry.summary, width - 1, first=" ")[:height]
 
 
-def title_row(one: PresetEntry | None, width: int) -> Row:
+def title_row(entry: PresetEntry | None, width: int) -> Row:
     """What the screen is, and what the preset at hand is; its name where there is room."""
     head: Row = ((" distui · new run", "head"),)
-    if one is None:
+    if entry is None:
         return head
-    origin = {"yours": " (your own)", "project": " (of this project)"}.get(one.origin, "")
-    long = f" · {one.name} · {one.title}{origin}" if one.title else f" · {one.name}{origin}"
-    short = f" · {one.title}{origin}" if one.title else long
+    origin = {"yours": " (your own)", "project": " (of this project)"}.get(entry.origin, "")
+    long = f" · {entry.name} · {entry.title}{origin}" if entry.title else f" · {entry.name}{origin}"
+    short = f" · {entry.title}{origin}" if entry.title else long
     return clip((*head, (long if row_width(head) + cell_len(long) <= width else short, "text")), width)
 
 
@@ -135,10 +135,10 @@ def fit_name(name: str, width: int) -> str:
     return fit(name if len(name) <= width else f"…{name[1 - width :]}", width)
 
 
-def listed(found: Sequence[str]) -> str:
+def listed(texts: Sequence[str]) -> str:
     """`c1, c2`, `c1, c2, c3, c4 and 12 more`."""
-    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-    return ", ".join(found[:MOST_NAMED]) + more
+    more = f" and {len(texts) - MOST_NAMED} more" if len(texts) > MOST_NAMED else ""
+    return ", ".join(texts[:MOST_NAMED]) + more
 
 
 def silent(state: RunState) -> list[int]:
@@ -183,7 +183,7 @@ def status_row(frame: Frame, width: int) -> Row:
     return ((" ", "text"), *join([part for _, part in parts]))
 
 
-def one_line(frame: Frame, width: int) -> tuple[Row, ...]:
+def small_terminal_rows(frame: Frame, width: int) -> tuple[Row, ...]:
     """What a terminal too small for the screens gets."""
     return (status_row(frame, width), ((" enlarge the terminal to 60×15; keys work", "dim"),))
 
@@ -243,28 +243,28 @@ def _nodes_cell(frame: Frame) -> Row:
 
 def _cluster(frame: Frame) -> Row:
     """SkyPilot's word for a cluster that is not simply up, and what a managed job does not show."""
-    known = frame.state.cluster
-    if known is None:
+    cluster = frame.state.cluster
+    if cluster is None:
         return ()
-    if known.managed:
-        told = [f"managed job {known.state}".rstrip(), recovered(known), "logs only"]
-        return ((", ".join(part for part in told if part), "warn"),)
-    if known.down:
+    if cluster.managed:
+        parts = [f"managed job {cluster.state}".rstrip(), recovered(cluster), "logs only"]
+        return ((", ".join(part for part in parts if part), "warn"),)
+    if cluster.down:
         return (("cluster down", "dim"),)
-    return ((f"cluster {known.state}", "warn"),) if known.state not in ("", "UP") else ()
+    return ((f"cluster {cluster.state}", "warn"),) if cluster.state not in ("", "UP") else ()
 
 
 def _cost(frame: Frame) -> Row:
-    known = frame.state.cluster
-    text = "" if known is None else cost(known, frame.now).removesuffix(" so far")
+    cluster = frame.state.cluster
+    text = "" if cluster is None else cost(cluster, frame.now).removesuffix(" so far")
     return ((text, "text"),) if text else ()
 
 
 def _autostop(frame: Frame) -> Row:
-    known = frame.state.cluster
-    if known is None or known.autostop_min is None or known.down:
+    cluster = frame.state.cluster
+    if cluster is None or cluster.autostop_min is None or cluster.down:
         return ()
-    return ((f"autostop {known.autostop_min} min", "dim"),)
+    return ((f"autostop {cluster.autostop_min} min", "dim"),)
 
 
 def _load(frame: Frame) -> list[tuple[int, Row]]:

@@ -83,7 +83,7 @@ class GuideScreen(ModalScreen[Recommendation | None]):
     def __init__(self, ascii_only: bool = False) -> None:
         super().__init__()
         self._answers: list[int] = []
-        self._found: Recommendation | None = None
+        self._recommended: Recommendation | None = None
         self.choices = _LaunchChoices(id="modal-rows", cursor=True)
         self.foot = RowsView(id="modal-keys")
         self.foot.can_focus = False
@@ -107,28 +107,28 @@ class GuideScreen(ModalScreen[Recommendation | None]):
         """The question at hand; after the last one, where the answers led."""
         at = len(self._answers)
         if at < len(QUESTIONS):
-            self._found = None
+            self._recommended = None
             rows, head = choice_rows(QUESTIONS[at]), title(at)
         else:
             keys = (
-                (one.key, one.choices[given].key)
-                for one, given in zip(QUESTIONS, self._answers, strict=True)
+                (question.key, question.choices[given].key)
+                for question, given in zip(QUESTIONS, self._answers, strict=True)
             )
-            self._found = found = recommend(dict(keys))
-            rows, head = end_rows(found, self._width), f"Take {found.preset}"
-        self.choices.has_cursor = self._found is None
+            self._recommended = recommended = recommend(dict(keys))
+            rows, head = end_rows(recommended, self._width), f"Take {recommended.preset}"
+        self.choices.has_cursor = self._recommended is None
         self.query_one("#modal-title", Static).update(head)
         self.choices.styles.height = min(max(4, len(rows)), max(4, self.size.height - 8))
         self.choices.set_rows(rows)
         self.choices.repaint()
         self.choices.move_to(cursor)
-        self.foot.set_rows([_ENDED if self._found else _ASKING])
+        self.foot.set_rows([_ENDED if self._recommended else _ASKING])
 
     def action_answer(self, number: int = 0) -> None:
         """Take a choice, by its digit or the one at hand; at the end the preset."""
-        if self._found is not None:
+        if self._recommended is not None:
             if not number:
-                self.dismiss(self._found)
+                self.dismiss(self._recommended)
             return
         given = number - 1 if number else self.choices.cursor
         if given < len(QUESTIONS[len(self._answers)].choices):
@@ -169,7 +169,7 @@ class Saving:
     def ask(self) -> None:
         """Ask for a name."""
         screen = self._screen
-        entry = screen.shelf.current
+        entry = screen.presets.current
         if entry is None or screen.loaded is None:
             screen.notify("there is no preset to build on: choose one first", severity="error")
             return
@@ -196,7 +196,7 @@ class Saving:
         screen.form_view.forget(
             [name for name, text in screen.form_view.typed.items() if _held(name, text)]
         )
-        screen.shelf.set_entries(screen.app.source.presets(), name)
+        screen.presets.set_entries(screen.app.source.presets(), name)
         screen.notify(f"saved as {path}", markup=False)
 
     def _ask_replace(self, name: str, path: str) -> None:
@@ -242,7 +242,7 @@ class LaunchScreen(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.shelf, self.form_view, self.details = PresetList(), FormView(), Details()
+        self.presets, self.form_view, self.details = PresetList(), FormView(), Details()
         self.top, self.why, self.foot = RowsView(id="title"), RowsView(id="why"), RowsView(id="launch-keys")
         self.top.can_focus = self.why.can_focus = self.foot.can_focus = False
         self.candidates = Candidates(self._ask)
@@ -254,14 +254,14 @@ class LaunchScreen(Screen[None]):
         self._shown: tuple[str, tuple[str, ...]] | None = None
 
     def compose(self) -> ComposeResult:
-        panes: list[RowsView] = [self.shelf, self.form_view, self.details, self.candidates]
+        panes: list[RowsView] = [self.presets, self.form_view, self.details, self.candidates]
         for view in (*panes, self.top, self.why, self.foot):
             view.ascii_only = self.app.view.ascii
         yield self.top
         yield self.why
         with Container(id="launch"):
             with Horizontal(id="choose"):
-                yield self.shelf
+                yield self.presets
                 yield self.form_view
             with Vertical(id="plan-box"):
                 yield self.candidates
@@ -275,7 +275,7 @@ class LaunchScreen(Screen[None]):
         self._hardware = gpus_here()
         self.form_view.entitle("form")
         self.candidates.border_title = "nodes that SkyPilot would take · Enter takes their place"
-        self.shelf.set_entries(self.app.source.presets())
+        self.presets.set_entries(self.app.source.presets())
         self._open()
         self.form_view.focus()
 
@@ -291,12 +291,12 @@ class LaunchScreen(Screen[None]):
     @property
     def form(self) -> LaunchForm:
         """What is typed now. Raises RunError for an open quote."""
-        entry = self.shelf.current
+        entry = self.presets.current
         return launch_form(entry.name if entry else "", self.form_view.fields, self.form_view.typed)
 
     def _open(self) -> None:
         """Show the fields of the preset at hand, where they are not shown yet, and make its plan."""
-        entry = self.shelf.current
+        entry = self.presets.current
         wanted = (entry.name if entry else "", kind_override(self.form_view.typed))
         if wanted != self._shown:
             self._shown = wanted
@@ -310,8 +310,8 @@ class LaunchScreen(Screen[None]):
         self._renew()
 
     def _draw_why(self) -> None:
-        self.top.set_rows([title_row(self.shelf.current, self.size.width)])
-        self.why.set_rows(why_rows(self.shelf.current, self.size.width, WHY))
+        self.top.set_rows([title_row(self.presets.current, self.size.width)])
+        self.why.set_rows(why_rows(self.presets.current, self.size.width, WHY))
 
     @on(PresetList.Highlighted)
     def _highlighted(self) -> None:
@@ -353,7 +353,7 @@ class LaunchScreen(Screen[None]):
         through_sky = kind_of(form.place) == SKY
         self.candidates.display = through_sky
         if through_sky:
-            self.candidates.look(form)
+            self.candidates.request(form)
         else:
             self.candidates.leave()
 
@@ -361,7 +361,7 @@ class LaunchScreen(Screen[None]):
         self.run_worker(self._make_plan(form), group="plan", exclusive=True)
 
     async def _make_plan(self, form: LaunchForm) -> None:
-        entry = self.shelf.current
+        entry = self.presets.current
         if entry is None or entry.problem:
             none = "no preset is chosen: change the search, or esc for all of them"
             self._show_preview(LaunchPreview(text="", problems=(entry.problem if entry else none,)))
@@ -381,13 +381,13 @@ class LaunchScreen(Screen[None]):
             return []
         try:
             preset = self.app.source.preset(form.preset, form.overrides).preset
-            found = advice.asked(form, preset, self._hardware if kind_of(form.place) == LOCAL else "")
+            answer = advice.asked(form, preset, self._hardware if kind_of(form.place) == LOCAL else "")
         except (LaunchError, PlanError) as error:
             return problem_rows([str(error)], width)
-        if found is None:
+        if answer is None:
             text = "Type a model (7B) and a GPU (8xA100-80GB) into the form: here stands what fits, by component."
             return wrap(text, width - 1, "dim", first=" ")
-        return advice.memory_rows(found, preset, width)
+        return advice.memory_rows(answer, preset, width)
 
     def action_pane(self, number: int) -> None:
         """Put a pane in front: 1 plan, 2 YAML, 3 lint, 4 memory."""
@@ -408,22 +408,22 @@ class LaunchScreen(Screen[None]):
 
         self.app.push_screen(GuideScreen(self.app.view.ascii), self._guided)
 
-    def _guided(self, found: Recommendation | None) -> None:
-        if found is None:
+    def _guided(self, recommended: Recommendation | None) -> None:
+        if recommended is None:
             return
-        self.shelf.go(found.preset)
-        told = {
-            "nproc": str(found.nproc),
-            "nodes": str(found.nodes) if found.nodes > 1 else "",
-            "params": found.params,
+        self.presets.go(recommended.preset)
+        answers = {
+            "nproc": str(recommended.nproc),
+            "nodes": str(recommended.nodes) if recommended.nodes > 1 else "",
+            "params": recommended.params,
         }
         counted = {
-            "hardware": found.hardware,
-            "seq": found.seq,
-            "format": found.format,
+            "hardware": recommended.hardware,
+            "seq": recommended.seq,
+            "format": recommended.format,
             "recompute": "true",
         }
-        for name, value in (told | counted).items():
+        for name, value in (answers | counted).items():
             self.form_view.set(name, value)
         self.action_pane(PANES.index("memory") + 1)
 
@@ -454,10 +454,10 @@ class LaunchScreen(Screen[None]):
             self.run_worker(self._ask_hosts(self.form), group="plan", exclusive=True)
         else:
             form = self.form
-            found = [row for row in finding_rows(preview, 86) if preview.findings]
+            findings = [row for row in finding_rows(preview, 86) if preview.findings]
             name = preview.preset or form.preset
             title = clean_text(f"Start {form.name or form.script} with preset {name}?")
-            rows = [*found, *[()] * bool(found), *plan_rows(preview)]
+            rows = [*findings, *[()] * bool(findings), *plan_rows(preview)]
             question = ConfirmScreen(title, rows, "start", self.app.view.ascii)
             self.app.push_screen(question, lambda yes: self._answered(yes, form))
 

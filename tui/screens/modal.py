@@ -238,11 +238,11 @@ class NcclScreen(ModalScreen[SetNccl | None]):
 
     def _draw(self) -> None:
         """The choices in the rows that the sentences below leave."""
-        rows, said = form_rows(self.form, self._width), note_rows(self.form, self._width)
-        self.hint.styles.height = len(said)
-        self.choices.styles.height = max(3, min(len(rows), self._height - 9 - len(said)))
+        rows, notes = form_rows(self.form, self._width), note_rows(self.form, self._width)
+        self.hint.styles.height = len(notes)
+        self.choices.styles.height = max(3, min(len(rows), self._height - 9 - len(notes)))
         self.choices.set_rows(rows)
-        self.hint.set_rows(said)
+        self.hint.set_rows(notes)
 
     def action_change(self, step: int) -> None:
         """Change the value of the current row."""
@@ -292,11 +292,11 @@ class DiagnosingScreen(Screen[None]):
     @on(FindingList.Zoomed)
     def _zoom_finding(self, event: FindingList.Zoomed) -> None:
         """The line that is its evidence; else the log of its first rank."""
-        for one in event.item.findings:
-            for line in one.evidence:
-                found = _AT.fullmatch(clean_text(line))
-                if found is not None and named(found["file"]) is not None:
-                    self.open_line(found["file"], int(found["line"]), found["text"])
+        for finding in event.item.findings:
+            for line in finding.evidence:
+                place = _AT.fullmatch(clean_text(line))
+                if place is not None and named(place["file"]) is not None:
+                    self.open_line(place["file"], int(place["line"]), place["text"])
                     return
         ranks = event.item.ranks
         if ranks:
@@ -313,21 +313,21 @@ class DiagnosingScreen(Screen[None]):
 
     def open_line(self, file: str, line: int, text: str) -> None:
         """Show a line where it stands; of a file that is not of this attempt, the line alone."""
-        known = named(file)
+        parsed = named(file)
         state = self.app.follower.state if self.app.follower is not None else None
-        current = state is not None and known is not None and known.attempt in (None, state.attempt)
-        if known is None or known.rank is None or not current:
+        current = state is not None and parsed is not None and parsed.attempt in (None, state.attempt)
+        if parsed is None or parsed.rank is None or not current:
             self._show_text(f"{file}, line {line}", wrap(clean_text(text), 80))
             return
         self._open_log(
-            Selection(rank=known.rank, stream=known.stream, pattern=pattern_of(clean_text(text)))
+            Selection(rank=parsed.rank, stream=parsed.stream, pattern=pattern_of(clean_text(text)))
         )
 
     def _open_log(self, selection: Selection) -> None:
         self._from = (self.app.view.pane, self.log_view.selection)
         self.log_view.select(selection)
         self.log_view.set_follow(True)
-        self.app.look(pane="log")
+        self.app.change_view(pane="log")
         self.call_after_refresh(self.log_view.focus)
 
     def went_back(self) -> bool:

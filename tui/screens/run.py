@@ -48,7 +48,7 @@ REFRESH_S = 1.0
 class RunList(RowsView):
     """One row a run."""
 
-    BINDINGS: ClassVar[list[Binding]] = [one for one in bindings("list") if one.id == "zoom"]
+    BINDINGS: ClassVar[list[Binding]] = [binding for binding in bindings("list") if binding.id == "zoom"]
 
     class Opened(Message):
         """The user wants to see a run."""
@@ -240,7 +240,7 @@ class RunScreen(DiagnosingScreen):
         self.show_pane(pane)
 
     def show_pane(self, pane: str) -> None:
-        self.app.look(pane=pane)
+        self.app.change_view(pane=pane)
         target = self._of_pane(pane, self.log_view if pane == "log" else self.ranks)
         self.call_after_refresh(target.focus)
 
@@ -257,28 +257,28 @@ class RunScreen(DiagnosingScreen):
 
     def action_metric(self) -> None:
         at = METRICS.index(self.app.view.metric)
-        self.app.look(metric=METRICS[(at + 1) % len(METRICS)])
+        self.app.change_view(metric=METRICS[(at + 1) % len(METRICS)])
 
     def action_sort(self) -> None:
         if self.ranks.frame is not None:
-            self.app.look(sort=next_sort(self.ranks.frame))
+            self.app.change_view(sort=next_sort(self.ranks.frame))
 
     def action_reverse(self) -> None:
-        self.app.look(reverse=not self.app.view.reverse)
+        self.app.change_view(reverse=not self.app.view.reverse)
 
     def action_pause(self) -> None:
-        self.app.look(paused=not self.app.view.paused)
+        self.app.change_view(paused=not self.app.view.paused)
 
     @on(RankTable.Marked)
     def _mark(self, event: RankTable.Marked) -> None:
-        self.app.look(marked=self.app.view.marked ^ {event.rank})
+        self.app.change_view(marked=self.app.view.marked ^ {event.rank})
 
     @on(RankTable.Zoomed)
     def _zoom(self, event: RankTable.Zoomed) -> None:
         self.log_view.select(replace(self.log_view.selection, rank=event.rank))
         self.log_view.set_follow(True)
         if not self.log_view.display:
-            self.app.look(pane="log")
+            self.app.change_view(pane="log")
         self.call_after_refresh(self.log_view.focus)
 
     @on(LogView.Zoomed)

@@ -71,9 +71,9 @@ def _asked(options: argparse.Namespace) -> _Asked:
     model = replace(usual, seq=options.seq, micro_batch=options.micro_batch, recompute=options.recompute)
     form, limit = FORMATS[options.format], gpus.memory_gb * GB
     host = None if options.host_memory is None else options.host_memory * GB
-    found = survey(model, form, gpus.count, options.nodes, limit, host)
-    advice = Advice(model, form, gpus, options.nodes, found)
-    tried = [] if on_gpus(found) else remedies(model, form, gpus.count, options.nodes, limit)
+    estimates = survey(model, form, gpus.count, options.nodes, limit, host)
+    advice = Advice(model, form, gpus, options.nodes, estimates)
+    tried = [] if on_gpus(estimates) else remedies(model, form, gpus.count, options.nodes, limit)
     return _Asked(advice, counted, script, tried)
 
 
@@ -94,13 +94,13 @@ def _model(options: argparse.Namespace) -> tuple[Shape, Counted | None, str]:
 
 def _text(asked: _Asked) -> str:
     advice = asked.advice
-    beyond = any(one.kept > one.activations for one in advice.estimates)
+    beyond = any(estimate.kept > estimate.activations for estimate in advice.estimates)
     lines = [
         *_question(asked),
         rows.terms(advice),
         "",
         "GB on each GPU, estimated:",
-        *table([HEAD, *(_row(advice, one) for one in advice.estimates)], frozenset(range(1, 8))),
+        *table([HEAD, *(_row(advice, estimate) for estimate in advice.estimates)], frozenset(range(1, 8))),
         *([BEYOND] if beyond else []),
         "",
         *_conclusion(asked),
@@ -114,22 +114,22 @@ def _question(asked: _Asked) -> list[str]:
     return [whole] if asked.counted is None else [asked.counted.text, whole.partition(", about ")[2]]
 
 
-def _row(advice: Advice, one: Estimate) -> tuple[str, ...]:
+def _row(advice: Advice, estimate: Estimate) -> tuple[str, ...]:
     """A strategy's numbers, and what it needs beside the GPUs."""
-    *cells, state = rows.table_row(one)
-    needs = _elsewhere(advice, one)
-    if needs and one.fits:
+    *cells, state = rows.table_row(estimate)
+    needs = _elsewhere(advice, estimate)
+    if needs and estimate.fits:
         state = f"fits with {needs}"
-    elif needs and replace(one, host_limit=None).fits:
+    elif needs and replace(estimate, host_limit=None).fits:
         state = f"needs {needs}"
     return (*cells, state)
 
 
-def _elsewhere(advice: Advice, one: Estimate) -> str:
+def _elsewhere(advice: Advice, estimate: Estimate) -> str:
     """ "84 GB of host memory a node"; "" where all is on the GPUs."""
     parts = [
-        ("host memory", one.host * advice.gpus.count / GB),
-        ("disk", one.disk * advice.gpus.count / GB),
+        ("host memory", estimate.host * advice.gpus.count / GB),
+        ("disk", estimate.disk * advice.gpus.count / GB),
     ]
     return ", ".join(f"{_gigabytes(size)} of {name} a node" for name, size in parts if size)
 
@@ -153,13 +153,13 @@ def _conclusion(asked: _Asked) -> list[str]:
             *first.notes,
         ]
         helps = "To have everything on the GPUs:" if asked.remedies else ""
-    return [*lines, *["", helps] * bool(helps), *(f"  * {one.text}" for one in asked.remedies)]
+    return [*lines, *["", helps] * bool(helps), *(f"  * {remedy.text}" for remedy in asked.remedies)]
 
 
-def _launch(asked: _Asked, one: Estimate) -> str:
+def _launch(asked: _Asked, estimate: Estimate) -> str:
     nodes = asked.advice.nodes
     return (
-        f"    distui launch {one.strategy.words} --nproc-per-node {asked.advice.gpus.count}"
+        f"    distui launch {estimate.strategy.words} --nproc-per-node {asked.advice.gpus.count}"
         + f" --nnodes {nodes}" * (nodes > 1)
         + f" -- {asked.script}"
     )
@@ -181,24 +181,24 @@ def _document(asked: _Asked) -> dict[str, Any]:
         "nodes": advice.nodes,
         "gpu_memory_bytes": limit,
         "format": advice.form.name,
-        "strategies": [_strategy(advice, one) for one in advice.estimates],
+        "strategies": [_strategy(advice, estimate) for estimate in advice.estimates],
         "first": None if first is None else first.strategy.key,
         "next": None if first is None else _launch(asked, first).strip(),
-        "remedies": [one.text for one in asked.remedies],
+        "remedies": [remedy.text for remedy in asked.remedies],
         "zero3_ranks": needed(model, advice.form, limit),
     }
 
 
-def _strategy(advice: Advice, one: Estimate) -> dict[str, Any]:
+def _strategy(advice: Advice, estimate: Estimate) -> dict[str, Any]:
     return {
-        "key": one.strategy.key,
-        "title": one.strategy.title,
-        "why": one.strategy.why,
-        "launch": one.strategy.words,
-        "fits": one.fits,
-        **{f"{part}_bytes": getattr(one, part) for part in PARTS},
-        "kept_bytes": one.kept,
-        "host_bytes_per_node": one.host * advice.gpus.count,
-        "disk_bytes_per_node": one.disk * advice.gpus.count,
-        "notes": list(one.notes),
+        "key": estimate.strategy.key,
+        "title": estimate.strategy.title,
+        "why": estimate.strategy.why,
+        "launch": estimate.strategy.words,
+        "fits": estimate.fits,
+        **{f"{part}_bytes": getattr(estimate, part) for part in PARTS},
+        "kept_bytes": estimate.kept,
+        "host_bytes_per_node": estimate.host * advice.gpus.count,
+        "disk_bytes_per_node": estimate.disk * advice.gpus.count,
+        "notes": list(estimate.notes),
     }

@@ -15,19 +15,16 @@ from typing import Any
 import msgspec
 
 from ...presets.clean import clean_text
-from ...presets.environ import refusal
 from ...presets.finding import PlanError
 from ...presets.launchers import skypilot
 from ...presets.launchers.skypilot import Resources
 from ...presets.nccl import NcclError, parse_level, parse_subsys
 from ...presets.secrets import mask
-from ...runners import registry
+from ...runners import environment, registry
 from ...runners.connect import history, with_link
 from ...runners.errors import NoSuchRunError, RunError, UnreachableError
 from ...runners.hub import after, seam
 from ...runners.hub.cloud import Candidate, candidates_for
-from ...runners.inrank.changes import refusal as change_refusal
-from ...runners.inrank.changes import too_much
 from ...runners.launch import here, sky
 from ...runners.launch.hosts import pairs
 from ...runners.launch.prepared import LaunchRequest, OnSky
@@ -76,12 +73,7 @@ def restart(options: argparse.Namespace) -> int:
     if both:
         raise RunError(f"--unset {both[0]}: it is given a value as well: leave out one of the two")
     changes: dict[str, str | None] = {**env, **dict.fromkeys(options.unset)}
-    refused = (
-        refusal({name: value or "" for name, value in changes.items()})
-        or change_refusal(changes)
-        or too_much(changes)
-    )
-    if refused:
+    if refused := environment.refusal(changes):
         raise RunError(refused)
     if not _sure(options, "restart", [f"{name}={mask(name, value)}" for name, value in env.items()]
                  + [f"-{name}" for name in options.unset]):  # fmt: skip
@@ -232,7 +224,7 @@ def resources(options: argparse.Namespace) -> Resources:
         region=options.region,
         image=options.image,
         network_tier=options.network_tier,
-        any_of=tuple(_pairs(one.split(","), "--any-of") for one in options.any_of),
+        any_of=tuple(_pairs(choice.split(","), "--any-of") for choice in options.any_of),
         workdir=options.workdir,
         setup=options.setup,
         mounts=_pairs(options.mount, "--mount"),
@@ -241,13 +233,13 @@ def resources(options: argparse.Namespace) -> Resources:
 
 
 def _pairs(words: list[str], option: str) -> Mapping[str, str]:
-    found = {}
+    values = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name or not value:
             raise RunError(f"{option} {word}: write it as NAME=VALUE")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def candidates(options: argparse.Namespace) -> int:
@@ -259,29 +251,29 @@ def candidates(options: argparse.Namespace) -> int:
         wish = skypilot.check(resources(options))
     except PlanError as error:
         raise RunError(str(error)) from None
-    found = asyncio.run(candidates_for(wish, int(text)))
+    offers = asyncio.run(candidates_for(wish, int(text)))
     if options.json:
-        rows = [{field: getattr(one, field) for field in Candidate.__slots__} for one in found]
+        rows = [{field: getattr(offer, field) for field in Candidate.__slots__} for offer in offers]
         sys.stdout.write(json.dumps(rows) + "\n")
-        return 0 if found else 1
-    sys.stdout.write(table(found))
-    return 0 if found else 1
+        return 0 if offers else 1
+    sys.stdout.write(table(offers))
+    return 0 if offers else 1
 
 
-def table(found: list[Candidate]) -> str:
+def table(offers: list[Candidate]) -> str:
     """The candidates as lines."""
     rows = [("INFRA", "INSTANCE", "VCPUS", "GB", "GPUS", "$/HOUR", "")]
-    for one in found:
-        price = "n/a" if one.price_per_hour is None else f"{one.price_per_hour:.2f}"
+    for offer in offers:
+        price = "n/a" if offer.price_per_hour is None else f"{offer.price_per_hour:.2f}"
         cells = (
-            one.infra,
-            one.instance or "-",
-            one.vcpus or "-",
-            one.memory_gb or "-",
-            one.gpus or "-",
+            offer.infra,
+            offer.instance or "-",
+            offer.vcpus or "-",
+            offer.memory_gb or "-",
+            offer.gpus or "-",
             price,
         )
-        rows.append((*cells, "chosen" if one.chosen else ""))
+        rows.append((*cells, "chosen" if offer.chosen else ""))
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     return "".join(f"{line.rstrip()}\n" for line in lines)
@@ -332,7 +324,7 @@ def autostop(options: argparse.Namespace) -> int:
 def relaunch(options: argparse.Namespace) -> int:
     """The same launch again, as a new run."""
     entry = registry.resolve(options.run)
-    if not registry.ended(entry) and options.name is None:
+    if not registry.ended(entry) and options.name is None and not options.dry_run:
         raise RunError(
             f"{entry.record.name} is live: `distui stop {entry.record.name}` first, or --name OTHER"
         )
@@ -344,13 +336,13 @@ def relaunch(options: argparse.Namespace) -> int:
 def _cluster(run: str | None) -> tuple[registry.Entry, Cluster]:
     """A run and its cluster. Raises RunError."""
     entry = registry.resolve(run)
-    found = seam.read(entry.path)
-    if found is None:
+    launched = seam.read(entry.path)
+    if launched is None:
         raise RunError(f"{entry.record.name} has no cluster: it was not launched through SkyPilot")
-    if found.managed:
+    if launched.managed:
         raise RunError(f"{entry.record.name} is a managed job: SkyPilot takes its cluster down itself")
-    known = entry.state().cluster or Cluster()
-    return entry, msgspec.structs.replace(known, name=found.cluster)
+    cluster = entry.state().cluster or Cluster()
+    return entry, msgspec.structs.replace(cluster, name=launched.cluster)
 
 
 def _command(options: argparse.Namespace, entry: registry.Entry, command: Down | SetAutostop) -> int:

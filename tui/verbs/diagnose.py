@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...presets.clean import clean_text
-from ...runners import bundle, registry
+from ...runners import bundle, living, registry
 from ...runners.bundle import opened
 from ...runners.diagnosis import judging, report
 from ...runners.diagnosis.nccl_facts import CommunicatorPart, NodePart
@@ -20,6 +20,7 @@ from ...runners.diagnosis.reading import Reading
 from ...runners.diagnosis.report import behind, document
 from ...runners.diagnosis.verdict import LogFinding, Verdict, judge
 from ...runners.errors import NoSuchRunError
+from ...runners.model import RunEnded, RunPhase, Stamped
 from ...runners.state import RunState
 from ...runners.watch.discover import pids_of, scan
 from ...runners.words import spans
@@ -66,15 +67,21 @@ def _foreign(name: str) -> str:
 
 def _of_run(entry: registry.Entry, as_json: bool) -> int:
     """What its detectors say, and then what its logs say, as far as they are here."""
-    files, state = report.of_run(entry), entry.state()
-    reading = report.read_all(files)
+    files, history = report.of_run(entry), entry.history()
+    state, lost = history.state, registry.phase(entry, history) is RunPhase.LOST
+    if lost:
+        why = state.end_text or living.describe(entry, living.left(entry))
+        state.apply(Stamped(time.time(), RunEnded(RunPhase.LOST, None, why)))
+    reading, unread = report.read_run(files)
     verdict, live = judge(reading), judging.document(state, len(files))
-    lines = against(entry.record.name, state, live["missing"])
+    live["missing"] += [*history.problems, *unread]
+    lines = [f"{entry.record.name} is {state.end_text}.", ""] if lost else []
+    lines += against(entry.record.name, state, live["missing"])
     if files:
         lines += ["", "The logs of the newest attempt:", *text(reading, verdict)]
     _print(as_json, document(reading, verdict) | {"live": live}, lines)
     failed = any(one.severity == "error" and one.role == "cause" for one in state.findings.values())
-    return 1 if verdict.failed or failed else 0
+    return 1 if verdict.failed or failed or lost else 0
 
 
 def _print(as_json: bool, value: dict[str, Any], lines: Sequence[str]) -> None:
@@ -87,7 +94,8 @@ def _print(as_json: bool, value: dict[str, Any], lines: Sequence[str]) -> None:
 def against(name: str, state: RunState, missing: Sequence[str]) -> list[str]:
     """What stands against a run by its own detectors, as lines."""
     found = judging.standing(state)
-    when = "at its end" if state.phase.ended else "now"
+    lost = state.phase is RunPhase.LOST
+    when = "when it was last heard of" if lost else "at its end" if state.phase.ended else "now"
     lines = [f"Findings of {name} {when}:" if found else f"No findings of {name} {when}."]
     for one in found:
         host = state.nodes[one.node].host if one.node in state.nodes else ""

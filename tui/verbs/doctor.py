@@ -126,46 +126,46 @@ def text(outcome: Examination, names: Sequence[str]) -> str:
     """Findings by node, facts a line a node, pairs."""
     lines = _findings(outcome.findings, names)
     if outcome.looks:
-        lines += [*table([HEAD, *(_row(look) for look in outcome.looks)]), ""]
+        lines += [*table([HEAD, *(_row(node) for node in outcome.looks)]), ""]
     lines += _pairs(outcome)
     lines.append(_sum(outcome.findings))
     return "\n".join(clean_text(line) for line in lines) + "\n"
 
 
-def _findings(found: Sequence[Finding], names: Sequence[str]) -> list[str]:
+def _findings(findings: Sequence[Finding], names: Sequence[str]) -> list[str]:
     """Grouped by node, nodes in their order, what is between them last."""
     groups: dict[str, list[Finding]] = {name: [] for name in names}
-    for one in found:
-        groups.setdefault(one.where or BETWEEN, []).append(one)
+    for finding in findings:
+        groups.setdefault(finding.where or BETWEEN, []).append(finding)
     lines = []
     for where, some in groups.items():
         if some:
-            lines += [where, *(line for one in some for line in _finding(one)), ""]
+            lines += [where, *(line for finding in some for line in _finding(finding)), ""]
     return lines
 
 
-def _finding(one: Finding) -> list[str]:
-    value = f"  [{one.value}]" if one.value and one.value not in one.text else ""
-    lines = [f"  {one.severity:<7}  {one.id}  {one.text}{value}"]
-    return [*lines, f"           {one.remedy}"] if one.remedy else lines
+def _finding(finding: Finding) -> list[str]:
+    value = f"  [{finding.value}]" if finding.value and finding.value not in finding.text else ""
+    lines = [f"  {finding.severity:<7}  {finding.id}  {finding.text}{value}"]
+    return [*lines, f"           {finding.remedy}"] if finding.remedy else lines
 
 
-def _row(look: ExaminedNode) -> tuple[str, ...]:
-    training = look.get("training") or {}
-    face = look.interface
-    shm = look.get("shm")
+def _row(node: ExaminedNode) -> tuple[str, ...]:
+    training = node.get("training") or {}
+    face = node.interface
+    shm = node.get("shm")
     return (
-        look.name,
+        node.name,
         str(training.get("torch") or NA),
         str(training.get("cuda") or NA),
         str(training.get("nccl") or NA),
         str(training.get("python") or NA),
-        look.driver or NA,
-        look.models or NA,
-        look.ports or NA,
+        node.driver or NA,
+        node.models or NA,
+        node.ports or NA,
         NA if face is None else f"{face['name']} MTU {face['mtu'] or NA}",
         NA if shm is None else size(shm["total"]),
-        NA if look.ahead_s is None else f"{look.ahead_s:+.3f} s",
+        NA if node.ahead_s is None else f"{node.ahead_s:+.3f} s",
     )
 
 
@@ -176,56 +176,56 @@ def _pairs(outcome: Examination) -> list[str]:
         return []
     reference = usual(first) or usual(second)
     rows = [("round", "pair", "ms", "GB/s", "")]
-    told = [(number, one) for number, some in ((1, first), (2, second)) for one in some]
-    for number, one in told:
-        if len(told) <= MOST_PAIRS or state(one, reference) != "good":
-            rows.append((str(number), *_pair(one, outcome.members), state(one, reference)))
+    results = [(number, result) for number, some in ((1, first), (2, second)) for result in some]
+    for number, result in results:
+        if len(results) <= MOST_PAIRS or state(result, reference) != "good":
+            rows.append((str(number), *_pair(result, outcome.members), state(result, reference)))
     what = f"All-reduce of {size(first[0].size)} with {outcome.backend}"
-    rest = len(told) + 1 - len(rows)
+    rest = len(results) + 1 - len(rows)
     more = [f"{rest} more are good"] if rest else []
     return [f"{what}:", *table(rows, frozenset({0, 2, 3})), *more, ""]
 
 
-def _pair(one: Result, members: Sequence[str]) -> tuple[str, str, str]:
-    names = ", ".join(members[member] for member in one.members)
-    if one.seconds is None or one.bandwidth is None:
+def _pair(result: Result, members: Sequence[str]) -> tuple[str, str, str]:
+    names = ", ".join(members[member] for member in result.members)
+    if result.seconds is None or result.bandwidth is None:
         return names, NA, NA
-    return names, f"{one.seconds * 1000:.1f}", f"{one.bandwidth / 1e9:.2f}"
+    return names, f"{result.seconds * 1000:.1f}", f"{result.bandwidth / 1e9:.2f}"
 
 
-def _sum(found: Sequence[Finding]) -> str:
-    counts = [(severity, sum(one.severity == severity for one in found)) for severity in SEVERITIES]
-    told = [f"{count} {severity}{'s' if count > 1 else ''}" for severity, count in counts if count]
-    return ", ".join(told) if told else "Nothing stands in the way."
+def _sum(findings: Sequence[Finding]) -> str:
+    counts = [(kind, sum(finding.severity == kind for finding in findings)) for kind in SEVERITIES]
+    parts = [f"{count} {severity}{'s' if count > 1 else ''}" for severity, count in counts if count]
+    return ", ".join(parts) if parts else "Nothing stands in the way."
 
 
 def document(outcome: Examination, names: Sequence[str]) -> dict[str, Any]:
     """For `--json`."""
-    looks = {look.name: look for look in outcome.looks}
+    nodes = {node.name: node for node in outcome.looks}
     first, second = outcome.rounds
     reference = usual(first) or usual(second)
     return {
-        "nodes": [_node(name, looks.get(name)) for name in names],
-        "findings": [one.as_dict() for one in outcome.findings],
+        "nodes": [_node(name, nodes.get(name)) for name in names],
+        "findings": [finding.as_dict() for finding in outcome.findings],
         "backend": outcome.backend or None,
         "pairs": [
             {
                 "round": number,
-                "members": [outcome.members[member] for member in one.members],
-                "bytes": one.size,
-                "seconds": one.seconds,
-                "bytes_per_s": one.bandwidth,
-                "right": one.right,
-                "state": state(one, reference),
-                "problem": one.problem or None,
+                "members": [outcome.members[member] for member in result.members],
+                "bytes": result.size,
+                "seconds": result.seconds,
+                "bytes_per_s": result.bandwidth,
+                "right": result.right,
+                "state": state(result, reference),
+                "problem": result.problem or None,
             }
             for number, some in ((1, first), (2, second))
-            for one in some
+            for result in some
         ],
     }
 
 
-def _node(name: str, look: ExaminedNode | None) -> dict[str, Any]:
-    if look is None:
+def _node(name: str, node: ExaminedNode | None) -> dict[str, Any]:
+    if node is None:
         return {"name": name, "reached": False}
-    return {"name": name, "reached": True, "ahead_s": look.ahead_s, "doubt_s": look.doubt_s, **look.facts}
+    return {"name": name, "reached": True, "ahead_s": node.ahead_s, "doubt_s": node.doubt_s, **node.facts}

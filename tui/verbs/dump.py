@@ -56,13 +56,13 @@ def stacks(texts: Mapping[int, str]) -> list[str]:
             continue
         lines.append(f"{where}:")
         apart = len(group.frames) - group.shared
-        lines += [f"  {'>' if number and at < apart else ' '} {one}" for at, one in enumerate(group.frames)]
+        lines += [f"  {'>' if number and at < apart else ' '} {row}" for at, row in enumerate(group.frames)]
     return lines
 
 
 def stack_values(texts: Mapping[int, str]) -> list[dict[str, Any]]:
     """The same for --json."""
-    return [{"ranks": list(one.ranks), "frames": list(one.frames)} for one in merging.merged(texts)]
+    return [{"ranks": list(group.ranks), "frames": list(group.frames)} for group in merging.merged(texts)]
 
 
 def flight(texts: Mapping[int, str]) -> list[str]:
@@ -75,14 +75,14 @@ def flight(texts: Mapping[int, str]) -> list[str]:
             f" ({spans(group.ranks, MOST)})" if group.sure else " known"
         )
         lines += [f"Group {named}: {members}", *(f"    {row}" for row in _rows(group))]
-        lines += [f"    {sentence}" for sentence in _said(group)]
+        lines += [f"    {sentence}" for sentence in _sentences(group)]
     return lines or [_nothing(texts)]
 
 
 def _nothing(texts: Mapping[int, str]) -> str:
     """Why no call is there: torch before 2.8 or so has no recorder for gloo."""
     kinds = {
-        str(one.get("kind")) for text in texts.values() for one in json.loads(text).get("recorders", ())
+        str(entry.get("kind")) for text in texts.values() for entry in json.loads(text).get("recorders", ())
     }
     if kinds == {"nccl"}:
         return (
@@ -103,7 +103,7 @@ def _rows(group: recorders.RecorderGroup) -> list[str]:
         newest = "" if part.newest is None else f"{part.newest.what}  {part.newest.site}".rstrip()
         alike.setdefault((_number(part.called), _number(part.completed), newest), []).append(part.rank)
     rows = [("ranks", "called", "completed", "newest call")]
-    rows += [(spans(those, MOST), *row) for row, those in sorted(alike.items(), key=lambda one: one[1])]
+    rows += [(spans(those, MOST), *row) for row, those in sorted(alike.items(), key=lambda item: item[1])]
     return table(rows, frozenset({1, 2}))
 
 
@@ -111,11 +111,11 @@ def _number(value: int | None) -> str:
     return NA if value is None else str(value)
 
 
-def _said(group: recorders.RecorderGroup) -> list[str]:
-    said = []
+def _sentences(group: recorders.RecorderGroup) -> list[str]:
+    sentences = []
     if group.lowest:
         verb = "is" if len(group.lowest) == 1 else "are"
-        said.append(f"Furthest behind {verb} {ranks(group.lowest)}.")
+        sentences.append(f"Furthest behind {verb} {ranks(group.lowest)}.")
     for wait in group.waits:
         clock = time.strftime("%H:%M:%S UTC", time.gmtime(wait.since))
         site = f" ({wait.call.site})" if wait.call.site else ""
@@ -126,28 +126,28 @@ def _said(group: recorders.RecorderGroup) -> list[str]:
             text += f"; {ranks(wait.missing)} {have} not called it"
         elif not group.unasked:
             text += "; every rank known has called it" if set(wait.ranks) == set(group.ranks) else ""
-        said.append(text + ".")
+        sentences.append(text + ".")
     for parting in group.divergences:
         shown = [f"{call.what} at {call.site or NA} ({ranks(those)})" for call, those in parting.variants]
-        said.append(f"First difference in {parting.of}: #{parting.seq}: {'; '.join(shown)}.")
+        sentences.append(f"First difference in {parting.of}: #{parting.seq}: {'; '.join(shown)}.")
     if group.unasked:
-        said.append(f"Nothing was told by {ranks(group.unasked)}.")
-    return said
+        sentences.append(f"Nothing was told by {ranks(group.unasked)}.")
+    return sentences
 
 
 def memory(texts: Mapping[int, str]) -> list[str]:
     """A row a rank and device, and where the snapshots are. Raises ValueError."""
-    told = memory_values(texts)
+    entries = memory_values(texts)
     rows: list[tuple[str, ...]] = [("rank", "resident", "peak")]
-    if any(one["devices"] for one in told):
+    if any(entry["devices"] for entry in entries):
         rows[0] += ("GPU", "allocated", "reserved", "peak alloc.", "peak res.", "split", "OOMs")
-    for one in told:
-        host = (str(one["rank"]), size(one["rss_bytes"]), size(one["max_rss_bytes"]))
-        rows += [(*host, *_device(name, its)) for name, its in one["devices"].items()] or [
+    for entry in entries:
+        host = (str(entry["rank"]), size(entry["rss_bytes"]), size(entry["max_rss_bytes"]))
+        rows += [(*host, *_device(name, its)) for name, its in entry["devices"].items()] or [
             host + (NA,) * (len(rows[0]) - 3)
         ]
     lines = table(rows, frozenset(range(len(rows[0]))))
-    return [*lines, *_snapshots(told)]
+    return [*lines, *_snapshots(entries)]
 
 
 def _device(name: str, its: Mapping[str, Any]) -> tuple[str, ...]:
@@ -156,41 +156,41 @@ def _device(name: str, its: Mapping[str, Any]) -> tuple[str, ...]:
     return (name, *sizes, NA if split is None else f"{split:.0%}", _number(its["ooms"]))
 
 
-def _snapshots(told: Sequence[Mapping[str, Any]]) -> list[str]:
-    paths = [f"    rank {one['rank']}: {one['snapshot']}" for one in told if one["snapshot"]]
-    lines = [""] if paths or any(one["note"] for one in told) else []
+def _snapshots(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    paths = [f"    rank {entry['rank']}: {entry['snapshot']}" for entry in entries if entry["snapshot"]]
+    lines = [""] if paths or any(entry["note"] for entry in entries) else []
     if paths:
-        curve = all(one["recording"] for one in told if one["snapshot"])
+        curve = all(entry["recording"] for entry in entries if entry["snapshot"])
         hint = "" if curve else "; `distui dump RUN memory --record` lets the next ones show a curve"
         lines += [f"Snapshots on the ranks' nodes, for {VIEWER}{hint}:", *paths]
     notes: dict[str, list[int]] = {}
-    for one in told:
-        if one["note"]:
-            notes.setdefault(one["note"], []).append(one["rank"])
+    for entry in entries:
+        if entry["note"]:
+            notes.setdefault(entry["note"], []).append(entry["rank"])
     return lines + [f"{ranks(those).capitalize()}: {note}." for note, those in notes.items()]
 
 
 def memory_values(texts: Mapping[int, str]) -> list[dict[str, Any]]:
     """The same for --json: sizes in bytes; `fragmentation` is the share of what is reserved that lies unused in
     blocks which are used in part. Raises ValueError."""
-    found = []
+    entries = []
     for rank in sorted(texts):
-        told = json.loads(texts[rank])
-        if not isinstance(told, dict):
+        answer = json.loads(texts[rank])
+        if not isinstance(answer, dict):
             raise ValueError("it is no object")
-        cuda = told.get("cuda") or {}
-        found.append(
+        cuda = answer.get("cuda") or {}
+        entries.append(
             {
                 "rank": rank,
-                "rss_bytes": told.get("rss_bytes"),
-                "max_rss_bytes": told.get("max_rss_bytes"),
+                "rss_bytes": answer.get("rss_bytes"),
+                "max_rss_bytes": answer.get("max_rss_bytes"),
                 "devices": {name: _device_values(its) for name, its in sorted(cuda.items())},
-                "recording": bool(told.get("recording")),
-                "snapshot": told.get("snapshot"),
-                "note": told.get("note") or told.get("snapshot_error"),
+                "recording": bool(answer.get("recording")),
+                "snapshot": answer.get("snapshot"),
+                "note": answer.get("note") or answer.get("snapshot_error"),
             }
         )
-    return found
+    return entries
 
 
 def _device_values(its: Mapping[str, Any]) -> dict[str, Any]:
@@ -260,16 +260,16 @@ def _running(state: RunState) -> list[int]:
     return sorted(number for number, rank in state.ranks.items() if rank.phase is RankPhase.RUNNING)
 
 
-def together(told: Sequence[CommandDone]) -> CommandDone:
+def together(answers: Sequence[CommandDone]) -> CommandDone:
     """Several answers as one; it is one as soon as any rank has answered."""
-    if len(told) == 1:
-        return told[0]
-    data = {rank: text for one in told for rank, text in one.data.items()}
-    problems = [one.text.partition("; ")[2] if one.ok else one.text for one in told]
-    said = list(dict.fromkeys(text for text in problems if text))
+    if len(answers) == 1:
+        return answers[0]
+    data = {rank: text for answer in answers for rank, text in answer.data.items()}
+    problems = [answer.text.partition("; ")[2] if answer.ok else answer.text for answer in answers]
+    reasons = list(dict.fromkeys(text for text in problems if text))
     if not data:
-        return CommandDone(told[0].id, False, "; ".join(said))
-    return CommandDone(told[0].id, True, "; ".join([f"{len(data)} ranks answered", *said]), data)
+        return CommandDone(answers[0].id, False, "; ".join(reasons))
+    return CommandDone(answers[0].id, True, "; ".join([f"{len(data)} ranks answered", *reasons]), data)
 
 
 def shown(what: str, texts: Mapping[int, str]) -> list[str]:
@@ -286,13 +286,13 @@ _MERGED = {"stacks": stacks, "flight": flight, "memory": memory}
 
 
 def _document(what: str, done: CommandDone, texts: Mapping[int, str]) -> dict[str, Any]:
-    told: dict[str, Any] = {"ok": done.ok, "text": done.text, "data": done.data}
+    document: dict[str, Any] = {"ok": done.ok, "text": done.text, "data": done.data}
     if what in VALUES and texts:
         try:
-            told["merged"] = VALUES[what](texts)
+            document["merged"] = VALUES[what](texts)
         except ValueError:
-            told["merged"] = None  # --record answers with a sentence
-    return told
+            document["merged"] = None  # --record answers with a sentence
+    return document
 
 
 def _raw(texts: Mapping[int, str]) -> list[str]:

@@ -18,8 +18,10 @@ from ...runners import registry
 from ...runners.bundle import BundleWriter, Manifest
 from ...runners.connect import snapshot, with_link
 from ...runners.export import Gathering
+from ...runners.wire.ended import FilesLink
 from ...runners.wire.link import Link
 from ..text import size
+from . import runs
 
 # -----------------------------------------------------------------------------------------------------------
 # status, events and logs, of a run or of a bundle that another person exported.
@@ -27,16 +29,12 @@ from ..text import size
 
 def status(options: argparse.Namespace) -> int:
     """See runs.status."""
-    from . import runs
-
     with _of_bundle(options):
         return runs.status(options)
 
 
 def events(options: argparse.Namespace) -> int:
     """See runs.events."""
-    from . import runs
-
     with _of_bundle(options):
         return runs.events(options)
 
@@ -83,6 +81,7 @@ def export(options: argparse.Namespace) -> int:
         state = await snapshot(link)
         if entry.record.kind == "node":  # the link leads to the hub of the whole run
             entry = registry.resolve(entry.record.whole)
+        runs.complete(state, entry, unserved=isinstance(link, FilesLink))
         with BundleWriter(path, entry.record.run, options.force) as writer:
             return await Gathering(entry, link, state, writer, options.logs << 20).run()
 

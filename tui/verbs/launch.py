@@ -33,29 +33,29 @@ if TYPE_CHECKING:
 
 def launch(options: argparse.Namespace) -> int:
     """Start a script under a preset, then the cockpit, or text where there is no terminal."""
-    found = prepared(options)
+    ready = prepared(options)
     if options.dry_run:
-        return show(found, options, _findings(found, options))
-    for note in found.plan.passed:
+        return show(ready, options, _findings(ready, options))
+    for note in ready.plan.passed:
         sys.stderr.write(f"distui: {clean_text(note, LONGEST)}\n")
     if options.on != "local" or names_hosts(options):
-        for one in _findings(found, options):
-            if one.severity == "error":  # of nodes that cost money from now on
-                sys.stderr.write(f"distui: {one.id} {one.where}: {one.text} {one.remedy}\n")
-    return begin(found, options)
+        for finding in _findings(ready, options):
+            if finding.severity == "error":  # of nodes that cost money from now on
+                sys.stderr.write(f"distui: {finding.id} {finding.where}: {finding.text} {finding.remedy}\n")
+    return begin(ready, options)
 
 
 def plan(options: argparse.Namespace) -> int:
     """The same as `launch --dry-run`."""
-    found = prepared(options)
-    return show(found, options, _findings(found, options))
+    ready = prepared(options)
+    return show(ready, options, _findings(ready, options))
 
 
-def _findings(found: Prepared, options: argparse.Namespace) -> list[Finding]:
+def _findings(ready: Prepared, options: argparse.Namespace) -> list[Finding]:
     """What the check of the plan says. Raises RunError and PresetError."""
     from .lint import of_plan  # what only a look at the plan needs
 
-    return of_plan(found.plan, options)
+    return of_plan(ready.plan, options)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -132,13 +132,13 @@ def count(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.isdecimal() else text
 
 
-def show(prepared: Prepared, options: argparse.Namespace, found: Sequence[Finding] = ()) -> int:
+def show(prepared: Prepared, options: argparse.Namespace, findings: Sequence[Finding] = ()) -> int:
     """Print what would be done, and what was found on it."""
     if options.json:
-        document = prepared.json() | ({"findings": [one.as_dict() for one in found]} if found else {})
+        document = prepared.json() | ({"findings": [hit.as_dict() for hit in findings]} if findings else {})
         sys.stdout.write(json.dumps(document) + "\n")
         return 0
-    lines = [f"  {one.severity} {one.id} {one.where}: {one.text} {one.remedy}".rstrip() for one in found]
+    lines = [f"  {hit.severity} {hit.id} {hit.where}: {hit.text} {hit.remedy}".rstrip() for hit in findings]
     sys.stdout.write(prepared.text() + clean_whole("\n".join(["", "lint", *lines, ""] if lines else [])))
     return 0
 
@@ -226,12 +226,12 @@ def demo(options: argparse.Namespace) -> int:
     name = _free_name("demo")
     options.json = options.dry_run = False
     try:
-        found = _training(options, name)
+        ready = _training(options, name)
     except NoTorchError as error:
         if options.python is not None or options.preset is not None:
             raise
-        found = _anything(options, name, error)
-    return begin(found, options)
+        ready = _anything(options, name, error)
+    return begin(ready, options)
 
 
 def _training(options: argparse.Namespace, name: str) -> Prepared:
@@ -260,8 +260,8 @@ def _anything(options: argparse.Namespace, name: str, error: NoTorchError) -> Pr
     if options.detach or sys.stdin.isatty():  # else they are told as those of every plan are
         sys.stderr.write("".join(f"{note}\n" for note in notes))
     command = (sys.executable, "-u", _example("without_torch.py"), "--steps", str(options.steps))
-    found = prepare(LaunchRequest(command=command, request=Request(name=name)))
-    return replace(found, plan=replace(found.plan, notes=(*notes, *found.plan.notes)))
+    ready = prepare(LaunchRequest(command=command, request=Request(name=name)))
+    return replace(ready, plan=replace(ready.plan, notes=(*notes, *ready.plan.notes)))
 
 
 def _example(name: str) -> str:

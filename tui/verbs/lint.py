@@ -26,9 +26,9 @@ from . import launch
 
 def lint(options: argparse.Namespace) -> int:
     """Print what was found; 1 where an error is among it. Raises RunError and PresetError."""
-    findings = _found(options)
+    findings = _checked(options)
     if options.json:
-        sys.stdout.write(json.dumps({"findings": [one.as_dict() for one in findings]}) + "\n")
+        sys.stdout.write(json.dumps({"findings": [finding.as_dict() for finding in findings]}) + "\n")
     else:
         sys.stdout.write(text(findings))
     return 1 if failed(findings) else 0
@@ -37,27 +37,27 @@ def lint(options: argparse.Namespace) -> int:
 def text(findings: Sequence[Finding]) -> str:
     """A block a finding, and a last line that counts them."""
     blocks = []
-    for one in findings:
-        head = " ".join(filter(None, (f"{one.severity} {one.id} {one.where}".rstrip(), one.value)))
+    for hit in findings:
+        head = " ".join(filter(None, (f"{hit.severity} {hit.id} {hit.where}".rstrip(), hit.value)))
         blocks.append(
             "".join(
-                f"{line}\n" for line in (head, *(f"    {part}" for part in (one.text, one.remedy) if part))
+                f"{line}\n" for line in (head, *(f"    {part}" for part in (hit.text, hit.remedy) if part))
             )
         )
-    counts = [(sum(one.severity == severity for one in findings), severity) for severity in SEVERITIES]
-    said = ", ".join(plural(count, severity) for count, severity in counts if count)
-    return clean_whole("\n".join([*blocks, f"{said or 'nothing found'}\n"]))
+    counts = [(sum(hit.severity == severity for hit in findings), severity) for severity in SEVERITIES]
+    counted = ", ".join(plural(count, severity) for count, severity in counts if count)
+    return clean_whole("\n".join([*blocks, f"{counted or 'nothing found'}\n"]))
 
 
-def _found(options: argparse.Namespace) -> list[Finding]:
+def _checked(options: argparse.Namespace) -> list[Finding]:
     """Raises RunError and PresetError."""
     words, rest = list(options.preset), options.rest or []
     files = [*words, *([options.task] if options.task else [])]
     if files and (options.task or len(words) > 1 or is_file(words[0])):
         if rest or (options.task and words):
             raise RunError("files are looked at alone: leave PRESET and what stands behind -- out")
-        shelf = _shelf()
-        return worst_first(one for file in files for one in _file(file, shelf))
+        presets = _presets()
+        return worst_first(finding for file in files for finding in _file(file, presets))
     if not words and rest:
         return lint_text(shlex.join(rest), _exists(Path.cwd()))
     options.preset = words[0] if words else None
@@ -69,7 +69,7 @@ def is_file(word: str) -> bool:
     return "/" in word or word.endswith(SUFFIXES) or (not word.isidentifier() and Path(word).is_file())
 
 
-def _file(file: str, shelf: Library | None) -> list[Finding]:
+def _file(file: str, presets: Library | None) -> list[Finding]:
     """Raises RunError."""
     path = Path(file)
     try:
@@ -77,10 +77,10 @@ def _file(file: str, shelf: Library | None) -> list[Finding]:
             data = opened.read(MOST_BYTES + 1)
     except OSError as error:
         raise RunError(f"{file} cannot be read: {error.strerror or error}") from None
-    return lint_file(file, data, documents, exists=_exists(path.parent), shelf=shelf)
+    return lint_file(file, data, documents, exists=_exists(path.parent), shelf=presets)
 
 
-def _shelf() -> Library | None:
+def _presets() -> Library | None:
     """The presets that there are; None where a file of them cannot be read, which is a finding of its own."""
     try:
         return library()

@@ -54,7 +54,7 @@ class FollowedLogs:
         self._link, self._options, self._path = link, options, path
         self._state = RunState()
         self._merge: Merge | None = None
-        self._known: set[str] = set()
+        self._file_ids: set[str] = set()
         self._problems: dict[str, str] = {}
         """By file: why it cannot be read."""
 
@@ -69,7 +69,7 @@ class FollowedLogs:
                     break
         if self._merge is not None:
             _print(self._merge.flush())
-        if self._state.attempts and not self._known:
+        if self._state.attempts and not self._file_ids:
             _check_readable(self._path)
         for file, why in list(self._problems.items())[:MOST_PROBLEMS]:
             sys.stderr.write(f"distui: {clean_text(f'{file}: {why}')}\n")
@@ -80,9 +80,9 @@ class FollowedLogs:
         state, options = self._state, self._options
         if not state.attempts:
             return
-        files = [found for name in state.log_sizes if (found := parse_file_id(name)) is not None]
-        attempts = {one.number for one in state.attempts}
-        ranks = {place.rank for one in state.attempts for place in one.ranks}
+        files = [file for name in state.log_sizes if (file := parse_file_id(name)) is not None]
+        attempts = {attempt.number for attempt in state.attempts}
+        ranks = {place.rank for attempt in state.attempts for place in attempt.ranks}
         ranks |= {file.rank for file in files if file.rank is not None}
         nodes = state.nodes.keys() | {file.node for file in files}
         wanted = (
@@ -99,7 +99,7 @@ class FollowedLogs:
                 )
 
     def _chosen(self) -> list[LogFile]:
-        files = [found for name in self._state.log_sizes if (found := parse_file_id(name)) is not None]
+        files = [file for name in self._state.log_sizes if (file := parse_file_id(name)) is not None]
         streams = tuple(self._options.stream) or ("out", "err")
         return choose(files, self._options.rank, streams, self._options.attempt, self._options.node)
 
@@ -107,10 +107,10 @@ class FollowedLogs:
         chosen = self._chosen()
         if self._merge is None:
             self._merge = Merge(chosen, self._options.grep)
-            self._known = {file.id for file in chosen}
+            self._file_ids = {file.id for file in chosen}
         for file in chosen:
-            if file.id not in self._known:
-                self._known.add(file.id)
+            if file.id not in self._file_ids:
+                self._file_ids.add(file.id)
                 self._merge.add(file)
         for file in chosen:
             await self._read(self._merge, file.id)

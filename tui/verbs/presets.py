@@ -39,10 +39,10 @@ def presets(options: argparse.Namespace) -> int:
 
 
 def _list_presets(as_json: bool) -> int:
-    shelf = library()
-    loaded, problems = entries(shelf)
+    available = library()
+    loaded, problems = entries(available)
     sys.stdout.write(json.dumps(list_dict(loaded)) + "\n" if as_json else list_text(loaded))
-    for sentence in (*problems, *shelf.passed):
+    for sentence in (*problems, *available.passed):
         sys.stderr.write(f"distui: {clean_text(sentence, LONGEST)}\n")
     return 1 if problems else 0
 
@@ -93,19 +93,19 @@ def _imported(name: str, source: str) -> str:
     from ...presets.imports import text
 
     file = Path(source)
-    found = _from_file(file) if file.exists() or "/" in source else _from_run(source)
-    for note in found.notes:
+    imported = _from_file(file) if file.exists() or "/" in source else _from_run(source)
+    for note in imported.notes:
         sys.stderr.write(f"distui: {note}\n")
-    made = text(name, source, found)
+    made = text(name, source, imported)
     _check(name, made)
     return made
 
 
 def _check(name: str, made: str) -> None:
     """Whether it will load. Raises PresetError."""
-    shelf = library()
+    available = library()
     whole = Definition(name=name, origin=name, where=f"{name}.toml", table=parse(made, name))
-    load(name, shelf=Library(definitions={**shelf.definitions, name: (whole,)}))
+    load(name, shelf=Library(definitions={**available.definitions, name: (whole,)}))
 
 
 def _from_file(file: Path) -> Imported:
@@ -118,10 +118,10 @@ def _from_file(file: Path) -> Imported:
             data = opened.read(MOST_BYTES + 1)
     except OSError as error:
         raise RunError(f"--from {file}: it cannot be read ({error.strerror})") from None
-    found, problems = imports.import_preset(str(file), data, yaml)
+    imported, problems = imports.import_preset(str(file), data, yaml)
     for problem in problems:
         sys.stderr.write(f"distui: {problem.severity} {problem.id} {problem.where}: {problem.text}\n")
-    return found
+    return imported
 
 
 def _from_run(source: str) -> Imported:
@@ -136,16 +136,17 @@ def _from_run(source: str) -> Imported:
 
 def _nccl(as_json: bool) -> int:
     """Settings of NCCL by name."""
-    found = nccl_presets().values()
+    named = nccl_presets().values()
     if as_json:
         rows = [
-            {"name": one.name, "when": one.when, "live": one.live, "env": dict(one.env)} for one in found
+            {"name": preset.name, "when": preset.when, "live": preset.live, "env": dict(preset.env)}
+            for preset in named
         ]
         sys.stdout.write(json.dumps(rows) + "\n")
         return 0
-    for one in found:
-        pairs = " ".join(f"{name}={shlex.quote(value)}" for name, value in one.env.items())
-        sys.stdout.write(f"{one.name}\n    {one.when}\n    {pairs}\n")
+    for preset in named:
+        pairs = " ".join(f"{name}={shlex.quote(value)}" for name, value in preset.env.items())
+        sys.stdout.write(f"{preset.name}\n    {preset.when}\n    {pairs}\n")
     return 0
 
 
@@ -171,12 +172,12 @@ def _path(word: str | None) -> Path:
     if word is None:
         here = Path.cwd()
         near = (at / PROJECT_FILE for at in (here, *here.parents) if os.path.lexists(at / PROJECT_FILE))
-        found = next(near, None)
-        if found is None:
+        nearest = next(near, None)
+        if nearest is None:
             raise RunError(
                 f"there is no {PROJECT_FILE} here or above: name the file, as in distui trust PATH"
             )
-        return found
+        return nearest
     path = Path(word).expanduser()
     return path / PROJECT_FILE if path.is_dir() else path
 
@@ -195,20 +196,20 @@ def _add(path: Path, as_json: bool) -> int:
         )
         return 0
     lines = [f"{added.path} is trusted as it is now (sha256 {added.sha256[:12]}…); it sets"]
-    lines += [f"  {one}" for one in _sets(document)] or ["  nothing"]
+    lines += [f"  {setting}" for setting in _sets(document)] or ["  nothing"]
     sys.stdout.write("".join(f"{clean_text(line)}\n" for line in lines))
     return 0
 
 
 def _sets(document: dict[str, Any]) -> list[str]:
     """Every value of a file, by its path in it."""
-    found = []
+    settings = []
     for key, value in document.items():
         if isinstance(value, dict):
-            found += [f"{key}.{one}" for one in _sets(value)]
+            settings += [f"{key}.{setting}" for setting in _sets(value)]
         else:
-            found.append(f"{key} = {json.dumps(value, ensure_ascii=False, default=str)}")
-    return found
+            settings.append(f"{key} = {json.dumps(value, ensure_ascii=False, default=str)}")
+    return settings
 
 
 def _remove(path: Path, as_json: bool) -> int:
@@ -223,8 +224,8 @@ def _remove(path: Path, as_json: bool) -> int:
 
 def _list_trusted(as_json: bool) -> int:
     rows = [
-        {"path": one.path, "sha256": one.sha256, "since": one.since, "state": _state(one)}
-        for one in trusted.entries(os.environ)
+        {"path": entry.path, "sha256": entry.sha256, "since": entry.since, "state": _state(entry)}
+        for entry in trusted.entries(os.environ)
     ]
     if as_json:
         _print_json(rows)
@@ -234,10 +235,10 @@ def _list_trusted(as_json: bool) -> int:
     return 0
 
 
-def _state(one: trusted.Trusted) -> str:
+def _state(entry: trusted.Trusted) -> str:
     """ "as it was", "changed" or "gone"; "unreadable" for what cannot be compared."""
     try:
-        return "as it was" if owned.digest(owned.content(Path(one.path))) == one.sha256 else "changed"
+        return "as it was" if owned.digest(owned.content(Path(entry.path))) == entry.sha256 else "changed"
     except FileNotFoundError:
         return "gone"
     except (OSError, owned.NoFile):

@@ -38,10 +38,11 @@ from ...runners.status import status_json
 from ...runners.status import status_json as status_of
 from ...runners.watch.discover import WatchedJob, find_job, scan
 from ...runners.watch.watch_link import WatchLink
+from ...runners.wire.ended import DAMAGED, FilesLink, damage
 from ...runners.wire.link import Link, LinkError
 from ...runners.words import time_of_day
 from ..source import WATCH, first_pid, job_name
-from ..text import ago, describe, headline, table, unsaid
+from ..text import NA, ago, describe, headline, hidden, table, unsaid
 
 # -----------------------------------------------------------------------------------------------------------
 # ls, status, events, wait: looking at runs from the command line.
@@ -91,22 +92,28 @@ class _Listed:
         phase = registry.phase(entry, known)
         return cls(entry, known, phase, living.left(entry) if phase is RunPhase.LOST else [])
 
+    def number(self, count: int, unknown: str | None = NA) -> int | str | None:
+        """A number of attempts or ranks; `unknown` where damage has hidden them."""
+        return unknown if hidden(self.history.state, bool(self.history.problems)) else count
+
     def row(self) -> tuple[str, ...]:
         """As text."""
         record, state = self.entry.record, self.history.state
         preset = state.plan.preset or state.plan.launcher if state.plan else ""
         began = ago(record.created, time.time())
         return (
-            record.name, str(self.phase), preset, str(state.attempt), str(len(state.ranks)), began, record.run,
+            record.name, str(self.phase), preset, str(self.number(state.attempt)), str(self.number(len(state.ranks))),
+            began, record.run,
         )  # fmt: skip
 
     def brief(self) -> dict[str, Any]:
         """As JSON values."""
         entry, state = self.entry, self.history.state
         return {
-            "run": entry.record.run, "name": entry.record.name, "state": str(self.phase), "attempt": state.attempt,
-            "created": entry.record.created, "host": entry.record.host, "path": str(entry.path),
-            "preset": state.plan.preset if state.plan else None, "ranks": len(state.ranks),
+            "run": entry.record.run, "name": entry.record.name, "state": str(self.phase),
+            "attempt": self.number(state.attempt, None), "created": entry.record.created,
+            "host": entry.record.host, "path": str(entry.path),
+            "preset": state.plan.preset if state.plan else None, "ranks": self.number(len(state.ranks), None),
             "problems": self.history.problems, "orphans": self.orphans,
         }  # fmt: skip
 
@@ -120,28 +127,45 @@ def status(options: argparse.Namespace) -> int:
     """Everything that is true of one run now."""
 
     async def use(entry: registry.Entry, link: Link) -> RunState:
-        return await snapshot(link)
+        state = await snapshot(link)
+        complete(state, entry, unserved=isinstance(link, FilesLink))
+        return state
 
     state = asyncio.run(with_link(options.run, use))
-    sys.stdout.write((json.dumps(status_of(state)) if options.json else describe(state)) + "\n")
+    value = status_of(state) | ({"attempt": None} if hidden(state) else {})
+    sys.stdout.write((json.dumps(value) if options.json else describe(state)) + "\n")
     return 0
+
+
+def complete(state: RunState, entry: registry.Entry, unserved: bool) -> None:
+    """What the link has not said: damaged files that its agent does not need; what `ls` says where there is none."""
+    history = entry.history()
+    if not any(finding.id == DAMAGED for finding in state.findings.values()):
+        for event in damage(entry, history):
+            state.apply(Stamped(time.time(), event, node=entry.record.node))
+    if unserved and not state.phase.ended:
+        state.phase = registry.phase(entry, history)
+    if state.plan is not None and not state.plan.launcher:
+        state.plan = None  # neither journal nor plan.json says it
 
 
 def events(options: argparse.Namespace) -> int:
     """The journal, as it stands, or on and on."""
     if not options.follow:
-        entry = registry.resolve(options.run)
-        if problem := journal.problem(entry.path):
-            sys.stderr.write(f"distui: {clean_text(problem)}\n")
-        for stamped in journal.read(entry.path):
+        entry, problems = registry.resolve(options.run), list[str]()
+        for stamped in journal.read(entry.path, problems=problems):
             if not _of_opening(stamped):
                 _print_event(stamped, options.json)
+        for problem in problems:
+            sys.stderr.write(f"distui: {clean_text(f'{entry.record.name}: {problem}')}\n")
         return 0
 
     async def use(entry: registry.Entry, link: Link) -> int:
         async for stamped in link.events():
             if stamped.seq and not _of_opening(stamped):
                 _print_event(stamped, options.json)
+            elif isinstance(stamped.event, FindingRaised) and stamped.event.finding.id == DAMAGED:
+                sys.stderr.write(f"distui: {clean_text(stamped.event.finding.text)}\n")
         return 0
 
     return asyncio.run(with_link(options.run, use))

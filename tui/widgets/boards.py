@@ -17,7 +17,7 @@ from textual.signal import Signal
 from ...runners.errors import RunError
 from ...runners.words import plural
 from ..actions import bindings
-from ..rows.findings import Item, coverage_rows, detail_rows, item_row, items, nothing_found
+from ..rows.findings import Item, coverage_rows, detail_rows, item_row, items, no_findings
 from ..rows.frame import Frame
 from ..rows.glyphs import Row, wrap
 from ..rows.log import end_rows
@@ -136,7 +136,7 @@ class FindingList(Inner):
             self.cursor = keys.index(key)
         self.entitle(_title(frame, self._items))
         if not self._items:
-            return [((nothing_found(frame.state), "text"),)]
+            return [((no_findings(frame.state), "text"),)]
         return [item_row(frame, item, width - 2) for item in self._items]
 
     @property
@@ -152,14 +152,10 @@ class FindingList(Inner):
             self.post_message(self.Zoomed(self.current))
 
 
-def _title(frame: Frame, found: Sequence[Item]) -> str:
-    alarms = sum(item.first.severity != "info" for item in found)
-    told = plural(alarms, "alarm") if alarms else "no alarm"
-    return (
-        f"findings · {told} · w: where each rank is"
-        if not frame.state.phase.ended
-        else f"findings · {told}"
-    )
+def _title(frame: Frame, listed: Sequence[Item]) -> str:
+    alarms = sum(item.first.severity != "info" for item in listed)
+    counted = plural(alarms, "alarm") if alarms else "no alarm"
+    return f"findings · {counted}{'' if frame.state.phase.ended else ' · w: where each rank is'}"
 
 
 class FindingDetail(Inner):
@@ -174,8 +170,8 @@ class FindingDetail(Inner):
         covered = coverage_rows(frame.state)
         if item is None and frame.state.phase.ended:
             self.entitle("what happened")
-            told = f"its logs may say more: distui diagnose {frame.state.name}"
-            return [*end_rows(frame, width - 1), (), ((f" {told}", "dim"),)]
+            hint = f"its logs may say more: distui diagnose {frame.state.name}"
+            return [*end_rows(frame, width - 1), (), ((f" {hint}", "dim"),)]
         self.entitle("evidence" if item is not None else "data")
         if item is None:
             return covered
@@ -253,15 +249,15 @@ class StatementRows(Inner):
     ) -> None:
         super().__init__(frames, id=id, cursor=True)
         self._make = make
-        self._told: list[StatementRow] = []
+        self._statements: list[StatementRow] = []
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        self._told = self._make(frame, width - 2)  # the cursor and the scrollbar
-        return [told.row for told in self._told]
+        self._statements = self._make(frame, width - 2)  # the cursor and the scrollbar
+        return [statement.row for statement in self._statements]
 
     def action_zoom(self) -> None:
-        if 0 <= self.cursor < len(self._told):
-            self.post_message(self.Opened(self._told[self.cursor].line))
+        if 0 <= self.cursor < len(self._statements):
+            self.post_message(self.Opened(self._statements[self.cursor].line))
 
 
 class NcclBoard(Horizontal):
@@ -272,7 +268,7 @@ class NcclBoard(Horizontal):
         self._frames = frames
         self.chosen: str | None = None
         """Id of the communicator; None takes the one most worth a look."""
-        self.panel = StatementRows(frames, "said", self.said)
+        self.panel = StatementRows(frames, "said", self.cards)
         """The cards."""
         self.map = StatementRows(frames, "map", self.mapped)
         """The matrix, the rings and the timeline of the chosen communicator, where there is room beside."""
@@ -311,9 +307,9 @@ class NcclBoard(Horizontal):
             return
         from ..rows.matrix import wanted_width
 
-        one = self._one(frame)
-        beside = one is not None and width >= BESIDE
-        wanted = min(width - CARDS, 6 + wanted_width(one)) if one is not None and beside else 0
+        comm = self._communicator(frame)
+        beside = comm is not None and width >= BESIDE
+        wanted = min(width - CARDS, 6 + wanted_width(comm)) if comm is not None and beside else 0
         columns = max(wanted, width // 2) if beside else 0
         if columns != self._columns:
             self._columns = columns
@@ -321,7 +317,7 @@ class NcclBoard(Horizontal):
             self.map.styles.width = columns or 1
             self.call_after_refresh(self.again)
 
-    def _one(self, frame: Frame) -> Communicator | None:
+    def _communicator(self, frame: Frame) -> Communicator | None:
         """The chosen communicator."""
         from ..rows.nccl_cards import chosen_of
 
@@ -346,12 +342,12 @@ class NcclBoard(Horizontal):
         from ..text import NodeFacts
 
         self._heard = self._heard or NodeFacts()
-        told = self._heard.of(frame.state)
-        if told is None and frame.state.phase.ended:
-            told = self._of_logs()
-        if told is not self._last:
-            self._last, self._version = told, self._version + 1
-        return told
+        facts = self._heard.of(frame.state)
+        if facts is None and frame.state.phase.ended:
+            facts = self._of_logs()
+        if facts is not self._last:
+            self._last, self._version = facts, self._version + 1
+        return facts
 
     def _of_logs(self) -> NcclFacts | None:
         """Begin to read them once; None until that is done."""
@@ -376,27 +372,27 @@ class NcclBoard(Horizontal):
 
     # --- rows
 
-    def said(self, frame: Frame, width: int) -> list[StatementRow]:
+    def cards(self, frame: Frame, width: int) -> list[StatementRow]:
         """Rows of the cards; below them the map, where it does not stand beside."""
-        from ..rows.nccl import said_rows, title, why_empty
+        from ..rows.nccl import statement_rows, title, why_empty
         from ..rows.nccl_cards import StatementRow
 
         facts = self.facts(frame)
         self.panel.entitle(title(facts))
         if facts is None:
             return [StatementRow(row) for row in wrap(why_empty(frame.state, self._why), width)]
-        rows = said_rows(frame, facts, self._one(frame), width)
+        rows = statement_rows(frame, facts, self._communicator(frame), width)
         return rows if self.map.display else [*rows, StatementRow(()), *self.mapped(frame, width)]
 
     def mapped(self, frame: Frame, width: int) -> list[StatementRow]:
         """Rows of the map; made anew only where something new was said."""
         from ..rows.nccl import map_rows
 
-        facts, one = self.facts(frame), self._one(frame)
+        facts, comm = self.facts(frame), self._communicator(frame)
         self.map.entitle("how the ranks are connected")
         key = (self._version, self.chosen, width)
         if key != self._mapped[0]:
-            self._mapped = key, [] if facts is None else map_rows(facts, one, width)
+            self._mapped = key, [] if facts is None else map_rows(facts, comm, width)
         return self._mapped[1]
 
     def choose(self, step: int) -> None:
@@ -405,7 +401,7 @@ class NcclBoard(Horizontal):
 
         frame = self.panel.frame
         facts = self.facts(frame) if frame is not None else None
-        now = self._one(frame) if frame is not None else None
+        now = self._communicator(frame) if frame is not None else None
         if facts is not None and now is not None:
             ordered = by_size(facts)
             self.chosen = ordered[(ordered.index(now) + step) % len(ordered)].id

@@ -19,7 +19,7 @@ from ..rows import glyphs
 from ..rows.form import Field, FormRows, begun_with, form_rows, stepped
 from ..rows.glyphs import Row, wrap
 from ..rows.launching import candidate_rows, head_row
-from ..rows.status import matching, shelf_rows
+from ..rows.status import matching, preset_rows
 from .rows_view import RowsView
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ Ask = Callable[[LaunchForm], Awaitable["list[Candidate]"]]
 class Candidates(RowsView):
     """One row a kind of nodes; Enter takes its place into the form."""
 
-    BINDINGS: ClassVar[list[Binding]] = [one for one in bindings("list") if one.id == "zoom"]
+    BINDINGS: ClassVar[list[Binding]] = [binding for binding in bindings("list") if binding.id == "zoom"]
 
     class Taken(Message):
         """The user wants nodes there."""
@@ -54,42 +54,42 @@ class Candidates(RowsView):
         super().__init__(id="candidates", cursor=True)
         self._ask = ask
         self._asked: tuple[str, str, str, str] | None = None
-        self._found: list[Candidate] = []
+        self._candidates: list[Candidate] = []
 
-    def look(self, form: LaunchForm) -> None:
+    def request(self, form: LaunchForm) -> None:
         """Ask for these nodes, unless they were asked for last."""
         wanted = (form.place, form.nodes, form.gpus, form.cpus)
         if wanted != self._asked:
             self._asked = wanted
-            self.run_worker(self._look(form), group="candidates", exclusive=True)
+            self.run_worker(self._fetch(form), group="candidates", exclusive=True)
 
     def leave(self) -> None:
         """The form is for no nodes of SkyPilot's any more."""
         self._asked = None
         self.workers.cancel_group(self, "candidates")
 
-    async def _look(self, form: LaunchForm) -> None:
+    async def _fetch(self, form: LaunchForm) -> None:
         self._show([], "asking SkyPilot …", "dim")
         await asyncio.sleep(STILL_S)
         try:
-            found = await self._ask(form)
+            nodes = await self._ask(form)
         except LaunchError as error:
             self._show([], f"{glyphs.BAD} {error}", "text")
             return
-        self._show(found, "SkyPilot knows no such nodes on what is enabled: `sky check` shows that", "warn")
+        self._show(nodes, "SkyPilot knows no such nodes on what is enabled: `sky check` shows that", "warn")
 
-    def _show(self, found: list[Candidate], otherwise: str, style: str) -> None:
-        self._found, self.has_cursor = found, bool(found)
+    def _show(self, nodes: list[Candidate], otherwise: str, style: str) -> None:
+        self._candidates, self.has_cursor = nodes, bool(nodes)
         words: list[Row] = wrap(otherwise, self.size.width - 1, style, first=" ")
-        rows = candidate_rows(found) or words
+        rows = candidate_rows(nodes) or words
         most = max(_LEAST, self.screen.size.height // 4)
-        self.styles.height = min(len(rows) + bool(found) + 2, most)
-        self.set_rows(rows, head_row() if found else None)
+        self.styles.height = min(len(rows) + bool(nodes) + 2, most)
+        self.set_rows(rows, head_row() if nodes else None)
         self.refresh()
 
     def action_zoom(self) -> None:
-        if self._found:
-            self.post_message(self.Taken(self._found[self.cursor].infra))
+        if self._candidates:
+            self.post_message(self.Taken(self._candidates[self.cursor].infra))
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ class PresetList(RowsView):
         self.listed: list[PresetEntry] = []
         self.words = ""
         self.searching = False
-        self._told: str | None = None
+        self._highlighted: str | None = None
 
     @property
     def current(self) -> PresetEntry | None:
@@ -126,25 +126,25 @@ class PresetList(RowsView):
         """List these, with the cursor on `name` or where it was."""
         kept = name or (self.current.name if self.current else "")
         self.entries = list(entries)
-        self._told = None
+        self._highlighted = None
         self._list(kept)
 
     def go(self, name: str) -> None:
         """Put the cursor on a preset; the search is over where it would hide it."""
-        if name not in [one.name for one in self.listed]:
+        if name not in [entry.name for entry in self.listed]:
             self.words, self.searching = "", False
         self._list(name)
 
     def _list(self, name: str) -> None:
         self.listed = matching(self.entries, self.words)
-        names = [one.name for one in self.listed]
+        names = [entry.name for entry in self.listed]
         self._draw()
         self.move_to(names.index(name) if name in names else 0)
 
     def _draw(self) -> None:
-        found = f"{len(self.listed)} of {len(self.entries)}" if self.words else str(len(self.entries))
-        self.entitle(f"presets {found}")
-        self.set_rows(shelf_rows(self.listed, self.scrollable_content_region.width - 1), self._head())
+        count = f"{len(self.listed)} of {len(self.entries)}" if self.words else str(len(self.entries))
+        self.entitle(f"presets {count}")
+        self.set_rows(preset_rows(self.listed, self.scrollable_content_region.width - 1), self._head())
 
     def _head(self) -> Row:
         if self.searching:
@@ -156,8 +156,8 @@ class PresetList(RowsView):
     def cursor_moved(self) -> None:
         entry = self.current
         name = entry.name if entry else ""
-        if name != self._told:
-            self._told = name
+        if name != self._highlighted:
+            self._highlighted = name
             self.post_message(self.Highlighted(entry))
 
     async def _on_key(self, event: Key) -> None:
@@ -252,14 +252,14 @@ class FormView(RowsView, inherit_bindings=False):
         self.typed: dict[str, str] = {}
         self._index = 0
         self._caret = 0
-        self._look = FormRows([], [], 0)
+        self._laid_out = FormRows([], [], 0)
 
     # --- from outside
 
     def set_fields(self, fields: Sequence[Field]) -> None:
         """Show these; the cursor stays on its field where that is among them."""
         at = self.current.name if self.fields else ""
-        names = [one.name for one in fields]
+        names = [field.name for field in fields]
         self.fields = list(fields)
         self._index = names.index(at) if at in names else 0
         self._caret = min(self._caret, len(self.text))
@@ -282,7 +282,7 @@ class FormView(RowsView, inherit_bindings=False):
 
     def go(self, name: str) -> None:
         """Put the cursor on a field."""
-        self._to([one.name for one in self.fields].index(name))
+        self._to([field.name for field in self.fields].index(name))
 
     @property
     def current(self) -> Field:
@@ -390,28 +390,28 @@ class FormView(RowsView, inherit_bindings=False):
 
     def move_to(self, index: int) -> None:
         """To the field whose row was clicked, or whose help."""
-        if self._look.at:
-            self._to(max(0, sum(row <= index for row in self._look.at) - 1))
+        if self._laid_out.at:
+            self._to(max(0, sum(row <= index for row in self._laid_out.at) - 1))
 
     def _draw(self) -> None:
         width = max(20, self.scrollable_content_region.width - 1)
-        self._look = look = form_rows(
+        self._laid_out = laid_out = form_rows(
             self.fields, self.typed, self._index, self._caret, width, self.has_focus
         )
-        if look.at:
-            self.cursor = look.at[self._index]
-        self.set_rows(look.rows)
-        if look.at and self.shown:
-            self._keep_in_sight(look)
+        if laid_out.at:
+            self.cursor = laid_out.at[self._index]
+        self.set_rows(laid_out.rows)
+        if laid_out.at and self.shown:
+            self._keep_in_sight(laid_out)
 
-    def _keep_in_sight(self, look: FormRows) -> None:
+    def _keep_in_sight(self, laid_out: FormRows) -> None:
         """The field at hand with its help, and the heading above the first field."""
-        top, first = self.scroll_offset.y, look.at[self._index]
+        top, first = self.scroll_offset.y, laid_out.at[self._index]
         first = 0 if not self._index else first
         if first < top:
             self._scroll_row(first)
-        elif look.end >= top + self.shown:
-            self._scroll_row(min(first, look.end - self.shown + 1))
+        elif laid_out.end >= top + self.shown:
+            self._scroll_row(min(first, laid_out.end - self.shown + 1))
 
     def on_resize(self, event: Resize) -> None:
         self._draw()

@@ -150,7 +150,7 @@ class LogTail:
         self._files: dict[str, LogFile] = {}
         self._sizes: dict[str, int] = {}
         self._start: dict[str, int] = {}
-        self._looked: set[str] = set()
+        self._opened: set[str] = set()
         """Files read once; from then on only their growth, which is told, makes them worth reading."""
         self._new = list(files)
 
@@ -166,8 +166,8 @@ class LogTail:
 
     def add(self, files: Sequence[LogFile], separator: str = "") -> None:
         """Files that came into being; they are read from their beginning."""
-        known = {file.id for file in self.files}
-        fresh = [file for file in files if file.id not in known]
+        ids = {file.id for file in self.files}
+        fresh = [file for file in files if file.id not in ids]
         if fresh and separator:
             self.lines.append(LogLine(separator, "", Level.NONE))
         for file in fresh:
@@ -192,7 +192,7 @@ class LogTail:
         order = sorted(zip(files, windows, strict=True), key=lambda pair: _first_read_last(pair[0]))
         for file, window in order:
             self._follow(file, max(window.offset, 0) if not window.error else 0)
-            self._looked.add(file.id)
+            self._opened.add(file.id)
             if window.error:
                 self._note(window)
             else:
@@ -204,8 +204,8 @@ class LogTail:
         for file in list(self._files.values()):
             for _ in range(WINDOWS_A_PULL):
                 at = self._merges[file.id].wants(file.id)
-                known = self._sizes[file.id] if file.id in self._looked else None
-                if at == self._sizes[file.id] == sizes.get(file.id, known):
+                size = self._sizes[file.id] if file.id in self._opened else None
+                if at == self._sizes[file.id] == sizes.get(file.id, size):
                     break
                 if not await self._advance(file, at):
                     break
@@ -219,7 +219,7 @@ class LogTail:
 
     async def _advance(self, file: LogFile, at: int) -> bool:
         window = await self._read(file.id, at, WINDOW, self._grep)
-        self._looked.add(file.id)
+        self._opened.add(file.id)
         if window.error:
             self._note(window)
             return False
@@ -303,7 +303,7 @@ class LogView(Lines):
         self._read = read
         self._growth = grown
         self._attempt = 0
-        self._known: tuple[int, ...] = ()
+        self._basis: tuple[int, ...] = ()
         """What the choice of files depends on, as it was when they were chosen."""
         self._wake = asyncio.Event()
         self._asked = False
@@ -415,18 +415,18 @@ class LogView(Lines):
         await tail.begin()
         if chosen == self.selection:
             self._tail, self._attempt, self._lines = tail, frame.state.attempt, []
-            self._known = ()
+            self._basis = ()
             self.set_rows([])  # also where the new ones will be fewer
             self.cursor = 0
 
     def _add_files(self, tail: LogTail, state: RunState) -> None:
         """Files that have come into being since, and a line between attempts."""
         another = state.attempt != self._attempt
-        known = (state.attempt, len(state.log_sizes), len(state.ranks))
-        if another or known != self._known:
+        basis = (state.attempt, len(state.log_sizes), len(state.ranks))
+        if another or basis != self._basis:
             between = f"── attempt {state.attempt} ──" if another and self._attempt else ""
             tail.add(files_for(state, self.selection.rank, self.selection.stream), between)
-            self._attempt, self._known = state.attempt, known
+            self._attempt, self._basis = state.attempt, basis
 
     async def _load_earlier(self, tail: LogTail) -> None:
         came = await tail.earlier()
@@ -534,9 +534,9 @@ class LogView(Lines):
     def next_stream(self) -> None:
         """The next of all, out, err, nccl."""
         if self.frame is not None:
-            known = choices(self.frame.state)
-            at = known.index(self.selection.stream) if self.selection.stream in known else -1
-            self.select(replace(self.selection, stream=known[(at + 1) % len(known)]))
+            streams = choices(self.frame.state)
+            at = streams.index(self.selection.stream) if self.selection.stream in streams else -1
+            self.select(replace(self.selection, stream=streams[(at + 1) % len(streams)]))
 
     def action_mark(self) -> None:
         if 0 <= self.cursor < len(self._lines):

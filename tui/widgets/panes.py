@@ -19,7 +19,7 @@ from ..rows.heat import heat_rows, heat_title
 from ..rows.launching import launch_rows, launch_title, launching
 from ..rows.log import end_rows, event_rows
 from ..rows.ranks import head_row, table_rows
-from ..rows.status import one_line, status_row
+from ..rows.status import small_terminal_rows, status_row
 from .rows_view import RowsView
 
 # -----------------------------------------------------------------------------------------------------------
@@ -51,9 +51,9 @@ class KeyFooter(RowsView):
 
     def _keys(self) -> list[tuple[str, str]]:
         active = {
-            found.binding.id: found.binding.key
-            for found in self.screen.active_bindings.values()
-            if found.binding.id in _WORDS and found.enabled
+            entry.binding.id: entry.binding.key
+            for entry in self.screen.active_bindings.values()
+            if entry.binding.id in _WORDS and entry.enabled
         }
         first = {action.id: action.key.partition(",")[0] for action in ACTIONS}
         default = {action.id: action.key.split(",") for action in ACTIONS}
@@ -126,7 +126,7 @@ class Summary(Pane):
     can_focus = False
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
-        return one_line(frame, width)
+        return small_terminal_rows(frame, width)
 
 
 class Banner(Pane):

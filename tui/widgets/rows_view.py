@@ -15,7 +15,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from ..actions import bindings
-from ..paint import Brush, Pacer, styles
+from ..paint import Pacer, Painter, styles
 from ..rows import glyphs
 from ..rows.glyphs import Row, row_width
 
@@ -25,15 +25,15 @@ def merged(segments: Iterable[Segment]) -> list[Segment]:
 
     Neighbours of one style become one, and blanks join them, because the colour of a blank is not seen.
     """
-    found: list[Segment] = []
+    pieces: list[Segment] = []
     for segment in segments:
         if not segment.text:
             continue
-        if found and (joined := _joined(found[-1], segment)) is not None:
-            found[-1] = joined
+        if pieces and (joined := _joined(pieces[-1], segment)) is not None:
+            pieces[-1] = joined
         else:
-            found.append(segment)
-    return found
+            pieces.append(segment)
+    return pieces
 
 
 def _joined(left: Segment, right: Segment) -> Segment | None:
@@ -143,8 +143,8 @@ class RowsView(ScrollView):
         """Repaint these rows where they are on the screen now."""
         top, height = self.scroll_offset.y - self._head_rows, self.size.height
         lines = {y for row in rows if 0 <= (y := 0 if row < 0 else row - top) < height}
-        brush: Brush | None = getattr(self.app, "brush", None)
-        if lines and (brush is None or not brush.take(self, lines)):
+        painter: Painter | None = getattr(self.app, "painter", None)
+        if lines and (painter is None or not painter.take(self, lines)):
             self.leave_to_textual(lines)
 
     def leave_to_textual(self, lines: Set[int]) -> None:

@@ -20,7 +20,7 @@ from .people import Kind, RankPosition
 # ranks that are early, and is shortest on the one that is last.
 
 
-ONE_WAY = ("broadcast", "scatter", "gather", "reduce", "send", "recv")
+ASYMMETRIC = ("broadcast", "scatter", "gather", "reduce", "send", "recv")
 """Collectives in which not every rank waits for every other."""
 KEPT = 256
 """Collectives of a group that are kept."""
@@ -73,7 +73,7 @@ class _OpenCollective:
 
 
 @dataclass(slots=True)
-class Meetings:
+class GroupArrivals:
     """The collectives of one process group."""
 
     name: str
@@ -88,7 +88,7 @@ class Meetings:
     """Number of the newest collective that all have called."""
     counts: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=8))
     """Of the first member: optimizer steps and calls so far."""
-    told: dict[int, tuple[int, int]] = field(default_factory=dict)
+    progress: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By member: calls and ends when it told last, so that what is not new costs nothing."""
 
     def add(self, entries: Iterable[Collective], member: int) -> None:
@@ -98,17 +98,17 @@ class Meetings:
             seq = entry.seq
             if seq <= closed or entry.p2p:
                 continue
-            known = opened[seq] if seq in opened else self._open(entry)
-            if known is None or known.values[member] is not None:
+            open_call = opened[seq] if seq in opened else self._open(entry)
+            if open_call is None or open_call.values[member] is not None:
                 continue
             value = entry.created if not self.timed else _kernel(entry)
             if value is None:
                 continue
-            known.values[member] = value
-            known.left -= 1
-            if not known.left:
-                known.at = entry.created
-                self._close(seq, known)
+            open_call.values[member] = value
+            open_call.left -= 1
+            if not open_call.left:
+                open_call.at = entry.created
+                self._close(seq, open_call)
 
     def _open(self, entry: Collective) -> _OpenCollective | None:
         """A collective that nobody has told of before."""
@@ -119,12 +119,12 @@ class Meetings:
         self.opened[entry.seq] = made
         return made
 
-    def _close(self, seq: int, known: _OpenCollective) -> None:
+    def _close(self, seq: int, open_call: _OpenCollective) -> None:
         """The last member has told."""
         del self.opened[seq]
-        values = [one for one in known.values if one is not None]
+        values = [value for value in open_call.values if value is not None]
         late = max(values)
-        first, last = (known.at, known.at) if self.timed else (min(values), late)
+        first, last = (open_call.at, open_call.at) if self.timed else (min(values), late)
         self.met.append(Met(seq, first, last, values, late, values.index(late)))
         self.closed = max(self.closed, seq)
 
@@ -133,7 +133,7 @@ class Meetings:
         self.met.clear()
         self.opened.clear()
         self.counts.clear()
-        self.told.clear()
+        self.progress.clear()
         self.closed = 0
 
     @property
@@ -150,10 +150,10 @@ class Meetings:
         `margin`: seconds by which clocks may differ.
         """
         size = self.a_step
-        found: list[Piece] = []
+        pieces: list[Piece] = []
         for run in _runs(sorted(self.met)):
-            found += self._cut(run, size, margin)
-        return found
+            pieces += self._cut(run, size, margin)
+        return pieces
 
     def _cut(self, run: list[Met], size: int | None, margin: float) -> Iterable[Piece]:
         waits = frozenset(self._waits(run, margin))
@@ -183,11 +183,11 @@ class Meetings:
 def _runs(met: list[Met]) -> Iterable[list[Met]]:
     """What follows each other without a gap."""
     run: list[Met] = []
-    for one in met:
-        if run and one.seq != run[-1].seq + 1:
+    for current in met:
+        if run and current.seq != run[-1].seq + 1:
             yield run
             run = []
-        run.append(one)
+        run.append(current)
     if run:
         yield run
 
@@ -196,19 +196,19 @@ class Arrivals:
     """What the pulses of an attempt say about calls; give it every pulse once."""
 
     def __init__(self) -> None:
-        self._groups: dict[tuple[str, int, int, int], Meetings] = {}
+        self._groups: dict[tuple[str, int, int, int], GroupArrivals] = {}
 
     @classmethod
     def of(cls, history: Mapping[int, Sequence[Pulse]], world: int) -> Arrivals:
         """From pulses that are kept."""
         made = cls()
-        rounds = sorted((pulse for pulses in history.values() for pulse in pulses), key=lambda one: one.at)
-        for pulse in rounds:
+        kept = [pulse for pulses in history.values() for pulse in pulses]
+        for pulse in sorted(kept, key=lambda pulse: pulse.at):
             made.add(pulse, world)
         return made
 
     @property
-    def groups(self) -> Iterable[Meetings]:
+    def groups(self) -> Iterable[GroupArrivals]:
         return self._groups.values()
 
     def add(self, pulse: Pulse, world: int) -> None:
@@ -217,39 +217,39 @@ class Arrivals:
             return
         most = max(FEWEST, BUDGET // max(1, world))
         for group in pulse.groups:
-            if (found := self._of(group, pulse, world)) is not None:
+            if (placed := self._of(group, pulse, world)) is not None:
                 entries = (*pulse.recent[-most:], *pulse.active)
                 alone = len(pulse.groups) == 1
-                own = entries if alone else [one for one in entries if one.group == group.name]
-                found[0].add(own, found[1])
+                own = entries if alone else [entry for entry in entries if entry.group == group.name]
+                placed[0].add(own, placed[1])
 
-    def _of(self, group: ProcessGroup, pulse: Pulse, world: int) -> tuple[Meetings, int] | None:
-        """The meetings of a group, and the rank's place in it; None where there is nothing new."""
+    def _of(self, group: ProcessGroup, pulse: Pulse, world: int) -> tuple[GroupArrivals, int] | None:
+        """The arrivals of a group, and the rank's place in it; None where there is nothing new."""
         ranks: Sequence[int] = group.ranks or (range(world) if group.name in ("", "0") else ())
         if len(ranks) < 2:
             return None
         key = group.name, len(ranks), ranks[0], ranks[-1]
-        known = self._groups.get(key)
-        if known is None:
-            known = Meetings(group.name, ranks, {rank: at for at, rank in enumerate(ranks)})
-            self._groups[key] = known
-        member = known.index.get(pulse.rank)
+        arrivals = self._groups.get(key)
+        if arrivals is None:
+            arrivals = GroupArrivals(group.name, ranks, {rank: at for at, rank in enumerate(ranks)})
+            self._groups[key] = arrivals
+        member = arrivals.index.get(pulse.rank)
         if member is None:
             return None
-        if group.enqueued < known.closed:
-            known.restart()
-        elif known.told.get(member) == (group.enqueued, group.completed):
+        if group.enqueued < arrivals.closed:
+            arrivals.restart()
+        elif arrivals.progress.get(member) == (group.enqueued, group.completed):
             return None
-        known.told[member] = group.enqueued, group.completed
+        arrivals.progress[member] = group.enqueued, group.completed
         if member == 0 and pulse.step is not None:
-            known.counts.append((pulse.step, group.enqueued))
-        return known, member
+            arrivals.counts.append((pulse.step, group.enqueued))
+        return arrivals, member
 
 
 def _mutual(op: str) -> bool:
     """Whether every rank waits for every other in it."""
     plain = op.lstrip("_").lower()
-    return plain.startswith("reduce_scatter") or not plain.startswith(ONE_WAY)
+    return plain.startswith("reduce_scatter") or not plain.startswith(ASYMMETRIC)
 
 
 def _kernel(entry: Collective) -> float | None:
@@ -318,7 +318,7 @@ def doing(
     if not pulses:
         return Doing(Activity.UNKNOWN)
     newest = pulses[-1]
-    stack = next((one.stack for one in reversed(pulses) if one.stack), ())
+    stack = next((pulse.stack for pulse in reversed(pulses) if pulse.stack), ())
     where = people.place(stack)
     if newest.state in ("T", "t"):
         return Doing(Activity.STOPPED, where, stack)
@@ -346,9 +346,9 @@ _STALE = "this stack is the last before its hook fell silent; `distui dump RUN s
 
 def _unanswered(pulses: Sequence[Pulse], where: RankPosition, stack: tuple[Site, ...]) -> Doing:
     """What is known of a rank whose hook does not answer: whence its stack is, and what its main thread waits in."""
-    newest = next((one for one in reversed(pulses) if one.stack), None)
+    newest = next((pulse for pulse in reversed(pulses) if pulse.stack), None)
     stale = newest is not None and newest.hook
-    said = (
+    notes = (
         [_STALE]
         if stale
         else [_SOURCES[newest.source]]
@@ -356,31 +356,31 @@ def _unanswered(pulses: Sequence[Pulse], where: RankPosition, stack: tuple[Site,
         else []
     )
     if pulses[-1].waits_in:
-        said.append(f"its main thread waits in the kernel's {pulses[-1].waits_in}")
-    return Doing(Activity.UNKNOWN, where, stack, source="; ".join(said), stale=stale)
+        notes.append(f"its main thread waits in the kernel's {pulses[-1].waits_in}")
+    return Doing(Activity.UNKNOWN, where, stack, source="; ".join(notes), stale=stale)
 
 
-def _silent(pulses: Sequence[Pulse], hooked: bool, tree: float | None, found: Doing) -> Doing:
-    trail = _trail(pulses, lambda one: not one.hook)
+def _silent(pulses: Sequence[Pulse], hooked: bool, tree: float | None, unanswered: Doing) -> Doing:
+    trail = _trail(pulses, lambda pulse: not pulse.hook)
     if not hooked or len(trail) < 2:
-        return found
+        return unanswered
     if works(trail[0], trail[-1]):
-        return found._replace(mode=Activity.WORKS)
+        return unanswered._replace(mode=Activity.WORKS)
     used = _share(trail[0].process_s, trail[-1].process_s, trail[0], trail[-1])
     if used is None and tree is not None:
         used = tree / 100.0
     busy = used is not None and used > BUSY_SHARE
-    return found._replace(mode=Activity.SILENT_BUSY if busy else Activity.SILENT)
+    return unanswered._replace(mode=Activity.SILENT_BUSY if busy else Activity.SILENT)
 
 
 def _trail(pulses: Sequence[Pulse], fits: Callable[[Pulse], bool]) -> list[Pulse]:
     """The newest pulses that all fit, oldest first."""
-    found: list[Pulse] = []
-    for one in reversed(pulses):
-        if not fits(one):
+    trail: list[Pulse] = []
+    for pulse in reversed(pulses):
+        if not fits(pulse):
             break
-        found.append(one)
-    return found[::-1]
+        trail.append(pulse)
+    return trail[::-1]
 
 
 def _asleep(pulses: Sequence[Pulse]) -> float:
@@ -403,9 +403,9 @@ def _asleep(pulses: Sequence[Pulse]) -> float:
 def still_since(pulses: Sequence[Pulse]) -> float:
     """Unix time of the first look with the stack of the newest, or with none since when it idles; nothing has grown."""
     newest = pulses[-1]
-    same = _trail(pulses, lambda one: one.stack == newest.stack or (not one.stack and _idled(one, newest)))
+    same = _trail(pulses, lambda it: it.stack == newest.stack or (not it.stack and _idled(it, newest)))
     if works(same[0], newest):
-        same = _trail(same, lambda one: not works(one, newest))
+        same = _trail(same, lambda it: not works(it, newest))
     return same[0].at
 
 
@@ -441,11 +441,11 @@ def _called(pulse: Pulse) -> int:
     return sum(group.enqueued for group in pulse.groups)
 
 
-def _share(before: float | None, after: float | None, one: Pulse, other: Pulse) -> float | None:
+def _share(before: float | None, after: float | None, earlier: Pulse, later: Pulse) -> float | None:
     """Of one core, between two pulses."""
-    if before is None or after is None or other.at <= one.at:
+    if before is None or after is None or later.at <= earlier.at:
         return None
-    return (after - before) / (other.at - one.at)
+    return (after - before) / (later.at - earlier.at)
 
 
 def _others(pulses: Sequence[Pulse]) -> float:
@@ -464,11 +464,11 @@ def _loops(pulses: Sequence[Pulse]) -> bool:
     innermost = pulses[-1].stack[0]
     if not people.own_code(innermost) or people.place(pulses[-1].stack).kind is not Kind.CODE:
         return False
-    trail = _trail(pulses, lambda one: one.hook and one.stack[:1] == (innermost,) and one.sites == 1)
+    trail = _trail(pulses, lambda it: it.hook and it.stack[:1] == (innermost,) and it.sites == 1)
     if len(trail) < 3 or trail[-1].at - trail[0].at < ASLEEP_S or works(trail[0], trail[-1]):
         return False
-    samples = sum(one.samples for one in trail)
-    if samples < LOOP_SAMPLES or sum(one.loops or 0 for one in trail) < LOOP_SHARE * samples:
+    samples = sum(pulse.samples for pulse in trail)
+    if samples < LOOP_SAMPLES or sum(pulse.loops or 0 for pulse in trail) < LOOP_SHARE * samples:
         return False
     main = _share(trail[0].cpu_s, trail[-1].cpu_s, trail[0], trail[-1])
     return main is not None and main >= BUSY_SHARE and _others(trail) <= OTHERS_SHARE

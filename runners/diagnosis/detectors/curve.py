@@ -108,7 +108,7 @@ def steady(values: Sequence[tuple[float, int]], least_s: float) -> Growth | None
     return Growth(began, (least[-1] - least[0]) / (part * (PARTS - 1)), values[-1][1])
 
 
-def told(values: Sequence[tuple[float, int]]) -> str:
+def growth_text(values: Sequence[tuple[float, int]]) -> str:
     """ "1.2 → 7.9 GiB in 40 s": from the least to the newest; "" where it did not grow."""
     if len(values) < 2:
         return ""

@@ -27,7 +27,7 @@ FETCHING = 0.5
 """Share of the samples in one place from which a rank counts as mostly there."""
 OFTEN = 0.25
 """Share of the samples in one place from which it may be what makes a rank slow."""
-TELLING = (Kind.LOADER, Kind.CHECKPOINT, Kind.CODE, Kind.LOCK, Kind.NETWORK, Kind.SUBPROCESS)
+INFORMATIVE = (Kind.LOADER, Kind.CHECKPOINT, Kind.CODE, Kind.LOCK, Kind.NETWORK, Kind.SUBPROCESS)
 """Places that tell why."""
 PULSES = 3
 """Fewer samples say nothing of where a rank is."""
@@ -57,13 +57,13 @@ def reasons(view: View, rank: int) -> list[Reason]:
 
 def usual(pulses: Sequence[Pulse]) -> RankPosition | None:
     """Where a rank is in most of its samples; None where that changes, or where there are too few."""
-    found = [place(pulse.stack) for pulse in pulses if pulse.stack]
-    if len(found) < PULSES:
+    positions = [place(pulse.stack) for pulse in pulses if pulse.stack]
+    if len(positions) < PULSES:
         return None
-    kind, times = Counter(one.kind for one in found).most_common(1)[0]
-    if times < FETCHING * len(found):
+    kind, times = Counter(position.kind for position in positions).most_common(1)[0]
+    if times < FETCHING * len(positions):
         return None
-    site, _ = Counter(one.site for one in found if one.kind is kind).most_common(1)[0]
+    site, _ = Counter(position.site for position in positions if position.kind is kind).most_common(1)[0]
     return RankPosition(kind, site)
 
 
@@ -91,15 +91,15 @@ def _of_gpu(view: View, rank: Rank) -> Iterator[Reason]:
 
 def _gpus(view: View, rank: Rank) -> tuple[Gpu | None, list[Gpu]]:
     """The GPU of a rank, and those of the others."""
-    found: dict[int, Gpu] = {}
-    for number, one in view.state.ranks.items():
-        node, sample = view.state.nodes.get(one.place.node), one.sample
+    gpus: dict[int, Gpu] = {}
+    for number, other in view.state.ranks.items():
+        node, sample = view.state.nodes.get(other.place.node), other.sample
         if node is not None and sample is not None and sample.gpu is not None:
             gpu = next((gpu for gpu in node.gpus if gpu.index == sample.gpu), None)
             if gpu is not None:
-                found[number] = gpu
-    own = found.pop(rank.place.rank, None)
-    return own, list(found.values())
+                gpus[number] = gpu
+    own = gpus.pop(rank.place.rank, None)
+    return own, list(gpus.values())
 
 
 def _clocks(own: Gpu, others: list[Gpu]) -> Iterator[Reason]:
@@ -142,8 +142,8 @@ def _of_process(view: View, rank: Rank) -> Iterator[Reason]:
     sample = rank.sample
     if sample is None:
         return
-    others = [one.sample for one in _other_ranks(view, rank) if one.sample is not None]
-    quota = [one.throttled_percent or 0.0 for one in others]
+    others = [peer.sample for peer in _other_ranks(view, rank) if peer.sample is not None]
+    quota = [peer.throttled_percent or 0.0 for peer in others]
     if (sample.throttled_percent or 0.0) >= 20 and _far(sample.throttled_percent, quota, 1.3):
         yield Reason("CPU quota", "its cgroup's CPU quota holds it back",
                      "raise cpu.max of its cgroup, or the job's number of cores",
@@ -152,7 +152,7 @@ def _of_process(view: View, rank: Rank) -> Iterator[Reason]:
     if (
         sample.read_bps is not None
         and sample.read_bps > 10e6
-        and _far(sample.read_bps, [one.read_bps for one in others], 3.0)
+        and _far(sample.read_bps, [peer.read_bps for peer in others], 3.0)
     ):
         node = view.state.nodes.get(rank.place.node)
         low = _low_cache(node)
@@ -167,19 +167,17 @@ def _cores(view: View, rank: Rank, sample: RankSample) -> Iterator[Reason]:
         return
     node = rank.place.node
     sharing = sorted(
-        one.place.rank
-        for one in _other_ranks(view, rank)
-        if one.place.node == node and one.sample is not None and one.sample.cpus == sample.cpus
+        peer.place.rank
+        for peer in _other_ranks(view, rank)
+        if peer.place.node == node and peer.sample is not None and peer.sample.cpus == sample.cpus
     )
-    free = [
-        one for one in _other_ranks(view, rank) if one.sample is not None and one.sample.cpus != sample.cpus
-    ]
+    free = [peer for peer in _other_ranks(view, rank) if peer.sample and peer.sample.cpus != sample.cpus]
     remedy = "bind each rank to cores of its own (taskset, numactl, --cpus-per-task of the scheduler)"
     if sharing and free:
         with_ = ", ".join(map(str, sharing[:4])) + (", …" if len(sharing) > 4 else "")
         word = "rank" if len(sharing) == 1 else "ranks"
         yield Reason("it shares core", f"it shares core {sample.cpus} with {word} {with_}", remedy)
-    elif free and all(one.sample and not (one.sample.cpus or "0").isdigit() for one in free):
+    elif free and all(peer.sample and not (peer.sample.cpus or "0").isdigit() for peer in free):
         yield Reason(
             "bound to core", f"it is bound to core {sample.cpus} alone, the others have more", remedy
         )
@@ -200,21 +198,21 @@ def _of_place(view: View, rank: int) -> Iterator[Reason]:
     own = _places(view.history.get(rank, ()))
     if len(own) < PULSES:
         return
-    counted = Counter(_spot(one) for one in own if one.kind in TELLING)
+    counted = Counter(_location(position) for position in own if position.kind in INFORMATIVE)
     others = Counter[object]()
     pooled = 0
     for pulses in _some(view, rank):
-        found = _places(pulses)
-        pooled += len(found)
-        others.update(_spot(one) for one in found)
-    for spot, times in counted.most_common():
-        share, theirs = times / len(own), others[spot] / max(1, pooled)
+        positions = _places(pulses)
+        pooled += len(positions)
+        others.update(_location(position) for position in positions)
+    for location, times in counted.most_common():
+        share, theirs = times / len(own), others[location] / max(1, pooled)
         if times < 2 or share < OFTEN or theirs > share / 3:
             continue
-        sites = Counter(one.site for one in own if _spot(one) == spot)
+        sites = Counter(position.site for position in own if _location(position) == location)
         site = sites.most_common(1)[0][0]
         where = "" if site is None else people.site_text(site)
-        if spot is Kind.LOADER:
+        if location is Kind.LOADER:
             text = f"it waits for its data loader ({where})" if where else "it waits for its data loader"
             remedy = (
                 "give its loader more workers (num_workers, prefetch_factor), or its data faster storage"
@@ -229,9 +227,9 @@ def _places(pulses: Sequence[Pulse]) -> list[RankPosition]:
     return [place(pulse.stack) for pulse in pulses if pulse.stack]
 
 
-def _spot(one: RankPosition) -> object:
+def _location(pos: RankPosition) -> object:
     """What counts as the same place: a function of the user's own code, else the kind."""
-    return (one.site.file, one.site.name) if one.kind is Kind.CODE and one.site else one.kind
+    return (pos.site.file, pos.site.name) if pos.kind is Kind.CODE and pos.site else pos.kind
 
 
 def _some(view: View, but: int | None = None) -> list[Sequence[Pulse]]:
@@ -250,14 +248,14 @@ def _of_node(view: View, rank: Rank) -> Iterator[Reason]:
     if host is None:
         return
     hosts = [
-        one.metrics for number, one in view.state.nodes.items() if number != rank.place.node and one.metrics
+        peer.metrics for at, peer in view.state.nodes.items() if at != rank.place.node and peer.metrics
     ]
     if (host.steal_percent or 0) >= 5 and _far(
-        host.steal_percent, [one.steal_percent for one in hosts], 2.0
+        host.steal_percent, [peer.steal_percent for peer in hosts], 2.0
     ):
         yield Reason("steal", "the hypervisor takes processor time from the node (CPU steal)",
                      "ask for a dedicated machine, or move the node")  # fmt: skip
-    if host.nic_errors and _far(host.nic_errors, [one.nic_errors for one in hosts], 3.0):
+    if host.nic_errors and _far(host.nic_errors, [peer.nic_errors for peer in hosts], 3.0):
         yield Reason("network errors", "the node's interfaces count network errors",
                      "look at cable, transceiver and switch port (ethtool -S, ibqueryerrors)")  # fmt: skip
     yield from _short_of_cores(host, hosts)
@@ -266,7 +264,7 @@ def _of_node(view: View, rank: Rank) -> Iterator[Reason]:
 def _short_of_cores(host: Host, hosts: list[Host]) -> Iterator[Reason]:
     stalled = host.cpu_stall_percent is not None and host.cpu_stall_percent >= 40
     loaded = bool(host.load1 and host.cores and host.load1 > 1.5 * host.cores)
-    if not (stalled or loaded) or not hosts or (not _far(host.load1, [one.load1 for one in hosts], 1.5)):
+    if not (stalled or loaded) or not hosts or (not _far(host.load1, [peer.load1 for peer in hosts], 1.5)):
         return
     yield Reason("short of cores", "the node is short of cores",
                  "end what else runs there, or give the ranks fewer threads (OMP_NUM_THREADS)",
@@ -274,12 +272,12 @@ def _short_of_cores(host: Host, hosts: list[Host]) -> Iterator[Reason]:
 
 
 def _other_ranks(view: View, rank: Rank) -> list[Rank]:
-    return [one for one in view.state.ranks.values() if one is not rank]
+    return [peer for peer in view.state.ranks.values() if peer is not rank]
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+    present = [value for value in values if value is not None]
+    return statistics.median(present) if present else None
 
 
 def _far(value: float | None, others: Iterable[float | None], factor: float) -> bool:
@@ -331,7 +329,7 @@ def find(view: View) -> Iterable[Finding]:
     if early:
         yield _left(state, attempt, cause, early)
         return
-    if cause.kind in MEMORY and any(one.id.startswith("oom-") for one in memory_growth.find(view)):
+    if cause.kind in MEMORY and any(finding.id.startswith("oom-") for finding in memory_growth.find(view)):
         return  # one end, one sentence
     yield Finding(
         id=f"died-{cause.kind}",
@@ -350,7 +348,7 @@ def find(view: View) -> Iterable[Finding]:
 def _others(state: RunState, cause: FirstCause) -> bool:
     """Whether other nodes have not told yet how their ranks ended."""
     return any(
-        one.phase is RankPhase.RUNNING and one.place.node != cause.node for one in state.ranks.values()
+        rank.phase is RankPhase.RUNNING and rank.place.node != cause.node for rank in state.ranks.values()
     )
 
 
@@ -358,7 +356,7 @@ def _done_early(state: RunState, cause: FirstCause) -> list[int]:
     """Ranks that were through with the script when others lost their connections to them."""
     if not cause.symptom or cause.kind not in PEERS:
         return []
-    return sorted(number for number, one in state.ranks.items() if one.phase is RankPhase.SUCCEEDED)
+    return sorted(number for number, rank in state.ranks.items() if rank.phase is RankPhase.SUCCEEDED)
 
 
 def _left(state: RunState, attempt: Attempt, cause: FirstCause, early: list[int]) -> Finding:
@@ -405,13 +403,13 @@ def _evidence(state: RunState, attempt: Attempt, cause: FirstCause) -> Iterator[
 
 def _before(state: RunState, attempt: Attempt, cause: FirstCause) -> list[int]:
     """Numbers of the attempts right before that ended of the same class at the same place."""
-    found: list[int] = []
-    for one in reversed(state.attempts[:-1]):
-        other = one.first_cause
+    numbers: list[int] = []
+    for earlier in reversed(state.attempts[:-1]):
+        other = earlier.first_cause
         if other is None or (other.kind, other.where) != (cause.kind, cause.where):
             break
-        found.append(one.number)
-    return found
+        numbers.append(earlier.number)
+    return numbers
 
 
 def _xids(state: RunState, cause: FirstCause) -> Iterator[str]:

@@ -22,15 +22,15 @@ def gpudirect(facts: NcclFacts, node: NcclNode, number: int) -> Iterator[Finding
     """RDMA to other nodes, and never straight from GPU memory. One way alone is usual: see NCCL_NET_GDR_READ."""
     if not (node.devices or node.hcas) or node.env.get("NCCL_NET_GDR_LEVEL", "").upper() in ("0", "LOC"):
         return
-    own = {rank for one in facts.communicators for ranks in one.hosts.values() for rank in ranks}
+    own = {rank for comm in facts.communicators for ranks in comm.hosts.values() for rank in ranks}
     kinds: dict[str, list[str]] = {}
-    for one in facts.communicators:
-        for pair in one.pairs:
+    for comm in facts.communicators:
+        for pair in comm.pairs:
             if pair.kind.startswith("NET/IB"):
-                kinds.setdefault(pair.kind, _line(facts.raw, one, pair.kind))
+                kinds.setdefault(pair.kind, _line(facts.raw, comm, pair.kind))
     if not own or not kinds or any(kind.endswith("/GDRDMA") for kind in kinds):
         return
-    known = [f"nvidia_peermem is loaded on {node.host}"] if node.peermem else []
+    loaded = [f"nvidia_peermem is loaded on {node.host}"] if node.peermem else []
     yield Finding(
         "expect-gdr",
         "warn",
@@ -40,18 +40,18 @@ def gpudirect(facts: NcclFacts, node: NcclNode, number: int) -> Iterator[Finding
         number,
         "Load nvidia_peermem (or a kernel and driver with dma-buf), and see that GPUs and NICs share PCIe switches: "
         "`nvidia-smi topo -m`. GeForce cards cannot do it at all.",
-        (*[line for lines in kinds.values() for line in lines][:2], *known),
+        (*[line for lines in kinds.values() for line in lines][:2], *loaded),
     )
 
 
 def slow_pairs(facts: NcclFacts, node: NcclNode, number: int) -> Iterator[Finding]:
     """One GPU that others of its node do not reach by P2P, as they reach each other."""
-    for one in facts.communicators:
-        own = set(one.hosts.get(node.host, ()))
+    for comm in facts.communicators:
+        own = set(comm.hosts.get(node.host, ()))
         if len(own) < LEAST_RANKS:
             continue
         worst: dict[tuple[int, int], str] = {}
-        for pair in one.pairs:
+        for pair in comm.pairs:
             if pair.source in own and pair.target in own:
                 ends = min(pair.source, pair.target), max(pair.source, pair.target)
                 if speed(pair.kind) >= speed(worst.get(ends, "P2P")):
@@ -61,13 +61,13 @@ def slow_pairs(facts: NcclFacts, node: NcclNode, number: int) -> Iterator[Findin
         shared = set.intersection(*map(set, slow)) if slow else set()
         beyond = {rank for ends in fast for rank in ends} - shared
         if slow and shared and len(fast) >= len(slow) and len(beyond) >= LEAST_RANKS - 2:
-            yield _odd(facts, one, node, number, slow, min(shared))
+            yield _odd(facts, comm, node, number, slow, min(shared))
             return
 
 
 def _odd(
     facts: NcclFacts,
-    one: Communicator,
+    comm: Communicator,
     node: NcclNode,
     number: int,
     slow: Mapping[tuple[int, int], str],
@@ -75,7 +75,7 @@ def _odd(
 ) -> Finding:
     kind = max(slow.values(), key=speed)
     pairs = ", ".join(f"{a} and {b}" for a, b in sorted(slow)[:3])
-    nvlink = bool(one.nvls)
+    nvlink = bool(comm.nvls)
     return Finding(
         "expect-p2p",
         "warn" if nvlink else "info",
@@ -85,14 +85,14 @@ def _odd(
         number,
         "Compare this GPU with the others: `nvidia-smi topo -m`, `nvidia-smi nvlink -s`; where GPUs sit on two "
         "sockets without NVLink it is as it should be.",
-        tuple(line for name in dict.fromkeys(slow.values()) for line in _line(facts.raw, one, name)),
+        tuple(line for name in dict.fromkeys(slow.values()) for line in _line(facts.raw, comm, name)),
         ranks=tuple(sorted({rank for ends in slow for rank in ends})),
     )
 
 
-def _line(raw: Mapping[str, FactLine], one: Communicator, kind: str) -> list[str]:
-    known = raw.get(f"pair:{one.id}:{kind}")
-    return [f"{known.file}:{known.line}: {known.text}"] if known else []
+def _line(raw: Mapping[str, FactLine], comm: Communicator, kind: str) -> list[str]:
+    fact = raw.get(f"pair:{comm.id}:{kind}")
+    return [f"{fact.file}:{fact.line}: {fact.text}"] if fact else []
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -125,35 +125,35 @@ class Shift(NamedTuple):
 
 def calls(pulses: Sequence[Pulse], group: str) -> dict[int, Collective]:
     """What a rank called in a group, by number, as far as its newest pulses tell."""
-    found: dict[int, Collective] = {}
-    for one in pulses:
-        for call in (*one.recent, *one.active):
-            if call.group == group and not call.p2p and (call.sites or call.seq not in found):
-                found[call.seq] = call
-    return found
+    by_seq: dict[int, Collective] = {}
+    for pulse in pulses:
+        for call in (*pulse.recent, *pulse.active):
+            if call.group == group and not call.p2p and (call.sites or call.seq not in by_seq):
+                by_seq[call.seq] = call
+    return by_seq
 
 
 def called(pulses: Sequence[Pulse], group: str, seq: int) -> Collective | None:
     """One of them."""
-    for one in reversed(pulses):
-        for call in (*one.active, *reversed(one.recent)):
+    for pulse in reversed(pulses):
+        for call in (*pulse.active, *reversed(pulse.recent)):
             if call.seq == seq and call.group == group and not call.p2p:
                 return call
     return None
 
 
-def same(one: Collective, other: Collective) -> bool:
+def same(mine: Collective, theirs: Collective) -> bool:
     """Whether two ranks may have called these together, as far as is known."""
-    return difference(one, other) is None
+    return difference(mine, theirs) is None
 
 
-def difference(one: Collective, other: Collective) -> str | None:
+def difference(mine: Collective, theirs: Collective) -> str | None:
     """In what two calls differ; None where nothing is known to."""
-    if one.op != other.op:
+    if mine.op != theirs.op:
         return "operation"
-    if one.what != other.what and one.op in SIZED:
+    if mine.what != theirs.what and mine.op in SIZED:
         return "size"
-    return "site" if one.sites[:1] != other.sites[:1] and one.sites and other.sites else None
+    return "site" if mine.sites[:1] != theirs.sites[:1] and mine.sites and theirs.sites else None
 
 
 def split(made: Mapping[int, Collective]) -> Split | None:
@@ -166,9 +166,9 @@ def split(made: Mapping[int, Collective]) -> Split | None:
     first = made[groups[0][0]] if groups else None
     if first is None:
         return None
-    found = [difference(first, made[ranks[0]]) for ranks in groups[1:]]
+    differences = [difference(first, made[ranks[0]]) for ranks in groups[1:]]
     for of in ("operation", "size", "site"):
-        if of in found:
+        if of in differences:
             return Split(of, _variants(made, groups, of))
     return None
 
@@ -177,19 +177,19 @@ def _variants(
     made: Mapping[int, Collective], groups: Iterable[Sequence[int]], of: str
 ) -> tuple[tuple[Collective, tuple[int, ...]], ...]:
     """Groups of ranks that differ in this; what differs only in less stays together."""
-    found: list[tuple[Collective, list[int]]] = []
+    variants: list[tuple[Collective, list[int]]] = []
     levels = {"operation": ("operation",), "size": ("operation", "size")}.get(
         of, ("operation", "size", "site")
     )
     for ranks in groups:
         call = made[ranks[0]]
-        alike = next((one for one in found if difference(one[0], call) not in levels), None)
+        alike = next((variant for variant in variants if difference(variant[0], call) not in levels), None)
         if alike is None:
-            found.append((call, list(ranks)))
+            variants.append((call, list(ranks)))
         else:
             alike[1].extend(ranks)
-    found.sort(key=lambda one: -len(one[1]))
-    return tuple((call, tuple(sorted(ranks))) for call, ranks in found)
+    variants.sort(key=lambda variant: -len(variant[1]))
+    return tuple((call, tuple(sorted(ranks))) for call, ranks in variants)
 
 
 def shift(mine: Mapping[int, Collective], theirs: Mapping[int, Collective]) -> Shift | None:
@@ -200,8 +200,8 @@ def shift(mine: Mapping[int, Collective], theirs: Mapping[int, Collective]) -> S
         return None
     later = [seq for seq in common if seq >= first and seq + 1 in theirs]
     fitting = [seq for seq in later if same(mine[seq], theirs[seq + 1])]
-    told = all(mine[seq].sites and theirs[seq + 1].sites for seq in fitting)
-    skipped = len(fitting) >= (1 if told else 2) and fitting == later
+    located = all(mine[seq].sites and theirs[seq + 1].sites for seq in fitting)
+    skipped = len(fitting) >= (1 if located else 2) and fitting == later
     before = first - 1
     exact = before in common and bool(mine[before].sites and theirs[before].sites)
     return Shift(mine[first], theirs[first], skipped, exact)

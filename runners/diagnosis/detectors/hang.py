@@ -10,7 +10,7 @@ from .arrivals import Activity
 from .culprits import Culprit
 from .people import Kind
 from .view import View
-from .waits import Ends, Meeting, Waits
+from .waits import Ends, Pending, Waits
 
 MOST = 8
 """Findings of one look."""
@@ -21,21 +21,21 @@ def find(view: View) -> Iterable[Finding]:
     """See the module."""
     if view.state.phase not in (RunPhase.STARTING, RunPhase.RUNNING) or not view.history:
         return ()
-    found = waits.look(view)
-    halted = _stopped(view, found)
-    if not found.meetings:
+    waiting = waits.collect(view)
+    halted = _stopped(view, waiting)
+    if not waiting.pending:
         return halted
-    chain = waits.ends(found)
-    said = _verdicts(view, _candidates(view, found, chain), chain)
-    alarms = [one for one in said if one.severity != "info"]
+    chain = waits.ends(waiting)
+    verdicts = _verdicts(view, _candidates(view, waiting, chain), chain)
+    alarms = [verdict for verdict in verdicts if verdict.severity != "info"]
     if halted or starting.alarms(view):
         return halted
     if alarms:
         return alarms[:MOST]
-    return (_disagree(view, found, chain) or said or _open(view, found))[:MOST]
+    return (_disagree(view, waiting, chain) or verdicts or _open(view, waiting))[:MOST]
 
 
-def _stopped(view: View, found: Waits) -> list[Finding]:
+def _stopped(view: View, waiting: Waits) -> list[Finding]:
     """Ranks that the kernel has stopped, once others wait or it lasts: nobody else can go on without them for long."""
     halted = [
         rank
@@ -43,63 +43,63 @@ def _stopped(view: View, found: Waits) -> list[Finding]:
         if not waits.ended(view, rank)
         and pulses
         and pulses[-1].state in ("T", "t")
-        and _lasts(pulses, found)
+        and _lasts(pulses, waiting)
     ]
     if not halted:
         return []
-    meetings = list(found.meetings.values())
-    chain = Ends({rank: tuple(meetings) for rank in halted}, (), (), (), {})
+    blocked = list(waiting.pending.values())
+    chain = Ends({rank: tuple(blocked) for rank in halted}, (), (), (), {})
     cases = [
         (rank, culprits.stopped(culprits.doing(view, rank), view.history[rank][-1].pid)) for rank in halted
     ]
-    return [culprits.finding(view, [rank], said, chain, meetings) for rank, said in cases[:MOST]]
+    return [culprits.finding(view, [rank], culprit, chain, blocked) for rank, culprit in cases[:MOST]]
 
 
-def _lasts(pulses: Sequence[Pulse], found: Waits) -> bool:
-    trail = [one for one in pulses if one.state in ("T", "t")]
-    return bool(found.meetings) or (len(trail) >= 3 and trail[-1].at - trail[0].at >= STOPPED_S)
+def _lasts(pulses: Sequence[Pulse], waiting: Waits) -> bool:
+    trail = [pulse for pulse in pulses if pulse.state in ("T", "t")]
+    return bool(waiting.pending) or (len(trail) >= 3 and trail[-1].at - trail[0].at >= STOPPED_S)
 
 
-def _verdicts(view: View, candidates: Mapping[int, tuple[Meeting, ...]], chain: Ends) -> list[Finding]:
+def _verdicts(view: View, candidates: Mapping[int, tuple[Pending, ...]], chain: Ends) -> list[Finding]:
     """What is to be said of ranks that others wait for; of stopped ones it has been said."""
     able = {
-        rank: meetings
-        for rank, meetings in candidates.items()
+        rank: blocked
+        for rank, blocked in candidates.items()
         if not view.history.get(rank) or view.history[rank][-1].state not in ("T", "t")
     }
     cases = culprits.together(view, able)
-    return [_told(view, case.ranks, case.said, chain, case.nearest) for case in cases]
+    return [_finding(view, case.ranks, case.culprit, chain, case.nearest) for case in cases]
 
 
-def _told(view: View, ranks: list[int], said: Culprit, chain: Ends, near: list[Meeting]) -> Finding:
+def _finding(view: View, ranks: list[int], culprit: Culprit, chain: Ends, near: list[Pending]) -> Finding:
     skipped = None
-    if said.id in ("hang-gone", "hang-not-joined", "hang-mismatch") and len(ranks) == 1 and near:
+    if culprit.id in ("hang-gone", "hang-not-joined", "hang-mismatch") and len(ranks) == 1 and near:
         skipped = culprits.left_out(view, ranks[0], near[0])
-    return skipped or culprits.finding(view, ranks, said, chain, near)
+    return skipped or culprits.finding(view, ranks, culprit, chain, near)
 
 
-def _candidates(view: View, found: Waits, chain: Ends) -> dict[int, tuple[Meeting, ...]]:
+def _candidates(view: View, waiting: Waits, chain: Ends) -> dict[int, tuple[Pending, ...]]:
     """Ranks at the ends of chains, and those that ended; where peers are not known, those that sit still outside."""
-    cases = {rank: list(meetings) for rank, meetings in chain.culprits.items()}
+    cases = {rank: list(blocked) for rank, blocked in chain.culprits.items()}
     gone = {rank for rank in view.state.ranks if waits.ended(view, rank)}
-    for meeting in found.meetings.values() if gone else ():
-        for rank in gone.intersection(meeting.members) if meeting.numbered else ():
-            if meeting not in cases.setdefault(rank, []):
-                cases[rank].append(meeting)
+    for pending in waiting.pending.values() if gone else ():
+        for rank in gone.intersection(pending.members) if pending.numbered else ():
+            if pending not in cases.setdefault(rank, []):
+                cases[rank].append(pending)
     if not cases:
-        for meeting in chain.loose:
-            for rank in idle(view, found, meeting):
-                cases.setdefault(rank, []).append(meeting)
+        for pending in chain.loose:
+            for rank in idle(view, waiting, pending):
+                cases.setdefault(rank, []).append(pending)
         for circle in chain.circles:
             for rank in _dozing(view, circle):
-                cases.setdefault(rank, []).extend(one for one in circle if rank in one.missing)
-    return {rank: tuple(meetings) for rank, meetings in cases.items()}
+                cases.setdefault(rank, []).extend(pending for pending in circle if rank in pending.missing)
+    return {rank: tuple(blocked) for rank, blocked in cases.items()}
 
 
-def idle(view: View, found: Waits, meeting: Meeting) -> list[int]:
+def idle(view: View, waiting: Waits, pending: Pending) -> list[int]:
     """Members that are in no collective and sit still or have ended; none where one of those outside may yet come."""
-    inside = {rank for one in found.meetings.values() for rank in one.waits}
-    outside = [rank for rank in meeting.members if rank not in inside]
+    inside = {rank for each in waiting.pending.values() for rank in each.waits}
+    outside = [rank for rank in pending.members if rank not in inside]
     return outside if all(waits.ended(view, rank) or _still(view, rank) for rank in outside) else []
 
 
@@ -111,47 +111,47 @@ def _still(view: View, rank: int) -> bool:
     )
 
 
-def _dozing(view: View, circle: Sequence[Meeting]) -> list[int]:
+def _dozing(view: View, circle: Sequence[Pending]) -> list[int]:
     """Of ranks that wait for each other those whose main thread sleeps somewhere else: they have the others wait."""
-    ranks = sorted({rank for one in circle for rank in one.waits})
-    found = [rank for rank in ranks if _still(view, rank)]
-    return found if len(found) < len(ranks) else []
+    ranks = sorted({rank for pending in circle for rank in pending.waits})
+    dozing = [rank for rank in ranks if _still(view, rank)]
+    return dozing if len(dozing) < len(ranks) else []
 
 
-def _disagree(view: View, found: Waits, chain: Ends) -> list[Finding]:
+def _disagree(view: View, waiting: Waits, chain: Ends) -> list[Finding]:
     """Nobody is missing, or all wait for each other: other calls, a circle, the network, call sites, idlers, kernels."""
-    certain = [culprits.mismatch(view, one, sites=False) for one in chain.joined]
-    other = [culprits.elsewhere(view, one, chain.before.get(one.spot, ())) for one in chain.loose]
-    said = [one for one in (*certain, *other) if one is not None]
-    said = said or [culprits.circle(view, one) for one in chain.circles]
-    if said:
-        return said
-    since = min(one.since for one in found.meetings.values())
-    said = culprits.network(
-        view, sorted({rank for one in found.meetings.values() for rank in one.waits}), since
+    certain = [culprits.mismatch(view, pending, sites=False) for pending in chain.joined]
+    other = [culprits.elsewhere(view, each, chain.before.get(each.point, ())) for each in chain.loose]
+    findings = [finding for finding in (*certain, *other) if finding is not None]
+    findings = findings or [culprits.circle(view, circle) for circle in chain.circles]
+    if findings:
+        return findings
+    since = min(pending.since for pending in waiting.pending.values())
+    findings = culprits.network(
+        view, sorted({rank for pending in waiting.pending.values() for rank in pending.waits}), since
     )
-    if said:
-        return said
-    for one in chain.joined:
-        at_sites = culprits.mismatch(view, one, sites=True)
-        spins = at_sites or culprits.spinning(view, one)
+    if findings:
+        return findings
+    for pending in chain.joined:
+        at_sites = culprits.mismatch(view, pending, sites=True)
+        spins = at_sites or culprits.spinning(view, pending)
         if spins is not None:
-            said.append(spins)
+            findings.append(spins)
             continue
-        near = dict.fromkeys(idle(view, found, one), (one,))
-        said.extend(_verdicts(view, near, chain))
-    return [one for one in said if one.severity != "info"]
+        near = dict.fromkeys(idle(view, waiting, pending), (pending,))
+        findings.extend(_verdicts(view, near, chain))
+    return [finding for finding in findings if finding.severity != "info"]
 
 
-def _open(view: View, found: Waits) -> list[Finding]:
+def _open(view: View, waiting: Waits) -> list[Finding]:
     """After a minute without a verdict: which data is missing."""
-    long = [one for one in found.meetings.values() if _long(view, one)]
+    long = [pending for pending in waiting.pending.values() if _long(view, pending)]
     return [culprits.no_verdict(view, long)] if long else []
 
 
-def _long(view: View, meeting: Meeting) -> bool:
+def _long(view: View, pending: Pending) -> bool:
     """Where only stacks tell, the kept pulses do not reach back so far: then the newest step counts."""
-    if meeting.age >= QUIET_S or all(wait.recorded for wait in meeting.waits.values()):
-        return meeting.age >= QUIET_S
-    steps = [view.history[rank][-1].last_step for rank in meeting.waits]
+    if pending.age >= QUIET_S or all(wait.recorded for wait in pending.waits.values()):
+        return pending.age >= QUIET_S
+    steps = [view.history[rank][-1].last_step for rank in pending.waits]
     return all(step is not None and view.now - step >= QUIET_S for step in steps)

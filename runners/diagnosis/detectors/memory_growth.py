@@ -32,18 +32,18 @@ NEAR, FAR = 0.95, 0.90
 def near(view: View) -> Iterable[Finding]:
     """Nodes whose cgroup is nearly full of what the kernel cannot give back."""
     for number, node in view.state.nodes.items():
-        known = curve.room(node.metrics)
-        if known is None or not known.cgroup:
+        room = curve.room(node.metrics)
+        if room is None or not room.cgroup:
             continue
         before = view.state.findings.get(("oom-near", None, number))
-        if known.used < known.limit * (NEAR if before is None else FAR):
+        if room.used < room.limit * (NEAR if before is None else FAR):
             continue
         where = f" on {people.host(view.state, number)}" if people.several(view.state) else ""
         yield before or Finding(
             id="oom-near",
             severity="warn",
             text=f"the cgroup{where} is nearly full: more than {NEAR:.0%} of its "
-            f"{curve.human_size(known.limit)} are in use, page cache left out",
+            f"{curve.human_size(room.limit)} are in use, page cache left out",
             node=number,
             remedy="when it is full the kernel kills a rank: fewer data-loader workers, or more memory for the job",
             evidence=_held(view, number),
@@ -69,7 +69,7 @@ def rising(view: View) -> Iterable[Finding]:
     if not attempts or view.now - attempts[-1].began < WARM_UP_S + LEAST_S:
         return
     since = max(attempts[-1].began + WARM_UP_S, view.now - WINDOW_S)
-    short = {node: found for node in view.state.nodes if (found := _short(view, node, since)) is not None}
+    short = {node: growth for node in view.state.nodes if (growth := _short(view, node, since)) is not None}
     growing: dict[int, dict[int, Growth]] = {}
     for number, rank in view.state.ranks.items():
         if rank.phase is not RankPhase.RUNNING:
@@ -88,32 +88,32 @@ def _short(view: View, node: int, since: float) -> tuple[Room, Growth] | None:
 
     What ranks map of files is no loss, and is not in what the node has in use.
     """
-    known, points = curve.room(view.state.nodes[node].metrics), view.node_memory.get(node, ())
-    if known is None or len(points) < 2 or not _nears(points[0], points[-1], known.limit - known.used):
+    room, points = curve.room(view.state.nodes[node].metrics), view.node_memory.get(node, ())
+    if room is None or len(points) < 2 or not _nears(points[0], points[-1], room.limit - room.used):
         return None
     whole = curve.steady(_values(points, since, gpu=False), LEAST_S)
-    if whole is None or known.limit - known.used > whole.a_second * AHEAD_S:
+    if whole is None or room.limit - room.used > whole.a_second * AHEAD_S:
         return None
-    return known, whole
+    return room, whole
 
 
 def _values(points: Sequence[Point], since: float, *, gpu: bool) -> list[tuple[float, int]]:
     if not points or (points[-1].gpu if gpu else points[-1].rss) is None:
         return []
-    pairs = [(one.at, one.gpu if gpu else one.rss) for one in points if one.at >= since]
+    pairs = [(point.at, point.gpu if gpu else point.rss) for point in points if point.at >= since]
     return [(at, size) for at, size in pairs if size is not None]
 
 
 def _host_growth(
-    view: View, node: int, ranks: dict[int, Growth], known: Room, whole: Growth
+    view: View, node: int, ranks: dict[int, Growth], room: Room, whole: Growth
 ) -> Iterable[Finding]:
     """What the ranks take must be most of what the node loses."""
-    pace = sum(one.a_second for one in ranks.values())
-    grown = sum(one.a_second * (view.now - one.since) for one in ranks.values())
-    if not whole.a_second / 2 <= pace <= 2 * whole.a_second or grown < MUCH * known.limit:
+    pace = sum(growth.a_second for growth in ranks.values())
+    grown = sum(growth.a_second * (view.now - growth.since) for growth in ranks.values())
+    if not whole.a_second / 2 <= pace <= 2 * whole.a_second or grown < MUCH * room.limit:
         return
     worst = max(ranks, key=lambda rank: ranks[rank].a_second)
-    limit = f"{curve.human_size(known.limit)} of {'the cgroup' if known.cgroup else 'the node'}"
+    limit = f"{curve.human_size(room.limit)} of {'the cgroup' if room.cgroup else 'the node'}"
     yield _finding(view, worst, node, tuple(sorted(ranks)), "host memory", limit, ranks[worst])
 
 
@@ -123,19 +123,19 @@ def _gpu(view: View, number: int, points: Sequence[Point], since: float) -> Find
     rank = view.state.ranks[number]
     node = view.state.nodes.get(rank.place.node)
     index = None if rank.sample is None else rank.sample.gpu
-    gpu = next((one for one in node.gpus if one.index == index), None) if node is not None else None
+    gpu = next((card for card in node.gpus if card.index == index), None) if node is not None else None
     if gpu is None or gpu.mem_total is None or gpu.mem_used is None:
         return None
     free = gpu.mem_total - gpu.mem_used
     if not _nears(points[0], points[-1], free, gpu=True):
         return None
-    found = curve.steady(_values(points, since, gpu=True), LEAST_S)
-    if found is None or found.a_second * (view.now - found.since) < MUCH * gpu.mem_total:
+    growth = curve.steady(_values(points, since, gpu=True), LEAST_S)
+    if growth is None or growth.a_second * (view.now - growth.since) < MUCH * gpu.mem_total:
         return None
-    if free > found.a_second * AHEAD_S:
+    if free > growth.a_second * AHEAD_S:
         return None
     limit = f"{curve.human_size(gpu.mem_total)} of its GPU"
-    return _finding(view, number, rank.place.node, (), "GPU memory", limit, found)
+    return _finding(view, number, rank.place.node, (), "GPU memory", limit, growth)
 
 
 def _nears(first: Point, last: Point, free: int, *, gpu: bool = False) -> bool:
@@ -224,17 +224,17 @@ def _ended(view: View) -> Attempt | None:
     attempts = view.state.attempts
     for attempt in attempts[:-3:-1]:
         if attempt.ended is not None:
-            told = attempt is attempts[-1] or view.now - attempts[-1].began < LINGERS_S
+            recent = attempt is attempts[-1] or view.now - attempts[-1].began < LINGERS_S
             failed = attempt.outcome in (Outcome.FAILED, Outcome.LOST, Outcome.RESTARTED)
-            return attempt if told and failed else None
+            return attempt if recent and failed else None
     return None
 
 
 def _out_of_memory(view: View, attempt: Attempt, cause: FirstCause) -> Iterable[Finding]:
-    said = "\n".join((cause.text, *cause.last_lines))
-    if cause.oom is None and _CUDA.search(said) and cause.kind in ("", "cuda-oom"):
-        yield _cuda(view, attempt, cause, said)
-    elif cause.oom is not None or cause.kind == "host-oom" or (not cause.kind and _HOST.search(said)):
+    text = "\n".join((cause.text, *cause.last_lines))
+    if cause.oom is None and _CUDA.search(text) and cause.kind in ("", "cuda-oom"):
+        yield _cuda(view, attempt, cause, text)
+    elif cause.oom is not None or cause.kind == "host-oom" or (not cause.kind and _HOST.search(text)):
         refused = _refused(view, attempt, cause)
         yield _host(view, attempt, cause, cause.oom or "", sure=True) if refused is None else refused
     elif cause.signal == "SIGKILL" and (why := _was_full(view, cause)):
@@ -257,15 +257,15 @@ def parse_cuda(text: str) -> Cuda:
         allocated=allocated,
         unused=reserved,
         gpu=int(gpu[1]) if gpu else None,
-        others=sum(_number(found[2], found[3]) for found in _OTHER.finditer(text)),
+        others=sum(_number(match[2], match[3]) for match in _OTHER.finditer(text)),
     )
 
 
 def _bytes(pattern: re.Pattern[str], text: str) -> int | None:
-    found = pattern.search(text)
-    if found is None:
+    match = pattern.search(text)
+    if match is None:
         return None
-    number, unit = [part for part in found.groups() if part is not None]
+    number, unit = [part for part in match.groups() if part is not None]
     return _number(number, unit)
 
 
@@ -276,20 +276,20 @@ def _number(number: str, unit: str) -> int:
         return 0
 
 
-def _cuda(view: View, attempt: Attempt, cause: FirstCause, said: str) -> Finding:
-    found = parse_cuda(said)
+def _cuda(view: View, attempt: Attempt, cause: FirstCause, text: str) -> Finding:
+    cuda = parse_cuda(text)
     who = _who(view, attempt, cause)
-    of = f" of {curve.human_size(found.capacity)}" if found.capacity else ""
-    wanted = f": {curve.human_size(found.tried)} more did not fit" if found.tried else ""
+    of = f" of {curve.human_size(cuda.capacity)}" if cuda.capacity else ""
+    wanted = f": {curve.human_size(cuda.tried)} more did not fit" if cuda.tried else ""
     return Finding(
         id="oom-cuda",
         severity="error",
         text=f"{who} ran out of GPU memory{of}{wanted}",
         rank=cause.rank,
         node=cause.node,
-        remedy=_cuda_remedy(view, found),
+        remedy=_cuda_remedy(view, cuda),
         evidence=(
-            *_cuda_numbers(found),
+            *_cuda_numbers(cuda),
             *_curve(view, attempt, cause.rank, gpu=True),
             *_quoted(cause, _CUDA),
         ),
@@ -298,21 +298,21 @@ def _cuda(view: View, attempt: Attempt, cause: FirstCause, said: str) -> Finding
     )
 
 
-def _cuda_numbers(found: Cuda) -> Iterable[str]:
-    if found.allocated is not None:
-        unused = "" if found.unused is None else f", {curve.human_size(found.unused)} reserved but unused"
-        yield f"tensors held {curve.human_size(found.allocated)}{unused}"
-    if found.others:
-        yield f"other processes on this GPU held {curve.human_size(found.others)}"
+def _cuda_numbers(cuda: Cuda) -> Iterable[str]:
+    if cuda.allocated is not None:
+        unused = "" if cuda.unused is None else f", {curve.human_size(cuda.unused)} reserved but unused"
+        yield f"tensors held {curve.human_size(cuda.allocated)}{unused}"
+    if cuda.others:
+        yield f"other processes on this GPU held {curve.human_size(cuda.others)}"
 
 
-def _cuda_remedy(view: View, found: Cuda) -> str:
-    capacity = found.capacity or _gpu_memory(view)
+def _cuda_remedy(view: View, cuda: Cuda) -> str:
+    capacity = cuda.capacity or _gpu_memory(view)
     remedy = promises.remedy(view.state.plan, None if capacity is None else capacity / 1e9)
-    if found.unused is not None and found.tried is not None and found.unused >= found.tried:
+    if cuda.unused is not None and cuda.tried is not None and cuda.unused >= cuda.tried:
         first = "the memory is in pieces: try --env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True first"
         return f"{first}; then {remedy}"
-    if capacity and found.others > 0.1 * capacity:
+    if capacity and cuda.others > 0.1 * capacity:
         return f"end the other processes on this GPU (nvidia-smi names them); else {remedy}"
     return remedy
 
@@ -328,9 +328,9 @@ def _gpu_memory(view: View) -> int | None:
 
 def _host(view: View, attempt: Attempt, cause: FirstCause, why: str, *, sure: bool) -> Finding:
     node = view.state.nodes.get(cause.node)
-    known = curve.room(None if node is None else node.metrics)
-    in_cgroup = bool(_CGROUP.search(why)) or (not why and known is not None and known.cgroup)
-    limit = "" if known is None or known.cgroup != in_cgroup else f" of {curve.human_size(known.limit)}"
+    room = curve.room(None if node is None else node.metrics)
+    in_cgroup = bool(_CGROUP.search(why)) or (not why and room is not None and room.cgroup)
+    limit = "" if room is None or room.cgroup != in_cgroup else f" of {curve.human_size(room.limit)}"
     where = f"the memory{limit} of its cgroup" if in_cgroup else f"host memory{limit}"
     ended = "was killed" if cause.signal == "SIGKILL" else "failed"
     who = _who(view, attempt, cause)
@@ -357,12 +357,12 @@ def _host(view: View, attempt: Attempt, cause: FirstCause, why: str, *, sure: bo
 def _refused(view: View, attempt: Attempt, cause: FirstCause) -> Finding | None:
     """Where an allocation failed although its node had the room: a limit of the process itself, or a policy."""
     node = view.state.nodes.get(cause.node)
-    known, near = curve.room(None if node is None else node.metrics), _near(view, cause)
-    if cause.oom is not None or cause.signal == "SIGKILL" or known is None or not near:
+    room, near = curve.room(None if node is None else node.metrics), _near(view, cause)
+    if cause.oom is not None or cause.signal == "SIGKILL" or room is None or not near:
         return None
-    free = known.limit - max(near)
-    tried = next((int(found[1]) for line in cause.last_lines if (found := _ASKED.search(line))), 0)
-    if free < (1 - FULL) * known.limit or tried > free:
+    free = room.limit - max(near)
+    tried = next((int(match[1]) for line in cause.last_lines if (match := _ASKED.search(line))), 0)
+    if free < (1 - FULL) * room.limit or tried > free:
         return None
     asked = f"asked for {curve.human_size(tried)} and got" if tried else "got"
     return Finding(
@@ -375,7 +375,7 @@ def _refused(view: View, attempt: Attempt, cause: FirstCause) -> Finding | None:
         remedy="see `ulimit -v` where the ranks start, and vm.overcommit_memory of that node; raise the limit, "
         "or keep less of the data set in each rank",
         evidence=(
-            f"of {curve.human_size(known.limit)} on the node {curve.human_size(max(near))} were in use shortly before",
+            f"of {curve.human_size(room.limit)} on the node {curve.human_size(max(near))} were in use shortly before",
             *_curve(view, attempt, cause.rank, gpu=False),
             *_quoted(cause, _HOST),
         ),
@@ -399,12 +399,12 @@ def _host_remedy(in_cgroup: bool) -> str:
 def _was_full(view: View, cause: FirstCause) -> str:
     """Why a killed rank was most likely killed for memory; "" where nothing says so."""
     node = view.state.nodes.get(cause.node)
-    known = curve.room(None if node is None else node.metrics)
+    room = curve.room(None if node is None else node.metrics)
     near = _near(view, cause)
-    if known is None or not near or max(near) < FULL * known.limit:
+    if room is None or not near or max(near) < FULL * room.limit:
         return ""
-    what = "the cgroup's" if known.cgroup else "the node's"
-    used, limit = curve.human_size(max(near)), curve.human_size(known.limit)
+    what = "the cgroup's" if room.cgroup else "the node's"
+    used, limit = curve.human_size(max(near)), curve.human_size(room.limit)
     return f"{used} of {what} {limit} were in use shortly before; the kernel's own word cannot be read"
 
 
@@ -439,7 +439,7 @@ def _curves(view: View, attempt: Attempt) -> dict[int, Sequence[Point]]:
 def _curve(view: View, attempt: Attempt, rank: int, *, gpu: bool) -> Iterable[str]:
     points = _curves(view, attempt).get(rank, ())
     values = [(point.at, size) for point in points if (size := point.gpu if gpu else point.rss) is not None]
-    if text := curve.told(values):
+    if text := curve.growth_text(values):
         yield f"rank {rank}'s {'GPU' if gpu else 'host'} memory: {text}"
 
 

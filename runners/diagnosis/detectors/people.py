@@ -24,16 +24,16 @@ def ranks_text(ranks: Sequence[int]) -> str:
     """ "rank 2", "ranks 0, 1, 3", "128 ranks (0, 8, …)"."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
-    said = spans(ranks)
-    if said.count(",") < MOST:
-        return f"ranks {said}"
-    return f"{len(ranks)} ranks ({', '.join(said.split(', ')[:2])}, …)"
+    text = spans(ranks)
+    if text.count(",") < MOST:
+        return f"ranks {text}"
+    return f"{len(ranks)} ranks ({', '.join(text.split(', ')[:2])}, …)"
 
 
 def host(state: RunState, node: int) -> str:
     """What a user calls a node."""
-    known = state.nodes.get(node)
-    return (known.host if known is not None else "") or f"node {node}"
+    entry = state.nodes.get(node)
+    return (entry.host if entry is not None else "") or f"node {node}"
 
 
 def nodes_of(state: RunState, ranks: Iterable[int]) -> list[int]:
@@ -91,9 +91,9 @@ def call_text(call: Collective) -> str:
     return f"{call.op} #{call.seq}" if call.seq and not call.p2p else call.op
 
 
-def verb(ranks: Sequence[int], one: str, many: str) -> str:
+def verb(ranks: Sequence[int], singular: str, plural: str) -> str:
     """The form that goes with the number of ranks."""
-    return one if len(ranks) == 1 else many
+    return singular if len(ranks) == 1 else plural
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -204,8 +204,8 @@ class _StackFrame(NamedTuple):
 @functools.lru_cache(maxsize=8192)
 def _frame(file: str, name: str) -> _StackFrame:
     path = file if file.startswith(("/", "<")) else f"/{file}"
-    strong = next((one.kind for one in _STRONG if one.path.search(path) and one.names.search(name)), None)
-    weak = next((one.kind for one in _WEAK if one.path.search(path)), None)
+    strong = next((row.kind for row in _STRONG if row.path.search(path) and row.names.search(name)), None)
+    weak = next((row.kind for row in _WEAK if row.path.search(path)), None)
     if weak is None and _SAVES.search(name):
         weak = Kind.CHECKPOINT
     return _StackFrame(strong, weak, _level(path))
@@ -221,16 +221,16 @@ def place(stack: Sequence[Site]) -> RankPosition:
     """Where a rank with this stack is; the stack is innermost first."""
     if not stack:
         return RankPosition(Kind.UNKNOWN)
-    known = [(site, _frame(site.file, site.name)) for site in stack]
-    named = min(known, key=lambda one: one[1].level)[0]
-    for site, frame in known:
+    frames = [(site, _frame(site.file, site.name)) for site in stack]
+    named = min(frames, key=lambda pair: pair[1].level)[0]
+    for site, frame in frames:
         if frame.strong is not None:
             distributed = frame.strong in (Kind.COLLECTIVE, Kind.STORE)
             return RankPosition(frame.strong, named, _op(stack, site) if distributed else "")
-    weak = next((frame.weak for _, frame in known if frame.weak is not None), None)
+    weak = next((frame.weak for _, frame in frames if frame.weak is not None), None)
     if weak is not None:
         return RankPosition(weak, named)
-    return RankPosition(Kind.TORCH if known[0][1].level == 2 else Kind.CODE, named)
+    return RankPosition(Kind.TORCH if frames[0][1].level == 2 else Kind.CODE, named)
 
 
 def distributed(stack: Sequence[Site]) -> bool:

@@ -38,8 +38,8 @@ def unread(facts: Iterable[NcclFacts], plan: Plan | None, whole: bool) -> Iterat
     given = list(facts)
     if plan is None or not whole:
         return
-    read = {name: value for one in given for node in one.nodes for name, value in node.env.items()}
-    if not read or not all(node.env for one in given for node in one.nodes):
+    read = {name: value for each in given for node in each.nodes for name, value in node.env.items()}
+    if not read or not all(node.env for each in given for node in each.nodes):
         return  # without ENV in NCCL_DEBUG_SUBSYS it does not say
     asked = [name for name in sorted(plan.env) if name.startswith("NCCL_") and not name.startswith(SILENT)]
     for name in asked:
@@ -48,13 +48,13 @@ def unread(facts: Iterable[NcclFacts], plan: Plan | None, whole: bool) -> Iterat
 
 
 def _variable_finding(name: str, value: str, read: Mapping[str, str]) -> Finding:
-    known = name in catalogue()
-    near = "" if known else next(iter(difflib.get_close_matches(name, catalogue(), n=1, cutoff=0.85)), "")
+    listed = name in catalogue()
+    near = "" if listed else next(iter(difflib.get_close_matches(name, catalogue(), n=1, cutoff=0.85)), "")
     alarm = name in READ_AT_INIT or bool(near)
     why = (
         f"it looks like {near}" if near else "it is read only where it is needed"
-        if known and not alarm else "it was set too late, or the processes do not see it"
-        if known else "no NCCL is known to read it"
+        if listed and not alarm else "it was set too late, or the processes do not see it"
+        if listed else "no NCCL is known to read it"
     )  # fmt: skip
     names = sorted(read)
     more = f" and {len(names) - 8} others" if len(names) > 8 else ""
@@ -75,15 +75,15 @@ def _variable_finding(name: str, value: str, read: Mapping[str, str]) -> Finding
 
 
 LADDER: Sequence[str] = (
-    *(one.words for one in STRATEGIES),
-    next(one.words for one in offloaded() if one.key == "offload"),
+    *(strategy.words for strategy in STRATEGIES),
+    next(way.words for way in offloaded() if way.key == "offload"),
 )
 """Presets in the order in which each needs less memory of a GPU."""
 DEEPSPEED: Sequence[str] = (
     "ds-zero1",
     "ds-zero2",
     "ds-zero3",
-    *(one.words for one in offloaded() if one.key.startswith("ds-")),
+    *(way.words for way in offloaded() if way.key.startswith("ds-")),
 )
 KINDS: Mapping[str, str] = {
     "single": "single",
@@ -159,11 +159,11 @@ def find_not_applied(view: View) -> Iterable[Finding]:
     if attempt is not None and attempt.outcome is Outcome.SUCCEEDED and attempt.idle:
         text = f"every rank succeeded, but {attempt.idle}"
         yield Finding("acted-idle", "warn", text, remedy=IDLE, since=attempt.ended)
-    found = applied(state)
+    acted = applied(state)
     expected = state.plan.obeys if state.plan is not None else None
-    if found is not None and found.state == "not applied" and expected:  # else the plan has said so before
+    if acted is not None and acted.state == "not applied" and expected:  # else the plan has said so before
         yield Finding(
-            "acted-otherwise", "warn", f"the preset is not applied: {found.text}",
+            "acted-otherwise", "warn", f"the preset is not applied: {acted.text}",
             remedy=UNMADE, evidence=(f"the plan expected: {expected}",),
         )  # fmt: skip
 
@@ -205,8 +205,8 @@ class NodeStatements:
     def line(self, what: str) -> list[str]:
         """The line of the host's statement, where there is one."""
         host = self.node.host if self.node else ""
-        known = self.facts.raw.get(f"{what}:{host}")
-        return [f"{known.file}:{known.line}: {known.text}"] if known else []
+        fact = self.facts.raw.get(f"{what}:{host}")
+        return [f"{fact.file}:{fact.line}: {fact.text}"] if fact else []
 
 
 _kept: dict[tuple[str, int], tuple[bytes, NodeStatements | None]] = {}
@@ -216,25 +216,25 @@ KEPT = 4096
 
 def find(view: View) -> Iterable[Finding]:
     """See the module."""
-    said = [one for one in _all(view) if one is not None]
-    if not said:
+    statements = [each for each in _all(view) if each is not None]
+    if not statements:
         return ()
-    found = [finding for one in said for finding in _weighed(one, view)]
-    nodes = [one for one in said if one.node is not None]
+    findings = [finding for each in statements for finding in _weighed(each, view)]
+    nodes = [each for each in statements if each.node is not None]
     network = list(_networks(nodes))
     alone = {finding.node for finding in network}
-    found += network
-    found += [one for node in nodes if node.number not in alone for one in _sockets(node, view)]
-    found += _interfaces(nodes, view)
-    found += _versions(nodes, view)
-    return found + list(unread([one.facts for one in said], view.plan, _whole(said)))
+    findings += network
+    findings += [finding for node in nodes if node.number not in alone for finding in _sockets(node, view)]
+    findings += _interfaces(nodes, view)
+    findings += _versions(nodes, view)
+    return findings + list(unread([each.facts for each in statements], view.plan, _whole(statements)))
 
 
-def _weighed(one: NodeStatements, view: View) -> Iterator[Finding]:
+def _weighed(stated: NodeStatements, view: View) -> Iterator[Finding]:
     """What a node's logs alone let expect, by what is known of its GPUs."""
-    node = view.state.nodes[one.number]
+    node = view.state.nodes[stated.number]
     level = view.plan.env.get("NCCL_NET_GDR_LEVEL", "") if view.plan is not None else ""
-    for finding in one.own:
+    for finding in stated.own:
         if finding.id == "expect-gdr" and (
             level.upper() in ("0", "LOC") or (node.gpus and all("GeForce" in gpu.name for gpu in node.gpus))
         ):
@@ -255,19 +255,19 @@ def _all(view: View) -> Iterator[NodeStatements | None]:
         if node.nccl is None:
             continue
         key = view.state.run, number
-        known = _kept.get(key)
-        if known is None or known[0] is not node.nccl:
-            known = _kept[key] = (node.nccl, _said(number, node.nccl))
-        yield known[1]
+        entry = _kept.get(key)
+        if entry is None or entry[0] is not node.nccl:
+            entry = _kept[key] = (node.nccl, _read_statements(number, node.nccl))
+        yield entry[1]
 
 
-def _said(number: int, document: bytes) -> NodeStatements | None:
+def _read_statements(number: int, document: bytes) -> NodeStatements | None:
     try:
         facts = live.decode(document)
     except msgspec.MsgspecError:
         return None
-    wide = [one for one in facts.communicators if (one.nnodes or 1) > 1]
-    waiting = [one.seen for one in facts.communicators if one.seen and "started" in one.stages.values()]
+    wide = [comm for comm in facts.communicators if (comm.nnodes or 1) > 1]
+    waiting = [comm.seen for comm in facts.communicators if comm.seen and "started" in comm.stages.values()]
     node = facts.nodes[0] if len(facts.nodes) == 1 else None
     own = () if node is None else (*gpudirect(facts, node, number), *slow_pairs(facts, node, number))
     return NodeStatements(
@@ -275,20 +275,20 @@ def _said(number: int, document: bytes) -> NodeStatements | None:
         facts=facts,
         node=node,
         several=bool(wide),
-        complete=bool(wide) and all(_complete(one) for one in wide),
+        complete=bool(wide) and all(_complete(comm) for comm in wide),
         since=min(waiting, default=None),
         own=own,
     )
 
 
-def _complete(one: Communicator) -> bool:
-    return bool(one.stages) and all(stage in COMPLETE for stage in one.stages.values())
+def _complete(comm: Communicator) -> bool:
+    return bool(comm.stages) and all(stage in COMPLETE for stage in comm.stages.values())
 
 
-def _whole(said: list[NodeStatements]) -> bool:
+def _whole(nodes: list[NodeStatements]) -> bool:
     """Whether each node's ranks have completed a communicator of several: what is read at init has been read."""
     return all(
-        any(_complete(one) and (one.nranks or 0) > 1 for one in each.facts.communicators) for each in said
+        any(_complete(comm) and (comm.nranks or 0) > 1 for comm in own.facts.communicators) for own in nodes
     )
 
 
@@ -307,13 +307,13 @@ def asked_for_sockets(env: Mapping[str, str]) -> bool:
     return env.get("NCCL_IB_DISABLE", "0") not in ("0", "") or env.get("NCCL_NET", "").lower() == "socket"
 
 
-def _sockets(one: NodeStatements, view: View) -> Iterator[Finding]:
+def _sockets(stated: NodeStatements, view: View) -> Iterator[Finding]:
     """Between nodes TCP, and RDMA devices are there."""
-    node = one.node
+    node = stated.node
     assert node is not None
     plan = view.plan.env if view.plan is not None else {}
     devices = node.devices or tuple(sorted(node.hcas))
-    if not one.several or node.networks != ("Socket",) or not devices:
+    if not stated.several or node.networks != ("Socket",) or not devices:
         return
     if asked_for_sockets(node.env) or asked_for_sockets(plan):
         return
@@ -322,73 +322,73 @@ def _sockets(one: NodeStatements, view: View) -> Iterator[Finding]:
         "expect-network",
         "warn",
         f"{node.host} talks to other nodes over TCP, although it has RDMA devices: many times slower",
-        one.number,
+        stated.number,
         "See why NCCL did not take them: the container needs /dev/infiniband, libibverbs and an unlimited memlock; "
         "NCCL_IB_HCA must name them; on EFA the aws-ofi-nccl plugin must be found.",
-        [*one.line("network"), f"active ports on {node.host}: {names}"],
+        [*stated.line("network"), f"active ports on {node.host}: {names}"],
     )
 
 
-def _networks(said: list[NodeStatements]) -> Iterator[Finding]:
+def _networks(nodes: list[NodeStatements]) -> Iterator[Finding]:
     """Nodes of which few took another network than most; where it is one against one, it is the one with TCP."""
     chosen = {
-        one.number: one.node.networks[0].partition(" over ")[0]
-        for one in said
-        if one.node is not None and len(one.node.networks) == 1
+        each.number: each.node.networks[0].partition(" over ")[0]
+        for each in nodes
+        if each.node is not None and len(each.node.networks) == 1
     }
-    if not any(one.several for one in said) or len(set(chosen.values())) < 2:
+    if not any(each.several for each in nodes) or len(set(chosen.values())) < 2:
         return
     counted = Counter(chosen.values())
     usual = max(counted, key=lambda name: (counted[name], name != "Socket", name))
-    other = next(one for one in said if chosen.get(one.number) == usual)
-    for one in said:
-        if one.node is None or chosen.get(one.number, usual) == usual:
+    other = next(each for each in nodes if chosen.get(each.number) == usual)
+    for each in nodes:
+        if each.node is None or chosen.get(each.number, usual) == usual:
             continue
         yield _finding(
             "expect-same-network",
             "warn",
-            f"{one.node.host} took the network {chosen[one.number]}, and other nodes {usual}",
-            one.number,
+            f"{each.node.host} took the network {chosen[each.number]}, and other nodes {usual}",
+            each.number,
             "Compare devices, drivers, plugins and NCCL_NET, NCCL_IB_* of this node with those of another.",
-            [*one.line("network"), *other.line("network"), *_devices(one)],
+            [*each.line("network"), *other.line("network"), *_devices(each)],
         )
 
 
-def _devices(one: NodeStatements) -> list[str]:
-    assert one.node is not None
-    names = ", ".join(one.node.devices[:4])
-    return [f"active RDMA ports on {one.node.host}: {names}"] if names else []
+def _devices(stated: NodeStatements) -> list[str]:
+    assert stated.node is not None
+    names = ", ".join(stated.node.devices[:4])
+    return [f"active RDMA ports on {stated.node.host}: {names}"] if names else []
 
 
 # ---- interfaces
 
 
-def _interfaces(said: list[NodeStatements], view: View) -> Iterator[Finding]:
+def _interfaces(nodes: list[NodeStatements], view: View) -> Iterator[Finding]:
     """Interfaces of the bootstrap over which other nodes cannot be reached, while the ranks have not met."""
-    if len(view.state.nodes) < 2 and not any(one.several for one in said):
+    if len(view.state.nodes) < 2 and not any(each.several for each in nodes):
         return
-    usual = _usual([address for one in said if (address := _address(one)) is not None])
-    for one in said:
-        if one.node is None or one.since is None or not one.node.bootstrap:
+    usual = _usual([address for each in nodes if (address := _address(each)) is not None])
+    for each in nodes:
+        if each.node is None or each.since is None or not each.node.bootstrap:
             continue
-        waited, address = view.now - one.since, _address(one)
-        why = _unreachable(one.node.bootstrap, address) if waited > SETTLED_S else ""
-        evidence = one.line("bootstrap")
+        waited, address = view.now - each.since, _address(each)
+        why = _unreachable(each.node.bootstrap, address) if waited > SETTLED_S else ""
+        evidence = each.line("bootstrap")
         if not why and waited > LATE_S and (why := _elsewhere(address, usual)):
-            evidence += next((it.line("bootstrap") for it in said if _part(_address(it)) == usual), [])
+            evidence += next((it.line("bootstrap") for it in nodes if _part(_address(it)) == usual), [])
         if why:
             yield _finding(
                 "expect-interface",
                 "warn",
-                f"{one.node.host} meets the other nodes over {one.node.bootstrap}, {why}",
-                one.number,
+                f"{each.node.host} meets the other nodes over {each.node.bootstrap}, {why}",
+                each.number,
                 "Pin the interface that the nodes share: NCCL_SOCKET_IFNAME=<name>, or exclude with ^docker,lo,veth.",
                 evidence,
             )
 
 
-def _address(one: NodeStatements) -> Address | None:
-    text = one.node.bootstrap.partition(":")[2].partition("%")[0] if one.node else ""
+def _address(stated: NodeStatements) -> Address | None:
+    text = stated.node.bootstrap.partition(":")[2].partition("%")[0] if stated.node else ""
     try:
         return ipaddress.ip_address(text)
     except ValueError:
@@ -410,8 +410,8 @@ def _part(address: Address | None) -> str:
 
 def _usual(addresses: list[Address]) -> str:
     """Where more than half of at least three nodes are; "" where there is no such place."""
-    found = Counter(_part(one) for one in addresses)
-    (part, count), *_ = found.most_common() or [("", 0)]
+    counts = Counter(_part(address) for address in addresses)
+    (part, count), *_ = counts.most_common() or [("", 0)]
     return part if len(addresses) > 2 and 2 * count > len(addresses) else ""
 
 
@@ -423,26 +423,26 @@ def _elsewhere(address: Address | None, usual: str) -> str:
 # ---- versions
 
 
-def _versions(said: list[NodeStatements], view: View) -> Iterator[Finding]:
+def _versions(nodes: list[NodeStatements], view: View) -> Iterator[Finding]:
     """Nodes of one job that have loaded different releases of NCCL."""
     if any(name == "version-mismatch" and node is not None for name, _, node in view.state.findings):
         return  # NCCL itself has said so
     release = {
-        one.number: one.node.versions[0].partition("+")[0]
-        for one in said
-        if one.node is not None and len(one.node.versions) == 1
+        each.number: each.node.versions[0].partition("+")[0]
+        for each in nodes
+        if each.node is not None and len(each.node.versions) == 1
     }
     if len(set(release.values())) < 2:
         return
     ordered = Counter(release.values()).most_common()
-    firsts = [next(one for one in said if release.get(one.number) == name) for name, _ in ordered[:3]]
+    firsts = [next(each for each in nodes if release.get(each.number) == name) for name, _ in ordered[:3]]
     text = ", ".join(f"{name} on {count} node{'s' * (count != 1)}" for name, count in ordered[:3])
-    done = any(one.several for one in said) and all(one.complete for one in said if one.several)
+    done = any(each.several for each in nodes) and all(each.complete for each in nodes if each.several)
     yield _finding(
         "version-mismatch",
         "warn" if done else "error",
         f"the nodes have loaded different releases of NCCL: {text}",
         None,
         "Make image, LD_LIBRARY_PATH and LD_PRELOAD the same on all nodes.",
-        [line for one in firsts for line in one.line("version")],
+        [line for each in firsts for line in each.line("version")],
     )

@@ -12,7 +12,7 @@ from . import arrivals, culprits, people, waits
 from .arrivals import Activity
 from .people import Kind
 from .view import View
-from .waits import Ends, Meeting, RankWait, Spot
+from .waits import Ends, Pending, RankWait, WaitPoint
 
 # -----------------------------------------------------------------------------------------------------------
 # A command that was told of more ranks than its run has, and idles: it may wait for them, and no hook tells
@@ -43,18 +43,18 @@ def find_alone(view: View) -> list[Finding]:
     if attempt is None:
         return []
     return [
-        _told(view, rank, pulses[-1], attempt.world_size, attempt.began)
+        _lone_finding(view, rank, pulses[-1], attempt.world_size, attempt.began)
         for rank, pulses in view.history.items()
         if _waits(view, rank, pulses, attempt.world_size)
     ]
 
 
 def _waits(view: View, rank: int, pulses: Sequence[Pulse], there: int) -> bool:
-    known = view.state.ranks.get(rank)
+    state = view.state.ranks.get(rank)
     if (
-        known is None
-        or known.hook is not None
-        or any(one.hook for one in pulses)
+        state is None
+        or state.hook is not None
+        or any(pulse.hook for pulse in pulses)
         or waits.ended(view, rank)
     ):
         return False
@@ -67,7 +67,7 @@ def _waits(view: View, rank: int, pulses: Sequence[Pulse], there: int) -> bool:
     return newest.process_s - first.process_s <= arrivals.DOZES_SHARE * (newest.at - first.at)
 
 
-def _told(view: View, rank: int, pulse: Pulse, there: int, began: float) -> Finding:
+def _lone_finding(view: View, rank: int, pulse: Pulse, there: int, began: float) -> Finding:
     who = people.who(view.state, (rank,))
     return Finding(
         id="start-waiting",
@@ -99,17 +99,17 @@ _SLOW = (Kind.NETWORK, Kind.SUBPROCESS, Kind.IMPORT, Kind.CHECKPOINT)
 
 def find_latecomers(view: View, came: Mapping[int, float]) -> list[Finding]:
     """What those do that have not come; `came`: the others, and for how many seconds they have waited."""
-    meeting = Meeting(Spot(_KEY, 0, INIT), age=max(came.values()))
+    pending = Pending(WaitPoint(_KEY, 0, INIT), age=max(came.values()))
     for rank, waited in came.items():
         call = Collective(waits.DEFAULT, 0, INIT, created=view.history[rank][-1].at - waited, p2p=True)
-        meeting.waits[rank] = RankWait(rank, _KEY, call, waited, recorded=False)
+        pending.waits[rank] = RankWait(rank, _KEY, call, waited, recorded=False)
     absent = [rank for rank in view.history if rank not in came and _sits(view, rank)]
-    cases = culprits.together(view, dict.fromkeys(absent, (meeting,)))
+    cases = culprits.together(view, dict.fromkeys(absent, (pending,)))
     alone = Ends({}, (), (), (), {})
     return [
-        structs.replace(culprits.finding(view, one.ranks, one.said, alone, one.nearest), since=None)
-        for one in cases
-        if one.said.severity != "info"
+        structs.replace(culprits.finding(view, case.ranks, case.culprit, alone, case.nearest), since=None)
+        for case in cases
+        if case.culprit.severity != "info"
     ]
 
 
@@ -126,7 +126,7 @@ def _sits(view: View, rank: int) -> bool:
 WAIT_S, LONG_S = 8.0, 12.0
 """How long a rank must have waited for the others: to count at all; and where nothing but the time shows that something
 is wrong. The kept pulses of a rank reach 14 s back while it waits."""
-SYN_LOOKS = 2
+SYN_PULSES = 2
 
 
 class Comer(NamedTuple):
@@ -156,7 +156,7 @@ def find(view: View) -> Iterable[Finding]:
 
 def alarms(view: View) -> list[Finding]:
     """What is wrong with the start for certain."""
-    return [one for one in find(view) if one.severity != "info"]
+    return [finding for finding in find(view) if finding.severity != "info"]
 
 
 def _comer(view: View, rank: int, pulses: Sequence[Pulse]) -> Comer | None:
@@ -191,18 +191,18 @@ def _alarms(view: View, there: Sequence[Comer]) -> list[Finding]:
 
 def unanswered(view: View, comers: Sequence[Comer]) -> list[Finding]:
     """Connections that get no answer: one finding for each address."""
-    found: dict[str, dict[int, Stall]] = {}
+    peers: dict[str, dict[int, Stall]] = {}
     for comer in comers:
         pulses = view.history[comer.rank]
         for stall in comer.pulse.stalls:
-            looks = sum(any(_alike(one, stall) for one in pulse.stalls) for pulse in pulses)
-            if stall.state == "SYN_SENT" and looks >= SYN_LOOKS:
-                found.setdefault(stall.remote, {}).setdefault(comer.rank, stall)
-    return [_unreachable(view, remote, comers, tuple(sorted(by))) for remote, by in list(found.items())[:4]]
+            times = sum(any(_alike(other, stall) for other in pulse.stalls) for pulse in pulses)
+            if stall.state == "SYN_SENT" and times >= SYN_PULSES:
+                peers.setdefault(stall.remote, {}).setdefault(comer.rank, stall)
+    return [_unreachable(view, remote, comers, tuple(sorted(by))) for remote, by in list(peers.items())[:4]]
 
 
-def _alike(one: Stall, other: Stall) -> bool:
-    return one.state == other.state and one.remote == other.remote
+def _alike(stall: Stall, other: Stall) -> bool:
+    return stall.state == other.state and stall.remote == other.remote
 
 
 def _unreachable(view: View, remote: str, comers: Sequence[Comer], ranks: tuple[int, ...]) -> Finding:
@@ -211,8 +211,8 @@ def _unreachable(view: View, remote: str, comers: Sequence[Comer], ranks: tuple[
     to_master = bool(master) and remote.rpartition(":")[2] == master.rpartition(":")[2]
     who, get = people.who(view.state, ranks), people.verb(ranks, "gets", "get")
     if to_master:
-        said = master if master == remote else f"{master} ({remote})"
-        text = f"{who} {get} no answer from MASTER_ADDR:MASTER_PORT {said}"
+        named = master if master == remote else f"{master} ({remote})"
+        text = f"{who} {get} no answer from MASTER_ADDR:MASTER_PORT {named}"
         remedy = (
             "set MASTER_ADDR to an address of rank 0's node that the others can reach, and look at firewall and route "
             "to that port"
@@ -231,33 +231,33 @@ def _unreachable(view: View, remote: str, comers: Sequence[Comer], ranks: tuple[
 
 def _sizes(view: View, there: Sequence[Comer]) -> Finding | None:
     """World sizes that differ, or a rank beyond its own."""
-    told = {rank: size for rank, pulses in view.history.items() if (size := pulses[-1].world_size)}
-    groups = _grouped(told)
+    seen = {rank: size for rank, pulses in view.history.items() if (size := pulses[-1].world_size)}
+    groups = _grouped(seen)
     if len(groups) > 1:
         (most, usual), (few, other) = groups[0], groups[1]
         text = (
             f"{people.who(view.state, other)} {people.verb(other, 'has', 'have')} WORLD_SIZE {few}, "
             f"{people.ranks_text(usual)} {people.verb(usual, 'has', 'have')} {most}"
         )
-        said = [f"{people.who(view.state, ranks)}: WORLD_SIZE={size}" for size, ranks in groups[:4]]
+        facts = [f"{people.who(view.state, ranks)}: WORLD_SIZE={size}" for size, ranks in groups[:4]]
     else:
-        other = tuple(rank for rank, size in sorted(told.items()) if size.isdecimal() and rank >= int(size))
+        other = tuple(rank for rank, size in sorted(seen.items()) if size.isdecimal() and rank >= int(size))
         if not other:
             return None
-        text = f"{people.who(view.state, other)} cannot be in a world of WORLD_SIZE {told[other[0]]}"
-        said = [f"RANK={other[0]}, WORLD_SIZE={told[other[0]]}"]
+        text = f"{people.who(view.state, other)} cannot be in a world of WORLD_SIZE {seen[other[0]]}"
+        facts = [f"RANK={other[0]}, WORLD_SIZE={seen[other[0]]}"]
     return _finding(
         view, "start-world-size", other, text, "give every rank the same WORLD_SIZE: nodes × ranks a node", there,
-        said,
+        facts,
     )  # fmt: skip
 
 
-def _grouped(told: Mapping[int, str]) -> list[tuple[str, tuple[int, ...]]]:
+def _grouped(values: Mapping[int, str]) -> list[tuple[str, tuple[int, ...]]]:
     """Values and who has them; the commonest first, then that of the lowest rank."""
-    found: dict[str, list[int]] = {}
-    for rank in sorted(told):
-        found.setdefault(told[rank], []).append(rank)
-    return [(value, tuple(ranks)) for value, ranks in sorted(found.items(), key=lambda one: -len(one[1]))]
+    owners: dict[str, list[int]] = {}
+    for rank in sorted(values):
+        owners.setdefault(values[rank], []).append(rank)
+    return [(value, tuple(ranks)) for value, ranks in sorted(owners.items(), key=lambda it: -len(it[1]))]
 
 
 def _masters(view: View, there: Sequence[Comer]) -> Finding | None:
@@ -323,10 +323,10 @@ def _ended(view: View, there: Sequence[Comer]) -> Finding | None:
 
 def _expected(view: View) -> int:
     """How many ranks there have to be; 0 when nobody knows."""
-    told = {pulses[-1].world_size for pulses in view.history.values()} - {None}
-    said = next(iter(told)) if len(told) == 1 else None
-    if said is not None and said.isdecimal():
-        return int(said)
+    sizes = {pulses[-1].world_size for pulses in view.history.values()} - {None}
+    size = next(iter(sizes)) if len(sizes) == 1 else None
+    if size is not None and size.isdecimal():
+        return int(size)
     return view.state.attempts[-1].world_size if view.state.attempts else 0
 
 
@@ -361,21 +361,21 @@ _NOTHING = "nothing, if they still import or load; else look at the logs of the 
 
 def _reasons(view: View, absent: Sequence[int]) -> Iterable[str]:
     """What absent ranks do, equal ones together."""
-    found: dict[str, list[int]] = {}
+    by_reason: dict[str, list[int]] = {}
     for rank in absent:
-        found.setdefault(_reason(view, rank), []).append(rank)
-    for reason, ranks in list(found.items())[:6]:
+        by_reason.setdefault(_reason(view, rank), []).append(rank)
+    for reason, ranks in list(by_reason.items())[:6]:
         yield f"{people.who(view.state, ranks)}: {reason}"
 
 
 def _reason(view: View, rank: int) -> str:
-    known, pulses = view.state.ranks.get(rank), view.history.get(rank, ())
-    if known is None:
+    state, pulses = view.state.ranks.get(rank), view.history.get(rank, ())
+    if state is None:
         return "no such rank was started here"
-    if known.phase is RankPhase.STARTING and known.pid is None:
+    if state.phase is RankPhase.STARTING and state.pid is None:
         return "no process yet"
     if waits.ended(view, rank):
-        return f"ended ({known.phase})"
+        return f"ended ({state.phase})"
     if not pulses or not pulses[-1].hook:
         return "its hook does not answer" if pulses else "nothing is heard of it"
     if pulses[-1].torch is False:
@@ -388,12 +388,12 @@ def _reason(view: View, rank: int) -> str:
 
 
 def _finding(
-    view: View, known: str, ranks: Sequence[int], text: str, remedy: str, there: Sequence[Comer],
-    said: Iterable[str], severity: str = "error",
+    view: View, name: str, ranks: Sequence[int], text: str, remedy: str, there: Sequence[Comer],
+    facts: Iterable[str], severity: str = "error",
 ) -> Finding:  # fmt: skip
     wait = sorted(comer.rank for comer in there)
     return Finding(
-        known, severity, text, role="cause" if severity != "info" else "fact",
+        name, severity, text, role="cause" if severity != "info" else "fact",
         **people.about(view.state, ranks), remedy=remedy,
-        evidence=(*said, f"{people.who(view.state, wait)} {people.verb(wait, 'is', 'are')} in {there[0].op}"),
+        evidence=(*facts, f"{people.who(view.state, wait)} {people.verb(wait, 'is', 'are')} in {there[0].op}"),
     )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ...model import Finding
 from . import died, people
-from .arrivals import Arrivals, Meetings, Piece
+from .arrivals import Arrivals, GroupArrivals, Piece
 from .died import Reason
 from .people import Kind
 from .view import View
@@ -75,21 +75,21 @@ Who = tuple[int | None, int]
 
 
 def lags(
-    arrivals: Arrivals, nodes: Mapping[int, int], now: float, said: frozenset[Who] = frozenset()
+    arrivals: Arrivals, nodes: Mapping[int, int], now: float, before: frozenset[Who] = frozenset()
 ) -> list[Lag]:
-    """The worst first; `nodes`: rank → node, `said`: who was named before.
+    """The worst first; `nodes`: rank → node, `before`: who was named before.
 
     A rank that is late only because it waits in another group is left out.
     """
     seen = [(group, pieces) for group in arrivals.groups if (pieces := _pieces(group, nodes, now))]
-    found = [lag for group, pieces in seen if (lag := _lag(group, pieces, nodes, said)) is not None]
+    slow = [lag for group, pieces in seen if (lag := _lag(group, pieces, nodes, before)) is not None]
     worst: dict[tuple[int | None, int], Lag] = {}
-    for lag in sorted(found, key=lambda one: -one.share):
+    for lag in sorted(slow, key=lambda lag: -lag.share):
         worst.setdefault((lag.rank, lag.node), lag)
     return [lag for lag in worst.values() if not _victim(lag, seen, nodes)]
 
 
-def _pieces(group: Meetings, nodes: Mapping[int, int], now: float) -> list[Piece]:
+def _pieces(group: GroupArrivals, nodes: Mapping[int, int], now: float) -> list[Piece]:
     """The steps of a group; [] where they are too few or too old."""
     if len(group.met) < COLLECTIVES:
         return []
@@ -109,36 +109,36 @@ def _pieces(group: Meetings, nodes: Mapping[int, int], now: float) -> list[Piece
     return newest[::-1] if now - newest[0].ends <= max(OLD_S, 5 * usual) else []
 
 
-def _margin(group: Meetings, nodes: Mapping[int, int]) -> float:
+def _margin(group: GroupArrivals, nodes: Mapping[int, int]) -> float:
     """Seconds by which the clocks of a group may differ; kernels need no common clock."""
     places = {nodes.get(rank) for rank in group.members}
     return 0.0 if group.timed or len(places) == 1 else CLOCKS_S
 
 
 def _lag(
-    group: Meetings, pieces: list[Piece], nodes: Mapping[int, int], said: frozenset[Who]
+    group: GroupArrivals, pieces: list[Piece], nodes: Mapping[int, int], before: frozenset[Who]
 ) -> Lag | None:
     asked = _asked(pieces, len(group.members))
     margin = _margin(group, nodes)
     blamed = [_blame(piece, asked, margin) for piece in pieces]
     weights = [min(piece.seconds, HEAVIEST_S) for piece in pieces]
-    share = _middle([one[1] for one in blamed], weights)
+    share = _middle([each[1] for each in blamed], weights)
     named = [
         (group.members[at], weight)
         for (at, price), weight in zip(blamed, weights, strict=True)
         if price > LEAST / 2
     ]
-    found = _most(named, sum(weights), nodes, said)
-    if found is None or (found[0] is None and all(nodes.get(one) == found[1] for one in group.members)):
+    who = _most(named, sum(weights), nodes, before)
+    if who is None or (who[0] is None and all(nodes.get(rank) == who[1] for rank in group.members)):
         return None
     if share < HIGH and pieces[-1].ends - pieces[0].ends + pieces[0].seconds < SPAN_S:
         return None
     step = _middle([piece.seconds for piece in pieces], weights)
-    keeps = KEEPS if found in said else 1.0
+    keeps = KEEPS if who in before else 1.0
     if share < LEAST * keeps or share * step < LEAST_S * keeps:
         return None
     return Lag(
-        *found,
+        *who,
         share=share,
         step_s=step,
         stepwise=group.a_step is not None,
@@ -149,7 +149,7 @@ def _lag(
 
 
 def _most(
-    named: Sequence[tuple[int, float]], weight: float, nodes: Mapping[int, int], said: frozenset[Who]
+    named: Sequence[tuple[int, float]], weight: float, nodes: Mapping[int, int], before: frozenset[Who]
 ) -> Who | None:
     """The rank, or the node, that is the last in most pieces. `named`: the last of each piece, and its weight."""
     for of in (lambda rank: (rank, nodes.get(rank, 0)), lambda rank: (None, nodes.get(rank, 0))):
@@ -160,7 +160,7 @@ def _most(
             weights[who] = weights.get(who, 0.0) + heavy
             times[who] += 1
         for who in weights:
-            if weights[who] >= AGREE * weight * (KEEPS if who in said else 1.0) and times[who] >= STEPS:
+            if weights[who] >= AGREE * weight * (KEEPS if who in before else 1.0) and times[who] >= STEPS:
                 return who
     return None
 
@@ -208,7 +208,7 @@ def _share(pieces: list[Piece], member: int, margin: float) -> float:
     return statistics.median(_waits(piece, (member,), margin)[0] / piece.seconds for piece in pieces)
 
 
-def _victim(lag: Lag, seen: list[tuple[Meetings, list[Piece]]], nodes: Mapping[int, int]) -> bool:
+def _victim(lag: Lag, seen: list[tuple[GroupArrivals, list[Piece]]], nodes: Mapping[int, int]) -> bool:
     """Whether the rank itself waits for others in another group for most of what it costs."""
     if lag.rank is None:
         return False
@@ -229,7 +229,7 @@ ID = "straggler"
 INPUT = "input-bound"
 MOST = 3
 """Findings at once."""
-LOOKS = 4
+LEAST_STACKS = 4
 """Stacks of a rank without which nobody can say that it is slow for no reason."""
 MOVED = 8
 """Points of a percentage by which it has to move before it is told anew."""
@@ -242,11 +242,11 @@ _PERCENT = re.compile(r"about (\d+) %")
 
 def find(view: View) -> Iterable[Finding]:
     """Slow ranks, the worst first; where there is none, whether all ranks wait for their data."""
-    said = {(one.rank, one.node or 0): one for one in view.state.findings.values() if one.id == ID}
-    found = lags(_arrivals(view), _nodes(view), view.now, frozenset(said))
-    if found:
-        told = (_told(view, lag, said.get((lag.rank, lag.node))) for lag in found[:MOST])
-        return [one for one in told if one is not None]
+    before = {(old.rank, old.node or 0): old for old in view.state.findings.values() if old.id == ID}
+    slow = lags(_arrivals(view), _nodes(view), view.now, frozenset(before))
+    if slow:
+        findings = (_lag_finding(view, lag, before.get((lag.rank, lag.node))) for lag in slow[:MOST])
+        return [finding for finding in findings if finding is not None]
     return _input_bound(view)
 
 
@@ -261,7 +261,7 @@ def _nodes(view: View) -> Mapping[int, int]:
     return {number: rank.place.node for number, rank in view.state.ranks.items()}
 
 
-def _told(view: View, lag: Lag, before: Finding | None) -> Finding | None:
+def _lag_finding(view: View, lag: Lag, before: Finding | None) -> Finding | None:
     """The finding; as it was told before, where what is new is only a little more or less of the same.
 
     None while no reason is known and the rank was not looked at often enough to say that there is none.
@@ -270,7 +270,7 @@ def _told(view: View, lag: Lag, before: Finding | None) -> Finding | None:
     why = [] if lag.rank is None else died.reasons(view, lag.rank)
     if before is not None and _same(before, 100 * lag.share, why):
         return before
-    if before is None and not why and _looks(view, lag.rank) < LOOKS:
+    if before is None and not why and _stacks_seen(view, lag.rank) < LEAST_STACKS:
         return None
     return Finding(
         id=ID,
@@ -278,22 +278,22 @@ def _told(view: View, lag: Lag, before: Finding | None) -> Finding | None:
         text=_text(view, lag, percent, why[0] if why else None),
         rank=lag.rank,
         node=lag.node,
-        remedy=why[0].remedy if why else _where_to_look(lag),
+        remedy=why[0].remedy if why else _fallback_remedy(lag),
         evidence=_evidence(view, lag, why),
         ranks=() if lag.rank is not None else _of_node(view, lag.node),
         since=lag.since if before is None or before.since is None else before.since,
     )
 
 
-def _looks(view: View, rank: int | None) -> int:
+def _stacks_seen(view: View, rank: int | None) -> int:
     """How often a rank's stack is known; where it never is, waiting for it is no use."""
     pulses = () if rank is None else view.history.get(rank, ())
-    return sum(bool(pulse.stack) for pulse in pulses) or LOOKS
+    return sum(bool(pulse.stack) for pulse in pulses) or LEAST_STACKS
 
 
 def _same(before: Finding, percent: float, why: list[Reason]) -> bool:
-    told = _PERCENT.search(before.text)
-    if told is None or abs(int(told[1]) - percent) >= MOVED:
+    percents = _PERCENT.search(before.text)
+    if percents is None or abs(int(percents[1]) - percent) >= MOVED:
         return False
     return not why or any(reason.kind in before.text for reason in why)
 
@@ -345,7 +345,7 @@ def _seconds(number: float) -> str:
     return f"{1000 * number:.0f} ms" if number < 1 else f"{number:.1f} s"
 
 
-def _where_to_look(lag: Lag) -> str:
+def _fallback_remedy(lag: Lag) -> str:
     if lag.rank is None:
         return "compare the node with the others: network, clocks, what else runs there"
     return (
@@ -360,12 +360,12 @@ def _input_bound(view: View) -> Iterable[Finding]:
         for pulses in view.history.values()
     ):
         return
-    found = died.witnesses(view)
-    loading = [one for one in found if one is not None and one.kind is Kind.LOADER]
+    positions = died.witnesses(view)
+    loading = [position for position in positions if position is not None and position.kind is Kind.LOADER]
     before = view.state.findings.get((INPUT, None, None))
-    if not loading or len(loading) < LOADING * len(found) * (1.0 if before is None else 0.6):
+    if not loading or len(loading) < LOADING * len(positions) * (1.0 if before is None else 0.6):
         return
-    sites = {one.site for one in loading}
+    sites = {position.site for position in loading}
     site = loading[0].site if len(sites) == 1 else None
     where = f" ({people.site_text(site)})" if site is not None else ""
     yield before or Finding(

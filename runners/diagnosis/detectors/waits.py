@@ -49,7 +49,7 @@ class RankWait(NamedTuple):
     """False where only the stack tells."""
 
 
-class Spot(NamedTuple):
+class WaitPoint(NamedTuple):
     """Where ranks wait for each other: one collective of one group."""
 
     key: Key
@@ -59,10 +59,10 @@ class Spot(NamedTuple):
 
 
 @dataclass(slots=True)
-class Meeting:
-    """The ranks that wait at one spot."""
+class Pending:
+    """The ranks that wait at one point."""
 
-    spot: Spot
+    point: WaitPoint
     waits: dict[int, RankWait] = field(default_factory=dict)
     members: tuple[int, ...] = ()
     missing: tuple[int, ...] = ()
@@ -84,14 +84,14 @@ class Meeting:
 
     @property
     def numbered(self) -> bool:
-        return not self.spot.op
+        return not self.point.op
 
 
 @dataclass(slots=True)
 class Waits:
     """All of it."""
 
-    meetings: dict[Spot, Meeting] = field(default_factory=dict)
+    pending: dict[WaitPoint, Pending] = field(default_factory=dict)
     of: dict[int, RankWait] = field(default_factory=dict)
     """By rank."""
     called: dict[Key, dict[int, int]] = field(default_factory=dict)
@@ -100,34 +100,34 @@ class Waits:
 
 def last_answer(pulses: Sequence[Pulse]) -> Pulse | None:
     """The newest pulse that the rank's hook gave."""
-    return next((one for one in reversed(pulses) if one.hook), None)
+    return next((pulse for pulse in reversed(pulses) if pulse.hook), None)
 
 
 def ended(view: View, rank: int) -> bool:
     """Whether the process of a rank has ended."""
-    known = view.state.ranks.get(rank)
-    return known is not None and known.phase in ENDED
+    state = view.state.ranks.get(rank)
+    return state is not None and state.phase in ENDED
 
 
-def look(view: View) -> Waits:
+def collect(view: View) -> Waits:
     """Everybody who waits. Cheap while nobody does."""
-    found = Waits()
+    waiting = Waits()
     for rank, pulses in view.history.items():
         wait = None if ended(view, rank) else _wait(rank, pulses)
         if wait is not None:
-            found.of[rank] = wait
-    if any(wait.age >= WAIT_S for wait in found.of.values()):
-        found.called = _called(view)
-        _meet(view, found)
-    return found
+            waiting.of[rank] = wait
+    if any(wait.age >= WAIT_S for wait in waiting.of.values()):
+        waiting.called = _called(view)
+        _meet(view, waiting)
+    return waiting
 
 
 def _wait(rank: int, pulses: Sequence[Pulse]) -> RankWait | None:
-    told = last_answer(pulses)
-    if told is None:
+    answer = last_answer(pulses)
+    if answer is None:
         return None
-    groups = {group.name: group for group in told.groups}
-    for call in told.active:  # oldest first
+    groups = {group.name: group for group in answer.groups}
+    for call in answer.active:  # oldest first
         group = groups.get(call.group)
         if call.done or (group is not None and not call.p2p and group.completed >= call.seq):
             continue
@@ -154,62 +154,62 @@ def _by_stack(rank: int, pulses: Sequence[Pulse]) -> RankWait | None:
 
 def patience(pulses: Iterable[Pulse]) -> float:
     """Seconds from which a collective of this rank waits."""
-    made = sorted({call.created for one in pulses for call in one.recent})
+    made = sorted({call.created for pulse in pulses for call in pulse.recent})
     gaps = [after - before for before, after in itertools.pairwise(made)]
     usual = statistics.median(gaps) if len(gaps) >= 4 else 0.0
     return max(WAIT_S, min(GAPS * usual, MOST_S))
 
 
 def _called(view: View) -> dict[Key, dict[int, int]]:
-    found: dict[Key, dict[int, int]] = {}
+    numbers: dict[Key, dict[int, int]] = {}
     for rank, pulses in view.history.items():
-        told = last_answer(pulses)
-        if told is None:
+        answer = last_answer(pulses)
+        if answer is None:
             continue
-        keys = {group.name: key_of(group) for group in told.groups}
-        for group in told.groups:
-            found.setdefault(keys[group.name], {})[rank] = group.enqueued
-        calls = told.active if told.groups else (*told.recent, *told.active)
+        keys = {group.name: key_of(group) for group in answer.groups}
+        for group in answer.groups:
+            numbers.setdefault(keys[group.name], {})[rank] = group.enqueued
+        calls = answer.active if answer.groups else (*answer.recent, *answer.active)
         for call in calls:
             if not call.p2p:
-                known = found.setdefault(keys.get(call.group, Key(call.group)), {})
-                known[rank] = max(known.get(rank, 0), call.seq)
-    return found
+                by_rank = numbers.setdefault(keys.get(call.group, Key(call.group)), {})
+                by_rank[rank] = max(by_rank.get(rank, 0), call.seq)
+    return numbers
 
 
-def _meet(view: View, found: Waits) -> None:
-    for wait in found.of.values():
+def _meet(view: View, waiting: Waits) -> None:
+    for wait in waiting.of.values():
         call = wait.call
-        spot = Spot(wait.key, 0, call.op) if call.p2p else Spot(wait.key, call.seq)
-        found.meetings.setdefault(spot, Meeting(spot)).waits[wait.rank] = wait
-    for spot, meeting in list(found.meetings.items()):
-        meeting.since = min(wait.call.created for wait in meeting.waits.values())
-        meeting.age = max(wait.age for wait in meeting.waits.values())
-        limit = min(patience(view.history[rank]) for rank in list(meeting.waits)[:4])
-        if meeting.age < limit:
-            del found.meetings[spot]
+        point = WaitPoint(wait.key, 0, call.op) if call.p2p else WaitPoint(wait.key, call.seq)
+        waiting.pending.setdefault(point, Pending(point)).waits[wait.rank] = wait
+    for point, pending in list(waiting.pending.items()):
+        pending.since = min(wait.call.created for wait in pending.waits.values())
+        pending.age = max(wait.age for wait in pending.waits.values())
+        limit = min(patience(view.history[rank]) for rank in list(pending.waits)[:4])
+        if pending.age < limit:
+            del waiting.pending[point]
             continue
-        called = found.called.get(spot.key, {})
-        meeting.members = _members(view, meeting, called)
-        meeting.desc = _desc(view, meeting)
-        if meeting.numbered:
-            meeting.missing = tuple(rank for rank in meeting.members if called.get(rank, 0) < spot.seq)
+        called = waiting.called.get(point.key, {})
+        pending.members = _members(view, pending, called)
+        pending.desc = _desc(view, pending)
+        if pending.numbered:
+            pending.missing = tuple(rank for rank in pending.members if called.get(rank, 0) < point.seq)
 
 
-def _members(view: View, meeting: Meeting, called: Mapping[int, int]) -> tuple[int, ...]:
-    key = meeting.spot.key
+def _members(view: View, pending: Pending, called: Mapping[int, int]) -> tuple[int, ...]:
+    key = pending.point.key
     if key.size:
-        told = last_answer(view.history[min(meeting.waits)])
-        groups = told.groups if told is not None else ()
+        answer = last_answer(view.history[min(pending.waits)])
+        groups = answer.groups if answer is not None else ()
         return next((group.ranks for group in groups if key_of(group) == key), ())
     return tuple(sorted(view.state.ranks if key.name.partition("/")[0] == DEFAULT else called))
 
 
-def _desc(view: View, meeting: Meeting) -> str:
-    name = meeting.spot.key.name
-    told = last_answer(view.history[min(meeting.waits)])
+def _desc(view: View, pending: Pending) -> str:
+    name = pending.point.key.name
+    answer = last_answer(view.history[min(pending.waits)])
     group: ProcessGroup | None = (
-        next((one for one in told.groups if one.name == name), None) if told else None
+        next((group for group in answer.groups if group.name == name), None) if answer else None
     )
     if group is not None and group.desc and group.desc != "undefined":
         return group.desc
@@ -219,91 +219,91 @@ def _desc(view: View, meeting: Meeting) -> str:
 class Ends(NamedTuple):
     """Where the chains of waiting ranks end."""
 
-    culprits: dict[int, tuple[Meeting, ...]]
-    """Ranks that wait for nobody, and the meetings that wait for them, the nearest first."""
-    joined: tuple[Meeting, ...]
-    """Numbered meetings that nobody is missing from."""
-    loose: tuple[Meeting, ...]
+    culprits: dict[int, tuple[Pending, ...]]
+    """Ranks that wait for nobody, and the collectives that wait for them, the nearest first."""
+    joined: tuple[Pending, ...]
+    """Numbered collectives that nobody is missing from."""
+    loose: tuple[Pending, ...]
     """Sends, receives and what only stacks tell of: for whom they wait is not known."""
-    circles: tuple[tuple[Meeting, ...], ...]
-    """Meetings that wait for each other."""
-    before: Mapping[Spot, tuple[Meeting, ...]]
-    """Meetings that some rank of this one is missing from."""
+    circles: tuple[tuple[Pending, ...], ...]
+    """Collectives that wait for each other."""
+    before: Mapping[WaitPoint, tuple[Pending, ...]]
+    """Collectives that some rank of this one is missing from."""
 
-    def leading(self, meetings: Iterable[Meeting]) -> list[Meeting]:
+    def leading(self, blocked: Iterable[Pending]) -> list[Pending]:
         """These and all that wait for them, the nearest first."""
-        found = {one.spot: one for one in meetings}
-        todo = list(found.values())
-        for one in todo:
-            for further in self.before.get(one.spot, ()):
-                if further.spot not in found:
-                    found[further.spot] = further
+        by_point = {pending.point: pending for pending in blocked}
+        todo = list(by_point.values())
+        for pending in todo:
+            for further in self.before.get(pending.point, ()):
+                if further.point not in by_point:
+                    by_point[further.point] = further
                     todo.append(further)
         return todo
 
 
-def ends(found: Waits) -> Ends:
+def ends(waiting: Waits) -> Ends:
     """Follow who waits for whom to the end. Linear in what is missing."""
-    nearest: dict[int, list[Meeting]] = {}
-    joined: list[Meeting] = []
-    loose: list[Meeting] = []
-    after: dict[Spot, list[Spot]] = {}
-    for spot, meeting in found.meetings.items():
-        if not meeting.numbered:
-            loose.append(meeting)
-        elif not meeting.missing:
-            joined.append(meeting)
-        further_on: dict[Spot, None] = {}
-        for rank in meeting.missing:
-            further = _onward(found, rank, spot)
+    nearest: dict[int, list[Pending]] = {}
+    joined: list[Pending] = []
+    loose: list[Pending] = []
+    after: dict[WaitPoint, list[WaitPoint]] = {}
+    for point, pending in waiting.pending.items():
+        if not pending.numbered:
+            loose.append(pending)
+        elif not pending.missing:
+            joined.append(pending)
+        further_on: dict[WaitPoint, None] = {}
+        for rank in pending.missing:
+            further = _onward(waiting, rank, point)
             if further is None:
-                nearest.setdefault(rank, []).append(meeting)
+                nearest.setdefault(rank, []).append(pending)
             else:
                 further_on[further] = None
-        after[spot] = list(further_on)
-    before: dict[Spot, list[Meeting]] = {}
-    for spot, onward in after.items():
+        after[point] = list(further_on)
+    before: dict[WaitPoint, list[Pending]] = {}
+    for point, onward in after.items():
         for further in onward:
-            before.setdefault(further, []).append(found.meetings[spot])
+            before.setdefault(further, []).append(waiting.pending[point])
     return Ends(
-        {rank: tuple(meetings) for rank, meetings in nearest.items()},
+        {rank: tuple(blocked) for rank, blocked in nearest.items()},
         tuple(joined),
         tuple(loose),
-        tuple(tuple(found.meetings[spot] for spot in circle) for circle in _circles(after)),
-        {spot: tuple(meetings) for spot, meetings in before.items()},
+        tuple(tuple(waiting.pending[point] for point in circle) for circle in _circles(after)),
+        {point: tuple(blocked) for point, blocked in before.items()},
     )
 
 
-def _onward(found: Waits, rank: int, spot: Spot) -> Spot | None:
-    """The meeting in which a missing rank waits itself."""
-    wait = found.of.get(rank)
+def _onward(waiting: Waits, rank: int, point: WaitPoint) -> WaitPoint | None:
+    """The point at which a missing rank waits itself."""
+    wait = waiting.of.get(rank)
     if wait is None:
         return None
-    further = Spot(wait.key, 0, wait.call.op) if wait.call.p2p else Spot(wait.key, wait.call.seq)
-    return further if further in found.meetings and further != spot else None
+    further = WaitPoint(wait.key, 0, wait.call.op) if wait.call.p2p else WaitPoint(wait.key, wait.call.seq)
+    return further if further in waiting.pending and further != point else None
 
 
-def _circles(after: Mapping[Spot, Sequence[Spot]]) -> list[tuple[Spot, ...]]:
+def _circles(after: Mapping[WaitPoint, Sequence[WaitPoint]]) -> list[tuple[WaitPoint, ...]]:
     """Circles, each told once: where a walk along the first open way comes back to itself."""
-    found: list[tuple[Spot, ...]] = []
-    settled: set[Spot] = set()
+    circles: list[tuple[WaitPoint, ...]] = []
+    settled: set[WaitPoint] = set()
     for start in after:
-        walk: dict[Spot, int] = {}
-        path: list[tuple[Spot, int]] = [(start, 0)]
+        walk: dict[WaitPoint, int] = {}
+        path: list[tuple[WaitPoint, int]] = [(start, 0)]
         while path:
-            spot, way = path.pop()
+            point, way = path.pop()
             if way == 0:
-                if spot in settled:
+                if point in settled:
                     continue
-                walk[spot] = len(walk)
-            if way < len(after[spot]):
-                path.append((spot, way + 1))
-                following = after[spot][way]
+                walk[point] = len(walk)
+            if way < len(after[point]):
+                path.append((point, way + 1))
+                following = after[point][way]
                 if following in walk:
-                    found.append(tuple(one for one in walk if walk[one] >= walk[following]))
+                    circles.append(tuple(stop for stop in walk if walk[stop] >= walk[following]))
                 elif following not in settled:
                     path.append((following, 0))
             else:
-                settled.add(spot)
-                walk.pop(spot, None)
-    return found
+                settled.add(point)
+                walk.pop(point, None)
+    return circles

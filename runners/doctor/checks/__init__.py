@@ -8,7 +8,7 @@ from ....presets.finding import Finding
 from .. import network_checks, node_checks
 from ..node_checks import ExaminedNode
 
-ONE = (
+PER_NODE = (
     node_checks.check_software,
     node_checks.check_hardware,
     node_checks.check_system,
@@ -16,7 +16,7 @@ ONE = (
 )
 
 
-def check(looks: Sequence[ExaminedNode]) -> list[Finding]:
+def check(nodes: Sequence[ExaminedNode]) -> list[Finding]:
     """What is found on each node, and between them."""
-    found = [finding for look in looks for one in ONE for finding in one(look)]
-    return found + network_checks.check_differences(looks)
+    findings = [finding for node in nodes for check_node in PER_NODE for finding in check_node(node)]
+    return findings + network_checks.check_differences(nodes)

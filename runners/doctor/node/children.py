@@ -27,7 +27,7 @@ KEPT_LINES = 12
 
 
 class Child:
-    """One such process, in a session of its own; what it says goes to `told`, at last {"exit": …, "said": […]}."""
+    """One such process, in a session of its own; what it says goes to `report`, at last {"exit": …, "said": […]}."""
 
     every: dict[int, Child] = {}
 
@@ -37,9 +37,9 @@ class Child:
         text: str,
         spec: dict[str, Any],
         seconds: float,
-        told: Told,
+        report: Told,
     ) -> None:
-        self._told, self._late = told, False
+        self._told, self._late = report, False
         self._said: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)
         environ = dict(os.environ, **spec.get("env", {}))
         self._process = subprocess.Popen(
@@ -132,5 +132,5 @@ def once(
         return answer, ""
     if answer["late"]:
         return None, f"no answer within {seconds:.0f} s"
-    said = answer["said"]
-    return None, said[-1] if said else f"ended with code {answer['exit']} and said nothing"
+    lines = answer["said"]
+    return None, lines[-1] if lines else f"ended with code {answer['exit']} and said nothing"

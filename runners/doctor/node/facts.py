@@ -55,15 +55,15 @@ def _training(python: str, text: str) -> tuple[dict[str, Any] | None, str]:
     Without a name: the first of PATH's that has torch, as a launch takes it.
     """
     wanted: list[str] = [python] if python else ["python", "python3"]
-    found = [path for path in map(system.which, wanted) if path is not None]
-    if not found:
+    paths = [path for path in map(system.which, wanted) if path is not None]
+    if not paths:
         return None, "%s is no executable" % (python or "python")
     answers = []
-    for path in found:
-        said, problem = children.once([path], text, {"do": "facts"}, TORCH_SECONDS)
-        if said is not None and said.get("torch"):
-            return {**said, "executable": path}, ""
+    for path in paths:
+        answer, problem = children.once([path], text, {"do": "facts"}, TORCH_SECONDS)
+        if answer is not None and answer.get("torch"):
+            return {**answer, "executable": path}, ""
         answers.append(
-            (None if said is None else {**said, "executable": path}, problem and f"{path}: {problem}")
+            (None if answer is None else {**answer, "executable": path}, problem and f"{path}: {problem}")
         )
     return answers[0]

@@ -40,9 +40,9 @@ def ask() -> dict[str, Any]:
         if nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle))
     ]  # fmt: skip
     version = ctypes.create_string_buffer(TEXT_BYTES)
-    known = not nvml.nvmlSystemGetDriverVersion(version, ctypes.c_uint(TEXT_BYTES))
+    readable = not nvml.nvmlSystemGetDriverVersion(version, ctypes.c_uint(TEXT_BYTES))
     return {
-        "version": version.value.decode() if known else None,
+        "version": version.value.decode() if readable else None,
         "gpus": [_gpu(nvml, handle) for index, handle in enumerate(handles) if index not in lost],
         "lost": lost,
         "no_p2p": _no_p2p(nvml, [handle for index, handle in enumerate(handles) if index not in lost]),
@@ -51,12 +51,12 @@ def ask() -> dict[str, Any]:
 
 def _gpu(nvml: Any, handle: Any) -> dict[str, Any]:
     memory = Memory()
-    known = not nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))
+    readable = not nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))
     return {
         "name": _text(nvml.nvmlDeviceGetName, handle),
         "uuid": _text(nvml.nvmlDeviceGetUUID, handle),
-        "memory": memory.total if known else None,
-        "used": memory.used if known else None,
+        "memory": memory.total if readable else None,
+        "used": memory.used if readable else None,
     }
 
 
@@ -70,15 +70,15 @@ def _no_p2p(nvml: Any, handles: list[Any]) -> Any:
     function = getattr(nvml, "nvmlDeviceGetP2PStatus", None)
     if function is None:
         return None
-    found = []
+    pairs = []
     for first in range(len(handles)):
         for second in range(first + 1, len(handles)):
             status = ctypes.c_int()
             if function(handles[first], handles[second], P2P_READ, ctypes.byref(status)):
                 return None
             if status.value:
-                found.append([first, second])
-    return found
+                pairs.append([first, second])
+    return pairs
 
 
 def main() -> None:

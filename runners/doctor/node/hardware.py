@@ -23,27 +23,27 @@ def driver(root: str = "/") -> dict[str, Any] | None:
 
 def kernel_gpus(root: str = "/") -> list[dict[str, str | None]]:
     """GPUs as the kernel driver names them; none in a container that is given none, where their files are seen, too."""
-    found: list[dict[str, str | None]] = []
+    gpus: list[dict[str, str | None]] = []
     if not glob.glob(root + "dev/nvidia[0-9]*"):
-        return found
+        return gpus
     for path in sorted(glob.glob(root + "proc/driver/nvidia/gpus/*/information")):
         lines = (line.partition(":") for line in read(path).splitlines())
-        said = {name.strip(): value.strip() for name, _, value in lines}
-        found.append(
-            {"name": said.get("Model"), "uuid": said.get("GPU UUID"), "bus": said.get("Bus Location")}
+        fields = {name.strip(): value.strip() for name, _, value in lines}
+        gpus.append(
+            {"name": fields.get("Model"), "uuid": fields.get("GPU UUID"), "bus": fields.get("Bus Location")}
         )
-    return found
+    return gpus
 
 
 def infiniband(root: str = "/") -> list[dict[str, Any]]:
     """Ports of InfiniBand, RoCE and EFA devices."""
-    found = []
+    ports = []
     for path in sorted(glob.glob(root + "sys/class/infiniband/*/ports/*")):
         device, port = path.split("/")[-3], path.split("/")[-1]
         state = read(path + "/state").partition(":")[2].strip() or None
         physical = read(path + "/phys_state").partition(":")[2].strip() or None
         rate = re.match(r"(\d+(?:\.\d+)?) Gb/sec", read(path + "/rate"))
-        found.append(
+        ports.append(
             {
                 "device": device,
                 "port": port,
@@ -53,7 +53,7 @@ def infiniband(root: str = "/") -> list[dict[str, Any]]:
                 "gbps": float(rate[1]) if rate else None,
             }
         )
-    return found
+    return ports
 
 
 def gpudirect(root: str = "/") -> dict[str, Any]:

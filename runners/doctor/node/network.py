@@ -30,13 +30,13 @@ def interfaces(root: str = "/") -> list[dict[str, Any]]:
     except OSError:
         return []
     six = _ipv6(read(root + "proc/net/if_inet6"))
-    found = []
+    faces = []
     for name in names:
         path = base + "/" + name
         speed, mtu = read(path + "/speed"), read(path + "/mtu")
         flags = int(read(path + "/flags") or "0", 16)
         four = ipv4(name)
-        found.append(
+        faces.append(
             {
                 "name": name,
                 "up": bool(flags & 1) and read(path + "/operstate") in ("up", "unknown"),
@@ -47,27 +47,27 @@ def interfaces(root: str = "/") -> list[dict[str, Any]]:
                 "addresses": ([four] if four else []) + six.get(name, []),
             }
         )
-    return found
+    return faces
 
 
 def ipv4(name: str) -> str | None:
     """The first address of an interface; None without one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            said = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            reply = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
         except OSError:
             return None
-    return socket.inet_ntoa(said[20:24])
+    return socket.inet_ntoa(reply[20:24])
 
 
 def _ipv6(text: str) -> dict[str, list[str]]:
     """Addresses by interface, without those of a link alone."""
-    found: dict[str, list[str]] = {}
+    addresses: dict[str, list[str]] = {}
     for words in (line.split() for line in text.splitlines()):
         if len(words) == 6 and words[3] != "20":
             address = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words[0]))
-            found.setdefault(words[5], []).append(address)
-    return found
+            addresses.setdefault(words[5], []).append(address)
+    return addresses
 
 
 def limited(do: Callable[[], Any], seconds: float = DNS_SECONDS) -> Any:
@@ -89,9 +89,9 @@ def limited(do: Callable[[], Any], seconds: float = DNS_SECONDS) -> Any:
 def resolve(name: str) -> dict[str, Any]:
     """Addresses of a name, how long that took in seconds, and why there are none."""
     began = time.monotonic()
-    said = limited(lambda: sorted({str(info[4][0]) for info in socket.getaddrinfo(name, None)}))
+    outcome = limited(lambda: sorted({str(info[4][0]) for info in socket.getaddrinfo(name, None)}))
     answer = {"name": name, "addresses": [], "problem": "", "seconds": round(time.monotonic() - began, 3)}
-    answer["problem" if isinstance(said, str) else "addresses"] = said
+    answer["problem" if isinstance(outcome, str) else "addresses"] = outcome
     return answer
 
 
@@ -101,9 +101,9 @@ def reverse(address: str) -> dict[str, Any]:
     def name() -> list[str]:
         return [socket.getnameinfo((address, 0), socket.NI_NAMEREQD)[0]]
 
-    said = limited(name)
-    return {"address": address, "name": None if isinstance(said, str) else said[0],
-            "problem": said if isinstance(said, str) else ""}  # fmt: skip
+    outcome = limited(name)
+    return {"address": address, "name": None if isinstance(outcome, str) else outcome[0],
+            "problem": outcome if isinstance(outcome, str) else ""}  # fmt: skip
 
 
 def ssh_address() -> str | None:
@@ -112,9 +112,9 @@ def ssh_address() -> str | None:
     return words[2] if len(words) == 4 else None
 
 
-def names(found: list[dict[str, Any]], address: str | None) -> dict[str, Any]:
+def names(faces: list[dict[str, Any]], address: str | None) -> dict[str, Any]:
     """DNS both ways: the own name's addresses, and the name of the own address."""
-    own = [one for face in found if face["up"] and not face["loopback"] for one in face["addresses"]]
+    own = [each for face in faces if face["up"] and not face["loopback"] for each in face["addresses"]]
     at = address or (own[0] if own else None)
     return {"own": resolve(socket.gethostname()), "reverse": reverse(at) if at else None}
 
@@ -125,17 +125,17 @@ def names(found: list[dict[str, Any]], address: str | None) -> dict[str, Any]:
 def listener(port: int) -> socket.socket:
     """A socket that listens on every address, as torch's store does. Raises OSError."""
     six = socket.has_ipv6 and os.path.exists("/proc/net/if_inet6")
-    found = socket.socket(socket.AF_INET6 if six else socket.AF_INET)
+    server = socket.socket(socket.AF_INET6 if six else socket.AF_INET)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if six:
-            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        found.bind(("::" if six else "", port))
-        found.listen(64)
+            server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        server.bind(("::" if six else "", port))
+        server.listen(64)
     except OSError:
-        found.close()
+        server.close()
         raise
-    return found
+    return server
 
 
 def port_state(port: int) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def bridges(root: str = "/") -> dict[str, Any] | None:
         names = sorted(os.listdir(base))
     except OSError:
         return None
-    found: list[dict[str, Any]] = []
+    acs: list[dict[str, Any]] = []
     count = hidden = 0
     for name in names:
         path = os.path.join(base, name)
@@ -59,10 +59,10 @@ def bridges(root: str = "/") -> dict[str, Any] | None:
             continue
         control = acs_control(config)
         if control is not None:
-            found.append({"device": name, "control": control})
+            acs.append({"device": name, "control": control})
     if count and hidden == count:
         return None
-    return {"bridges": count, "acs": found}
+    return {"bridges": count, "acs": acs}
 
 
 def _text(path: str) -> str:

@@ -77,15 +77,15 @@ def _listen(port: int) -> dict[str, Any]:
 def _run(asked: dict[str, Any], texts: dict[str, str]) -> None:
     number = asked["id"]
 
-    def told(value: dict[str, Any]) -> None:
+    def reply(value: dict[str, Any]) -> None:
         say({"id": number, **value})
 
     try:
         _workers[number] = children.Child(
-            [asked["python"]], texts["checking"], asked["spec"], asked["seconds"], told
+            [asked["python"]], texts["checking"], asked["spec"], asked["seconds"], reply
         )
     except OSError as error:
-        told({"exit": None, "late": False, "said": [f"{asked['python']}: {error.strerror}"]})
+        reply({"exit": None, "late": False, "said": [f"{asked['python']}: {error.strerror}"]})
 
 
 def _tell(asked: dict[str, Any]) -> None:

@@ -60,19 +60,19 @@ def shm() -> dict[str, int] | None:
 
 def _space(path: str) -> dict[str, int] | None:
     try:
-        found = os.statvfs(path)
+        stats = os.statvfs(path)
     except OSError:
         return None
-    return {"total": found.f_blocks * found.f_frsize, "free": found.f_bavail * found.f_frsize}
+    return {"total": stats.f_blocks * stats.f_frsize, "free": stats.f_bavail * stats.f_frsize}
 
 
 def limits() -> dict[str, list[int | None] | None]:
     """Soft and hard limit of each kind, in bytes or pieces; None for unlimited."""
-    found: dict[str, list[int | None] | None] = {}
+    bounds: dict[str, list[int | None] | None] = {}
     for name, kind in KINDS.items():
         pair = resource.getrlimit(kind)
-        found[name] = [None if value == resource.RLIM_INFINITY else value for value in pair]
-    return found
+        bounds[name] = [None if value == resource.RLIM_INFINITY else value for value in pair]
+    return bounds
 
 
 def disks(cwd: str) -> list[dict[str, Any]]:
@@ -83,8 +83,8 @@ def disks(cwd: str) -> list[dict[str, Any]]:
         ("runs", os.path.expanduser(state) + "/distui/runs"),
         ("tmp", os.environ.get("TMPDIR") or "/tmp"),
     )
-    found = [_disk(name, path, True) for name, path in places]
-    return [*found, _disk("cwd", os.path.expanduser(cwd), False)]
+    entries = [_disk(name, path, True) for name, path in places]
+    return [*entries, _disk("cwd", os.path.expanduser(cwd), False)]
 
 
 def _disk(name: str, path: str, made: bool) -> dict[str, Any]:
@@ -105,10 +105,10 @@ def _disk(name: str, path: str, made: bool) -> dict[str, Any]:
 def clock_synchronised() -> bool | None:
     """What the kernel says (adjtimex, which chrony and ntpd set); None where it does not."""
     try:
-        said = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(TIMEX_BYTES))
+        state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(TIMEX_BYTES))
     except (OSError, AttributeError):
         return None
-    return None if said < 0 else bool(said != TIME_ERROR)
+    return None if state < 0 else bool(state != TIME_ERROR)
 
 
 def cgroup(root: str = "/") -> dict[str, float | None]:
@@ -124,7 +124,7 @@ def cgroup(root: str = "/") -> dict[str, float | None]:
         memories = _chain(base + "/memory", own["memory"], "memory.limit_in_bytes")
     else:
         memories = _chain(base, unified, "memory.max")
-    found = [int(text) for text in memories if text.isdigit() and int(text) < UNLIMITED]
+    memory_limits = [int(text) for text in memories if text.isdigit() and int(text) < UNLIMITED]
     if "cpu" in own:
         quotas, periods = (
             _chain(base + "/cpu", own["cpu"], name) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")
@@ -133,7 +133,7 @@ def cgroup(root: str = "/") -> dict[str, float | None]:
     else:
         pairs = [text.split() for text in _chain(base, unified, "cpu.max") if len(text.split()) == 2]
     cores = [int(quota) / int(period) for quota, period in pairs if quota.isdigit() and int(period) > 0]
-    return {"memory": min(found) if found else None, "cores": min(cores) if cores else None}
+    return {"memory": min(memory_limits) if memory_limits else None, "cores": min(cores) if cores else None}
 
 
 def _chain(mount: str, path: str, name: str) -> list[str]:
@@ -141,11 +141,11 @@ def _chain(mount: str, path: str, name: str) -> list[str]:
     at = os.path.normpath(mount + "/" + path)
     if not os.path.isdir(at):  # in a container whose mount shows only its own part
         at = mount
-    found = []
+    texts = []
     while at.startswith(mount):
-        found.append(read(at + "/" + name))
+        texts.append(read(at + "/" + name))
         at = os.path.dirname(at)
-    return [text for text in found if text]
+    return [text for text in texts if text]
 
 
 def variables(environ: dict[str, str]) -> dict[str, str]:
@@ -163,12 +163,12 @@ def variables(environ: dict[str, str]) -> dict[str, str]:
 
 def conf_files(home: str) -> dict[str, dict[str, str]]:
     """What NCCL's own files set, by file; a file that is not there is left out."""
-    found = {}
+    files = {}
     for path in ("/etc/nccl.conf", os.path.join(home, ".nccl.conf"), os.environ.get("NCCL_CONF_FILE", "")):
         text = read(path) if path else ""
         if text:
-            found[path] = settings(text.splitlines())
-    return found
+            files[path] = settings(text.splitlines())
+    return files
 
 
 def settings(lines: Sequence[str]) -> dict[str, str]:

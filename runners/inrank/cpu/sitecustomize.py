@@ -49,10 +49,10 @@ def _name_backend(module: Any) -> None:
         return
 
     def prepared(self: Any, *args: Any, **kwargs: Any) -> Any:
-        found = theirs(self, *args, **kwargs)
-        if isinstance(found, tuple) and len(found) == 2 and found[0] is None:
+        backend = theirs(self, *args, **kwargs)
+        if isinstance(backend, tuple) and len(backend) == 2 and backend[0] is None:
             return "gloo", module.DistributedType.MULTI_CPU
-        return found
+        return backend
 
     state._prepare_backend = prepared
 

@@ -78,23 +78,23 @@ def parallelize(
     Joins the process group if the script did not, and moves to `device()` what of the model this rank holds: where
     it is divided, it need not fit there whole. `options` go to the optimizer. Raises ParallelizeError.
     """
-    found = settings.current()
+    config = settings.current()
     usage = "write model, optimizer = parallelize(model, torch.optim.AdamW, lr=3e-4)"
     if optimizer is not None and not isinstance(optimizer, type):
         raise ParallelizeError(f"parallelize() takes an optimizer's class, not one already built: {usage}")
-    if found.strategy == "zero1" and optimizer is None:
+    if config.strategy == "zero1" and optimizer is None:
         raise ParallelizeError(f"strategy zero1 divides the optimizer, so it has to build it: {usage}")
-    _join(found)
+    _join(config)
     shapes = saving.shapes_of(model)
-    model = _made_parallel(model, found)
+    model = _made_parallel(model, config)
     saving.SHAPES[model] = shapes
-    sizes = settings.sizes(found, world_size())
+    sizes = settings.sizes(config, world_size())
     ARRANGED.update({name: size for name, size in sizes.items() if size > 1})
     if optimizer is None:
         return model
-    if found.strategy == "zero1":
+    if config.strategy == "zero1":
         return model, ZeroRedundancyOptimizer(model.parameters(), optimizer_class=optimizer, **options)
-    if max(found.size("tp"), found.size("ep")) > 1 and "foreach" in inspect.signature(optimizer).parameters:
+    if max(map(config.size, ("tp", "ep"))) > 1 and "foreach" in inspect.signature(optimizer).parameters:
         options.setdefault("foreach", False)  # one call takes no parameters of several meshes
     return model, optimizer(model.parameters(), **options)
 
@@ -122,8 +122,8 @@ def forward_backward(model: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
 
 def batch_size(usual: int) -> int:
     """Samples that each data-parallel rank gives to one `forward_backward`; `usual` where the preset says none."""
-    found = settings.current()
-    return (found.micro or usual) * found.accumulation
+    config = settings.current()
+    return (config.micro or usual) * config.accumulation
 
 
 def positions(length: int) -> torch.Tensor:
@@ -171,9 +171,9 @@ def finish(together: bool = True) -> None:
         time.sleep(0.5)
 
 
-def _join(found: Settings) -> None:
+def _join(config: Settings) -> None:
     """Take the device, and join the process group where the strategy needs one and the script has not."""
-    here, world, name = device(), world_size(), found.strategy
+    here, world, name = device(), world_size(), config.strategy
     if here.type == "cuda":
         torch.cuda.set_device(here)
     if name == "single" and world > 1:
@@ -187,32 +187,32 @@ def _join(found: Settings) -> None:
     dist.init_process_group(settings.backend(), device_id=here if here.type == "cuda" else None)
 
 
-def _made_parallel(model: nn.Module, found: Settings) -> nn.Module:
+def _made_parallel(model: nn.Module, config: Settings) -> nn.Module:
     """Cut, divide, wrap: from the outermost dimension of the mesh to the data."""
-    if found.strategy == "single":
-        _compute_in(model.to(device()), found.param)
+    if config.strategy == "single":
+        _compute_in(model.to(device()), config.param)
         return model
-    groups = settings.arrange(found, device(), world_size())
-    stage, stages, loss = coordinates()["pp"], found.size("pp"), None
-    if found.strategy in ("fsdp1", "fsdp2") or max(stages, found.size("ep")) > 1:
+    groups = settings.arrange(config, device(), world_size())
+    stage, stages, loss = coordinates()["pp"], config.size("pp"), None
+    if config.strategy in ("fsdp1", "fsdp2") or max(stages, config.size("ep")) > 1:
         _make_equal(model)  # these, unlike DDP, trust the ranks to start equal
     if stages > 1:
         loss = pipeline.cut(model, stage, stages)
-    if found.size("tp") > 1:
-        tensor.divide(model, groups.mesh["tp"], bool(found.mesh.get("sequence_parallel")), stage == 0)
+    if config.size("tp") > 1:
+        tensor.divide(model, groups.mesh["tp"], bool(config.mesh.get("sequence_parallel")), stage == 0)
     if groups.experts is not None:
         ignored = tensor.divide_experts(model, groups.experts)
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
     if groups.cp is not None:
         settings.divide(model, groups.cp)
-    if found.strategy in ("ddp", "zero1"):
-        _compute_in(model.to(device()), found.param)
+    if config.strategy in ("ddp", "zero1"):
+        _compute_in(model.to(device()), config.param)
     if loss is None:
-        return data.wrap(model, found, groups)
+        return data.wrap(model, config, groups)
     line, replicas = groups.mesh["pp"].get_group(), groups.mesh["data"].get_group()
-    if found.strategy == "ddp":
-        return pipeline.Pipeline(model, loss, found, line, replicas)
-    return pipeline.Pipeline(data.wrap(model, found, groups), loss, found, line)
+    if config.strategy == "ddp":
+        return pipeline.Pipeline(model, loss, config, line, replicas)
+    return pipeline.Pipeline(data.wrap(model, config, groups), loss, config, line)
 
 
 def _make_equal(model: nn.Module) -> None:

@@ -27,26 +27,26 @@ HYBRID = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 SHARDING = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", *HYBRID)
 
 
-def wrap(model: nn.Module, found: Settings, groups: Groups) -> nn.Module:
+def wrap(model: nn.Module, config: Settings, groups: Groups) -> nn.Module:
     """The model whose gradients come out averaged over the ranks of the data. Raises ParallelizeError."""
-    if found.strategy == "fsdp1":
-        return _fsdp1(model, found, groups)
-    if found.strategy == "fsdp2":
-        return _fsdp2(model, found, groups)
-    return _ddp(model, found, groups)
+    if config.strategy == "fsdp1":
+        return _fsdp1(model, config, groups)
+    if config.strategy == "fsdp2":
+        return _fsdp2(model, config, groups)
+    return _ddp(model, config, groups)
 
 
-def _ddp(model: nn.Module, found: Settings, groups: Groups) -> nn.Module:
-    options = dict(found.options)
+def _ddp(model: nn.Module, config: Settings, groups: Groups) -> nn.Module:
+    options = dict(config.options)
     mesh = groups.mesh["data"]
     where: Dict[str, Any] = {"process_group": mesh.get_group()}
     if options.pop("device_mesh", False):
         where = {"device_mesh": mesh}
     wrapped = DistributedDataParallel(model, **where, **options)
-    if found.reduce != torch.float32:
+    if config.reduce != torch.float32:
         # torch's own bf16 hook refuses gloo; a lambda, as DDP refuses postponed annotations.
         wrapped.register_comm_hook(
-            None, lambda _, bucket: _averaged(bucket, found.reduce, mesh.get_group())
+            None, lambda _, bucket: _averaged(bucket, config.reduce, mesh.get_group())
         )
     return wrapped
 
@@ -60,32 +60,32 @@ def _averaged(
     return summed.then(lambda future: bucket.buffer().copy_(future.value()[0]))
 
 
-def _fsdp1(model: nn.Module, found: Settings, groups: Groups) -> nn.Module:
-    sharding = found.options.get("sharding", "FULL_SHARD")
+def _fsdp1(model: nn.Module, config: Settings, groups: Groups) -> nn.Module:
+    sharding = config.options.get("sharding", "FULL_SHARD")
     if sharding not in SHARDING:
         raise ParallelizeError(f"sharding is {sharding!r}; fsdp1 knows {', '.join(SHARDING)}")
     here, name = device(), sharding if sharding in HYBRID else "data"
-    if found.options.get("cpu_offload") and here.type == "cpu":
+    if config.options.get("cpu_offload") and here.type == "cpu":
         raise ParallelizeError("cpu_offload of fsdp1 pins host memory for a GPU, and there is none here")
-    if found.size("dp_replicate") > 1 and sharding not in HYBRID:
+    if config.size("dp_replicate") > 1 and sharding not in HYBRID:
         raise ParallelizeError(f"dp_replicate above 1 goes with {' or '.join(HYBRID)}, not with {sharding}")
-    mixed = (found.param, found.reduce) != (torch.float32, torch.float32)
+    mixed = (config.param, config.reduce) != (torch.float32, torch.float32)
     mesh = groups.mesh["dp_replicate", "data"] if name in HYBRID else groups.mesh["data"]
     return FullyShardedDataParallel(
         model,
         device_mesh=mesh,
         sharding_strategy=ShardingStrategy[_spelt(sharding)],
-        auto_wrap_policy=ModuleWrapPolicy(_classes(model, found)),
-        mixed_precision=_mixed(found) if mixed else None,
-        cpu_offload=CPUOffload(offload_params=True) if found.options.get("cpu_offload") else None,
-        limit_all_gathers=found.options.get("limit_all_gathers", True),
+        auto_wrap_policy=ModuleWrapPolicy(_classes(model, config)),
+        mixed_precision=_mixed(config) if mixed else None,
+        cpu_offload=CPUOffload(offload_params=True) if config.options.get("cpu_offload") else None,
+        limit_all_gathers=config.options.get("limit_all_gathers", True),
         device_id=here,
         use_orig_params=True,
     )
 
 
-def _mixed(found: Settings) -> MixedPrecision:
-    return MixedPrecision(param_dtype=found.param, reduce_dtype=found.reduce, buffer_dtype=found.param)
+def _mixed(config: Settings) -> MixedPrecision:
+    return MixedPrecision(param_dtype=config.param, reduce_dtype=config.reduce, buffer_dtype=config.param)
 
 
 def _spelt(sharding: str) -> str:
@@ -93,31 +93,31 @@ def _spelt(sharding: str) -> str:
     return f"_{sharding}" if sharding == "HYBRID_SHARD_ZERO2" else sharding
 
 
-def _fsdp2(model: nn.Module, found: Settings, groups: Groups) -> nn.Module:
+def _fsdp2(model: nn.Module, config: Settings, groups: Groups) -> nn.Module:
     """Each block a group of its own, the rest with the root."""
-    replicas = found.size("dp_replicate")
+    replicas = config.size("dp_replicate")
     mesh = groups.mesh["dp_replicate", "data"] if replicas > 1 else groups.mesh["data"]
-    parts, inside = found.options.get("reshard_after_forward", True), int(mesh.size(-1))
+    parts, inside = config.options.get("reshard_after_forward", True), int(mesh.size(-1))
     if type(parts) is int and inside % parts:
         raise ParallelizeError(f"reshard_after_forward is {parts}, which does not divide {inside} ranks")
     offload = CPUOffloadPolicy(pin_memory=device().type == "cuda")
     settings: Dict[str, Any] = {
         "mesh": mesh,
         "reshard_after_forward": parts,
-        "offload_policy": offload if found.options.get("cpu_offload") else OffloadPolicy(),
+        "offload_policy": offload if config.options.get("cpu_offload") else OffloadPolicy(),
         "mp_policy": MixedPrecisionPolicy(
-            param_dtype=None if found.param == torch.float32 else found.param,
-            reduce_dtype=None if found.reduce == found.param else found.reduce,
+            param_dtype=None if config.param == torch.float32 else config.param,
+            reduce_dtype=None if config.reduce == config.param else config.reduce,
         ),
     }
-    for block in list(_units(model, found)):
+    for block in list(_units(model, config)):
         fully_shard(block, **settings)
     return fully_shard(model, **settings)
 
 
-def _units(model: nn.Module, found: Settings) -> Iterator[nn.Module]:
+def _units(model: nn.Module, config: Settings) -> Iterator[nn.Module]:
     """The layers that are gathered as one: of the classes that were named, else the blocks."""
-    names = found.options.get("wrap") or []
+    names = config.options.get("wrap") or []
     if not names:
         yield from blocks(model)
         return
@@ -125,18 +125,18 @@ def _units(model: nn.Module, found: Settings) -> Iterator[nn.Module]:
     yield from (module for module in model.modules() if isinstance(module, classes))
 
 
-def _classes(model: nn.Module, found: Settings) -> Set[Type[nn.Module]]:
-    names = found.options.get("wrap") or []
+def _classes(model: nn.Module, config: Settings) -> Set[Type[nn.Module]]:
+    names = config.options.get("wrap") or []
     return set(_named(model, names)) if names else {type(block) for block in blocks(model)}
 
 
 def _named(model: nn.Module, names: List[str]) -> List[Type[nn.Module]]:
     """Raises ParallelizeError for a class of which the model has no layer."""
-    known = {type(module).__name__: type(module) for module in model.modules()}
+    by_name = {type(module).__name__: type(module) for module in model.modules()}
     for name in names:
-        if name not in known:
-            raise ParallelizeError(f"wrap names {name}, and the model has {', '.join(sorted(known))}")
-    return [known[name] for name in names]
+        if name not in by_name:
+            raise ParallelizeError(f"wrap names {name}, and the model has {', '.join(sorted(by_name))}")
+    return [by_name[name] for name in names]
 
 
 def blocks(model: nn.Module) -> Iterator[nn.Module]:

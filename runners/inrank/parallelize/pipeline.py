@@ -77,7 +77,7 @@ class Pipeline(nn.Module):  # type: ignore[misc]
         self,
         module: nn.Module,
         loss: Callable[[Any, Any], Any],
-        found: Settings,
+        config: Settings,
         group: dist.ProcessGroup,
         replicas: Optional[dist.ProcessGroup] = None,
     ) -> None:
@@ -85,8 +85,8 @@ class Pipeline(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.module, self._group, self._replicas = module, group, replicas
         self._stage, self._stages = dist.get_rank(group), dist.get_world_size(group)
-        self._pieces = int(found.mesh.get("microbatches", 2 * self._stages))
-        name = found.mesh.get("schedule", "1f1b")
+        self._pieces = int(config.mesh.get("microbatches", 2 * self._stages))
+        name = config.mesh.get("schedule", "1f1b")
         if name not in SCHEDULES:
             raise ParallelizeError(f"schedule is {name!r}; parallelize() knows {', '.join(SCHEDULES)}")
         if name == "1f1b" and self._pieces < self._stages:

@@ -94,11 +94,11 @@ def _same_model(weights: Dict[str, Any], here: Optional[Shapes]) -> None:
         if name not in there:
             raise ParallelizeError(f"the checkpoint is of another model: it has no {name}")
         if there[name] != size:
-            said = " and ".join(
-                f"{' × '.join(map(str, one)) or 'one number'} {where}"
-                for one, where in ((there[name], "there"), (size, "here"))
+            words = " and ".join(
+                f"{' × '.join(map(str, shape)) or 'one number'} {where}"
+                for shape, where in ((there[name], "there"), (size, "here"))
             )
-            raise ParallelizeError(f"the checkpoint is of a model of other sizes: {name} is {said}")
+            raise ParallelizeError(f"the checkpoint is of a model of other sizes: {name} is {words}")
 
 
 def _of_all_stages(weights: Dict[str, Any], moments: Dict[str, Any]) -> Any:

@@ -20,35 +20,35 @@ from torch.overrides import TorchFunctionMode
 # The ranks as a mesh: which coordinates this one has, and the groups in which they talk.
 
 
-def sizes(found: Settings, world: int) -> Dict[str, int]:
+def sizes(config: Settings, world: int) -> Dict[str, int]:
     """Every dimension with its size, outermost first. Raises ParallelizeError where the world is no multiple."""
-    sharded = found.strategy in ("fsdp1", "fsdp2")
+    sharded = config.strategy in ("fsdp1", "fsdp2")
     data = "dp_shard" if sharded else "dp"
     names = ("pp", "dp_replicate", data, "ep", "cp", "tp")
-    fixed = {name: found.size(name) for name in names if name != data}
+    fixed = {name: config.size(name) for name in names if name != data}
     product = math.prod(fixed.values())
     if world % product:
-        said = " × ".join(f"{name} {size}" for name, size in fixed.items() if size > 1)
-        raise ParallelizeError(f"{said} = {product} does not divide the world size {world}")
+        formula = " × ".join(f"{name} {size}" for name, size in fixed.items() if size > 1)
+        raise ParallelizeError(f"{formula} = {product} does not divide the world size {world}")
     return {name: fixed.get(name, world // product) for name in names}
 
 
-def coordinates(found: Settings, world: int, of: Optional[int] = None) -> Dict[str, int]:
+def coordinates(config: Settings, world: int, of: Optional[int] = None) -> Dict[str, int]:
     """Where a rank (this one if none is named) is in each dimension; the last one runs fastest."""
     left, at = rank() if of is None else of, {}
-    for name, size in reversed(list(sizes(found, world).items())):
+    for name, size in reversed(list(sizes(config, world).items())):
         left, at[name] = divmod(left, size)
     return dict(reversed(list(at.items())))
 
 
-def data_ranks(found: Settings, world: int) -> int:
+def data_ranks(config: Settings, world: int) -> int:
     """How many ranks see different samples."""
-    return world // (found.size("pp") * found.size("cp") * found.size("tp"))
+    return world // (config.size("pp") * config.size("cp") * config.size("tp"))
 
 
-def data_rank(found: Settings, world: int) -> int:
+def data_rank(config: Settings, world: int) -> int:
     """Which of them this one is; ranks of one pipeline, sequence or matrix product share it."""
-    all_sizes, at, number = sizes(found, world), coordinates(found, world), 0
+    all_sizes, at, number = sizes(config, world), coordinates(config, world), 0
     for name in ("dp_replicate", "dp", "dp_shard", "ep"):
         if name in all_sizes:
             number = number * all_sizes[name] + at[name]
@@ -66,9 +66,9 @@ class Groups(NamedTuple):
     """(dp, ep)."""
 
 
-def arrange(found: Settings, where: torch.device, world: int) -> Groups:
+def arrange(config: Settings, where: torch.device, world: int) -> Groups:
     """Make the groups; every rank must. Raises ParallelizeError."""
-    size = sizes(found, world)
+    size = sizes(config, world)
     pp, replicate, cp, tp, ep = (size[name] for name in ("pp", "dp_replicate", "cp", "tp", "ep"))
     if ep > 1 and (pp > 1 or cp > 1):
         raise ParallelizeError("ep goes with data parallelism alone: leave pp and cp at 1")
@@ -223,27 +223,27 @@ def _object(variable: str, text: str) -> Dict[str, Any]:
     raise ParallelizeError(f"{variable} must be a JSON object, and is {text}")
 
 
-def _checked(variable: str, text: str, known: _Types, whose: str) -> Dict[str, Any]:
-    found = _object(variable, text)
-    for key, value in found.items():
-        if key not in known:
-            takes = ", ".join(known) or "none"
+def _checked(variable: str, text: str, allowed: _Types, whose: str) -> Dict[str, Any]:
+    values = _object(variable, text)
+    for key, value in values.items():
+        if key not in allowed:
+            takes = ", ".join(allowed) or "none"
             raise ParallelizeError(f"{whose} has no option {key} ({variable}); known: {takes}")
-        if type(value) not in known[key]:
-            kinds = " or ".join(kind.__name__ for kind in known[key])
+        if type(value) not in allowed[key]:
+            kinds = " or ".join(kind.__name__ for kind in allowed[key])
             raise ParallelizeError(f"{key} ({variable}) is {value!r}, and must be {kinds}")
         if type(value) is int and value < 1:
             raise ParallelizeError(f"{key} ({variable}) is {value}, and must be 1 or more")
-    return found
+    return values
 
 
 def _precision(text: str) -> Tuple[torch.dtype, torch.dtype]:
     given = {"param": "fp32", "reduce": "fp32", **_object("DISTUI_PRECISION", text)}
     for key, value in given.items():
         if key not in ("param", "reduce") or value not in tuple(DTYPES):
-            known = ", ".join(DTYPES)
+            names = ", ".join(DTYPES)
             raise ParallelizeError(
-                f"DISTUI_PRECISION has {key} {value!r}; known: param, reduce, each {known}"
+                f"DISTUI_PRECISION has {key} {value!r}; known: param, reduce, each {names}"
             )
     if given["param"] == "fp16":
         warnings.warn("fp16 loses small gradients without torch.amp.GradScaler in the script", stacklevel=3)

@@ -61,7 +61,7 @@ def divide(model: nn.Module, mesh: DeviceMesh, sequence: bool, first_stage: bool
 
 def _layers(model: nn.Module, plan: Dict[str, str]) -> Dict[str, str]:
     """Name of a layer → style."""
-    found = {}
+    styles = {}
     names = [name for name, _ in model.named_modules() if name]
     for pattern, style in plan.items():
         if style not in STYLES:
@@ -69,10 +69,10 @@ def _layers(model: nn.Module, plan: Dict[str, str]) -> Dict[str, str]:
                 f"tp_plan gives {pattern} the style {style!r}; known: {', '.join(STYLES)}"
             )
         shape = re.compile(re.escape(pattern).replace(r"\*", r"\d+"))
-        found.update({name: style for name in names if shape.fullmatch(name)})
-    if not found:
+        styles.update({name: style for name in names if shape.fullmatch(name)})
+    if not styles:
         raise ParallelizeError(f"tp_plan names {', '.join(plan)}, and the model has no such layers")
-    return found
+    return styles
 
 
 def _check(name: str, layer: nn.Module, style: str, ranks: int) -> None:
@@ -145,7 +145,7 @@ def _style(style: str, sequence: bool) -> Any:
 
 def _split_before_blocks(model: nn.Module, named: Dict[str, str], mesh: DeviceMesh) -> None:
     """The first block gets this rank's piece of the sequence; in backward the pieces come together again."""
-    inside = next(found for found in (re.match(r"(.*?\.\d+)\.", name) for name in named) if found)
+    inside = next(match for match in (re.match(r"(.*?\.\d+)\.", name) for name in named) if match)
     block = model.get_submodule(inside[1])
 
     def split(_: nn.Module, inputs: Tuple[Any, ...]) -> Tuple[Any, ...]:
@@ -174,7 +174,7 @@ def divide_experts(model: nn.Module, mesh: DeviceMesh) -> List[str]:
     names = []
     for path, module in model.named_modules():
         if getattr(module, "expert_parallel", False):
-            _divide_one(path, module, mesh)
+            _divide_module(path, module, mesh)
             names += [f"{path}.{name}" for name, _ in module.named_parameters()]
     if not names:
         raise ParallelizeError(
@@ -184,7 +184,7 @@ def divide_experts(model: nn.Module, mesh: DeviceMesh) -> List[str]:
     return names
 
 
-def _divide_one(path: str, module: nn.Module, mesh: DeviceMesh) -> None:
+def _divide_module(path: str, module: nn.Module, mesh: DeviceMesh) -> None:
     ranks, group = mesh["ep"].size(), mesh["ep"].get_group()
     for name, parameter in list(module.named_parameters(recurse=False)):
         if parameter.shape[0] % ranks:

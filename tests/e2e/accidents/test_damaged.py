@@ -99,7 +99,7 @@ def test_every_damage(two: tuple[Run, Run], file: str, capsys: pytest.CaptureFix
         assert set(listed) == {"good", "hurt"}, name
         assert {one["state"] for one in listed.values()} == {"succeeded"}, (name, listed)
         assert not listed["good"]["problems"]
-        if file in ("run.json", "journal.jsonl") and not (
+        if file in ("run.json", "plan.json", "journal.jsonl") and not (
             file == "run.json" and name in ("newer", "doubled")
         ):
             assert file in " ".join(listed["hurt"]["problems"]) or name == "reordered", (
@@ -191,3 +191,130 @@ def test_without_plan_and_agent(world: World) -> None:
     run.distui("restart", "--yes").refused(1, "plan.json")
     assert len(run.marked()) == 2
     assert "no process of the run is left" in run.stop().fine().out
+
+
+def test_files_are_gone_and_nothing_is_known(world: World) -> None:
+    """`status` says of a living run what `ls` says, and what nobody knows is no 0."""
+    run = live(world)
+    for file in ("run.json", "plan.json"):
+        (run.path / file).write_bytes(b"\xff" * 300)
+    for file in ("journal.jsonl", "runner.jsonl", "runner.json"):
+        (run.path / file).write_bytes(b"")
+    kill(run.agent_pid())
+    (run.path / "agent.json").unlink()
+    (listed,) = world.distui("ls", "--json").fine().json()
+    status = run.status()
+    assert listed["state"] == status["state"] == "running"
+    assert (listed["attempt"], listed["ranks"], status["attempt"], status["plan"]) == (None,) * 4
+    assert world.distui("ls").fine().out.splitlines()[1].split()[1:4] == ["running", "n/a", "n/a"]
+    said = run.distui("status").fine().out.splitlines()
+    assert "live  running  attempt n/a  n/a ranks" in said[0]
+    assert ": " not in said
+    run.distui("export", "q.tgz").fine()
+    said = world.distui("status", "q.tgz").fine().out.splitlines()
+    assert "attempt n/a  n/a ranks" in said[0]
+    assert said[-1].startswith("it was running when it was exported")
+    run.stop().fine()
+
+
+def test_a_served_run_names_its_damaged_plan(world: World) -> None:
+    run = live(world)
+    (run.path / "plan.json").write_bytes(b"null")
+    assert "plan.json is damaged" in run.distui("status").fine().out
+    assert "plan.json is damaged" in run.distui("export", "q.tgz").fine().out
+    run.stop().fine()
+
+
+@pytest.mark.timeout(180)
+def test_a_bundle_of_a_damaged_run_opens(
+    two: tuple[Run, Run], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    _, hurt = two
+    whole, file = hurt.world.root / "kept", tmp_path / "z.tgz"
+    shutil.copytree(hurt.path, whole)
+    assert main(["status", hurt.id, "--json"]) == 0
+    before = json.loads(capsys.readouterr().out)
+    for name, damage in (
+        ("run.json", "list"),
+        ("run.json", "missing"),
+        ("run.json", "loop"),
+        ("journal.jsonl", "missing"),
+    ):
+        DAMAGES[damage](hurt.path / name)
+        assert main(["export", hurt.id, str(file), "--force"]) == 0
+        assert f"not in it: {name} " in capsys.readouterr().out
+        for verb in ("logs", "diagnose", "events"):
+            assert main([verb, str(file)]) == 0, (name, damage, verb)
+        assert "hurt" in capsys.readouterr().out
+        assert main(["status", str(file), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        for key in ("run", "name", "state", "attempt", "exit_code"):
+            assert found[key] == before[key], (name, damage, key)
+        assert len(found["ranks"]) == len(before["ranks"]), (name, damage)
+        assert abs(found["ended"] - before["ended"]) < 5.0, "it does not grow"
+        shutil.rmtree(hurt.path)
+        shutil.copytree(whole, hurt.path)
+
+
+def test_a_bundle_says_where_its_own_files_are(
+    two: tuple[Run, Run], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """And no folder that is gone when it is read; curves that are damaged are named."""
+    _, hurt = two
+    (hurt.path / "plan.json").write_bytes(b"null")
+    (hurt.path / "metrics").mkdir(exist_ok=True)
+    (hurt.path / "metrics/1s.jsonl").write_bytes(b"\xff\n" * 9)
+    assert main(["export", hurt.id, str(tmp_path / "z.tgz")]) == 0
+    said = capsys.readouterr().out
+    assert "not in it: plan.json is damaged" in said
+    assert "not in it: metrics/1s.jsonl has lines that are damaged" in said
+    assert main(["status", str(tmp_path / "z.tgz"), "--json"]) == 0
+    said = capsys.readouterr().out
+    assert "plan.json is damaged" in said
+    assert "distui-replay" not in said
+
+
+def test_lines_that_cannot_be_read_are_counted(
+    two: tuple[Run, Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, hurt = two
+    journal = hurt.path / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([*lines[:2], b"xx\n", *lines[3:]]))
+    for words in (["events", hurt.id, "--json"], ["events", hurt.id, "--json", "--follow"]):
+        assert main(words) == 0
+        said = capsys.readouterr()
+        assert len([json.loads(line) for line in said.out.splitlines()]) == len(lines) - 1
+        assert "journal.jsonl has 1 line that cannot be read" in said.err
+    journal.unlink()
+    assert main(["events", hurt.id]) == 0
+    assert capsys.readouterr() == ("", "distui: hurt: journal.jsonl is missing\n")
+
+
+def test_binary_bytes_in_a_log_do_not_hide_the_findings(world: World) -> None:
+    run = world.execute("raise ValueError('boom')\n", "--restarts", "0", name="bad")
+    assert run.wait() == 1
+    (log,) = run.path.glob("node-0/attempt-001/*.out")
+    log.write_bytes(bytes(range(256)) * 2)
+    done = run.distui("diagnose")
+    assert (done.code, done.err) == (1, ""), done.err
+    assert "ValueError" in done.out
+    assert "diagnose.json" not in run.distui("export", "z.tgz").fine().out
+    done = world.distui("diagnose", "z.tgz")
+    assert (done.code, done.err) == (1, ""), done.err
+    world.distui("diagnose", str(log)).refused(2, "is no text")
+
+
+def test_a_lost_run_is_diagnosed_as_lost(world: World) -> None:
+    run = live(world)
+    for pid in (run.agent_pid(), json.loads((run.path / "runner.json").read_text())["pid"]):
+        kill(pid)
+    done = run.distui("diagnose")
+    assert done.code == 1
+    assert done.out.startswith("live is lost: neither agent nor runner lives")
+    assert "`distui restart live`" in done.out.splitlines()[0]
+    assert run.distui("diagnose", "--json").json()["live"]["state"] == "lost"
+    run.distui("export", "z.tgz").fine()
+    assert world.distui("status", "z.tgz").fine().out.startswith("live  lost  attempt 1")
+    assert world.distui("diagnose", "z.tgz").out.startswith("live is lost: ")
+    run.stop().fine()

@@ -17,7 +17,7 @@ HEALTHY_S = 3.0
 def sign(rank: int = 0) -> None:
     """The fault begins now: its time and rank go into a file that the test reads."""
     path = Path(os.environ["FAULT_SIGN"])
-    part = path.with_suffix(".part")
+    part = path.with_suffix(f".part{rank}")
     part.write_text(f"{time.time()} {rank}")
     part.rename(path)
 

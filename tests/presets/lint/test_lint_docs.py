@@ -12,7 +12,7 @@ import test_lint_script
 import test_lint_shell
 
 from distui.presets.lint import RULES
-from distui.presets.lint.lint_rules import found
+from distui.presets.lint.lint_rules import issue
 
 ROOT = Path(__file__).resolve().parents[3]
 ROW = re.compile(r"\| (L\d+) \| ([a-z, ]+) \| (.+) \| (.+) \|")
@@ -44,6 +44,6 @@ def test_every_rule_has_a_case() -> None:
 
 
 def test_a_finding_has_one_of_its_rules_severities() -> None:
-    assert found("L2", "x", "y", severity="warning").severity == "warning"
+    assert issue("L2", "x", "y", severity="warning").severity == "warning"
     with pytest.raises(ValueError, match="L1 is never note"):
-        found("L1", "x", "y", severity="note")
+        issue("L1", "x", "y", severity="note")

@@ -29,7 +29,7 @@ def simulated() -> dict[str, str]:
         return {}
     scenario = folder / "scenario.txt"
     write(scenario, idle(GPUS, NAME) + "".join(busy_gpu(gpu) for gpu in range(RANKS)))
-    return {"DISTUI_NVML_LIBRARY": str(build(folder)), "FAKE_NVML_SCENARIO": str(scenario)}
+    return {"DISTUI_NVML_LIBRARY": str(build(folder)), "DISTUI_FAKE_NVML_SCENARIO": str(scenario)}
 
 
 if __name__ == "__main__":

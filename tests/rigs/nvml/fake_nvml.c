@@ -1,6 +1,6 @@
 /* A stand-in for libnvidia-ml.so.1 on machines without a GPU: the driver's border, nothing above it.
  *
- * Build with build.py. The scenario file named by FAKE_NVML_SCENARIO is read again whenever it changes; a
+ * Build with build.py. The scenario file named by DISTUI_FAKE_NVML_SCENARIO is read again whenever it changes; a
  * line is `<gpu|*|sys> <key> <value…>`, `#` begins a comment, a line for one GPU beats one for `*`:
  *
  *   sys count 8                     sys driver 570.00          number of GPUs, driver version
@@ -12,7 +12,7 @@
  *   * ret.nvmlDeviceGetName 3                                  a function answers this nvmlReturn_t
  *   * delay.nvmlDeviceGetName 500    * hang.nvmlInitWithFlags 1   microseconds; until the line is gone
  *
- * A key that no line gives is NOT_SUPPORTED. FAKE_NVML_TRACE names a file that gets each called function's
+ * A key that no line gives is NOT_SUPPORTED. DISTUI_FAKE_NVML_TRACE names a file that gets each called function's
  * name. Structs as in nvidia-ml-py's ctypes definitions.
  */
 #include <math.h>
@@ -49,7 +49,7 @@ static ino_t read_inode;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void reload(void) {
-    const char *path = getenv("FAKE_NVML_SCENARIO");
+    const char *path = getenv("DISTUI_FAKE_NVML_SCENARIO");
     struct stat st;
     if (!path || stat(path, &st)) return;
     if (st.st_ino == read_inode && !memcmp(&st.st_mtim, &read_at, sizeof read_at)) return;
@@ -107,7 +107,7 @@ static double flag(int gpu, const char *kind, const char *function) {
 }
 
 static int enter(const char *function, int gpu) {
-    const char *trace = getenv("FAKE_NVML_TRACE");
+    const char *trace = getenv("DISTUI_FAKE_NVML_TRACE");
     FILE *file = trace ? fopen(trace, "a") : NULL;
     if (file) fprintf(file, "%s\n", function), fclose(file);
     double delay = flag(gpu, "delay.", function);

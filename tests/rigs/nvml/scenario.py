@@ -1,4 +1,4 @@
-"""Scenarios for the fake driver: text for the file that FAKE_NVML_SCENARIO names. Format: fake_nvml.c."""
+"""Scenarios for the fake driver: text for the file that DISTUI_FAKE_NVML_SCENARIO names. Format: fake_nvml.c."""
 
 from __future__ import annotations
 

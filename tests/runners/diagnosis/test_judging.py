@@ -66,17 +66,17 @@ def test_a_finding_is_told_once_and_cleared_once(told: list[Event]) -> None:
         state.apply(Stamped(100.0, event, 0))
 
     judging = Judging(state, None, emit)
-    judging.look(100.0)
+    judging.judge(100.0)
     assert told == []
     state.nodes[0].metrics = FULL
-    judging.look(102.0)
-    judging.look(104.0)
+    judging.judge(102.0)
+    judging.judge(104.0)
     (raised,) = told
     assert isinstance(raised, FindingRaised)
     assert raised.finding.id == "oom-near"
     state.nodes[0].metrics = CALM
-    judging.look(106.0)
-    judging.look(108.0)
+    judging.judge(106.0)
+    judging.judge(108.0)
     assert told[1:] == [FindingCleared("oom-near", None, 0)]
 
 
@@ -96,10 +96,10 @@ def test_a_new_process_clears_what_its_predecessor_raised_and_nothing_else(told:
     names = ("hang-not-joined", "died-usage", "gpu-lost:gpu0", "disk-low")
     state = state_of()
     judging = inherited(state, told, *(Finding(name, "warn", "…", node=0) for name in names))
-    judging.look(100.0)
+    judging.judge(100.0)
     assert cleared(told) == ["died-usage"]
     state.attempts.append(Attempt(2, 101.0, "request", 2, {}, ()))
-    judging.look(102.0)
+    judging.judge(102.0)
     assert cleared(told) == ["died-usage", "hang-not-joined"]
 
 
@@ -112,16 +112,16 @@ def test_what_is_looked_for_is_cleared_when_all_ranks_were_looked_at_for_long_en
         state.ranks[0].pulse = pulse(0, float(at))
         if at >= 110:
             state.ranks[1].pulse = pulse(1, float(at), pid=11)
-        judging.look(float(at))
+        judging.judge(float(at))
         assert cleared(told) == (["hang-not-joined"] if at >= 110 + inheritance.AGAIN_S else [])
 
 
 def test_a_rank_without_pulses_is_not_waited_for_for_ever(told: list[Event]) -> None:
     judging = inherited(state_of(), told, Finding("hang-not-joined", "error", "…", node=0))
-    judging.look(100.0)
-    judging.look(100.0 + inheritance.SILENT_S)
+    judging.judge(100.0)
+    judging.judge(100.0 + inheritance.SILENT_S)
     assert told == []
-    judging.look(100.0 + inheritance.SILENT_S + inheritance.AGAIN_S)
+    judging.judge(100.0 + inheritance.SILENT_S + inheritance.AGAIN_S)
     assert cleared(told) == ["hang-not-joined"]
 
 
@@ -130,7 +130,7 @@ def test_where_all_ranks_have_ended_nothing_is_waited_for(told: list[Event]) -> 
     judging = inherited(state, told, Finding("hang-not-joined", "error", "…", node=0))
     for rank in state.ranks.values():
         rank.phase = RankPhase.SUCCEEDED
-    judging.look(100.0)
+    judging.judge(100.0)
     assert cleared(told) == ["hang-not-joined"]
 
 
@@ -167,7 +167,7 @@ def test_what_agents_raise_under_the_same_id_is_theirs(told: list[Event]) -> Non
     theirs, ours = (Finding("version-mismatch", "error", "…", node=node) for node in (0, None))
     judging = inherited(state, told, theirs, ours)
     state.attempts.append(Attempt(2, 99.0, "request", 2, {}, ()))
-    judging.look(100.0)
+    judging.judge(100.0)
     assert told == [FindingCleared("version-mismatch", None, None)]
 
 
@@ -175,13 +175,13 @@ def test_a_finding_that_still_holds_is_not_told_anew_after_a_resume(told: list[E
     state = state_of()
     state.nodes[0].metrics = FULL
     first: list[Event] = []
-    Judging(state, None, first.append).look(100.0)
+    Judging(state, None, first.append).judge(100.0)
     (raised,) = first
     assert isinstance(raised, FindingRaised)
     state.findings[raised.finding.id, raised.finding.rank, raised.finding.node] = raised.finding
     judging = Judging(state, None, told.append)
     judging.resume()
-    judging.look(500.0)
+    judging.judge(500.0)
     assert told == []
 
 
@@ -247,7 +247,7 @@ def test_a_look_without_a_time_is_of_now(told: list[Event]) -> None:
     state = state_of()
     state.nodes[0].metrics = FULL
     before = time.time()
-    Judging(state, None, told.append).look()
+    Judging(state, None, told.append).judge()
     (raised,) = told
     assert isinstance(raised, FindingRaised)
     assert raised.finding.since is not None

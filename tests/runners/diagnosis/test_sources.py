@@ -99,3 +99,15 @@ def test_what_a_hub_has_kept_is_read_piece_by_piece(tmp_path: Path) -> None:
     reading = report.read_all(found)
     assert reading.files == ["node-1/attempt-001/rank-8.err"]
     assert reading.lines == 2
+
+
+def test_what_a_run_wrote_is_read_whatever_it_is(tmp_path: Path) -> None:
+    log(tmp_path / "rank-0.err", bytes(range(256)) * 40 + b"\n" + PLAIN)
+    reading, unread = report.read_run(
+        [("node-0/rank-0.err", tmp_path / "rank-0.err"), ("node-0/rank-1.err", tmp_path / "gone")]
+    )
+    assert [one.rule.id for one in reading.tally.entries if one.count] == ["too-many-files"]
+    (said,) = unread
+    assert said.startswith("node-0/rank-1.err does not exist")
+    with pytest.raises(RunError, match="is no text"):
+        report.read_all([("a", tmp_path / "rank-0.err")])

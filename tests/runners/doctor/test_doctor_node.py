@@ -256,7 +256,7 @@ def fake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def nvml(library: Path, scenario: Path) -> dict[str, object]:
     """What a process says that asks the driver as facts do."""
     text = session.TEXTS["gpus"].read_text() + "\nmain()\n"
-    env = {**os.environ, "DISTUI_NVML_LIBRARY": str(library), "FAKE_NVML_SCENARIO": str(scenario)}
+    env = {**os.environ, "DISTUI_NVML_LIBRARY": str(library), "DISTUI_FAKE_NVML_SCENARIO": str(scenario)}
     done = subprocess.run(
         [sys.executable, "-I", "-c", text], env=env, input="{}\n", capture_output=True, text=True, timeout=30,
         check=False,

@@ -62,7 +62,7 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Recorder], dict[str, An
         monkeypatch.setitem(
             sys.modules, "torch.distributed.distributed_c10d", SimpleNamespace(_world=world)
         )
-        return Collectives().look(True, True)
+        return Collectives().sample(True, True)
 
     return look
 
@@ -123,7 +123,7 @@ def test_a_group_that_waits_is_looked_at_whole_without_being_asked(looked: Look)
     wholes = []
     for counts in ((1, 1), (1, 1), (2, 1), (3, 1), (3, 1), (3, 3), (3, 3)):
         recorder.counts = counts
-        wholes.append(collectives.look(False, False)["whole"])
+        wholes.append(collectives.sample(False, False)["whole"])
     # The first one meets the group; then only one in which it waits as in the look before.
     assert wholes == [True, False, False, False, True, False, False]
 
@@ -131,9 +131,9 @@ def test_a_group_that_waits_is_looked_at_whole_without_being_asked(looked: Look)
 def test_without_a_recorder_nothing_is_told(monkeypatch: pytest.MonkeyPatch, looked: Look) -> None:
     looked(Recorder(enqueued=0, completed=0))
     monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "0")
-    assert Collectives().look(True, True) == {"recorder": False}
+    assert Collectives().sample(True, True) == {"recorder": False}
     monkeypatch.delenv("TORCH_FR_BUFFER_SIZE")
     monkeypatch.setitem(
         sys.modules, "torch", SimpleNamespace(_C=SimpleNamespace(_distributed_c10d=object()))
     )
-    assert Collectives().look(True, True) == {"recorder": False}
+    assert Collectives().sample(True, True) == {"recorder": False}

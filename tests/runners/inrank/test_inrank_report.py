@@ -16,10 +16,10 @@ from distui.runners.inrank.control import RESERVE_BYTES, Reporter
 LIMITED = """
 import json, resource, sys
 sys.path.insert(0, sys.argv[1])
-from inrank.control import Report
+from inrank.control import Reporter
 
 pokes = []
-report = Report(sys.argv[2], lambda: pokes.append(1))
+report = Reporter(sys.argv[2], lambda: pokes.append(1))
 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 for number in range(60):
     if number == 5:

@@ -82,9 +82,14 @@ def test_whoever_hands_a_secret_to_slurm_is_warned() -> None:
         assert not any("every user" in note for note in quiet.plan.notes)
 
 
+async def installed() -> None:
+    """SkyPilot is not among what the tests install; tests/cluster has the real one."""
+
+
 def test_all_that_distui_brings_travels_in_one_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """The relay's key, too: in a file of its own, and not among the secrets."""
     started: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("distui.runners.launch.sky.check_installed", installed)
     monkeypatch.setattr("distui.runners.local.start", lambda *words: started.append(words))
     found = made()
     found.start()
@@ -180,6 +185,7 @@ def test_relaunch_is_the_same_launch_under_another_id(monkeypatch: pytest.Monkey
 
 def test_the_nodes_are_told_exactly_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[tuple[object, ...]] = []
+    monkeypatch.setattr("distui.runners.launch.sky.check_installed", installed)
     monkeypatch.setattr("distui.runners.local.start", lambda *words: started.append(words))
     found = made()
     found.start()

@@ -44,8 +44,8 @@ class Rig:
         self.trace = directory / "trace.txt"
         self.environment = {
             "DISTUI_NVML_LIBRARY": str(library(absent)),
-            "FAKE_NVML_SCENARIO": str(self.path),
-            "FAKE_NVML_TRACE": str(self.trace),
+            "DISTUI_FAKE_NVML_SCENARIO": str(self.path),
+            "DISTUI_FAKE_NVML_TRACE": str(self.trace),
         }
         self.set(text)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.telemetry.rank_samples import AGAIN, Kin
+from distui.runners.telemetry.rank_samples import AGAIN, ProcessTree
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -22,42 +22,42 @@ def put(proc: Path, pid: int, ppid: int, started: int = 5) -> None:
 
 
 def test_children_come_and_go() -> None:
-    kin, me = Kin(), os.getpid()
-    kin.look()
-    before = kin.below([me])[me]
+    tree, me = ProcessTree(), os.getpid()
+    tree.refresh()
+    before = tree.below([me])[me]
     child = subprocess.Popen(["sleep", "60"])
     try:
-        kin.look()
-        after = kin.below([me])[me]
+        tree.refresh()
+        after = tree.below([me])[me]
         assert after.keys() - before.keys() == {child.pid}
         assert after[child.pid] > 0
     finally:
         child.kill()
         child.wait(5)
-    kin.look()
-    assert child.pid not in kin.below([me])[me]
+    tree.refresh()
+    assert child.pid not in tree.below([me])[me]
 
 
 def test_only_new_processes_and_orphans_are_read(tmp_path: Path) -> None:
     for pid, ppid in ((1, 0), (10, 1), (11, 10), (12, 11), (20, 1)):
         put(tmp_path, pid, ppid)
-    kin = Kin(str(tmp_path))
-    kin.look()
-    assert kin.below([10, 20]) == {10: {11: 5, 12: 5}, 20: {}}
+    tree = ProcessTree(str(tmp_path))
+    tree.refresh()
+    assert tree.below([10, 20]) == {10: {11: 5, 12: 5}, 20: {}}
     shutil.rmtree(tmp_path / "11")
     put(tmp_path, 12, 1)  # its parent has ended
     put(tmp_path, 10, 20)  # told only to whoever reads everything anew
     put(tmp_path, 13, 10)
-    kin.look()
-    assert kin.below([10, 20]) == {10: {13: 5}, 20: {}}
+    tree.refresh()
+    assert tree.below([10, 20]) == {10: {13: 5}, 20: {}}
     for _ in range(AGAIN - 1):
-        kin.look()
-    assert kin.below([20]) == {20: {10: 5, 13: 5}}
+        tree.refresh()
+    assert tree.below([20]) == {20: {10: 5, 13: 5}}
 
 
 def test_what_ends_while_it_is_looked_at_is_left_out(tmp_path: Path) -> None:
     put(tmp_path, 1, 0)
     (tmp_path / "7").mkdir()
-    kin = Kin(str(tmp_path))
-    kin.look()
-    assert kin.below([1]) == {1: {}}
+    tree = ProcessTree(str(tmp_path))
+    tree.refresh()
+    assert tree.below([1]) == {1: {}}

@@ -29,9 +29,9 @@ def test_the_quota_of_the_cgroup_or_of_one_above(tmp_path: Path) -> None:
     put(tmp_path / "sys/fs/cgroup/job/rank/cpu.stat", "usage_usec 9\n")
     quota(tmp_path, 100, 10)
     limits = Limits(7, f"{tmp_path}/proc")
-    limits.look()
+    limits.sample()
     quota(tmp_path, 150, 50)
-    limits.look()
+    limits.sample()
     assert limits.throttled == 80.0
 
 
@@ -39,8 +39,8 @@ def test_without_a_period_between_two_looks_nothing_is_known(tmp_path: Path) -> 
     put(tmp_path / "proc/7/cgroup", "0::/job\n")
     quota(tmp_path, 150, 50)
     limits = Limits(7, f"{tmp_path}/proc")
-    limits.look()
-    limits.look()
+    limits.sample()
+    limits.sample()
     assert limits.throttled is None
 
 
@@ -49,9 +49,9 @@ def test_the_quota_of_version_1(tmp_path: Path) -> None:
     base = tmp_path / "sys/fs/cgroup/cpu/job/cpu.stat"
     put(base, "nr_periods 10\nnr_throttled 0\nthrottled_time 0\n")
     limits = Limits(7, f"{tmp_path}/proc")
-    limits.look()
+    limits.sample()
     put(base, "nr_periods 30\nnr_throttled 5\nthrottled_time 1000\n")
-    limits.look()
+    limits.sample()
     assert limits.throttled == 25.0
 
 
@@ -60,11 +60,11 @@ def test_a_process_that_is_moved_to_another_cgroup(tmp_path: Path) -> None:
     put(tmp_path / "sys/fs/cgroup/elsewhere/cpu.stat", "nr_periods 0\nnr_throttled 0\n")
     quota(tmp_path, 10, 0)
     limits = Limits(7, f"{tmp_path}/proc")
-    limits.look()
+    limits.sample()
     put(tmp_path / "proc/7/cgroup", "0::/job\n")
-    limits.look()
+    limits.sample()
     quota(tmp_path, 20, 5)
-    limits.look()
+    limits.sample()
     assert limits.throttled == 50.0
 
 
@@ -72,8 +72,8 @@ def test_no_quota(tmp_path: Path) -> None:
     put(tmp_path / "proc/7/cgroup", "0::/job\n")
     put(tmp_path / "sys/fs/cgroup/job/cpu.stat", "nr_periods 0\nnr_throttled 0\n")
     limits = Limits(7, f"{tmp_path}/proc")
-    limits.look()
-    limits.look()
+    limits.sample()
+    limits.sample()
     assert limits.throttled is None
 
 
@@ -86,10 +86,10 @@ def test_the_cores_of_a_process_that_is_bound_to_one() -> None:
         assert bound.stdout is not None
         bound.stdout.readline()
         limits = Limits(bound.pid)
-        limits.look()
+        limits.sample()
         assert limits.cpus == str(core)
         bound.communicate(b"\n")
-    limits.look()
+    limits.sample()
     assert limits.cpus is None
 
 

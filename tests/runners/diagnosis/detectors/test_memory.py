@@ -378,4 +378,4 @@ def test_a_curve_stays_small_and_dense_at_its_end() -> None:
     ],
 )
 def test_curves_in_words(values: list[tuple[float, int]], text: str) -> None:
-    assert curve.told(values) == text
+    assert curve.growth_text(values) == text
