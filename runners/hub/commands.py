@@ -347,9 +347,9 @@ END_SECONDS = 5.0
 """How long the run may take to end when all of it was read."""
 HEARD_SECONDS = 15.0
 """How long it may take to hear from a node that its part has ended, where it was ended without its agent."""
-CONNECTING_SECONDS = 10.0
-"""How long a hub that was just made may take to reach its nodes, so that a stop is told to all of them at once: where
-the first node ends alone, the way to the others ends with it, and whoever started the job kills them."""
+CONNECTING_SECONDS = 20.0
+"""Of its life: how long a hub may take to reach its nodes, so that a stop is told to all of them at once: where the
+first node ends alone, the way to the others ends with it, and whoever started the job kills them."""
 CHECK_SECONDS = 0.1
 
 Ask = Callable[[Stop, int], Awaitable[Answer]]
@@ -363,13 +363,15 @@ class Stopping:
 
     def __init__(self, hub: Hub, ask: Ask, execute: Execute) -> None:
         self._hub, self._ask, self._execute = hub, ask, execute
+        self._began = time.monotonic()
 
     async def stop(self, command: Stop) -> str:
         """End the parts of all nodes that answer; the others are told as soon as they do. Raises Refused."""
         hub, began = self._hub, time.monotonic()
         hub.begin_stop()
         grace_s = hub.plan.grace_s if command.grace_s is None else command.grace_s
-        await self._until(self._none_connects, began + CONNECTING_SECONDS)
+        await self._until(self._none_connects, self._began + CONNECTING_SECONDS)
+        await self._until(self._all_were_reached, began + SILENT_SECONDS)
         limit = time.monotonic() + grace_s + STOP_SECONDS
         answers = await self._send_all(command, limit)
         mute = [answer.node for answer in answers if answer.mute]
@@ -466,6 +468,13 @@ class Stopping:
         hub, coming = self._hub, (None, LinkState.CONNECTING)
         return hub.launching or not any(
             node in hub.links.by_node and hub.link(node) in coming for node in hub.alive()
+        )
+
+    def _all_were_reached(self) -> bool:
+        """Each node answered this hub once; those of a launch are told when they come."""
+        links = self._hub.links.by_node
+        return self._hub.launching or all(
+            links[node].reached for node in self._hub.alive() if node in links
         )
 
     def _no_part_is_awaited(self) -> bool:

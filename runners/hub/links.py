@@ -203,7 +203,8 @@ class NodeLink:
         self._tries = 0
         """In vain, one after another."""
         self._reported: tuple[LinkState, str] | None = None
-        self._skewed = False
+        self._skewed = self.reached = False
+        """`reached`: it was up once."""
         self._since = math.inf
         """When the link that is up came up, by the monotonic clock."""
         self.task = asyncio.create_task(self._run())
@@ -253,6 +254,7 @@ class NodeLink:
         hello = link.hello if isinstance(link, SocketLink) else None
         if hello is not None:
             self._compare_clocks(hello.now)
+        self.reached = True
         self._report(LinkState.UP)
         self._since = time.monotonic()
         self._hub.connected(self.node)

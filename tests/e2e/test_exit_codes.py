@@ -144,7 +144,9 @@ def test_an_empty_name_means_no_run(world: World, verb: str) -> None:
 def test_a_command_that_is_interrupted_while_it_waits_tells_nothing_of_futures(
     world: World, how: signal.Signals
 ) -> None:
-    text = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf')\ntime.sleep(600)"
+    text = (
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf')\ntime.sleep(600)"
+    )
     run = world.execute(text)
     run.eventually(lambda status: "deaf" in run.distui("logs").out)
     waiting = world.start("restart", run.id, "--yes")

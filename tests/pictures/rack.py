@@ -35,9 +35,8 @@ class Rack(Hosts):
         (root / "venv").symlink_to(sys.prefix)
         self.bin = root / "venv" / "bin"
         driver = build.build(root / "driver")
-        self.exports = (
-            f"export DISTUI_NVML_LIBRARY={driver} DISTUI_FAKE_NVML_SCENARIO=$HOME/scenario VIRTUAL_ENV={root}/venv"
-        )
+        gpus = f"DISTUI_NVML_LIBRARY={driver} DISTUI_FAKE_NVML_SCENARIO=$HOME/scenario"
+        self.exports = f"export {gpus} VIRTUAL_ENV={root}/venv"
         super().__init__(root)
         self.env |= {"VIRTUAL_ENV": str(root / "venv"), "TERM": "xterm-256color", "COLORTERM": "truecolor"}
         for name in self.names:

@@ -22,7 +22,10 @@ def by_hand(address: str, port: str) -> None:
 
 def main() -> None:
     """Break, then train."""
-    if RANK == 0 or FAULT in ("module", "import"):  # whoever fails first ends the other, perhaps before its sign
+    if RANK == 0 or FAULT in (
+        "module",
+        "import",
+    ):  # whoever fails first ends the other, perhaps before its sign
         sign(RANK)
     if FAULT == "module":
         importlib.import_module("flash_attn_9")
