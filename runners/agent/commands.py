@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import structs
 
-from ...presets.environ import refusal
 from ...presets.secrets import mask
 from .. import environment
-from ..inrank.changes import refusal as change_refusal
-from ..inrank.changes import too_much
 from ..model import (
     Action,
     Clause,
@@ -116,7 +113,7 @@ class AgentCommands:
         self._agent.emit(CommandDone(asked.id, ok, text))
 
     async def _came_of_restart(self, before: int) -> str:
-        """What became of a restart that an earlier agent was asked for in attempt `before`. Raises Refused."""
+        """What became of a restart that an earlier agent was asked for in attempt `before`. Raises CommandRefused."""
         agent = self._agent
         await agent.until(lambda: self._runner_listens() or agent.state.phase.ended, RUNNER_SECONDS)
         if agent.state.attempt == before and not agent.state.phase.ended:
@@ -177,15 +174,10 @@ class AgentCommands:
         return await self.restart(dict(command.env), command.unset)
 
     async def restart(self, env: dict[str, str], unset: tuple[str, ...] = ()) -> Sequence[Clause]:
-        """Restart the group in place and wait until every rank runs. Raises Refused."""
+        """Restart the group in place and wait until every rank runs. Raises CommandRefused."""
         agent = self._agent
         changes: dict[str, str | None] = {**env, **dict.fromkeys(unset)}
-        refused = (
-            refusal({name: value or "" for name, value in changes.items()})
-            or change_refusal(changes)
-            or too_much(changes)
-        )
-        if refused:
+        if refused := environment.refusal(changes):
             raise CommandRefused(refused)
         if not await agent.until(lambda: self._runner_listens() or agent.state.phase.ended, RUNNER_SECONDS):
             raise CommandRefused("the runner is being started anew: try again in a few seconds")
@@ -216,7 +208,7 @@ class AgentCommands:
         self._agent.emit(CommandDone(asked, ok, text))
 
     async def _restarted(self, before: int, began: float) -> str:
-        """Wait until every rank of the attempt after `before` runs. Raises Refused."""
+        """Wait until every rank of the attempt after `before` runs. Raises CommandRefused."""
         agent = self._agent
         ready = await agent.until(
             lambda: (
@@ -244,7 +236,7 @@ class AgentCommands:
     async def _ask_launcher(self, op: str, fields: dict[str, dict[str, str | None]]) -> None:
         """Ask whoever steers the ranks: a torchrun inside a managed command restarts them in place.
 
-        Without one, or when it is gone, it is the runner itself, which stops and starts. Raises Refused.
+        Without one, or when it is gone, it is the runner itself, which stops and starts. Raises CommandRefused.
         """
         with self._agent.environment.asking():
             answer = await self._taken(op, fields)
@@ -315,7 +307,7 @@ class AgentCommands:
         return Clause(f"{number.name} sent to {{ranks}}", chosen)
 
     async def _ask_runner(self) -> str:
-        """Whether the runner answers: asked by a hub before it has any node restart. Raises Refused, TimeoutError."""
+        """Whether the runner answers, before a hub has any node restart. Raises CommandRefused and TimeoutError."""
         if self._agent.runner is None or not self._agent.runner.listening:
             raise CommandRefused("the runner is being started anew: try again in a few seconds")
         await self._agent.runner.ask("ping")

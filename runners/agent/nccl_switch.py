@@ -59,7 +59,7 @@ class NcclSwitch:
             self._go_back_after(max(0.0, last.until - time.time()), last.ranks)
 
     async def switch(self, command: SetNccl) -> Sequence[Clause]:
-        """Do it; what came of it. Raises Refused or HookError."""
+        """Do it; what came of it. Raises CommandRefused or HookError."""
         from .commands import CommandRefused
 
         try:
@@ -119,7 +119,7 @@ class NcclSwitch:
         return done
 
     async def _conclude(self, command: SetNccl, level: str, answers: Answers) -> Clause:
-        """Say what the ranks answered, and act on it where NCCL is not in use. Raises Refused."""
+        """Say what the ranks answered, and act on it where NCCL is not in use. Raises CommandRefused."""
         from .commands import CommandRefused
 
         ranks = tuple(rank for rank, answer in answers.items() if answer.get("changed"))
@@ -169,7 +169,7 @@ class NcclSwitch:
         return f"{UNUSED}: " + ("; ".join(parts) or "nothing was changed")
 
     async def _ask(self, ranks: tuple[int, ...], op: str, **fields: Any) -> tuple[Answers, list[str]]:
-        """The ranks' answers, and a text for each that gave none. Raises Refused or HookError."""
+        """The ranks' answers, and a text for each that gave none. Raises CommandRefused or HookError."""
         from .commands import CommandRefused
 
         hooks = self._agent.hooks.chosen(ranks)

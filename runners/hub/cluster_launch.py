@@ -418,7 +418,7 @@ class ClusterLaunch:
         return f"; {may_cost(self._order.cluster, about['state'], self._hub.record.name)}"
 
     async def _within(self, work: Coroutine[Any, Any, T]) -> T:
-        """The work, unless the user stops the run or its stage takes too long. Raises Stopped and CloudError."""
+        """The work, unless the user stops the run or its stage takes too long. Raises LaunchStopped and CloudError."""
         task = asyncio.create_task(work)
         stop = asyncio.create_task(self._hub.stop_asked.wait())
         try:

@@ -201,7 +201,7 @@ class HubCommands:
         return CommandDone(command.id, ok, text, data)
 
     async def _do(self, command: Action) -> tuple[str, dict[str, str]]:
-        """What came of it, in a sentence, and what a dump brought. Raises Refused and CloudError."""
+        """What came of it, in a sentence, and what a dump brought. Raises CommandRefused and CloudError."""
         if isinstance(command, Stop):
             return await self.stopping.stop(command), {}
         if isinstance(command, Down):
@@ -248,7 +248,7 @@ class HubCommands:
     # --- restart ---------------------------------------------------------------------------------------------
 
     async def _restart(self, command: Restart | SetNccl) -> str:
-        """All nodes at once; done when every rank of the new attempt runs. Raises Refused."""
+        """All nodes at once; done when every rank of the new attempt runs. Raises CommandRefused."""
         hub = self._hub
         if hub.interrupted:
             return await self._launched()
@@ -261,7 +261,7 @@ class HubCommands:
         return await self._restarted(command, [node for node in hub.alive() if node not in silent])
 
     async def _launched(self) -> str:
-        """Go on with a launch that was cut off, until all ranks run. Raises Refused."""
+        """Go on with a launch that was cut off, until all ranks run. Raises CommandRefused."""
         hub, began = self._hub, time.monotonic()
         hub.go_on.set()
         ready = await hub.chronicle.until(
@@ -302,7 +302,7 @@ class HubCommands:
         return "; ".join(filter(None, [f"{text} after {seconds:.1f} s", beside(answers)]))
 
     async def _all_ready(self, nodes: list[int]) -> None:
-        """Whether every node could restart its ranks: where one cannot, none does. Raises Refused."""
+        """Whether every node could restart its ranks: where one cannot, none does. Raises CommandRefused."""
         probe = Dump(new_id(), "runner")
         able = [node for node in nodes if "runner" in caps(self._hub.links.up(node))]
         unable = [answer for answer in await self._ask_all(probe, able) if not answer.ok]
@@ -312,7 +312,7 @@ class HubCommands:
     # --- by rank ---------------------------------------------------------------------------------------------
 
     async def _routed(self, command: SetNccl | Signal | Dump) -> tuple[str, dict[str, str]]:
-        """Ask the nodes that have the ranks. Raises Refused."""
+        """Ask the nodes that have the ranks. Raises CommandRefused."""
         hub = self._hub
         nodes = route(command.ranks, {rank: at.place.node for rank, at in hub.state.ranks.items()})
         if isinstance(nodes, str):
@@ -366,7 +366,7 @@ class Stopping:
         self._began = time.monotonic()
 
     async def stop(self, command: Stop) -> str:
-        """End the parts of all nodes that answer; the others are told as soon as they do. Raises Refused."""
+        """End the parts of all nodes that answer; the others are told as soon as they do. Raises CommandRefused."""
         hub, began = self._hub, time.monotonic()
         hub.begin_stop()
         grace_s = hub.plan.grace_s if command.grace_s is None else command.grace_s
@@ -487,7 +487,7 @@ class Stopping:
         return self._hub.held and self._hub.all_read()
 
     def _answer(self, answers: list[Answer]) -> str:
-        """What came of it. Raises Refused unless nothing is left."""
+        """What came of it. Raises CommandRefused unless nothing is left."""
         hub = self._hub
         problems = [answer for answer in answers if answer.done is not None and not answer.ok]
         reasons = [together(problems)] if problems else []
@@ -515,7 +515,7 @@ class Stopping:
     async def down(self, command: Down) -> str:
         """End the ranks in order, then take the cluster down; only then the run has ended.
 
-        Raises Refused and CloudError.
+        Raises CommandRefused and CloudError.
         """
         hub, name = self._hub, command.cluster
         if hub.cloud is None:

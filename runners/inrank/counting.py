@@ -133,7 +133,7 @@ def refusal(name: str, make: Any, args: Dict[str, Any]) -> Optional[str]:
 
 
 def built(name: str, make: Any, args: Dict[str, Any]) -> nn.Module:
-    """The model. Raises Refused."""
+    """The model. Raises NoModel."""
     if isinstance(make, nn.Module):
         return make
     if not callable(make):

@@ -99,7 +99,7 @@ def make_handler(group: WorkerGroup, inner: Any, on_check: Callable[[], None]) -
 def before_attempt(group: WorkerGroup, met: Round) -> None:
     """Why is there a next attempt? Asked for: at once. A failure: as the policy says, in its own time.
 
-    Raises GaveUp and Stopped.
+    Raises GaveUp and RunStopped.
     """
     group.settle()
     group.cause = "membership" if group.attempt else group.cause

@@ -8,12 +8,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 import msgspec
 
-from ...presets.environ import refusal
-from ..environment import RESTART
+from ..environment import RESTART, refusal
 from ..errors import RunError
 from ..forced_stop import without_agent
 from ..history import History
-from ..inrank.changes import refusal as change_refusal
 from ..living import connect
 from ..logs.follow import all_sizes, ask_anywhere, ask_window
 from ..logs.log_files import file_sizes
@@ -157,8 +155,7 @@ async def restart(entry: Entry, command: Restart, start: Start) -> CommandDone:
     """Start the next attempt of a lost run, with the changes asked for. Raises RunError and LinkError."""
     name = entry.record.name
     changes: dict[str, str | None] = {**command.env, **dict.fromkeys(command.unset)}
-    refused = refusal({key: value or "" for key, value in changes.items()}) or change_refusal(changes)
-    if refused:
+    if refused := refusal(changes):
         raise RunError(refused)
     if entry.history().state.phase is RunPhase.STOPPING:
         raise RunError(

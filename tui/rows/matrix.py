@@ -148,7 +148,7 @@ def cell_text(counts: Counter[str] | None) -> Cell:
 
 
 def matrix_rows(comm: Communicator, width: int, raw: Mapping[str, FactLine]) -> list[StatementRow]:
-    """The legend, then the matrix; a sentence where no connection was told. `raw`: see Facts.raw."""
+    """The legend, then the matrix; a sentence where no connection was told. `raw`: see NcclFacts.raw."""
     if not comm.pairs:
         text = "no line tells how ranks are connected: NCCL_DEBUG=INFO tells it at init, with P2P, SHM and NET on"
         return [StatementRow(row) for row in wrap(text, width, "dim")]
