@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 
@@ -51,7 +52,7 @@ def damage(entry: Entry, history: History) -> list[Event]:
     if not history.problems:
         return []
     text = f"not all of {entry.record.name} can be read: {'; '.join(history.problems)}"
-    opened = (entry.path / MANIFEST).exists()  # a bundle, and its folder goes when it is closed
+    opened = os.path.exists(entry.path / MANIFEST)  # a bundle, and its folder goes when it is closed
     remedy = "what the other files say is shown" + ("" if opened else f"; they are in {entry.path}")
     return [FindingRaised(Finding(DAMAGED, "warn", text, node=entry.record.node, remedy=remedy))]
 
