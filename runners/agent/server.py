@@ -205,7 +205,9 @@ class AgentServer:
         remove_stale(self._path)
         old = os.umask(0o177)
         try:
-            self._server = await asyncio.start_unix_server(self._serve, str(self._path), limit=MAX_LINE)
+            self._server = await asyncio.start_unix_server(
+                self._serve, str(self._path), limit=MAX_LINE, backlog=socket.SOMAXCONN
+            )
         finally:
             os.umask(old)
 

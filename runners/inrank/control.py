@@ -49,7 +49,7 @@ def listen(path: str) -> socket.socket:
     os.fchmod(server.fileno(), 0o600)  # what bind creates has this mode: umask is the whole process's
     try:
         server.bind(path)
-        server.listen(32)
+        server.listen(socket.SOMAXCONN)
     except OSError:
         server.close()
         raise

@@ -10,7 +10,15 @@ import pytest
 
 from distui.runners import journal
 from distui.runners.journal import NAME, Journal
-from distui.runners.model import RunnerLost, Stamped
+from distui.runners.model import (
+    AttemptEnded,
+    AttemptStarted,
+    Outcome,
+    RunEnded,
+    RunnerLost,
+    RunPhase,
+    Stamped,
+)
 
 
 def stamped(seq: int) -> Stamped:
@@ -71,3 +79,28 @@ def test_a_full_disk_keeps_lines_in_order_until_there_is_room(
     room[0] = 1 << 20
     kept.flush()
     assert (kept.blocked, [one.seq for one in journal.read(tmp_path)]) == (False, [1, 2, 3])
+
+
+def test_begin_and_end_of_an_attempt_and_of_the_run_are_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a power cut must not take: everything before them is synced with them."""
+    real, synced = os.fdatasync, list[int]()
+
+    def counted(fd: int) -> None:
+        real(fd)
+        synced.append(os.fstat(fd).st_size)
+
+    monkeypatch.setattr(os, "fdatasync", counted)
+    kept = Journal(tmp_path)
+    ends = [
+        AttemptStarted(1, "launch", 1, ()),
+        AttemptEnded(1, Outcome.SUCCEEDED),
+        RunEnded(RunPhase.SUCCEEDED, 0, ""),
+    ]
+    sizes = []
+    for seq, event in enumerate(ends):
+        kept.append(stamped(2 * seq + 1))
+        kept.append(Stamped(1.0, event, 2 * seq + 2))
+        sizes.append((tmp_path / NAME).stat().st_size)
+    assert synced == sizes

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import slowness
 
 from distui.runners.model import (
     AttemptEnded,
@@ -34,7 +37,7 @@ from distui.runners.model import (
     RunPhase,
     Stamped,
 )
-from distui.runners.state import RunState
+from distui.runners.state import MOST_FINDINGS, RunState
 from distui.runners.status import status_json
 
 PLACES = (RankPlace(0, 0), RankPlace(1, 1))
@@ -201,3 +204,13 @@ def test_any_order_of_events_folds_and_travels(events: list[Event]) -> None:
 @pytest.mark.parametrize("phase", RunPhase)
 def test_every_phase_says_whether_it_is_the_end(phase: RunPhase) -> None:
     assert phase.ended == (phase in ("succeeded", "failed", "stopped", "lost", "exported"))
+
+
+def test_a_journal_of_a_hundred_thousand_findings_is_read_in_seconds() -> None:
+    """A run has tens; what somebody else's bundle says more is left out, and no screen waits for it."""
+    raised = [FindingRaised(Finding(f"x{number}", "warn", "text")) for number in range(100_000)]
+    run, since = began(), time.process_time()
+    state = fold(*run, *raised)
+    document = status_json(state)
+    assert len(document["findings"]) == MOST_FINDINGS
+    assert time.process_time() - since < 60 * slowness()

@@ -303,6 +303,13 @@ def test_the_end_of_a_run_is_not_the_end_of_its_cluster() -> None:
     assert "billed" not in text_of(end_rows(frame_of([*ended, (126, HUB, ClusterChanged(gone))]), 78))
 
 
+def test_a_job_that_distui_did_not_start_has_no_log_of_a_runner() -> None:
+    state = RunState()
+    assert files_for(state, None, "all") == []
+    state.agent_pid = 7
+    assert [file.id for file in files_for(state, None, "all")] == ["runner.log"]
+
+
 def test_logs_of_a_launch_and_of_all_nodes() -> None:
     early = frame_of(several.launching()).state
     assert [file.id for file in files_for(early, None, "all")] == ["launch.log"]

@@ -23,6 +23,7 @@ write(b"[bold red]markup[/] stays\n")
 write(b"nul\x00bell\x07back\x08space\n")
 write(b"10%\r50%\r100% done\n")
 write("right\u202eto left\n".encode())
+write("zero\u200bwidth\ufeffmark\U000e0041tag\n".encode())
 write(b"\x9b31m8-bit csi \x90dcs\x9c over\n")
 write(b"\xe2\x80\xa8line separator\n")
 sys.stdout.flush()
@@ -46,7 +47,7 @@ def test_logs_are_cleaned_always(world: World) -> None:
         "line separator",
     ):
         assert kept in said, (kept, said)
-    for lost in ("stolen", "c2VjcmV0", "\x1b", "\x07", "\u202e"):
+    for lost in ("stolen", "c2VjcmV0", "\x1b", "\x07", "\u202e", "\u200b", "\ufeff", "\U000e0041"):
         assert lost not in said
     assert b"\x1b]52" in run.file("node-0/attempt-001/rank-0.out"), "the file keeps what was written"
 

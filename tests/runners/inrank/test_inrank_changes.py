@@ -164,3 +164,16 @@ def threads(pid: int) -> int:
 def resident(pid: int) -> int:
     """Bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_hundred_callers_at_once_are_all_heard(tmp_path: Path) -> None:
+    """The kernel keeps them until they are accepted: nobody is sent away because others came first."""
+    server = control.listen(str(tmp_path / "s"))
+    callers = [socket.socket(socket.AF_UNIX) for _ in range(100)]
+    try:
+        for caller in callers:
+            caller.setblocking(False)
+            caller.connect(str(tmp_path / "s"))
+    finally:
+        for one in (server, *callers):
+            one.close()
