@@ -202,6 +202,10 @@ class Stream:
         elif kind is FrameKind.END:
             self.broken(payload.decode("utf-8", "replace"))
 
+    def beat(self) -> None:
+        """Ask whether the other side still has it."""
+        self.taken(self._consumed)
+
     async def read(self) -> bytes:
         """The next bytes; b"" at the end."""
         data = await self._came.get()
@@ -349,6 +353,8 @@ OPEN_SECONDS = 10.0
 GRACE_SECONDS = 5.0
 """What was under way when a stream ended is no forgery."""
 AGAIN_SECONDS = 0.5
+BEAT_SECONDS = 2.0
+"""Whoever opened a stream writes so often, within the grace of an agent that began anew: else it would wait for ever."""
 MOST_UNCONFIRMED = 16
 MOST_REMEMBERED = 4096
 
@@ -374,6 +380,9 @@ class AgentRelay:
         """By stream: the node, and the nonce of its agent once that comes."""
         self._unconfirmed: dict[bytes, float] = {}
         """Streams that others opened, and nothing sealed was heard on yet: monotonic time."""
+        self._opened: set[bytes] = set()
+        self._cut: dict[bytes, int] = {}
+        """Streams that ended because the store was gone, and the node at their other side, which does not know."""
         self._ended: dict[bytes, float] = {}
         self._bridges: set[asyncio.Task[None]] = set()
         self.rejections = Rejections(node, report)
@@ -392,6 +401,7 @@ class AgentRelay:
 
     async def run(self, runner: Callable[[], str | None]) -> None:
         """Carry frames through the runner whose socket `runner()` names, and the next one; cancel to stop."""
+        beating = asyncio.create_task(self._beat())
         try:
             while True:
                 path = runner()
@@ -401,8 +411,15 @@ class AgentRelay:
                     self._lost("the runner of this node has ended")
                 await asyncio.sleep(AGAIN_SECONDS)
         finally:
+            beating.cancel()
             self._lost("the agent that relays has ended")
             self.rejections.close()
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            for name in self._opened & self._streams.keys():
+                self._streams[name].beat()
 
     async def _carry(self, path: str) -> None:
         reader, writer = await client.connect(path)
@@ -428,12 +445,17 @@ class AgentRelay:
     def _store_changed(self, message: dict[str, str]) -> None:
         if message.get("store") == "up":
             self._up, self._since = True, time.monotonic()
+            for name, peer in self._cut.items():
+                self.send(peer, self._greeting.seal(FrameKind.UNKNOWN, name, (self._node, peer)))
+            self._cut.clear()
         else:
             self._lost(f"the rendezvous store is gone ({message.get('text', 'no reason')})")
 
     def _lost(self, why: str) -> None:
         self._up, self._why_not = False, why
         for stream in list(self._streams.values()):
+            if len(self._cut) < MOST_REMEMBERED:
+                self._cut[stream.name] = stream.peer
             stream.broken(why)
         for _, future in self._accepted.values():
             if not future.done():
@@ -478,6 +500,7 @@ class AgentRelay:
             self._accepted.pop(name, None)
             self._name_peers()
         stream = self._new(node, name, nonce, opener=True)
+        self._opened.add(name)
         stream.taken(0)  # tells the other side that we know the key
         return stream
 
@@ -530,8 +553,8 @@ class AgentRelay:
                 self._stray(peer, name, answer=False)
             else:
                 future.set_result(payload)
-        elif name in self._streams:
-            self._streams[name].broken(f"the agent of node {peer} began anew")
+        elif (stream := self._streams.get(name)) is not None and stream.peer == peer:
+            stream.broken(f"the agent of node {peer} began anew")
 
     def _accept(self, peer: int, name: bytes) -> None:
         if name in self._streams or name in self._ended:
@@ -573,6 +596,7 @@ class AgentRelay:
     def _over(self, stream: Stream) -> None:
         """A stream has ended, and its END is sent or was heard."""
         self._streams.pop(stream.name, None)
+        self._opened.discard(stream.name)
         self._unconfirmed.pop(stream.name, None)
         self._ended[stream.name] = time.monotonic()
         while len(self._ended) > MOST_REMEMBERED:
