@@ -214,7 +214,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 279,
-    "lines": 65_729,  # refusing wrong arguments of Python calls, naming damaged files: 700 more
+    "lines": 65_747,  # refusing wrong arguments of Python calls, naming damaged files: 700 more
     "cycles": 6,
     "in_cycles": 36,
     "local_imports": 89,

@@ -113,6 +113,32 @@ async def test_an_agent_that_begins_anew_is_noticed(carriers: Carriers) -> None:
         assert nodes.findings == []
 
 
+async def test_whoever_only_reads_notices_that_the_other_agent_began_anew(carriers: Carriers) -> None:
+    async with pair(carriers) as nodes:
+        stream = await nodes.relays[0].open(1)
+        await echoed(stream, b"x")
+        nodes.relays[1] = AgentRelay(nodes.keys[1], 1, 2, nodes.echo, nodes.findings.append)
+        nodes.tasks[1].cancel()
+        nodes.attach(1)
+        async with asyncio.timeout(20):
+            assert await stream.read() == b""
+        assert stream.why == "the agent of node 1 began anew"
+        assert nodes.findings == []
+
+
+async def test_whoever_only_reads_notices_that_the_other_node_was_cut_off(carriers: Carriers) -> None:
+    """Only the other node lost the store, and has it again: here nothing was seen of that."""
+    async with pair(carriers) as nodes:
+        stream = await nodes.relays[0].open(1)
+        await echoed(stream, b"x")
+        nodes.relays[1]._store_changed({"store": "lost", "text": "cut"})
+        nodes.relays[1]._store_changed({"store": "up"})
+        async with asyncio.timeout(20):
+            assert await stream.read() == b""
+        assert await echoed(await nodes.relays[0].open(1), b"x") == b"x"
+        assert nodes.findings == []
+
+
 async def test_nodes_that_are_not_are_named(carriers: Carriers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_module, "OPEN_SECONDS", 0.3)
     async with pair(carriers) as nodes:
