@@ -13,7 +13,6 @@ from distui.runners.journal import NAME, Journal
 from distui.runners.model import (
     AttemptEnded,
     AttemptStarted,
-    Event,
     Outcome,
     RunEnded,
     RunnerLost,
@@ -94,7 +93,7 @@ def test_begin_and_end_of_an_attempt_and_of_the_run_are_on_the_disk(
 
     monkeypatch.setattr(os, "fdatasync", counted)
     kept = Journal(tmp_path)
-    ends = [
+    ends: list[Event] = [
         AttemptStarted(1, "launch", 1, ()),
         AttemptEnded(1, Outcome.SUCCEEDED),
         RunEnded(RunPhase.SUCCEEDED, 0, ""),
