@@ -13,6 +13,7 @@ from distui.runners.journal import NAME, Journal
 from distui.runners.model import (
     AttemptEnded,
     AttemptStarted,
+    Event,
     Outcome,
     RunEnded,
     RunnerLost,
