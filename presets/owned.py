@@ -56,9 +56,8 @@ def ignored(env: Mapping[str, str]) -> list[str]:
 # root's.
 # Nothing above the user's home directory is asked for a file below it (as sshd does). A group may write where it is
 # the user's own: of the same name, nobody else in it, no further access list (as Debian's ssh does). The way is
-# walked
-# a name at a time, each folder and each link held open while it is judged, so that nothing can be exchanged between
-# the judgement and the reading.
+# walked a name at a time, each folder and each link held open while it is judged, so that nothing can be exchanged
+# between the judgement and the reading.
 
 
 MOST_BYTES = 1 << 20

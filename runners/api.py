@@ -30,18 +30,18 @@ from ..presets.finding import PlanError, PresetError
 from ..presets.plan import Request
 from . import connect, environment, forced_stop, registry, remote_hosts
 from .errors import NoSuchRunError, RunError, UnknownOutcomeError, UnreachableError
+from .inrank.changes import is_name
 from .launch.hosts import nccl_pairs, pairs
 from .launch.prepare import prepare
 from .launch.prepared import Here, LaunchRequest, OnHosts
 from .local import open_link
-from .logs.follow import Merge, choose
-from .logs.log_files import STREAMS, LogError, LogFile, parse_file_id
+from .logs.follow import Merge, check_there, choose
+from .logs.log_files import STREAMS, LogError, parse_file_id
 from .model import CommandDone, RankPhase, Restart, RunPhase, Stop
-from .state import RunState
 from .status import status_json
 from .wire.client import new_id
 from .wire.link import Link, LinkError, UnansweredError
-from .words import plural, spans
+from .words import plural
 
 __all__ = ["RefusedError", "Run", "attach", "execute", "launch", "runs"]
 
@@ -212,7 +212,7 @@ def _variable(where: str, value: Any) -> str:
 def _variable_there(where: str, value: Any) -> str:
     """A name that a variable may have that somebody else has set: bash's BASH_FUNC_f%%."""
     text = _text(where, value)
-    if not text or "=" in text or not text.isprintable():
+    if not is_name(text):
         raise ValueError(f"{where} is {_shown(text)}")
     return text
 
@@ -265,23 +265,6 @@ def check_changes(env: Mapping[str, str], unset: Sequence[str]) -> None:
         raise RunError(f"unset {both[0]!r}: it is given a value as well, leave out one of the two")
     if refused := environment.refusal({**env, **dict.fromkeys(unset)}):
         raise RunError(refused)
-
-
-def check_there(
-    state: RunState, files: Iterable[LogFile], ranks: Sequence[int], attempt: int | None
-) -> None:
-    """Raises RunError for a rank or an attempt that the run does not have, as soon as ranks were started."""
-    if not state.attempts:
-        return
-    numbers = {place.rank for each in state.attempts for place in each.ranks}
-    numbers |= {file.rank for file in files if file.rank is not None}
-    attempts = {each.number for each in state.attempts}
-    wanted = (("rank", ranks, numbers), ("attempt", () if attempt is None else (attempt,), attempts))
-    for kind, asked, there in wanted:
-        missing = [number for number in asked if number not in there]
-        if missing:
-            has = f"{kind}{'s' * (len(there) > 1)} {spans(sorted(there))}" if there else f"no {kind}"
-            raise RunError(f"{state.name} has no {kind} {missing[0]}: it has {has}")
 
 
 # -----------------------------------------------------------------------------------------------------------

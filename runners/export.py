@@ -157,9 +157,8 @@ class Gathering:
         return manifest
 
     def _documents(self) -> None:
-        record = msgspec.json.encode(
-            self._entry.record
-        )  # run.json may be damaged, and nothing opens without
+        # run.json may be damaged, and nothing opens without.
+        record = msgspec.json.encode(self._entry.record)
         self._writer.add(registry.RUN_FILE, self._masker.document(record))
         plan = self._file(self._entry.path / registry.PLAN_FILE)
         if plan is not None:

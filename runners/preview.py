@@ -98,9 +98,8 @@ def _answer(python: str, path: str, question: str, seconds: float) -> dict[str, 
 
 
 # -----------------------------------------------------------------------------------------------------------
-# What a plan starts beyond what stands in it: the runner's command, the ranks' argv, what torch and the runner
-# add for
-# each rank, and what is written. Pure, but for the interpreter's path.
+# What a plan starts beyond what stands in it: the runner's command, the ranks' argv, what torch and the runner add
+# for each rank, and what is written. Pure, but for the interpreter's path.
 # What only the start of an attempt can say stands in angle brackets. The facts are those of inrank/plugin.py,
 # inrank/command.py and torch's local_elastic_agent.py; a test compares them with /proc/PID/environ of real ranks.
 

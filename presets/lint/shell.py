@@ -11,8 +11,7 @@ from typing import Literal
 # -----------------------------------------------------------------------------------------------------------
 # A shell script as the commands that stand in it: no shell, but enough of one to see who starts what.
 # Quotes, continued lines, comments, here-documents, substitutions and groups are read; nothing is executed and
-# nothing
-# raises: what cannot be understood ends a command.
+# nothing raises: what cannot be understood ends a command.
 
 
 _HERE = re.compile(r"<<(-?)[ \t]*(['\"]?)([A-Za-z_][\w.-]*)\2")

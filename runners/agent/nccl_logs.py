@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 # -----------------------------------------------------------------------------------------------------------
 # A level of NCCL_DEBUG that writes too much is taken back before it fills the disk.
-# Only what somebody set while the run was going is taken back; where the launch itself asks for it, or NCCL
-# cannot be
+# Only what somebody set while the run was going is taken back; where the launch itself asks for it, or NCCL cannot be
 # told while it runs, a finding says so and nothing is changed.
 
 

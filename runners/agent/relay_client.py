@@ -22,15 +22,11 @@ from ..model import Finding
 from ..wire import client
 
 # -----------------------------------------------------------------------------------------------------------
-# Frames that may lie where anybody writes: sealed with the run's relay key, so that only its agents can make
-# them.
-# A stream begins with two nonces, one of each side, and its keys come from the relay key and both: what was
-# recorded of
-# another stream fails. Each frame carries its number in its direction, inside the HMAC-SHA256. What a stream
-# carries is
-# also hidden (XOR with SHAKE-256 of key, direction and number, no pair of which occurs twice): a command to
-# restart may
-# hold a token, and the store is open to the cluster's network.
+# Frames that may lie where anybody writes: sealed with the run's relay key, so that only its agents can make them.
+# A stream begins with two nonces, one of each side, and its keys come from the relay key and both: what was recorded
+# of another stream fails. Each frame carries its number in its direction, inside the HMAC-SHA256.
+# What a stream carries is also hidden (XOR with SHAKE-256 of key, direction and number, no pair of which occurs
+# twice): a command to restart may hold a token, and the store is open to the cluster's network.
 # Frame: kind (1 byte), stream (16: the opener's nonce), number (8, big-endian), MAC (32), payload.
 
 
@@ -172,8 +168,9 @@ class Stream:
         theirs: FrameSeal,
         send: Callable[[int, bytes], None],
         over: Callable[[Stream], None],
+        opener: bool,
     ) -> None:
-        self.peer, self.name, self.why = peer, name, ""
+        self.peer, self.name, self.opener, self.why = peer, name, opener, ""
         self._ours, self._theirs, self._send, self._over = ours, theirs, send, over
         self._came: asyncio.Queue[bytes] = asyncio.Queue()
         self._sent = self._acknowledged = 0
@@ -344,8 +341,8 @@ class Rejections:
 # -----------------------------------------------------------------------------------------------------------
 # Streams of bytes between the agents of one run, over the rendezvous store, carried there by the runners.
 # For a viewer that sits on one node and cannot ssh to the others. Whoever may use this agent's socket may open a
-# stream
-# to another node; that node's agent connects it to its own socket, where the viewer is a viewer like any other.
+# stream to another node; that node's agent connects it to its own socket, where the viewer is a viewer like any
+# other.
 
 
 OPEN_SECONDS = 10.0
@@ -380,7 +377,6 @@ class AgentRelay:
         """By stream: the node, and the nonce of its agent once that comes."""
         self._unconfirmed: dict[bytes, float] = {}
         """Streams that others opened, and nothing sealed was heard on yet: monotonic time."""
-        self._opened: set[bytes] = set()
         self._cut: dict[bytes, int] = {}
         """Streams that ended because the store was gone, and the node at their other side, which does not know."""
         self._ended: dict[bytes, float] = {}
@@ -418,8 +414,9 @@ class AgentRelay:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(BEAT_SECONDS)
-            for name in self._opened & self._streams.keys():
-                self._streams[name].beat()
+            for stream in self._streams.values():
+                if stream.opener:
+                    stream.beat()
 
     async def _carry(self, path: str) -> None:
         reader, writer = await client.connect(path)
@@ -500,7 +497,6 @@ class AgentRelay:
             self._accepted.pop(name, None)
             self._name_peers()
         stream = self._new(node, name, nonce, opener=True)
-        self._opened.add(name)
         stream.taken(0)  # tells the other side that we know the key
         return stream
 
@@ -516,7 +512,7 @@ class AgentRelay:
     def _new(self, peer: int, name: bytes, nonce: bytes, *, opener: bool) -> Stream:
         ours = FrameSeal(self._key, name, nonce, (self._node, peer), opener)
         theirs = FrameSeal(self._key, name, nonce, (peer, self._node), not opener)
-        stream = Stream(peer, name, ours, theirs, self.send, self._over)
+        stream = Stream(peer, name, ours, theirs, self.send, self._over, opener)
         self._streams[name] = stream
         self._name_peers()
         return stream
@@ -596,7 +592,6 @@ class AgentRelay:
     def _over(self, stream: Stream) -> None:
         """A stream has ended, and its END is sent or was heard."""
         self._streams.pop(stream.name, None)
-        self._opened.discard(stream.name)
         self._unconfirmed.pop(stream.name, None)
         self._ended[stream.name] = time.monotonic()
         while len(self._ended) > MOST_REMEMBERED:

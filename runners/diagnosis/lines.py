@@ -79,13 +79,10 @@ def transport(via: str) -> str:
 
 # -----------------------------------------------------------------------------------------------------------
 # A line of NCCL → who wrote it, at which level, and the message.
-#     [2025-06-01 12:00:00] host:pid:tid [dev] file:line (func) NCCL WARN message       each part but the message
-# may lack
-# Launchers, log shippers and progress bars write before it. Whatever cannot be told apart is left unknown, and
-# the message
-# is read all the same. Lines are said to be of NCCL where they hold `NCCL INFO` and its like, or are of the form
-# that 2.3
-# had, without that word.
+#     [2025-06-01 12:00:00] host:pid:tid [dev] file:line (func) NCCL WARN message
+# Each part but the message may lack. Launchers, log shippers and progress bars write before it. Whatever cannot be
+# told apart is left unknown, and the message is read all the same. Lines are said to be of NCCL where they hold
+# `NCCL INFO` and its like, or are of the form that 2.3 had, without that word.
 
 
 LEVELS = ("INFO", "WARN", "TRACE", "CALL", "ABORT")

@@ -30,9 +30,8 @@ def told(error: BaseException, name: str, what: str, node: int | None = None) ->
 
 # -----------------------------------------------------------------------------------------------------------
 # What a line means: rules.toml, loaded once, and looked for in one pass over a line.
-# A line is tried against a rule's pattern only where one of the rule's needles stands in it. All needles of all
-# rules are
-# one compiled alternation.
+# A line is tried against a rule's pattern only where one of the rule's needles stands in it. All needles of all rules
+# are one compiled alternation.
 
 
 Role = Literal["cause", "hint", "symptom", "fact", "trace", "noise"]

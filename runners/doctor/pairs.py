@@ -15,8 +15,7 @@ from .session import NodeSession, Worker
 # -----------------------------------------------------------------------------------------------------------
 # Which pairs try an all-reduce, and what follows: two rounds, as DLRover's node check has them. Pure.
 # In the first round each node is in one pair; an odd one joins a pair. In the second, each that was in a bad pair
-# tries
-# with one of a good pair: who is bad in both is the culprit; where both are good with others, it is what lies
+# tries with one of a good pair: who is bad in both is the culprit; where both are good with others, it is what lies
 # between.
 
 

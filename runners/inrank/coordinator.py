@@ -19,11 +19,9 @@ from .channel import Seal
 
 # -----------------------------------------------------------------------------------------------------------
 # Which nodes are in which round of a rendezvous. Pure: told what happened and what time it is.
-# A round takes nodes until it has the most, or at least the fewest and `last_call_s` have passed. Whoever comes
-# later
-# waits for the next one, which opens when every node has left the complete one; where there is room, that
-# somebody waits
-# is why the others leave.
+# A round takes nodes until it has the most, or at least the fewest and `last_call_s` have passed. Whoever comes later
+# waits for the next one, which opens when every node has left the complete one; where there is room, that somebody
+# waits is why the others leave.
 
 
 LOST_S = 15.0
@@ -161,11 +159,9 @@ class Rounds:
 
 # -----------------------------------------------------------------------------------------------------------
 # The coordinator of a run on several nodes: who is in which round, and a store for the runners. On the first node.
-# It listens on the address that the job uses, and takes no byte of content from whoever has not proved first that
-# it has
-# the run's key (see channel.py). Strangers cannot keep others out: those who are silent are hung up, the oldest
-# of the
-# address with the most first.
+# It listens on the address that the job uses, and takes no byte of content from whoever has not proved first that it
+# has the run's key (see channel.py). Strangers cannot keep others out: those who are silent are hung up, the oldest
+# of the address with the most first.
 
 
 POLL_S = 5.0

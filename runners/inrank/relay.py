@@ -20,9 +20,8 @@ from .control import Control
 # -----------------------------------------------------------------------------------------------------------
 # Mailboxes in the rendezvous store: opaque frames from node to node of one run.
 # Keys, each below `distui.relay/<run>/`: `<src>/<dst>/<n>` a frame, deleted once read; `<src>/<dst>/written` and
-# `<src>/<dst>/read` how many there were, so that either end may start anew; `bell/<dst>` counts who wants to be
-# heard by
-# a node that is at rest. Nothing here waits for a key: what is not there yet is looked for again at the next
+# `<src>/<dst>/read` how many there were, so that either end may start anew; `bell/<dst>` counts who wants to be heard
+# by a node that is at rest. Nothing here waits for a key: what is not there yet is looked for again at the next
 # round.
 # Every runner of the run has this store: those who get the frames check from which agent they are.
 
@@ -125,13 +124,10 @@ def number(value: bytes) -> int:
 
 # -----------------------------------------------------------------------------------------------------------
 # The runner's part in the relay: a thread carries opaque frames between the agent and other nodes' mailboxes.
-# The agent asks with op "relay" on the runner's socket and is answered with one JSON line; from then on both
-# sides send
-# packets: length of the body (4 bytes), node (2 bytes), body. To and from another node the body is a frame, which
-# only
-# agents understand; with node CONTROL it is a JSON object: {"peers": [...]} names the nodes with open streams,
-# which are
-# looked at often; {"store": "up"|"lost", "text": ...} tells the agent how the store is.
+# The agent asks with op "relay" on the runner's socket and is answered with one JSON line; from then on both sides
+# send packets: length of the body (4 bytes), node (2 bytes), body. To and from another node the body is a frame,
+# which only agents understand; with node CONTROL it is a JSON object: {"peers": [...]} names the nodes with open
+# streams, which are looked at often; {"store": "up"|"lost", "text": ...} tells the agent how the store is.
 
 
 CONTROL = 0xFFFF

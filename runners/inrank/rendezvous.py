@@ -14,8 +14,8 @@ from .channel import KEY_FILE, read_key
 # -----------------------------------------------------------------------------------------------------------
 # Where the nodes of a run meet: a single node in its own memory, several at the coordinator on the first of them.
 # Both have what plugin.make_handler asks of a RendezvousHandler of torch's. Rank 0 opens the store of its group
-# itself, on
-# a port of its own in each round: ranks that shared a store of ours would read the addresses of the group before.
+# itself, on a port of its own in each round: ranks that shared a store of ours would read the addresses of the group
+# before.
 
 
 OURS = ("distui", "c10d", "static")

@@ -15,7 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...presets.clean import clean_line
+from ..errors import RunError
+from ..state import RunState
 from ..wire.link import Window
+from ..words import spans
 from .log_files import LogError, LogFile, file_sizes, opened, parse_file_id, part_of, whole_id
 
 # -----------------------------------------------------------------------------------------------------------
@@ -222,9 +225,8 @@ def _search(descriptor: int, start: int, limit: int, pattern: str) -> tuple[byte
 # -----------------------------------------------------------------------------------------------------------
 # Logs of a run on several nodes: pieces that a hub has read and kept, and the files themselves where they are here.
 # `record/node-1/attempt-001/rank-0.out@65536` holds the bytes of that file from 65,536 on, as many as it is long.
-# So no
-# offset is ever wrong, and what was not read is known to be missing. The part of a node that is this machine has its
-# files beside, in a run directory of its own.
+# So no offset is ever wrong, and what was not read is known to be missing. The part of a node that is this machine
+# has its files beside, in a run directory of its own.
 
 
 FOLDER = "record"
@@ -350,6 +352,30 @@ def choose(
     ]
     newest = max((file.attempt for file in matching if file.attempt is not None), default=None)
     return [file for file in matching if file.attempt in (newest, None)]
+
+
+def check_there(
+    state: RunState,
+    files: Iterable[LogFile],
+    ranks: Collection[int] = (),
+    attempt: int | None = None,
+    node: int | None = None,
+) -> None:
+    """Raises RunError for a rank, attempt or node that the run does not have, as soon as ranks were started."""
+    if not state.attempts:
+        return
+    listed = list(files)
+    numbers = {place.rank for each in state.attempts for place in each.ranks}
+    wanted = (
+        ("rank", ranks, numbers | {file.rank for file in listed if file.rank is not None}),
+        ("attempt", () if attempt is None else (attempt,), {each.number for each in state.attempts}),
+        ("node", () if node is None else (node,), state.nodes.keys() | {file.node for file in listed}),
+    )
+    for kind, asked, there in wanted:
+        missing = [number for number in asked if number not in there]
+        if missing:
+            has = f"{kind}{'s' * (len(there) > 1)} {spans(sorted(there))}" if there else f"no {kind}"
+            raise RunError(f"{state.name} has no {kind} {missing[0]}: it has {has}")
 
 
 def compile_grep(text: str) -> re.Pattern[str] | None:

@@ -15,8 +15,8 @@ from pathlib import Path
 # -----------------------------------------------------------------------------------------------------------
 # Hears from the kernel that something in a folder was written: inotify(7), each folder once until asked again.
 # One message a folder and then silence until `listen` is called again: ranks that write a flood cost no more than
-# ranks
-# that write a line. Only this machine's writes are heard; what other nodes of a shared file system write is not.
+# ranks that write a line. Only this machine's writes are heard; what other nodes of a shared file system write is
+# not.
 
 
 MODIFIED, MOVED_HERE, CREATED, ONE_SHOT = 0x2, 0x80, 0x100, 0x80000000

@@ -24,9 +24,8 @@ def managed_follow(call: SkyCall, request: str) -> dict[str, Any]:
     import sky
 
     call.request = str(request)
-    numbers, _ = sky.stream_and_get(
-        request, output_stream=LineStream(call)
-    )  # never print the handle: it raises
+    # The handle is never printed: that raises.
+    numbers, _ = sky.stream_and_get(request, output_stream=LineStream(call))
     return {"job": (numbers or [None])[0]}
 
 

@@ -64,9 +64,7 @@ class DiskLink:
 
     def __init__(self, entry: Entry) -> None:
         self._entry, self._run_dir = entry, entry.path
-        merged = (
-            entry.record.kind == "hub"
-        )  # the run was on several nodes, and this is the directory of its hub
+        merged = entry.record.kind == "hub"  # of a run on several nodes
         self._ask, self._sizes = (ask_anywhere, all_sizes) if merged else (ask_window, file_sizes)
 
     async def events(self, after: int = 0) -> AsyncIterator[Stamped]:
@@ -108,8 +106,8 @@ class DiskLink:
 # -----------------------------------------------------------------------------------------------------------
 # The link to a run that no agent serves though it has not ended: its files answer, and its end can be asked for.
 # Such a run is lost (neither agent nor runner lives), or its agent cannot start (a damaged plan, a full disk).
-# Reading
-# changes nothing; only the two commands that say so do: stop ends its processes, restart starts the next attempt.
+# Reading changes nothing; only the two commands that say so do: stop ends its processes, restart starts the next
+# attempt.
 
 
 Start = Callable[[Mapping[str, str]], None]

@@ -14,6 +14,7 @@ import pytest
 from distui.presets.clean import clean_text
 from distui.runners import api, connect, forced_stop, registry
 from distui.runners.errors import NoSuchRunError, RunError, UnknownOutcomeError, UnreachableError
+from distui.runners.logs.follow import check_there
 from distui.runners.logs.log_files import LogError
 from distui.runners.model import AttemptStarted, Finding, FindingRaised, RankPlace, Stamped
 from distui.runners.state import RunState
@@ -289,12 +290,12 @@ def test_logs_of_what_the_run_never_had_are_refused(
     ranks: tuple[int, ...], attempt: int | None, words: str
 ) -> None:
     with pytest.raises(RunError, match=f"^{words}$"):
-        api.check_there(of_two_attempts(), [], ranks, attempt)
+        check_there(of_two_attempts(), [], ranks, attempt)
 
 
 def test_logs_of_what_the_run_has_or_may_get_are_not_refused() -> None:
-    api.check_there(of_two_attempts(), [], (0, 1), 2)
-    api.check_there(RunState(), [], (99,), 7)  # nothing was started yet
+    check_there(of_two_attempts(), [], (0, 1), 2)
+    check_there(RunState(), [], (99,), 7)  # nothing was started yet
 
 
 @pytest.mark.parametrize(

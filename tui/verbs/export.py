@@ -18,7 +18,6 @@ from ...runners import registry
 from ...runners.bundle import BundleWriter, Manifest
 from ...runners.connect import snapshot, with_link
 from ...runners.export import Gathering
-from ...runners.wire.ended import FilesLink
 from ...runners.wire.link import Link
 from ..text import size
 from . import runs
@@ -81,7 +80,7 @@ def export(options: argparse.Namespace) -> int:
         state = await snapshot(link)
         if entry.record.kind == "node":  # the link leads to the hub of the whole run
             entry = registry.resolve(entry.record.whole)
-        runs.complete(state, entry, unserved=isinstance(link, FilesLink))
+        runs.complete(state, entry, link)
         with BundleWriter(path, entry.record.run, options.force) as writer:
             return await Gathering(entry, link, state, writer, options.logs << 20).run()
 

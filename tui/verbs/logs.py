@@ -19,12 +19,11 @@ from ...runners.connect import read_on, with_link
 from ...runners.errors import RunError
 from ...runners.hub import seam
 from ...runners.hub.telling import LOG_FILE
-from ...runners.logs.follow import Merge, choose
+from ...runners.logs.follow import Merge, check_there, choose
 from ...runners.logs.log_files import LogError, LogFile, parse_file_id
 from ...runners.model import CaughtUp, LogGrew, RunEnded
 from ...runners.state import RunState
 from ...runners.wire.link import Link
-from ...runners.words import spans
 
 POLL_SECONDS = 0.5
 MOST_PROBLEMS = 8
@@ -63,7 +62,8 @@ class FollowedLogs:
         async for stamped in self._link.events():
             self._state.apply(stamped)
             if self._state.live and isinstance(stamped.event, CaughtUp | LogGrew | RunEnded):
-                self._check()
+                asked = self._options
+                check_there(self._state, self._files(), asked.rank, asked.attempt, asked.node)
                 await self._read_new()
                 if not self._options.follow:
                     break
@@ -75,33 +75,12 @@ class FollowedLogs:
             sys.stderr.write(f"distui: {clean_text(f'{file}: {why}')}\n")
         return 1 if self._problems else 0
 
-    def _check(self) -> None:
-        """Raises RunError for a rank, attempt or node that the run does not have, as soon as ranks were started."""
-        state, options = self._state, self._options
-        if not state.attempts:
-            return
-        files = [file for name in state.log_sizes if (file := parse_file_id(name)) is not None]
-        attempts = {attempt.number for attempt in state.attempts}
-        ranks = {place.rank for attempt in state.attempts for place in attempt.ranks}
-        ranks |= {file.rank for file in files if file.rank is not None}
-        nodes = state.nodes.keys() | {file.node for file in files}
-        wanted = (
-            ("rank", options.rank, ranks),
-            ("attempt", [] if options.attempt is None else [options.attempt], attempts),
-            ("node", [] if options.node is None else [options.node], nodes),
-        )
-        for kind, asked, there in wanted:
-            missing = [number for number in asked if number not in there]
-            if missing:
-                many = "s" * (len(there) > 1)
-                raise RunError(
-                    f"{state.name} has no {kind} {missing[0]}: it has {kind}{many} {spans(sorted(there))}"
-                )
+    def _files(self) -> list[LogFile]:
+        return [file for name in self._state.log_sizes if (file := parse_file_id(name)) is not None]
 
     def _chosen(self) -> list[LogFile]:
-        files = [file for name in self._state.log_sizes if (file := parse_file_id(name)) is not None]
-        streams = tuple(self._options.stream) or ("out", "err")
-        return choose(files, self._options.rank, streams, self._options.attempt, self._options.node)
+        streams, asked = tuple(self._options.stream) or ("out", "err"), self._options
+        return choose(self._files(), asked.rank, streams, asked.attempt, asked.node)
 
     async def _read_new(self) -> None:
         chosen = self._chosen()

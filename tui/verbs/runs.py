@@ -38,7 +38,7 @@ from ...runners.status import status_json
 from ...runners.status import status_json as status_of
 from ...runners.watch.discover import WatchedJob, find_job, scan
 from ...runners.watch.watch_link import WatchLink
-from ...runners.wire.ended import DAMAGED, FilesLink, damage
+from ...runners.wire.ended import DAMAGED, DiskLink, FilesLink, damage
 from ...runners.wire.link import Link, LinkError
 from ...runners.words import time_of_day
 from ..source import WATCH, first_pid, job_name
@@ -128,7 +128,7 @@ def status(options: argparse.Namespace) -> int:
 
     async def use(entry: registry.Entry, link: Link) -> RunState:
         state = await snapshot(link)
-        complete(state, entry, unserved=isinstance(link, FilesLink))
+        complete(state, entry, link)
         return state
 
     state = asyncio.run(with_link(options.run, use))
@@ -137,14 +137,15 @@ def status(options: argparse.Namespace) -> int:
     return 0
 
 
-def complete(state: RunState, entry: registry.Entry, unserved: bool) -> None:
+def complete(state: RunState, entry: registry.Entry, link: Link) -> None:
     """What the link has not said: damaged files that its agent does not need; what `ls` says where there is none."""
-    history = entry.history()
-    if not any(finding.id == DAMAGED for finding in state.findings.values()):
-        for event in damage(entry, history):
-            state.apply(Stamped(time.time(), event, node=entry.record.node))
-    if unserved and not state.phase.ended:
-        state.phase = registry.phase(entry, history)
+    if isinstance(link, FilesLink) and not state.phase.ended:
+        state.phase = registry.phase(entry, entry.history())
+    reported = isinstance(link, DiskLink) or any(
+        finding.id == DAMAGED for finding in state.findings.values()
+    )
+    for event in () if reported else damage(entry, entry.history()):
+        state.apply(Stamped(time.time(), event, node=entry.record.node))
     if state.plan is not None and not state.plan.launcher:
         state.plan = None  # neither journal nor plan.json says it
 

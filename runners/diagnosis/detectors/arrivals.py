@@ -15,9 +15,8 @@ from .people import Kind, RankPosition
 
 # -----------------------------------------------------------------------------------------------------------
 # When each rank called the same collective: who comes last lets the others wait. Fed pulse by pulse, bounded.
-# On gloo the time of the call counts. NCCL's calls return at once, so there the time of the kernel counts: it
-# spins on the
-# ranks that are early, and is shortest on the one that is last.
+# On gloo the time of the call counts. NCCL's calls return at once, so there the time of the kernel counts:
+# it spins on the ranks that are early, and is shortest on the one that is last.
 
 
 ASYMMETRIC = ("broadcast", "scatter", "gather", "reduce", "send", "recv")

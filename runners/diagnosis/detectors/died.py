@@ -16,8 +16,7 @@ from .people import Kind, RankPosition, place
 from .view import View
 
 # -----------------------------------------------------------------------------------------------------------
-# Why a rank is slower than the others, from what GPUs, node and process tell of it. Each reason stands apart from
-# the
+# Why a rank is slower than the others, from what GPUs, node and process tell of it. Each reason stands apart from the
 # others of its kind: what holds for all ranks alike makes none of them slow.
 
 

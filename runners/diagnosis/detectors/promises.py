@@ -171,8 +171,7 @@ def find_not_applied(view: View) -> Iterable[Finding]:
 # -----------------------------------------------------------------------------------------------------------
 # What the preset and the hardware promise against what NCCL did.
 # Each node's facts are looked at once, when they come; what is compared between nodes is little. Where a line is
-# missing
-# that would say so, nothing is said: most of it is only there at NCCL_DEBUG=INFO.
+# missing that would say so, nothing is said: most of it is only there at NCCL_DEBUG=INFO.
 
 
 SETTLED_S = 20.0

@@ -17,9 +17,8 @@ from .view import View
 
 # -----------------------------------------------------------------------------------------------------------
 # Who lets the others wait, by the rule of the minimum wait: step after step the same rank is the last to call.
-# The culprit waits least, its victim is the upper median of the group, and the price is the difference of their
-# waits as a
-# share of the step. Nothing is said of few collectives, of ranks that take turns in being last, or of one long
+# The culprit waits least, its victim is the upper median of the group, and the price is the difference of their waits
+# as a share of the step. Nothing is said of few collectives, of ranks that take turns in being last, or of one long
 # pause.
 
 
