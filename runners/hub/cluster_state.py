@@ -81,7 +81,8 @@ class SkyCloud:
 
     def __init__(self, hub: HubForCloud, ordered: SkyRequest, sky: Sky) -> None:
         self._hub, self._order, self._sky = hub, ordered, sky
-        self._cancelled = False
+        self._cancelling: asyncio.Task[Any] | None = None
+        """One question for all who want the job cancelled; it is asked to its end, also when they no longer wait."""
         self._going = False
         """Whether the cluster is being taken down from here."""
 
@@ -107,10 +108,12 @@ class SkyCloud:
                     with contextlib.suppress(SkyError):
                         await self._refresh()
                     asked = time.monotonic()
-                    if not self._worried():
+                    if not self._worried() and self._cancelling is None:
                         await self._sky.close()
         finally:
-            if self._stopped() and not self._cancelled:
+            if self._cancelling is not None:
+                await asyncio.wait({self._cancelling}, timeout=CANCEL_SECONDS)
+            elif self._stopped():
                 await self._cancel_quietly()
             await self._sky.close()
 
@@ -122,7 +125,6 @@ class SkyCloud:
 
     async def _cancel_quietly(self) -> None:
         """So that SkyPilot lists the job as cancelled, and not as one that failed."""
-        self._cancelled = True
         with contextlib.suppress(SkyError, TimeoutError):
             async with asyncio.timeout(CANCEL_SECONDS):
                 await self.cancel()
@@ -164,7 +166,10 @@ class SkyCloud:
         """See seam.Cloud."""
         if self._job is None:
             return "no job was submitted yet"
-        await self._sky.call("cancel", cluster=self._name, job=self._job)
+        if self._cancelling is None or (self._cancelling.done() and self._cancelling.exception()):
+            asking = self._sky.call("cancel", cluster=self._name, job=self._job)
+            self._cancelling = asyncio.create_task(asking)
+        await asyncio.shield(self._cancelling)
         return f"job {self._job} on {self._name} is cancelled"
 
     def check_down(self, cluster: str) -> None:

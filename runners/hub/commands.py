@@ -371,7 +371,7 @@ class Stopping:
         hub.begin_stop()
         grace_s = hub.plan.grace_s if command.grace_s is None else command.grace_s
         await self._until(self._none_connects, self._began + CONNECTING_SECONDS)
-        await self._until(self._all_were_reached, began + SILENT_SECONDS)
+        await self._until(self._all_were_reached, time.monotonic() + SILENT_SECONDS)
         limit = time.monotonic() + grace_s + STOP_SECONDS
         answers = await self._send_all(command, limit)
         mute = [answer.node for answer in answers if answer.mute]

@@ -3,7 +3,8 @@
 What a cloud refuses (quota, capacity, credentials) cannot be had on a test machine. Everything above this border, the
 questions and answers as JSON lines, is real.
 
-SCENE: {"verb": [{"said": […], "request": …, "data"|"error"|"die"|"hang": …}]}; the last answer of a verb repeats.
+SCENE: {"verb": [{"said": […], "request": …, "after": PATH, "data"|"error"|"die"|"hang": …}]}; the last answer of a verb
+repeats, and one with "after" comes when there is such a file.
 Questions are added to SCENE.asked.
 """
 
@@ -34,6 +35,8 @@ for line in sys.stdin:
         print(json.dumps({"id": number, "said": text}), flush=True)
     if "request" in answer:
         print(json.dumps({"id": number, "request": answer["request"]}), flush=True)
+    while "after" in answer and not os.path.exists(answer["after"]):
+        time.sleep(0.01)
     if answer.get("die"):
         sys.stdout.flush()
         time.sleep(0.05)

@@ -16,6 +16,8 @@ import pytest
 
 from distui.runners import registry
 from distui.runners.hub import seam
+from distui.runners.hub.cloud import Sky
+from distui.runners.hub.cluster_state import SkyCloud
 from distui.runners.hub.routes import Route
 from distui.runners.hub.seam import LaunchProgress, SkyRequest
 from distui.runners.journal import Journal, summarise
@@ -38,9 +40,10 @@ from distui.runners.model import (
     StageChanged,
     Stamped,
 )
+from distui.runners.state import RunState
 from distui.runners.wire.client import new_id
 
-from .site import Site, Viewer, Whole, having, kill, until
+from .site import LIMIT_S, Site, Viewer, Whole, having, kill, until
 
 GRACE_S = 2.0
 """Of the runs of a Site."""
@@ -113,8 +116,8 @@ async def test_a_stop_that_no_node_hears_is_answered_soon(site: Site) -> None:
 
 
 @asynccontextmanager
-async def slowly(run: Whole, node: int, seconds: float) -> AsyncIterator[list[Route]]:
-    """Routes of which one leads to its node after a while, as through a relay that looks once a second."""
+async def held_up(run: Whole, node: int, gate: asyncio.Event) -> AsyncIterator[list[Route]]:
+    """Routes of which one leads to its node once the gate is open, as through a relay that looks once a second."""
     halfway = run.site.root / "s" / f"slow{node}.sock"
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -123,7 +126,7 @@ async def slowly(run: Whole, node: int, seconds: float) -> AsyncIterator[list[Ro
         writer.close()
 
     async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(seconds)
+        await gate.wait()
         back, there = await asyncio.open_unix_connection(run.socket(node))
         await asyncio.gather(carry(reader, there), carry(back, writer))
 
@@ -137,11 +140,17 @@ async def slowly(run: Whole, node: int, seconds: float) -> AsyncIterator[list[Ro
 async def test_a_stop_is_told_to_all_nodes_at_once_also_through_a_hub_that_has_just_begun(
     site: Site,
 ) -> None:
-    run = Whole(site, site.script())
-    async with slowly(run, 1, 3.0) as ways:
+    run, gate = Whole(site, site.script()), asyncio.Event()
+    async with held_up(run, 1, gate) as ways:
         run.start(ways)
         async with run.viewer() as viewer:
-            assert await viewer.stop() == "stopped: no process of the run is left"
+            stopping = asyncio.create_task(viewer.stop())
+            state = await viewer.until(
+                lambda state: state.phase is RunPhase.STOPPING and 0 in state.ranks and state.ranks[0].pid
+            )
+            assert state.ranks[0].phase is not RankPhase.STOPPED
+            gate.set()
+            assert await stopping == "stopped: no process of the run is left"
             told = [(one.node, one.event) for one in viewer.stamped]
     came = next(
         at for at, (node, event) in enumerate(told)
@@ -213,8 +222,24 @@ class Launched(Whole):
 
     def asked(self, verb: str) -> int:
         """How often SkyPilot was asked for it."""
-        lines = Path(f"{self.scene}.asked").read_text().splitlines()
+        asked = Path(f"{self.scene}.asked")
+        lines = asked.read_text().splitlines() if asked.exists() else []
         return sum(json.loads(line).get("verb") == verb for line in lines)
+
+
+class Stopped:
+    """What a cloud sees of the hub of a run whose parts have been stopped, and which has not ended itself yet."""
+
+    def __init__(self, run: Whole) -> None:
+        self.run_dir, self.record, self.plan = run.entry.path, run.record, run.plan
+        self.state = RunState()
+        self._hear(run.journal()[0].event, HUB)
+        self._hear(CommandReceived("c", "stop asked for", "stop"), HUB)
+        for node in (0, 1):
+            self._hear(RunEnded(RunPhase.STOPPED, 143, "stopped"), node)
+
+    def _hear(self, event: Event, node: int) -> None:
+        self.state.apply(Stamped(time.time(), event, node=node))
 
 
 def ends(run: Whole) -> list[str]:
@@ -258,6 +283,26 @@ async def test_ranks_end_before_their_cluster_and_the_run_says_so(
     assert ends(run) == ["stop", "part", "part", "cluster", "run"]
     assert run.asked("down") == 1
     assert await asyncio.to_thread(until, lambda: not having(f"XDG_STATE_HOME={site.root / 'state'}"))
+
+
+async def test_the_end_of_the_run_does_not_cut_off_the_cancel_that_skypilot_works_at(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else SkyPilot lists a job that the user stopped as one that failed."""
+    gate = site.root / "gate"
+    run = Launched(site, monkeypatch, cancel=[{"after": str(gate), "data": True}])
+    cloud = SkyCloud(Stopped(run), SkyRequest(kind="skypilot", cluster="tc"), Sky())  # type: ignore[arg-type]
+    watching = asyncio.create_task(cloud.watch())
+    assert await asyncio.to_thread(until, lambda: run.asked("cancel"))
+    watching.cancel()
+    others = asyncio.create_task(cloud.cancel())
+    assert not (await asyncio.wait({watching, others}, timeout=0.5))[0]
+    gate.touch()
+    async with asyncio.timeout(LIMIT_S):
+        assert await others == "job 7 on tc is cancelled"
+    await asyncio.wait({watching})
+    questions = [json.loads(line) for line in Path(f"{run.scene}.asked").read_text().splitlines()]
+    assert [question.get("verb") for question in questions] == ["version", "cancel"]
 
 
 async def test_another_name_stops_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
