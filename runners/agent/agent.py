@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 # The agent itself: tells what happens on its node, and holds its parts together.
 
 
+HUB_SECONDS = 20.0
+"""How long the agent of a part that has ended waits for its hub, whose link may be down just now and which tries again
+within 15 s: nobody else can tell it how the part ended. The node's job waits longer."""
+
+
 class Agent:
     """One run on one node."""
 
@@ -174,7 +179,7 @@ class Agent:
             watcher.cancel()
         await asyncio.wait(watchers)
         await self.sampling.stop(sampling)
-        await self._linger()
+        await self.server.outstay(HUB_SECONDS if self.entry.record.kind == "node" else 0.0)
         await self.server.close()
         await self.supervision.dismiss()
         sweep_sockets(self.entry.record.run8)
@@ -187,11 +192,6 @@ class Agent:
             file_io.write(self.run_dir / AGENT_FILE, who)
         except OSError:
             self.spawn(asyncio.create_task(file_io.keep(self.run_dir / AGENT_FILE, who)))
-
-    async def _linger(self) -> None:
-        """The run has ended: stay for those who look, and a moment for those who are about to."""
-        await asyncio.sleep(1.0)
-        await self.server.idle.wait()
 
 
 # -----------------------------------------------------------------------------------------------------------

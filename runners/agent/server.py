@@ -42,6 +42,7 @@ from ..wire.client import (
     decode_command,
     encode,
     ensure_private,
+    peer_pid,
     peer_uid,
     read_line,
     remove_stale,
@@ -97,8 +98,11 @@ async def _refuse(client: Client, line: bytes, error: FrameError) -> None:
 class Client:
     """One viewer: where it is in the journal, and the newest telemetry it has not seen."""
 
-    def __init__(self, writer: asyncio.StreamWriter, journal: Journal, windows: int) -> None:
-        self.writer = writer
+    def __init__(
+        self, writer: asyncio.StreamWriter, journal: Journal, windows: int, ours: bool = False
+    ) -> None:
+        """`ours`: it is the process that started this agent, the job of a node."""
+        self.writer, self.ours = writer, ours
         self._journal = journal
         self._next = 0
         """Index into the journal's lines."""
@@ -194,6 +198,9 @@ class AgentServer:
         self.pass_on: PassOn = _no_way
         self.idle = asyncio.Event()
         self.idle.set()
+        self._starter = os.getppid()
+        self._visited = asyncio.Event()
+        """Somebody else than the process that started this one is connected, or was since this was cleared."""
 
     async def start(self, version: str) -> None:
         """Bind, for this user only; viewers are told `version`. Raises RunError or OSError."""
@@ -233,6 +240,16 @@ class AgentServer:
             if before is not None:
                 before.close()
 
+    async def outstay(self, seconds: float) -> None:
+        """Stay for those who look, a moment for those who are about to, and `seconds` for one to come at all."""
+        if all(client.ours for client in self._clients):
+            self._visited.clear()
+        await asyncio.sleep(1.0)
+        await self.idle.wait()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._visited.wait(), seconds)
+        await self.idle.wait()
+
     async def close(self) -> None:
         """Say goodbye and take the socket away."""
         if self._guard is not None:
@@ -260,11 +277,13 @@ class AgentServer:
         if peer_uid(peer) not in (os.getuid(), 0):
             writer.close()
             return
-        client = Client(writer, self._journal, self._windows)
+        client = Client(writer, self._journal, self._windows, peer_pid(peer) == self._starter)
         for stamped in self._newest.values():
             client.offer(stamped)
         self._clients.add(client)
         self.idle.clear()
+        if not client.ours:
+            self._visited.set()
         self._joined()
         client.reply(MAGIC + encode(self._hello()))
         both = {asyncio.create_task(client.write()), asyncio.create_task(self._listen(client, reader))}

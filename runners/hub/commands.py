@@ -345,7 +345,7 @@ SILENT_SECONDS = 5.0
 """How long a stop waits for nodes that do not answer, while it tries them at once, before it says so."""
 END_SECONDS = 5.0
 """How long the run may take to end when all of it was read."""
-HEARD_SECONDS = 15.0
+HEARD_SECONDS = 30.0
 """How long it may take to hear from a node that its part has ended, where it was ended without its agent."""
 CONNECTING_SECONDS = 20.0
 """Of its life: how long a hub may take to reach its nodes, so that a stop is told to all of them at once: where the
@@ -377,7 +377,6 @@ class Stopping:
         mute = [answer.node for answer in answers if answer.mute]
         if mute:
             await self._stop_there(mute, grace_s)
-            await self._until(lambda: not set(mute) & set(hub.alive()), time.monotonic() + HEARD_SECONDS)
         answers = [answer for answer in answers if not answer.mute]
         await self._given_up()
         limit = max(limit, time.monotonic() + END_SECONDS)
@@ -385,7 +384,6 @@ class Stopping:
         await self._until(lambda: not hub.alive(), began + SILENT_SECONDS)
         if here := self._stuck_here():
             await self._stop_there(here, grace_s)
-            await self._until(lambda: not set(here) & set(hub.alive()), limit)
         if not hub.alive():
             await self._until(self._over, limit)
         return self._answer(answers)
@@ -430,7 +428,22 @@ class Stopping:
         }
 
     async def _stop_there(self, nodes: Collection[int], grace_s: float) -> None:
-        """Nodes whose agents do not answer are stopped without them, where they can be reached another way."""
+        """Nodes whose agents do not answer are stopped without them, where they can be reached another way.
+
+        However long that takes, they are not given up meanwhile.
+        """
+        with self._hub.hold_end():
+            await self._stop_without_agents(nodes, grace_s)
+            heard = time.monotonic() + HEARD_SECONDS
+
+            def told() -> bool:
+                return self._hub.state.phase.ended or not set(nodes) & set(self._hub.alive())
+
+            while not told() and time.monotonic() < heard:
+                self._hub.links.hurry()  # the agent that tells of the end waits for nobody in particular
+                await self._until(told, time.monotonic() + 1.0)
+
+    async def _stop_without_agents(self, nodes: Collection[int], grace_s: float) -> None:
         hub = self._hub
         here = self._here(nodes)
         hosts = hub.cloud if isinstance(hub.cloud, Hosts) else None
@@ -441,7 +454,6 @@ class Stopping:
             elif hosts is not None:
                 doing.append(hosts.stop(node, grace_s))
         await asyncio.gather(*map(self._report_failure, doing))
-        hub.links.hurry()
         if hosts is None and hub.cloud is not None and any(node not in here for node in nodes):
             hub.spawn(self._cancel(hub.cloud))
 
@@ -523,8 +535,7 @@ class Stopping:
         hub.cloud.check_down(name)
         if hub.state.phase.ended:
             return await hub.cloud.down(name)
-        hub.held = True
-        try:
+        with hub.hold_end():
             stopped = await self._execute(Stop(new_id()))
             first = f"{hub.record.name} was stopped first" if stopped.ok else f"before that: {stopped.text}"
             try:
@@ -533,6 +544,3 @@ class Stopping:
                 raise CloudError(f"cluster {name} was not taken down: {error}; {first}") from None
             hub.why_stopped = f"stopped: cluster {name} was taken down"
             return f"{text}; {first}"
-        finally:
-            hub.held = False
-            hub.judge_again()

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -167,8 +167,7 @@ class Hub(HubNodes):
         self.stop_asked = asyncio.Event()
         self.cloud: Cloud | None = None
         self.launching = False
-        self.held = False
-        """The run's end is not told yet: its cluster is being taken down."""
+        self._holds = 0
         self.why_stopped = "stopped"
         self.interrupted = False
         """A launch was cut off, and nobody has asked yet to go on with it."""
@@ -225,6 +224,21 @@ class Hub(HubNodes):
             self.stop_since = time.time()
             self.stop_asked.set()
         self.links.hurry()
+
+    @property
+    def held(self) -> bool:
+        """Whether the run's end is not told yet."""
+        return self._holds > 0
+
+    @contextlib.contextmanager
+    def hold_end(self) -> Iterator[None]:
+        """While its cluster is being taken down, or a part is being ended without its agent, the run has not ended."""
+        self._holds += 1
+        try:
+            yield
+        finally:
+            self._holds -= 1
+            self.judge_again()
 
     def judge_again(self) -> None:
         """Something may have ended the run."""
@@ -423,8 +437,7 @@ class Hub(HubNodes):
         await self.links.close()
         if self._jobs:
             await asyncio.wait(self._jobs, timeout=CANCEL_SECONDS)  # a cancel that SkyPilot works at
-        await asyncio.sleep(1.0)
-        await self.server.idle.wait()
+        await self.server.outstay(0.0)
         await self.server.close()
         sweep_sockets(self.record.run8)
         self.chronicle.journal.close()

@@ -160,8 +160,8 @@ STOPPED = 143
 """Exit code of a job that was stopped: what a shell gives for SIGTERM."""
 RETRY_SECONDS = 5.0
 """Between two tries to start an agent where ranks live and none comes up (a full disk)."""
-LINGER_SECONDS = 20.0
-"""How long the job waits after the end for the agent, which waits for those who still read."""
+LINGER_SECONDS = 30.0
+"""How long the job waits after the end for the agent, which waits for those who still read, and for its hub."""
 
 CANCEL_SECONDS = 60.0
 """How long a stopped job waits to be cancelled; longer than the hub lets SkyPilot take for that."""

@@ -174,8 +174,18 @@ def stem(run8: str) -> str:
 
 def peer_uid(connection: socket.socket) -> int:
     """Uid of the process at the other end (SO_PEERCRED)."""
+    return _peer(connection)[1]
+
+
+def peer_pid(connection: socket.socket) -> int:
+    """Pid of the process at the other end; 0 where it is of another pid namespace."""
+    return _peer(connection)[0]
+
+
+def _peer(connection: socket.socket) -> tuple[int, int, int]:
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", raw)[1])
+    pid, uid, gid = struct.unpack("3i", raw)
+    return pid, uid, gid
 
 
 async def connect(

@@ -18,6 +18,16 @@ pytestmark = [
     pytest.mark.skipif(SSHD is None, reason="no sshd here: apt-get install openssh-server"),
 ]
 ENDLESS = ("--", "train.py", "--steps", "0", "--step-delay", "0.02")
+DEAF = """\
+import os
+import sys
+
+import train
+
+if os.environ["DISTUI_NODE"] == "1":
+    train.signal.set_wakeup_fd = lambda _: -1  # by which it hears of SIGTERM
+sys.exit(train.main())
+"""
 
 
 @pytest.fixture
@@ -141,16 +151,18 @@ def test_a_port_that_a_stranger_has_taken_ends_the_launch(hosts: TwoHosts) -> No
 
 @pytest.mark.long
 def test_stop_ends_a_host_whose_agent_and_runner_are_stopped(hosts: TwoHosts) -> None:
-    """By `distui stop` on that host, which ssh still reaches."""
-    done = hosts.launch("--workdir", ".", "--name", "mute", "--nproc-per-node", "1", *ENDLESS)
+    """By `distui stop` on that host, which ssh still reaches; however long that takes, the host is not given up."""
+    (hosts.code / "deaf.py").write_text(DEAF)
+    words = ("--name", "mute", "--nproc-per-node", "1", "--", "deaf.py", *ENDLESS[2:])
+    done = hosts.launch("--workdir", ".", *words)
     assert done.returncode == 0, done.stderr
     assert hosts.distui("wait", "mute", "--until", "running", "--timeout", "200").returncode == 0
     (part,) = (hosts.home["beta"] / "state" / "distui" / "runs").glob("*.n1")
     for name in ("agent.json", "runner.json"):
         os.kill(json.loads((part / name).read_text())["pid"], signal.SIGSTOP)
-    done = hosts.distui("stop", "mute", "--yes", "--grace", "3")
+    done = hosts.distui("stop", "mute", "--yes", "--grace", "18")
     assert done.returncode == 0, done.stderr
     assert hosts.status("mute")["state"] == "stopped"
     assert not [
-        words for name in hosts.names for words in hosts.processes(name).values() if "train.py" in words
+        words for name in hosts.names for words in hosts.processes(name).values() if "deaf.py" in words
     ]

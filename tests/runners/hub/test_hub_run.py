@@ -18,6 +18,7 @@ from distui.runners.model import (
     CommandDone,
     CommandReceived,
     Down,
+    LinkChanged,
     LinkState,
     Restart,
     RunPhase,
@@ -136,7 +137,7 @@ async def test_a_hub_that_is_killed_is_started_anew_and_loses_nothing(site: Site
                 assert (await viewer.link.send(Restart(new_id()))).ok
             await viewer.until(lambda state, wanted=turn + 2: running(state) and state.attempt == wanted)  # type: ignore[misc]
             await viewer.until(
-                lambda state: [told_twice_or_not_at_all(run, node) for node in (0, 1)] == ["", ""], 5.0
+                lambda state: [told_twice_or_not_at_all(run, node) for node in (0, 1)] == ["", ""]
             )
     seqs = [stamped.seq for stamped in run.journal()]
     assert seqs == list(range(1, len(seqs) + 1))
@@ -156,6 +157,27 @@ async def test_a_command_that_ends_well_on_all_nodes_is_a_success(site: Site) ->
     assert (await link.read_log(OUT.format(1, 1), 0)).data == b"done on 1\n"
     sizes = [stamped.event.sizes async for stamped in link.events() if hasattr(stamped.event, "sizes")]
     assert sizes[-1][OUT.format(1, 1)] == 10
+
+
+async def test_a_part_that_ends_while_its_link_is_down_is_heard_when_the_link_is_back(site: Site) -> None:
+    gate, away = site.root / "gate", site.root / "s" / "away.sock"
+    run = Whole(site, ("/bin/sh", "-c", f"until [ -e {gate} ]; do sleep 0.1; done"))
+    here, there = run.unix()
+    run.start([here, Route(there.node, there.host, "unix", str(away))])
+    async with run.viewer() as viewer:
+        await viewer.until(lambda state: 1 in state.nodes and state.nodes[1].link is LinkState.LOST)
+        gate.touch()
+        assert await asyncio.to_thread(until, lambda: run.parts[1].state().phase.ended)
+        seen = len(viewer.stamped)
+        await viewer.until(lambda _: lost(viewer.stamped[seen:]) == 2)
+        away.symlink_to(there.target)
+        state = await viewer.until(lambda state: state.phase.ended)
+    assert (state.phase, state.exit_code) == (RunPhase.SUCCEEDED, 0)
+
+
+def lost(told: list[Stamped]) -> int:
+    """How often a link could not be opened."""
+    return sum(isinstance(one.event, LinkChanged) and one.event.state is LinkState.LOST for one in told)
 
 
 async def ended_link(run: Whole) -> object:
