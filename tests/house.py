@@ -61,7 +61,13 @@ def sources(root: Path = ROOT) -> list[Path]:
 
 @functools.cache
 def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+    text = path.read_text(encoding="utf-8")
+    try:
+        return ast.parse(text, str(path))
+    except SystemError:
+        # CPython 3.11 miscounts its depth when garbage is collected meanwhile ("AST constructor recursion depth
+        # mismatch", https://github.com/python/cpython/issues/106905); each parse begins to count anew.
+        return ast.parse(text, str(path))
 
 
 def measure(root: Path = ROOT) -> House:
