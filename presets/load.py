@@ -91,15 +91,15 @@ def load(
     *,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
-    shelf: Library | None = None,
+    presets: Library | None = None,
 ) -> Loaded:
     """The preset `name` with `overrides` ("strategy.kind=ddp") on top. Raises PresetError.
 
-    `shelf` is the library to look in; None reads the one seen from `cwd` with the environment `env`.
+    `presets` is the library to search; None reads the one seen from `cwd` with the environment `env`.
     """
-    shelf = library(cwd, env) if shelf is None else shelf
+    presets = library(cwd, env) if presets is None else presets
     layer = _Layer()
-    chain = _chain(shelf, name, len(shelf.definitions.get(name, ())), ())
+    chain = _chain(presets, name, len(presets.definitions.get(name, ())), ())
     for definition in chain:
         layer.put(dict(_flatten(definition)), definition.origin, definition.where)
     for override in overrides:
@@ -111,7 +111,7 @@ def load(
         preset=model.build(name, layer.values),
         origins=dict(layer.origins),
         sources=sources,
-        notes=shelf.passed,
+        notes=presets.passed,
     )
 
 

@@ -120,7 +120,7 @@ def parse_parameters(text: str) -> int:
 def shape(
     parameters: int, layers: int | None = None, hidden: int | None = None, vocab: int = VOCABULARY
 ) -> Shape:
-    """A transformer of so many parameters; what is not given as usual models of its size have it.
+    """A transformer with this many parameters; missing dimensions take typical values.
 
     A layer has 12 h² parameters, and the usual hidden size is 128 times the number of layers (7B: 4096 × 32).
     """
@@ -566,7 +566,7 @@ def estimate_for(
 
 
 def format_for(preset: Preset) -> Format:
-    """The format of a preset's model states: as the script makes them, fp32 if it says nothing; DeepSpeed in half
+    """The format of a preset's model states: as the script makes them, fp32 by default; DeepSpeed in half
     precision casts them and keeps a copy in fp32."""
     half = preset.strategy.kind == "deepspeed" and preset.precision.param != "fp32"
     return FORMATS["mixed" if half else "fp32"]

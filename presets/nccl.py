@@ -54,7 +54,7 @@ SUBSYSTEMS = (
     Subsystem(
         "COLL",
         "2.3.4",
-        "One line for each collective on each rank: a flood on a running job, take seconds.",
+        "One line per collective per rank; very verbose, enable it for a few seconds only (--for 10).",
         lines=1,
     ),
     Subsystem(

@@ -285,7 +285,7 @@ def local_imports(source: str | bytes) -> list[str]:
 
 
 def framework(full: str) -> str | None:
-    """What a script does that calls this; None where it says nothing about a strategy."""
+    """What a script does that calls this; None where it implies no strategy."""
     package, _, last = full.rpartition(".")
     top = package.split(".", 1)[0]
     if last in ("Trainer", "Fabric") and top in LIGHTNING:

@@ -228,7 +228,7 @@ def entries(library: Library) -> tuple[list[Loaded], list[str]]:
         if name in library.problems:
             continue
         try:
-            loaded.append(load(name, shelf=library))
+            loaded.append(load(name, presets=library))
         except PresetError as error:
             problems.append(str(error))
     return loaded, problems

@@ -17,7 +17,7 @@ def saved_text(name: str, base: str, overrides: Sequence[str], library: Library,
 
     Values of variables named like secrets are left out, and a comment says so. Raises PresetError.
     """
-    loaded = load(base, overrides, shelf=library)
+    loaded = load(base, overrides, presets=library)
     values = model.flat(loaded.preset)
     title = f"{loaded.preset.title}, as {name}" if loaded.preset.title else name
     lines = [
@@ -49,7 +49,7 @@ def check_saved(name: str, base: str, text: str, library: Library) -> None:
         name=name, origin=f"user {name}.toml", where=f"{name}.toml", table=tomllib.loads(text)
     )
     after = {**library.definitions, name: (*below, saved)}
-    load(name, shelf=Library(definitions=after))
+    load(name, presets=Library(definitions=after))
 
 
 def _path(override: str) -> str:

@@ -221,8 +221,8 @@ def _harmless(name: str, value: str) -> bool:
     )
 
 
-Looks = Callable[[str], bool]
-"""Whether a value looks like a secret."""
+Check = Callable[[str], bool]
+"""Whether a value may be a secret."""
 
 
 def _mixed(value: str) -> bool:
@@ -248,17 +248,17 @@ def _several(name: str) -> bool:
     return bool(words) and words[-1] in _PLURALS and (words == ["TOKENS"] or is_secret(name))
 
 
-def _field_tells(name: str, value: str, looks: Looks = _any) -> bool:
-    """Whether a field is a secret; `looks` asks its value where `name` leaves doubt: "token: x" is often none."""
+def _field_tells(name: str, value: str, check: Check = _any) -> bool:
+    """Whether a field is a secret; `check` asks its value where `name` leaves doubt: "token: x" is often none."""
     if _sure(name):
         return True
     if _SPECIAL.fullmatch(value) or not (is_secret(name) or _several(name) or name.lower() in _OPTIONS):
         return False
     if name.lower() in ("pwd", "pw"):
-        return name != "PWD" and value[:1] not in "/.~$" and looks(value)
+        return name != "PWD" and value[:1] not in "/.~$" and check(value)
     if name.upper().endswith("KEY") and _PLAIN.fullmatch(value) and not _random(value):
         return False
-    return _mixed(value) if looks is _any and not is_secret(name) else looks(value)
+    return _mixed(value) if check is _any and not is_secret(name) else check(value)
 
 
 def _option_tells(name: str) -> bool:
@@ -281,8 +281,8 @@ def _is_key(match: re.Match[str]) -> bool:
     return match["sep"][0] in "\\'\""
 
 
-def _looks(match: re.Match[str]) -> Looks:
-    """How a value has to look where the name before it leaves doubt."""
+def _check_of(match: re.Match[str]) -> Check:
+    """What a value has to pass where the name before it leaves doubt."""
     if _is_key(match) and match["bare"] is None:
         return _any
     if not _is_key(match) and not is_secret(match["name"]) and _several(match["name"]):
@@ -300,7 +300,7 @@ def _mask_named(match: re.Match[str], hide: Hide) -> str:
     if name.startswith("-"):
         tells = _option_tells(name) or (_several(name) and _mixed(value))
     else:
-        tells = _field_tells(name, value.rstrip(cut), _looks(match))
+        tells = _field_tells(name, value.rstrip(cut), _check_of(match))
     return _replaced(match, hide, cut) if tells else match[0]
 
 
@@ -334,13 +334,13 @@ def _lists(text: str, hide: Hide) -> str:
         value = match["bare"] or match["quoted"] or ""
         if _COLON.match(match.string, match.end()) or _harmless(name, value):
             return match[0]
-        return _replaced(match, hide) if _field_tells(name, value, looks) else match[0]
+        return _replaced(match, hide) if _field_tells(name, value, check) else match[0]
 
     parts, at, seen = [], 0, 0
     for match in _OPENED.finditer(text):
-        name, looks = match["name"].lstrip("-"), _any if _is_key(match) else _mixed
+        name, check = match["name"].lstrip("-"), _any if _is_key(match) else _mixed
         if text[match.end()] == "{":
-            looks = _mixed
+            check = _mixed
         if match.start() < at or not _has_members(name, text[match.end()] == "{"):
             continue
         end = _closed(text, match.end()) if match.end() >= seen else 0
@@ -480,11 +480,11 @@ def mask_value(value: Any, hide: Hide = _hidden) -> Any:
     return value
 
 
-def _masked_member(key: str, value: Any, hide: Hide, looks: Looks = _any) -> Any:
-    if isinstance(value, str) and _field_tells(key, value, looks):
+def _masked_member(key: str, value: Any, hide: Hide, check: Check = _any) -> Any:
+    if isinstance(value, str) and _field_tells(key, value, check):
         return value if _harmless(key, value) else hide(value)
     if isinstance(value, (list, tuple)) and _has_members(key, False):
-        return [_masked_member(key, part, hide, looks) for part in value]
+        return [_masked_member(key, part, hide, check) for part in value]
     if isinstance(value, Mapping) and _has_members(key, True):
         shown = {name: _masked_member(str(name), part, hide) for name, part in value.items()}
         return {name: _masked_member(key, part, hide, _mixed) for name, part in shown.items()}

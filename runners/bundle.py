@@ -234,12 +234,12 @@ def unpack(path: Path, folder: Path) -> Manifest:
     try:
         _check_sizes(path)
         with path.open("rb") as file, gzip.GzipFile(fileobj=file) as packed:
-            found = dict(_members(packed, path, folder))
+            hashes = dict(_members(packed, path, folder))
     except (OSError, EOFError, zlib.error) as error:
         raise RunError(
             f"{path} cannot be read ({_words(error)}): have it exported or copied again"
         ) from None
-    tops = {name.partition("/")[0] for name in found}
+    tops = {name.partition("/")[0] for name in hashes}
     if len(tops) != 1:
         raise RunError(_none(path, "it holds several runs"))
     top = tops.pop()
@@ -251,9 +251,9 @@ def unpack(path: Path, folder: Path) -> Manifest:
         raise RunError(
             f"{path} is of distui {manifest.distui}, in a form that this version does not read: use that one"
         )
-    told = {f"{top}/{one.name}": one.sha256 for one in manifest.files}
-    if manifest.run != top or told != {
-        name: its for name, its in found.items() if name != f"{top}/{MANIFEST}"
+    listed = {f"{top}/{file.name}": file.sha256 for file in manifest.files}
+    if manifest.run != top or listed != {
+        name: digest for name, digest in hashes.items() if name != f"{top}/{MANIFEST}"
     }:
         raise RunError(
             f"{path} is not what was exported: its files differ from its manifest; have it exported again"
@@ -344,11 +344,11 @@ def _header(block: bytes, path: Path) -> tarfile.TarInfo | None:
     except (tarfile.HeaderError, UnicodeDecodeError):
         raise RunError(_none(path, "it is no tar file")) from None
     top, _, name = info.name.partition("/")
-    known = _FIXED.fullmatch(name) is not None or parse_file_id(name) is not None
+    belongs = _FIXED.fullmatch(name) is not None or parse_file_id(name) is not None
     if (
         info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE)
         or not _TOP.fullmatch(top)
-        or not known
+        or not belongs
         or info.size < 0
     ):
         raise RunError(_none(path, f"{info.name!r} belongs into no bundle"))

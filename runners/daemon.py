@@ -16,7 +16,7 @@ from ..presets.plan import Plan
 from ..presets.render import plan_from_json
 from . import file_io, registry
 from .errors import RunError
-from .living import AGENT_LOCK, StartMode
+from .living import StartMode
 from .wire.client import ensure_socket_dir
 
 
@@ -71,7 +71,7 @@ def run(run_dir: Path, ready: Ready, mode: StartMode, serve: Serve) -> int:
         entry = registry.served(run_dir)
         if entry is None:
             raise RunError(f"{run_dir} is no run directory")
-        lock = os.open(run_dir / AGENT_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(run_dir / registry.AGENT_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -106,7 +106,7 @@ def _forms(value: str) -> set[str]:
 
 def secrets_in(env: Mapping[str, str]) -> set[str]:
     """Values of the variables that hold secrets, and the passwords in others' URLs."""
-    found = {value for name, value in env.items() if is_secret(name) and _tells(value)}
+    values = {value for name, value in env.items() if is_secret(name) and _tells(value)}
     parts: set[str] = set()
 
     def noted(value: str) -> str:
@@ -116,7 +116,7 @@ def secrets_in(env: Mapping[str, str]) -> set[str]:
     for name, value in env.items():
         if not is_secret(name) and holds_secret(name, value):
             mask_text(value, noted)
-    return found | {part for whole in parts for part in (whole, whole.partition(":")[2]) if _tells(part)}
+    return values | {part for whole in parts for part in (whole, whole.partition(":")[2]) if _tells(part)}
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -164,9 +164,9 @@ class Gathering:
         if plan is not None:
             self._writer.add(registry.PLAN_FILE, self._masker.document(plan))
         self._writer.add(journal.NAME, self._masker.lines(self._journal()))
-        told = self._masker.value(msgspec.to_builtins(status_json(self._state)))
-        self._json("status.json", told)
-        self._json("findings.json", told["findings"])
+        status = self._masker.value(msgspec.to_builtins(status_json(self._state)))
+        self._json("status.json", status)
+        self._json("findings.json", status["findings"])
 
     def _journal(self) -> bytes:
         """The journal; with what other files say where it is not the whole history, as no bundle has those."""
@@ -239,9 +239,9 @@ class Gathering:
         """What `distui diagnose --json` says of it; of the logs that are on this machine, whole."""
         files = report.of_run(self._entry)
         reading, unread = report.read_run(files)
-        told = document(reading, judge(reading)) | {"live": judging.document(self._state, len(files))}
-        self._lacks(*told["live"]["missing"], *unread)
-        self._json("diagnose.json", self._masker.value(told))
+        diagnosis = document(reading, judge(reading)) | {"live": judging.document(self._state, len(files))}
+        self._lacks(*diagnosis["live"]["missing"], *unread)
+        self._json("diagnose.json", self._masker.value(diagnosis))
 
 
 def _nodes(numbers: list[int]) -> str:
@@ -264,9 +264,9 @@ def curves(data: bytes) -> bool:
 
 def secrets(entry: registry.Entry, state: RunState) -> set[str]:
     """Values of secret variables here, and of those processes of the run that are on this machine."""
-    known = (file_io.read(entry.path / name) for name in (registry.AGENT_FILE, registry.RUNNER_FILE))
+    named = (file_io.read(entry.path / name) for name in (registry.AGENT_FILE, registry.RUNNER_FILE))
     pids = [
-        who.pid for who in known if who is not None and not file_io.elsewhere(who) and file_io.alive(who)
+        who.pid for who in named if who is not None and not file_io.elsewhere(who) and file_io.alive(who)
     ]
     here = os.uname().nodename
     for rank in state.ranks.values():
@@ -278,10 +278,10 @@ def secrets(entry: registry.Entry, state: RunState) -> set[str]:
 
 def environment(pid: int) -> dict[str, str]:
     """The variables that a process was started with; {} where it is gone or another user's."""
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     with contextlib.suppress(OSError):
         for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             name, equals, value = entry.decode("utf-8", "replace").partition("=")
             if equals:
-                found[name] = value
-    return found
+                variables[name] = value
+    return variables

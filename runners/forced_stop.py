@@ -21,7 +21,6 @@ from .agent.processes import gone, marked, resume, send_signal, state_of, sweep,
 from .agent.runner_process import ReportTail
 from .errors import RunError, UnreachableError
 from .journal import Chronicle
-from .living import AGENT_LOCK
 from .model import (
     AttemptEnded,
     CommandDone,
@@ -33,7 +32,7 @@ from .model import (
     RunPhase,
     Stop,
 )
-from .registry import AGENT_FILE, RUNNER_FILE, Entry
+from .registry import AGENT_FILE, AGENT_LOCK, RUNNER_FILE, Entry
 from .wire.client import new_id, sweep_sockets
 from .wire.link import Link, LinkError
 
@@ -66,7 +65,7 @@ async def forced_stop(
     UnreachableError where the run is another host's or container's.
     """
     entry = registry.served(run_dir)
-    where = living.elsewhere(entry) if entry is not None else ""
+    where = registry.elsewhere(entry) if entry is not None else ""
     if where:
         raise UnreachableError(f"{where} stop")
     for pid in daemons(run_dir):

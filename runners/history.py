@@ -11,21 +11,35 @@ import os
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import structs
+from msgspec import Struct, structs
 
 from . import file_io, journal
 from .model import HUB, PlanSummary, RunCreated, RunEnded, RunPhase, Stamped
 from .state import RunState
 
-if TYPE_CHECKING:
-    from .registry import RunRecord
-
 REPORT = "runner.jsonl"
 PLAN_FILE = "plan.json"
 _events = msgspec.json.Decoder(Stamped)
+
+
+class RunRecord(Struct, frozen=True):
+    """run.json: what never changes about a run."""
+
+    run: str
+    run8: str
+    """Eight hex digits; the stem of its socket names."""
+    name: str
+    created: float
+    host: str
+    kind: str = "local"
+    """"local": an agent here runs all its ranks; "node": one node's part of a run on several nodes; "hub": a run on
+    several nodes, as a hub here keeps it."""
+    node: int = 0
+    nnodes: int = 1
+    whole: str = ""
+    """Of a part: the id of the run it belongs to."""
 
 
 @dataclass(slots=True)

@@ -1,5 +1,4 @@
-"""Whether a run lives: processes of this host found by environment and arguments, and the condition that
-follows."""
+"""Which processes of runs live on this host, by environment and arguments; and a link to the one that serves a run."""
 
 from __future__ import annotations
 
@@ -7,23 +6,17 @@ import asyncio
 import enum
 import fcntl
 import os
-import platform
 import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from . import file_io
 from .agent.processes import AGENTS, MARKER, arguments_of, environ_of, send_signal, state_of
 from .errors import RunError
-from .history import History
 from .telemetry.proc import is_own, read_stat
 from .wire.client import SocketLink, ensure_private
 from .wire.link import LinkError, NoListenerError, SilentError
-
-if TYPE_CHECKING:
-    from .registry import Entry
 
 # -----------------------------------------------------------------------------------------------------------
 # Which processes of runs live on this machine, whatever became of their files: known by environment and
@@ -33,6 +26,20 @@ if TYPE_CHECKING:
 RUNNER = b"/inrank/launch.py"
 UNSEEN_TRIES, UNSEEN_S = 5, 0.05
 """How often, and after how many seconds again, a lock whose holder is not listed is tried."""
+FRESH_S = 0.2
+"""How long a reading of /proc counts as now."""
+_surveys: dict[Path, tuple[float, dict[str, Living]]] = {}
+
+
+class StartMode(enum.StrEnum):
+    """What an agent or hub that is started may start in turn; whoever starts it says so."""
+
+    READ = enum.auto()
+    """Nothing: it serves files, and adopts a runner that lives."""
+    START = enum.auto()
+    """The runner of a new run; of one that had begun the next one, as the restart policy says."""
+    RESTART = enum.auto()
+    """The next attempt of a lost run, at once."""
 
 
 @dataclass(slots=True)
@@ -61,8 +68,13 @@ def survey(base: Path) -> dict[str, Living]:
 
 
 def living_of(run_dir: Path) -> Living:
-    """What lives of one run."""
-    return survey(run_dir.parent).get(run_dir.name, Living())
+    """What lives of one run; all runs of a list are answered from one reading of /proc."""
+    base, now = run_dir.parent, time.monotonic()
+    when, by_run = _surveys.get(base, (-FRESH_S, {}))
+    if now - when > FRESH_S:
+        by_run = survey(base)
+        _surveys[base] = now, by_run
+    return by_run.get(run_dir.name, Living())
 
 
 def serves(pid: int, run_dir: Path, kind: str) -> bool:
@@ -168,147 +180,6 @@ def _locks(path: Path) -> list[list[str]]:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Who serves a run now, and so what a viewer may start for it: an agent where a runner lives, never a runner.
-
-
-AGENT_FILE = "agent.json"
-RUNNER_FILE = "runner.json"
-AGENT_LOCK = "agent.lock"
-"""In a run directory: held by its agent or hub from before it answers until it leaves."""
-RUNNER_LOCK = "runner.lock"
-"""The same of its runner."""
-START_LOCK = "start.lock"
-"""Beside the run directories: held while one of them is made, until its agent answers."""
-
-FRESH_S = 0.2
-"""How long a reading of /proc counts as now."""
-_surveys: dict[Path, tuple[float, dict[str, Living]]] = {}
-
-
-class StartMode(enum.StrEnum):
-    """What an agent or hub that is started may start in turn; whoever starts it says so."""
-
-    READ = enum.auto()
-    """Nothing: it serves files, and adopts a runner that lives."""
-    START = enum.auto()
-    """The runner of a new run; of one that had begun the next one, as the restart policy says."""
-    RESTART = enum.auto()
-    """The next attempt of a lost run, at once."""
-
-
-class Condition(enum.Enum):
-    """Where a run stands as a set of processes and files."""
-
-    SERVED = enum.auto()
-    """Its agent or hub lives."""
-    COMING = enum.auto()
-    """A process holds the run, and its agent.json does not name it: it is about to answer, or the file is damaged."""
-    ELSEWHERE = enum.auto()
-    """It belongs to another host."""
-    UNSERVED = enum.auto()
-    """Its ranks live without an agent, or it is kept by a hub and has none: a viewer starts one."""
-    UNREAD = enum.auto()
-    """The runner reported its end, and no agent has taken that into the journal."""
-    ENDED = enum.auto()
-    LOST = enum.auto()
-    """Neither agent nor runner lives, and nothing says how it ended."""
-
-
-def condition_of(entry: Entry, history: History | None = None) -> Condition:
-    """The condition of a run now; nothing is changed. `history`: what `entry.history()` has just said."""
-    who = entry.agent()
-    if who is not None:
-        return Condition.ELSEWHERE if file_io.elsewhere(who) else Condition.SERVED
-    history = entry.history() if history is None else history
-    if history.state.phase.ended:
-        return Condition.UNREAD if history.unread and not elsewhere(entry) else Condition.ENDED
-    if _coming(entry):
-        return Condition.COMING
-    if elsewhere(entry):
-        return Condition.ELSEWHERE
-    return Condition.UNSERVED if entry.record.kind == "hub" or runner(entry) is not None else Condition.LOST
-
-
-def elsewhere(entry: Entry) -> str:
-    """Where a run is whose processes cannot be seen from here, as a sentence; "" for one of this machine."""
-    files = (file_io.read(entry.path / name) for name in (AGENT_FILE, RUNNER_FILE))
-    identities = [who for who in files if who is not None]
-    hosts = [who.host for who in identities if file_io.elsewhere(who)]
-    if hosts or (entry.record.host != platform.node() and not identities):
-        host = hosts[0] if hosts else entry.record.host
-        return f"{entry.record.name} runs on {host}: ssh there and run distui"
-    if not any(held_unseen(entry.path / name) for name in (AGENT_LOCK, RUNNER_LOCK)):
-        return ""
-    return (
-        f"{entry.record.name} is held by a process that cannot be seen from here, in another container or on another "
-        "host with this home: run distui there"
-    )
-
-
-def runner(entry: Entry) -> file_io.Identity | None:
-    """The living runner of a run on this host, by its file or, where that is damaged, by its arguments."""
-    who = named(entry.path, RUNNER_FILE, "runner")
-    if who is not None:
-        return who
-    from .wire.client import stem
-
-    runners = _lives(entry).runners
-    return file_io.identify(runners[0], stem(entry.record.run8) + ".run") if runners else None
-
-
-def ungoverned(entry: Entry) -> bool:
-    """Whether neither a living runner nor the report of its end is there: asked by an agent, which holds the run."""
-    return not entry.history().state.phase.ended and runner(entry) is None
-
-
-def socket_of(entry: Entry) -> Path:
-    """Of the agent or hub of a run: as it says itself, or where its socket always is."""
-    from .wire.client import stem
-
-    who = entry.agent()
-    return Path(who.socket if who is not None and who.socket else f"{stem(entry.record.run8)}.sock")
-
-
-def _coming(entry: Entry) -> bool:
-    lock = entry.path / AGENT_LOCK
-    if locked(lock) or _lives(entry).agents:
-        return True
-    new = not os.path.exists(lock) and not any(entry.path.glob("node-*/attempt-*"))
-    return new and locked(entry.path.parent / START_LOCK)
-
-
-def left(entry: Entry) -> list[int]:
-    """Processes of a lost run that live on, which no runner supervises."""
-    return _lives(entry).orphans
-
-
-def _lives(entry: Entry) -> Living:
-    """What lives of a run; all runs of a list are answered from one reading of /proc."""
-    base, now = entry.path.parent, time.monotonic()
-    when, seen = _surveys.get(base, (-FRESH_S, {}))
-    if now - when > FRESH_S:
-        seen = survey(base)
-        _surveys[base] = now, seen
-    return seen.get(entry.path.name, Living())
-
-
-def describe(entry: Entry, orphans: list[int]) -> str:
-    """Why a run is lost and what to do, in one sentence."""
-    name = entry.record.name
-    if orphans:
-        count = "1 process" if len(orphans) == 1 else f"{len(orphans)} processes"
-        pids = ", ".join(map(str, orphans[:8])) + ", …" * (len(orphans) > 8)
-        return (
-            f"lost: neither agent nor runner lives, and {count} of the run still do (pid {pids}): "
-            f"`distui stop {name}` ends them, `distui restart {name}` ends them and starts the next attempt"
-        )
-    return (
-        "lost: neither agent nor runner lives, and nobody saw the end (a reboot, or all was killed): "
-        f"`distui restart {name}` starts the next attempt, `distui stop {name}` closes the run"
-    )
-
-
-# -----------------------------------------------------------------------------------------------------------
 # A link to the process that serves a run, and where that does not answer which process it is and what to type.
 
 
@@ -393,7 +264,7 @@ async def _greeted(who: file_io.Identity, readonly: bool) -> SocketLink:
 def unanswered(who: file_io.Identity) -> str:
     """Which process does not answer, and in which state the kernel has it."""
     state = state_of(who.pid)
-    about = STATES.get(state or "", "it says nothing")
+    about = STATES.get(state or "", "it sends nothing")
     return f"the agent (pid {who.pid}) does not answer: {about} (state {state or 'n/a'})"
 
 

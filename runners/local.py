@@ -21,9 +21,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import environment, file_io, living, registry
+from . import environment, file_io, registry
 from .errors import NoTorchError, RunError, UnreachableError
-from .living import Condition, StartMode, connect
+from .history import RunRecord
+from .living import StartMode, connect
+from .registry import Condition
 from .wire.client import SocketLink, ensure_socket_dir
 from .wire.ended import DiskLink, FilesLink
 from .wire.link import Link, LinkError
@@ -121,7 +123,7 @@ def _same_environment(python: str, other: str) -> bool:
     return os.path.dirname(here) == os.path.dirname(there) and os.path.samefile(here, there)
 
 
-def place(record: registry.RunRecord, request: Request, port: int | None = None) -> Place:
+def place(record: RunRecord, request: Request, port: int | None = None) -> Place:
     """What a launch on this machine finds."""
     from ..presets.environ import inherited
     from ..presets.plan import Place
@@ -192,7 +194,7 @@ def read_beside(path: Path, source: bytes | None) -> dict[str, bytes]:
 
 def start(
     plan: Plan,
-    record: registry.RunRecord,
+    record: RunRecord,
     files: Mapping[str, str] | None = None,
     hidden: Mapping[str, str] | None = None,
     shell: Mapping[str, str] | None = None,
@@ -210,7 +212,7 @@ def start(
     check_files(plan.nproc_per_node or 1)
     ours = record.kind != "hub"  # whose ranks have the environments of the jobs on its nodes
     env = environment.of_launch((os.environ if shell is None else shell) if ours else {}, plan.env)
-    with registry.one_start_at_a_time():
+    with registry.start_lock():
         path = registry.create(record, document, {**plan.files, **(files or {})})
         entry = registry.Entry(path, record)
         if ours:
@@ -336,13 +338,13 @@ async def open_agent(entry: registry.Entry, readonly: bool = False) -> Link:
     """A link to exactly what serves this run directory, or to its files. Raises RunError and LinkError."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
-        now = living.condition_of(entry)
+        now = registry.condition_of(entry)
         if now is Condition.ELSEWHERE:
-            raise UnreachableError(living.elsewhere(entry) or f"{entry.record.name} has moved: again")
+            raise UnreachableError(registry.elsewhere(entry) or f"{entry.record.name} has moved: again")
         if now is Condition.ENDED:
             return DiskLink(entry)
         if now is Condition.LOST:
-            why = living.describe(entry, living.left(entry))
+            why = registry.why_lost(entry, registry.orphans(entry))
             return FilesLink(
                 entry, why, readonly, lambda given: start_agent(entry, given, StartMode.RESTART)
             )
@@ -356,7 +358,7 @@ async def open_agent(entry: registry.Entry, readonly: bool = False) -> Link:
         try:
             if who is not None:
                 return await connect(who, readonly)
-            return await SocketLink.connect(living.socket_of(entry), readonly)
+            return await SocketLink.connect(registry.socket_of(entry), readonly)
         except LinkError:
             if entry.state().phase.ended:
                 return DiskLink(entry)

@@ -48,7 +48,7 @@ class RankPhase(enum.StrEnum):
     FAILED = "failed"  # exit code other than 0
     KILLED = "killed"  # ended by a signal that distui did not send
     STOPPED = "stopped"  # ended because the group was stopped or restarted
-    LOST = "lost"  # gone, and nobody saw how
+    LOST = "lost"  # gone; exit status unknown
 
 
 HUB = -1

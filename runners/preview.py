@@ -158,7 +158,7 @@ def preview(plan: Plan, shell: Mapping[str, str], run8: str = "", here: bool = T
     return Preview(
         runner=(python, "-u", f"{inrank}/launch.py", run_dir, "0"),
         ranks=_argv(plan, env, python),
-        env=tuple(sorted((*torch, *own), key=lambda one: one.name)),
+        env=tuple(sorted((*torch, *own), key=lambda variable: variable.name)),
         files=tuple(f"{run_dir}/{name}" for name in FILES),
         sockets=f"{sockets}.{{sock,run,sub}} {sockets}.r{LOCAL}",
     )

@@ -1,7 +1,8 @@
-"""Run directories: create, list, resolve a name, recognise the stale."""
+"""Run directories: create, list, resolve a name, and where each run stands."""
 
 from __future__ import annotations
 
+import enum
 import fcntl
 import hashlib
 import os
@@ -22,15 +23,21 @@ from ..presets import owned
 from ..presets.owned import private_folder
 from . import file_io, history, living
 from .errors import NoSuchRunError, RunError
-from .living import Condition
+from .history import History, RunRecord
 from .model import RunPhase
 from .state import RunState
+from .wire.client import stem
 
-LOCK_FILE = living.START_LOCK
 RUN_FILE = "run.json"
 PLAN_FILE = history.PLAN_FILE
-AGENT_FILE = living.AGENT_FILE
-RUNNER_FILE = living.RUNNER_FILE
+AGENT_FILE = "agent.json"
+RUNNER_FILE = "runner.json"
+AGENT_LOCK = "agent.lock"
+"""In a run directory: held by its agent or hub from before it answers until it leaves."""
+RUNNER_LOCK = "runner.lock"
+"""The same of its runner."""
+START_LOCK = "start.lock"
+"""Beside the run directories: held while one of them is made, until its agent answers."""
 MANIFEST = "MANIFEST.json"
 """In the directory of an opened bundle, and in no run's."""
 
@@ -38,24 +45,6 @@ MANIFEST = "MANIFEST.json"
 HUB_FILES = ("nodes.json", "launch.json")
 """One of them is in the directory of a run that a hub keeps: the ways to its nodes, or what the hub is to launch."""
 _RUN_DIR = re.compile(r"(\d{8}-\d{6})-([A-Za-z0-9][A-Za-z0-9._-]{0,63})-([0-9a-f]{8})(?:\.n(\d{1,6}))?")
-
-
-class RunRecord(Struct, frozen=True):
-    """run.json: what never changes about a run."""
-
-    run: str
-    run8: str
-    """Eight hex digits; the stem of its socket names."""
-    name: str
-    created: float
-    host: str
-    kind: str = "local"
-    """"local": an agent here runs all its ranks; "node": one node's part of a run on several nodes; "hub": a run on
-    several nodes, as a hub here keeps it."""
-    node: int = 0
-    nnodes: int = 1
-    whole: str = ""
-    """Of a part: the id of the run it belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +56,11 @@ class Entry:
     problem: str = ""
     """What is wrong with run.json, where the record is guessed from the directory's name."""
 
-    def history(self) -> history.History:
+    def history(self) -> History:
         """Everything that its files say, and what is wrong with them."""
-        known = history.read(self.path, self.record)
-        known.problems[:0] = filter(None, (self.problem, _plan_problem(self.path)))
-        return known
+        recorded = history.read(self.path, self.record)
+        recorded.problems[:0] = filter(None, (self.problem, _plan_problem(self.path)))
+        return recorded
 
     def state(self) -> RunState:
         """Everything that its files say, folded."""
@@ -102,8 +91,8 @@ def new_record(name: str) -> RunRecord:
 
 
 @contextmanager
-def one_start_at_a_time() -> Iterator[None]:
-    """Held from the look at the names that are taken until the run is live. Raises RunError."""
+def start_lock() -> Iterator[None]:
+    """Held from the check of the names that are taken until the run is live. Raises RunError."""
     directory = runs_dir()
     try:
         str(directory).encode()
@@ -114,7 +103,7 @@ def one_start_at_a_time() -> Iterator[None]:
     try:
         file_io.make_own_folder(directory.parent)
         file_io.make_own_folder(directory)
-        lock = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(directory / START_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise _unwritable(directory, error) from None
     try:
@@ -173,16 +162,16 @@ def entries() -> list[Entry]:
     return wholes(sorted(_entries(), key=lambda entry: entry.record.created, reverse=True))
 
 
-def wholes(found: list[Entry]) -> list[Entry]:
+def wholes(listed: list[Entry]) -> list[Entry]:
     """Without the parts that do not stand for their run. Pure."""
-    kept = {entry.record.run for entry in found if entry.record.kind == "hub"}
+    kept = {entry.record.run for entry in listed if entry.record.kind == "hub"}
     stands: dict[str, Entry] = {}
-    for entry in found:
+    for entry in listed:
         whole = entry.record.whole
         if entry.record.kind == "node" and whole not in kept:
             stands[whole] = min(stands.get(whole, entry), entry, key=_nearness)
     return [
-        entry for entry in found if entry.record.kind != "node" or stands.get(entry.record.whole) is entry
+        entry for entry in listed if entry.record.kind != "node" or stands.get(entry.record.whole) is entry
     ]
 
 
@@ -193,8 +182,8 @@ def _nearness(entry: Entry) -> tuple[bool, int]:
 
 def parts(whole: str) -> list[Entry]:
     """The parts of a run on several nodes that have directories here, by node."""
-    found = [entry for entry in _entries() if entry.record.kind == "node" and entry.record.whole == whole]
-    return sorted(found, key=lambda entry: entry.record.node)
+    parts = [entry for entry in _entries() if entry.record.kind == "node" and entry.record.whole == whole]
+    return sorted(parts, key=lambda entry: entry.record.node)
 
 
 def _entries() -> Iterator[Entry]:
@@ -301,19 +290,19 @@ def _problem(path: Path) -> str:
 def strays() -> list[Entry]:
     """Runs that live though their directories are gone, by the processes that were started for them."""
     base = runs_dir()
-    found = [_guessed(base / name) for name in living.survey(base) if not os.path.lexists(base / name)]
-    return wholes([entry for entry in found if entry is not None])
+    guesses = [_guessed(base / name) for name in living.survey(base) if not os.path.lexists(base / name)]
+    return wholes([entry for entry in guesses if entry is not None])
 
 
-def phase(entry: Entry, known: history.History | None = None) -> RunPhase:
-    """Where a run stands, as far as can be said from here without asking its agent; `known`: its history."""
-    known = entry.history() if known is None else known
-    now = living.condition_of(entry, known)
+def phase(entry: Entry, history: History | None = None) -> RunPhase:
+    """Where a run stands, as far as can be said from here without asking its agent; `history`: read just now."""
+    history = entry.history() if history is None else history
+    now = condition_of(entry, history)
     if now is Condition.LOST:
         return RunPhase.LOST
-    if not known.journaled and now is not Condition.ENDED and living.runner(entry) is not None:
+    if not history.journaled and now is not Condition.ENDED and runner(entry) is not None:
         return RunPhase.RUNNING  # that much its processes say
-    return known.state.phase
+    return history.state.phase
 
 
 def ended(entry: Entry) -> bool:
@@ -325,17 +314,17 @@ def resolve(text: str | None) -> Entry:
 
     Raises NoSuchRunError.
     """
-    known = entries()
+    listed = entries()
     if text is None:
-        return _the_only(known)
+        return _the_only(listed)
     if not text.strip():
         raise NoSuchRunError("the name of the run is empty: write one that `distui ls` shows")
-    exact = _exactly(text, known) or _exactly(text, strays())
+    exact = _exactly(text, listed) or _exactly(text, strays())
     if exact:
-        return exact[0] if len(exact) == 1 else next((one for one in exact if not ended(one)), exact[0])
+        return exact[0] if len(exact) == 1 else next((run for run in exact if not ended(run)), exact[0])
     near = [
         entry
-        for entry in known
+        for entry in listed
         if entry.record.run.startswith(text)
         or entry.record.name.startswith(text)
         or entry.record.run8.startswith(text)
@@ -350,21 +339,123 @@ def resolve(text: str | None) -> Entry:
     raise NoSuchRunError(f"no run {text!r}: `distui ls` shows the runs there are")
 
 
-def _exactly(text: str, known: list[Entry]) -> list[Entry]:
+def _exactly(text: str, listed: list[Entry]) -> list[Entry]:
     return [
         entry
-        for entry in known
+        for entry in listed
         if text
         in (entry.record.name, entry.record.run, entry.record.run8, entry.record.whole, entry.path.name)
     ]
 
 
-def _the_only(known: list[Entry]) -> Entry:
-    if not known:
+def _the_only(listed: list[Entry]) -> Entry:
+    if not listed:
         raise NoSuchRunError("there is no run yet: `distui launch PRESET -- SCRIPT` starts one")
-    live = [entry for entry in known if not ended(entry)]
+    live = [entry for entry in listed if not ended(entry)]
     if len(live) > 1:
         raise NoSuchRunError(
             f"several runs are live ({', '.join(entry.record.name for entry in live)}): say which one you mean"
         )
-    return live[0] if live else known[0]
+    return live[0] if live else listed[0]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Who serves a run now, and so what a viewer may start for it: an agent where a runner lives, never a runner.
+
+
+class Condition(enum.Enum):
+    """Where a run stands as a set of processes and files."""
+
+    SERVED = enum.auto()
+    """Its agent or hub lives."""
+    COMING = enum.auto()
+    """A process holds the run, and its agent.json does not name it: it is about to answer, or the file is damaged."""
+    ELSEWHERE = enum.auto()
+    """It belongs to another host."""
+    UNSERVED = enum.auto()
+    """Its ranks live without an agent, or it is kept by a hub and has none: a viewer starts one."""
+    UNREAD = enum.auto()
+    """The runner reported its end, and no agent has taken that into the journal."""
+    ENDED = enum.auto()
+    LOST = enum.auto()
+    """Neither agent nor runner lives, and nothing says how it ended."""
+
+
+def condition_of(entry: Entry, history: History | None = None) -> Condition:
+    """The condition of a run now; nothing is changed. `history`: read just now."""
+    who = entry.agent()
+    if who is not None:
+        return Condition.ELSEWHERE if file_io.elsewhere(who) else Condition.SERVED
+    history = entry.history() if history is None else history
+    if history.state.phase.ended:
+        return Condition.UNREAD if history.unread and not elsewhere(entry) else Condition.ENDED
+    if _coming(entry):
+        return Condition.COMING
+    if elsewhere(entry):
+        return Condition.ELSEWHERE
+    return Condition.UNSERVED if entry.record.kind == "hub" or runner(entry) is not None else Condition.LOST
+
+
+def elsewhere(entry: Entry) -> str:
+    """Where a run is whose processes cannot be seen from here, as a sentence; "" for one of this machine."""
+    files = (file_io.read(entry.path / name) for name in (AGENT_FILE, RUNNER_FILE))
+    identities = [who for who in files if who is not None]
+    hosts = [who.host for who in identities if file_io.elsewhere(who)]
+    if hosts or (entry.record.host != platform.node() and not identities):
+        host = hosts[0] if hosts else entry.record.host
+        return f"{entry.record.name} runs on {host}: ssh there and run distui"
+    if not any(living.held_unseen(entry.path / name) for name in (AGENT_LOCK, RUNNER_LOCK)):
+        return ""
+    return (
+        f"{entry.record.name} is held by a process that cannot be seen from here, in another container or on another "
+        "host with this home: run distui there"
+    )
+
+
+def runner(entry: Entry) -> file_io.Identity | None:
+    """The living runner of a run on this host, by its file or, where that is damaged, by its arguments."""
+    who = living.named(entry.path, RUNNER_FILE, "runner")
+    if who is not None:
+        return who
+    runners = living.living_of(entry.path).runners
+    return file_io.identify(runners[0], stem(entry.record.run8) + ".run") if runners else None
+
+
+def ungoverned(entry: Entry) -> bool:
+    """Whether neither a living runner nor the report of its end is there: asked by an agent, which holds the run."""
+    return not entry.history().state.phase.ended and runner(entry) is None
+
+
+def socket_of(entry: Entry) -> Path:
+    """Of the agent or hub of a run: as it says itself, or where its socket always is."""
+    who = entry.agent()
+    return Path(who.socket if who is not None and who.socket else f"{stem(entry.record.run8)}.sock")
+
+
+def _coming(entry: Entry) -> bool:
+    lock = entry.path / AGENT_LOCK
+    if living.locked(lock) or living.living_of(entry.path).agents:
+        return True
+    new = not os.path.exists(lock) and not any(entry.path.glob("node-*/attempt-*"))
+    return new and living.locked(entry.path.parent / START_LOCK)
+
+
+def orphans(entry: Entry) -> list[int]:
+    """Processes of a lost run that live on, which no runner supervises."""
+    return living.living_of(entry.path).orphans
+
+
+def why_lost(entry: Entry, orphans: list[int]) -> str:
+    """Why a run is lost and what to do, in one sentence."""
+    name = entry.record.name
+    if orphans:
+        count = "1 process" if len(orphans) == 1 else f"{len(orphans)} processes"
+        pids = ", ".join(map(str, orphans[:8])) + ", …" * (len(orphans) > 8)
+        return (
+            f"lost: neither agent nor runner lives, and {count} of the run still do (pid {pids}): "
+            f"`distui stop {name}` ends them, `distui restart {name}` ends them and starts the next attempt"
+        )
+    return (
+        "lost: neither agent nor runner lives, and nobody saw the end (a reboot, or all was killed): "
+        f"`distui restart {name}` starts the next attempt, `distui stop {name}` closes the run"
+    )

@@ -437,7 +437,7 @@ def _run_ended(state: RunState, at: Stamped, event: RunEnded) -> None:
 
 
 def _lose(ranks: Iterable[Rank]) -> None:
-    """In what has ended no rank runs: where nobody saw how one ended, that is what is known of it."""
+    """After the end no rank runs: one whose end was not seen is lost."""
     for rank in ranks:
         if rank.phase in _ALIVE:
             rank.phase, rank.hook = RankPhase.LOST, None

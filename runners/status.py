@@ -18,6 +18,10 @@ from .state import Attempt, Node, Rank, RunState, StageProgress
 # RunState as JSON values: what `status --json` prints. Field names are the interface; see docs/cli.md.
 
 
+DAMAGED = "damaged"
+"""Id of the finding that files of the run are."""
+
+
 def status_json(state: RunState, now: float | None = None) -> dict[str, Any]:
     """The whole state of a run. Unknown values are null. Ages in seconds, sizes in bytes, times unix seconds."""
     now = time.time() if now is None else now
@@ -26,7 +30,7 @@ def status_json(state: RunState, now: float | None = None) -> dict[str, Any]:
         "run": state.run,
         "name": state.name,
         "state": str(state.phase),
-        "attempt": state.attempt,
+        "attempt": None if hidden(state) else state.attempt,
         "began": state.began or None,
         "ended": None if state.phase is RunPhase.LOST else state.ended,
         "exit_code": state.exit_code,
@@ -47,6 +51,12 @@ def status_json(state: RunState, now: float | None = None) -> dict[str, Any]:
         "agent_pid": state.agent_pid,
         "runner_pid": state.runner_pid,
     }
+
+
+def hidden(state: RunState, damaged: bool = False) -> bool:
+    """Whether its attempts are not known, rather than none: it runs, or files are damaged."""
+    damaged = damaged or any(finding.id == DAMAGED for finding in state.findings.values())
+    return not state.attempts and (damaged or state.phase is RunPhase.RUNNING)
 
 
 def _plan_defaults(plan: Any) -> dict[str, Any]:

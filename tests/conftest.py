@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import zlib
 
 import pytest
@@ -14,9 +15,18 @@ from distui.runners import environment
 
 
 def pytest_configure() -> None:
-    """Secrets of whoever runs the tests are none of the tests' business: a run without one says that it is missing."""
+    """Secrets of whoever runs the tests are none of the tests' business: a run without one says that it is missing.
+
+    Nor are the signals that a shell ignores for what it starts in the background: whatever the tests start would
+    inherit that, and could not be interrupted.
+    """
     for name in environment.hidden(dict(os.environ)):
         del os.environ[name]
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -214,14 +214,14 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 279,
-    "lines": 65_747,  # refusing wrong arguments of Python calls, naming damaged files: 700 more
-    "cycles": 6,
-    "in_cycles": 36,
-    "local_imports": 89,
+    "lines": 65_701,
+    "cycles": 0,
+    "in_cycles": 0,
+    "local_imports": 46,
     "doubled_classes": 3,
     "doubled_files": 12,
     "broad": 17,
-    "banned": 72,
+    "banned": 0,
 }
 """What `make house` may count at most. These numbers only fall: whoever makes one better lowers it here."""
 
@@ -264,3 +264,23 @@ def test_no_file_knows_the_machine_it_was_written_on() -> None:
 def test_what_git_keeps_has_no_unfinished_notes() -> None:
     notes = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
     assert [path for path, text in texts() if notes.search(text)] == []
+
+
+BANNED_PHRASES = (
+    "once more, please", "in the way and is no", "says nothing of", "next try is on its way",
+    "no way to node", "nobody saw how", "which distui did not send", "processor time", "every look",
+    "say less than they could", "keeps Python's lock", "a flood on a running",
+    "hosts have what they have", "everything that is true", "before it costs", "look finds", "down after so long", "was ended by SIG", "go on with what comes",
+)  # fmt: skip
+"""Turns of phrase that a reader has to translate: CONTRIBUTING, "Words", says how to put it instead."""
+
+
+def test_no_text_uses_a_banned_phrase() -> None:
+    read = [(path, text) for path, text in texts() if path.startswith((*ROOMS, "docs/", "README"))]
+    assert len(read) > 300
+    assert [
+        (path, phrase)
+        for path, text in read
+        for phrase in BANNED_PHRASES
+        if phrase in text and not path.endswith((".svg", "decisions.md"))
+    ] == []

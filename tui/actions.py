@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..presets import owned
+from ..presets.finding import PresetError
 
 if TYPE_CHECKING:
     from textual.binding import Binding
@@ -143,7 +144,6 @@ def load_keymap(path: Path) -> tuple[dict[str, str], list[str]]:
     if not os.path.lexists(path):
         return {}, []
     from ..presets import load  # most users have no such file
-    from ..presets.finding import PresetError
 
     try:
         table, passed = load.read_own(path)

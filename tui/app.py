@@ -14,25 +14,25 @@ from typing import ClassVar
 
 from textual.app import SystemCommand
 from textual.binding import Binding
-from textual.events import CursorPosition
 from textual.screen import Screen
 from textual.signal import Signal
 
 from ..runners.model import CaughtUp, Event, GpuTick, HostTick, LogGrew, RankTick
-from ..runners.wire.link import LinkError, Window
 from . import terminal
 from .actions import ACTIONS, MUTATING, bindings, key_text, keymap_path, load_keymap
 from .commanding import CommandingApp
 from .follower import Follower, LinkPhase, RunEntry, RunSource
-from .paint import ASK, NAMES, THEMES, Beat, Pacer, Painter
+from .paint import NAMES, THEMES, Beat, CalmDriver, PacedApp
 from .rows.frame import Frame, ViewOptions
 from .rows.launching import launching
+from .screens.modal import TextScreen
+from .screens.run import RunList, RunScreen, RunsScreen
 
 GARBAGE_AFTER_S = 2.0
 """When a start is over."""
 
 
-class CockpitApp(CommandingApp):
+class CockpitApp(CommandingApp, PacedApp):
     """Owns the follower of the run on the screen, and how the user looks at it; widgets own their paint."""
 
     CSS_PATH = "app.tcss"
@@ -58,13 +58,8 @@ class CockpitApp(CommandingApp):
         self.clock = clock
         self.owns_terminal = False
         """Whether signals and a hang-up of the terminal end the app."""
-        self.painter = Painter(self)
-        self.pacer = Pacer(self._ask_cursor, flush=self.painter.flush)
-        self._asking = False
-        """Whether the pacer's question is still to be written."""
         self.beat = Beat(lambda: self.call_next(self.tick))
         self.grown: Signal[None] = Signal(self, "grown")
-        """A log file has grown."""
         self._first = run_id
         self._forced_readonly = readonly
         self._keys = keys if keys is not None else keymap_path()
@@ -115,9 +110,6 @@ class CockpitApp(CommandingApp):
             await self.follower.close()
 
     def open_run(self, run: str) -> None:
-        """Follow this run, and no other."""
-        from .screens.run import RunScreen
-
         source, old, self.run_id = self.source, self.follower, run
         if old is not None:
             self.run_worker(old.close())
@@ -150,7 +142,7 @@ class CockpitApp(CommandingApp):
         if self.owns_terminal:
             terminal.end_if_hung_up(128 + signal.SIGHUP)
         self.beat.beaten()
-        self._write_question()  # a screen that another one covers calls nobody after its refresh
+        self.write_question()
         follower = self.follower
         if follower is None or self.view.paused:
             self.pacer.pump()
@@ -162,29 +154,7 @@ class CockpitApp(CommandingApp):
         else:
             self.pacer.pump()
 
-    def _ask_cursor(self) -> None:
-        """Ask once the batch has been written; the answer is `on_cursor_position`."""
-        if self.painter.wet:
-            self.painter.flush(ASK)
-        else:
-            self._asking = True
-            self.call_after_refresh(self._write_question)
-
-    def _write_question(self) -> None:
-        if self._asking:
-            self._asking = False
-            self.write(ASK)
-
-    def write(self, text: str) -> None:
-        """To the terminal, after what was written before."""
-        if self._driver is not None:
-            self._driver.write(text)
-
-    def on_cursor_position(self, event: CursorPosition) -> None:
-        self.pacer.answered()
-
     def publish(self) -> None:
-        """Hand the state as it is now to every widget that subscribed."""
         follower = self.follower
         if follower is None:
             return
@@ -199,11 +169,6 @@ class CockpitApp(CommandingApp):
             self.frames.publish(
                 Frame(follower.state, follower.status, self.clock(), follower.heard, self.view)
             )
-
-    def change_view(self, **changes: object) -> None:
-        """Change how the user looks at the run."""
-        self.view = replace(self.view, **changes)  # type: ignore[arg-type]
-        self.publish()
 
     # --- what is allowed
 
@@ -222,12 +187,6 @@ class CockpitApp(CommandingApp):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return self.allowed(action)
 
-    async def read_log(self, file: str, offset: int, limit: int = 65536, grep: str = "") -> Window:
-        """A window of the current run's log. Raises LinkError."""
-        if self.follower is None:
-            raise LinkError("no run is open")
-        return await self.follower.read_log(file, offset, limit, grep)
-
     # --- keys
 
     def action_leave(self) -> None:
@@ -235,7 +194,6 @@ class CockpitApp(CommandingApp):
 
     def action_help(self) -> None:
         from .rows.advice import help_rows
-        from .screens.modal import TextScreen
 
         keymap, _ = load_keymap(self._keys)
         self.push_screen(TextScreen("Keys", help_rows(self.view.readonly, keymap), self.view.ascii))
@@ -247,12 +205,10 @@ class CockpitApp(CommandingApp):
             self.push_screen(LaunchScreen())
 
     def action_runs(self) -> None:
-        from .screens.run import RunsScreen
-
         self._show(RunsScreen(self.source.runs, self.view.ascii))
 
-    def on_run_list_opened(self, event: object) -> None:
-        self.open_run(str(getattr(event, "run", "")))
+    def on_run_list_opened(self, event: RunList.Opened) -> None:
+        self.open_run(event.run)
 
     def action_theme(self) -> None:
         at = NAMES.index(self.theme) if self.theme in NAMES else -1
@@ -295,8 +251,6 @@ def run_cockpit(source: RunSource, run_id: str | None, readonly: bool = False, a
     if problem := terminal.complaint():
         print(f"distui: {problem}", file=sys.stderr)
         return 2
-    from .paint import CalmDriver
-
     app = CockpitApp(source, run_id, readonly=readonly, ascii_only=ascii)
     app.owns_terminal = True
     app.driver_class = CalmDriver

@@ -422,7 +422,12 @@ def cloud_words(options: argparse.Namespace) -> list[str]:
 def cluster_verbs(verbs: Verbs, run: Callable[[argparse.ArgumentParser], None]) -> None:
     """candidates, down, autostop, relaunch. `run` adds the RUN that a verb is about."""
     verb = verbs.add_parser("candidates", help="which nodes SkyPilot would take, and what they cost")
-    verb.add_argument("--on", default="sky", metavar="INFRA", help="only there (default: everywhere)")
+    verb.add_argument(
+        "--on",
+        default="sky",
+        metavar="INFRA",
+        help="infrastructure to search (default: all that SkyPilot has enabled)",
+    )
     verb.add_argument("--nnodes", "--num-nodes", metavar="N", help="nodes (default: 1)")
     cloud_options(verb)
     verb.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")

@@ -11,7 +11,9 @@ from importlib import import_module
 from typing import NoReturn
 
 from ..presets.clean import LONGEST, clean_text, quoted
+from ..presets.finding import PresetError
 from ..presets.owned import ignored
+from ..runners.errors import RunError
 from . import standard
 from .arguments import add_verbs
 
@@ -99,9 +101,6 @@ def _run(words: list[str], rest: list[str] | None) -> int:
     if rest is not None and not getattr(options, "takes_rest", False):
         return fail(f"{' '.join(words[:1]) or 'distui'} takes nothing behind --", 2)
     module, _, function = options.verb.partition(":")
-    from ..presets.finding import PresetError
-    from ..runners.errors import RunError
-
     try:
         return int(getattr(import_module(f".verbs.{module}", __package__), function)(options))
     except RunError as error:

@@ -1,30 +1,57 @@
-"""Commands to the run: every one that changes it asks first, and the answer is told."""
+"""What screens ask of the cockpit: another view, windows of logs, and commands, which ask first and report back."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+
+from textual.signal import Signal
 
 from ..runners.errors import LaunchError
 from ..runners.model import Command, CommandDone, Down, Restart, SetAutostop, Stop
 from ..runners.wire.client import new_id
-from ..runners.wire.link import LinkError
+from ..runners.wire.link import LinkError, Window
 from . import terminal
 from .follower import Follower, LinkPhase, RunSource
-from .rows.confirm import Confirmation, confirmation, no_cluster
-from .rows.frame import ViewOptions
+from .rows.confirm import CommandError, Confirmation, confirmation, no_cluster, parse
+from .rows.frame import Frame, ViewOptions
+from .rows.log import dump_rows
+from .screens.modal import ConfirmScreen, NcclScreen, TextScreen, TypedScreen
 from .terminal import LendingApp
 
 
 class CommandingApp(LendingApp):
-    """Asks, sends, and says what came back; the screen moves only when events say so."""
+    """The app as its screens know it. Asks, sends, and reports what came back; the screen moves only with events."""
 
     follower: Follower | None
     source: RunSource
     run_id: str
     """Of the run on the screen."""
+    frames: Signal[Frame]
+    grown: Signal[None]
+    """A log file has grown."""
     view: ViewOptions
     clock: Callable[[], float]
+
+    def open_run(self, run: str) -> None:
+        """Follow this run, and no other."""
+        raise NotImplementedError
+
+    def publish(self) -> None:
+        """Hand the state as it is now to every widget that subscribed."""
+        raise NotImplementedError
+
+    def change_view(self, **changes: object) -> None:
+        """Change how the user looks at the run."""
+        self.view = replace(self.view, **changes)  # type: ignore[arg-type]
+        self.publish()
+
+    async def read_log(self, file: str, offset: int, limit: int = 65536, grep: str = "") -> Window:
+        """A window of the current run's log. Raises LinkError."""
+        if self.follower is None:
+            raise LinkError("no run is open")
+        return await self.follower.read_log(file, offset, limit, grep)
 
     def ask(self, command: Command) -> None:
         """Ask before a command that changes the run; send the others at once."""
@@ -43,8 +70,6 @@ class CommandingApp(LendingApp):
         self._confirm(question)
 
     def _confirm(self, question: Confirmation) -> None:
-        from .screens.modal import ConfirmScreen
-
         screen = ConfirmScreen(
             question.title, question.lines, question.verb, self.view.ascii, question.other_verb
         )
@@ -57,8 +82,6 @@ class CommandingApp(LendingApp):
 
     def _ask_of_cluster(self, command: Down | SetAutostop, follower: Follower) -> None:
         """Also of a run that has ended: its cluster is still paid for."""
-        from .screens.modal import TypedScreen
-
         question = confirmation(follower.state, command, self.clock())
         problem = no_cluster(follower.state)
         if problem or question is None:
@@ -133,9 +156,6 @@ class CommandingApp(LendingApp):
         return done
 
     def _show_dump(self, done: CommandDone) -> None:
-        from .rows.log import dump_rows
-        from .screens.modal import TextScreen
-
         self.push_screen(TextScreen(done.text, dump_rows(done.data), self.view.ascii))
 
     def restart(self) -> None:
@@ -151,8 +171,6 @@ class CommandingApp(LendingApp):
 
     def ask_nccl(self) -> None:
         """The NCCL_DEBUG dialog."""
-        from .screens.modal import NcclScreen
-
         if self.follower is not None:
             dialog = NcclScreen(self.follower.state, self.view.marked, new_id(), self.view.ascii)
             self.push_screen(dialog, lambda command: self.ask(command) if command is not None else None)
@@ -161,8 +179,6 @@ class CommandingApp(LendingApp):
         """What was typed after `:`."""
         if not line:
             return
-        from .rows.confirm import CommandError, parse
-
         try:
             asked = parse(line, new_id, self.view.marked)
         except CommandError as error:

@@ -225,7 +225,7 @@ class Follower:
 
     def _connected(self) -> Link:
         if self._link is None or self.status.phase is LinkPhase.LOST:
-            raise LinkError("not connected to the agent: the next try is on its way")
+            raise LinkError("not connected to the agent; reconnecting")
         return self._link
 
     async def _drop(self) -> None:

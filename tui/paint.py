@@ -7,21 +7,21 @@ import os
 import select
 import time
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from rich.style import Style
 from textual._xterm_parser import XTermParser
+from textual.app import App
 from textual.constants import ESCAPE_DELAY
 from textual.drivers.linux_driver import LinuxDriver
+from textual.events import CursorPosition
 from textual.geometry import Region
+from textual.screen import Screen
+from textual.strip import Strip
 from textual.theme import BUILTIN_THEMES, Theme
-
-if TYPE_CHECKING:
-    from .app import CockpitApp
-    from .widgets.rows_view import RowsView
 
 # -----------------------------------------------------------------------------------------------------------
 # Colours: the names that rows use, per theme.
@@ -203,14 +203,31 @@ class Beat:
 # every doubt, is left to Textual.
 
 
+class LinePane(Protocol):
+    """What a pane is to the painter: lines, and where they are on the screen."""
+
+    retitled: bool
+
+    @property
+    def screen(self) -> Screen[object]: ...
+    @property
+    def display(self) -> bool: ...
+    @property
+    def region(self) -> Region: ...
+    @property
+    def content_region(self) -> Region: ...
+    def drawn(self, lines: Sequence[int]) -> list[Strip]: ...
+    def leave_to_textual(self, lines: Set[int]) -> None: ...
+
+
 class Painter:
     """Collects lines of panes and writes them in one piece."""
 
-    def __init__(self, app: CockpitApp) -> None:
+    def __init__(self, app: PacedApp) -> None:
         self._app = app
-        self._lines: dict[RowsView, set[int]] = {}
+        self._lines: dict[LinePane, set[int]] = {}
 
-    def take(self, pane: RowsView, lines: Iterable[int]) -> bool:
+    def take(self, pane: LinePane, lines: Iterable[int]) -> bool:
         """These lines of the pane, counted from its top, are to be painted; False when Textual has to do it."""
         if not self._reaches(pane):
             return False
@@ -238,7 +255,7 @@ class Painter:
         x, y = self._app.cursor_position
         self._app.write("".join([*pieces, f"\x1b[{y + 1};{x + 1}H", after]))
 
-    def _sequences(self, pane: RowsView, lines: list[int]) -> list[str]:
+    def _sequences(self, pane: LinePane, lines: list[int]) -> list[str]:
         left, top = pane.content_region.offset
         console = self._app.console
         return [
@@ -246,7 +263,7 @@ class Painter:
             for y, strip in zip(lines, pane.drawn(lines), strict=True)
         ]
 
-    def _reaches(self, pane: RowsView) -> bool:
+    def _reaches(self, pane: LinePane) -> bool:
         """Whether the terminal is ours, and no dialog, notification or change of the layout is in the way."""
         app = self._app
         if not (app.pacer.active and app.is_running and app.return_code is None):
@@ -256,7 +273,7 @@ class Painter:
             return False
         if app.screen is not pane.screen or not pane.display or pane.retitled:
             return False
-        region: Region = pane.region
+        region = pane.region
         return bool(region) and app.screen.region.contains_region(region)
 
 
@@ -439,3 +456,36 @@ class Pacer:
         elif self.rtt > SLOW_S:
             self.budget = max(FEWEST, self.budget // 2)
         self.pump()
+
+
+class PacedApp(App[None]):
+    """Paints rows of its panes itself, and no faster than its terminal takes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.painter = Painter(self)
+        self.pacer = Pacer(self._ask_cursor, flush=self.painter.flush)
+        self._asking = False
+        """Whether the pacer's question is still to be written."""
+
+    def _ask_cursor(self) -> None:
+        """Ask once the batch has been written; the answer is `on_cursor_position`."""
+        if self.painter.wet:
+            self.painter.flush(ASK)
+        else:
+            self._asking = True
+            self.call_after_refresh(self.write_question)
+
+    def write_question(self) -> None:
+        """Write what waits for a refresh; a screen that another one covers calls nobody after its own."""
+        if self._asking:
+            self._asking = False
+            self.write(ASK)
+
+    def write(self, text: str) -> None:
+        """To the terminal, after what was written before."""
+        if self._driver is not None:
+            self._driver.write(text)
+
+    def on_cursor_position(self, event: CursorPosition) -> None:
+        self.pacer.answered()

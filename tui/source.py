@@ -11,19 +11,20 @@ from ..presets.clean import clean_text
 from ..presets.finding import PlanError, PresetError
 from ..runners import registry
 from ..runners.errors import LaunchError, RunError
+from ..runners.forced_stop import stop_run
 from ..runners.local import open_link
 from ..runners.model import CommandDone, Down, SetAutostop, Stop
+from ..runners.watch.discover import WatchedJob, find_job, name_of, scan
 from ..runners.wire.link import Link, LinkError
 from ..runners.words import elapsed
 from .follower import PresetEntry, RunEntry
 
-# What discovers jobs and what plans launches is imported where it is used: the first picture of a run needs neither.
+# What watches jobs and what plans launches is imported where it is used: the first picture of a run needs neither.
 if TYPE_CHECKING:
     from ..presets.model import Loaded
     from ..runners.hub.cloud import Candidate
     from ..runners.launch.launch_form import LaunchForm, LaunchPreview
-    from ..runners.watch.discover import WatchedJob
-    from .shelf import Shelf
+    from .preset_library import PresetLibrary
     from .terminal import Shell
 
 WATCH = "watch:"
@@ -31,32 +32,28 @@ WATCH = "watch:"
 
 def first_pid(job: WatchedJob) -> int:
     """By which the user may name a job that distui did not start."""
-    return min(found.pid for found in job.ranks.values())
+    return min(rank.pid for rank in job.ranks.values())
 
 
 def job_name(job: WatchedJob) -> str:
     """What it runs."""
-    from ..runners.watch.discover import name_of
-
-    return name_of(min(job.ranks.values(), key=lambda found: found.rank).argv)
+    return name_of(min(job.ranks.values(), key=lambda rank: rank.rank).argv)
 
 
 class LocalSource:
-    """Satisfies tui.follow.RunSource."""
+    """Satisfies tui.follower.RunSource."""
 
     def __init__(self, readonly: bool = False) -> None:
         self._readonly = readonly
-        self._shelf: Shelf | None = None
+        self._library: PresetLibrary | None = None
         self._ended: dict[str, RunEntry] = {}
         """Runs that have ended do not change any more: their journals are read once."""
 
     def runs(self) -> list[RunEntry]:
         """Every run of this user here, newest first, then the jobs that can be watched."""
-        from ..runners.watch.discover import scan
-
         now = time.time()
-        known = [self._entry(entry, now) for entry in registry.entries()]
-        found = [
+        recorded = [self._entry(entry, now) for entry in registry.entries()]
+        watched = [
             RunEntry(
                 id=f"{WATCH}{first_pid(job)}", name=job_name(job), phase="watched",
                 age_s=max(0.0, now - job.began), live=True, readonly=True,
@@ -65,17 +62,17 @@ class LocalSource:
             for job in scan().jobs.values()
             if job.run is None
         ]  # fmt: skip
-        return known + found
+        return recorded + watched
 
     def _entry(self, entry: registry.Entry, now: float) -> RunEntry:
         if entry.record.run in self._ended:
             return self._ended[entry.record.run]
-        known = entry.history()
-        phase, state = registry.phase(entry, known), known.state
+        history = entry.history()
+        phase, state = registry.phase(entry, history), history.state
         shown = RunEntry(
             id=entry.record.run, name=entry.record.name, phase=str(phase), age_s=elapsed(entry.record.created, now),
             live=not phase.ended, readonly=phase.ended, preset=state.plan.preset if state.plan else "",
-            problem=clean_text(f"damaged: {known.problems[0]}") if known.problems else "",
+            problem=clean_text(f"damaged: {history.problems[0]}") if history.problems else "",
         )  # fmt: skip
         if state.phase.ended:  # a lost run may be restarted
             self._ended[entry.record.run] = shown
@@ -85,7 +82,6 @@ class LocalSource:
         """See RunSource.open."""
         try:
             if run_id.startswith(WATCH):
-                from ..runners.watch.discover import find_job, scan
                 from ..runners.watch.watch_link import WatchLink
 
                 return WatchLink(find_job(scan(), int(run_id.removeprefix(WATCH))))
@@ -94,28 +90,28 @@ class LocalSource:
             raise LinkError(str(error)) from None
 
     @property
-    def shelf(self) -> Shelf:
+    def library(self) -> PresetLibrary:
         """The presets; nothing of them is read before a launch."""
-        if self._shelf is None:
-            from .shelf import Shelf
+        if self._library is None:
+            from .preset_library import PresetLibrary
 
-            self._shelf = Shelf()
-        return self._shelf
+            self._library = PresetLibrary()
+        return self._library
 
     def presets(self) -> list[PresetEntry]:
         """See RunSource.presets."""
-        return self.shelf.entries()
+        return self.library.entries()
 
     def preset(self, name: str, overrides: Sequence[str] = ()) -> Loaded:
         """See RunSource.preset."""
         try:
-            return self.shelf.load(name, overrides)
+            return self.library.load(name, overrides)
         except PresetError as error:
             raise LaunchError(str(error)) from None
 
     def save(self, name: str, form: LaunchForm, replace: bool = False) -> str:
         """See RunSource.save."""
-        from .shelf import save
+        from .preset_library import save
 
         try:
             return save(name, form, replace)
@@ -164,8 +160,6 @@ class LocalSource:
 
     async def stop(self, run_id: str, command: Stop, say: Callable[[str], None]) -> CommandDone:
         """See RunSource.stop."""
-        from ..runners.forced_stop import stop_run
-
         try:
             return await stop_run(registry.resolve(run_id), command, say, open_link)
         except (RunError, OSError) as error:

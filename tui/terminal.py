@@ -36,7 +36,7 @@ def shell_on(run_dir: Path, node: int, environ: Mapping[str, str] = os.environ) 
     """The shell on one node of the run that this hub's directory belongs to. Raises RunError."""
     route = next((route for route in routes.read(run_dir) if route.node == node), None)
     if route is None:
-        raise RunError(f"no way to node {node} is known yet: wait until its link is up")
+        raise RunError(f"node {node} is not reachable yet; wait until its link is up")
     if route.kind == "ssh":
         return Shell(("ssh", "-t", *route.options, "--", route.target))
     if route.kind == "unix":

@@ -18,8 +18,7 @@ from ..runners.diagnosis.nccl_facts import NcclFacts
 from ..runners.errors import NoSuchRunError, RunError
 from ..runners.model import HUB, Cluster, FirstCause, Host, LinkState, RunPhase
 from ..runners.state import Attempt, Node, Rank, RunState, StageProgress
-from ..runners.status import applied
-from ..runners.wire.ended import DAMAGED
+from ..runners.status import applied, hidden
 from ..runners.words import elapsed, time_of_day
 
 # -----------------------------------------------------------------------------------------------------------
@@ -146,12 +145,6 @@ def table(rows: Sequence[tuple[str, ...]], right: frozenset[int] = frozenset()) 
         ).rstrip()
         for row in rows
     ]
-
-
-def hidden(state: RunState, damaged: bool = False) -> bool:
-    """Whether its attempts are not known, rather than none: it runs, or files are damaged."""
-    damaged = damaged or any(finding.id == DAMAGED for finding in state.findings.values())
-    return not state.attempts and (damaged or state.phase is RunPhase.RUNNING)
 
 
 def headline(state: RunState, now: float | None = None) -> str:

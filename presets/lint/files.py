@@ -23,15 +23,15 @@ _LAUNCHER = re.compile(r"\b(torchrun|accelerate launch|deepspeed|torch\.distribu
 
 
 def lint_file(
-    name: str, data: bytes, yaml: Yaml, *, exists: Exists | None = None, shelf: Library | None = None
+    name: str, data: bytes, yaml: Yaml, *, exists: Exists | None = None, presets: Library | None = None
 ) -> list[Finding]:
     """What is wrong with a file, the worst first. Never raises.
 
-    `exists`: whether there is a file, seen from this one; `shelf`: the presets that there are.
+    `exists`: whether there is a file, seen from this one; `presets`: the library of those that there are.
     """
     try:
         text = _text(data)
-        return worst_first(_checked(name, text, yaml, exists, shelf))
+        return worst_first(_checked(name, text, yaml, exists, presets))
     except Unreadable as error:
         remedy = None if "not valid" in str(error) else ""
         return [issue("L41", f"{name}:{error.line}", f"{name} {error}.", remedy=remedy)]

@@ -130,7 +130,7 @@ def _whole(name: str, table: Mapping[str, Any], file: str, bases: Library) -> It
     )
     try:
         check_name(name)
-        load(name, shelf=Library(definitions={**bases.definitions, name: (*below, own)}))
+        load(name, presets=Library(definitions={**bases.definitions, name: (*below, own)}))
     except PresetError as error:
         yield issue("L19", file, str(error), value=name, remedy="")
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from ...presets.plan import Plan
-from .. import daemon, living, registry
+from .. import daemon, registry
 from ..daemon import Ready
 from ..living import StartMode
 from .agent import Agent, bridge
@@ -15,7 +15,7 @@ from .agent import Agent, bridge
 
 async def serve(entry: registry.Entry, plan: Plan, ready: Ready, mode: StartMode) -> None:
     """Serve one node's run until it has ended and nobody looks."""
-    if mode is StartMode.READ and living.ungoverned(entry):
+    if mode is StartMode.READ and registry.ungoverned(entry):
         ready(
             "lost"
         )  # its runner went since the viewer looked: there is nothing to serve, and nothing is written
@@ -24,7 +24,7 @@ async def serve(entry: registry.Entry, plan: Plan, ready: Ready, mode: StartMode
     try:
         await agent.run(ready)
     except asyncio.CancelledError:
-        agent.journal.flush()  # the ranks go on; the next viewer starts another agent
+        agent.served.journal.flush()  # the ranks go on; the next viewer starts another agent
         raise
 
 

@@ -1,4 +1,4 @@
-"""The agent: reports what happens on its node, holds its parts together, and how a viewer starts one."""
+"""The agent: makes its parts, runs them until the run has ended, and is reached through stdio."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 
 from ...presets.plan import Plan
 from .. import file_io
-from ..journal import Chronicle, summarise
+from ..journal import summarise
 from ..living import StartMode
 from ..logs.follow import ask_window
-from ..model import AgentStarted, Event, FindingRaised, RunCreated, RunPhase
+from ..model import AgentStarted, FindingRaised, RunCreated
 from ..registry import AGENT_FILE, Entry
 from ..wire import client
-from ..wire.client import stem, sweep_sockets
-from .commands import AgentCommands
+from ..wire.client import sweep_sockets
+from .commands import AgentCommands, Restarts
 from .hooks import Environment, Hooks
 from .nccl_logs import NcclLogs
-from .nccl_switch import RasWatch
+from .nccl_switch import NcclSwitch, RasWatch
 from .pulses import Pulses
 from .relay_client import AgentRelay, read_key
-from .runner_process import Runner
+from .runner_process import ServedRun
 from .sampling import Sampling
 from .server import AgentServer
 from .supervision import Supervision
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..diagnosis.judging import Judging
 
 # -----------------------------------------------------------------------------------------------------------
-# The agent itself: tells what happens on its node, and holds its parts together.
+# The agent itself: makes its parts and gives each of them what it needs.
 
 
 HUB_SECONDS = 20.0
@@ -47,96 +47,79 @@ class Agent:
     """One run on one node."""
 
     def __init__(self, entry: Entry, plan: Plan, mode: StartMode = StartMode.START) -> None:
-        self.mode = mode
-        self.entry, self.plan, self.node = entry, plan, entry.record.node
-        self.run_dir = entry.path
-        self.stem = stem(entry.record.run8)
-        self.chronicle = Chronicle(entry.path)
-        self.state, self.journal, self.until = (
-            self.chronicle.state,
-            self.chronicle.journal,
-            self.chronicle.until,
+        self._mode = mode
+        self.served = run = ServedRun(entry, plan)
+        self._socket = Path(run.stem + ".sock")
+        hooks = Hooks(run.run_dir, run.stem, run.emit, run.node)
+        environment = Environment(run, hooks)
+        restarts = Restarts(run, environment)
+        self.relay = self._make_relay()
+        self.pulses = Pulses(run.state, hooks, run.emit)
+        self.sampling = Sampling(run, hooks, viewers=lambda: self.server.viewers)
+        self.nccl = NcclSwitch(run, hooks, restarts)
+        self.nccl_logs = NcclLogs(run, lower=self.nccl.lower)
+        self.commands = AgentCommands(
+            run, hooks, self.pulses.spy, restarts, switch=self.nccl.switch, relaying=self._relaying
         )
-        self._jobs: set[asyncio.Task[object]] = set()
-        self.environment = Environment(self)
-        self.commands = AgentCommands(self)
+        self.supervision = Supervision(
+            run,
+            mode,
+            hooks,
+            environment,
+            restarts,
+            self.sampling,
+            self.nccl_logs,
+            relaying=self._relaying,
+            judge=self._judge,
+        )
+        self.judging: Judging | None = None
+        """None before the runner has begun, and for a part of a run on several nodes: its hub judges."""
         self.server = AgentServer(
             self._socket,
             entry.record,
-            self.journal,
+            run.journal,
             self.commands.execute,
-            partial(ask_window, entry.path),
-            lambda: self.sampling.attend(),  # noqa: PLW0108 (made below)
+            partial(ask_window, run.run_dir),
+            self.sampling.attend,
         )
-        self.chronicle.publish = self.server.publish
-        self.supervision = Supervision(self)
-        self.hooks = Hooks(entry.path, self.stem, self.emit, self.node)
-        self.sampling = Sampling(self)
-        self.pulses = Pulses(self)
-        self.nccl_logs = NcclLogs(self)
-        self.judging: Judging | None = None
-        """None before the runner has begun, and for a part of a run on several nodes: its hub judges."""
-        self.relay = self._make_relay()
-
-    @property
-    def _socket(self) -> Path:
-        return Path(self.stem + ".sock")
+        run.chronicle.publish = self.server.publish
+        if self.relay is not None:
+            self.server.pass_on = self.relay.pass_on
 
     def _make_relay(self) -> AgentRelay | None:
-        """The way to the other nodes; None where there are none, or no key to tell them by."""
-        key = read_key(self.run_dir)
-        if key is None or self.plan.nnodes < 2:
+        """The way to the other nodes; None where there are none, or no key to recognise them by."""
+        run = self.served
+        key = read_key(run.run_dir)
+        if key is None or run.plan.nnodes < 2:
             return None
-        relay = AgentRelay(
-            key,
-            self.node,
-            self.plan.nnodes,
-            self._socket,
-            lambda finding: self.emit(FindingRaised(finding)),
+        return AgentRelay(
+            key, run.node, run.plan.nnodes, self._socket, lambda finding: run.emit(FindingRaised(finding))
         )
-        self.server.pass_on = relay.pass_on
-        return relay
+
+    def _relaying(self) -> bool:
+        """True while the relay carries a viewer's stream."""
+        return self.relay is not None and self.relay.busy
+
+    def _runner_socket(self) -> str | None:
+        return self.served.runner.who.socket if self.served.runner is not None else None
 
     def _make_judging(self) -> Judging | None:
-        if self.entry.record.kind == "node":
+        if self.served.entry.record.kind == "node":
             return None
         from ..diagnosis.judging import Judging  # slow to import: the runner comes first
 
-        return Judging(self.state, self.plan, self.emit)
+        return Judging(self.served.state, self.served.plan, self.served.emit)
+
+    async def _judge(self) -> None:
+        if self.judging is not None:
+            await self.judging.guarded()
 
     def _watchers(self) -> list[asyncio.Task[None]]:
-        """Everything that looks at the ranks beside the samples, started."""
+        """Start the pulse, NCCL-log, RAS and detector tasks."""
         jobs = [self.pulses.run(), self.nccl_logs.run()]
-        jobs += [RasWatch(self).run()] if self.node == 0 else []
+        jobs += [RasWatch(self.served).run()] if self.served.node == 0 else []
         jobs += [self.judging.run()] if self.judging is not None else []
         return [asyncio.create_task(job) for job in jobs]
-
-    @property
-    def runner(self) -> Runner | None:
-        """The living runner; None while there is none."""
-        return self.supervision.runner
-
-    def _runner_socket(self) -> str | None:
-        return self.runner.who.socket if self.runner is not None else None
-
-    def relaying(self) -> bool:
-        """Whether somebody looks at another node through this one's runner, or at this one through another's."""
-        return self.relay is not None and self.relay.busy
-
-    def stopping(self) -> bool:
-        """Whether a stop was asked for and has not come to its end."""
-        return self.state.phase is RunPhase.STOPPING
-
-    # --- telling ---------------------------------------------------------------------------------------------
-
-    def emit(self, event: Event, *, source: int = 0, at: float | None = None) -> None:
-        """See Chronicle.emit."""
-        self.chronicle.emit(event, node=self.node, source=source, at=at)
-
-    def spawn(self, job: asyncio.Task[object]) -> None:
-        """Keep a task alive until it is done."""
-        self._jobs.add(job)
-        job.add_done_callback(self._jobs.discard)
 
     # --- life ------------------------------------------------------------------------------------------------
 
@@ -145,16 +128,12 @@ class Agent:
         again = (
             os.environ.pop("DISTUI_AGAIN", "") != ""
         )  # a job that was started again goes on with its part
-        resumed = self.chronicle.replay() and not (again and self.state.phase.ended)
-        if not resumed or not self.state.run:  # a journal may be lost while its run goes on
-            self.emit(
-                RunCreated(
-                    self.entry.record.run,
-                    self.entry.record.name,
-                    self.entry.record.host,
-                    summarise(self.plan),
-                ),
-                at=self.entry.record.created if self.mode is StartMode.READ else None,
+        run, record = self.served, self.served.entry.record
+        resumed = run.chronicle.replay() and not (again and run.state.phase.ended)
+        if not resumed or not run.state.run:  # a journal may be lost while its run goes on
+            run.emit(
+                RunCreated(record.run, record.name, record.host, summarise(run.plan)),
+                at=record.created if self._mode is StartMode.READ else None,
             )
         adopted = await self.supervision.begin(resumed)
         self.judging = self._make_judging()
@@ -165,33 +144,34 @@ class Agent:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.server.missed.set)
         self._name_itself()
         ready()
-        self.emit(AgentStarted(os.getpid(), release, adopted))
+        run.emit(AgentStarted(os.getpid(), release, adopted))
         self.supervision.resume_ranks()
+        self.nccl.resume()
         self.commands.resume()
         if resumed and self.judging is not None:
             self.judging.resume()
         sampling = asyncio.create_task(self.sampling.run())
         watchers = self._watchers()
         if self.relay is not None:
-            self.spawn(asyncio.create_task(self.relay.run(self._runner_socket)))
+            run.spawn(self.relay.run(self._runner_socket))
         await self.supervision.run()
         for watcher in watchers:
             watcher.cancel()
         await asyncio.wait(watchers)
         await self.sampling.stop(sampling)
-        await self.server.outstay(HUB_SECONDS if self.entry.record.kind == "node" else 0.0)
+        await self.server.outstay(HUB_SECONDS if record.kind == "node" else 0.0)
         await self.server.close()
         await self.supervision.dismiss()
-        sweep_sockets(self.entry.record.run8)
-        self.journal.close()
+        sweep_sockets(record.run8)
+        run.journal.close()
 
     def _name_itself(self) -> None:
         """Write agent.json; where there is no room, as soon as there is."""
         who = file_io.identify(socket=str(self._socket))
         try:
-            file_io.write(self.run_dir / AGENT_FILE, who)
+            file_io.write(self.served.run_dir / AGENT_FILE, who)
         except OSError:
-            self.spawn(asyncio.create_task(file_io.keep(self.run_dir / AGENT_FILE, who)))
+            self.served.spawn(file_io.keep(self.served.run_dir / AGENT_FILE, who))
 
 
 # -----------------------------------------------------------------------------------------------------------

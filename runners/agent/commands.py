@@ -7,14 +7,14 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import structs
 
 from ...presets.secrets import mask
-from .. import environment
+from ..environment import RESTART, refusal, shown
 from ..model import (
     Action,
     Clause,
@@ -22,8 +22,6 @@ from ..model import (
     CommandReceived,
     Down,
     Dump,
-    Finding,
-    FindingRaised,
     RankPhase,
     Restart,
     RunPhase,
@@ -35,13 +33,10 @@ from ..model import (
 )
 from ..wire.client import MAX_LINE
 from ..words import plural
-from .hooks import HookError
+from .hooks import Environment, HookError, Hooks
 from .processes import marked, resume, send_signal, sweep, unmarked
-from .pyspy import EVERY_S, spoken, stacks
-from .runner_process import ask_once
-
-if TYPE_CHECKING:
-    from .agent import Agent
+from .pyspy import EVERY_S, PySpy, spoken, stacks
+from .runner_process import ServedRun, ask_once
 
 # -----------------------------------------------------------------------------------------------------------
 # What a viewer may ask of a run, and how each is done; the answer says what came of it.
@@ -78,50 +73,116 @@ class CommandRefused(Exception):
         self.clauses = tuple(clauses) or (Clause(text),)
 
 
-class AgentCommands:
-    """Executes one command at a time of those that change the group; questions do not wait."""
+class Restarts:
+    """Restarts the worker group, sets what its next attempt begins with, and waits for what comes of it."""
 
-    def __init__(self, agent: Agent) -> None:
-        from .nccl_switch import NcclSwitch
+    def __init__(self, run: ServedRun, environment: Environment) -> None:
+        self._run, self._environment = run, environment
+        self._revival = os.environ.pop(RESTART, "")
+        """A lost run is served anew for this command, as JSON; "" where it is not."""
 
-        self._agent = agent
-        self._turn = asyncio.Lock()
-        self._revival = os.environ.pop(environment.RESTART, "")
-        self.nccl = NcclSwitch(agent)
+    async def restart(self, env: dict[str, str], unset: tuple[str, ...] = ()) -> Sequence[Clause]:
+        """Restart the group in place and wait until every rank runs. Raises CommandRefused."""
+        run = self._run
+        changes: dict[str, str | None] = {**env, **dict.fromkeys(unset)}
+        if refused := refusal(changes):
+            raise CommandRefused(refused)
+        if not await run.until(lambda: self._runner_listens() or run.state.phase.ended, RUNNER_SECONDS):
+            raise CommandRefused("the runner is being started anew: try again in a few seconds")
+        if run.runner is None:
+            raise CommandRefused(ENDED)
+        before, began = run.state.attempt, time.monotonic()
+        await self._ask_launcher("restart", self._diff(env, unset))
+        text = await self._restarted(before, began)
+        return [Clause(text), *await self._environment.compare(changes)]
 
-    def resume(self) -> None:
-        """After an adoption: what the earlier agent had begun is finished."""
-        self.nccl.resume()
-        if self._agent.stopping() and not any(
-            asked.verb == "stop" for asked, _ in self._agent.state.open_commands.values()
-        ):
-            self._agent.spawn(asyncio.create_task(self._stop(Stop(""))))
-        for asked, attempt in list(self._agent.state.open_commands.values()):
-            self._agent.spawn(asyncio.create_task(self._close(asked, attempt)))
+    def revive(self) -> None:
+        """Before the next runner of a lost run starts: journal what was asked for; it is answered when its ranks run."""
+        if not self._revival:
+            return
+        command = msgspec.json.decode(self._revival, type=Restart)
+        fields = self._diff(dict(command.env), command.unset)
+        self._run.emit(CommandReceived(command.id, shortened(describe(command)), VERBS[Restart]))
+        self._environment.note(fields["env"], fields["shown"])
+        self._run.spawn(self._revived(command.id, fields["env"], self._run.state.attempt))
 
-    async def _close(self, asked: CommandReceived, attempt: int) -> None:
-        """Answer in the journal what an earlier agent did not live to answer."""
+    async def _revived(self, asked: str, changes: dict[str, str | None], before: int) -> None:
         try:
-            if asked.verb == "stop":
-                ok, text = True, await self._stop(Stop(asked.id))
-            elif asked.verb == "restart":
-                ok, text = True, await self._came_of_restart(attempt)
-            else:
-                ok, text = False, LOST
-        except (CommandRefused, HookError, OSError, TimeoutError) as error:
-            ok, text = False, str(error) or LOST
-        self._agent.emit(CommandDone(asked.id, ok, text))
+            text = await self._restarted(before, time.monotonic())
+            ok, text = True, sentence([Clause(text), *await self._environment.compare(changes)])
+        except CommandRefused as error:
+            ok, text = False, str(error)
+        self._run.emit(CommandDone(asked, ok, text))
 
-    async def _came_of_restart(self, before: int) -> str:
+    async def _restarted(self, before: int, began: float) -> str:
+        """Wait until every rank of the attempt after `before` runs. Raises CommandRefused."""
+        run = self._run
+        ready = await run.until(
+            lambda: (
+                run.state.phase.ended
+                or (run.state.attempt > before and run.state.phase is RunPhase.RUNNING)
+            ),
+            RESTART_SECONDS,
+        )
+        if run.state.phase.ended:
+            raise CommandRefused(f"the run ended instead: {run.state.end_text}")
+        if not ready:
+            raise CommandRefused(
+                f"attempt {run.state.attempt} is not running after {RESTART_SECONDS:.0f} s: see its logs"
+            )
+        ranks, seconds = len(run.state.ranks), time.monotonic() - began
+        if self._environment.restored > before:
+            raise CommandRefused(self._environment.why_restored)
+        return (
+            f"restarted: attempt {run.state.attempt}, {plural(ranks, 'rank')} running after {seconds:.1f} s"
+        )
+
+    async def set_for_next(self, env: dict[str, str]) -> None:
+        """Change the environment of the next attempt without starting one."""
+        if self._run.runner is not None:
+            await self._ask_launcher("env", self._diff(env, ()))
+
+    async def _ask_launcher(self, op: str, fields: dict[str, dict[str, str | None]]) -> None:
+        """Ask whoever steers the ranks: a torchrun inside a managed command restarts them in place.
+
+        Without one, or when it is gone, it is the runner itself, which stops and starts. Raises CommandRefused.
+        """
+        with self._environment.asking():
+            answer = await self._taken(op, fields)
+            if not answer.get("ok"):
+                raise CommandRefused(str(answer.get("text") or "the runner refused"))
+            self._environment.note(fields["env"], fields["shown"])
+
+    async def _taken(self, op: str, fields: dict[str, dict[str, str | None]]) -> dict[str, Any]:
+        """What whoever steers the ranks answers. Raises OSError and TimeoutError."""
+        runner, nested = self._run.runner, self._run.state.runner_socket
+        assert runner is not None
+        answer = None
+        if nested and nested != runner.who.socket:
+            with contextlib.suppress(OSError):
+                answer = await ask_once(nested, op, **fields)
+        if answer is None:
+            return await runner.ask(op, **fields)
+        if answer.get("ok"):
+            await runner.ask("env", **fields)  # for a start of the command itself
+        return answer
+
+    @staticmethod
+    def _diff(env: dict[str, str], unset: tuple[str, ...]) -> dict[str, dict[str, str | None]]:
+        """What the runner applies, and what it may write down of it."""
+        change: dict[str, str | None] = {**env, **dict.fromkeys(unset)}
+        return {"env": change, "shown": {name: shown(name, value) for name, value in change.items()}}
+
+    async def outcome(self, before: int) -> str:
         """What became of a restart that an earlier agent was asked for in attempt `before`. Raises CommandRefused."""
-        agent = self._agent
-        await agent.until(lambda: self._runner_listens() or agent.state.phase.ended, RUNNER_SECONDS)
-        if agent.state.attempt == before and not agent.state.phase.ended:
-            if agent.runner is None or not agent.runner.listening:
+        run = self._run
+        await run.until(lambda: self._runner_listens() or run.state.phase.ended, RUNNER_SECONDS)
+        if run.state.attempt == before and not run.state.phase.ended:
+            if run.runner is None or not run.runner.listening:
                 raise CommandRefused(LOST)
-            answers = [await agent.runner.ask("ping")]
-            nested = agent.state.runner_socket
-            if nested and nested != agent.runner.who.socket:
+            answers = [await run.runner.ask("ping")]
+            nested = run.state.runner_socket
+            if nested and nested != run.runner.who.socket:
                 with contextlib.suppress(OSError):
                     answers.append(await ask_once(nested, "ping"))
             if not any(answer.get("restarting") or answer.get("attempt", 0) > before for answer in answers):
@@ -131,17 +192,53 @@ class AgentCommands:
         return await self._restarted(before, time.monotonic())
 
     def _runner_listens(self) -> bool:
-        return self._agent.runner is not None and self._agent.runner.listening
+        return self._run.runner is not None and self._run.runner.listening
 
-    def warn(self, name: str, text: str) -> None:
-        """A finding of the agent's own."""
-        self._agent.emit(FindingRaised(Finding(name, "warn", text, node=self._agent.node)))
+
+class AgentCommands:
+    """Executes one command at a time of those that change the group; questions do not wait."""
+
+    def __init__(
+        self,
+        run: ServedRun,
+        hooks: Hooks,
+        spy: PySpy,
+        restarts: Restarts,
+        switch: Callable[[SetNccl], Awaitable[Sequence[Clause]]],
+        relaying: Callable[[], bool],
+    ) -> None:
+        """`switch` changes NCCL's level; `relaying`: whether the runner carries bytes between nodes."""
+        self._run, self._hooks, self._spy = run, hooks, spy
+        self._restarts, self._switch, self._relaying = restarts, switch, relaying
+        self._turn = asyncio.Lock()
+
+    def resume(self) -> None:
+        """After an adoption: what the earlier agent had begun is finished."""
+        if self._run.stopping() and not any(
+            asked.verb == "stop" for asked, _ in self._run.state.open_commands.values()
+        ):
+            self._run.spawn(self._stop(Stop("")))
+        for asked, attempt in list(self._run.state.open_commands.values()):
+            self._run.spawn(self._close(asked, attempt))
+
+    async def _close(self, asked: CommandReceived, attempt: int) -> None:
+        """Answer in the journal what an earlier agent did not live to answer."""
+        try:
+            if asked.verb == "stop":
+                ok, text = True, await self._stop(Stop(asked.id))
+            elif asked.verb == "restart":
+                ok, text = True, await self._restarts.outcome(attempt)
+            else:
+                ok, text = False, LOST
+        except (CommandRefused, HookError, OSError, TimeoutError) as error:
+            ok, text = False, str(error) or LOST
+        self._run.emit(CommandDone(asked.id, ok, text))
 
     async def execute(self, command: Action) -> CommandDone:
         """Do it, journal that it was asked and what came of it, and answer. The end of a run is its last word."""
-        if self._agent.state.phase.ended:
+        if self._run.state.phase.ended:
             return CommandDone(command.id, False, ENDED)
-        self._agent.emit(CommandReceived(command.id, shortened(describe(command)), VERBS[type(command)]))
+        self._run.emit(CommandReceived(command.id, shortened(describe(command)), VERBS[type(command)]))
         data: dict[str, str] = {}
         answer: Sequence[Clause]
         try:
@@ -163,127 +260,35 @@ class AgentCommands:
             ok, answer = False, [Clause(str(error) or "the runner did not answer")]
         clauses = tuple(Clause(shortened(clause.text), clause.ranks) for clause in answer)
         done = CommandDone(command.id, ok, sentence(clauses), clauses=clauses)
-        self._agent.emit(done)
+        self._run.emit(done)
         return structs.replace(done, data=data)
 
     async def _change(self, command: Restart | SetNccl) -> Sequence[Clause]:
-        if self._agent.stopping():
+        if self._run.stopping():
             raise CommandRefused("the run is being stopped: launch it again once it has ended")
         if isinstance(command, SetNccl):
-            return await self.nccl.switch(command)
-        return await self.restart(dict(command.env), command.unset)
-
-    async def restart(self, env: dict[str, str], unset: tuple[str, ...] = ()) -> Sequence[Clause]:
-        """Restart the group in place and wait until every rank runs. Raises CommandRefused."""
-        agent = self._agent
-        changes: dict[str, str | None] = {**env, **dict.fromkeys(unset)}
-        if refused := environment.refusal(changes):
-            raise CommandRefused(refused)
-        if not await agent.until(lambda: self._runner_listens() or agent.state.phase.ended, RUNNER_SECONDS):
-            raise CommandRefused("the runner is being started anew: try again in a few seconds")
-        if agent.runner is None:
-            raise CommandRefused(ENDED)
-        before, began = agent.state.attempt, time.monotonic()
-        await self._ask_launcher("restart", self._diff(env, unset))
-        text = await self._restarted(before, began)
-        return [Clause(text), *await agent.environment.compare(changes)]
-
-    def revive(self) -> None:
-        """Before the next runner of a lost run starts: journal what was asked for; it is answered when its ranks run."""
-        if not self._revival:
-            return
-        command = msgspec.json.decode(self._revival, type=Restart)
-        fields = self._diff(dict(command.env), command.unset)
-        self._agent.emit(CommandReceived(command.id, shortened(describe(command)), VERBS[Restart]))
-        self._agent.environment.note(fields["env"], fields["shown"])
-        job = self._revived(command.id, fields["env"], self._agent.state.attempt)
-        self._agent.spawn(asyncio.create_task(job))
-
-    async def _revived(self, asked: str, changes: dict[str, str | None], before: int) -> None:
-        try:
-            text = await self._restarted(before, time.monotonic())
-            ok, text = True, sentence([Clause(text), *await self._agent.environment.compare(changes)])
-        except CommandRefused as error:
-            ok, text = False, str(error)
-        self._agent.emit(CommandDone(asked, ok, text))
-
-    async def _restarted(self, before: int, began: float) -> str:
-        """Wait until every rank of the attempt after `before` runs. Raises CommandRefused."""
-        agent = self._agent
-        ready = await agent.until(
-            lambda: (
-                agent.state.phase.ended
-                or (agent.state.attempt > before and agent.state.phase is RunPhase.RUNNING)
-            ),
-            RESTART_SECONDS,
-        )
-        if agent.state.phase.ended:
-            raise CommandRefused(f"the run ended instead: {agent.state.end_text}")
-        if not ready:
-            raise CommandRefused(
-                f"attempt {agent.state.attempt} is not running after {RESTART_SECONDS:.0f} s: see its logs"
-            )
-        ranks, seconds = len(agent.state.ranks), time.monotonic() - began
-        if agent.environment.restored > before:
-            raise CommandRefused(agent.environment.why_restored)
-        return f"restarted: attempt {agent.state.attempt}, {plural(ranks, 'rank')} running after {seconds:.1f} s"
-
-    async def set_for_next(self, env: dict[str, str]) -> None:
-        """Change the environment of the next attempt without starting one."""
-        if self._agent.runner is not None:
-            await self._ask_launcher("env", self._diff(env, ()))
-
-    async def _ask_launcher(self, op: str, fields: dict[str, dict[str, str | None]]) -> None:
-        """Ask whoever steers the ranks: a torchrun inside a managed command restarts them in place.
-
-        Without one, or when it is gone, it is the runner itself, which stops and starts. Raises CommandRefused.
-        """
-        with self._agent.environment.asking():
-            answer = await self._taken(op, fields)
-            if not answer.get("ok"):
-                raise CommandRefused(str(answer.get("text") or "the runner refused"))
-            self._agent.environment.note(fields["env"], fields["shown"])
-
-    async def _taken(self, op: str, fields: dict[str, dict[str, str | None]]) -> dict[str, Any]:
-        """What whoever steers the ranks answers. Raises OSError and TimeoutError."""
-        runner, nested = self._agent.runner, self._agent.state.runner_socket
-        assert runner is not None
-        answer = None
-        if nested and nested != runner.who.socket:
-            with contextlib.suppress(OSError):
-                answer = await ask_once(nested, op, **fields)
-        if answer is None:
-            return await runner.ask(op, **fields)
-        if answer.get("ok"):
-            await runner.ask("env", **fields)  # for a start of the command itself
-        return answer
-
-    @staticmethod
-    def _diff(env: dict[str, str], unset: tuple[str, ...]) -> dict[str, dict[str, str | None]]:
-        """What the runner applies, and what it may write down of it."""
-        change: dict[str, str | None] = {**env, **dict.fromkeys(unset)}
-        shown = {name: environment.shown(name, value) for name, value in change.items()}
-        return {"env": change, "shown": shown}
+            return await self._switch(command)
+        return await self._restarts.restart(dict(command.env), command.unset)
 
     async def _stop(self, command: Stop) -> str:
         """The ladder: TERM by the launcher, grace, KILL, marker sweep."""
-        agent = self._agent
-        grace_s = agent.plan.grace_s if command.grace_s is None else command.grace_s
-        runner, also = agent.runner, unmarked(agent.entry.record.run)
+        run = self._run
+        grace_s = run.plan.grace_s if command.grace_s is None else command.grace_s
+        runner, also = run.runner, unmarked(run.entry.record.run)
         if runner is not None:
             resume([runner.who.pid])
             try:
                 await runner.ask("stop", grace_s=grace_s)
             except (OSError, TimeoutError):
                 send_signal(runner.who.pid, signal.SIGTERM)
-        resume(marked(agent.entry.record.run))
-        if not await agent.until(lambda: agent.state.phase.ended, grace_s + 3.0):
-            await sweep(agent.entry.record.run, also=also, grace_s=0.5)
+        resume(marked(run.entry.record.run))
+        if not await run.until(lambda: run.state.phase.ended, grace_s + 3.0):
+            await sweep(run.entry.record.run, also=also, grace_s=0.5)
             if runner is not None:
                 send_signal(runner.who.pid, signal.SIGKILL)
-            await agent.until(lambda: agent.state.phase.ended, 10.0)
-        keep = [runner.who.pid] if runner is not None and agent.relaying() else []
-        left = await sweep(agent.entry.record.run, keep=keep, also=also, grace_s=1.0)
+            await run.until(lambda: run.state.phase.ended, 10.0)
+        keep = [runner.who.pid] if runner is not None and self._relaying() else []
+        left = await sweep(run.entry.record.run, keep=keep, also=also, grace_s=1.0)
         if left:
             raise CommandRefused(f"stopped, but these processes would not end: {', '.join(left)}")
         return "stopped: no process of the run is left"
@@ -296,7 +301,7 @@ class AgentCommands:
             ]
         except KeyError:
             raise CommandRefused(f"there is no signal {command.signal}") from None
-        ranks = self._agent.state.ranks
+        ranks = self._run.state.ranks
         chosen = command.ranks or tuple(sorted(ranks))
         for rank in chosen:
             target = ranks.get(rank)
@@ -308,22 +313,22 @@ class AgentCommands:
 
     async def _ask_runner(self) -> str:
         """Whether the runner answers, before a hub has any node restart. Raises CommandRefused and TimeoutError."""
-        if self._agent.runner is None or not self._agent.runner.listening:
+        if self._run.runner is None or not self._run.runner.listening:
             raise CommandRefused("the runner is being started anew: try again in a few seconds")
-        await self._agent.runner.ask("ping")
+        await self._run.runner.ask("ping")
         return "the runner answers"
 
     async def _dump(self, command: Dump) -> tuple[Sequence[Clause], dict[str, str]]:
         """Ask every chosen rank at once; those that answer are kept, those that do not are named."""
         if command.what == "runner":
             return [Clause(await self._ask_runner())], {}
-        hooks = self._agent.hooks.chosen(command.ranks)
+        hooks = self._hooks.chosen(command.ranks)
         if not hooks:
             raise CommandRefused("no rank is running")
         old: dict[int, float] = {}
         before = {hook.rank: hook.signals for hook in hooks}
         if command.what == "stacks":
-            asked = [stacks(hook, self._agent.pulses.spy, old) for hook in hooks]
+            asked = [stacks(hook, self._spy, old) for hook in hooks]
         elif command.what in ("flight", "memory", "record"):
             asked = [_text(hook.ask(command.what, DUMP_SECONDS)) for hook in hooks]
         else:

@@ -10,7 +10,7 @@ import shlex
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import structs
@@ -37,9 +37,7 @@ from ..model import (
 )
 from ..wire import client
 from .processes import catches, environ_of, marked, send_to_thread, state_of
-
-if TYPE_CHECKING:
-    from .agent import Agent
+from .runner_process import ServedRun
 
 # -----------------------------------------------------------------------------------------------------------
 # The agent's side of the hooks: one connection a rank.
@@ -366,12 +364,12 @@ class RankEnvironments(NamedTuple):
     """"hook" where every rank's interpreter said so, else "process"."""
 
 
-async def seen(agent: Agent, names: tuple[str, ...]) -> RankEnvironments:
+async def seen(run: ServedRun, hooks: Hooks, names: tuple[str, ...]) -> RankEnvironments:
     """Ask every running rank of this node, from inside where its hook answers."""
-    running = {number: rank.pid for number, rank in agent.state.ranks.items() if rank.pid is not None}
-    if agent.plan.hook and agent.plan.launcher == "torchrun":
-        await agent.until(lambda: all(rank.hook for rank in agent.state.ranks.values()), HOOK_SECONDS)
-    inside = await asyncio.gather(*(_inside(agent, rank, names) for rank in running))
+    running = {number: rank.pid for number, rank in run.state.ranks.items() if rank.pid is not None}
+    if run.plan.hook and run.plan.launcher == "torchrun":
+        await run.until(lambda: all(rank.hook for rank in run.state.ranks.values()), HOOK_SECONDS)
+    inside = await asyncio.gather(*(_inside(hooks.by_rank.get(rank), names) for rank in running))
     by_rank: dict[int, dict[str, str | None]] = {}
     for (rank, pid), env in zip(running.items(), inside, strict=True):
         outside = env if env is not None else environ_of(pid)
@@ -381,8 +379,7 @@ async def seen(agent: Agent, names: tuple[str, ...]) -> RankEnvironments:
     return RankEnvironments(by_rank, source)
 
 
-async def _inside(agent: Agent, rank: int, names: tuple[str, ...]) -> dict[str, str | None] | None:
-    hook = agent.hooks.by_rank.get(rank)
+async def _inside(hook: HookClient | None, names: tuple[str, ...]) -> dict[str, str | None] | None:
     if hook is None or not hook.up:
         return None
     try:
@@ -422,9 +419,9 @@ DIFFERS = "environment-differs"
 class Environment:
     """The launch's environment, the changes that the journal tells of, and secrets in memory."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-        self._launch = environment.read(agent.run_dir)
+    def __init__(self, run: ServedRun, hooks: Hooks) -> None:
+        self._run, self._hooks = run, hooks
+        self._launch = environment.read(run.run_dir)
         names = frozenset() if self._launch is None else self._launch.hidden
         self._secrets = {name: os.environ.pop(name) for name in names if name in os.environ}
         self._words = os.environ.pop(SECRET_WORDS, "")
@@ -452,27 +449,27 @@ class Environment:
 
     def recall(self) -> None:
         """After an agent's death: processes of the run that live have what no file holds."""
-        living = marked(self._agent.entry.record.run)
+        living = marked(self._run.entry.record.run)
         by_age = sorted(living.values(), key=lambda env: int(env.get("DISTUI_ATTEMPT") or 0))
         self._words = self._words or next((env[SECRET_WORDS] for env in by_age if SECRET_WORDS in env), "")
-        names = {name for name, value in self._agent.state.changes.items() if value == MASK}
+        names = {name for name, value in self._run.state.changes.items() if value == MASK}
         if self._launch is not None:
             self._secrets |= environment.remembered(names | self._launch.hidden, *by_age)
-        elif self._agent.supervision.runner is not None:
-            self._adopt(environ_of(self._agent.supervision.runner.who.pid))
+        elif self._run.runner is not None:
+            self._adopt(environ_of(self._run.runner.who.pid))
 
     def _adopt(self, runners: Mapping[str, str]) -> None:
         """A run of a version that kept no such file: its runner still has what it was started with."""
         if runners:
             self._launch = Kept(environment.of_launch(runners, {}), frozenset())
-            environment.write(self._agent.run_dir, self._launch.values)
+            environment.write(self._run.run_dir, self._launch.values)
             self._secrets |= environment.hidden(self._launch.values)
 
     def note(self, changes: Mapping[str, str | None], shown: Mapping[str, str | None]) -> None:
         """The runner has taken changes: they are journaled as they may be shown, and secrets among them remembered."""
         if not changes:
             return
-        self._agent.emit(EnvironmentChanged(dict(shown)))
+        self._run.emit(EnvironmentChanged(dict(shown)))
         self._before = dict(self._secrets)
         self._secrets |= {
             name: value
@@ -482,32 +479,32 @@ class Environment:
 
     def heard(self, event: EnvironmentRestored) -> None:
         """The newest change was taken back."""
-        agent, self._secrets = self._agent, dict(self._before)
+        run, self._secrets = self._run, dict(self._before)
         self.restored, self.why_restored = event.attempt, event.text
         remedy = "restart with values that Linux can give to a program"
-        agent.emit(FindingRaised(Finding(RESTORED, "warn", event.text, node=agent.node, remedy=remedy)))
+        run.emit(FindingRaised(Finding(RESTORED, "warn", event.text, node=run.node, remedy=remedy)))
 
     def begun(self, event: AttemptStarted, first: bool) -> AttemptStarted:
         """An attempt began, with what it changed; a new runner's `first` has brought what was asked for before."""
-        pending = self._agent.state.pending if first else {}
+        pending = self._run.state.pending if first else {}
         return structs.replace(event, env_diff={**pending, **event.env_diff})
 
     async def compare(self, changes: Mapping[str, str | None]) -> list[Clause]:
         """What the ranks really have of changes, journaled; a sentence for each of them that has something else."""
-        agent = self._agent
+        run = self._run
         self.clear_missing_of(changes)
         if not changes:
             return []
-        reported = await seen(agent, tuple(changes))
+        reported = await seen(run, self._hooks, tuple(changes))
         differs: dict[int, dict[str, str | None]] = {}
         for rank, env in reported.of_rank.items():
             wrong = {name: env[name] for name in changes if not same(name, env[name], changes[name])}
             if wrong:
                 differs[rank] = wrong
         good = [rank for rank in reported.of_rank if rank not in differs]
-        agent.emit(
+        run.emit(
             EnvironmentReported(
-                agent.state.attempt,
+                run.state.attempt,
                 tuple(sorted(reported.of_rank)),
                 {name: environment.shown(name, value) for name, value in changes.items()} if good else {},
                 {
@@ -523,7 +520,7 @@ class Environment:
         self, differs: Mapping[int, Mapping[str, str | None]], changes: Mapping[str, str | None]
     ) -> list[Clause]:
         """A clause a variable, also as a finding; a finding that is no longer true is cleared."""
-        agent, texts = self._agent, list[Clause]()
+        run, texts = self._run, list[Clause]()
         for name in sorted({name for env in differs.values() for name in env}):
             ranks = tuple(rank for rank, env in differs.items() if name in env)
             has, asked = (
@@ -534,10 +531,10 @@ class Environment:
             texts.append(Clause(wrong, ranks))
         if texts:
             remedy = "what starts the script, or a sitecustomize of yours, sets it: change it there"
-            finding = Finding(DIFFERS, "warn", sentence(texts), node=agent.node, remedy=remedy)
-            agent.emit(FindingRaised(finding))
-        elif (DIFFERS, None, agent.node) in agent.state.findings:
-            agent.emit(FindingCleared(DIFFERS, node=agent.node))
+            finding = Finding(DIFFERS, "warn", sentence(texts), node=run.node, remedy=remedy)
+            run.emit(FindingRaised(finding))
+        elif (DIFFERS, None, run.node) in run.state.findings:
+            run.emit(FindingCleared(DIFFERS, node=run.node))
         return texts
 
     def clear_missing_of(self, changes: Mapping[str, str | None]) -> None:
@@ -548,22 +545,22 @@ class Environment:
 
     def for_runner(self) -> dict[str, str]:
         """What a new runner starts with; what cannot be restored of it is told first."""
-        agent = self._agent
+        run = self._run
         launch = self._launch
         if launch is None:
             text = f"{environment.FILE} in the run directory is missing or damaged: ranks start without what the "
             text += "launch's shell gave them"
-            remedy = f"`distui stop {agent.entry.record.name}` and launch again where that matters"
-            agent.emit(FindingRaised(Finding(NOT_KEPT, "warn", text, node=agent.node, remedy=remedy)))
-            launch = Kept(environment.of_launch(os.environ, agent.plan.env), frozenset())
-        started = environment.of_runner(launch, agent.plan.env, agent.state.changes, self._secrets)
+            remedy = f"`distui stop {run.entry.record.name}` and launch again where that matters"
+            run.emit(FindingRaised(Finding(NOT_KEPT, "warn", text, node=run.node, remedy=remedy)))
+            launch = Kept(environment.of_launch(os.environ, run.plan.env), frozenset())
+        started = environment.of_runner(launch, run.plan.env, run.state.changes, self._secrets)
         self._report_missing(started)
         words = {SECRET_WORDS: self._words} if self._words else {}
-        return {**started.env, **words, "DISTUI_SOCKETS": agent.stem}
+        return {**started.env, **words, "DISTUI_SOCKETS": run.stem}
 
     def forgotten(self) -> str:
         """Why no new runner can start: the command has secrets that nobody remembers; "" where it can."""
-        plan: Plan = revealed(self._agent.plan, {SECRET_WORDS: self._words})
+        plan: Plan = revealed(self._run.plan, {SECRET_WORDS: self._words})
         if not unknown_words(plan):
             return ""
         verb = f"distui launch {plan.preset}" if plan.preset else "distui exec"
@@ -574,7 +571,7 @@ class Environment:
         )
 
     def _report_missing(self, started: Started) -> None:
-        agent = self._agent
+        run = self._run
         names = started.missing
         self._missing = set(names)
         if names:
@@ -582,12 +579,12 @@ class Environment:
             text = f"ranks start without {', '.join(names)}: secrets are never written down, and no process of the run "
             text += f"is left that remembers {them}"
             words = " ".join(f"--env-from-shell {name}" for name in names)
-            remedy = f"`distui restart {agent.entry.record.name} {words}` in a shell that has {them}"
-            agent.emit(FindingRaised(Finding(MISSING, "warn", text, node=agent.node, remedy=remedy)))
+            remedy = f"`distui restart {run.entry.record.name} {words}` in a shell that has {them}"
+            run.emit(FindingRaised(Finding(MISSING, "warn", text, node=run.node, remedy=remedy)))
         else:
             self.clear_missing()
 
     def clear_missing(self) -> None:
         """Every secret is there, or no longer wanted."""
-        if (MISSING, None, self._agent.node) in self._agent.state.findings:
-            self._agent.emit(FindingCleared(MISSING, node=self._agent.node))
+        if (MISSING, None, self._run.node) in self._run.state.findings:
+            self._run.emit(FindingCleared(MISSING, node=self._run.node))

@@ -7,10 +7,9 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Raw, structs
 
@@ -23,9 +22,7 @@ from ..diagnosis.rules import book
 from ..diagnosis.verdict import LogFinding, finding_of, fired
 from ..logs.log_files import LogError, LogFile, attempt_dir, opened, parse_file_id
 from ..model import Finding, FindingCleared, FindingRaised, NcclTick
-
-if TYPE_CHECKING:
-    from .agent import Agent
+from .runner_process import ServedRun
 
 # -----------------------------------------------------------------------------------------------------------
 # A level of NCCL_DEBUG that writes too much is taken back before it fills the disk.
@@ -43,6 +40,8 @@ GROWS = 1_000_000.0
 """Bytes a second below which the logs do not fill a disk."""
 QUIET_S = 10.0
 """Between two times that something is done: what was lowered needs a moment to show."""
+Lower = Callable[[str], Awaitable[tuple[bool, str]]]
+"""Take a level back, given half a sentence why; whether it was, and a sentence that says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +88,8 @@ class Flow:
 class Guard:
     """Looks at the files of this node's ranks once a second."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(self, run: ServedRun, lower: Lower) -> None:
+        self._run, self._lower = run, lower
         self._most = limit()
         self._flow, self._attempt = Flow(self._most), 0
         self._quiet_until = float("-inf")
@@ -106,18 +105,18 @@ class Guard:
 
     def check(self, now: float) -> Flood | None:
         """One look; None also shortly after something was done."""
-        state = self._agent.state
+        state = self._run.state
         if state.attempt != self._attempt:
             self._flow, self._attempt = Flow(self._most), state.attempt
-        size = written(self._agent.run_dir / attempt_dir(self._agent.node, self._attempt))
+        size = written(self._run.run_dir / attempt_dir(self._run.node, self._attempt))
         if not size:
             return None
-        flood = self._flow.check(now, size, *_disk(self._agent.run_dir))
+        flood = self._flow.check(now, size, *_disk(self._run.run_dir))
         return None if now < self._quiet_until else flood
 
     async def _act(self, flood: Flood) -> None:
         """Take the level back, and say so; else say why that cannot be."""
-        done, text = await self._agent.commands.nccl.lower(flood.text)
+        done, text = await self._lower(flood.text)
         limits = f"at most {self._most / 1e6:g} MB/s, and 5 % and 2 GiB of the disk are to stay free"
         remedy = (
             "take the level for some seconds (--for 10), on one rank (--rank 0), or with fewer subsystems"
@@ -126,11 +125,11 @@ class Guard:
         )
         role = "fact" if done else "cause"
         evidence = (f"{flood.text}: {limits}",)
-        node = self._agent.node
+        node = self._run.node
         finding = Finding(FLOOD_ID, "warn", text, role, None, node, remedy, evidence, since=time.time())
-        raised = self._agent.state.findings.get((FLOOD_ID, None, node))
+        raised = self._run.state.findings.get((FLOOD_ID, None, node))
         if raised is None or raised.text != text:
-            self._agent.emit(FindingRaised(finding))
+            self._run.emit(FindingRaised(finding))
 
 
 def written(folder: Path) -> int:
@@ -458,17 +457,17 @@ class RaisedFindings:
 class NcclLogs:
     """Follows the logs of this node's ranks for as long as the run lives."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-        self._guard = Guard(agent)
+    def __init__(self, run: ServedRun, lower: Lower) -> None:
+        self._run = run
+        self._guard = Guard(run, lower)
         self._tails: Tails | None = None
-        self._findings = RaisedFindings(agent.node)
+        self._findings = RaisedFindings(run.node)
         self._turns = asyncio.Lock()
         self._working: asyncio.Future[None] | None = None
         self._last: NcclFacts | None = None
         self._ticked, self._dirty = float("-inf"), False
         self._seen: dict[str, float] = {}
-        self._own = ((), None) if agent.plan.backend == "gloo" else rdma()
+        self._own = ((), None) if run.plan.backend == "gloo" else rdma()
 
     async def run(self) -> None:
         """Tell an NcclTick when there is news; cancelled, it reads what is left."""
@@ -499,14 +498,14 @@ class NcclLogs:
     def _failed(self, error: BaseException) -> None:
         """A bug in reading must not end the agent, and must be seen."""
         self._tails = None
-        finding = rules.told(error, "logs-unread", "the logs are read no further", self._agent.node)
-        self._agent.emit(FindingRaised(finding))
+        finding = rules.report_bug(error, "logs-unread", "the logs are read no further", self._run.node)
+        self._run.emit(FindingRaised(finding))
 
     # ---- turns
 
     async def _turn(self) -> float:
         """Read some of what is there; seconds until the next time."""
-        attempt = self._agent.state.attempt
+        attempt = self._run.state.attempt
         if not attempt:
             return EVERY_S
         if self._tails is None or self._tails.attempt != attempt:
@@ -544,22 +543,22 @@ class NcclLogs:
 
     def _begin(self, attempt: int) -> None:
         """An attempt's logs from their start; after an adoption what was raised of them already stays so."""
-        self._tails = Tails(self._agent.run_dir, self._agent.node, attempt)
+        self._tails = Tails(self._run.run_dir, self._run.node, attempt)
         self._last, self._seen = None, {}
-        node = self._agent.state.nodes.get(self._agent.node)
+        node = self._run.state.nodes.get(self._run.node)
         if node is not None and node.nccl is not None:  # of the attempt before
-            self._agent.emit(NcclTick(attempt, Raw(live.encode(NcclFacts()))))
-        here = attempt_dir(self._agent.node, attempt) + "/"
+            self._run.emit(NcclTick(attempt, Raw(live.encode(NcclFacts()))))
+        here = attempt_dir(self._run.node, attempt) + "/"
         names = {rule.id for rule in book().rules} | {BEHIND_ID}
         raised: dict[str, Finding] = {}
-        for finding in list(self._agent.state.findings.values()):
-            if finding.id not in names or finding.node != self._agent.node:
+        for finding in list(self._run.state.findings.values()):
+            if finding.id not in names or finding.node != self._run.node:
                 continue
             if any(here in line for line in finding.evidence):
                 raised[finding.id] = finding
             else:
-                self._agent.emit(FindingCleared(finding.id, finding.rank, finding.node))
-        self._findings = RaisedFindings(self._agent.node, raised)
+                self._run.emit(FindingCleared(finding.id, finding.rank, finding.node))
+        self._findings = RaisedFindings(self._run.node, raised)
 
     # ---- telling
 
@@ -570,7 +569,7 @@ class NcclLogs:
         if tails.sampled:
             events += self._findings.behind(left, now)
         for event in events:
-            self._agent.emit(event)
+            self._run.emit(event)
         self._dirty = tails.reading.nccl_lines > 0
         if self._dirty and time.monotonic() - self._ticked >= EVERY_S:
             self._dirty = False
@@ -578,7 +577,7 @@ class NcclLogs:
 
     def _tick(self, tails: Tails, now: float) -> None:
         """Statements, where they are not the same as before."""
-        facts = live.placed(live.collect(tails.reading), self._agent.node, *self._own)
+        facts = live.placed(live.collect(tails.reading), self._run.node, *self._own)
         for comm in facts.communicators:
             self._seen.setdefault(comm.id, now)
         facts = structs.replace(
@@ -592,7 +591,7 @@ class NcclLogs:
         same = structs.replace(facts, lines=0)
         if self._last != same:
             self._last, self._ticked = same, time.monotonic()
-            self._agent.emit(NcclTick(tails.attempt, Raw(live.encode(facts))))
+            self._run.emit(NcclTick(tails.attempt, Raw(live.encode(facts))))
 
 
 def rdma(root: Path = Path("/")) -> tuple[tuple[str, ...], bool | None]:

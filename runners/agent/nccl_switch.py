@@ -6,17 +6,16 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...presets.nccl import DEFAULT_SUBSYS, NcclError, parse_level, parse_subsys
 from ..diagnosis import ras
 from ..model import Clause, Finding, FindingCleared, FindingRaised, NcclChanged, Pulse, RankPhase, SetNccl
 from ..state import Attempt, RunState
-from .hooks import HookError
+from .commands import CommandRefused, Restarts
+from .hooks import HookError, Hooks
 from .nccl_logs import FLOOD_ID
-
-if TYPE_CHECKING:
-    from .agent import Agent
+from .runner_process import ServedRun
 
 # -----------------------------------------------------------------------------------------------------------
 # The NCCL_DEBUG switch: live where the ranks' NCCL can, for the next attempt where it cannot.
@@ -48,50 +47,46 @@ def unused(backend: str, planned: str | None) -> bool:
 class NcclSwitch:
     """Sets the level of all or some ranks, and takes a limited one back."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(self, run: ServedRun, hooks: Hooks, restarts: Restarts) -> None:
+        self._run, self._hooks, self._restarts = run, hooks, restarts
         self._back: asyncio.Task[None] | None = None
 
     def resume(self) -> None:
         """After an adoption: a level whose time is not over yet still goes back."""
-        last = self._agent.state.nccl
+        last = self._run.state.nccl
         if last is not None and last.until is not None:
             self._go_back_after(max(0.0, last.until - time.time()), last.ranks)
 
     async def switch(self, command: SetNccl) -> Sequence[Clause]:
         """Do it; what came of it. Raises CommandRefused or HookError."""
-        from .commands import CommandRefused
-
         try:
             level, subsys = parse_level(command.level), parse_subsys(command.subsys)
         except NcclError as error:
             raise CommandRefused(str(error)) from None
         env = {"NCCL_DEBUG": level, "NCCL_DEBUG_SUBSYS": subsys}
-        flood = self._agent.state.findings.get((FLOOD_ID, None, self._agent.node))
+        flood = self._run.state.findings.get((FLOOD_ID, None, self._run.node))
         if flood is not None:  # of a level that somebody has changed now
-            self._agent.emit(FindingCleared(flood.id, flood.rank, flood.node))
+            self._run.emit(FindingCleared(flood.id, flood.rank, flood.node))
         if command.restart:
             return await self._restart(command, env)
         lasting = command.seconds is None
         answers, silent = await self._ask(command.ranks, "nccl", env=env, lasting=lasting)
         if lasting and not command.ranks:
-            await self._agent.commands.set_for_next(env)
+            await self._restarts.set_for_next(env)
         return [await self._conclude(command, level, answers), *map(Clause, silent)]
 
     async def lower(self, why: str) -> tuple[bool, str]:
         """Take a level back that somebody set while the run was going; whether it was, and a sentence that says so."""
-        from .commands import CommandRefused
-
-        agent, last = self._agent, self._agent.state.nccl
-        env = standing(agent.plan.env, agent.state.attempts)
+        run, last = self._run, self._run.state.nccl
+        env = standing(run.plan.env, run.state.attempts)
         if last is not None and _same(last, env):  # set by a restart, and so it stands
-            env = standing(agent.plan.env, ())
+            env = standing(run.plan.env, ())
         now = "" if last is None else f" at {last.level} {last.subsys}".rstrip()
         if last is None or _same(last, env):
             level = f"{env['NCCL_DEBUG']} {env['NCCL_DEBUG_SUBSYS']}"
             return False, f"{why}: the launch itself asks for {level}, which is left as it is"
         try:
-            ranks = tuple(sorted(agent.hooks.by_rank))
+            ranks = tuple(sorted(self._hooks.by_rank))
             answers, silent = await self._ask(ranks, "nccl", env=env, lasting=True)
         except (HookError, CommandRefused) as error:
             return False, f"{why}{now}, and cannot be told to stop: {error}"
@@ -101,18 +96,18 @@ class NcclSwitch:
         self._go_back_after(None, ())
         if last.until is None:
             with contextlib.suppress(CommandRefused, OSError, TimeoutError):
-                await agent.commands.set_for_next(env)
+                await self._restarts.set_for_next(env)
         text = "; ".join([f"{why}{now}: NCCL_DEBUG is back at {env['NCCL_DEBUG']}", *silent])
-        agent.emit(NcclChanged(env["NCCL_DEBUG"], "", ranks, True, text, None))
+        run.emit(NcclChanged(env["NCCL_DEBUG"], "", ranks, True, text, None))
         return True, text
 
     async def _restart(self, command: SetNccl, env: dict[str, str]) -> Sequence[Clause]:
         """Through the environment, which is one for all ranks; a limited level is none for later attempts."""
-        before = standing(self._agent.plan.env, self._agent.state.attempts)
-        done = await self._agent.commands.restart(env)
-        state, level = self._agent.state, env["NCCL_DEBUG"]
+        before = standing(self._run.plan.env, self._run.state.attempts)
+        done = await self._restarts.restart(env)
+        state, level = self._run.state, env["NCCL_DEBUG"]
         if command.seconds is not None:
-            await self._agent.commands.set_for_next(before)
+            await self._restarts.set_for_next(before)
         text = f"NCCL_DEBUG={level} since attempt {state.attempt}{_span(command)}"
         self._report(command, level, tuple(state.ranks), True, text)
         self._go_back_after(command.seconds, tuple(state.ranks), before)
@@ -120,16 +115,12 @@ class NcclSwitch:
 
     async def _conclude(self, command: SetNccl, level: str, answers: Answers) -> Clause:
         """Say what the ranks answered, and act on it where NCCL is not in use. Raises CommandRefused."""
-        from .commands import CommandRefused
-
         ranks = tuple(rank for rank, answer in answers.items() if answer.get("changed"))
         answer = next(iter(answers.values()))
         backend = answer.get("backend") or ""
         lasts = command.seconds is None and not command.ranks
         kept = f"{level} is set for the next start; " if lasts else ""
-        if unused(
-            backend, self._agent.plan.backend
-        ):  # though a CUDA build of torch has NCCL, and that obeys
+        if unused(backend, self._run.plan.backend):  # though a CUDA build of torch has NCCL, and that obeys
             ranks, clause = tuple(answers), Clause(await self._gloo(command, level, tuple(answers)))
         elif ranks:
             subsys = f" {parse_subsys(command.subsys)}" if command.subsys else ""
@@ -144,14 +135,14 @@ class NcclSwitch:
                 "NCCL is built into this torch, where NCCL_DEBUG cannot be changed live: "
                 f"{kept}add --restart to restart now"
             )
-        elif self._agent.plan.backend == "gloo":
+        elif self._run.plan.backend == "gloo":
             ranks, clause = tuple(answers), Clause(await self._gloo(command, level, tuple(answers)))
         else:
             ranks = tuple(answers)
             clause = Clause(
                 f"NCCL is not loaded yet: NCCL_DEBUG={level} is set, and counts from its first use"
             )
-        acts = bool(answer.get("changed")) and not unused(backend, self._agent.plan.backend)
+        acts = bool(answer.get("changed")) and not unused(backend, self._run.plan.backend)
         self._report(command, level, ranks, acts, clause.words())
         self._go_back_after(command.seconds, ranks)
         return clause
@@ -159,7 +150,7 @@ class NcclSwitch:
     async def _gloo(self, command: SetNccl, level: str, ranks: tuple[int, ...]) -> str:
         """NCCL is not in use; c10d's own logging can be changed live instead."""
         c10d, lasting = C10D.get(level, "OFF"), command.seconds is None
-        hooks = self._agent.hooks.chosen(ranks)
+        hooks = self._hooks.chosen(ranks)
         acks = await asyncio.gather(
             *(hook.ask("c10d", level=c10d, lasting=lasting) for hook in hooks), return_exceptions=True
         )
@@ -170,9 +161,7 @@ class NcclSwitch:
 
     async def _ask(self, ranks: tuple[int, ...], op: str, **fields: Any) -> tuple[Answers, list[str]]:
         """The ranks' answers, and a text for each that gave none. Raises CommandRefused or HookError."""
-        from .commands import CommandRefused
-
-        hooks = self._agent.hooks.chosen(ranks)
+        hooks = self._hooks.chosen(ranks)
         if not hooks:
             raise CommandRefused("no rank is running")
         acks = await asyncio.gather(*(hook.change(op, **fields) for hook in hooks), return_exceptions=True)
@@ -194,8 +183,8 @@ class NcclSwitch:
     async def _go_back(self, seconds: float, ranks: tuple[int, ...], env: dict[str, str] | None) -> None:
         """Each rank knows what it goes back to; `env` where its own start was the limited level's."""
         await asyncio.sleep(seconds)
-        still = tuple(rank for rank in ranks if rank in self._agent.hooks.by_rank)
-        standard = env or standing(self._agent.plan.env, self._agent.state.attempts)
+        still = tuple(rank for rank in ranks if rank in self._hooks.by_rank)
+        standard = env or standing(self._run.plan.env, self._run.state.attempts)
         level, text = standard["NCCL_DEBUG"], ""
         if still:
             asked = self._ask(still, "nccl", env=env) if env else self._ask(still, "back")
@@ -205,12 +194,12 @@ class NcclSwitch:
                 text = "; ".join(["", *silent])
             except HookError as error:
                 text = f" at the next start only: {error}"
-        self._agent.emit(NcclChanged(level, "", still, True, f"NCCL_DEBUG is back at {level}{text}", None))
+        self._run.emit(NcclChanged(level, "", still, True, f"NCCL_DEBUG is back at {level}{text}", None))
 
     def _report(self, command: SetNccl, level: str, ranks: tuple[int, ...], live: bool, text: str) -> None:
         until = None if command.seconds is None else time.time() + command.seconds
         subsys = parse_subsys(command.subsys)
-        self._agent.emit(NcclChanged(level, subsys, ranks, live, text, until))
+        self._run.emit(NcclChanged(level, subsys, ranks, live, text, until))
 
 
 def _same(last: NcclChanged, env: Mapping[str, str]) -> bool:
@@ -314,20 +303,20 @@ async def _converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
 class RasWatch:
     """Asks while ranks wait, and tells what did not move between two answers. Only the head's agent has one."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(self, run: ServedRun) -> None:
+        self._run = run
         self._before: ras.RasReport | None = None
         self._reported: Finding | None = None
-        address = agent.plan.env.get("NCCL_RAS_ADDR", "")
+        address = run.plan.env.get("NCCL_RAS_ADDR", "")
         self._port = int(address.rpartition(":")[2]) if address.rpartition(":")[2].isdigit() else None
-        self._always = agent.plan.env.get("NCCL_RAS_ENABLE") == "1"
-        self._off = self._port is None or agent.plan.env.get("NCCL_RAS_ENABLE") == "0"
+        self._always = run.plan.env.get("NCCL_RAS_ENABLE") == "1"
+        self._off = self._port is None or run.plan.env.get("NCCL_RAS_ENABLE") == "0"
 
     async def run(self) -> None:
         """For as long as the run lives; cancel to stop."""
         while not self._off:
             await asyncio.sleep(EVERY_S)
-            if refusal(self._agent.state, self._always, time.time()):
+            if refusal(self._run.state, self._always, time.time()):
                 self._before = None
                 self._report(None)
             else:
@@ -337,20 +326,20 @@ class RasWatch:
         assert self._port is not None
         oldest = min(
             ras.parse_version(rank.nccl_version or "") or (0, 0, 0)
-            for rank in self._agent.state.ranks.values()
+            for rank in self._run.state.ranks.values()
         )
         try:
             now = await ask(self._port, oldest >= ras.JSON_SINCE)
         except (OSError, TimeoutError, ras.RasError):
             return  # it is a hint: without an answer nothing is said
         before, self._before = self._before, now
-        self._report(judge(before, now, self._agent.node) if before is not None else None)
+        self._report(judge(before, now, self._run.node) if before is not None else None)
 
     def _report(self, finding: Finding | None) -> None:
         if finding is None and self._reported is not None:
-            self._agent.emit(FindingCleared(ID, node=self._agent.node))
+            self._run.emit(FindingCleared(ID, node=self._run.node))
         elif finding is not None and finding != self._reported:
-            self._agent.emit(FindingRaised(finding))
+            self._run.emit(FindingRaised(finding))
         self._reported = finding
 
 

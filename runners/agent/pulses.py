@@ -10,22 +10,20 @@ import os
 import re
 import struct
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import structs
 
 from ..diagnosis.exceptions import main_frames
-from ..model import Pulse, PulseTick, RankPhase, Site, Stall
+from ..model import Event, Pulse, PulseTick, RankPhase, Site, Stall
+from ..state import RunState
 from ..telemetry.proc import read_io, read_once, read_stat
-from .hooks import HookClient, HookError
+from .hooks import HookClient, HookError, Hooks
 from .processes import environ_of
 from .pyspy import PySpy
-
-if TYPE_CHECKING:
-    from .agent import Agent
 
 # -----------------------------------------------------------------------------------------------------------
 # What /proc tells of a rank without its help.
@@ -226,8 +224,8 @@ class _PulseState:
 class Pulses:
     """Takes the pulses of this node's ranks for as long as the run lives."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(self, state: RunState, hooks: Hooks, emit: Callable[[Event], None]) -> None:
+        self._state, self._hooks, self._emit = state, hooks, emit
         self.spy = PySpy()
         self._ranks: dict[int, _PulseState] = {}
         self._attentive = self._waiting = False
@@ -241,12 +239,12 @@ class Pulses:
                 await self._rest()
                 ranks = {
                     number: rank.pid
-                    for number, rank in self._agent.state.ranks.items()
+                    for number, rank in self._state.ranks.items()
                     if rank.phase is RankPhase.RUNNING and rank.pid is not None
                 }
                 pulses = await self.take(ranks)
                 if pulses:
-                    self._agent.emit(PulseTick(pulses))
+                    self._emit(PulseTick(pulses))
         finally:
             await self.spy.close()
 
@@ -297,7 +295,7 @@ class Pulses:
 
     async def _pulse(self, rank: int, pid: int, asked: dict[str, Any]) -> Pulse:
         """A look at one rank; it takes ANSWER_S at most, and what a signal takes."""
-        state, hook = self._ranks[rank], self._agent.hooks.by_rank.get(rank)
+        state, hook = self._ranks[rank], self._hooks.by_rank.get(rank)
         answer = None if hook is None else await self._answer(hook, state, asked)
         seen, at = sample(pid), time.time()
         facts: dict[str, Any] = {

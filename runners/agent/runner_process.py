@@ -1,4 +1,4 @@
-"""The agent's side of the runner: start it, adopt it, hear it, tell it."""
+"""The run that an agent serves, and its runner: start it, adopt it, hear it, ask it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ...presets.plan import Plan
-from .. import file_io, living
+from .. import file_io, registry
 from ..history import REPORT
-from ..model import Stamped
+from ..journal import Chronicle
+from ..model import Event, RunPhase, Stamped
 from ..registry import RUNNER_FILE, Entry
 from ..wire import client
 from .processes import gone, state_of
@@ -25,6 +26,34 @@ LAUNCH = Path(__file__).resolve().parent.parent / "inrank" / "launch.py"
 ASK_S, LATE_S = 10.0, 2.0
 """How long a request to the runner is good, and how much longer its answer is waited for."""
 _events = msgspec.json.Decoder(Stamped)
+
+
+class ServedRun:
+    """One run on this node, as every part of its agent needs it."""
+
+    def __init__(self, entry: Entry, plan: Plan) -> None:
+        self.entry, self.plan, self.node = entry, plan, entry.record.node
+        self.run_dir, self.stem = entry.path, client.stem(entry.record.run8)
+        self.chronicle = Chronicle(entry.path)
+        self.state, self.journal = self.chronicle.state, self.chronicle.journal
+        self.until = self.chronicle.until
+        self.runner: Runner | None = None
+        """The living runner, by Supervision; None while there is none."""
+        self._jobs: set[asyncio.Task[object]] = set()
+
+    def emit(self, event: Event, *, source: int = 0, at: float | None = None) -> None:
+        """See Chronicle.emit."""
+        self.chronicle.emit(event, node=self.node, source=source, at=at)
+
+    def spawn(self, job: Coroutine[object, object, object]) -> None:
+        """Have a task do it, which is kept alive until it is done."""
+        task = asyncio.create_task(job)
+        self._jobs.add(task)
+        task.add_done_callback(self._jobs.discard)
+
+    def stopping(self) -> bool:
+        """Whether a stop was asked for and has not come to its end."""
+        return self.state.phase is RunPhase.STOPPING
 
 
 class Runner:
@@ -44,10 +73,7 @@ class Runner:
     @classmethod
     def start(
         cls,
-        plan: Plan,
-        run_dir: Path,
-        socket_stem: str,
-        failures: int,
+        run: ServedRun,
         env: Mapping[str, str],
         cause: str = "",
     ) -> Runner:
@@ -55,10 +81,11 @@ class Runner:
 
         Raises OSError when the interpreter cannot be executed, and ValueError for what no program can be given.
         """
+        plan, run_dir, failures = run.plan, run.run_dir, str(run.state.failures)
         python = plan.python or sys.executable
         with file_io.appending(run_dir / "runner.log") as log:
             process = subprocess.Popen(
-                [python, "-u", str(LAUNCH), str(run_dir), str(failures), *([cause] if cause else [])],
+                [python, "-u", str(LAUNCH), str(run_dir), failures, *([cause] if cause else [])],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -67,14 +94,14 @@ class Runner:
                 start_new_session=True,
                 umask=file_io.users_umask(),
             )
-        who = file_io.identify(process.pid, socket_stem + ".run", plan.launcher)
+        who = file_io.identify(process.pid, run.stem + ".run", plan.launcher)
         file_io.write(run_dir / RUNNER_FILE, who)
         return cls(run_dir, who, process)
 
     @classmethod
     def adopt(cls, entry: Entry) -> Runner | None:
         """The living runner that an earlier agent started; None when there is none."""
-        who = living.runner(entry)
+        who = registry.runner(entry)
         return None if who is None else cls(entry.path, who, None)
 
     async def ended(self) -> None:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -35,10 +34,9 @@ from ..telemetry.metrics import MetricsStore
 from ..telemetry.rank_samples import Launched, Placement, RankSampler, place
 from ..telemetry.watch import witness
 from ..telemetry.watchdog import GpuSource
+from .hooks import Hooks
 from .processes import environ_of
-
-if TYPE_CHECKING:
-    from .agent import Agent
+from .runner_process import ServedRun
 
 # -----------------------------------------------------------------------------------------------------------
 # Tells which log files grew: with each sample, and while somebody looks as soon as something was written.
@@ -231,7 +229,7 @@ class Placing:
 
 INTERVAL_S = 1.0
 LATE_S = 0.3
-"""How much longer than the interval is waited for the GPU sampler, whose samples set the pace where there is one."""
+"""Extra seconds to wait for the GPU sampler, which drives the sampling cadence when present."""
 DISK_LOW = 0.05
 """Share of the file system under which a warning is shown."""
 DISK_FULL_BYTES = 1 << 20
@@ -244,14 +242,15 @@ OWN = {"disk-full", "disk-low"}
 class Sampling:
     """Samples for as long as the run lives."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-        self._host = HostSampler(agent.run_dir)
+    def __init__(self, run: ServedRun, hooks: Hooks, viewers: Callable[[], int]) -> None:
+        """`viewers`: how many are connected now."""
+        self._run, self._hooks, self._viewers = run, hooks, viewers
+        self._host = HostSampler(run.run_dir)
         self._ranks = RankSampler()
-        self._growing = Growing(agent.run_dir, lambda sizes: agent.emit(LogGrew(sizes)))
-        self._metrics = MetricsStore(agent.run_dir / "metrics")
-        self._gpus = GpuSource(INTERVAL_S, self._gpu_event, node=agent.node)
-        self._placing = Placing(agent.node)
+        self._growing = Growing(run.run_dir, lambda sizes: run.emit(LogGrew(sizes)))
+        self._metrics = MetricsStore(run.run_dir / "metrics")
+        self._gpus = GpuSource(INTERVAL_S, self._gpu_event, node=run.node)
+        self._placing = Placing(run.node)
         self._newest: tuple[Gpu, ...] = ()
         self._held: GpuTick | None = None
         """What came from the GPU sampler and is told with the sample that it sets off."""
@@ -265,12 +264,12 @@ class Sampling:
     async def run(self) -> None:
         """Sample when the GPU sampler has, else at a pace of its own; a late sample is not made up for."""
         await self._gpus.start()
-        standing = {name for name, _, node in self._agent.state.findings if node == self._agent.node}
+        standing = {name for name, _, node in self._run.state.findings if node == self._run.node}
         self._raised |= standing & OWN  # by an earlier agent
         while True:
             self._began = time.monotonic()
             self._due.clear()
-            self._growing.attend(self._agent.server.viewers > 0)
+            self._growing.attend(self._viewers() > 0)
             await self._guarded()
             self._emit_gpus()  # also after a sample that failed
             await self._rest()
@@ -292,7 +291,7 @@ class Sampling:
         try:
             await self._sample()
         except Exception as error:  # noqa: BLE001
-            finding = rules.told(error, "sampler-failed", "a sample failed")
+            finding = rules.report_bug(error, "sampler-failed", "a sample failed")
             self._raise(finding.id, finding.severity, finding.text, finding.remedy)
 
     async def stop(self, task: asyncio.Task[None]) -> None:
@@ -306,29 +305,29 @@ class Sampling:
 
     def _gpu_event(self, event: Event) -> None:
         if not isinstance(event, GpuTick):
-            self._agent.emit(event)
+            self._run.emit(event)
             return
         self._newest = event.gpus
         if event.problem is None and time.monotonic() - self._began > INTERVAL_S / 2:
             self._held = event
             self._due.set()
         else:
-            self._agent.emit(event)
+            self._run.emit(event)
 
     def _emit_gpus(self) -> None:
         held, self._held = self._held, None
         if held is not None:
-            self._agent.emit(held)
+            self._run.emit(held)
 
     def grown(self) -> None:
         """Tell which log files grew; also right before the end, so that nobody misses the last lines."""
         self._growing.check()
 
     async def _sample(self) -> None:
-        self._agent.hooks.ask_steps()  # the ranks count while node and processes are looked at
+        self._hooks.ask_steps()  # the ranks count while node and processes are looked at
         running = {
             number: rank
-            for number, rank in self._agent.state.ranks.items()
+            for number, rank in self._run.state.ranks.items()
             if rank.phase is RankPhase.RUNNING and rank.pid is not None
         }
         samples = self._ranks.sample(
@@ -336,25 +335,25 @@ class Sampling:
         )
         host = self._host.sample()
         placed = self._placing.place(running, self._newest, self._ranks.tree)
-        steps = await self._agent.hooks.steps()
+        steps = await self._hooks.steps()
         ticks = tuple(
             self._with_steps(sample, steps.get(number))
             for number, sample in sorted(placed.fill(samples).items())
         )
         self._emit_gpus()
-        self._agent.emit(RankTick(ticks))
-        self._agent.emit(HostTick(host))
+        self._run.emit(RankTick(ticks))
+        self._run.emit(HostTick(host))
         self.grown()
         for event in gpu_words.changes(self._misplaced, placed.findings):
-            self._agent.emit(event)
+            self._run.emit(event)
         self._misplaced = {gpu_words.key(finding): finding for finding in placed.findings}
         self._keep(host, ticks)
 
     def _keep(self, host: Host, ticks: tuple[RankSample, ...]) -> None:
         """Write to disk what belongs there, and say when that cannot be."""
         self._metrics.append(time.time(), self._newest, ticks, host)
-        self._agent.journal.flush()
-        refused = self._metrics.problem is not None or self._agent.journal.blocked
+        self._run.journal.flush()
+        refused = self._metrics.problem is not None or self._run.journal.blocked
         self._check_disk(host.disk_free, host.disk_total, refused)
         if "disk-full" in self._raised:
             self._host.doubt_disks()  # else the next sample might clear it by what is remembered from before
@@ -366,7 +365,7 @@ class Sampling:
     # --- findings of the sampler's own -----------------------------------------------------------------------
 
     def _check_disk(self, free: int | None, total: int | None, refused: bool) -> None:
-        """`refused`: something was not written. A quota does that, too, and free space says nothing of it."""
+        """`refused`: something was not written. A quota does that, too, and does not show in the free space."""
         if refused or (free is not None and free < DISK_FULL_BYTES):
             self._disk(
                 "disk-full",
@@ -389,22 +388,22 @@ class Sampling:
             self._clear("disk-low")
 
     def _disk(self, name: str, severity: str, text: str, evidence: str) -> None:
-        remedy = f"free space on the file system of {self._agent.run_dir}"
+        remedy = f"free space on the file system of {self._run.run_dir}"
         self._raise(name, severity, text, remedy, evidence)
 
     def _raise(self, name: str, severity: str, text: str, remedy: str, *evidence: str) -> None:
         if name not in self._raised:
             self._raised.add(name)
-            self._agent.emit(
+            self._run.emit(
                 FindingRaised(
-                    Finding(name, severity, text, remedy=remedy, node=self._agent.node, evidence=evidence)
+                    Finding(name, severity, text, remedy=remedy, node=self._run.node, evidence=evidence)
                 )
             )
 
     def _clear(self, name: str) -> None:
         if name in self._raised:
             self._raised.discard(name)
-            self._agent.emit(FindingCleared(name, node=self._agent.node))
+            self._run.emit(FindingCleared(name, node=self._run.node))
 
 
 def _room(free: int | None, total: int | None) -> str:

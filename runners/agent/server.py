@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from ..errors import RunError
+from ..history import RunRecord
 from ..journal import Journal
 from ..model import (
     HUB,
@@ -33,7 +34,6 @@ from ..model import (
     Via,
     understood,
 )
-from ..registry import RunRecord
 from ..wire.client import (
     MAGIC,
     MAX_LINE,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
@@ -24,6 +22,8 @@ from ..model import (
     AttemptEnded,
     AttemptStarted,
     EnvironmentRestored,
+    Finding,
+    FindingRaised,
     FirstCause,
     HookChanged,
     Outcome,
@@ -38,12 +38,13 @@ from ..model import (
     Wrapped,
 )
 from ..state import Rank
+from .commands import Restarts
+from .hooks import Environment, Hooks
+from .nccl_logs import NcclLogs
 from .oom import NOTHING, KernelEvidence, OomWatch
 from .processes import sweep
-from .runner_process import ReportTail, Runner, reports
-
-if TYPE_CHECKING:
-    from .agent import Agent
+from .runner_process import ReportTail, Runner, ServedRun, reports
+from .sampling import Sampling
 
 # -----------------------------------------------------------------------------------------------------------
 # Who failed first: closes an attempt in the ledger. Pure, apart from reading the files of the ranks.
@@ -249,7 +250,7 @@ def close_attempt(
         return AttemptEnded(attempt, Outcome.SUCCEEDED, None, f"attempt {attempt} succeeded")
     if reported:
         return AttemptEnded(attempt, Outcome.FAILED, None, f"attempt {attempt} failed: {reported}")
-    return AttemptEnded(attempt, Outcome.LOST, None, f"attempt {attempt} ended, and nobody saw how")
+    return AttemptEnded(attempt, Outcome.LOST, None, f"attempt {attempt} ended; exit status unknown")
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -268,9 +269,22 @@ FRESH_S = 2.0
 class Supervision:
     """One runner after another, until the run has ended."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-        self.runner: Runner | None = None
+    def __init__(
+        self,
+        run: ServedRun,
+        mode: StartMode,
+        hooks: Hooks,
+        environment: Environment,
+        restarts: Restarts,
+        sampling: Sampling,
+        nccl_logs: NcclLogs,
+        relaying: Callable[[], bool],
+        judge: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`relaying`: whether the runner carries bytes between nodes; `judge` runs all detectors once more."""
+        self._run, self._mode, self._hooks, self._environment = run, mode, hooks, environment
+        self._restarts, self._sampling, self._nccl_logs = restarts, sampling, nccl_logs
+        self._relaying, self._judge = relaying, judge
         self._changes: dict[int, RankChanged] = {}
         """Last change of each rank of the open attempt."""
         self._evidence: dict[int, KernelEvidence] = {}
@@ -279,29 +293,29 @@ class Supervision:
         self._began = (0, 0.0)
         """Number of the attempt whose begin this agent saw, and when, by the monotonic clock."""
         self._last_word: tuple[int, Stamped] | None = None
-        self._tail = ReportTail(agent.run_dir, 0)
+        self._tail = ReportTail(run.run_dir, 0)
         self._fresh = False
         """Whether the runner is one that has begun no attempt yet."""
 
     async def begin(self, resumed: bool) -> bool:
         """Adopt the runner that lives, or start the first one of a new run; True when adopted."""
-        agent = self._agent
-        fresh = agent.mode is StartMode.START and not resumed
-        self.runner = None if fresh else Runner.adopt(agent.entry)
-        self._tail = ReportTail(agent.run_dir, None if fresh else agent.state.source)
+        run = self._run
+        fresh = self._mode is StartMode.START and not resumed
+        run.runner = None if fresh else Runner.adopt(run.entry)
+        self._tail = ReportTail(run.run_dir, None if fresh else run.state.source)
         if not fresh:
-            agent.environment.recall()
+            self._environment.recall()
         if fresh:
             await self._start_runner()
-        elif self.runner is not None:
-            agent.mode = StartMode.START  # from now on this agent itself sees what becomes of it
-        return not fresh and self.runner is not None
+        elif run.runner is not None:
+            self._mode = StartMode.START  # from now on this agent itself sees what becomes of it
+        return not fresh and run.runner is not None
 
     def resume_ranks(self) -> None:
         """After an adoption: what was open is open again."""
-        for number, rank in self._agent.state.ranks.items():
+        for number, rank in self._run.state.ranks.items():
             change = RankChanged(
-                self._agent.state.attempt,
+                self._run.state.attempt,
                 number,
                 rank.phase,
                 rank.place.local_rank,
@@ -311,86 +325,79 @@ class Supervision:
             )
             self._changes[number] = change
             if rank.phase is RankPhase.RUNNING and rank.pid is not None:
-                self._agent.hooks.follow(change)
+                self._hooks.follow(change)
 
     async def _start_runner(self, cause: str = "") -> None:
-        forgotten = self._agent.environment.forgotten()
+        forgotten = self._environment.forgotten()
         if forgotten:
             await self._end(RunPhase.FAILED, 2, forgotten)
             return
         try:
-            self.runner = Runner.start(
-                self._agent.plan,
-                self._agent.run_dir,
-                self._agent.stem,
-                self._agent.state.failures,
-                self._agent.environment.for_runner(),
-                cause,
-            )
+            self._run.runner = Runner.start(self._run, self._environment.for_runner(), cause)
             self._fresh = True
         except (OSError, ValueError) as error:
-            python = self._agent.plan.python or self._agent.plan.argv[0]
+            python = self._run.plan.python or self._run.plan.argv[0]
             why = getattr(error, "strerror", None) or error
             await self._end(RunPhase.FAILED, 127, f"cannot execute {python}: {why}")
 
     async def run(self) -> None:
         """Hear one runner after another until the run has ended."""
-        while not self._agent.state.phase.ended:
-            if self.runner is None:
+        while not self._run.state.phase.ended:
+            if self._run.runner is None:
                 for offset, stamped in self._tail.read():
                     self._hear(offset, stamped)
-                if self._agent.mode is not StartMode.START and self._last_word is None:
-                    if self._agent.mode is StartMode.READ or not await self._revive():
+                if self._mode is not StartMode.START and self._last_word is None:
+                    if self._mode is StartMode.READ or not await self._revive():
                         return  # whoever only reads starts nothing
                     continue
             else:
-                async with contextlib.aclosing(reports(self.runner, self._tail)) as events:
+                async with contextlib.aclosing(reports(self._run.runner, self._tail)) as events:
                     async for offset, stamped in events:
-                        await self._agent.environment.noted()
+                        await self._environment.noted()
                         self._hear(offset, stamped)
-                        if self._last_word is not None and self._agent.relaying():
+                        if self._last_word is not None and self._relaying():
                             break  # whoever looks through the relay hears it while the runner carries that
             await self._finish()
             if self._waits_for_runner():
                 await self._start_runner()
-            elif not self._agent.state.phase.ended:
+            elif not self._run.state.phase.ended:
                 await self._runner_lost()
 
     def _waits_for_runner(self) -> bool:
         """Whether an earlier agent had counted this failure already, and died while it waited."""
-        state = self._agent.state
-        return self.runner is None and state.delay is not None and not self._agent.stopping()
+        state = self._run.state
+        return self._run.runner is None and state.delay is not None and not self._run.stopping()
 
     async def _finish(self) -> None:
         """The runner said that the run has ended: what it left behind is ended too, and then it has."""
         last_word, self._last_word = self._last_word, None
         if last_word is None:
             return
-        if (
-            self.runner is not None
-        ):  # else it went long ago, and what is left is whoever asks for a stop's to end
-            left = await sweep(self._agent.entry.record.run, keep=[self.runner.who.pid], grace_s=2.0)
+        runner = self._run.runner
+        if runner is not None:  # else it went long ago: what is left is whoever asks for a stop's to end
+            left = await sweep(self._run.entry.record.run, keep=[runner.who.pid], grace_s=2.0)
             if left:
-                self._agent.commands.warn("unkillable", f"these processes would not end: {', '.join(left)}")
+                text = f"these processes would not end: {', '.join(left)}"
+                self._run.emit(FindingRaised(Finding("unkillable", "warn", text, node=self._run.node)))
         offset, stamped = last_word
         assert isinstance(stamped.event, RunEnded)
         event = stamped.event
-        await self._agent.nccl_logs.finish()
+        await self._nccl_logs.finish()
         await self._end(event.phase, event.exit_code, event.text, source=offset, at=stamped.time)
 
     async def dismiss(self) -> None:
         """A runner that stayed for the relay after its last word goes, too."""
-        if self.runner is not None:
-            await sweep(self._agent.entry.record.run, grace_s=2.0)
+        if self._run.runner is not None:
+            await sweep(self._run.entry.record.run, grace_s=2.0)
 
     # --- hearing the runner ----------------------------------------------------------------------------------
 
     def _hear(self, offset: int, stamped: Stamped) -> None:
         event = stamped.event
         if isinstance(event, AttemptStarted):
-            if event.attempt > self._agent.state.attempt:
+            if event.attempt > self._run.state.attempt:
                 self._close_attempt(Outcome.RESTARTED if event.cause in ("restart", "membership") else None)
-            event = self._agent.environment.begun(event, self._fresh)
+            event = self._environment.begun(event, self._fresh)
             self._fresh = False
         elif isinstance(event, RestartDelayed):
             self._close_attempt(None)
@@ -399,35 +406,35 @@ class Supervision:
             return
         elif isinstance(event, RankChanged):
             event = self._rank_changed(event)
-        self._agent.emit(event, source=offset, at=stamped.time)
+        self._run.emit(event, source=offset, at=stamped.time)
         if isinstance(event, AttemptStarted):
             self._attempt_started(event, stamped.time)
         elif isinstance(event, EnvironmentRestored):
-            self._agent.environment.heard(event)
+            self._environment.heard(event)
         elif isinstance(event, RankChanged) and event.state is RankPhase.RUNNING:
-            self._agent.hooks.follow(event)
+            self._hooks.follow(event)
 
     def _attempt_started(self, event: AttemptStarted, at: float) -> None:
         fresh = 0.0 <= time.time() - at < FRESH_S
         self._began = (event.attempt, time.monotonic()) if fresh else (0, 0.0)
         self._changes, self._evidence = {}, {}
-        if self.runner is None:
+        if self._run.runner is None:
             return  # a report of the past
         job = sweep(
-            self._agent.entry.record.run,
-            keep=[self.runner.who.pid],
+            self._run.entry.record.run,
+            keep=[self._run.runner.who.pid],
             wanted=lambda env: (
                 "DISTUI_RUNNER_PID" in env and _before(env.get("DISTUI_ATTEMPT"), event.attempt)
             ),
         )
-        self._agent.spawn(asyncio.create_task(job))
+        self._run.spawn(job)
 
     def _rank_changed(self, event: RankChanged) -> RankChanged:
         if event.state is not RankPhase.RUNNING:
-            self._agent.hooks.forget(event.rank)
+            self._hooks.forget(event.rank)
             if event.state in (RankPhase.FAILED, RankPhase.KILLED):
                 self._evidence[event.rank] = self._oom_watch.evidence(event.pid, event.signal)
-            if self._agent.stopping() and event.state is not RankPhase.SUCCEEDED:
+            if self._run.stopping() and event.state is not RankPhase.SUCCEEDED:
                 event = structs.replace(event, state=RankPhase.STOPPED)
         else:
             self._oom_watch.follow(event.pid)
@@ -435,7 +442,7 @@ class Supervision:
         return event
 
     def _close_attempt(self, asked: Outcome | None, reported: str = "") -> None:
-        current = self._agent.state.attempts[-1] if self._agent.state.attempts else None
+        current = self._run.state.attempts[-1] if self._run.state.attempts else None
         if current is None or current.ended is not None:
             return
         closed = close_attempt(
@@ -443,39 +450,39 @@ class Supervision:
             self._changes,
             asked=asked,
             gathered=lambda change: gather(
-                self._agent.run_dir,
+                self._run.run_dir,
                 change,
                 self._evidence.get(change.rank, NOTHING),
-                self._agent.node,
+                self._run.node,
             ),
             reported=reported,
         )
         self._emit_end(closed)
 
     def _emit_end(self, event: AttemptEnded) -> None:
-        agent = self._agent
-        about = (agent.run_dir, agent.node, event.attempt, agent.state.ranks)
+        run = self._run
+        about = (run.run_dir, run.node, event.attempt, run.state.ranks)
         for change in list(unseen(*about)):
-            agent.emit(change)
+            run.emit(change)
         number, began = self._began
         lasted_s = time.monotonic() - began if number == event.attempt else None
         event = structs.replace(
-            event, last=last_samples(*about, agent.sampling.paces.last), lasted_s=lasted_s
+            event, last=last_samples(*about, self._sampling.paces.last), lasted_s=lasted_s
         )
         if event.outcome is Outcome.SUCCEEDED and (idle := idle_text(*about)):
             event = structs.replace(event, idle=idle, text=f"{event.text}, but {idle}")
-        agent.emit(event)
+        run.emit(event)
 
     async def _end(
         self, phase: RunPhase, code: int | None, text: str, *, source: int = 0, at: float | None = None
     ) -> None:
-        if self._agent.stopping() and phase is not RunPhase.SUCCEEDED:
+        if self._run.stopping() and phase is not RunPhase.SUCCEEDED:
             phase, text = RunPhase.STOPPED, "stopped"
         reported = clean_text(text) if phase is RunPhase.FAILED else ""
         self._close_attempt(Outcome.STOPPED if phase is RunPhase.STOPPED else None, reported)
-        for rank in list(self._agent.hooks.by_rank):
-            self._agent.hooks.forget(rank)
-        cause = self._agent.state.attempts[-1].first_cause if self._agent.state.attempts else None
+        for rank in list(self._hooks.by_rank):
+            self._hooks.forget(rank)
+        cause = self._run.state.attempts[-1].first_cause if self._run.state.attempts else None
         if (
             phase is RunPhase.FAILED
             and cause is not None
@@ -483,54 +490,49 @@ class Supervision:
             and text not in cause.text
         ):
             text = f"{cause.text}; {text}"
-        self._agent.sampling.grown()
-        if self._agent.judging is not None:
-            await self._agent.judging.guarded()
-        if (
-            phase is RunPhase.SUCCEEDED
-            and self._agent.state.attempts
-            and self._agent.state.attempts[-1].idle
-        ):
-            text = f"{text}, but {self._agent.state.attempts[-1].idle}"
-        self._agent.emit(RunEnded(phase, code, clean_text(text)), source=source, at=at)
+        self._sampling.grown()
+        await self._judge()
+        if phase is RunPhase.SUCCEEDED and self._run.state.attempts and self._run.state.attempts[-1].idle:
+            text = f"{text}, but {self._run.state.attempts[-1].idle}"
+        self._run.emit(RunEnded(phase, code, clean_text(text)), source=source, at=at)
 
     async def _revive(self) -> bool:
         """The next attempt of a lost run, because somebody asks for it; False when the run has ended instead."""
-        agent = self._agent
-        left = await sweep(agent.entry.record.run, grace_s=agent.plan.grace_s)
+        run = self._run
+        left = await sweep(run.entry.record.run, grace_s=run.plan.grace_s)
         for change in list(self._changes.values()):
             if change.state is RankPhase.RUNNING:
                 self._changes[change.rank] = structs.replace(change, state=RankPhase.LOST)
-                agent.emit(self._changes[change.rank])
-        last = agent.state.attempts[-1] if agent.state.attempts else None
+                run.emit(self._changes[change.rank])
+        last = run.state.attempts[-1] if run.state.attempts else None
         if last is not None and last.ended is None:
-            agent.emit(AttemptEnded(last.number, Outcome.LOST, None, f"attempt {last.number} was lost"))
+            run.emit(AttemptEnded(last.number, Outcome.LOST, None, f"attempt {last.number} was lost"))
         if left:
             await self._end(RunPhase.FAILED, 1, f"lost, and {', '.join(left)} would not end")
             return False
-        agent.mode = StartMode.START
-        agent.commands.revive()
+        self._mode = StartMode.START
+        self._restarts.revive()
         await self._start_runner("restart")
-        return self.runner is not None
+        return self._run.runner is not None
 
     async def _runner_lost(self) -> None:
         """The runner died without a word: its ranks have no rendezvous any more, so they are ended."""
-        agent = self._agent
-        pid = self.runner.who.pid if self.runner else agent.state.runner_pid or 0
-        self.runner = None
-        if not agent.stopping():
+        run = self._run
+        pid = run.runner.who.pid if run.runner else run.state.runner_pid or 0
+        run.runner = None
+        if not run.stopping():
             text = f"the runner (pid {pid}) died: its ranks are ended, their files are kept"
-            agent.emit(RunnerLost(pid, text))
-        left = await sweep(agent.entry.record.run, grace_s=agent.plan.grace_s)
-        await agent.nccl_logs.finish()
+            run.emit(RunnerLost(pid, text))
+        left = await sweep(run.entry.record.run, grace_s=run.plan.grace_s)
+        await self._nccl_logs.finish()
         for change in list(self._changes.values()):
             if change.state is RankPhase.RUNNING:
                 self._changes[change.rank] = structs.replace(change, state=RankPhase.STOPPED)
-                agent.emit(self._changes[change.rank])
-        if agent.stopping():
+                run.emit(self._changes[change.rank])
+        if run.stopping():
             await self._end(RunPhase.STOPPED, 1, "stopped")
-        elif not agent.state.attempts:
-            lines = last_lines(agent.run_dir, "runner.log", 1)
+        elif not run.state.attempts:
+            lines = last_lines(run.run_dir, "runner.log", 1)
             why = " ".join(lines) or "see runner.log"
             await self._end(RunPhase.FAILED, 1, f"the runner died before the first attempt: {why}")
         elif left:
@@ -542,22 +544,22 @@ class Supervision:
 
     async def _replace_runner(self, pid: int) -> None:
         """A dead runner counts as a failure: the policy says whether another one starts, and when."""
-        agent = self._agent
-        last = agent.state.attempts[-1]
-        policy = dataclasses.asdict(agent.plan.restart)
-        verdict = after_failure(policy, agent.state.failures, last.lasted(time.time()) or 0.0)
+        run = self._run
+        last = run.state.attempts[-1]
+        policy = dataclasses.asdict(run.plan.restart)
+        verdict = after_failure(policy, run.state.failures, last.lasted(time.time()) or 0.0)
         if last.ended is None:
             text = f"attempt {last.number} lost its runner (pid {pid})"
             self._emit_end(AttemptEnded(last.number, Outcome.LOST, None, text))
         if not verdict.restart:
-            limit = agent.plan.restart.limit
+            limit = run.plan.restart.limit
             await self._end(
                 RunPhase.FAILED, 1, f"the runner (pid {pid}) died: failure {limit + 1} of {limit} allowed"
             )
             return
-        agent.emit(RestartDelayed(verdict.wait_s, verdict.failures, agent.plan.restart.limit))
-        await agent.until(agent.stopping, verdict.wait_s)
-        if agent.stopping():
+        run.emit(RestartDelayed(verdict.wait_s, verdict.failures, run.plan.restart.limit))
+        await run.until(run.stopping, verdict.wait_s)
+        if run.stopping():
             await self._end(RunPhase.STOPPED, 1, "stopped")
         else:
             await self._start_runner()

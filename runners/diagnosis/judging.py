@@ -266,8 +266,8 @@ class Judging:
         (failed,) = await asyncio.gather(once(), return_exceptions=True)
         if failed is None or (FAILED, None, None) in self._state.findings:
             return
-        what = "the detectors failed, and say less than they could"
-        self._emit(FindingRaised(rules.told(failed, FAILED, what)))
+        what = "internal error in the detectors; the diagnosis is incomplete (traceback in agent.log)"
+        self._emit(FindingRaised(rules.report_bug(failed, FAILED, what)))
 
     def judge(self, now: float | None = None) -> None:
         """One look; `now` in unix seconds, or this moment."""
@@ -311,7 +311,7 @@ class Judging:
     def _remember_pulse(self, pulse: Pulse) -> None:
         kept = self._kept.get(pulse.rank)
         if kept is None or kept.pid != pulse.pid:
-            if kept is not None:  # another process: what its predecessor called says nothing of it
+            if kept is not None:  # another process: what its predecessor called is not its own
                 self._forget_calls()
             kept = self._kept[pulse.rank] = _Kept(pulse.pid)
         if not kept.pulses or kept.pulses[-1].at < pulse.at:

@@ -166,9 +166,9 @@ class Stamp:
 
 def take_apart(text: str) -> ParsedLine:
     """Any line; never raises."""
-    found = MARK.search(text)
-    if found is not None:
-        return ParsedLine(parse_head(text[: found.start()]), found[1] or "VERSION", text[found.end() :])
+    match = MARK.search(text)
+    if match is not None:
+        return ParsedLine(parse_head(text[: match.start()]), match[1] or "VERSION", text[match.end() :])
     old = OLD.match(text)
     if old is not None:
         return ParsedLine(parse_head(text[: old.start(1)]), old[1], text[old.end() :])
@@ -177,17 +177,16 @@ def take_apart(text: str) -> ParsedLine:
 
 def parse_head(text: str, file: str = "", rank: int | None = None) -> Head:
     """What stands before `NCCL INFO`, in a file that is the log of `rank`."""
-    found = _HEAD.search(text)
-    bare = found or _BARE.search(text)
+    match = _HEAD.search(text)
+    bare = match or _BARE.search(text)
     after = bare["place"] if bare else text
     place = _PLACE.match(after) if after else None
     dev = int(bare["dev"]) if bare is not None and bare["dev"] else None
-    before = text[: found.start()] if found else text
-    said = rank_of(before) if before else None
-    task = _TASK.match(before) if found and before and said is None else None
-    said = said if said is not None else rank
-    host, pid, tid = (found["host"], int(found["pid"]), int(found["tid"])) if found else ("", None, None)
-    rank = int(task[1]) if task else said
+    before = text[: match.start()] if match else text
+    written = rank_of(before) if before else None
+    task = _TASK.match(before) if match and before and written is None else None
+    host, pid, tid = (match["host"], int(match["pid"]), int(match["tid"])) if match else ("", None, None)
+    rank = int(task[1]) if task else rank if written is None else written
     return Head(
         host,
         pid,
@@ -205,16 +204,16 @@ def parse_head(text: str, file: str = "", rank: int | None = None) -> Head:
 
 def rank_of(text: str) -> int | None:
     """The rank that a launcher or torch writes into a line; None where nobody does."""
-    found = _RANK.search(text, 0, 400)
-    return None if found is None else int(next(one for one in found.groups() if one)[:9])
+    match = _RANK.search(text, 0, 400)
+    return None if match is None else int(next(digits for digits in match.groups() if digits)[:9])
 
 
 def stamp_of(text: str) -> Stamp | None:
     """When the line was written, by NCCL's own stamp where it has one, else by the first that there is."""
     first: Stamp | None = None
-    for found in _STAMP.finditer(text, 0, 400):
-        kind = found.lastgroup or ""
-        value = found[kind].replace("T", " ").replace(",", ".")
+    for match in _STAMP.finditer(text, 0, 400):
+        kind = match.lastgroup or ""
+        value = match[kind].replace("T", " ").replace(",", ".")
         if kind == "glog":  # E429 is April 29th
             day, _, rest = value.partition(" ")
             value = f"{day.zfill(4)} {rest}"

@@ -65,18 +65,18 @@ def _fed(reading: Reading, name: str, blocks: Iterator[list[str]], stopped: Call
 
 def of_run(entry: registry.Entry) -> list[Named]:
     """The logs of the newest attempt that are on this machine: the run's, its parts', and what a hub has kept."""
-    found: dict[str, list[Path]] = {file.id: [entry.path / file.id] for file in list_files(entry.path)}
+    paths: dict[str, list[Path]] = {file.id: [entry.path / file.id] for file in list_files(entry.path)}
     for part in registry.parts(entry.record.run) if entry.record.kind == "hub" else ():
         node = part.record.node
-        found |= {whole_id(file.id, node): [part.path / file.id] for file in list_files(part.path)}
+        paths |= {whole_id(file.id, node): [part.path / file.id] for file in list_files(part.path)}
     for kept, held in follow.pieces(entry.path).items():
-        found.setdefault(kept, [entry.path / follow.FOLDER / f"{kept}@{begin}" for begin in held])
-    known = [
-        file for name in found if (file := parse_file_id(name)) is not None and file.attempt is not None
+        paths.setdefault(kept, [entry.path / follow.FOLDER / f"{kept}@{begin}" for begin in held])
+    logs = [
+        file for name in paths if (file := parse_file_id(name)) is not None and file.attempt is not None
     ]
-    newest = max((file.attempt or 0 for file in known), default=0)
-    chosen = sorted((file for file in known if file.attempt == newest), key=lambda file: file.order)
-    return [(file.id, path) for file in chosen for path in found[file.id]]
+    newest = max((file.attempt or 0 for file in logs), default=0)
+    chosen = sorted((file for file in logs if file.attempt == newest), key=lambda file: file.order)
+    return [(file.id, path) for file in chosen for path in paths[file.id]]
 
 
 def is_packed(path: Path) -> bool:
@@ -126,42 +126,45 @@ def document(reading: Reading, verdict: Verdict) -> dict[str, Any]:
         "nccl": sorted(statements.versions),
         "first_cause": None if first is None else {"id": first.id, "order": verdict.order},
         "victims": [
-            {"id": one.id, "count": one.count, "ranks": list(one.ranks)} for one in verdict.victims
+            {"id": victim.id, "count": victim.count, "ranks": list(victim.ranks)}
+            for victim in verdict.victims
         ],
         "behind": list(verdict.behind),
-        "findings": [_finding(one) for one in verdict.findings],
-        "nodes": [_node(one, statements.sessions.ranks_on(one.host)) for one in statements.nodes.values()],
-        "communicators": [_communicator(one) for one in statements.sessions.all()],
+        "findings": [_finding(finding) for finding in verdict.findings],
+        "nodes": [
+            _node(node, statements.sessions.ranks_on(node.host)) for node in statements.nodes.values()
+        ],
+        "communicators": [_communicator(part) for part in statements.sessions.all()],
         "communicators_left_out": statements.sessions.left_out,
     }
 
 
-def _finding(one: LogFinding) -> dict[str, Any]:
+def _finding(finding: LogFinding) -> dict[str, Any]:
     return {
-        "id": one.id,
-        "severity": one.severity,
-        "role": one.role,
-        "layer": one.layer,
-        "confidence": one.confidence,
-        "rank": one.rank,
-        "node": node_of(one),
-        "host": one.host or None,
-        "ranks": list(one.ranks),
-        "hosts": list(one.hosts),
-        "count": one.count,
-        "text": one.text,
-        "remedy": one.remedy,
-        "env": dict(one.env),
-        "values": dict(one.values),
-        "seen": one.seen,
-        "evidence": [{"file": its.file, "line": its.line, "text": its.text} for its in one.evidence],
+        "id": finding.id,
+        "severity": finding.severity,
+        "role": finding.role,
+        "layer": finding.layer,
+        "confidence": finding.confidence,
+        "rank": finding.rank,
+        "node": node_of(finding),
+        "host": finding.host or None,
+        "ranks": list(finding.ranks),
+        "hosts": list(finding.hosts),
+        "count": finding.count,
+        "text": finding.text,
+        "remedy": finding.remedy,
+        "env": dict(finding.env),
+        "values": dict(finding.values),
+        "seen": finding.seen,
+        "evidence": [{"file": its.file, "line": its.line, "text": its.text} for its in finding.evidence],
     }
 
 
-def node_of(one: LogFinding) -> int | None:
+def node_of(finding: LogFinding) -> int | None:
     """The node's number, where the first line stands in a log of a run."""
-    known = parse_file_id(one.evidence[0].file) if one.evidence else None
-    return None if known is None else known.node
+    log = parse_file_id(finding.evidence[0].file) if finding.evidence else None
+    return None if log is None else log.node
 
 
 def _node(node: NodePart, ranks: list[int]) -> dict[str, Any]:
@@ -179,31 +182,31 @@ def _node(node: NodePart, ranks: list[int]) -> dict[str, Any]:
     }
 
 
-def _communicator(one: CommunicatorPart) -> dict[str, Any]:
-    slowest = one.slowest()
+def _communicator(communicator: CommunicatorPart) -> dict[str, Any]:
+    slowest = communicator.slowest()
     return {
-        "id": one.id or None,
-        "nranks": one.nranks,
-        "nnodes": one.nnodes,
-        "hosts": sorted(one.hosts),
-        "ranks_seen": len(one.ranks),
-        "stages": one.stages(),
-        "behind": behind(one)[:RANKS_NAMED],
+        "id": communicator.id or None,
+        "nranks": communicator.nranks,
+        "nnodes": communicator.nnodes,
+        "hosts": sorted(communicator.hosts),
+        "ranks_seen": len(communicator.ranks),
+        "stages": communicator.stages(),
+        "behind": behind(communicator)[:RANKS_NAMED],
         "init": None
         if slowest is None
         else {"seconds": slowest.seconds, "rank": slowest.rank, "phases_s": dict(slowest.phases)},
-        "rings": {str(channel): ring for channel, ring in sorted(one.rings.items())},
-        "trees": one.trees or None,
-        "channels": dict(one.channels),
-        "transports": one.transports(),
-        "nvls": one.nvls or None,
-        "tuning": dict(one.tuning),
-        "collectives": dict(one.collectives),
+        "rings": {str(channel): ring for channel, ring in sorted(communicator.rings.items())},
+        "trees": communicator.trees or None,
+        "channels": dict(communicator.channels),
+        "transports": communicator.transports(),
+        "nvls": communicator.nvls or None,
+        "tuning": dict(communicator.tuning),
+        "collectives": dict(communicator.collectives),
     }
 
 
-def behind(one: CommunicatorPart) -> list[int]:
+def behind(communicator: CommunicatorPart) -> list[int]:
     """Ranks that have come less far in a communicator than the furthest; [] where all are alike."""
-    parts: Iterable[RankPart] = one.ranks.values()
+    parts: Iterable[RankPart] = communicator.ranks.values()
     furthest = max((part.stage for part in parts), default=None)
     return sorted(part.rank for part in parts if part.stage != furthest)

@@ -19,7 +19,7 @@ from .lines import Head, Stamp, Thread, stamp_of
 # A bug of distui's own, where it must end nothing and must be seen.
 
 
-def told(error: BaseException, name: str, what: str, node: int | None = None) -> Finding:
+def report_bug(error: BaseException, name: str, what: str, node: int | None = None) -> Finding:
     """The finding `name` about it, a sentence that begins with `what`; the traceback goes into the process's log."""
     traceback.print_exception(error)
     text = f"{what}: {type(error).__name__}: {error}"
@@ -250,7 +250,7 @@ class RuleHits:
     """Of `firsts`: files may be read in turns."""
 
     def seen(self, head: Head, file: int) -> bool:
-        """Once more; whether it is the first time in its file, whose line is to be kept."""
+        """Count a hit; True if it is the file's first (its line is kept)."""
         self.count += 1
         if head.source not in self.heads and len(self.heads) < SOURCES:
             self.heads[head.source] = head

@@ -56,7 +56,7 @@ class Wish:
 class Examination:
     """What was found."""
 
-    looks: list[ExaminedNode] = field(default_factory=list)
+    nodes: list[ExaminedNode] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     members: list[str] = field(default_factory=list)
     """Who took part in pairs."""
@@ -76,10 +76,10 @@ async def examine(wish: Wish, progress: Progress) -> Examination:
     sessions: list[NodeSession] = []
     try:
         nodes = await _nodes(wish, sessions, outcome, progress)
-        outcome.looks = [node.facts for node in nodes]
-        outcome.findings += checks.check(outcome.looks)
+        outcome.nodes = [node.facts for node in nodes]
+        outcome.findings += checks.check(outcome.nodes)
         headed = bool(nodes) and nodes[0].facts.name == wish.places[0].name
-        unreachable = network_checks.addresses(outcome.looks)
+        unreachable = network_checks.addresses(outcome.nodes)
         outcome.findings += unreachable
         if len(nodes) > 1 and headed and not unreachable:
             await _reach(wish, nodes[0], nodes[1:], outcome)

@@ -491,7 +491,7 @@ def _cgroup(node: ExaminedNode) -> Iterator[Finding]:
             "D-CGROUP-MEMORY", "note", text, size(memory), "Raise the container's limit if it is short."
         )
     if cores is not None and count is not None and cores < count:
-        text = f"A control group allows less processor time than {count} cores give; ranks are held up above it."
+        text = f"A control group allows less CPU time than {count} cores give; ranks are held up above it."
         severity: Severity = "warning" if node.gpus and cores < node.gpus else "note"
         remedy = "Raise the container's limit, or leave it out."
         yield node.finding("D-CGROUP-CPU", severity, text, f"{cores:g} cores", remedy)

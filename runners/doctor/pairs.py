@@ -357,7 +357,7 @@ def _ended(message: dict[str, Any]) -> str:
     code = message["exit"]
     last = f": {message['said'][-1]}" if message["said"] else ""
     return (
-        f"its process was ended by signal {-code}{last}"
+        f"its process was killed by signal {-code}{last}"
         if (code or 0) < 0
         else f"ended with code {code}{last}"
     )

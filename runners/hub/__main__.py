@@ -15,10 +15,10 @@ async def serve(entry: registry.Entry, plan: Plan, ready: daemon.Ready, mode: St
     """Serve one run until it has ended and nobody looks."""
     hub = Hub(entry, plan, mode)
     try:
-        await hub.run(ready)
+        await hub.serve(ready)
     except asyncio.CancelledError:
         await hub.links.close()
-        hub.chronicle.journal.flush()  # the nodes go on; the next viewer starts another hub
+        hub.run.chronicle.journal.flush()  # the nodes go on; the next viewer starts another hub
         raise
 
 

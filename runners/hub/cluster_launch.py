@@ -17,8 +17,9 @@ from . import managed_job, on_hosts, reaching, seam
 from .cloud import Sky, SkyError, elsewhere, parse
 from .cluster_state import JOBS_END, SkyCloud, described, may_cost, misfit
 from .links import AT_ONCE
-from .seam import Cloud, CloudError, HubForCloud, SkyRequest
-from .telling import LaunchReport
+from .merged_run import MergedRun
+from .seam import Cloud, CloudError, SetRoutes, SkyRequest
+from .stages import LaunchReport
 
 # -----------------------------------------------------------------------------------------------------------
 # The part of a launch that SkyPilot's API server does: nodes, files, and a job that is submitted exactly once.
@@ -56,9 +57,9 @@ def lost(error: SkyError) -> bool:
 class Submission:
     """Of one run. What it learns on the way is on disk at once, so that another hub goes on from there."""
 
-    def __init__(self, hub: HubForCloud, ordered: SkyRequest, sky: Sky, report: LaunchReport) -> None:
-        self._hub, self._order, self._sky, self._report = hub, ordered, sky, report
-        self._done = seam.progress(hub.run_dir)
+    def __init__(self, run: MergedRun, ordered: SkyRequest, sky: Sky, report: LaunchReport) -> None:
+        self._run, self._order, self._sky, self._report = run, ordered, sky, report
+        self._done = seam.progress(run.run_dir)
 
     @property
     def number(self) -> int | None:
@@ -143,14 +144,14 @@ class Submission:
         cost = await self._sky.call("cost", cluster=self._order.cluster)
         if about is not None:
             cluster = described(about, cost, name=self._order.cluster, job=self.number)
-            self._hub.emit(ClusterChanged(cluster))
+            self._run.emit(ClusterChanged(cluster))
 
     def _requested(self, request: str) -> None:
         self._keep(request=request)
 
     def _keep(self, **now: Any) -> None:
         self._done = msgspec.structs.replace(self._done, **now)
-        seam.keep(self._hub.run_dir, self._done)
+        seam.keep(self._run.run_dir, self._done)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -178,24 +179,25 @@ class LaunchStopped(Exception):
     """The user wants the run to end."""
 
 
-async def launch(hub: HubForCloud) -> None:
+async def launch(run: MergedRun, set_routes: SetRoutes) -> None:
     """See seam: bring up what launch.json orders, or go on with it."""
-    hosts = on_hosts.read(hub.run_dir)
+    hosts = on_hosts.read(run.run_dir)
     if hosts is not None:
-        await on_hosts.Hosts(hub, hosts).launch()
+        await on_hosts.Hosts(run, hosts).launch(set_routes)
         return
-    order = seam.read(hub.run_dir)
+    order = seam.read(run.run_dir)
     if order is None:
-        hub.fail("launch.json is not readable: launch anew")
+        run.fail("launch.json is not readable: launch anew")
         return
     sky = Sky(order.python)
     try:
-        await (
-            managed_job.ManagedJob(hub, order, sky) if order.managed else ClusterLaunch(hub, order, sky)
-        ).run()
+        if order.managed:
+            await managed_job.ManagedJob(run, order, sky).run()
+        else:
+            await ClusterLaunch(run, order, sky, set_routes).run()
     finally:
         await sky.close()
-        seam.unload_cargo(hub.run_dir)
+        seam.unload_cargo(run.run_dir)
 
 
 def submitted(run_dir: Path) -> bool:
@@ -203,35 +205,35 @@ def submitted(run_dir: Path) -> bool:
     return seam.read(run_dir) is not None and seam.progress(run_dir).job is not None
 
 
-def cloud_of(hub: HubForCloud) -> Cloud | None:
+def cloud_of(run: MergedRun) -> Cloud | None:
     """See seam."""
-    hosts = on_hosts.read(hub.run_dir)
+    hosts = on_hosts.read(run.run_dir)
     if hosts is not None:
-        return on_hosts.Hosts(hub, hosts)
-    order = seam.read(hub.run_dir)
+        return on_hosts.Hosts(run, hosts)
+    order = seam.read(run.run_dir)
     if order is None:
         return None
     return (
-        managed_job.ManagedCloud(hub, Sky(order.python))
+        managed_job.ManagedCloud(run.run_dir, Sky(order.python))
         if order.managed
-        else SkyCloud(hub, order, Sky(order.python))
+        else SkyCloud(run, order, Sky(order.python))
     )
 
 
 class ClusterLaunch:
     """One run's launch on a cluster."""
 
-    def __init__(self, hub: HubForCloud, ordered: SkyRequest, sky: Sky) -> None:
-        self._hub, self._order, self._sky = hub, ordered, sky
-        self._report = LaunchReport(hub)
-        self._submission = Submission(hub, ordered, sky, self._report)
+    def __init__(self, run: MergedRun, ordered: SkyRequest, sky: Sky, set_routes: SetRoutes) -> None:
+        self._run, self._order, self._sky, self._set_routes = run, ordered, sky, set_routes
+        self._report = LaunchReport(run)
+        self._submission = Submission(run, ordered, sky, self._report)
         self._runs = asyncio.Event()
         """Set when the job's processes run."""
 
     async def run(self) -> None:
         """All stages, or the sentence why not. Raises nothing that a launch can meet."""
         try:
-            seam.load_cargo(self._order, self._hub.run_dir)
+            seam.load_cargo(self._order, self._run.run_dir)
             await self._sky.start()
             async with self._aside(self._find()) as finding:
                 job = await self._within(self._submission.job())
@@ -245,16 +247,16 @@ class ClusterLaunch:
                     self._runs.set()
                     await self._within(self._linked(job, routing))
                     await asyncio.wait({describing}, timeout=ASK_SECONDS)
-            self._hub.emit(StageChanged(Stage.START, "done"))
+            self._run.emit(StageChanged(Stage.START, "done"))
         except LaunchStopped:
             self._report.failed(f"stopped{await self._given_up()}{await self._remains()}")
         except (CloudError, RunError) as error:
             if not self._reached():
-                self._hub.set_routes([])
+                self._set_routes([])
             text = f"{error}{await self._elsewhere(error)}"
             remains = await self._remains()
             self._report.failed(f"{text}{remains}")
-            self._hub.fail(f"the launch failed: {text}{remains}")
+            self._run.fail(f"the launch failed: {text}{remains}")
 
     @contextlib.asynccontextmanager
     async def _aside(self, work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
@@ -315,10 +317,10 @@ class ClusterLaunch:
 
         Raises CloudError.
         """
-        if not self._order.fast or self._hub.record.nnodes > AT_ONCE:
+        if not self._order.fast or self._run.record.nnodes > AT_ONCE:
             await self._runs.wait()
         nodes = await self._nodes(job, finding)
-        self._hub.set_routes(reaching.routes(nodes, self._order.bundle, self._hub.record.run8))
+        self._set_routes(reaching.routes(nodes, self._order.bundle, self._run.record.run8))
         return nodes
 
     async def _nodes(self, job: int, finding: asyncio.Task[reaching.ClusterNodes]) -> reaching.ClusterNodes:
@@ -355,9 +357,9 @@ class ClusterLaunch:
             self._report.problem(str(error))
 
     def _all_up(self) -> bool:
-        nodes = self._hub.state.nodes
+        nodes = self._run.state.nodes
         good = (LinkState.UP, LinkState.ENDED)
-        return all(node in nodes and nodes[node].link in good for node in range(self._hub.record.nnodes))
+        return all(node in nodes and nodes[node].link in good for node in range(self._run.record.nnodes))
 
     async def _state(self, job: int) -> str | None:
         """SkyPilot's word for the job; None while nobody can say."""
@@ -376,13 +378,13 @@ class ClusterLaunch:
 
     def _reached(self) -> bool:
         """Whether any node ever answered."""
-        return any(node.link is not LinkState.CONNECTING for node in self._hub.state.nodes.values())
+        return any(node.link is not LinkState.CONNECTING for node in self._run.state.nodes.values())
 
     async def _given_up(self) -> str:
         """Nothing of the run goes on where no node can be asked to stop; a part of a sentence."""
         if self._submission.number is None or self._reached():
             return ""
-        self._hub.set_routes([])
+        self._set_routes([])
         try:
             await self._sky.call("cancel", cluster=self._order.cluster, job=self._submission.number)
         except SkyError as error:
@@ -412,15 +414,15 @@ class ClusterLaunch:
             )
         if about is None:
             return ""
-        self._hub.emit(
+        self._run.emit(
             ClusterChanged(described(about, None, name=self._order.cluster, job=self._submission.number))
         )
-        return f"; {may_cost(self._order.cluster, about['state'], self._hub.record.name)}"
+        return f"; {may_cost(self._order.cluster, about['state'], self._run.record.name)}"
 
     async def _within(self, work: Coroutine[Any, Any, T]) -> T:
         """The work, unless the user stops the run or its stage takes too long. Raises LaunchStopped and CloudError."""
         task = asyncio.create_task(work)
-        stop = asyncio.create_task(self._hub.stop_asked.wait())
+        stop = asyncio.create_task(self._run.stop_asked.wait())
         try:
             while not task.done():
                 await asyncio.wait({task, stop}, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)

@@ -14,7 +14,8 @@ from ..model import Cluster, ClusterChanged, LinkState, RunEnded, RunPhase
 from . import seam
 from .after import stays
 from .cloud import Sky, SkyError
-from .seam import CloudError, HubForCloud, SkyRequest
+from .merged_run import MergedRun
+from .seam import CloudError, SkyRequest
 
 POLL_SECONDS = 10.0
 """Between two questions while a node does not answer."""
@@ -79,8 +80,8 @@ def misfit(about: Mapping[str, Any], name: str, nodes: int) -> str | None:
 class SkyCloud:
     """Satisfies seam.Cloud for a cluster that SkyPilot launched."""
 
-    def __init__(self, hub: HubForCloud, ordered: SkyRequest, sky: Sky) -> None:
-        self._hub, self._order, self._sky = hub, ordered, sky
+    def __init__(self, run: MergedRun, ordered: SkyRequest, sky: Sky) -> None:
+        self._run, self._order, self._sky = run, ordered, sky
         self._cancelling: asyncio.Task[Any] | None = None
         """One question for all who want the job cancelled; it is asked to its end, also when they no longer wait."""
         self._going = False
@@ -92,7 +93,7 @@ class SkyCloud:
 
     @property
     def _job(self) -> int | None:
-        return seam.progress(self._hub.run_dir).job
+        return seam.progress(self._run.run_dir).job
 
     async def watch(self) -> None:
         """Ask SkyPilot when a node is lost, and now and then; for ever. A stopped job is cancelled there, too."""
@@ -119,7 +120,7 @@ class SkyCloud:
 
     def _stopped(self) -> bool:
         """Whether the ranks of every node have ended because the user wants it."""
-        state = self._hub.state
+        state = self._run.state
         asked = state.phase in (RunPhase.STOPPING, RunPhase.STOPPED)
         return asked and bool(state.nodes) and all(node.phase is not None for node in state.nodes.values())
 
@@ -130,19 +131,19 @@ class SkyCloud:
                 await self.cancel()
 
     def _worried(self) -> bool:
-        return any(node.link is LinkState.LOST for node in self._hub.state.nodes.values())
+        return any(node.link is LinkState.LOST for node in self._run.state.nodes.values())
 
     async def _refresh(self) -> None:
         """What SkyPilot says now: of the cluster, and of the job, where its nodes do not answer."""
         about = await self._sky.call("describe", cluster=self._name, refresh=self._worried())
-        before = self._hub.state.cluster or Cluster(name=self._name)
+        before = self._run.state.cluster or Cluster(name=self._name)
         if about is None:
             now = msgspec.structs.replace(before, state="", down=True)
         else:
             now = described(about, await self._sky.call("cost", cluster=self._name), self._name, self._job)
         if now != before:
-            self._hub.emit(ClusterChanged(now))
-        if self._worried() and not self._hub.state.phase.ended:
+            self._run.emit(ClusterChanged(now))
+        if self._worried() and not self._run.state.phase.ended:
             await self._ended_elsewhere(gone=about is None)
 
     async def _ended_elsewhere(self, gone: bool) -> None:
@@ -150,17 +151,17 @@ class SkyCloud:
         if gone:
             text = (
                 f"cluster {self._name} is gone, SkyPilot knows it no more: "
-                f"`distui relaunch {self._hub.record.name}` brings up another"
+                f"`distui relaunch {self._run.record.name}` brings up another"
             )
-            self._hub.emit(RunEnded(RunPhase.LOST, None, text))
+            self._run.emit(RunEnded(RunPhase.LOST, None, text))
             return
         state = await self._sky.call("job_state", cluster=self._name, job=self._job)
         if state == "CANCELLED":
             text = f"job {self._job} on {self._name} was cancelled through SkyPilot"
-            self._hub.emit(RunEnded(RunPhase.STOPPED, None, text))
+            self._run.emit(RunEnded(RunPhase.STOPPED, None, text))
         elif state in JOBS_END:
             text = f"job {self._job} on {self._name} has ended ({state}), and its nodes do not answer"
-            self._hub.emit(RunEnded(RunPhase.LOST, None, text))
+            self._run.emit(RunEnded(RunPhase.LOST, None, text))
 
     async def cancel(self) -> str:
         """See seam.Cloud."""
@@ -185,8 +186,8 @@ class SkyCloud:
             await self._once("down", cluster=self._name)
         finally:
             self._going = False
-        before = self._hub.state.cluster or Cluster(name=self._name)
-        self._hub.emit(
+        before = self._run.state.cluster or Cluster(name=self._name)
+        self._run.emit(
             ClusterChanged(msgspec.structs.replace(before, state="", autostop_min=None, down=True))
         )
         return f"cluster {self._name} is down"
@@ -194,8 +195,8 @@ class SkyCloud:
     async def set_autostop(self, minutes: int | None) -> str:
         """See seam.Cloud."""
         await self._once("autostop", cluster=self._name, minutes=minutes)
-        before = self._hub.state.cluster or Cluster(name=self._name)
-        self._hub.emit(ClusterChanged(msgspec.structs.replace(before, autostop_min=minutes)))
+        before = self._run.state.cluster or Cluster(name=self._name)
+        self._run.emit(ClusterChanged(msgspec.structs.replace(before, autostop_min=minutes)))
         return f"cluster {self._name} {stays(minutes)}"
 
     async def _once(self, verb: str, **args: Any) -> None:

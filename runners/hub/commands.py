@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from .. import living, registry
+from .. import registry
 from ..agent.commands import ENDED, NO_CLUSTER, RESTART_SECONDS, VERBS, CommandRefused, describe, shortened
 from ..errors import RunError
 from ..forced_stop import forced_stop
@@ -34,12 +34,10 @@ from ..wire.client import SocketLink, new_id, stem
 from ..wire.link import Link, LinkError, SilentError
 from ..words import plural
 from .ending import patience
-from .links import sub_id
+from .links import Links, sub_id
+from .merged_run import MergedRun
 from .on_hosts import Hosts
 from .seam import CANCEL_SECONDS, Cloud, CloudError
-
-if TYPE_CHECKING:
-    from .hub import Hub
 
 # -----------------------------------------------------------------------------------------------------------
 # Whom a command goes to, and what several nodes answered as one sentence. Pure.
@@ -178,26 +176,26 @@ def caps(link: Link | None) -> tuple[str, ...]:
 class HubCommands:
     """Executes one command at a time of those that change the group; the others do not wait."""
 
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
+    def __init__(self, run: MergedRun, links: Links) -> None:
+        self._run, self._links = run, links
         self._turn = asyncio.Lock()
-        self.stopping = Stopping(hub, self.ask, self.execute)
+        self.stopping = Stopping(run, links, self.ask, self.execute)
 
     async def execute(self, command: Action) -> CommandDone:
         """Do it, journal that it was asked and what came of it, and answer."""
-        hub = self._hub
-        if hub.state.phase.ended and not isinstance(command, Down | SetAutostop):
+        run = self._run
+        if run.state.phase.ended and not isinstance(command, Down | SetAutostop):
             return CommandDone(command.id, False, ENDED)
-        hub.emit(CommandReceived(command.id, shortened(describe(command)), VERBS[type(command)]))
-        if not isinstance(command, Down | SetAutostop | Stop) and not hub.interrupted:
-            await hub.chronicle.until(self._settled, REACH_SECONDS)
+        run.emit(CommandReceived(command.id, shortened(describe(command)), VERBS[type(command)]))
+        if not isinstance(command, Down | SetAutostop | Stop) and not run.interrupted:
+            await run.chronicle.until(self._settled, REACH_SECONDS)
         data: dict[str, str] = {}
         try:
             text, data = await self._do(command)
             ok = True
         except (CommandRefused, CloudError) as error:
             ok, text = False, shortened(str(error))
-        hub.emit(CommandDone(command.id, ok, text))
+        run.emit(CommandDone(command.id, ok, text))
         return CommandDone(command.id, ok, text, data)
 
     async def _do(self, command: Action) -> tuple[str, dict[str, str]]:
@@ -214,18 +212,18 @@ class HubCommands:
         return await self._routed(command)
 
     def _settled(self) -> bool:
-        return all(node.link is not LinkState.CONNECTING for node in self._hub.state.nodes.values())
+        return all(node.link is not LinkState.CONNECTING for node in self._run.state.nodes.values())
 
     def _cloud(self) -> Cloud:
-        if self._hub.cloud is None:
+        if self._run.cloud is None:
             raise CommandRefused(NO_CLUSTER)
-        return self._hub.cloud
+        return self._run.cloud
 
     # --- asking nodes ----------------------------------------------------------------------------------------
 
     async def ask(self, command: Action, node: int) -> Answer:
         """One node's answer to its part of a command; a broken link is an answer, too."""
-        name, link = self._hub.name(node), self._hub.links.up(node)
+        name, link = self._run.nodes.name(node), self._links.up(node)
         if link is None:
             return Answer(node, name, None, f"{name} does not answer")
         try:
@@ -240,71 +238,66 @@ class HubCommands:
     async def _ask_all(self, command: Action, nodes: list[int]) -> list[Answer]:
         return list(await asyncio.gather(*(self.ask(command, node) for node in nodes)))
 
-    def _silent(self) -> list[int]:
-        """Nodes whose parts go on and that do not answer."""
-        hub = self._hub
-        return [node for node in hub.node_numbers() if not hub.ended(node) and hub.links.up(node) is None]
-
     # --- restart ---------------------------------------------------------------------------------------------
 
     async def _restart(self, command: Restart | SetNccl) -> str:
         """All nodes at once; done when every rank of the new attempt runs. Raises CommandRefused."""
-        hub = self._hub
-        if hub.interrupted:
+        run = self._run
+        if run.interrupted:
             return await self._launched()
-        silent = self._silent()
-        if silent and isinstance(hub.cloud, Hosts):
-            await hub.cloud.revive(silent)
-            silent = self._silent()
+        silent = self._links.silent()
+        if silent and isinstance(run.cloud, Hosts):
+            await run.cloud.revive(silent)
+            silent = self._links.silent()
         if silent and not command.reachable:
-            raise CommandRefused(needs_all([hub.describe_link(node) for node in silent]))
-        return await self._restarted(command, [node for node in hub.alive() if node not in silent])
+            raise CommandRefused(needs_all([run.nodes.describe_link(node) for node in silent]))
+        return await self._restarted(command, [node for node in run.nodes.alive() if node not in silent])
 
     async def _launched(self) -> str:
         """Go on with a launch that was cut off, until all ranks run. Raises CommandRefused."""
-        hub, began = self._hub, time.monotonic()
-        hub.go_on.set()
-        ready = await hub.chronicle.until(
-            lambda: hub.state.phase.ended or hub.state.phase is RunPhase.RUNNING, RESTART_SECONDS
+        run, began = self._run, time.monotonic()
+        run.go_on.set()
+        ready = await run.chronicle.until(
+            lambda: run.state.phase.ended or run.state.phase is RunPhase.RUNNING, RESTART_SECONDS
         )
-        if hub.state.phase.ended:
-            raise CommandRefused(f"the run ended instead: {hub.state.end_text}")
+        if run.state.phase.ended:
+            raise CommandRefused(f"the run ended instead: {run.state.end_text}")
         if not ready:
             return "the launch goes on: `distui status` shows how far it is"
-        return f"launched: {len(hub.state.ranks)} ranks running after {time.monotonic() - began:.1f} s"
+        return f"launched: {len(run.state.ranks)} ranks running after {time.monotonic() - began:.1f} s"
 
     async def _restarted(self, command: Restart | SetNccl, nodes: list[int]) -> str:
-        hub = self._hub
+        run = self._run
         if not nodes:
-            why = "no node is linked to yet, the launch goes on" if hub.launching else "no node answers"
+            why = "no node is linked to yet, the launch goes on" if run.launching else "no node answers"
             raise CommandRefused(f"{why}: nothing was restarted")
         await self._all_ready(nodes)
-        before, began = hub.state.attempt, time.monotonic()
+        before, began = run.state.attempt, time.monotonic()
         answers = await self._ask_all(command, nodes)
         refused = [answer for answer in answers if answer.done is not None and not answer.done.ok]
         if refused:
             raise CommandRefused(together(refused))
         wanted = time.monotonic() - began
-        ready = await hub.chronicle.until(
+        ready = await run.chronicle.until(
             lambda: (
-                hub.state.phase.ended
-                or (hub.state.attempt > before and hub.state.phase is RunPhase.RUNNING)
+                run.state.phase.ended
+                or (run.state.attempt > before and run.state.phase is RunPhase.RUNNING)
             ),
             max(5.0, RESTART_SECONDS - wanted),
         )
-        if hub.state.phase.ended:
-            raise CommandRefused(f"the run ended instead: {hub.state.end_text}")
+        if run.state.phase.ended:
+            raise CommandRefused(f"the run ended instead: {run.state.end_text}")
         if not ready:
             missing = [answer.text for answer in answers if answer.done is None]
-            raise CommandRefused(not_running(hub.state.attempt, missing))
-        ranks, seconds = len(hub.state.ranks), time.monotonic() - began
-        text = f"restarted: attempt {hub.state.attempt}, {plural(ranks, 'rank')} on {plural(len(nodes), 'node')} running"
+            raise CommandRefused(not_running(run.state.attempt, missing))
+        ranks, seconds = len(run.state.ranks), time.monotonic() - began
+        text = f"restarted: attempt {run.state.attempt}, {plural(ranks, 'rank')} on {plural(len(nodes), 'node')} running"
         return "; ".join(filter(None, [f"{text} after {seconds:.1f} s", beside(answers)]))
 
     async def _all_ready(self, nodes: list[int]) -> None:
         """Whether every node could restart its ranks: where one cannot, none does. Raises CommandRefused."""
         probe = Dump(new_id(), "runner")
-        able = [node for node in nodes if "runner" in caps(self._hub.links.up(node))]
+        able = [node for node in nodes if "runner" in caps(self._links.up(node))]
         unable = [answer for answer in await self._ask_all(probe, able) if not answer.ok]
         if unable:
             raise CommandRefused(needs_all([answer.named(answer.text) for answer in unable]))
@@ -313,14 +306,14 @@ class HubCommands:
 
     async def _routed(self, command: SetNccl | Signal | Dump) -> tuple[str, dict[str, str]]:
         """Ask the nodes that have the ranks. Raises CommandRefused."""
-        hub = self._hub
-        nodes = route(command.ranks, {rank: at.place.node for rank, at in hub.state.ranks.items()})
+        run = self._run
+        nodes = route(command.ranks, {rank: at.place.node for rank, at in run.state.ranks.items()})
         if isinstance(nodes, str):
             raise CommandRefused(nodes)
         asked = [
             self.ask(structs.replace(command, ranks=ranks), node)
             for node, ranks in nodes.items()
-            if not hub.ended(node)
+            if not run.nodes.ended(node)
         ]
         answers = list(await asyncio.gather(*asked))
         if not answers:
@@ -358,18 +351,31 @@ Execute = Callable[[Stop], Awaitable[CommandDone]]
 """As if a viewer had asked: journaled and answered."""
 
 
+def _log(text: str) -> None:
+    """A line in the hub's own log."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
 class Stopping:
     """Stops the run, or takes its cluster down after that."""
 
-    def __init__(self, hub: Hub, ask: Ask, execute: Execute) -> None:
-        self._hub, self._ask, self._execute = hub, ask, execute
+    def __init__(self, run: MergedRun, links: Links, ask: Ask, execute: Execute) -> None:
+        self._run, self._links, self._ask, self._execute = run, links, ask, execute
         self._began = time.monotonic()
+
+    def begin(self) -> None:
+        """From now on every node that answers is stopped; those that do not are tried at once."""
+        if not self._run.stop_asked.is_set():
+            self._run.stop_since = time.time()
+            self._run.stop_asked.set()
+        self._links.hurry()
 
     async def stop(self, command: Stop) -> str:
         """End the parts of all nodes that answer; the others are told as soon as they do. Raises CommandRefused."""
-        hub, began = self._hub, time.monotonic()
-        hub.begin_stop()
-        grace_s = hub.plan.grace_s if command.grace_s is None else command.grace_s
+        run, began = self._run, time.monotonic()
+        self.begin()
+        grace_s = run.plan.grace_s if command.grace_s is None else command.grace_s
         await self._until(self._none_connects, self._began + CONNECTING_SECONDS)
         await self._until(self._all_were_reached, time.monotonic() + SILENT_SECONDS)
         limit = time.monotonic() + grace_s + STOP_SECONDS
@@ -381,29 +387,26 @@ class Stopping:
         await self._given_up()
         limit = max(limit, time.monotonic() + END_SECONDS)
         await self._until(self._no_part_is_awaited, limit)
-        await self._until(lambda: not hub.alive(), began + SILENT_SECONDS)
+        await self._until(lambda: not run.nodes.alive(), began + SILENT_SECONDS)
         if here := self._stuck_here():
             await self._stop_there(here, grace_s)
-        if not hub.alive():
+        if not run.nodes.alive():
             await self._until(self._over, limit)
         return self._answer(answers)
 
     async def _given_up(self) -> None:
         """A launch that is still on gives up by itself, in its own time."""
         deadline = time.monotonic() + CANCEL_SECONDS + END_SECONDS
-        while self._hub.launching and time.monotonic() < deadline:
+        while self._run.launching and time.monotonic() < deadline:
             await asyncio.sleep(CHECK_SECONDS)
 
     async def _send_all(self, command: Stop, limit: float) -> list[Answer]:
         """What the nodes say that answer now; whoever says nothing until then is not waited for."""
-        hub = self._hub
-        asked = [
-            asyncio.ensure_future(self._ask(command, node))
-            for node in hub.alive()
-            if hub.links.up(node) is not None
-        ]
-        if len(asked) < len(hub.alive()) and hub.cloud is not None:
-            hub.spawn(self._cancel(hub.cloud))
+        run, silent = self._run, self._links.silent()
+        linked = [node for node in run.nodes.alive() if node not in silent]
+        asked = [asyncio.ensure_future(self._ask(command, node)) for node in linked]
+        if silent and run.cloud is not None:
+            run.spawn(self._cancel(run.cloud))
         if not asked:
             return []
         done, late = await asyncio.wait(asked, timeout=max(0.0, limit - time.monotonic()))
@@ -414,13 +417,15 @@ class Stopping:
 
     def _here(self, nodes: Collection[int]) -> dict[int, registry.Entry]:
         """The parts of these nodes that are on this machine."""
-        parts = {part.record.node: part for part in registry.parts(self._hub.record.run)}
-        return {node: parts[node] for node in nodes if node in parts and not living.elsewhere(parts[node])}
+        parts = {part.record.node: part for part in registry.parts(self._run.record.run)}
+        return {
+            node: parts[node] for node in nodes if node in parts and not registry.elsewhere(parts[node])
+        }
 
     def _stuck_here(self) -> dict[int, registry.Entry]:
         """Parts on this machine whose agents live and cannot be linked to."""
-        unlinked = [node for node in self._hub.alive() if self._hub.links.up(node) is None]
-        routes = {node: self._hub.links.by_node[node].route for node in unlinked}
+        unlinked = self._links.silent()
+        routes = {node: self._links.by_node[node].route for node in unlinked}
         return {
             node: part
             for node, part in self._here(unlinked).items()
@@ -432,21 +437,21 @@ class Stopping:
 
         However long that takes, they are not given up meanwhile.
         """
-        with self._hub.hold_end():
+        with self._run.hold_end():
             await self._stop_without_agents(nodes, grace_s)
             heard = time.monotonic() + HEARD_SECONDS
 
-            def told() -> bool:
-                return self._hub.state.phase.ended or not set(nodes) & set(self._hub.alive())
+            def ended() -> bool:
+                return self._run.state.phase.ended or not set(nodes) & set(self._run.nodes.alive())
 
-            while not told() and time.monotonic() < heard:
-                self._hub.links.hurry()  # the agent that tells of the end waits for nobody in particular
-                await self._until(told, time.monotonic() + 1.0)
+            while not ended() and time.monotonic() < heard:
+                self._links.hurry()  # the agent that tells of the end waits for nobody in particular
+                await self._until(ended, time.monotonic() + 1.0)
 
     async def _stop_without_agents(self, nodes: Collection[int], grace_s: float) -> None:
-        hub = self._hub
+        run = self._run
         here = self._here(nodes)
-        hosts = hub.cloud if isinstance(hub.cloud, Hosts) else None
+        hosts = run.cloud if isinstance(run.cloud, Hosts) else None
         doing: list[Awaitable[object]] = []
         for node in nodes:
             if node in here:
@@ -454,65 +459,64 @@ class Stopping:
             elif hosts is not None:
                 doing.append(hosts.stop(node, grace_s))
         await asyncio.gather(*map(self._report_failure, doing))
-        if hosts is None and hub.cloud is not None and any(node not in here for node in nodes):
-            hub.spawn(self._cancel(hub.cloud))
+        if hosts is None and run.cloud is not None and any(node not in here for node in nodes):
+            run.spawn(self._cancel(run.cloud))
 
     async def _report_failure(self, doing: Awaitable[object]) -> None:
         try:
             await doing
         except (HostError, RunError, OSError) as error:
-            self._hub.say(str(error))
+            _log(str(error))
 
     async def _cancel(self, cloud: Cloud) -> None:
         """Nodes that cannot be asked are stopped by whoever started them."""
         try:
             await cloud.cancel()
         except CloudError as error:
-            self._hub.say(str(error))
+            _log(str(error))
 
     async def _until(self, wanted: Callable[[], bool], deadline: float) -> None:
-        hub = self._hub
+        run = self._run
         seconds = max(0.0, deadline - time.monotonic())
-        await hub.chronicle.until(lambda: hub.state.phase.ended or wanted(), seconds)
+        await run.chronicle.until(lambda: run.state.phase.ended or wanted(), seconds)
 
     def _none_connects(self) -> bool:
         """No node is about to answer for the first time; those of a launch are told when they come."""
-        hub, coming = self._hub, (None, LinkState.CONNECTING)
-        return hub.launching or not any(
-            node in hub.links.by_node and hub.link(node) in coming for node in hub.alive()
+        nodes, coming = self._run.nodes, (None, LinkState.CONNECTING)
+        return self._run.launching or not any(
+            node in self._links.by_node and nodes.link(node) in coming for node in nodes.alive()
         )
 
     def _all_were_reached(self) -> bool:
         """Each node answered this hub once; those of a launch are told when they come."""
-        links = self._hub.links.by_node
-        return self._hub.launching or all(
-            links[node].reached for node in self._hub.alive() if node in links
+        links = self._links.by_node
+        return self._run.launching or all(
+            links[node].reached for node in self._run.nodes.alive() if node in links
         )
 
     def _no_part_is_awaited(self) -> bool:
         """Every part has ended, or is on a node that does not answer; one that connects may do so yet."""
-        hub = self._hub
-        return all(hub.link(node) is LinkState.LOST for node in hub.alive())
+        nodes = self._run.nodes
+        return all(nodes.link(node) is LinkState.LOST for node in nodes.alive())
 
     def _over(self) -> bool:
         """All is read; where the end is held back, that is all there is to wait for."""
-        return self._hub.held and self._hub.all_read()
+        return self._run.held and self._run.nodes.all_read()
 
     def _answer(self, answers: list[Answer]) -> str:
         """What came of it. Raises CommandRefused unless nothing is left."""
-        hub = self._hub
+        nodes, ended = self._run.nodes, self._run.state.phase.ended
         problems = [answer for answer in answers if answer.done is not None and not answer.ok]
         reasons = [together(problems)] if problems else []
-        left = hub.alive()
-        mute = [hub.name(node) for node in left if hub.links.up(node) is not None]
-        silent = [hub.name(node) for node in left if hub.links.up(node) is None]
+        silent = self._links.silent()
+        mute = [nodes.name(node) for node in nodes.alive() if node not in silent]
         if silent:
-            reached = bool(hub.node_numbers()) and len(silent) < len(hub.node_numbers())
-            seconds = None if hub.state.phase.ended else patience(True, hub.some_ended(), False)
-            reasons.append(stopped_without(silent, reached, seconds))
+            seconds = None if ended else patience(True, nodes.some_ended(), False)
+            reached = len(silent) < len(nodes.numbers())
+            reasons.append(stopped_without([nodes.name(node) for node in silent], reached, seconds))
         if mute:
             reasons.append(not_stopped_yet(mute))
-        if not reasons and not hub.state.phase.ended and not self._over():
+        if not reasons and not ended and not self._over():
             reasons.append("the run does not end: see agent.log of its hub")
         if reasons:
             raise CommandRefused("; ".join(reasons))
@@ -529,18 +533,18 @@ class Stopping:
 
         Raises CommandRefused and CloudError.
         """
-        hub, name = self._hub, command.cluster
-        if hub.cloud is None:
+        run, name = self._run, command.cluster
+        if run.cloud is None:
             raise CommandRefused(NO_CLUSTER)
-        hub.cloud.check_down(name)
-        if hub.state.phase.ended:
-            return await hub.cloud.down(name)
-        with hub.hold_end():
+        run.cloud.check_down(name)
+        if run.state.phase.ended:
+            return await run.cloud.down(name)
+        with run.hold_end():
             stopped = await self._execute(Stop(new_id()))
-            first = f"{hub.record.name} was stopped first" if stopped.ok else f"before that: {stopped.text}"
+            first = f"{run.record.name} was stopped first" if stopped.ok else f"before that: {stopped.text}"
             try:
-                text = await hub.cloud.down(name)
+                text = await run.cloud.down(name)
             except CloudError as error:
                 raise CloudError(f"cluster {name} was not taken down: {error}; {first}") from None
-            hub.why_stopped = f"stopped: cluster {name} was taken down"
+            run.why_stopped = f"stopped: cluster {name} was taken down"
             return f"{text}; {first}"

@@ -161,7 +161,7 @@ def _all_gone(whole: Whole) -> RunEnded | None:
     """No node answers. Unless the cluster is known to be gone, that says nothing about the run."""
     if not whole.cluster_down:
         return None
-    return RunEnded(RunPhase.LOST, None, "the cluster was taken down, and nobody saw how the run ended")
+    return RunEnded(RunPhase.LOST, None, "the cluster was taken down before the run's end was reported")
 
 
 def _without(gone: list[NodeEnding], cluster_down: bool = False) -> str:

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import MsgspecError, Raw, structs
@@ -43,11 +43,9 @@ from ..wire.client import SocketLink, stem
 from ..wire.ended import FilesLink
 from ..wire.link import Link, LinkError
 from ..wire.ssh import SshLink
-from .record import UNDER_WAY, keep_tails
+from .merged_run import MergedRun
+from .record import NodeLogs
 from .routes import Route
-
-if TYPE_CHECKING:
-    from .hub import Hub
 
 # -----------------------------------------------------------------------------------------------------------
 # An event as one node's agent tells it → as it stands in the journal of all nodes. Pure.
@@ -192,12 +190,17 @@ async def _open_here(route: Route, run: str) -> Link:
 class NodeLink:
     """The link to one node."""
 
-    def __init__(self, hub: Hub, route: Route, gate: asyncio.Semaphore) -> None:
+    def __init__(
+        self,
+        run: MergedRun,
+        logs: NodeLogs,
+        connected: Callable[[int], None],
+        route: Route,
+        gate: asyncio.Semaphore,
+    ) -> None:
         self.route = route
         self.link: Link | None = None
-        self.reading = asyncio.Semaphore(UNDER_WAY)
-        """Held by each log window that is on its way."""
-        self._hub, self._gate = hub, gate
+        self._run, self._logs, self._connected, self._gate = run, logs, connected, gate
         self._shift = 0.0
         self._hurry = asyncio.Event()
         self._tries = 0
@@ -207,7 +210,7 @@ class NodeLink:
         """`reached`: it was up once."""
         self._since = math.inf
         """When the link that is up came up, by the monotonic clock."""
-        self.task = asyncio.create_task(self._run())
+        self.task = asyncio.create_task(self._maintain())
 
     @property
     def node(self) -> int:
@@ -223,7 +226,7 @@ class NodeLink:
         await asyncio.wait({self.task})
         await self._drop()
 
-    async def _run(self) -> None:
+    async def _maintain(self) -> None:
         """Follow until the part has ended and all that is wanted of it was read."""
         self._report(LinkState.CONNECTING)
         while True:
@@ -246,25 +249,27 @@ class NodeLink:
             await self._wait(problem)
 
     def _ended(self) -> bool:
-        return self._hub.ended(self.node)
+        return self._run.nodes.ended(self.node)
 
     async def _follow(self) -> None:
         async with self._gate:
-            self.link = link = await open_route(self._route(), self._hub.record.run)
+            self.link = link = await open_route(self._route(), self._run.record.run)
         hello = link.hello if isinstance(link, SocketLink) else None
         if hello is not None:
             self._compare_clocks(hello.now)
         self.reached = True
         self._report(LinkState.UP)
         self._since = time.monotonic()
-        self._hub.connected(self.node)
-        after, count = self._hub.source(self.node), 0
+        self._connected(self.node)
+        after, count = self._run.nodes.source(self.node), 0
         if hello is not None and hello.seq < after:
             after = 0  # another journal than the one that was read: the node begins anew
         async for stamped in link.events(after):
             merged = merge(stamped, self.node, self._shift, self.route.host)
             if merged is not None:
-                self._hub.emit(merged.event, node=self.node, source=merged.source, at=merged.time)
+                self._run.emit(merged.event, node=self.node, source=merged.source, at=merged.time)
+            if isinstance(stamped.event, AttemptEnded):
+                self._run.spawn(self._logs.keep_tails(self.node, link, stamped.event.attempt))
             if isinstance(stamped.event, CaughtUp) and self._ended():
                 return  # the end itself was heard before
             count += 1
@@ -273,7 +278,7 @@ class NodeLink:
 
     def _coming(self) -> bool:
         """Whether the node's agent may be about to start for the first time."""
-        return self._hub.launching and not self._hub.source(self.node)
+        return self._run.launching and not self._run.nodes.source(self.node)
 
     def _route(self) -> Route:
         """Of a launch the bridge waits on the node: another login would take longer than the agent's start."""
@@ -290,16 +295,16 @@ class NodeLink:
             text = f"the clock of {self.route.host} is {abs(self._shift):.1f} s {way}"
             remedy = "its times are shown by this machine's clock; let NTP (chrony) keep both"
             finding = Finding("clock-skew", "warn", text, node=self.node, remedy=remedy)
-            self._hub.emit(FindingRaised(finding), node=self.node)
+            self._run.emit(FindingRaised(finding), node=self.node)
         elif self._skewed and not skewed:
-            self._hub.emit(FindingCleared("clock-skew", node=self.node), node=self.node)
+            self._run.emit(FindingCleared("clock-skew", node=self.node), node=self.node)
         self._skewed = skewed
 
     async def _finish(self) -> None:
         """The part has ended: the ends of its logs are read while its agent still waits for us."""
         if self.link is not None:
             with contextlib.suppress(LinkError, OSError, TimeoutError):
-                await keep_tails(self._hub, self.node, self.link)
+                await self._logs.keep_tails(self.node, self.link)
         await self._drop()
         self._report(LinkState.ENDED)
 
@@ -323,24 +328,26 @@ class NodeLink:
 
     def _report(self, state: LinkState, text: str = "", retry_at: float | None = None) -> None:
         self._reported = (state, text)
-        self._hub.emit(LinkChanged(state, self.route.host, text, retry_at), node=self.node)
+        self._run.emit(LinkChanged(state, self.route.host, text, retry_at), node=self.node)
 
 
 class Links:
     """The links to all nodes."""
 
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
+    def __init__(self, run: MergedRun, logs: NodeLogs, connected: Callable[[int], None]) -> None:
+        """`connected`: called with each node that answers."""
+        self._run, self._logs, self._connected = run, logs, connected
         self._gate = asyncio.Semaphore(AT_ONCE)
         self.by_node: dict[int, NodeLink] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     def use(self, routes: list[Route]) -> None:
         """Connect by these routes and no others; one that has not changed is tried at once, if it waits."""
-        for node in self.by_node.keys() - {route.node for route in routes}:
+        self._run.nodes.routed = {route.node for route in routes}
+        for node in self.by_node.keys() - self._run.nodes.routed:
             gone = self.by_node.pop(node)
             self._close(gone)
-            self._hub.emit(LinkChanged(LinkState.ENDED, gone.route.host, "never started"), node=node)
+            self._run.emit(LinkChanged(LinkState.ENDED, gone.route.host, "never started"), node=node)
         for route in routes:
             node_link = self.by_node.get(route.node)
             if node_link is not None and node_link.route == route:
@@ -349,8 +356,10 @@ class Links:
             if node_link is not None:
                 self._close(node_link)
             # A part that came to its end before is followed again where it is somewhere else now: it was recovered.
-            if node_link is not None or not self._hub.read_to_the_end(route.node):
-                self.by_node[route.node] = NodeLink(self._hub, route, self._gate)
+            if node_link is not None or not self._run.nodes.read_to_the_end(route.node):
+                self.by_node[route.node] = NodeLink(
+                    self._run, self._logs, self._connected, route, self._gate
+                )
 
     def _close(self, link: NodeLink) -> None:
         task = asyncio.create_task(link.close())
@@ -360,10 +369,14 @@ class Links:
     def up(self, node: int) -> Link | None:
         """The link to a node that answers."""
         node_link = self.by_node.get(node)
-        shown = self._hub.state.nodes.get(node)
+        shown = self._run.state.nodes.get(node)
         if node_link is None or shown is None or shown.link is not LinkState.UP:
             return None
         return node_link.link
+
+    def silent(self) -> list[int]:
+        """Nodes whose parts go on and that do not answer."""
+        return [node for node in self._run.nodes.alive() if self.up(node) is None]
 
     def hurry(self) -> None:
         """Try all that are waited for now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...presets.clean import clean_lines
@@ -13,8 +14,8 @@ from ..file_io import opener
 from ..model import Cluster, ClusterChanged, RunEnded, RunPhase, Stage, StageChanged
 from . import seam
 from .cloud import Sky, SkyError
-from .seam import CANCEL_SECONDS, CloudError, HubForCloud, LaunchProgress, SkyRequest
-from .telling import LOG_FILE
+from .merged_run import MergedRun
+from .seam import CANCEL_SECONDS, LOG_FILE, CloudError, LaunchProgress, SkyRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,9 +41,9 @@ ENDS: Mapping[str, RunPhase] = {
 class ManagedJob:
     """One managed job, from its submission to its end."""
 
-    def __init__(self, hub: HubForCloud, ordered: SkyRequest, sky: Sky) -> None:
-        self._hub, self._order, self._sky = hub, ordered, sky
-        self._done = seam.progress(hub.run_dir)
+    def __init__(self, run: MergedRun, ordered: SkyRequest, sky: Sky) -> None:
+        self._run, self._order, self._sky = run, ordered, sky
+        self._done = seam.progress(run.run_dir)
         self._poll_s, self._poll_now = POLL_SECONDS, asyncio.Event()
         self._heard = False
         """Whether the job has printed anything."""
@@ -50,7 +51,7 @@ class ManagedJob:
     async def run(self) -> None:
         """Submit it if that was not done, then follow it. Raises nothing that a launch can meet."""
         following = asyncio.create_task(self._follow())
-        stop = asyncio.create_task(self._hub.stop_asked.wait())
+        stop = asyncio.create_task(self._run.stop_asked.wait())
         try:
             await asyncio.wait({following, stop}, return_when=asyncio.FIRST_COMPLETED)
             if following.done():
@@ -58,8 +59,8 @@ class ManagedJob:
             elif self._done.job is not None:
                 await self._cancel(self._done.job, following)
         except (CloudError, RunError) as error:
-            self._hub.emit(StageChanged(Stage.PROVISION, "failed", str(error)))
-            self._hub.fail(f"the managed job failed: {error}")
+            self._run.emit(StageChanged(Stage.PROVISION, "failed", str(error)))
+            self._run.fail(f"the managed job failed: {error}")
         finally:
             for task in (following, stop):
                 task.cancel()
@@ -92,14 +93,14 @@ class ManagedJob:
             await asyncio.gather(tail, return_exceptions=True)
 
     async def _submit(self) -> int:
-        self._hub.emit(StageChanged(Stage.PROVISION, "begun", "submitting a managed job"))
-        seam.load_cargo(self._order, self._hub.run_dir)
+        self._run.emit(StageChanged(Stage.PROVISION, "begun", "submitting a managed job"))
+        seam.load_cargo(self._order, self._run.run_dir)
         task = seam.task(self._order)
         answer = await self._sky.call("managed_launch", self._log, config=task, name=self._order.cluster)
         if answer["job"] is None:
             raise CloudError("SkyPilot submitted no job: see launch.log")
         self._done = LaunchProgress(job=int(answer["job"]))
-        seam.keep(self._hub.run_dir, self._done)
+        seam.keep(self._run.run_dir, self._done)
         return int(answer["job"])
 
     def _report(self, about: dict[str, Any]) -> None:
@@ -111,19 +112,19 @@ class ManagedJob:
             state=about["state"],
             recoveries=about["recoveries"] or 0,
         )
-        if now != self._hub.state.cluster:
-            self._hub.emit(ClusterChanged(now))
-            stages = self._hub.state.stages
+        if now != self._run.state.cluster:
+            self._run.emit(ClusterChanged(now))
+            stages = self._run.state.stages
             if about["state"] == "RUNNING" and not any(key[0] is Stage.START for key in stages):
-                self._hub.emit(StageChanged(Stage.PROVISION, "done"))
-                self._hub.emit(StageChanged(Stage.START, "begun", "SkyPilot runs the managed job"))
-                self._hub.emit(StageChanged(Stage.START, "done"))
+                self._run.emit(StageChanged(Stage.PROVISION, "done"))
+                self._run.emit(StageChanged(Stage.START, "begun", "SkyPilot runs the managed job"))
+                self._run.emit(StageChanged(Stage.START, "done"))
 
     def _end(self, about: dict[str, Any]) -> None:
         phase = ENDS[about["state"]]
         why = f": {about['why']}" if about["why"] else ""
         text = f"managed job {about['job']} ended as {about['state']}{why}"
-        self._hub.emit(RunEnded(phase, 0 if phase is RunPhase.SUCCEEDED else 1, text))
+        self._run.emit(RunEnded(phase, 0 if phase is RunPhase.SUCCEEDED else 1, text))
 
     async def _tail(self, job: int) -> None:
         """All that it prints; SkyPilot gives up on a job that takes its time to begin."""
@@ -138,15 +139,15 @@ class ManagedJob:
         self._log(text)
 
     def _log(self, text: str) -> None:
-        with open(self._hub.run_dir / LOG_FILE, "a", encoding="utf-8", opener=opener) as file:
+        with open(self._run.run_dir / LOG_FILE, "a", encoding="utf-8", opener=opener) as file:
             file.writelines(f"{line}\n" for line in clean_lines(mask_text(text).encode("utf-8", "replace")))
 
 
 class ManagedCloud:
     """Satisfies seam.Cloud for a managed job, which `ManagedJob` follows."""
 
-    def __init__(self, hub: HubForCloud, sky: Sky) -> None:
-        self._hub, self._sky = hub, sky
+    def __init__(self, run_dir: Path, sky: Sky) -> None:
+        self._run_dir, self._sky = run_dir, sky
 
     async def watch(self) -> None:
         """Nothing but the job itself is looked at."""
@@ -154,7 +155,7 @@ class ManagedCloud:
 
     async def cancel(self) -> str:
         """See seam.Cloud."""
-        job = seam.progress(self._hub.run_dir).job
+        job = seam.progress(self._run_dir).job
         if job is None:
             return "no job was submitted yet"
         try:

@@ -27,8 +27,9 @@ from ..remote_hosts import HostError, Way, call, each, pack, send_bundle, send_w
 from ..wire.client import new_id
 from ..wire.link import LinkError
 from ..wire.ssh import SshLink
+from .merged_run import MergedRun
 from .routes import Route, check
-from .seam import LAUNCH_FILE, CloudError, HubForCloud
+from .seam import LAUNCH_FILE, CloudError, SetRoutes
 
 KIND = "hosts"
 START_SECONDS = 90.0
@@ -64,8 +65,8 @@ def read(run_dir: Path) -> HostsRequest | None:
 class Hosts:
     """The hosts of one run. As a seam.Cloud it can only say that it is none."""
 
-    def __init__(self, hub: HubForCloud, order: HostsRequest) -> None:
-        self._hub, self._order = hub, order
+    def __init__(self, run: MergedRun, order: HostsRequest) -> None:
+        self._run, self._order = run, order
         self._nodes = range(len(order.hosts))
         self._bundle = Path()
 
@@ -74,44 +75,44 @@ class Hosts:
 
     # --- launching -------------------------------------------------------------------------------------------
 
-    async def launch(self) -> None:
+    async def launch(self, set_routes: SetRoutes) -> None:
         """All stages; what fails on any host is told of all of them."""
-        self._hub.emit(ClusterChanged(Cluster(infra=KIND, resources=f"{len(self._order.hosts)} hosts")))
+        self._run.emit(ClusterChanged(Cluster(infra=KIND, resources=f"{len(self._order.hosts)} hosts")))
         self._introduce()
         try:
             await self._stage(Stage.SYNC, self._sync())
-            await self._stage(Stage.START, self._start_all())
+            await self._stage(Stage.START, self._start_all(set_routes))
         except HostError as error:
             await self._end_begun()
-            self._hub.fail(f"the launch failed: {error}")
+            self._run.fail(f"the launch failed: {error}")
             return
-        self._hub.emit(StageChanged(Stage.START, "done"))
+        self._run.emit(StageChanged(Stage.START, "done"))
 
     def _introduce(self) -> None:
         """Who the nodes are is known before anything of them is."""
         for node, name in enumerate(self._order.names):
-            if node not in self._hub.state.nodes:
-                self._hub.emit(LinkChanged(LinkState.CONNECTING, name), node=node)
+            if node not in self._run.state.nodes:
+                self._run.emit(LinkChanged(LinkState.CONNECTING, name), node=node)
 
     async def _stage(self, stage: Stage, doing: Coroutine[object, object, None]) -> None:
         """One stage; given up when the run is stopped. Raises HostError."""
-        self._hub.emit(StageChanged(stage, "begun", f"{len(self._order.hosts)} hosts"))
+        self._run.emit(StageChanged(stage, "begun", f"{len(self._order.hosts)} hosts"))
         work = asyncio.create_task(doing)
-        stop = asyncio.create_task(self._hub.stop_asked.wait())
+        stop = asyncio.create_task(self._run.stop_asked.wait())
         try:
             await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 raise HostError("stopped")
             work.result()
         except HostError as error:
-            self._hub.emit(StageChanged(stage, "failed", str(error)))
+            self._run.emit(StageChanged(stage, "failed", str(error)))
             raise
         finally:
             stop.cancel()
             work.cancel()
             await asyncio.gather(work, stop, return_exceptions=True)
         if stage is not Stage.START:
-            self._hub.emit(StageChanged(stage, "done"))
+            self._run.emit(StageChanged(stage, "done"))
 
     async def _sync(self) -> None:
         data, code = await self._pack_bundle(), b""
@@ -127,33 +128,33 @@ class Hosts:
         return await pack(self._bundle, self._bundle.name, only_code=False)
 
     async def _sync_node(self, node: int, data: bytes, code: bytes) -> None:
-        self._hub.emit(StageChanged(Stage.SYNC, "begun"), node=node)
+        self._run.emit(StageChanged(Stage.SYNC, "begun"), node=node)
         await send_bundle(self._way(node), self._bundle, data)
         if code:
             await send_work(self._way(node), self._order.work, code)
-        self._hub.emit(StageChanged(Stage.SYNC, "done"), node=node)
+        self._run.emit(StageChanged(Stage.SYNC, "done"), node=node)
 
-    async def _start_all(self) -> None:
+    async def _start_all(self, set_routes: SetRoutes) -> None:
         self._raise_all(await each(self._nodes, self._start))
-        self._hub.set_routes([self._route(node) for node in self._nodes])
+        set_routes([self._route(node) for node in self._nodes])
         await self._linked(list(self._nodes), LINK_SECONDS)
 
     async def _start(self, node: int) -> None:
         """The job process of a node, with what must not stand in a file on its stdin. Raises HostError."""
         given = Start(self._document(), self._secrets())
-        words = ("sh", f"~/.distui/{self._bundle.name}/node.sh", "start", self._hub.record.run, str(node))
+        words = ("sh", f"~/.distui/{self._bundle.name}/node.sh", "start", self._run.record.run, str(node))
         await call(self._way(node), words, msgspec.json.encode(given), START_SECONDS)
 
     def _document(self) -> Document:
-        return msgspec.json.decode((self._hub.run_dir / HUB_FILE).read_bytes(), type=Document)
+        return msgspec.json.decode((self._run.run_dir / HUB_FILE).read_bytes(), type=Document)
 
     def _secrets(self) -> dict[str, str]:
         """Raises HostError."""
         try:
-            key = (self._hub.run_dir / KEY_FILE).read_text()
+            key = (self._run.run_dir / KEY_FILE).read_text()
         except OSError as error:
             raise HostError(f"cannot read {error.filename}: {error.strerror}") from None
-        names = [SECRET_WORDS, *(name for name, value in self._hub.plan.env.items() if value == MASK)]
+        names = [SECRET_WORDS, *(name for name, value in self._run.plan.env.items() if value == MASK)]
         return {RELAY_KEY: key, **{name: os.environ[name] for name in names if name in os.environ}}
 
     def _route(self, node: int) -> Route:
@@ -161,7 +162,7 @@ class Hosts:
             "sh",
             f"~/.distui/{self._bundle.name}/node.sh",
             "attach",
-            self._hub.record.run8,
+            self._run.record.run8,
             str(node),
         )
         order = self._order
@@ -172,7 +173,7 @@ class Hosts:
         good = (LinkState.UP, LinkState.ENDED)
 
         def missing() -> list[int]:
-            by_node = self._hub.state.nodes
+            by_node = self._run.state.nodes
             return [node for node in nodes if node not in by_node or by_node[node].link not in good]
 
         with contextlib.suppress(TimeoutError):
@@ -204,7 +205,7 @@ class Hosts:
             async with asyncio.timeout(START_SECONDS):
                 await asyncio.gather(link.send(Stop(new_id(), 2.0)))
         except (LinkError, TimeoutError):
-            self._hub.emit(StageChanged(Stage.START, "failed", "its part may still run"), node=node)
+            self._run.emit(StageChanged(Stage.START, "failed", "its part may still run"), node=node)
         finally:
             await link.close()
 
@@ -235,7 +236,7 @@ class Hosts:
             f"~/.distui/{self._bundle.name}/node.sh",
             "distui",
             "stop",
-            self._hub.record.run,
+            self._run.record.run,
             "--yes",
         )
         await call(self._way(node), (*words, "--grace", f"{grace_s:g}"), b"", grace_s + START_SECONDS)

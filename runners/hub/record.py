@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ...presets.owned import private_folder
 from ..logs import follow
@@ -15,9 +16,7 @@ from ..logs.follow import ask_anywhere
 from ..logs.log_files import parse_file_id, part_of, whole_id
 from ..model import LogGrew
 from ..wire.link import Link, LinkError, Window
-
-if TYPE_CHECKING:
-    from .hub import Hub
+from .merged_run import MergedRun
 
 # -----------------------------------------------------------------------------------------------------------
 # Log windows of all nodes: read where the file is, kept, and given from what was kept when its node is silent.
@@ -35,85 +34,95 @@ UNDER_WAY = 2
 waits behind them, which on a slow line is long, and one alone would leave the line idle for half of the time."""
 
 
-async def read(hub: Hub, file: str, offset: int, limit: int = TAIL_BYTES, grep: str = "") -> Window:
-    """One window, whoever has the file."""
-    place = part_of(file)
-    if place is None:
-        return await ask_anywhere(hub.run_dir, file, offset, limit, grep)
-    node, name = place
-    link = hub.links.up(node)
-    if link is not None:
-        try:
-            async with asyncio.timeout(READ_SECONDS), hub.links.by_node[node].reading:
-                window = await link.read_log(name, offset, min(limit, TAIL_BYTES), grep)
-        except (LinkError, OSError, TimeoutError):
-            pass  # what was kept is better than nothing
-        else:
-            window = replace(window, file=whole_id(window.file, node))
-            if not grep:
-                hub.kept.keep(window)
-            return window
-    return await _kept(hub, node, file, offset, limit, grep)
+class NodeLogs:
+    """The logs of all nodes of one run."""
 
+    def __init__(self, run: MergedRun) -> None:
+        self._run = run
+        self._kept = Record(run.run_dir)
+        self._reading = defaultdict[int, asyncio.Semaphore](lambda: asyncio.Semaphore(UNDER_WAY))
+        """By node; held by each window that is on its way."""
 
-async def _kept(hub: Hub, node: int, file: str, offset: int, limit: int, grep: str) -> Window:
-    window = await ask_anywhere(hub.run_dir, file, offset, limit, grep)
-    if not window.error or parse_file_id(file) is None:
-        return window
-    if _empty(hub, node, file):
-        return Window(file, 0, 0, 0, b"")
-    why = "has ended" if hub.ended(node) else "does not answer"
-    name = file.partition("/")[2]
-    return replace(window, error=f"{hub.name(node)} {why}, and nothing of {name} was read before")
-
-
-def _empty(hub: Hub, node: int, file: str) -> bool:
-    """Whether nothing had been written there when the node was last heard of: it tells of every log that grows."""
-    sizes = hub.state.log_sizes
-    if file in sizes:
-        return sizes[file] == 0
-    return any((place := part_of(name)) is not None and place[0] == node for name in sizes)
-
-
-async def keep_tails(hub: Hub, node: int, link: Link, attempt: int | None = None) -> None:
-    """Keep the ends of a node's logs: of all that are known, or of one attempt. Raises LinkError, TimeoutError."""
-    gate = hub.links.by_node[node].reading
-
-    async def keep(file: str, name: str) -> None:
-        async with gate:
-            at: int | None = hub.kept.missing(file, hub.state.log_sizes[file], TAIL_BYTES)
-            while at is not None:
-                window = await link.read_log(name, at, TAIL_BYTES)
-                hub.kept.keep(replace(window, file=file))
-                if window.error or window.next <= at:
-                    return
-                at = window.next if window.next < window.size else None
-
-    async with asyncio.timeout(TAIL_SECONDS):
-        await asyncio.gather(*(keep(file, name) for file, name in _files(hub, node, attempt)))
-
-
-def _files(hub: Hub, node: int, attempt: int | None) -> list[tuple[str, str]]:
-    """Ids here and there of a node's logs, the newest attempt's first."""
-    logs = []
-    for file in hub.state.log_sizes:
-        place, log = part_of(file), parse_file_id(file)
-        if place is None or log is None or place[0] != node:
-            continue
-        if attempt is None or log.attempt in (attempt, None):
-            logs.append((log, place[1]))
-    logs.sort(key=lambda pair: pair[0].order, reverse=True)
-    return [(log.id, name) for log, name in logs]
-
-
-def kept_sizes(hub: Hub) -> dict[int, LogGrew]:
-    """By node: sizes of the logs that were read before this hub came."""
-    sizes: dict[int, dict[str, int]] = {}
-    for file, size in hub.kept.sizes().items():
+    async def read(
+        self,
+        up: Callable[[int], Link | None],
+        file: str,
+        offset: int,
+        limit: int = TAIL_BYTES,
+        grep: str = "",
+    ) -> Window:
+        """One window, whoever has the file; `up`: the link to a node that answers."""
         place = part_of(file)
-        if place is not None:
-            sizes.setdefault(place[0], {})[file] = size
-    return {node: LogGrew(grown) for node, grown in sizes.items()}
+        if place is None:
+            return await ask_anywhere(self._run.run_dir, file, offset, limit, grep)
+        node, name = place
+        link = up(node)
+        if link is not None:
+            try:
+                async with asyncio.timeout(READ_SECONDS), self._reading[node]:
+                    window = await link.read_log(name, offset, min(limit, TAIL_BYTES), grep)
+            except (LinkError, OSError, TimeoutError):
+                pass  # what was kept is better than nothing
+            else:
+                window = replace(window, file=whole_id(window.file, node))
+                if not grep:
+                    self._kept.keep(window)
+                return window
+        return await self._read_kept(node, file, offset, limit, grep)
+
+    async def _read_kept(self, node: int, file: str, offset: int, limit: int, grep: str) -> Window:
+        window = await ask_anywhere(self._run.run_dir, file, offset, limit, grep)
+        if not window.error or parse_file_id(file) is None:
+            return window
+        if self._empty(node, file):
+            return Window(file, 0, 0, 0, b"")
+        nodes, name = self._run.nodes, file.partition("/")[2]
+        why = "has ended" if nodes.ended(node) else "does not answer"
+        return replace(window, error=f"{nodes.name(node)} {why}, and nothing of {name} was read before")
+
+    def _empty(self, node: int, file: str) -> bool:
+        """Whether nothing had been written there when the node was last heard of: it tells of every log that grows."""
+        sizes = self._run.state.log_sizes
+        if file in sizes:
+            return sizes[file] == 0
+        return any((place := part_of(name)) is not None and place[0] == node for name in sizes)
+
+    async def keep_tails(self, node: int, link: Link, attempt: int | None = None) -> None:
+        """Keep the ends of a node's logs: of all that are known, or of one attempt. Raises LinkError, TimeoutError."""
+
+        async def keep(file: str, name: str) -> None:
+            async with self._reading[node]:
+                at = self._kept.missing(file, self._run.state.log_sizes[file], TAIL_BYTES)
+                while at is not None:
+                    window = await link.read_log(name, at, TAIL_BYTES)
+                    self._kept.keep(replace(window, file=file))
+                    if window.error or window.next <= at:
+                        return
+                    at = window.next if window.next < window.size else None
+
+        async with asyncio.timeout(TAIL_SECONDS):
+            await asyncio.gather(*(keep(file, name) for file, name in self._files(node, attempt)))
+
+    def _files(self, node: int, attempt: int | None) -> list[tuple[str, str]]:
+        """Ids here and there of a node's logs, the newest attempt's first."""
+        logs = []
+        for file in self._run.state.log_sizes:
+            place, log = part_of(file), parse_file_id(file)
+            if place is None or log is None or place[0] != node:
+                continue
+            if attempt is None or log.attempt in (attempt, None):
+                logs.append((log, place[1]))
+        logs.sort(key=lambda pair: pair[0].order, reverse=True)
+        return [(log.id, name) for log, name in logs]
+
+    def kept_sizes(self) -> dict[int, LogGrew]:
+        """By node: sizes of the logs that were read before this hub came."""
+        sizes: dict[int, dict[str, int]] = {}
+        for file, size in self._kept.sizes().items():
+            place = part_of(file)
+            if place is not None:
+                sizes.setdefault(place[0], {})[file] = size
+        return {node: LogGrew(grown) for node, grown in sizes.items()}
 
 
 # -----------------------------------------------------------------------------------------------------------

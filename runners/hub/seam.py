@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,18 +12,14 @@ import msgspec
 from msgspec import Struct
 
 from ...presets.launchers import skypilot
-from ...presets.plan import Plan
 from .. import file_io
 from ..errors import RunError
-from ..model import HUB, Event
 from ..node import package
-from ..registry import RunRecord
-from ..state import RunState
 from .routes import Route
 
 # -----------------------------------------------------------------------------------------------------------
 # Where the hub meets what launches a cluster: what each may ask of the other.
-# `launching.py` has `async def launch(hub: Hub) -> None`, and `def cloud_of(hub: Hub) -> Cloud | None`. The hub
+# `cluster_launch.py` has `async def launch(run, set_routes)` and `def cloud_of(run) -> Cloud | None`. The hub
 # calls `launch` when the run directory has a launch.json and the journal holds no `StageChanged(Stage.START,
 # "done")` of node HUB; so a hub that died in mid-launch calls it again, and `launch` has to find out how far
 # it was. `launch` emits its own stages, the last of them being that one; gives the routes as soon as it knows
@@ -31,7 +27,9 @@ from .routes import Route
 
 
 LAUNCH_FILE = "launch.json"
-"""In the hub's run directory: how to launch, in the words of launching.py alone."""
+"""In the hub's run directory: how to launch, in the words of its launch alone."""
+LOG_FILE = "launch.log"
+"""What SkyPilot printed meanwhile."""
 CANCEL_SECONDS = 60.0
 """How long a launch has to give up."""
 
@@ -42,48 +40,11 @@ class CloudError(RunError):
     code = 1
 
 
-class HubForCloud(Protocol):
-    """What a launch may use of the hub. Everything is called on the event loop."""
+SetRoutes = Callable[[list[Route]], None]
+"""Write nodes.json and connect by these and no others; routes that changed are connected anew.
 
-    @property
-    def run_dir(self) -> Path: ...
-
-    @property
-    def record(self) -> RunRecord: ...
-
-    @property
-    def plan(self) -> Plan:
-        """The plan for all nodes, with placeholders. Secrets are hidden in it; their values are in the hub's own
-        environment, where whoever started the hub gave them to it."""
-        ...
-
-    @property
-    def state(self) -> RunState:
-        """Everything journaled so far, folded: stages, cluster, links."""
-        ...
-
-    @property
-    def stop_asked(self) -> asyncio.Event:
-        """Set when the user wants the run to end: a launch gives up, clears away what it began, and returns.
-
-        After `seam.CANCEL_SECONDS` it is cancelled.
-        """
-        ...
-
-    def emit(self, event: Event, *, node: int = HUB) -> None:
-        """Journal an event and tell the viewers."""
-        ...
-
-    def set_routes(self, routes: list[Route]) -> None:
-        """Write nodes.json and connect by these and no others; routes that changed are connected anew.
-
-        Raises RunError, OSError.
-        """
-        ...
-
-    def fail(self, text: str) -> None:
-        """End the run as failed; `text` is a sentence that says why and what to do."""
-        ...
+Raises RunError, OSError.
+"""
 
 
 class Cloud(Protocol):

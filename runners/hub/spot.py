@@ -13,6 +13,7 @@ from ...presets.plan import Plan
 from ...presets.render import plan_from_json, plan_to_json
 from .. import file_io, registry
 from ..errors import RunError, UnreachableError
+from ..history import RunRecord
 from ..wire.client import stem
 from . import routes
 from .routes import Route
@@ -26,7 +27,7 @@ def keep(part: registry.Entry) -> registry.Entry:
     if entry is not None:
         return entry
     ways = ways_from_here(registry.parts(record.whole), record.nnodes)
-    whole = registry.RunRecord(
+    whole = RunRecord(
         record.whole, record.run8.rpartition("n")[0], record.name, record.created, platform.node(), "hub",
         nnodes=record.nnodes,
     )  # fmt: skip

@@ -344,7 +344,7 @@ class Failure(NamedTuple):
 
 def first_of(failures: Sequence[Failure]) -> Failure | None:
     """The earliest that failed of itself; one that only says that others were gone comes after all those."""
-    return min(failures, key=lambda one: (one.symptom, one.at), default=None)
+    return min(failures, key=lambda failure: (failure.symptom, failure.at), default=None)
 
 
 def classify(death: Death) -> Failure:
@@ -507,9 +507,9 @@ def _of_signal(number: int, death: Death) -> _Class:
     who = "(pid %d) " % death.pid if death.pid is not None else ""
     if number == signal.SIGKILL:
         remedy = _OUTSIDE + ", a daemon that guards memory"
-        return _class("killed", who + "was ended by SIGKILL from outside", remedy, "yes")
+        return _class("killed", who + "was killed by SIGKILL from outside", remedy, "yes")
     if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        says = who + "was ended by %s, which distui did not send" % name
+        says = who + "was killed by %s, not sent by distui" % name
         return _class("terminated", says, _OUTSIDE, "yes")
     if _at_exit(number, death):
         says = who + "crashed at interpreter exit (%s), after its script had ended" % name
@@ -520,10 +520,10 @@ def _of_signal(number: int, death: Death) -> _Class:
         return case._replace(says="%s (%s)" % (case.says, name))
     if number in (signal.SIGSEGV, signal.SIGBUS):
         return _class(
-            "segfault", who + "was ended by %s: %s" % (name, _CRASH[number][0]), _CRASH[number][1], "maybe"
+            "segfault", who + "was killed by %s: %s" % (name, _CRASH[number][0]), _CRASH[number][1], "maybe"
         )
     kind = "abort" if number == signal.SIGABRT else "signal"
-    return _class(kind, who + "was ended by %s" % name, "see the last lines of its stderr", "maybe")
+    return _class(kind, who + "was killed by %s" % name, "see the last lines of its stderr", "maybe")
 
 
 _CRASH = {
@@ -558,7 +558,7 @@ def _in_last_lines(death: Death) -> _Class | None:
 def _of_code(death: Death) -> _Class:
     code, text = death.exit_code, "\n".join(death.lines)
     if code is None:
-        return _class("lost", "ended, and nobody saw how", "see its last lines", "maybe")
+        return _class("lost", "ended; exit status unknown", "see its last lines", "maybe")
     absent = re.search(r"can't open file '([^'\n]+)'", text)
     if code == 2 and absent:
         remedy = "give the script's path as that node sees it"

@@ -197,8 +197,8 @@ class CommandRunner:
 
 
 def how(code: int) -> str:
-    """ "ended with exit code 3", "was ended by SIGKILL"."""
-    return "was ended by %s" % spawned.signal_name(code) if code < 0 else "ended with exit code %d" % code
+    """ "ended with exit code 3", "was killed by SIGKILL"."""
+    return "was killed by %s" % spawned.signal_name(code) if code < 0 else "ended with exit code %d" % code
 
 
 def command_env(group: WorkerGroup, stem: str) -> dict[str, str]:

@@ -88,7 +88,7 @@ class Peers:
         """One more: of too many the one goes that has been silent longest, those that never asked first."""
         with self._lock:
             if len(self._asked) >= self._most:
-                oldest = min(self._asked, key=lambda one: self._asked[one])  # of equals the first that came
+                oldest = min(self._asked, key=lambda held: self._asked[held])  # of equals the first
                 del self._asked[oldest]
                 with contextlib.suppress(OSError):
                     oldest.shutdown(socket.SHUT_RDWR)  # its own thread closes it

@@ -145,7 +145,7 @@ def _carried(kind: str, text: str, frames: Sequence[tuple[str, int, str]]) -> di
 
 
 # -----------------------------------------------------------------------------------------------------------
-# What this rank is doing now, in the form of runners/model.py: stack, processor time, steps, collectives.
+# What this rank is doing now, in the form of runners/model.py: stack, CPU time, steps, collectives.
 
 
 FRAMES, INNERMOST, DEPTH = 24, 8, 400
@@ -217,7 +217,7 @@ def thread_seconds(thread: int | None) -> float | None:
 
 
 def jumps_back(thread: int | None) -> bool:
-    """Whether a thread is at the end of a loop's body: of a loop that calls nothing, every look finds it there.
+    """Whether a thread is at the end of a loop's body: of a loop that calls nothing, every sample shows it there.
 
     Another thread runs only between two instructions that ask for it: calls, and jumps backwards.
     """

@@ -16,6 +16,7 @@ from ...presets.render import plan_to_json, render
 from ...presets.secrets import MASK
 from .. import daemon, environment, local, preview, registry
 from ..errors import RunError
+from ..history import RunRecord
 from ..local import refusal
 from .hosts import run_name
 from .prepared import LaunchRequest, Prepared
@@ -120,7 +121,7 @@ def again(entry: registry.Entry, name: str | None) -> PreparedHere:
     return PreparedHere(_moved(before, record, secrets), record, {**kept.values, **secrets})
 
 
-def _moved(before: Plan, record: registry.RunRecord, secrets: Mapping[str, str]) -> Plan:
+def _moved(before: Plan, record: RunRecord, secrets: Mapping[str, str]) -> Plan:
     """The plan with the new run's id, directory and ports, and its secrets filled in; what the user wrote stays."""
     ports: dict[str, str] = {}
 
@@ -148,7 +149,7 @@ def _moved(before: Plan, record: registry.RunRecord, secrets: Mapping[str, str])
     )
 
 
-def _with_folder(argv: Sequence[str], before: Plan, record: registry.RunRecord) -> tuple[str, ...]:
+def _with_folder(argv: Sequence[str], before: Plan, record: RunRecord) -> tuple[str, ...]:
     """Files of the plan lie in the run directory, also where the user's own words name them by it."""
     new = str(registry.runs_dir() / record.run)
     return tuple(word.replace(before.run_dir, new) for word in argv)

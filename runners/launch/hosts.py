@@ -18,6 +18,7 @@ from ...presets.plan import Place, Request, make_plan, rendezvous_port
 from ...presets.render import plan_to_json, render
 from .. import local, preview, registry, remote_hosts
 from ..errors import RunError, UnreachableError
+from ..history import RunRecord
 from ..hub.on_hosts import KIND, HostsRequest
 from ..remote_hosts import HostFacts, Named, Wanted, Way, addresses, ask_all, notes
 from .prepared import LaunchRequest, OnHosts, Prepared, check_port, hub_record, start_hub
@@ -205,7 +206,7 @@ def wanted(request: Request, place: OnHosts) -> Wanted:
 
 
 def _facts(
-    record: registry.RunRecord,
+    record: RunRecord,
     request: Request,
     place: OnHosts,
     facts: Sequence[HostFacts],
@@ -234,7 +235,7 @@ def _source(request: Request, place: OnHosts) -> bytes | None:
     return local.read_source(Path(place.workdir or ".") / request.script)
 
 
-def _work(record: registry.RunRecord) -> str:
+def _work(record: RunRecord) -> str:
     """Below ~/.distui on every host: one directory a run, so that nothing under a live one changes."""
     return f"work/{record.run}"
 

@@ -147,8 +147,8 @@ def _place(form: LaunchForm) -> Here | OnHosts | OnSky:
     if kind == SKY:
         return OnSky(resources=resources(form))
     if form.gpus or form.cpus:
-        instead = "hosts have what they have" if kind == HOSTS else "leave them out, or place: sky"
-        raise RunError(f"GPUs and CPUs choose nodes of SkyPilot's: {instead}")
+        instead = "clear them, hosts have fixed ones" if kind == HOSTS else "clear them or set place to sky"
+        raise RunError(f"GPUs and CPUs apply to SkyPilot only; {instead}")
     if kind == HOSTS:
         return OnHosts(hosts=hosts(form))
     if form.nodes not in ("", "1"):

@@ -17,6 +17,7 @@ from ...presets.plan import Plan, Request
 from ...presets.render import plan_to_json
 from .. import local, registry
 from ..errors import RunError
+from ..history import RunRecord
 from ..hub.seam import LAUNCH_FILE
 from ..inrank.channel import KEY_FILE
 from ..node.document import HUB_FILE, Document
@@ -83,7 +84,7 @@ class Prepared(ABC):
     """A plan and the record under which it would run."""
 
     plan: Plan
-    record: registry.RunRecord
+    record: RunRecord
 
     @abstractmethod
     def start(self) -> registry.Entry:
@@ -108,7 +109,7 @@ def check_port(port: int | None) -> None:
         raise RunError(f"--port {port}: a port is a number from 1 to 65534")
 
 
-def hub_record(record: registry.RunRecord, plan: Plan) -> registry.RunRecord:
+def hub_record(record: RunRecord, plan: Plan) -> RunRecord:
     """The record of a run that a hub keeps."""
     return msgspec.structs.replace(record, kind="hub", nnodes=plan.nnodes)
 

@@ -24,6 +24,7 @@ from ...presets.secrets import is_secret
 from ...presets.yamltext import dump
 from .. import daemon, local, preview, registry
 from ..errors import RunError
+from ..history import RunRecord
 from ..hub import seam
 from ..hub.cloud import Sky, SkyError, check_installed, interpreter
 from ..hub.ending import shortened
@@ -148,12 +149,12 @@ def again(entry: registry.Entry, name: str | None) -> PreparedSky:
     return PreparedSky(plan, hub_record(record, plan), fresh, {**secrets, **skypilot.hidden(task)})
 
 
-def task_name(record: registry.RunRecord) -> str:
+def task_name(record: RunRecord) -> str:
     """By which SkyPilot lists the job, and by which it is found again: one of this run alone."""
     return skypilot.cluster_name(record.name, record.run8)
 
 
-def _prepared(plan: Plan, record: registry.RunRecord, place: OnSky, made: Any) -> PreparedSky:
+def _prepared(plan: Plan, record: RunRecord, place: OnSky, made: Any) -> PreparedSky:
     """`made`: cargo → the SkyPilot task."""
     hidden = hidden_of(plan)
     cargo = _cargo(record, hidden)
@@ -192,7 +193,7 @@ def _notes(place: OnSky, order: SkyRequest, hidden: list[str]) -> list[str]:
     return notes
 
 
-def _cargo(record: registry.RunRecord, hidden: Mapping[str, str]) -> Cargo:
+def _cargo(record: RunRecord, hidden: Mapping[str, str]) -> Cargo:
     return Cargo(
         run=record.run,
         bundle=package.build().name,
@@ -201,7 +202,7 @@ def _cargo(record: registry.RunRecord, hidden: Mapping[str, str]) -> Cargo:
     )
 
 
-def _anywhere(record: registry.RunRecord, resources: Resources) -> Place:
+def _anywhere(record: RunRecord, resources: Resources) -> Place:
     """A place of which nothing is known before there is one."""
     port = rendezvous_port(record.run8)
     return Place(
@@ -217,7 +218,7 @@ def _anywhere(record: registry.RunRecord, resources: Resources) -> Place:
     )
 
 
-def _facts(loaded: Loaded, record: registry.RunRecord, request: Request, resources: Resources) -> Place:
+def _facts(loaded: Loaded, record: RunRecord, request: Request, resources: Resources) -> Place:
     """What the nodes will be as far as the wishes say it. Raises PlanError."""
     asked = request.nproc_per_node or loaded.preset.topology.nproc_per_node
     gpus, cores = _gpus(resources), int(float((resources.cpus or "0").rstrip("+x")))

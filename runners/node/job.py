@@ -24,6 +24,7 @@ from ...presets.render import plan_to_json
 from ...presets.secrets import SECRET_WORDS
 from .. import environment, file_io, registry
 from ..errors import RunError
+from ..history import RunRecord
 from ..inrank.channel import KEY_FILE
 from ..living import StartMode
 from ..local import check_python, start_agent
@@ -344,7 +345,7 @@ def establish(document: Document, seat: Seat, cwd: str) -> registry.Entry:
         fitted = for_host(fitted, platform.node())
     except PlanError as error:
         raise RunError(str(error)) from None
-    record = registry.RunRecord(
+    record = RunRecord(
         run=fitted.run,
         run8=part_run8(document.run8, seat.node),
         name=document.name,

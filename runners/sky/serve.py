@@ -7,41 +7,11 @@ Answered:  {"id": 1, "data": …}    or    {"id": 1, "error": {"kind": "Resource
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
-import os
-import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
-
-VERBS = {
-    "version": "about",
-    "enabled": "about",
-    "check": "about",
-    "accelerators": "about",
-    "candidates": "about",
-    "read_task": "about",
-    "launch": "clusters",
-    "follow": "clusters",
-    "describe": "clusters",
-    "reach": "clusters",
-    "jobs": "clusters",
-    "job_state": "clusters",
-    "tail": "clusters",
-    "provision_log": "clusters",
-    "cancel": "clusters",
-    "autostop": "clusters",
-    "down": "clusters",
-    "cost": "clusters",
-    "managed_launch": "managed",
-    "managed_follow": "managed",
-    "managed_jobs": "managed",
-    "managed_cancel": "managed",
-    "managed_tail": "managed",
-}
-"""Each verb and the module that has the function of its name."""
 
 
 class SkyCall:
@@ -86,8 +56,16 @@ class LineStream(io.TextIOBase):
 class SkyServer:
     """Reads questions, starts threads, writes answers."""
 
-    def __init__(self, questions: io.TextIOBase, answers: io.TextIOBase) -> None:
+    def __init__(
+        self,
+        questions: io.TextIOBase,
+        answers: io.TextIOBase,
+        verbs: Mapping[str, Callable[..., Any]],
+        give_up: Callable[[str], None],
+    ) -> None:
+        """`verbs` get the call and what was asked with it; `give_up` ends the API server's work at a request."""
         self._questions, self._answers = questions, answers
+        self._verbs, self._give_up = verbs, give_up
         self._lock = threading.Lock()
         self._calls: dict[int, SkyCall] = {}
 
@@ -104,8 +82,7 @@ class SkyServer:
 
     def _answer(self, call: SkyCall, verb: str, arguments: dict[str, Any]) -> None:
         try:
-            module = importlib.import_module(__name__.rpartition(".")[0] + "." + VERBS[verb])
-            answer = {"data": getattr(module, verb)(call, **arguments)}
+            answer = {"data": self._verbs[verb](call, **arguments)}
         except Exception as error:  # noqa: BLE001 - SkyPilot raises what it likes; it becomes an answer
             answer = {"error": explain(error)}
         self._calls.pop(call.number, None)
@@ -117,9 +94,7 @@ class SkyServer:
             return
         call.cancelled.set()
         if call.request:
-            from .clusters import give_up
-
-            give_up(call.request)
+            self._give_up(call.request)
 
     def _write(self, what: dict[str, Any]) -> None:
         line = json.dumps(what, default=str) + "\n"
@@ -133,16 +108,3 @@ def explain(error: Exception) -> dict[str, str]:
     history = getattr(error, "failover_history", None) or []
     tried = "\n".join(f"{type(failure).__name__}: {failure}" for failure in history)
     return {"kind": type(error).__name__, "text": str(error), "tried": tried}
-
-
-def main() -> int:
-    """Serve. What SkyPilot prints itself goes to stderr, and it can ask nothing: its stdin is empty."""
-    questions = os.fdopen(os.dup(0), "r", encoding="utf-8")
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.dup2(2, 1)
-    os.close(null)
-    sys.stdout = sys.stderr
-    SkyServer(questions, answers).serve()
-    os._exit(0)  # threads that wait for SkyPilot are not waited for

@@ -24,4 +24,4 @@ def load() -> None:
 
 if __name__ == "__main__":
     load()
-    sys.exit(importlib.import_module("distui_sky.serve").main())
+    sys.exit(importlib.import_module("distui_sky.__main__").main())

@@ -22,7 +22,7 @@ class MemoryUse:
     def read(self) -> int | None:
         """Bytes now; None where no level has a limit, or where the kernel does not tell."""
         limited = [(limit, level) for level in self._levels if (limit := level.limit()) is not None]
-        return min(limited, key=lambda one: one[0])[1].used() if limited else None
+        return min(limited, key=lambda pair: pair[0])[1].used() if limited else None
 
 
 class _Memory:

@@ -299,7 +299,7 @@ CHILDREN_S = 5.0
 
 
 class _Used(NamedTuple):
-    """Seconds of processor time and bytes of storage, so far or a second; None is unknown."""
+    """Seconds of CPU time and bytes of storage, so far or a second; None is unknown."""
 
     cpu_s: float | None
     read: float | None

@@ -209,7 +209,7 @@ def remove_stale(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(info.st_mode) or info.st_uid != os.getuid():
-        raise RunError(f"{path} is in the way and is no socket of yours: remove it")
+        raise RunError(f"{path} exists and is not your socket; remove it")
     path.unlink()
 
 
@@ -294,7 +294,7 @@ class SocketLink:
             raise LinkError(str(error)) from None
         except (FrameError, TimeoutError, OSError) as error:
             kind = LinkError if str(error) else SilentError
-            raise kind(f"the agent does not answer as one: {str(error) or 'it says nothing'}") from None
+            raise kind(f"no valid reply from the agent: {str(error) or 'timed out'}") from None
         if not isinstance(hello, AgentHello):
             raise LinkError("the agent did not say hello")
         if not understood(hello.proto):

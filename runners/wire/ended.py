@@ -36,15 +36,12 @@ from ..model import (
 )
 from ..registry import MANIFEST, Entry
 from ..state import RunState
+from ..status import DAMAGED
 from .client import SocketLink
 from .link import LinkError, Window
 
 # -----------------------------------------------------------------------------------------------------------
 # The link to a run that has ended: its directory answers what its agent would have.
-
-
-DAMAGED = "damaged"
-"""Id of the finding that says so."""
 
 
 def damage(entry: Entry, history: History) -> list[Event]:

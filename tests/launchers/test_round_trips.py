@@ -114,7 +114,7 @@ def preset(name: str, data: str) -> Loaded:
     found, _ = imports.import_preset(name, data.encode(), yaml)
     table = tomllib.loads(text("mine", name, found))
     whole = Definition(name="mine", origin="x", where="mine.toml", table=table)
-    return load("mine", shelf=Library(definitions={"mine": (whole,)}))
+    return load("mine", presets=Library(definitions={"mine": (whole,)}))
 
 
 @pytest.mark.parametrize("name", ACCELERATES)

@@ -91,7 +91,7 @@ def loaded(found: Imported) -> Preset:
     made = text("mine", "file", found)
     table = tomllib.loads(made)
     whole = Definition(name="mine", origin="x", where="mine.toml", table=table)
-    return load("mine", shelf=Library(definitions={"mine": (whole,)})).preset
+    return load("mine", presets=Library(definitions={"mine": (whole,)})).preset
 
 
 def test_accelerates_total_is_divided_over_the_machines_and_named() -> None:

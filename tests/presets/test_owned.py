@@ -38,7 +38,7 @@ class Shared:
         """What is passed over, asserting that the builtin presets are there and nothing of the stranger's is."""
         shelf = library(cwd or self.mine, self.env)
         assert "theirs" not in shelf.names
-        assert "LD_PRELOAD" not in load("ddp", shelf=shelf).preset.env
+        assert "LD_PRELOAD" not in load("ddp", presets=shelf).preset.env
         return "\n".join(shelf.passed)
 
     def counts(self, cwd: Path | None = None) -> bool:

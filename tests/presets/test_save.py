@@ -32,8 +32,8 @@ def test_it_loads_again_as_what_was_saved(tmp_path: Path) -> None:
     before = shelf(tmp_path)
     text = saved_text("mine", "fsdp2", overrides, before)
     check_saved("mine", "fsdp2", text, before)
-    after = load("mine", shelf=written(tmp_path, "mine", text)).preset
-    wanted = model.flat(load("fsdp2", overrides, shelf=before).preset)
+    after = load("mine", presets=written(tmp_path, "mine", text)).preset
+    wanted = model.flat(load("fsdp2", overrides, presets=before).preset)
     assert {**model.flat(after), "title": wanted["title"]} == wanted
     assert after.title.endswith("as mine")
 

@@ -13,7 +13,6 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from distui.runners.agent import pulses, pyspy
 from distui.runners.agent.hooks import HookError, Hooks
 from distui.runners.agent.pulses import Pulses, address, parse, stalls
 from distui.runners.model import HookChanged, RankChanged, RankPhase, Site, Stall
+from distui.runners.state import RunState
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -189,8 +189,8 @@ async def looked(directory: Path, *ranks: Rank) -> AsyncIterator[tuple[Pulses, d
         hooks.follow(RankChanged(1, number, RankPhase.RUNNING, number, rank.pid))
     try:
         await asyncio.wait_for(up.wait(), 5)
-        agent: Any = SimpleNamespace(hooks=hooks)
-        yield Pulses(agent), {number: rank.pid for number, rank in enumerate(ranks)}
+        taking = Pulses(RunState(), hooks, lambda event: None)
+        yield taking, {number: rank.pid for number, rank in enumerate(ranks)}
     finally:
         for rank in ranks:
             rank.free.set()
@@ -276,7 +276,7 @@ async def test_a_stopped_rank_is_sent_nothing(tmp_path: Path, monkeypatch: pytes
             (told,) = await taking.take(pids)
             assert (told.hook, told.state, told.stack) == (False, "T", ())
         with pytest.raises(HookError, match="is stopped"):
-            await taking._agent.hooks.by_rank[0].stacks_by_signal()
+            await taking._hooks.by_rank[0].stacks_by_signal()
         process.send_signal(signal.SIGCONT)
     await process.communicate(b"")
     assert process.returncode == 0

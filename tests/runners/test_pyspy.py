@@ -12,18 +12,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from distui.runners.agent import pulses, pyspy
-from distui.runners.agent.hooks import HookClient, HookError
+from distui.runners.agent.hooks import HookClient, HookError, Hooks
 from distui.runners.agent.processes import state_of
 from distui.runners.agent.pulses import Pulses
 from distui.runners.agent.pyspy import PySpy, PySpyError, Unseen, find, read, spoken, stacks
 from distui.runners.diagnosis.exceptions import main_frames, threads
 from distui.runners.model import RankChanged, RankPhase, Site
+from distui.runners.state import RunState
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -261,6 +261,12 @@ async def pulse_with_a_stack(taking: Pulses, pids: dict[int, int]) -> tuple[Site
             await asyncio.sleep(0.1)
 
 
+def without_hooks() -> Pulses:
+    """Of ranks none of which has a hook."""
+    hooks = Hooks(Path("/nowhere"), "/nowhere/h", lambda event: None)
+    return Pulses(RunState(), hooks, lambda event: None)
+
+
 async def until_done(spy: PySpy) -> None:
     """Wait for the look that is under way."""
     assert spy._task is not None
@@ -271,17 +277,14 @@ async def test_the_pulse_of_a_rank_without_a_hook_that_stands_still_has_a_stack(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pulses, "STILL_S", 0.5)
-    agent: Any = SimpleNamespace(hooks=SimpleNamespace(by_rank={}))
-    taking = Pulses(agent)
-    pid = start(SLEEPS)
+    taking, pid = without_hooks(), start(SLEEPS)
     assert (await pulse_with_a_stack(taking, {0: pid}))[0].name == "doze"
     await taking.spy.close()
 
 
 async def test_who_works_is_left_alone(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulses, "STILL_S", 0.5)
-    agent: Any = SimpleNamespace(hooks=SimpleNamespace(by_rank={}))
-    taking, pid = Pulses(agent), start(SPINS)
+    taking, pid = without_hooks(), start(SPINS)
     until = time.monotonic() + 1.5
     while time.monotonic() < until:
         assert (await taking.take({0: pid}))[0].stack == ()

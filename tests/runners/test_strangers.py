@@ -88,10 +88,10 @@ def test_arguments_of_an_agent_and_of_a_runner(tmp_path: Path) -> None:
         running(runner, NOBODY, "/bin/sh"),
         running(["sleep", "60"], NOBODY, DISTUI_RUN_ID=RUN),
     ):
-        assert living.living_of(run_dir) == living.Living()
+        assert living.survey(tmp_path) == {}
         assert forced_stop.daemons(run_dir) == []
     with running(agent, None, "/bin/sh") as pid:
-        assert living.living_of(run_dir).agents == [pid]
+        assert living.survey(tmp_path)[RUN].agents == [pid]
         assert forced_stop.daemons(run_dir) == [pid]
 
 

@@ -35,7 +35,7 @@ def made() -> Examination:
         "shm": {"total": 1 << 30, "free": 1 << 30},
     }
     return Examination(
-        looks=[ExaminedNode(name="a", facts=facts, ahead_s=0.0123), ExaminedNode(name="b", facts={})],
+        nodes=[ExaminedNode(name="a", facts=facts, ahead_s=0.0123), ExaminedNode(name="b", facts={})],
         findings=[
             Finding(id="D-SSH", severity="error", where="c", value="no", text="It cannot be reached: no."),
             Finding(

@@ -8,10 +8,11 @@ import told
 from conftest import Rig, Start, shown
 
 from distui.runners import registry
+from distui.runners.history import RunRecord
 from distui.runners.model import CommandDone, Dump, Finding, FindingRaised, Host, HostTick, SetNccl
 from distui.tui.rows.log import Selection
-from distui.tui.screens.modal import NcclScreen, TextScreen, pattern_of
-from distui.tui.screens.run import RunScreen
+from distui.tui.screens.modal import NcclScreen, TextScreen
+from distui.tui.screens.run import RunScreen, pattern_of
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -177,7 +178,7 @@ n001:4711:4790 [0] NCCL INFO {COMM} - Init COMPLETE
 
 async def test_an_ended_run_is_read_from_its_logs_here(rig: Start) -> None:
     it = rig(play.failed())
-    record = registry.RunRecord("r-1a2b3c4d", "1a2b3c4d", "minigpt", play.BEGAN, "n001")
+    record = RunRecord("r-1a2b3c4d", "1a2b3c4d", "minigpt", play.BEGAN, "n001")
     log = registry.create(record, b"{}", {}) / "node-0" / "attempt-001" / "rank-0.nccl"
     log.parent.mkdir(parents=True)
     log.write_text(LOG)

@@ -13,6 +13,7 @@ from distui.presets.memory import FORMATS, USABLE, shape, survey
 from distui.runners.errors import RunError
 from distui.runners.launch.launch_form import LaunchForm, LaunchPreview
 from distui.tui.follower import PresetEntry
+from distui.tui.preset_library import form_overrides, listed
 from distui.tui.rows import advice
 from distui.tui.rows.form import (
     KIND,
@@ -28,7 +29,6 @@ from distui.tui.rows.form import (
 )
 from distui.tui.rows.glyphs import Row, row_width
 from distui.tui.rows.status import matching, preset_rows, title_row, why_rows
-from distui.tui.shelf import form_overrides, listed
 from distui.tui.text import gpus_here, name_of
 
 

@@ -15,7 +15,6 @@ from ...runners import environment
 from ...runners.model import Command, Down, Dump, Restart, SetAutostop, SetNccl, Signal, Stop
 from ...runners.state import RunState
 from ...runners.words import plural
-from ..shelf import HARMLESS, short
 from . import glyphs
 from .glyphs import Row, fit, numbers
 from .launching import billed, given_up, launching, price, remains
@@ -376,11 +375,20 @@ def no_cluster(state: RunState) -> str:
     return "this run has no cluster of SkyPilot's: there is nothing to take down"
 
 
+HARMLESS = frozenset({"CHLD", "CLD", "CONT", "URG", "WINCH", "STOP", "TSTP", "TTIN", "TTOU"})
+"""Signals that end no process, whatever it does with them."""
+
+
+def signal_name(text: str) -> str:
+    """A signal's name without SIG: "USR1"."""
+    return text.strip().upper().removeprefix("SIG")
+
+
 def signal(state: RunState, command: Signal) -> Confirmation:
     """A signal to ranks."""
     ranks = sorted(command.ranks) or _alive(state)
     lines: tuple[Row, ...] = (_who(state, ranks), _line("signals", command.signal))
-    if short(command.signal) not in HARMLESS:
+    if signal_name(command.signal) not in HARMLESS:
         lines = (*lines, _line("ends", "a rank that has no handler for it", "warn"))
     return Confirmation(f"Send {command.signal} to {plural(len(ranks), 'rank')}?", lines, "send", command)
 

@@ -50,7 +50,7 @@ class Frame:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing is heard although somebody samples: a hub says nothing of its own each second."""
+        """Whether no sample arrives although a node samples: a hub emits none of its own each second."""
         nodes = self.state.nodes.values()
         sampled = not self.state.merged or any(node.link is LinkState.UP for node in nodes)
         return sampled and self.silence > STALE_S and not self.state.phase.ended

@@ -20,6 +20,7 @@ from ...presets.guide import QUESTIONS, Recommendation, recommend
 from ...presets.secrets import holds_secret
 from ...runners.errors import LaunchError, RunError
 from ...runners.launch.launch_form import LOCAL, SKY, LaunchForm, LaunchPreview, kind_of
+from ..commanding import CommandingApp
 from ..rows import advice, glyphs
 from ..rows.advice import choice_rows, end_rows, title
 from ..rows.form import (
@@ -47,7 +48,6 @@ from .modal import ConfirmScreen, PromptScreen
 if TYPE_CHECKING:
     from ...presets.model import Loaded
     from ...runners.hub.cloud import Candidate
-    from ..app import CockpitApp
 
 # -----------------------------------------------------------------------------------------------------------
 # The decision guide: one question at a time, then a preset with the reasons.
@@ -228,7 +228,7 @@ WHY = 2
 class LaunchScreen(Screen[None]):
     """Makes a LaunchForm, shows its LaunchPreview, and starts it when asked twice."""
 
-    app: CockpitApp
+    app: CommandingApp
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
         Binding("escape", "leave", "back", id="launch.back"),
         Binding("ctrl+l", "start", "start", id="launch.start"),
@@ -405,7 +405,6 @@ class LaunchScreen(Screen[None]):
     # --- guide and save
 
     def action_guide(self) -> None:
-
         self.app.push_screen(GuideScreen(self.app.view.ascii), self._guided)
 
     def _guided(self, recommended: Recommendation | None) -> None:
@@ -428,7 +427,6 @@ class LaunchScreen(Screen[None]):
         self.action_pane(PANES.index("memory") + 1)
 
     def action_save(self) -> None:
-
         Saving(self).ask()
 
     # --- start
@@ -447,7 +445,7 @@ class LaunchScreen(Screen[None]):
         """The confirm page, or why there is none."""
         preview = self.preview
         if preview is None:
-            self.notify("the plan is still being made: once more, please")
+            self.notify("the plan is not ready yet; press Enter again")
         elif preview.problems:
             self.notify(preview.problems[0], severity="error", markup=False)
         elif preview.asks:

@@ -31,6 +31,8 @@ from ...presets.memory_advice import (
     shape_of,
 )
 from ...runners.errors import RunError
+from ...runners.local import default_python
+from ...runners.preview import count
 from ..rows import advice as rows
 from ..rows.advice import HEAD, PARTS, Advice
 from ..text import table
@@ -84,9 +86,6 @@ def _model(options: argparse.Namespace) -> tuple[Shape, Counted | None, str]:
             raise PlanError("--model-args and --python go with --script: say which file defines the model.")
         parameters, vocab = parse_parameters(options.params), options.vocab or VOCABULARY
         return shape(parameters, options.layers, options.hidden, vocab), None, "train.py"
-    from ...runners.local import default_python
-    from ...runners.preview import count
-
     path, name = parse_script(options.script)
     counted = count(options.python or default_python(), path, name, parse_model_args(options.model_args))
     return shape_of(counted, options.layers, options.hidden, options.vocab), counted, path

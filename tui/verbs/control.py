@@ -7,9 +7,9 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -17,22 +17,24 @@ import msgspec
 from ...presets.clean import clean_text
 from ...presets.finding import PlanError
 from ...presets.launchers import skypilot
-from ...presets.launchers.skypilot import Resources
 from ...presets.nccl import NcclError, parse_level, parse_subsys
 from ...presets.secrets import mask
 from ...runners import environment, registry
+from ...runners.agent.processes import disposition
 from ...runners.connect import history, with_link
 from ...runners.errors import NoSuchRunError, RunError, UnreachableError
+from ...runners.forced_stop import stop_run
 from ...runners.hub import after, seam
 from ...runners.hub.cloud import Candidate, candidates_for
 from ...runners.launch import here, sky
 from ...runners.launch.hosts import pairs
-from ...runners.launch.prepared import LaunchRequest, OnSky
+from ...runners.local import open_link
 from ...runners.model import (
     Cluster,
     Command,
     CommandDone,
     Down,
+    RankPhase,
     Restart,
     SetAutostop,
     SetNccl,
@@ -42,9 +44,9 @@ from ...runners.model import (
 from ...runners.state import RunState
 from ...runners.wire.client import new_id
 from ...runners.wire.link import Link, LinkError
-from ...runners.words import plural
-from ..shelf import HARMLESS, check_ranks, consequence, parse_signal, short
-from .launch import begin, of_script, request_of, show
+from ...runners.words import plural, spans
+from ..rows.confirm import HARMLESS, signal_name
+from .launch import begin, node_resources, show
 
 # -----------------------------------------------------------------------------------------------------------
 # nccl, restart, signal, stop: changing a run from the command line.
@@ -93,9 +95,6 @@ def stop(options: argparse.Namespace) -> int:
     """End the run, after asking; also where its agent cannot."""
     if not _sure(options, "stop", []):
         return 1
-    from ...runners.forced_stop import stop_run
-    from ...runners.local import open_link
-
     entry = registry.resolve(options.run)
     try:
         done = asyncio.run(stop_run(entry, Stop(new_id(), options.grace), _to_stderr, open_link))
@@ -112,7 +111,7 @@ def send_signal(options: argparse.Namespace) -> int:
     """Send a signal to ranks; where it would end one, after asking."""
     with _refusing(lambda: _which(options, options.signal, "signal", "signal", "USR1")):
         number = parse_signal(options.signal)
-    state = _there(options, always=short(number.name) not in HARMLESS)
+    state = _there(options, always=signal_name(number.name) not in HARMLESS)
     effect = consequence(state, number, options.rank) if state is not None and not state.phase.ended else ""
     if effect and not options.yes:
         if not sys.stdin.isatty():
@@ -120,6 +119,46 @@ def send_signal(options: argparse.Namespace) -> int:
         if not _answered(effect):
             return 1
     return _do(options, Signal(new_id(), options.signal, tuple(options.rank)))
+
+
+def parse_signal(text: str) -> signal.Signals:
+    """A signal by its name, with or without SIG. Raises RunError."""
+    try:
+        return signal.Signals[f"SIG{signal_name(text)}"]
+    except KeyError:
+        raise RunError(f"there is no signal {text}: name one as in USR1, TERM or STOP") from None
+
+
+def consequence(state: RunState, number: signal.Signals, asked: Sequence[int]) -> str:
+    """What a signal does beside being heard, as a sentence; "" where every rank goes on after it."""
+    name = signal_name(number.name)
+    if name in HARMLESS:
+        return ""
+    hostname = os.uname().nodename
+    ends, unseen = [], []
+    for rank in sorted(set(asked) or state.ranks.keys()):
+        process = state.ranks.get(rank)
+        if process is None or process.pid is None or process.phase is not RankPhase.RUNNING:
+            continue
+        node = state.nodes.get(process.place.node)
+        if node is None or node.host != hostname:
+            unseen.append(rank)
+        elif number is signal.SIGKILL or disposition(process.pid, number) == "default":
+            ends.append(rank)
+    parts = []
+    if ends:
+        why = "" if number is signal.SIGKILL else f", which {_has(ends)} no handler for it"
+        parts.append(f"{name} ends {ranks_text(ends)}{why}")
+    if unseen:
+        parts.append(
+            f"{name} ends {ranks_text(unseen)} unless there is a handler for it, "
+            "which cannot be seen from this machine"
+        )
+    return "; ".join(parts)
+
+
+def _has(ranks: Sequence[int]) -> str:
+    return "has" if len(ranks) == 1 else "have"
 
 
 @contextlib.contextmanager
@@ -149,6 +188,20 @@ def _there(options: argparse.Namespace, *, always: bool = False) -> RunState | N
     if not state.phase.ended:
         check_ranks(state, options.rank)
     return state
+
+
+def ranks_text(ranks: Collection[int]) -> str:
+    """ "rank 3", "ranks 0–2, 5"."""
+    return f"rank{'' if len(ranks) == 1 else 's'} {spans(sorted(ranks))}"
+
+
+def check_ranks(state: RunState, asked: Sequence[int]) -> None:
+    """Raises RunError where the newest attempt has no such rank, and says which it has."""
+    missing = sorted(set(asked) - state.ranks.keys())
+    if missing and state.ranks:
+        raise RunError(
+            f"there is no {ranks_text(missing)} in {state.name}: it has {ranks_text(state.ranks)}"
+        )
 
 
 def _do(options: argparse.Namespace, command: Command) -> int:
@@ -194,52 +247,7 @@ def _answered(question: str) -> bool:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Runs on nodes that SkyPilot brings: their launch, candidates, and what becomes of the cluster.
-
-
-def requested(options: argparse.Namespace) -> LaunchRequest:
-    """The launch that the options mean. Raises RunError."""
-    place = OnSky(
-        resources=resources(options),
-        cluster=options.cluster,
-        managed=options.managed,
-        retry_until_up=options.retry_until_up,
-    )
-    if options.task is None:
-        return replace(of_script(options), place=place)
-    if options.preset is not None or options.rest:
-        raise RunError("--task FILE says what runs: leave PRESET and SCRIPT out")
-    request = request_of(options, {"nnodes": options.nnodes})
-    return LaunchRequest(task=options.task, request=request, place=place)
-
-
-def resources(options: argparse.Namespace) -> Resources:
-    """What each node should be. Raises RunError."""
-    return Resources(
-        infra=None if options.on in ("sky", "local") else options.on,
-        gpus=options.gpus,
-        cpus=options.cpus,
-        memory=options.memory,
-        spot=options.spot,
-        region=options.region,
-        image=options.image,
-        network_tier=options.network_tier,
-        any_of=tuple(_pairs(choice.split(","), "--any-of") for choice in options.any_of),
-        workdir=options.workdir,
-        setup=options.setup,
-        mounts=_pairs(options.mount, "--mount"),
-        autostop_min=options.autostop,
-    )
-
-
-def _pairs(words: list[str], option: str) -> Mapping[str, str]:
-    values = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals or not name or not value:
-            raise RunError(f"{option} {word}: write it as NAME=VALUE")
-        values[name] = value
-    return values
+# Nodes that SkyPilot brings: candidates, and what becomes of a run's cluster.
 
 
 def candidates(options: argparse.Namespace) -> int:
@@ -248,7 +256,7 @@ def candidates(options: argparse.Namespace) -> int:
     if not text.isdecimal() or not int(text):
         raise RunError(f"--nnodes {text}: a number of nodes, from 1 on")
     try:
-        wish = skypilot.check(resources(options))
+        wish = skypilot.check(node_resources(options))
     except PlanError as error:
         raise RunError(str(error)) from None
     offers = asyncio.run(candidates_for(wish, int(text)))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...presets.clean import clean_text
-from ...runners import bundle, living, registry
+from ...runners import bundle, registry
 from ...runners.bundle import opened
 from ...runners.diagnosis import judging, report
 from ...runners.diagnosis.nccl_facts import CommunicatorPart, NodePart
@@ -70,7 +70,7 @@ def _of_run(entry: registry.Entry, as_json: bool) -> int:
     files, history = report.of_run(entry), entry.history()
     state, lost = history.state, registry.phase(entry, history) is RunPhase.LOST
     if lost:
-        why = state.end_text or living.describe(entry, living.left(entry))
+        why = state.end_text or registry.why_lost(entry, registry.orphans(entry))
         state.apply(Stamped(time.time(), RunEnded(RunPhase.LOST, None, why)))
     reading, unread = report.read_run(files)
     verdict, live = judge(reading), judging.document(state, len(files))
@@ -80,7 +80,9 @@ def _of_run(entry: registry.Entry, as_json: bool) -> int:
     if files:
         lines += ["", "The logs of the newest attempt:", *text(reading, verdict)]
     _print(as_json, document(reading, verdict) | {"live": live}, lines)
-    failed = any(one.severity == "error" and one.role == "cause" for one in state.findings.values())
+    failed = any(
+        finding.severity == "error" and finding.role == "cause" for finding in state.findings.values()
+    )
     return 1 if verdict.failed or failed or lost else 0
 
 
@@ -93,19 +95,21 @@ def _print(as_json: bool, value: dict[str, Any], lines: Sequence[str]) -> None:
 
 def against(name: str, state: RunState, missing: Sequence[str]) -> list[str]:
     """What stands against a run by its own detectors, as lines."""
-    found = judging.standing(state)
+    findings = judging.standing(state)
     lost = state.phase is RunPhase.LOST
     when = "when it was last heard of" if lost else "at its end" if state.phase.ended else "now"
-    lines = [f"Findings of {name} {when}:" if found else f"No findings of {name} {when}."]
-    for one in found:
-        host = state.nodes[one.node].host if one.node in state.nodes else ""
-        concerned = one.ranks or (() if one.rank is None else (one.rank,))
+    lines = [f"Findings of {name} {when}:" if findings else f"No findings of {name} {when}."]
+    for finding in findings:
+        host = state.nodes[finding.node].host if finding.node in state.nodes else ""
+        concerned = finding.ranks or (() if finding.rank is None else (finding.rank,))
         where = "; ".join(part for part in (_named(concerned) if concerned else "", host) if part)
-        lines.append(f"  {one.severity} {one.role} {one.id}{f' ({where})' if where else ''}: {one.text}")
-        if one.since is not None:
-            lines.append(f"      since {time.strftime('%H:%M:%S', time.gmtime(one.since))} UTC")
-        lines += [f"      {line}" for line in one.evidence]
-        lines += [f"      Do: {one.remedy}"] if one.remedy else []
+        lines.append(
+            f"  {finding.severity} {finding.role} {finding.id}{f' ({where})' if where else ''}: {finding.text}"
+        )
+        if finding.since is not None:
+            lines.append(f"      since {time.strftime('%H:%M:%S', time.gmtime(finding.since))} UTC")
+        lines += [f"      {line}" for line in finding.evidence]
+        lines += [f"      Do: {finding.remedy}"] if finding.remedy else []
     return lines + [f"  Missing: {sentence}." for sentence in missing]
 
 
@@ -113,16 +117,17 @@ def text(reading: Reading, verdict: Verdict) -> list[str]:
     """Everything, as lines."""
     lines = _first(verdict) or [_no_cause(reading, verdict)]
     shown = [
-        one
-        for one in verdict.findings
-        if one is not verdict.first
-        and one.role in ("cause", "hint", "symptom")
-        and not _folded(one, verdict)
+        finding
+        for finding in verdict.findings
+        if finding is not verdict.first
+        and finding.role in ("cause", "hint", "symptom")
+        and not _folded(finding, verdict)
     ]
-    for one in shown:
-        lines += ["", *_finding(one)]
-    said = [f"{one.id} {one.count} ×" for one in verdict.findings if one.role in ("fact", "trace", "noise")]
-    lines += ["", f"Also said: {', '.join(said)}"] if said else []
+    for finding in shown:
+        lines += ["", *_finding(finding)]
+    minor = (finding for finding in verdict.findings if finding.role in ("fact", "trace", "noise"))
+    counts = ", ".join(f"{finding.id} {finding.count} ×" for finding in minor)
+    lines += ["", f"Also said: {counts}"] if counts else []
     communicators = reading.statements.sessions.all()
     versions = ", ".join(sorted(reading.statements.versions))
     lines += ["", f"NCCL {versions}"] if versions else []
@@ -140,21 +145,22 @@ def text(reading: Reading, verdict: Verdict) -> list[str]:
     return lines
 
 
-def _folded(one: LogFinding, verdict: Verdict) -> bool:
-    return verdict.first is not None and one.role == "symptom"
+def _folded(finding: LogFinding, verdict: Verdict) -> bool:
+    return verdict.first is not None and finding.role == "symptom"
 
 
 def _first(verdict: Verdict) -> list[str]:
     if verdict.first is None:
         return []
-    others = [one for one in verdict.findings if one.role == "cause" and one is not verdict.first]
+    causes = (finding for finding in verdict.findings if finding.role == "cause")
+    others = [finding for finding in causes if finding is not verdict.first]
     unsure = verdict.order == "unknown" and bool(others)
     label = "A cause: " if unsure else f"First cause{ORDERS[verdict.order]}: "
     lines = _finding(verdict.first, label)
     if verdict.victims:
         followed = ", ".join(
-            f"{one.id} {one.count} ×" + f" ({_named(one.ranks)})" * bool(one.ranks)
-            for one in verdict.victims
+            f"{victim.id} {victim.count} ×" + f" ({_named(victim.ranks)})" * bool(victim.ranks)
+            for victim in verdict.victims
         )
         lines.append(f"    Symptoms that go with it: {followed}")
     lines += [f"    {_behind(verdict)}"] if verdict.behind else []
@@ -165,12 +171,12 @@ def _no_cause(reading: Reading, verdict: Verdict) -> str:
     if not reading.lines:
         return "Nothing is written there."
     if verdict.victims:
-        told = f" {_behind(verdict)}" if verdict.behind else ""
+        late = f" {_behind(verdict)}" if verdict.behind else ""
         return (
             "No line says a cause: what follows is said because of something else. "
-            f"Look at the ranks whose logs are not here.{told}"
+            f"Look at the ranks whose logs are not here.{late}"
         )
-    if any(one.role == "hint" for one in verdict.findings):
+    if any(finding.role == "hint" for finding in verdict.findings):
         return "No line says a cause for certain."
     return (
         f"Nothing wrong is said in {_many(reading.lines, 'line')}, {reading.nccl_lines:,} of them of NCCL."
@@ -185,55 +191,57 @@ def _named(ranks: Sequence[int]) -> str:
     return f"rank{'' if len(ranks) == 1 else 's'} {spans(ranks, MOST)}"
 
 
-def _finding(one: LogFinding, before: str = "") -> list[str]:
+def _finding(finding: LogFinding, before: str = "") -> list[str]:
     """A sentence, where it stands, what to do."""
-    where = [f"{one.count} ×"] if one.count > 1 else []
-    where += [_named(one.ranks)] if one.ranks else []
-    where += [", ".join(one.hosts[:4]) + " …" * (len(one.hosts) > 4)] if one.hosts else []
-    label = f"{before}{one.id}" if before else f"{one.severity} {one.role} {one.id}"
-    lines = [f"{label}{' (' + '; '.join(where) + ')' if where else ''}: {one.text}"]
-    lines += [f"    {one.seen}"] if one.seen else []
-    lines += [f"    {its.file}:{its.line}: {its.text}" for its in one.evidence[:1]]
-    variables = " ".join(f"{name}={value}" for name, value in one.env.items())
-    lines += [f"    {one.remedy}"] if one.remedy else []
+    where = [f"{finding.count} ×"] if finding.count > 1 else []
+    where += [_named(finding.ranks)] if finding.ranks else []
+    where += [", ".join(finding.hosts[:4]) + " …" * (len(finding.hosts) > 4)] if finding.hosts else []
+    label = f"{before}{finding.id}" if before else f"{finding.severity} {finding.role} {finding.id}"
+    lines = [f"{label}{' (' + '; '.join(where) + ')' if where else ''}: {finding.text}"]
+    lines += [f"    {finding.seen}"] if finding.seen else []
+    lines += [f"    {its.file}:{its.line}: {its.text}" for its in finding.evidence[:1]]
+    variables = " ".join(f"{name}={value}" for name, value in finding.env.items())
+    lines += [f"    {finding.remedy}"] if finding.remedy else []
     lines += [f"    {variables}"] if variables else []
     return lines
 
 
-def _head(one: CommunicatorPart) -> str:
+def _head(comm: CommunicatorPart) -> str:
     """ "Communicator 0x673b: 16 ranks, 2 nodes: 15 complete, 1 started"."""
-    if one.nranks is None:
+    if comm.nranks is None:
         return "Of communicators that no line names:"
     nodes = (
-        _many(one.nnodes, "node") if one.nnodes is not None else f"seen on {_many(len(one.hosts), 'host')}"
+        _many(comm.nnodes, "node")
+        if comm.nnodes is not None
+        else f"seen on {_many(len(comm.hosts), 'host')}"
     )
-    stages = [f"{number} {stage}" for stage, number in one.stages().items()]
-    silent = one.nranks - len(one.ranks)
+    stages = [f"{number} {stage}" for stage, number in comm.stages().items()]
+    silent = comm.nranks - len(comm.ranks)
     stages += [f"{silent} not in these logs"] if silent > 0 else []
-    return f"Communicator{' ' * bool(one.id)}{one.id}: {_many(one.nranks, 'rank')}, {nodes}: {', '.join(stages)}"
+    return f"Communicator{' ' * bool(comm.id)}{comm.id}: {_many(comm.nranks, 'rank')}, {nodes}: {', '.join(stages)}"
 
 
 def _many(number: int, name: str) -> str:
     return f"{number:,} {name}{'' if number == 1 else 's'}"
 
 
-def _communicator(one: CommunicatorPart) -> list[str]:
+def _communicator(comm: CommunicatorPart) -> list[str]:
     """A card of some lines; what is not said is left out, but for the numbers of ranks and nodes."""
-    lines = [_head(one)]
-    late = behind(one)
+    lines = [_head(comm)]
+    late = behind(comm)
     lines += [f"    behind: {_named(late)}"] if late else []
-    slowest = one.slowest()
+    slowest = comm.slowest()
     if slowest is not None:
         phases = ", ".join(f"{name} {value:g} s" for name, value in slowest.phases.items())
         lines.append(f"    init {slowest.seconds:g} s (rank {slowest.rank}, the slowest: {phases})")
-    shape = [f"{number} {kind}" for kind, number in one.channels.items()]
-    shape += [f"{len(one.rings)} rings"] if one.rings else []
-    shape += [f"{one.trees} trees"] if one.trees else []
+    shape = [f"{number} {kind}" for kind, number in comm.channels.items()]
+    shape += [f"{len(comm.rings)} rings"] if comm.rings else []
+    shape += [f"{comm.trees} trees"] if comm.trees else []
     for label, parts in (
         ("channels", shape),
-        ("pairs", [f"{number} over {kind}" for kind, number in one.transports().items()]),
-        ("tuned", [f"{choice} {number} ×" for choice, number in one.tuning.most_common(6)]),
-        ("called", [f"{called} {number} ×" for called, number in one.collectives.most_common(6)]),
+        ("pairs", [f"{number} over {kind}" for kind, number in comm.transports().items()]),
+        ("tuned", [f"{choice} {number} ×" for choice, number in comm.tuning.most_common(6)]),
+        ("called", [f"{called} {number} ×" for called, number in comm.collectives.most_common(6)]),
     ):
         lines += [f"    {label}: {', '.join(parts)}"] if parts else []
     return lines

@@ -22,7 +22,7 @@ from ...runners.launch.prepared import check_port
 from ...runners.remote_hosts import Way
 from ..arguments import names_hosts
 from ..text import NA, size, table
-from .launch import hosts_of, ssh_options
+from .elsewhere import hosts_of, ssh_options
 
 MOST_MIB = 4096
 BAR_CELLS = 24
@@ -125,8 +125,8 @@ class _Bar:
 def text(outcome: Examination, names: Sequence[str]) -> str:
     """Findings by node, facts a line a node, pairs."""
     lines = _findings(outcome.findings, names)
-    if outcome.looks:
-        lines += [*table([HEAD, *(_row(node) for node in outcome.looks)]), ""]
+    if outcome.nodes:
+        lines += [*table([HEAD, *(_row(node) for node in outcome.nodes)]), ""]
     lines += _pairs(outcome)
     lines.append(_sum(outcome.findings))
     return "\n".join(clean_text(line) for line in lines) + "\n"
@@ -201,7 +201,7 @@ def _sum(findings: Sequence[Finding]) -> str:
 
 def document(outcome: Examination, names: Sequence[str]) -> dict[str, Any]:
     """For `--json`."""
-    nodes = {node.name: node for node in outcome.looks}
+    nodes = {node.name: node for node in outcome.nodes}
     first, second = outcome.rounds
     reference = usual(first) or usual(second)
     return {

@@ -24,8 +24,8 @@ from ...runners.state import RunState
 from ...runners.wire.client import new_id
 from ...runners.wire.link import Link
 from ...runners.words import spans
-from ..shelf import check_ranks
 from ..text import NA, size, table
+from .control import check_ranks
 
 # -----------------------------------------------------------------------------------------------------------
 # What ranks answered to a dump, as one view: lines for a person, values for JSON. Pure.

@@ -1,4 +1,4 @@
-"""ls --host and attach --host: runs that another machine keeps."""
+"""Hosts that options name: how they are reached, and the runs that they keep (ls --host, attach --host)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,33 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from ...presets.clean import clean_text
+from ...runners import remote_hosts
 from ...runners.errors import RunError, UnreachableError
 from ...runners.hub.routes import check_remote_word
 from ...runners.remote_hosts import HostError, Named, Way, checked, command_on, list_on
 from ..text import ago, table
-from .launch import ssh_options
+
+
+def hosts_of(options: argparse.Namespace) -> list[Named]:
+    """The hosts that are named. Raises RunError."""
+    if options.hosts is not None and options.hostfile is not None:
+        raise RunError("--hosts and --hostfile exclude each other: leave one out")
+    if options.hosts is not None:
+        return remote_hosts.from_words(options.hosts)
+    return remote_hosts.from_file(Path(options.hostfile).expanduser())
+
+
+def ssh_options(options: argparse.Namespace) -> tuple[str, ...]:
+    """What ssh is told beside what distui always tells it. Raises RunError."""
+    if options.ssh_config is None:
+        return ()
+    path = Path(options.ssh_config).expanduser().absolute()
+    if not path.is_file():
+        raise RunError(f"--ssh-config {path}: there is no such file")
+    return ("-F", str(path))
 
 
 def ls(options: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ import msgspec
 
 from ...presets.clean import escaped_json
 from ...runners import registry
-from ...runners.bundle import BundleWriter, Manifest
+from ...runners.bundle import BundleWriter, Manifest, opened
 from ...runners.connect import snapshot, with_link
 from ...runners.export import Gathering
 from ...runners.wire.link import Link
@@ -52,8 +52,6 @@ def _of_bundle(options: argparse.Namespace) -> Iterator[None]:
     if options.run is None or not _is_packed(options.run):
         yield
         return
-    from ...runners.bundle import opened
-
     with opened(Path(options.run)) as manifest:
         options.run = manifest.run
         yield
@@ -94,13 +92,13 @@ def export(options: argparse.Namespace) -> int:
 
 def sentences(manifest: Manifest, path: Path) -> Iterator[str]:
     """What was written, for a person."""
-    cut = sum(one.of is not None for one in manifest.files)
-    whole = size(sum(one.bytes for one in manifest.files))
-    told = [f"{len(manifest.files)} files", whole, f"packed {size(path.stat().st_size)}"]
-    told += [f"{cut} logs cut"] if cut else []
-    told += [f"{manifest.masked} secrets masked"] if manifest.masked else []
+    cut = sum(file.of is not None for file in manifest.files)
+    whole = size(sum(file.bytes for file in manifest.files))
+    parts = [f"{len(manifest.files)} files", whole, f"packed {size(path.stat().st_size)}"]
+    parts += [f"{cut} logs cut"] if cut else []
+    parts += [f"{manifest.masked} secrets masked"] if manifest.masked else []
     state = "is now" if manifest.live else "ended"
-    yield f"{path} holds {manifest.name} as it {state}: {', '.join(told)}"
+    yield f"{path} holds {manifest.name} as it {state}: {', '.join(parts)}"
     for text in manifest.missing:
         yield f"not in it: {text}"
     yield f"`distui replay {path}` opens it"

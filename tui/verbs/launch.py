@@ -7,25 +7,25 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ...presets.clean import LONGEST, clean_text, clean_whole
+from ...presets.finding import Finding
+from ...presets.launchers.skypilot import Resources
+from ...presets.load import load
 from ...presets.plan import Request
-from ...runners import registry, remote_hosts
+from ...runners import local, registry
 from ...runners.errors import NoTorchError, RunError
 from ...runners.launch.hosts import host_pairs, nccl_pairs, pairs
 from ...runners.launch.prepare import prepare
-from ...runners.launch.prepared import LaunchRequest, OnHosts, Prepared
+from ...runners.launch.prepared import LaunchRequest, OnHosts, OnSky, Prepared
 from ...runners.model import RunPhase
-from ...runners.remote_hosts import Named
 from ..arguments import cloud_words, names_hosts
-
-if TYPE_CHECKING:
-    from ...presets.finding import Finding
+from .elsewhere import hosts_of, ssh_options
 
 # -----------------------------------------------------------------------------------------------------------
 # launch, plan, exec: what starts a run.
@@ -52,10 +52,24 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def _findings(ready: Prepared, options: argparse.Namespace) -> list[Finding]:
-    """What the check of the plan says. Raises RunError and PresetError."""
-    from .lint import of_plan  # what only a look at the plan needs
+    """What the check of the plan says; nothing of a task of the user's own. Raises RunError and PresetError."""
+    from ...presets.lint import lint_plan  # what only a check of the plan needs
 
-    return of_plan(ready.plan, options)
+    if not ready.plan.preset:
+        return []
+    source = None if options.no_python or options.module else local.read_source(Path(options.rest[0]))
+    beside = local.read_beside(Path(options.rest[0]), source)
+    loaded = load(options.preset, options.set)
+    return lint_plan(ready.plan, loaded, source=source, beside=beside, **nodes_of(options))
+
+
+def nodes_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What the check of a plan is given of nodes that are not this machine. Raises RunError."""
+    if names_hosts(options):
+        return {"hosts": len(hosts_of(options))}
+    if options.on == "local":
+        return {}
+    return {"resources": node_resources(options), "managed": options.managed}
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -68,13 +82,11 @@ def execute(options: argparse.Namespace) -> int:
 def prepared(options: argparse.Namespace) -> Prepared:
     """The run that the options mean, planned. Raises RunError and PresetError."""
     if names_hosts(options):
-        return prepare(requested(options))
+        return prepare(on_hosts(options))
     words = cloud_words(options)
     if options.on == "local" and words and options.task is None:
         raise RunError(f"{words[0]} is for nodes through SkyPilot: add --on sky, or --on INFRA")
     if options.on != "local" or options.task is not None:
-        from .control import requested as on_sky  # what only these need
-
         return prepare(on_sky(options))
     return prepare(of_script(options))
 
@@ -151,13 +163,11 @@ def begin(prepared: Prepared, options: argparse.Namespace) -> int:
         line = f"{about['name']} is starting: `distui attach {about['name']}` opens it"
         sys.stdout.write((json.dumps(about) if options.json else line) + "\n")
         return 0
+    from . import runs  # what reads runs takes a while to load
+
     if options.json or not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
-        from .runs import stay
-
-        return asyncio.run(stay(entry, prepared.plan, as_json=options.json))
-    from .runs import show as cockpit
-
-    return cockpit(entry.record.run, readonly=options.readonly, ascii_only=options.ascii) or outcome(entry)
+        return asyncio.run(runs.stay(entry, prepared.plan, as_json=options.json))
+    return runs.show(entry.record.run, options.readonly, options.ascii) or outcome(entry)
 
 
 def outcome(entry: registry.Entry) -> int:
@@ -170,10 +180,10 @@ def outcome(entry: registry.Entry) -> int:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# launch on hosts that the user names.
+# launch on hosts that the user names, and on nodes that SkyPilot brings.
 
 
-def requested(options: argparse.Namespace) -> LaunchRequest:
+def on_hosts(options: argparse.Namespace) -> LaunchRequest:
     """The launch that the options mean. Raises RunError."""
     if options.on != "local":
         raise RunError(f"--on {options.on} and named hosts exclude each other: leave one out")
@@ -189,25 +199,6 @@ def requested(options: argparse.Namespace) -> LaunchRequest:
     return replace(of_script(options), place=place)
 
 
-def hosts_of(options: argparse.Namespace) -> list[Named]:
-    """The hosts that are named. Raises RunError."""
-    if options.hosts is not None and options.hostfile is not None:
-        raise RunError("--hosts and --hostfile exclude each other: leave one out")
-    if options.hosts is not None:
-        return remote_hosts.from_words(options.hosts)
-    return remote_hosts.from_file(Path(options.hostfile).expanduser())
-
-
-def ssh_options(options: argparse.Namespace) -> tuple[str, ...]:
-    """What ssh is told beside what distui always tells it. Raises RunError."""
-    if options.ssh_config is None:
-        return ()
-    path = Path(options.ssh_config).expanduser().absolute()
-    if not path.is_file():
-        raise RunError(f"--ssh-config {path}: there is no such file")
-    return ("-F", str(path))
-
-
 def _directory(text: str) -> str:
     path = Path(text).expanduser().resolve()
     if not path.is_dir():
@@ -215,6 +206,51 @@ def _directory(text: str) -> str:
     if path in (Path("/"), Path.home()):
         raise RunError(f"--workdir {text}: all of {path} would be copied; name the directory of your code")
     return str(path)
+
+
+def on_sky(options: argparse.Namespace) -> LaunchRequest:
+    """The launch that the options mean. Raises RunError."""
+    place = OnSky(
+        resources=node_resources(options),
+        cluster=options.cluster,
+        managed=options.managed,
+        retry_until_up=options.retry_until_up,
+    )
+    if options.task is None:
+        return replace(of_script(options), place=place)
+    if options.preset is not None or options.rest:
+        raise RunError("--task FILE says what runs: leave PRESET and SCRIPT out")
+    request = request_of(options, {"nnodes": options.nnodes})
+    return LaunchRequest(task=options.task, request=request, place=place)
+
+
+def node_resources(options: argparse.Namespace) -> Resources:
+    """What each node should be. Raises RunError."""
+    return Resources(
+        infra=None if options.on in ("sky", "local") else options.on,
+        gpus=options.gpus,
+        cpus=options.cpus,
+        memory=options.memory,
+        spot=options.spot,
+        region=options.region,
+        image=options.image,
+        network_tier=options.network_tier,
+        any_of=tuple(_pairs(choice.split(","), "--any-of") for choice in options.any_of),
+        workdir=options.workdir,
+        setup=options.setup,
+        mounts=_pairs(options.mount, "--mount"),
+        autostop_min=options.autostop,
+    )
+
+
+def _pairs(words: list[str], option: str) -> Mapping[str, str]:
+    values = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name or not value:
+            raise RunError(f"{option} {word}: write it as NAME=VALUE")
+        values[name] = value
+    return values
 
 
 # -----------------------------------------------------------------------------------------------------------

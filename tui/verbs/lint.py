@@ -1,4 +1,4 @@
-"""lint: what is wrong with a launch, with files or with a command, before it costs anything."""
+"""lint: check a launch, configuration files or a command before you pay for GPUs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _file(file: str, presets: Library | None) -> list[Finding]:
             data = opened.read(MOST_BYTES + 1)
     except OSError as error:
         raise RunError(f"{file} cannot be read: {error.strerror or error}") from None
-    return lint_file(file, data, documents, exists=_exists(path.parent), shelf=presets)
+    return lint_file(file, data, documents, exists=_exists(path.parent), presets=presets)
 
 
 def _presets() -> Library | None:
@@ -116,34 +116,9 @@ def _launch(options: argparse.Namespace) -> list[Finding]:
     return lint_plan(plan, loaded, **about)
 
 
-def of_plan(plan: Plan, options: argparse.Namespace) -> list[Finding]:
-    """What is to be said of a plan that a launch made; nothing of a task of the user's own. Raises PresetError."""
-    if not plan.preset:
-        return []
-    path = Path(options.rest[0])
-    source = None if options.no_python or options.module else local.read_source(path)
-    beside = local.read_beside(path, source)
-    return lint_plan(
-        plan, load(options.preset, options.set), source=source, beside=beside, **_nodes(options)
-    )
-
-
-def _nodes(options: argparse.Namespace) -> dict[str, Any]:
-    """What is known of nodes that are not this machine. Raises RunError."""
-    if names_hosts(options):
-        from .launch import hosts_of
-
-        return {"hosts": len(hosts_of(options))}
-    if options.on == "local":
-        return {}
-    from .control import resources
-
-    return {"resources": resources(options), "managed": options.managed}
-
-
 def _elsewhere(options: argparse.Namespace, about: dict[str, Any]) -> Plan:
     """The plan for nodes that are not this machine; what is known of them goes into `about`. Raises RunError."""
-    about |= _nodes(options)
+    about |= launch.nodes_of(options)
     return launch.prepared(options).plan
 
 

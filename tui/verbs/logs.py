@@ -18,7 +18,7 @@ from ...runners import registry
 from ...runners.connect import read_on, with_link
 from ...runners.errors import RunError
 from ...runners.hub import seam
-from ...runners.hub.telling import LOG_FILE
+from ...runners.hub.seam import LOG_FILE
 from ...runners.logs.follow import Merge, check_there, choose
 from ...runners.logs.log_files import LogError, LogFile, parse_file_id
 from ...runners.model import CaughtUp, LogGrew, RunEnded

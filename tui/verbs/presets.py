@@ -105,7 +105,7 @@ def _check(name: str, made: str) -> None:
     """Whether it will load. Raises PresetError."""
     available = library()
     whole = Definition(name=name, origin=name, where=f"{name}.toml", table=parse(made, name))
-    load(name, shelf=Library(definitions={**available.definitions, name: (whole,)}))
+    load(name, presets=Library(definitions={**available.definitions, name: (whole,)}))
 
 
 def _from_file(file: Path) -> Imported:

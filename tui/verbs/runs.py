@@ -17,7 +17,7 @@ import msgspec
 
 from ...presets.clean import LONGEST, clean_text, escaped_json
 from ...presets.plan import Plan
-from ...runners import journal, living, registry
+from ...runners import journal, registry
 from ...runners.connect import follow_until, reached, snapshot, with_link
 from ...runners.diagnosis.judging import missing
 from ...runners.errors import RunError, UnreachableError
@@ -34,15 +34,14 @@ from ...runners.model import (
     Stamped,
 )
 from ...runners.state import RunState
-from ...runners.status import status_json
-from ...runners.status import status_json as status_of
+from ...runners.status import DAMAGED, hidden, status_json
 from ...runners.watch.discover import WatchedJob, find_job, scan
 from ...runners.watch.watch_link import WatchLink
-from ...runners.wire.ended import DAMAGED, DiskLink, FilesLink, damage
+from ...runners.wire.ended import DiskLink, FilesLink, damage
 from ...runners.wire.link import Link, LinkError
 from ...runners.words import time_of_day
 from ..source import WATCH, first_pid, job_name
-from ..text import NA, ago, describe, headline, hidden, table, unsaid
+from ..text import NA, ago, describe, headline, table, unsaid
 
 # -----------------------------------------------------------------------------------------------------------
 # ls, status, events, wait: looking at runs from the command line.
@@ -60,17 +59,17 @@ def ls(options: argparse.Namespace) -> int:
         from .elsewhere import ls as ls_elsewhere
 
         return ls_elsewhere(options)
-    known = [_Listed.of(entry) for entry in (*registry.entries(), *registry.strays())]
+    runs = [_Listed.of(entry) for entry in (*registry.entries(), *registry.strays())]
     if options.json:
-        sys.stdout.write(json.dumps([one.brief() for one in known]) + "\n")
+        sys.stdout.write(json.dumps([run.brief() for run in runs]) + "\n")
         return 0
-    if not known:
+    if not runs:
         sys.stdout.write(
             "no runs yet: `distui launch PRESET -- SCRIPT` starts one, `distui demo` shows one\n"
         )
         return 0
-    rows = [("name", "state", "preset", "attempt", "ranks", "began", "id"), *(one.row() for one in known)]
-    notes = [f"{one.entry.record.run}: {problem}" for one in known for problem in one.notes()]
+    rows = [("name", "state", "preset", "attempt", "ranks", "began", "id"), *(run.row() for run in runs)]
+    notes = [f"{run.entry.record.run}: {problem}" for run in runs for problem in run.notes()]
     lines = [*table(rows, frozenset({3, 4})), *([""] if notes else []), *map(clean_text, notes)]
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
@@ -88,9 +87,9 @@ class _Listed:
     @classmethod
     def of(cls, entry: registry.Entry) -> _Listed:
         """What a run's own files and processes say of it; none of it can keep others from being listed."""
-        known = entry.history()
-        phase = registry.phase(entry, known)
-        return cls(entry, known, phase, living.left(entry) if phase is RunPhase.LOST else [])
+        history = entry.history()
+        phase = registry.phase(entry, history)
+        return cls(entry, history, phase, registry.orphans(entry) if phase is RunPhase.LOST else [])
 
     def number(self, count: int, unknown: str | None = NA) -> int | str | None:
         """A number of attempts or ranks; `unknown` where damage has hidden them."""
@@ -120,7 +119,7 @@ class _Listed:
     def notes(self) -> list[str]:
         """What a person has to know beside the line, a sentence each."""
         notes = [f"damaged: {problem}" for problem in self.history.problems]
-        return [*notes, living.describe(self.entry, self.orphans)] if self.orphans else notes
+        return [*notes, registry.why_lost(self.entry, self.orphans)] if self.orphans else notes
 
 
 def status(options: argparse.Namespace) -> int:
@@ -132,8 +131,7 @@ def status(options: argparse.Namespace) -> int:
         return state
 
     state = asyncio.run(with_link(options.run, use))
-    value = status_of(state) | ({"attempt": None} if hidden(state) else {})
-    sys.stdout.write((json.dumps(value) if options.json else describe(state)) + "\n")
+    sys.stdout.write((json.dumps(status_json(state)) if options.json else describe(state)) + "\n")
     return 0
 
 
@@ -183,13 +181,15 @@ def _print_event(stamped: Stamped, as_json: bool) -> None:
         line = escaped_json(msgspec.json.encode(stamped).decode())
     else:
         fields = {name: getattr(stamped.event, name) for name in stamped.event.__struct_fields__}
-        told = " ".join(
+        values = " ".join(
             f"{name}={msgspec.json.encode(value).decode()}"
             for name, value in fields.items()
             if value not in (None, "", (), {}) and name != "last"  # samples: status shows them
         )
         clock = time_of_day(stamped.time)
-        line = clean_text(f"{stamped.seq:>5}  {clock}  {type(stamped.event).__name__:<15} {told}", LONGEST)
+        line = clean_text(
+            f"{stamped.seq:>5}  {clock}  {type(stamped.event).__name__:<15} {values}", LONGEST
+        )
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -217,7 +217,7 @@ async def _wait(link: Link, until: str) -> int:
         return LOST
     if not state.phase.ended:
         raise UnreachableError(
-            next((one.text for one in state.findings.values() if one.id == "no-agent"), "no agent")
+            next((item.text for item in state.findings.values() if item.id == "no-agent"), "no agent")
         )
     if state.phase is RunPhase.SUCCEEDED and state.attempts and state.attempts[-1].idle:
         sys.stdout.write(f"{state.name}: {state.end_text}\n")
@@ -254,21 +254,21 @@ async def stay(entry: registry.Entry, plan: Plan, *, as_json: bool) -> int:
 
 
 async def _follow(link: Link, state: RunState, *, quiet: bool) -> None:
-    said, shown, latest = len(state.notices), 0.0, 0.0
-    told: list[str] = []
+    printed, shown, latest = len(state.notices), 0.0, 0.0
+    causes: list[str] = []
     async for stamped in link.events(state.seq):
         state.apply(stamped)
         if quiet:
             continue
         if isinstance(stamped.event, AttemptStarted):
-            told.clear()
-        for moment, text in state.notices[said:]:
+            causes.clear()
+        for moment, text in state.notices[printed:]:
             if isinstance(stamped.event, AttemptEnded | FindingRaised | RunEnded):
-                told.append(text := unsaid(text, told))  # a cause is told once, not by each of these
+                causes.append(text := unsaid(text, causes))  # a cause is printed once, not by each of these
             latest = max(latest, moment)  # a node's own times, some of which arrive late
             if text:
                 _say(latest, text)
-        said = len(state.notices)
+        printed = len(state.notices)
         if (
             isinstance(stamped.event, RankTick | HostTick)
             and state.live
@@ -303,7 +303,8 @@ def watch(options: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(status_json(state) | {"missing": lacks}) + "\n")
     else:
         sys.stdout.write(
-            "\n".join([describe(state).rstrip(), "", *(f"Missing: {one}." for one in lacks)]) + "\n"
+            "\n".join([describe(state).rstrip(), "", *(f"Missing: {sentence}." for sentence in lacks)])
+            + "\n"
         )
     return 0
 
@@ -317,7 +318,7 @@ async def _once(job: WatchedJob) -> RunState:
 
 
 def _list(jobs: list[WatchedJob], as_json: bool) -> int:
-    told = [
+    rows = [
         {
             "pid": first_pid(job),
             "name": job_name(job),
@@ -328,11 +329,11 @@ def _list(jobs: list[WatchedJob], as_json: bool) -> int:
         for job in jobs
     ]
     if as_json:
-        sys.stdout.write(json.dumps(told) + "\n")
+        sys.stdout.write(json.dumps(rows) + "\n")
         return 0
-    for one in told:
-        whose = f"distui run {one['run']}" if one["run"] else f"started by {one['launcher']}"
-        sys.stdout.write(f"{one['pid']:>8}  {one['name']}  {one['ranks']} ranks  {whose}\n")
+    for row in rows:
+        whose = f"distui run {row['run']}" if row["run"] else f"started by {row['launcher']}"
+        sys.stdout.write(f"{row['pid']:>8}  {row['name']}  {row['ranks']} ranks  {whose}\n")
     sys.stdout.write("`distui watch PID` opens one of them\n")
     return 0
 

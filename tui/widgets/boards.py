@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -14,6 +14,7 @@ from textual.events import Resize
 from textual.message import Message
 from textual.signal import Signal
 
+from ...runners.diagnosis.nccl_facts import Communicator, FactLine, NcclFacts
 from ...runners.errors import RunError
 from ...runners.words import plural
 from ..actions import bindings
@@ -21,13 +22,12 @@ from ..rows.findings import Item, coverage_rows, detail_rows, item_row, items, n
 from ..rows.frame import Frame
 from ..rows.glyphs import Row, wrap
 from ..rows.log import end_rows
+from ..rows.matrix import wanted_width
+from ..rows.nccl import map_rows, statement_rows, title, why_empty
+from ..rows.nccl_cards import StatementRow, by_size, chosen_of
+from ..text import NodeFacts, read_run
 from .panes import Pane
 from .rows_view import RowsView
-
-if TYPE_CHECKING:
-    from ...runners.diagnosis.nccl_facts import Communicator, FactLine, NcclFacts
-    from ..rows.nccl_cards import StatementRow
-    from ..text import NodeFacts
 
 # -----------------------------------------------------------------------------------------------------------
 # Beside the form, one at a time: the plan, the SkyPilot task, what the check found, the memory.
@@ -263,7 +263,7 @@ class StatementRows(Inner):
 class NcclBoard(Horizontal):
     """Knows the facts and the chosen communicator; both panes ask here."""
 
-    def __init__(self, frames: Signal[Frame]) -> None:
+    def __init__(self, frames: Signal[Frame], run: str) -> None:
         super().__init__(id="nccl")
         self._frames = frames
         self.chosen: str | None = None
@@ -272,9 +272,10 @@ class NcclBoard(Horizontal):
         """The cards."""
         self.map = StatementRows(frames, "map", self.mapped)
         """The matrix, the rings and the timeline of the chosen communicator, where there is room beside."""
-        self._heard: NodeFacts | None = None
-        self._run = ""
-        """Whose logs were read here."""
+        self._heard = NodeFacts()
+        self._run = run
+        self._reading = False
+        """Whether its logs are read, or were."""
         self._read: NcclFacts | None = None
         self._why = ""
         self._columns = -1
@@ -305,8 +306,6 @@ class NcclBoard(Horizontal):
         width = self.size.width
         if not self.display or not width:
             return
-        from ..rows.matrix import wanted_width
-
         comm = self._communicator(frame)
         beside = comm is not None and width >= BESIDE
         wanted = min(width - CARDS, 6 + wanted_width(comm)) if comm is not None and beside else 0
@@ -319,8 +318,6 @@ class NcclBoard(Horizontal):
 
     def _communicator(self, frame: Frame) -> Communicator | None:
         """The chosen communicator."""
-        from ..rows.nccl_cards import chosen_of
-
         facts = self.facts(frame)
         key = (self._version, self.chosen)
         if facts is None:
@@ -339,9 +336,6 @@ class NcclBoard(Horizontal):
 
     def facts(self, frame: Frame) -> NcclFacts | None:
         """What the nodes tell, or what was read of the logs of a run that has ended."""
-        from ..text import NodeFacts
-
-        self._heard = self._heard or NodeFacts()
         facts = self._heard.of(frame.state)
         if facts is None and frame.state.phase.ended:
             facts = self._of_logs()
@@ -351,17 +345,14 @@ class NcclBoard(Horizontal):
 
     def _of_logs(self) -> NcclFacts | None:
         """Begin to read them once; None until that is done."""
-        run = str(getattr(self.app, "run_id", ""))
-        if run != self._run:
-            self._run, self._read, self._why = run, None, "Reading the logs of this run …"
-            self.run_worker(self._read_logs(run), group="nccl-facts", exclusive=True)
+        if not self._reading:
+            self._reading, self._why = True, "Reading the logs of this run …"
+            self.run_worker(self._read_logs(), group="nccl-facts", exclusive=True)
         return self._read
 
-    async def _read_logs(self, run: str) -> None:
-        from ..text import read_run
-
+    async def _read_logs(self) -> None:
         try:
-            facts = await asyncio.to_thread(read_run, run, self._stop)
+            facts = await asyncio.to_thread(read_run, self._run, self._stop)
             self._read, self._why = facts if facts is not None and facts.nodes else None, ""
         except RunError as error:
             text = str(error)
@@ -374,9 +365,6 @@ class NcclBoard(Horizontal):
 
     def cards(self, frame: Frame, width: int) -> list[StatementRow]:
         """Rows of the cards; below them the map, where it does not stand beside."""
-        from ..rows.nccl import statement_rows, title, why_empty
-        from ..rows.nccl_cards import StatementRow
-
         facts = self.facts(frame)
         self.panel.entitle(title(facts))
         if facts is None:
@@ -386,8 +374,6 @@ class NcclBoard(Horizontal):
 
     def mapped(self, frame: Frame, width: int) -> list[StatementRow]:
         """Rows of the map; made anew only where something new was said."""
-        from ..rows.nccl import map_rows
-
         facts, comm = self.facts(frame), self._communicator(frame)
         self.map.entitle("how the ranks are connected")
         key = (self._version, self.chosen, width)
@@ -397,8 +383,6 @@ class NcclBoard(Horizontal):
 
     def choose(self, step: int) -> None:
         """The next or the previous communicator."""
-        from ..rows.nccl_cards import by_size
-
         frame = self.panel.frame
         facts = self.facts(frame) if frame is not None else None
         now = self._communicator(frame) if frame is not None else None

@@ -15,7 +15,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from ..actions import bindings
-from ..paint import Pacer, Painter, styles
+from ..paint import PacedApp, Pacer, styles
 from ..rows import glyphs
 from ..rows.glyphs import Row, row_width
 
@@ -137,14 +137,15 @@ class RowsView(ScrollView):
     @property
     def pacer(self) -> Pacer | None:
         """The app's, where it has one."""
-        return getattr(self.app, "pacer", None)
+        app = self.app
+        return app.pacer if isinstance(app, PacedApp) else None
 
     def paint_rows(self, rows: list[int]) -> None:
         """Repaint these rows where they are on the screen now."""
         top, height = self.scroll_offset.y - self._head_rows, self.size.height
         lines = {y for row in rows if 0 <= (y := 0 if row < 0 else row - top) < height}
-        painter: Painter | None = getattr(self.app, "painter", None)
-        if lines and (painter is None or not painter.take(self, lines)):
+        app = self.app
+        if lines and not (isinstance(app, PacedApp) and app.painter.take(self, lines)):
             self.leave_to_textual(lines)
 
     def leave_to_textual(self, lines: Set[int]) -> None:

@@ -282,10 +282,10 @@ class Activity(enum.StrEnum):
     STOPPED = "stopped"
     """The kernel does not let it run."""
     SILENT = "silent"
-    """Its hook does not answer and it uses no processor time."""
+    """Its hook does not answer and it uses no CPU time."""
     SILENT_BUSY = "silent-busy"
     ASLEEP = "asleep"
-    """At one place, without processor time, for at least ASLEEP_S."""
+    """At one place, without CPU time, for at least ASLEEP_S."""
     LOOPS = "loops"
     """Busy in one function of the user's own code, calling nothing."""
     WORKS = "works"
@@ -301,7 +301,7 @@ class Doing(NamedTuple):
     helped: bool = False
     """WORKS: its main thread waits for other threads, children or its GPU, and those work."""
     sure: bool = True
-    """ASLEEP: false where it uses a little processor time, or is in a kernel call that is known to take long."""
+    """ASLEEP: false where it uses a little CPU time, or is in a kernel call that is known to take long."""
     source: str = ""
     """Of a rank whose hook is silent: whence its stack is, and what the kernel says of it; for the evidence."""
     stale: bool = False
@@ -409,14 +409,14 @@ def still_since(pulses: Sequence[Pulse]) -> float:
 
 
 def _deep(pulses: Sequence[Pulse]) -> bool:
-    """Whether it uses no processor time at all, and is not in the kernel's uninterruptible sleep of I/O."""
+    """Whether it uses no CPU time at all, and is not in the kernel's uninterruptible sleep of I/O."""
     first, last = pulses[-3], pulses[-1]
     used = _share(first.cpu_s, last.cpu_s, first, last)
     return used is not None and used <= ASLEEP_SHARE and last.state != "D"
 
 
 def _idled(before: Pulse, after: Pulse) -> bool:
-    """Whether the process used next to no processor time in between."""
+    """Whether the process used next to no CPU time in between."""
     used = _share(before.process_s, after.process_s, before, after)
     return used is not None and used <= DOZES_SHARE
 

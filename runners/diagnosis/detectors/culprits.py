@@ -205,8 +205,8 @@ def spinning(view: View, pending: Pending) -> Finding | None:
     ranks = pending.ranks
     return Finding(
         "hang-collective", "error",
-        f"{people.who(view.state, ranks)} have all joined {people.call_text(pending.call)} and it does not end: "
-        "their GPUs only wait",
+        f"{people.who(view.state, ranks)} have all entered {people.call_text(pending.call)} but it never completes: "
+        "their GPUs are spinning",
         **people.about(view.state, ranks), since=pending.since,
         remedy="look at what NCCL says (NCCL screen, NCCL_DEBUG=INFO): a transport that lost its way, "
         "or one slow or broken link; NCCL_P2P_DISABLE=1 or NCCL_IB_DISABLE=1 for one run tells which",
@@ -293,7 +293,7 @@ _REMEDIES = {
     "try num_workers=0, and give DataLoader a timeout",
     "hang-checkpoint": "look at the file system that the checkpoint is written to: space, quota, a server that is gone",
     "hang-stopped": "let it go on with SIGCONT: distui signal RUN CONT --rank {rank}",
-    "hang-c-call": "look at what that line calls; a library that keeps Python's lock needs a time-out of its own",
+    "hang-c-call": "look at what that line calls; a library that holds the GIL needs a time-out of its own",
     "hang-python": "look at the condition that this loop waits for",
     "hang-not-joined": "look at what that line waits for; every rank has to call the same collectives",
     "hang-gone": "restart the group; its log says why the rank ended",
@@ -366,7 +366,7 @@ def _gone(view: View, rank: int) -> Culprit:
             id="hang-gone", severity="error", does="ended with exit code 0", remedy=UNEVEN,
             proof="it was done before the others: uneven data at the end of an epoch, or a branch on the rank",
         )  # fmt: skip
-    how = f"was ended by {state.signal}" if state.signal else "ended"
+    how = f"was killed by {state.signal}" if state.signal else "ended"
     if state.exit_code is not None and not state.signal:
         how = f"ended with exit code {state.exit_code}"
     return Culprit(id="hang-gone", severity="error", does=how, remedy=_REMEDIES["hang-gone"])
@@ -389,15 +389,15 @@ def _stuck(does: Doing, age: float) -> Culprit | None:
     if does.mode is Activity.SILENT or (does.mode is Activity.SILENT_BUSY and age >= LONG_S):
         busy = does.mode is Activity.SILENT_BUSY
         return _verdict(
-            "hang-c-call", does, f"sits in a C call that keeps Python's lock{', last seen' * does.stale}{_at(does)}",
-            "its hook does not answer, and it "
-            + ("computes" if busy else "uses no processor time, though the kernel lets it run"),
+            "hang-c-call", does, f"sits in a C call that holds the GIL{', last seen' * does.stale}{_at(does)}",
+            "its hook does not answer; "
+            + ("it uses CPU time" if busy else "it uses no CPU time, though it is runnable"),
             "warn" if busy else "error",
         )  # fmt: skip
     if does.mode is Activity.LOOPS and age >= LONG_S:
         return _verdict(
             "hang-python", does, f"loops{_at(does)}",
-            "its processor is busy, but every look finds it in this one function, which calls no other", "warn",
+            "it uses CPU time, but every sample shows this one function, which calls no other", "warn",
         )  # fmt: skip
     if does.mode is Activity.ASLEEP:
         return _asleep(does, age)
@@ -408,7 +408,7 @@ def _asleep(does: Doing, age: float) -> Culprit | None:
     kind = does.place.kind
     if kind is Kind.COMPILE or (age < LONG_S and (not does.sure or kind is Kind.NETWORK)):
         return None
-    still = f"it uses {'no' if does.sure else 'hardly any'} processor time, and every look finds it at the same place"
+    still = f"it uses {'no' if does.sure else 'hardly any'} CPU time; every sample shows the same frame"
     if kind in (Kind.STORE, Kind.COLLECTIVE):
         return _verdict("hang-mismatch", does, f"is in {does.place.op}{_at(does)}", still)
     name = {Kind.LOADER: "hang-loader", Kind.CHECKPOINT: "hang-checkpoint"}.get(kind, "hang-not-joined")

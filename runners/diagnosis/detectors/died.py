@@ -252,7 +252,7 @@ def _of_node(view: View, rank: Rank) -> Iterator[Reason]:
     if (host.steal_percent or 0) >= 5 and _far(
         host.steal_percent, [peer.steal_percent for peer in hosts], 2.0
     ):
-        yield Reason("steal", "the hypervisor takes processor time from the node (CPU steal)",
+        yield Reason("steal", "the hypervisor takes CPU time from the node (CPU steal)",
                      "ask for a dedicated machine, or move the node")  # fmt: skip
     if host.nic_errors and _far(host.nic_errors, [peer.nic_errors for peer in hosts], 3.0):
         yield Reason("network errors", "the node's interfaces count network errors",
@@ -292,7 +292,7 @@ def _far(value: float | None, others: Iterable[float | None], factor: float) -> 
 LINES = 8
 """Last lines of its stderr that are shown as evidence."""
 OTHERS_S = 10.0
-"""A rank that only suffered is not told so long, while ranks of other nodes seem to run: theirs may be the cause."""
+"""Hold back victims this long while other nodes still run; the cause may be there."""
 FAILED = (Outcome.FAILED, Outcome.LOST)
 MEMORY = ("cuda-oom", "host-oom", "killed")
 """Classes of which memory.py may know more."""

@@ -20,7 +20,7 @@ from .waits import Ends, Pending, RankWait, WaitPoint
 
 
 ALONE_S = 12.0
-"""Seconds without processor time."""
+"""Seconds without CPU time."""
 START = (
     "start the others with the same MASTER_ADDR and MASTER_PORT, or give WORLD_SIZE the number of ranks that there are; "
     "`distui launch` sets them all"
@@ -80,7 +80,7 @@ def _lone_finding(view: View, rank: int, pulse: Pulse, there: int, began: float)
         remedy=START,
         evidence=(
             f"its environment says WORLD_SIZE={pulse.world_size}, MASTER_ADDR:MASTER_PORT {pulse.master or 'n/a'}",
-            f"pid {pulse.pid} uses no processor time",
+            f"pid {pulse.pid} uses no CPU time",
             "missing: its stack. A command of `distui exec` has no hook; py-spy, where it is installed, names the line",
         ),
         since=began,

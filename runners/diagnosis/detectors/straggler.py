@@ -32,7 +32,7 @@ SPAN_S, SHORT_S = 10.0, 5.0
 """A shorter time says nothing; where the price is high, the second."""
 HIGH = 0.20
 WINDOW_S = 30.0
-"""What is older says nothing of now, where what is newer suffices."""
+"""Older samples count only where there are too few newer ones."""
 HEAVIEST_S = 2.0
 """A step counts by its length, so that many short ones of before do not outvote the slow ones of now; but no pause
 counts for more than this."""

@@ -284,7 +284,7 @@ def _onward(waiting: Waits, rank: int, point: WaitPoint) -> WaitPoint | None:
 
 
 def _circles(after: Mapping[WaitPoint, Sequence[WaitPoint]]) -> list[tuple[WaitPoint, ...]]:
-    """Circles, each told once: where a walk along the first open way comes back to itself."""
+    """Cycles of the wait-for graph, each reported once."""
     circles: list[tuple[WaitPoint, ...]] = []
     settled: set[WaitPoint] = set()
     for start in after:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    Told = Callable[[dict[str, Any]], None]
+    Report = Callable[[dict[str, Any]], None]
 
 BOOT = (
     "import sys;sys.path[:]=[p for p in sys.path if p];i=sys.stdin.buffer;exec(i.read(int(i.readline())))"
@@ -37,10 +37,10 @@ class Child:
         text: str,
         spec: dict[str, Any],
         seconds: float,
-        report: Told,
+        report: Report,
     ) -> None:
-        self._told, self._late = report, False
-        self._said: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)
+        self._report, self._late = report, False
+        self._stderr: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)
         environ = dict(os.environ, **spec.get("env", {}))
         self._process = subprocess.Popen(
             [*python, "-c", BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -55,14 +55,14 @@ class Child:
         threading.Thread(target=self._hear, daemon=True).start()
         source = text.encode()
         self._write(b"%d\n" % len(source) + source)
-        self.tell(spec)
+        self.send(spec)
 
     @property
     def pid(self) -> int:
         """Also the id of its session and process group."""
         return self._process.pid
 
-    def tell(self, value: dict[str, Any]) -> None:
+    def send(self, value: dict[str, Any]) -> None:
         """A line on its stdin; one that has ended hears nothing."""
         self._write(json.dumps(value).encode() + b"\n")
 
@@ -92,7 +92,7 @@ class Child:
         for line in self._process.stdout:
             text = line.decode("utf-8", "replace")
             if text.startswith(MAGIC):
-                self._told(json.loads(text[len(MAGIC) :]))
+                self._report(json.loads(text[len(MAGIC) :]))
         code = self._process.wait()
         self._hearing.join(1.0)
         self.end()  # what it may have left in its group
@@ -103,12 +103,12 @@ class Child:
         for line in self._process.stderr:
             text = line.decode("utf-8", "replace").strip()
             if text:
-                self._said.append(text[:500])
+                self._stderr.append(text[:500])
 
     def _finished(self, code: int | None) -> None:
         self._timer.cancel()
         if Child.every.pop(self._process.pid, None) is not None:
-            self._told({"exit": code, "said": list(self._said), "late": self._late})
+            self._report({"exit": code, "said": list(self._stderr), "late": self._late})
 
 
 def end_all() -> None:

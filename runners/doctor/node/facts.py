@@ -50,7 +50,7 @@ def gather(spec: dict[str, Any], texts: dict[str, str]) -> dict[str, Any]:
 
 
 def _training(python: str, text: str) -> tuple[dict[str, Any] | None, str]:
-    """What the training environment's interpreter says, and why it says nothing.
+    """What the training environment's interpreter reports, and why it reports nothing.
 
     Without a name: the first of PATH's that has torch, as a launch takes it.
     """

@@ -48,7 +48,7 @@ def serve(texts: dict[str, str]) -> None:
         elif asked["op"] == "run":
             _run(asked, texts)
         elif asked["op"] == "tell":
-            _tell(asked)
+            _forward(asked)
         else:
             threading.Thread(target=_answer, args=(asked, texts), daemon=True).start()
     leave()
@@ -88,11 +88,11 @@ def _run(asked: dict[str, Any], texts: dict[str, str]) -> None:
         reply({"exit": None, "late": False, "said": [f"{asked['python']}: {error.strerror}"]})
 
 
-def _tell(asked: dict[str, Any]) -> None:
+def _forward(asked: dict[str, Any]) -> None:
     worker = _workers.get(asked["to"])
     if worker is None:
         return
     if asked["value"] is None:
         worker.end()
     else:
-        worker.tell(asked["value"])
+        worker.send(asked["value"])

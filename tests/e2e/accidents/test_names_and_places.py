@@ -157,7 +157,7 @@ def test_a_stale_socket_is_replaced_and_a_file_is_not(world: World) -> None:
     path.unlink()
     path.write_text("somebody's notes")
     told = run.distui("status").fine().out
-    assert f"{path} is in the way and is no socket of yours: remove it" in told
+    assert f"{path} exists and is not your socket; remove it" in told
     assert "running" in told, "from the files of the run"
     assert path.read_text() == "somebody's notes"
     path.unlink()

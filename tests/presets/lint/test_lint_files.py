@@ -99,7 +99,7 @@ def changed(text: str, *changes: tuple[str, str]) -> str:
 
 
 def check(name: str, text: str) -> list[Finding]:
-    return lint_file(name, text.encode(), documents, shelf=SHELF)
+    return lint_file(name, text.encode(), documents, presets=SHELF)
 
 
 STAGE = '"stage": 3'

@@ -140,9 +140,14 @@ def test_what_follows_from_nccl_is_a_symptom(text: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("code", "name", "role", "text"),
     [
-        (-9, "died-killed", "cause", "A rank (pid 75) was ended by SIGKILL."),
-        (-11, "died-segfault", "cause", "A rank (pid 75) was ended by SIGSEGV: native code touched memory"),
-        (-6, "died-abort", "symptom", "A rank (pid 75) was ended by SIGABRT."),
+        (-9, "died-killed", "cause", "A rank (pid 75) was killed by SIGKILL."),
+        (
+            -11,
+            "died-segfault",
+            "cause",
+            "A rank (pid 75) was killed by SIGSEGV: native code touched memory",
+        ),
+        (-6, "died-abort", "symptom", "A rank (pid 75) was killed by SIGABRT."),
     ],
 )
 def test_how_torchrun_says_that_a_rank_ended(code: int, name: str, role: str, text: str) -> None:

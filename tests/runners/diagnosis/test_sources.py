@@ -10,7 +10,8 @@ import pytest
 from distui.runners.diagnosis import report
 from distui.runners.diagnosis.lines import BLOCK, LONGEST, lines_of
 from distui.runners.errors import RunError
-from distui.runners.registry import Entry, RunRecord
+from distui.runners.history import RunRecord
+from distui.runners.registry import Entry
 
 PLAIN = b"h:1:2 [0] NCCL WARN Too many open files\n"
 TEXTS = {

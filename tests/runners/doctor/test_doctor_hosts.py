@@ -134,7 +134,7 @@ def test_one_of_four_whose_ranks_die_is_named(hosts: TwoHosts) -> None:
     ]
     (bad,) = [one for one in found["findings"] if one["id"] in ("D-PAIR-DEAD", "D-LINK-DEAD")]
     assert (bad["id"], bad["where"]) == ("D-PAIR-DEAD", "delta")
-    assert "delta, in meeting the other: its process was ended by signal 9" in bad["text"]
+    assert "delta, in meeting the other: its process was killed by signal 9" in bad["text"]
 
 
 def test_a_run_knows_its_hosts(hosts: TwoHosts, monkeypatch: pytest.MonkeyPatch) -> None:

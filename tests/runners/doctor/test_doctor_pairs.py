@@ -78,7 +78,7 @@ async def test_a_side_that_is_killed_is_named(session: NodeSession, folder: Path
     pythons[at] = faults.python(folder, "killed")
     began = time.monotonic()
     result = await try_group(members(session, *pythons), (0, 1), SIZE, 60.0)
-    assert result.problem == f"r{at}, in meeting the other: its process was ended by signal 9"
+    assert result.problem == f"r{at}, in meeting the other: its process was killed by signal 9"
     assert time.monotonic() - began < 30
     (found,) = checks.check_pairs(["r0", "r1"], [result], [])
     assert (found.id, found.severity) == ("D-LINK-DEAD", "error")

@@ -22,6 +22,7 @@ import pytest
 from distui.presets.plan import Place, Plan, Request, command_plan, for_node, part_id, part_run8
 from distui.presets.render import plan_to_json
 from distui.runners import environment, file_io, journal, local, registry
+from distui.runners.history import RunRecord
 from distui.runners.hub import routes
 from distui.runners.hub.routes import Route
 from distui.runners.inrank.channel import KEY_FILE
@@ -191,7 +192,7 @@ class Viewer:
         await self.link.close()
 
 
-def replace_record(record: registry.RunRecord, **fields: object) -> registry.RunRecord:
+def replace_record(record: RunRecord, **fields: object) -> RunRecord:
     import msgspec
 
     return msgspec.structs.replace(record, **fields)

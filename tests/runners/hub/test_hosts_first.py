@@ -26,7 +26,8 @@ def desk_of(folder: Path) -> Desk:
 
 async def test_hosts_have_their_names_before_anything_else_is_known(tmp_path: Path) -> None:
     desk = desk_of(tmp_path)
-    await cluster_launch.launch(desk)
+    await cluster_launch.launch(desk, desk.set_routes)
+    desk.chronicle.journal.close()
     assert {number: node.host for number, node in desk.state.nodes.items()} == {0: "alpha", 1: "beta"}
     assert (Stage.SYNC, HUB) in desk.state.stages
     assert (Stage.SYNC, 0) not in desk.state.stages, "nothing was done there"
@@ -35,5 +36,6 @@ async def test_hosts_have_their_names_before_anything_else_is_known(tmp_path: Pa
 async def test_a_launch_that_goes_on_takes_no_link_back(tmp_path: Path) -> None:
     desk = desk_of(tmp_path)
     desk.emit(LinkChanged(LinkState.UP, "alpha"), node=0)
-    await cluster_launch.launch(desk)
+    await cluster_launch.launch(desk, desk.set_routes)
+    desk.chronicle.journal.close()
     assert [desk.state.nodes[node].link for node in (0, 1)] == [LinkState.UP, LinkState.CONNECTING]

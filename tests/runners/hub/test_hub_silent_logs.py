@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from distui.runners.hub import record
 from distui.runners.hub.hub import Hub
 from distui.runners.model import LinkChanged, LinkState, LogGrew
 
@@ -16,13 +15,13 @@ async def test_what_cannot_be_read_is_said_only_where_something_was_written(site
     run = Whole(site, ("true",))
     run.parts[1].path.rename(site.root / "elsewhere")
     hub = Hub(run.entry, run.plan)
-    hub.emit(LinkChanged(LinkState.LOST, "gpu-3", "no way"), node=1)
-    unheard = await record.read(hub, EMPTY, 0)
+    hub.run.emit(LinkChanged(LinkState.LOST, "gpu-3", "no way"), node=1)
+    unheard = await hub.logs.read(hub.links.up, EMPTY, 0)
     assert unheard.error == "node 1 (gpu-3) does not answer, and nothing of runner.log was read before"
-    hub.emit(LogGrew({WRITTEN: 20}), node=1)
-    assert (await record.read(hub, WRITTEN, 0)).error == (
+    hub.run.emit(LogGrew({WRITTEN: 20}), node=1)
+    assert (await hub.logs.read(hub.links.up, WRITTEN, 0)).error == (
         "node 1 (gpu-3) does not answer, and nothing of attempt-001/rank-1.out was read before"
     )
-    empty = await record.read(hub, EMPTY, 0)
+    empty = await hub.logs.read(hub.links.up, EMPTY, 0)
     assert (empty.error, empty.data, empty.size) == ("", b"", 0)
-    hub.chronicle.journal.close()
+    hub.run.chronicle.journal.close()

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from distui.presets.plan import Place, Plan, Request, command_plan
+from distui.runners.history import RunRecord
 from distui.runners.hub import cluster_launch, seam
+from distui.runners.hub.merged_run import MergedRun
 from distui.runners.hub.routes import Route
 from distui.runners.hub.seam import Cloud, CloudError, LaunchProgress, SkyRequest
-from distui.runners.model import HUB, Event, LinkChanged, LinkState, RunEnded, RunPhase, Stage, Stamped
-from distui.runners.registry import RunRecord
-from distui.runners.state import RunState
+from distui.runners.journal import summarise
+from distui.runners.model import HUB, LinkChanged, LinkState, RunCreated, RunPhase, Stage
+from distui.runners.registry import Entry
 
 from .test_cloud import CLOUDS
 
@@ -40,34 +42,28 @@ def error(kind: str, text: str) -> dict[str, Any]:
     return {"error": {"kind": kind, "text": text, "tried": ""}}
 
 
-class Desk:
-    """A hub that only keeps what it is told; satisfies seam.Hub."""
+class Desk(MergedRun):
+    """A run whose nodes are never linked to."""
 
     def __init__(self, run_dir: Path) -> None:
-        self.run_dir = run_dir
-        self.record = RunRecord("r-train-0123abcd", "0123abcd", "train", 1.0, "here", "hub", nnodes=2)
-        place = Place(
-            run=self.record.run, run_dir="/x", port=1, ras_port=2, gpus=0, cores=1, cwd="", python=""
-        )
-        self.plan: Plan = command_plan(("true",), Request(), place)
-        self.state = RunState(merged=True)
-        self.stop_asked = asyncio.Event()
+        record = RunRecord("r-train-0123abcd", "0123abcd", "train", 1.0, "here", "hub", nnodes=2)
+        place = Place(run=record.run, run_dir="/x", port=1, ras_port=2, gpus=0, cores=1, cwd="", python="")
+        plan: Plan = command_plan(("true",), Request(), place)
+        super().__init__(Entry(run_dir, record), plan)
+        self.emit(RunCreated(record.run, record.name, record.host, summarise(plan), merged=True))
         self.routes: list[Route] = []
-        self.link = LinkState.UP
+        self.link_state = LinkState.UP
         """What becomes of each link at once."""
-        self.failed = ""
 
-    def emit(self, event: Event, *, node: int = HUB) -> None:
-        self.state.apply(Stamped(time.time(), event, self.state.seq + 1, node))
+    @property
+    def failed(self) -> str:
+        """Why the run failed; "" where it did not."""
+        return self.state.end_text if self.state.phase is RunPhase.FAILED else ""
 
     def set_routes(self, routes: list[Route]) -> None:
         self.routes = routes
         for route in routes:
-            self.emit(LinkChanged(self.link, route.host), node=route.node)
-
-    def fail(self, text: str) -> None:
-        self.failed = text
-        self.emit(RunEnded(RunPhase.FAILED, 1, text))
+            self.emit(LinkChanged(self.link_state, route.host), node=route.node)
 
 
 class Scene:
@@ -114,6 +110,9 @@ class Scene:
         lines = Path(f"{self.file}.asked").read_text().splitlines()
         return [json.loads(line) for line in lines if json.loads(line).get("verb") == verb]
 
+    async def launch(self) -> None:
+        await cluster_launch.launch(self.desk, self.desk.set_routes)
+
     @property
     def log(self) -> str:
         return (self.desk.run_dir / "launch.log").read_text()
@@ -123,8 +122,10 @@ TASK = {"name": "train-0123abcd", "num_nodes": 2, "resources": {}, "run": "true"
 
 
 @pytest.fixture
-def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(tmp_path, monkeypatch)
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    made = Scene(tmp_path, monkeypatch)
+    yield made
+    made.desk.chronicle.journal.close()
 
 
 def stages(desk: Desk) -> dict[str, bool | None]:
@@ -141,13 +142,13 @@ async def test_the_jobs_own_text_says_that_it_has_started(scene: Scene) -> None:
     started = "└── Job started. Streaming logs... (Ctrl-C to exit log streaming; job will not be killed)\n"
     scene.answers(job_state=[{"data": "SETTING_UP"}], tail=[{"said": [started], "hang": True}])
     async with asyncio.timeout(20):
-        await cluster_launch.launch(scene.desk)
+        await scene.launch()
     assert stages(scene.desk)["start"] is True
 
 
 async def test_every_stage_and_the_way_to_each_node(scene: Scene) -> None:
     scene.answers()
-    await cluster_launch.launch(scene.desk)
+    await scene.launch()
     assert scene.desk.failed == ""
     assert stages(scene.desk) == {"provision": True, "sync": True, "setup": True, "start": True}
     assert [(route.host, route.target) for route in scene.desk.routes] == [
@@ -176,7 +177,7 @@ async def test_a_refusal_is_said_in_plain_words(
     scene: Scene, answer: dict[str, Any], sentence: str
 ) -> None:
     scene.answers(launch=[{"request": "r", "said": TEXT[:1], **answer}], describe=[{"data": None}])
-    await cluster_launch.launch(scene.desk)
+    await scene.launch()
     assert sentence in scene.desk.failed
     assert stages(scene.desk) == {"provision": False}
     assert "billed" not in scene.desk.failed, "nothing is left"
@@ -190,7 +191,7 @@ async def test_the_next_place_is_offered_where_the_one_named_has_nothing(scene: 
     )
     refused = error("ResourcesUnavailableError", "ZONE_RESOURCE_POOL_EXHAUSTED")
     scene.answers(launch=[refused], describe=[{"data": None}], candidates=[{"data": {"text": CLOUDS}}])
-    await cluster_launch.launch(scene.desk)
+    await scene.launch()
     assert (
         "; --on aws/us-east-1 has them (A100-80GB:8 p4de.24xlarge[Spot], $81.93 an hour)"
         in scene.desk.failed
@@ -202,7 +203,7 @@ async def test_what_is_left_after_a_failure_is_said(scene: Scene) -> None:
     scene.answers(
         job_state=[{"data": "FAILED_SETUP"}], tail=[{"said": ["pip: no such package\n"], "data": 0}]
     )
-    await cluster_launch.launch(scene.desk)
+    await scene.launch()
     assert "setup failed on tc" in scene.desk.failed
     assert "cluster tc is up and is billed: `distui down train`" in scene.desk.failed
     assert stages(scene.desk)["setup"] is False
@@ -218,7 +219,7 @@ async def test_an_api_server_that_goes_away_is_asked_again(scene: Scene) -> None
         ],
         follow=[error("ClientError", "no such request")],
     )
-    await cluster_launch.launch(scene.desk)
+    await scene.launch()
     assert scene.desk.failed == ""
     assert stages(scene.desk)["start"] is True
     assert [asked["args"]["request"] for asked in scene.asked("follow")] == ["req-1"]
@@ -230,7 +231,7 @@ async def test_an_api_server_that_does_not_come_up_at_once_is_waited_for(scene: 
         "RuntimeError", "SkyPilot API server process exited unexpectedly. View logs at: server.log"
     )
     scene.answers(describe=[down, {"data": None}, {"data": ABOUT}])
-    await cluster_launch.launch(scene.desk)
+    await scene.launch()
     assert scene.desk.failed == ""
     assert stages(scene.desk)["start"] is True
 
@@ -240,7 +241,7 @@ async def test_a_child_that_dies_takes_no_launch_with_it(scene: Scene) -> None:
         launch=[{"request": "req-1", "said": TEXT[:1], "die": True}],
         follow=[{"said": TEXT[1:], "data": {"job": 7, **ABOUT}}],
     )
-    await cluster_launch.launch(scene.desk)
+    await scene.launch()
     assert scene.desk.failed == ""
     assert len(scene.asked("launch")) == 1, "the API server was working at it all along"
     assert stages(scene.desk)["start"] is True
@@ -253,7 +254,7 @@ async def test_a_job_that_was_submitted_is_not_submitted_twice(scene: Scene) -> 
         jobs=[{"data": [{"job": 10, "name": "other"}, {"job": 9, "name": "train-0123abcd"}]}],
     )
     seam.keep(scene.desk.run_dir, LaunchProgress(request="req-1"))
-    await cluster_launch.launch(scene.desk)
+    await scene.launch()
     assert scene.desk.failed == ""
     assert seam.progress(scene.desk.run_dir).job == 9
 
@@ -261,7 +262,7 @@ async def test_a_job_that_was_submitted_is_not_submitted_twice(scene: Scene) -> 
 async def test_a_hub_that_died_after_the_job_was_submitted_goes_on_from_there(scene: Scene) -> None:
     scene.answers(launch=[error("ValueError", "must not be asked")], describe=[{"data": ABOUT}])
     seam.keep(scene.desk.run_dir, LaunchProgress(request="req-1", job=7))
-    await cluster_launch.launch(scene.desk)
+    await scene.launch()
     assert scene.desk.failed == ""
     assert stages(scene.desk)["start"] is True
 
@@ -269,7 +270,7 @@ async def test_a_hub_that_died_after_the_job_was_submitted_goes_on_from_there(sc
 async def test_the_nodes_are_found_while_files_are_still_copied(scene: Scene) -> None:
     """Writing ssh's configuration takes SkyPilot a second or two."""
     scene.answers(launch=[{"request": "req-1", "said": TEXT[:2], "hang": True}])
-    task = asyncio.create_task(cluster_launch.launch(scene.desk))
+    task = asyncio.create_task(scene.launch())
     while not Path(f"{scene.file}.asked").exists() or not scene.asked("reach"):
         await asyncio.sleep(0.01)
     assert scene.desk.routes == [], "and are not logged in to before the bundle is there"
@@ -283,7 +284,7 @@ async def test_a_node_behind_the_wrong_alias(scene: Scene, monkeypatch: pytest.M
     monkeypatch.setattr(scene.desk, "set_routes", scene.desk.routes.extend)
     hosts = ["job7-of-tc", "job7-c2"]
     scene.answers(reach=[{"data": {"aliases": ["tc", "tc-worker1"], "hosts": hosts}}])
-    await cluster_launch.launch(scene.desk)
+    await scene.launch()
     assert [route.host for route in scene.desk.routes] == ["of-tc", "c2"]
     assert (
         "ssh tc-worker1 leads to of-tc-worker1, and that node is job7-c2: `sky status`" in scene.desk.failed
@@ -293,7 +294,7 @@ async def test_a_node_behind_the_wrong_alias(scene: Scene, monkeypatch: pytest.M
 async def test_what_goes_to_the_nodes_is_there_until_the_job_is_submitted(scene: Scene) -> None:
     scene.answers(launch=[{"request": "req-1", "said": TEXT[:2], "hang": True}])
     brought = scene.desk.run_dir / "cargo/bundle-1/node.sh"
-    task = asyncio.create_task(cluster_launch.launch(scene.desk))
+    task = asyncio.create_task(scene.launch())
     while "sync" not in stages(scene.desk):
         await asyncio.sleep(0.01)
     assert brought.read_text() == "#!/bin/sh\n"
@@ -302,7 +303,7 @@ async def test_what_goes_to_the_nodes_is_there_until_the_job_is_submitted(scene:
     assert brought.exists(), "another hub may go on with it"
     scene.desk.stop_asked.clear()
     scene.answers(follow=[{"said": TEXT[2:], "data": {"job": 7}}])
-    await cluster_launch.launch(scene.desk)
+    await scene.launch()
     assert not brought.exists()
 
 
@@ -311,7 +312,7 @@ async def test_a_stop_gives_the_launch_up_and_says_what_is_left(scene: Scene) ->
         launch=[{"request": "req-1", "said": TEXT[:2], "hang": True}],
         describe=[{"data": None}, {"data": ABOUT}],
     )
-    task = asyncio.create_task(cluster_launch.launch(scene.desk))
+    task = asyncio.create_task(scene.launch())
     while "sync" not in stages(scene.desk):
         await asyncio.sleep(0.01)
     scene.desk.stop_asked.set()
@@ -327,13 +328,13 @@ def quick(scene: Scene) -> None:
         scene.desk.run_dir,
         SkyRequest(kind="skypilot", cluster="tc", task=TASK, bundle="~/.distui/bundle-1", fast=True),
     )
-    scene.desk.link = LinkState.CONNECTING
+    scene.desk.link_state = LinkState.CONNECTING
 
 
 async def test_a_stop_before_the_job_begins_cancels_it(scene: Scene) -> None:
     quick(scene)
     scene.answers(job_state=[{"data": "PENDING"}], cancel=[{"data": True}], describe=[{"data": None}])
-    task = asyncio.create_task(cluster_launch.launch(scene.desk))
+    task = asyncio.create_task(scene.launch())
     while not scene.desk.routes:
         await asyncio.sleep(0.01)
     scene.desk.stop_asked.set()
@@ -346,14 +347,14 @@ async def test_a_stop_before_the_job_begins_cancels_it(scene: Scene) -> None:
 async def test_a_job_that_fails_before_it_begins_leaves_no_links(scene: Scene) -> None:
     quick(scene)
     scene.answers(job_state=[{"data": "PENDING"}, {"data": "FAILED_DRIVER"}], tail=[{"data": 0}])
-    await cluster_launch.launch(scene.desk)
+    await scene.launch()
     assert scene.desk.routes == []
     assert "SkyPilot could not start job 7 on tc" in scene.desk.failed
 
 
 async def test_a_cluster_of_somebody_else_is_left_alone(scene: Scene) -> None:
     scene.answers(describe=[{"data": {**ABOUT, "ours": False, "user": "bob"}}])
-    await cluster_launch.launch(scene.desk)
+    await scene.launch()
     assert "cluster tc is bob's: choose another name with --cluster" in scene.desk.failed
     assert scene.asked("launch") == []
 
@@ -361,7 +362,7 @@ async def test_a_cluster_of_somebody_else_is_left_alone(scene: Scene) -> None:
 async def test_a_stage_that_takes_too_long_fails(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cluster_launch.LIMITS, Stage.PROVISION, 0.1)
     scene.answers(launch=[{"request": "r", "said": TEXT[:1], "hang": True}])
-    await cluster_launch.launch(scene.desk)
+    await scene.launch()
     assert "provision took longer than" in scene.desk.failed
 
 
@@ -372,7 +373,7 @@ async def test_a_secret_that_nobody_has_any_more(scene: Scene) -> None:
         SkyRequest(kind="skypilot", cluster="tc", task=task, bundle="~/.distui/bundle-1"),
     )
     scene.answers(describe=[{"data": None}])
-    await cluster_launch.launch(scene.desk)
+    await scene.launch()
     assert "the value of SOME_TOKEN is not known here any more: export it" in scene.desk.failed
 
 
@@ -458,7 +459,7 @@ async def test_a_managed_job_ends_as_skypilot_says(
     monkeypatch.setattr("distui.runners.hub.managed_job.POLL_SECONDS", 0.02)
     monkeypatch.setattr("distui.runners.hub.managed_job.LAST_WORDS_SECONDS", 0.1)
     managed(scene, "STARTING", "RUNNING", "RECOVERING", last)
-    await cluster_launch.launch(scene.desk)
+    await scene.launch()
     assert scene.desk.state.phase is phase
     assert f"managed job 3 ended as {last}" in scene.desk.state.end_text
     cluster = scene.desk.state.cluster
@@ -471,7 +472,7 @@ async def test_a_managed_job_ends_as_skypilot_says(
 async def test_a_stop_cancels_a_managed_job(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distui.runners.hub.managed_job.LAST_WORDS_SECONDS", 0.1)
     managed(scene, "RUNNING", "CANCELLED")
-    task = asyncio.create_task(cluster_launch.launch(scene.desk))
+    task = asyncio.create_task(scene.launch())
     while "start" not in stages(scene.desk):
         await asyncio.sleep(0.01)
     scene.desk.stop_asked.set()

@@ -18,6 +18,7 @@ from distui.runners import registry
 from distui.runners.hub import seam
 from distui.runners.hub.cloud import Sky
 from distui.runners.hub.cluster_state import SkyCloud
+from distui.runners.hub.merged_run import MergedRun
 from distui.runners.hub.routes import Route
 from distui.runners.hub.seam import LaunchProgress, SkyRequest
 from distui.runners.journal import Journal, summarise
@@ -40,7 +41,6 @@ from distui.runners.model import (
     StageChanged,
     Stamped,
 )
-from distui.runners.state import RunState
 from distui.runners.wire.client import new_id
 
 from .site import LIMIT_S, Site, Viewer, Whole, having, kill, until
@@ -227,19 +227,14 @@ class Launched(Whole):
         return sum(json.loads(line).get("verb") == verb for line in lines)
 
 
-class Stopped:
-    """What a cloud sees of the hub of a run whose parts have been stopped, and which has not ended itself yet."""
-
-    def __init__(self, run: Whole) -> None:
-        self.run_dir, self.record, self.plan = run.entry.path, run.record, run.plan
-        self.state = RunState()
-        self._hear(run.journal()[0].event, HUB)
-        self._hear(CommandReceived("c", "stop asked for", "stop"), HUB)
-        for node in (0, 1):
-            self._hear(RunEnded(RunPhase.STOPPED, 143, "stopped"), node)
-
-    def _hear(self, event: Event, node: int) -> None:
-        self.state.apply(Stamped(time.time(), event, node=node))
+def stopped(run: Whole) -> MergedRun:
+    """A run whose parts have been stopped, and which has not ended itself yet."""
+    merged = MergedRun(run.entry, run.plan)
+    merged.replay()
+    merged.emit(CommandReceived("c", "stop asked for", "stop"))
+    for node in (0, 1):
+        merged.emit(RunEnded(RunPhase.STOPPED, 143, "stopped"), node=node)
+    return merged
 
 
 def ends(run: Whole) -> list[str]:
@@ -291,7 +286,8 @@ async def test_the_end_of_the_run_does_not_cut_off_the_cancel_that_skypilot_work
     """Else SkyPilot lists a job that the user stopped as one that failed."""
     gate = site.root / "gate"
     run = Launched(site, monkeypatch, cancel=[{"after": str(gate), "data": True}])
-    cloud = SkyCloud(Stopped(run), SkyRequest(kind="skypilot", cluster="tc"), Sky())  # type: ignore[arg-type]
+    merged = stopped(run)
+    cloud = SkyCloud(merged, SkyRequest(kind="skypilot", cluster="tc"), Sky())
     watching = asyncio.create_task(cloud.watch())
     assert await asyncio.to_thread(until, lambda: run.asked("cancel"))
     watching.cancel()
@@ -301,6 +297,7 @@ async def test_the_end_of_the_run_does_not_cut_off_the_cancel_that_skypilot_work
     async with asyncio.timeout(LIMIT_S):
         assert await others == "job 7 on tc is cancelled"
     await asyncio.wait({watching})
+    merged.chronicle.journal.close()
     questions = [json.loads(line) for line in Path(f"{run.scene}.asked").read_text().splitlines()]
     assert [question.get("verb") for question in questions] == ["version", "cancel"]
 

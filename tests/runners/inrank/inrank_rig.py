@@ -17,6 +17,7 @@ from typing import Any
 from distui.presets.load import load
 from distui.presets.plan import Plan, Request, command_plan, make_plan
 from distui.runners import local, registry
+from distui.runners.history import RunRecord
 from distui.runners.model import CommandDone, RankChanged, Restart, SetNccl, Stamped, Stop
 from distui.runners.state import RunState
 from distui.runners.wire.link import Link
@@ -96,7 +97,7 @@ class Driven:
         return "\n".join([*told, *logs])
 
 
-def launch(script: Path, *args: str, **request: Any) -> tuple[Plan, registry.RunRecord]:
+def launch(script: Path, *args: str, **request: Any) -> tuple[Plan, RunRecord]:
     """The plan of a script under torchrun, two ranks."""
     asked: dict[str, Any] = {"nproc_per_node": 2, "grace_s": 5.0, "python": sys.executable, **request}
     record = registry.new_record("t")
@@ -104,7 +105,7 @@ def launch(script: Path, *args: str, **request: Any) -> tuple[Plan, registry.Run
     return make_plan(load("ddp"), wish, local.place(record, wish)), record
 
 
-def execute(*command: str, **request: Any) -> tuple[Plan, registry.RunRecord]:
+def execute(*command: str, **request: Any) -> tuple[Plan, RunRecord]:
     """The plan of any command."""
     record = registry.new_record("t")
     wish = Request(**{"grace_s": 5.0, **request})
@@ -112,7 +113,7 @@ def execute(*command: str, **request: Any) -> tuple[Plan, registry.RunRecord]:
 
 
 @asynccontextmanager
-async def driven(planned: tuple[Plan, registry.RunRecord]) -> AsyncIterator[Driven]:
+async def driven(planned: tuple[Plan, RunRecord]) -> AsyncIterator[Driven]:
     """A started run; stopped at the end, whatever happened."""
     entry = local.start(*planned)
     run = Driven(await local.open_link(entry), entry)

@@ -126,11 +126,11 @@ LINES = [
      "rank 0 could not execute a command (exit code 127): train.sh: line 3: trainer: command not found"),
     (1, ["/usr/bin/python: No module named trainer"], "import-missing", "no", "rank 0 finds no module named trainer"),
     (1, ["out of luck"], "exit-silent", "maybe", "rank 0 ended with exit code 1"),
-    (137, [], "killed", "yes", "rank 0 was ended by SIGKILL from outside"),
-    (-9, [], "killed", "yes", "rank 0 was ended by SIGKILL from outside"),
-    (-15, [], "terminated", "yes", "rank 0 was ended by SIGTERM, which distui did not send"),
-    (-11, [], "segfault", "maybe", "rank 0 was ended by SIGSEGV"),
-    (-7, [], "segfault", "maybe", "rank 0 was ended by SIGBUS"),
+    (137, [], "killed", "yes", "rank 0 was killed by SIGKILL from outside"),
+    (-9, [], "killed", "yes", "rank 0 was killed by SIGKILL from outside"),
+    (-15, [], "terminated", "yes", "rank 0 was killed by SIGTERM, which distui did not send"),
+    (-11, [], "segfault", "maybe", "rank 0 was killed by SIGSEGV"),
+    (-7, [], "segfault", "maybe", "rank 0 was killed by SIGBUS"),
     (-6, ["terminate called without an active exception"], "exit-abort", "maybe",
      "rank 0 crashed at interpreter exit (SIGABRT), after its script had ended"),
     (-6, ["[rank0]:[E12] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=6)",
@@ -142,8 +142,8 @@ LINES = [
     (-6, ["terminate called after throwing an instance of 'gloo::EnforceNotMet'",
           "  what():  [enforce fail at /gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 6668 vs 2776."],
      "mismatch", "maybe", "rank 0 received data of another size than it asked for"),
-    (-6, [], "abort", "maybe", "rank 0 was ended by SIGABRT"),
-    (None, [], "lost", "maybe", "rank 0 ended, and nobody saw how"),
+    (-6, [], "abort", "maybe", "rank 0 was killed by SIGABRT"),
+    (None, [], "lost", "maybe", "rank 0 ended; exit status unknown"),
 ]  # fmt: skip
 
 

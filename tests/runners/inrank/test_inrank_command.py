@@ -63,7 +63,7 @@ async def test_a_plain_command_restarts_by_stop_and_start(command: tuple[str, ..
     [
         ("exit 0", "succeeded", "the command ended with exit code 0"),
         ("exit 3", "failed", "the command ended with exit code 3"),
-        ("kill -KILL $$", "failed", "the command was ended by SIGKILL"),
+        ("kill -KILL $$", "failed", "the command was killed by SIGKILL"),
     ],
 )
 async def test_the_end_of_a_command_is_the_end_of_the_run(text: str, phase: str, words: str) -> None:

@@ -104,5 +104,5 @@ def test_a_shell_goes_the_way_of_the_node(tmp_path: Path) -> None:
     assert "carries no shell: ssh c2" in relayed.text
     own = shell_on(tmp_path, 2, {"SHELL": "/bin/zsh"})
     assert (own.argv, own.text) == (("/bin/zsh",), "c3 is this machine")
-    with pytest.raises(RunError, match="no way to node 3"):
+    with pytest.raises(RunError, match="node 3 is not reachable yet"):
         shell_on(tmp_path, 3)

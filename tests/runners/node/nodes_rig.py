@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -185,14 +186,28 @@ class Cluster:
                 )
         return "\n".join(parts)
 
+    def exit_codes(self, *jobs: subprocess.Popen[bytes], seconds: float = LIMIT_S) -> list[int]:
+        """Of these jobs, once they have ended, which a hub has heard: a part waits some time for one that must come."""
+        deadline = time.monotonic() + seconds
+        while any(job.poll() is None for job in jobs) and time.monotonic() < deadline:
+            for node in range(self.count):
+                self._visit(node)
+            time.sleep(0.2)
+        return [job.wait(0.1) for job in jobs]
+
+    def _visit(self, node: int) -> None:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as link:
+            link.settimeout(1.0)
+            link.connect(str(self.socket(node)))
+            link.recv(1)
+
     def close(self) -> None:
         """End what is left, by pid; fail if anything was."""
         for process in self.jobs.values():
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
-        for process in self.jobs.values():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(60)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.exit_codes(*self.jobs.values(), seconds=60)
         try:
             until(lambda: not self.processes(), 60.0, lambda: f"left behind: {self.processes()}")
         finally:

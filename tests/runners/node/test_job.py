@@ -108,7 +108,7 @@ def test_sigterm_stops_and_leaves_nothing(two: Cluster) -> None:
     begun(two, 0, 1)
     for job in two.jobs.values():
         job.send_signal(signal.SIGTERM)
-    assert [job.wait(LIMIT_S) for job in two.jobs.values()] == [143, 143]
+    assert two.exit_codes(*two.jobs.values()) == [143, 143]
     assert [two.now(node).phase for node in (0, 1)] == [RunPhase.STOPPED] * 2
     until(lambda: not two.processes(), LIMIT_S, lambda: str(two.processes()))
     assert not list(two.sockets.iterdir())
@@ -131,11 +131,11 @@ def test_the_jobs_end_with_what_the_run_came_to(tmp_path: Path) -> None:
     cluster = Cluster(2, script, ())
     try:
         jobs = [cluster.job(node) for node in (0, 1)]
-        assert [job.wait(LIMIT_S) for job in jobs] == [0, 0], cluster.describe()
+        assert cluster.exit_codes(*jobs) == [0, 0], cluster.describe()
         assert "[rank 0] here" in cluster.said(0) + cluster.said(1)
         again = cluster.job(1)
         cluster.job(0)
-        assert again.wait(LIMIT_S) == 0, cluster.describe()
+        assert cluster.exit_codes(again) == [0], cluster.describe()
         state = cluster.now(1)
         assert [attempt.number for attempt in state.attempts] == [1, 2]
         assert [attempt.outcome for attempt in state.attempts] == [Outcome.SUCCEEDED] * 2
@@ -151,7 +151,7 @@ def test_a_failing_script_fails_the_jobs(tmp_path: Path) -> None:
     cluster = Cluster(2, script, (), restart_limit=0)
     try:
         jobs = [cluster.job(node) for node in (0, 1)]
-        assert [job.wait(LIMIT_S) for job in jobs] == [1, 1], cluster.describe()
+        assert cluster.exit_codes(*jobs) == [1, 1], cluster.describe()
     finally:
         cluster.close()
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from distui.runners.agent.server import AgentServer
+from distui.runners.history import RunRecord
 from distui.runners.journal import Journal
 from distui.runners.model import Action, CommandDone, Hello, Via
-from distui.runners.registry import RunRecord
 from distui.runners.wire.client import SocketLink, encode
 from distui.runners.wire.link import LinkError, Window
 

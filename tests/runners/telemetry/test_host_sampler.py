@@ -33,7 +33,7 @@ def test_a_sample_of_this_machine(tmp_path: Path) -> None:
     sampler = HostSampler(tmp_path)
     first = sampler.sample()
     deadline = time.process_time() + 0.1
-    while time.process_time() < deadline:  # so that some processor time passes
+    while time.process_time() < deadline:  # so that some CPU time passes
         pass
     host = sampler.sample()
     memory = psutil.virtual_memory()

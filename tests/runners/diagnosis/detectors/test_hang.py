@@ -120,7 +120,7 @@ def test_a_rank_that_ended_well_before_the_others() -> None:
 
 def test_a_killed_rank() -> None:
     made = Made().wait([0, 1, 3]).end(2, RankPhase.KILLED, None, "SIGKILL")
-    assert only(made.hang()).text.startswith("rank 2 was ended by SIGKILL; ranks 0, 1, 3 wait for it")
+    assert only(made.hang()).text.startswith("rank 2 was killed by SIGKILL; ranks 0, 1, 3 wait for it")
 
 
 def test_a_c_call_that_keeps_the_lock() -> None:
@@ -128,7 +128,7 @@ def test_a_c_call_that_keeps_the_lock() -> None:
     silent = series(2, LOAD, hook=False, groups=(), looks=5, sites=None)
     found = only(Made().wait([0, 1, 3]).add((*before, *silent)).hang())
     assert (found.id, found.severity) == ("hang-c-call", "error")
-    assert found.text.startswith("rank 2 sits in a C call that keeps Python's lock at train.py:33 load")
+    assert found.text.startswith("rank 2 sits in a C call that holds the GIL at train.py:33 load")
 
 
 def test_a_c_call_that_computes_is_told_later_and_as_a_warning() -> None:

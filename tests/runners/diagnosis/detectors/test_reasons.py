@@ -154,7 +154,7 @@ def test_little_page_cache_is_evidence_of_reading() -> None:
         (
             {"steal_percent": 12.0},
             {"steal_percent": 0.1},
-            "the hypervisor takes processor time from the node (CPU steal)",
+            "the hypervisor takes CPU time from the node (CPU steal)",
         ),
         ({"steal_percent": 12.0}, {"steal_percent": 11.0}, None),
         ({"nic_errors": 400}, {"nic_errors": 0}, "the node's interfaces count network errors"),

@@ -1,10 +1,9 @@
-"""The preset list, and which ranks a command targets."""
+"""The presets as the launch screen lists, opens and saves them."""
 
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ..presets import nccl
 from ..presets.clean import LONGEST, clean_text
@@ -15,85 +14,11 @@ from ..presets.model import Loaded
 from ..presets.owned import private_folder
 from ..presets.save import check_saved, saved_text
 from ..presets.secrets import mask_text
-from ..runners.agent.processes import disposition
 from ..runners.errors import RunError
 from ..runners.file_io import write_atomically
 from ..runners.launch.hosts import nccl_pairs, pairs, shell_words
 from ..runners.launch.launch_form import LaunchForm
-from ..runners.model import RankPhase
-from ..runners.state import RunState
-from ..runners.words import spans
 from .follower import PresetEntry
-
-# -----------------------------------------------------------------------------------------------------------
-# Which ranks a verb means, and what a signal would do to them: looked at before anything is sent.
-
-
-HARMLESS = frozenset({"CHLD", "CLD", "CONT", "URG", "WINCH", "STOP", "TSTP", "TTIN", "TTOU"})
-"""Signals that end no process, whatever it does with them."""
-
-
-def ranks_text(ranks: Collection[int]) -> str:
-    """ "rank 3", "ranks 0–2, 5"."""
-    return f"rank{'' if len(ranks) == 1 else 's'} {spans(sorted(ranks))}"
-
-
-def check_ranks(state: RunState, asked: Sequence[int]) -> None:
-    """Raises RunError where the newest attempt has no such rank, and says which it has."""
-    missing = sorted(set(asked) - state.ranks.keys())
-    if missing and state.ranks:
-        raise RunError(
-            f"there is no {ranks_text(missing)} in {state.name}: it has {ranks_text(state.ranks)}"
-        )
-
-
-def short(text: str) -> str:
-    """A signal's name without SIG: "USR1"."""
-    return text.strip().upper().removeprefix("SIG")
-
-
-def parse_signal(text: str) -> signal.Signals:
-    """A signal by its name, with or without SIG. Raises RunError."""
-    try:
-        return signal.Signals[f"SIG{short(text)}"]
-    except KeyError:
-        raise RunError(f"there is no signal {text}: name one as in USR1, TERM or STOP") from None
-
-
-def consequence(state: RunState, number: signal.Signals, asked: Sequence[int]) -> str:
-    """What a signal does beside being heard, as a sentence; "" where every rank goes on after it."""
-    name = short(number.name)
-    if name in HARMLESS:
-        return ""
-    here = os.uname().nodename
-    ends, unseen = [], []
-    for rank in sorted(set(asked) or state.ranks.keys()):
-        process = state.ranks.get(rank)
-        if process is None or process.pid is None or process.phase is not RankPhase.RUNNING:
-            continue
-        node = state.nodes.get(process.place.node)
-        if node is None or node.host != here:
-            unseen.append(rank)
-        elif number is signal.SIGKILL or disposition(process.pid, number) == "default":
-            ends.append(rank)
-    parts = []
-    if ends:
-        why = "" if number is signal.SIGKILL else f", which {_has(ends)} no handler for it"
-        parts.append(f"{name} ends {ranks_text(ends)}{why}")
-    if unseen:
-        parts.append(
-            f"{name} ends {ranks_text(unseen)} unless there is a handler for it, "
-            "which cannot be seen from this machine"
-        )
-    return "; ".join(parts)
-
-
-def _has(ranks: Sequence[int]) -> str:
-    return "has" if len(ranks) == 1 else "have"
-
-
-# -----------------------------------------------------------------------------------------------------------
-# The presets as the launch screen lists, opens and saves them.
 
 
 def listed(presets: Library) -> list[PresetEntry]:
@@ -122,7 +47,7 @@ def _entry(name: str, presets: Library) -> PresetEntry:
     kind = defined[-1].origin.partition(" ")[0] if defined else "user"
     origin = {"builtin": "", "user": "yours"}.get("user" if name in presets.problems else kind, kind)
     try:
-        preset = load(name, shelf=presets).preset
+        preset = load(name, presets=presets).preset
     except PresetError as error:
         problem = clean_text(str(error), LONGEST)
         return PresetEntry(name=clean_text(name), title="", summary="", origin=origin, problem=problem)
@@ -132,7 +57,7 @@ def _entry(name: str, presets: Library) -> PresetEntry:
     )
 
 
-class Shelf:
+class PresetLibrary:
     """The library, read when it is listed and kept until then."""
 
     def __init__(self) -> None:
@@ -153,7 +78,7 @@ class Shelf:
         """One preset. Raises PresetError."""
         if self._library is None:
             self._library = library()
-        return load(name, overrides, shelf=self._library)
+        return load(name, overrides, presets=self._library)
 
 
 def save(name: str, form: LaunchForm, replace: bool, env: Mapping[str, str] = os.environ) -> str:
