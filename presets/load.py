@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from . import model, owned
+from . import model, trusted_files
 from .finding import PresetError
 from .model import Loaded
 from .tomltext import DEEPEST, decode, parse
@@ -71,7 +71,7 @@ class Library:
 
 def user_dir(env: Mapping[str, str]) -> Path:
     """Where the user's presets lie, by XDG_CONFIG_HOME and HOME of `env`."""
-    return owned.config_dir(env) / "presets"
+    return trusted_files.config_dir(env) / "presets"
 
 
 def library(cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Library:
@@ -251,7 +251,7 @@ class _Search:
     def begin(cls, env: Mapping[str, str]) -> _Search:
         """With what the user trusts; where that cannot be read, nothing is trusted."""
         try:
-            return cls({entry.path: entry.sha256 for entry in owned.entries(env)})
+            return cls({entry.path: entry.sha256 for entry in trusted_files.entries(env)})
         except PresetError as error:
             return cls({}, passed=[str(error)])
 
@@ -290,15 +290,15 @@ class _Search:
     def read(self, file: Path) -> dict[str, Any] | None:
         """What stands in a file; None where it does not count, which is noted. Raises PresetError."""
         try:
-            return decode(owned.read(file, self.trusted), str(file))
-        except owned.PassedOver as error:
+            return decode(trusted_files.read(file, self.trusted), str(file))
+        except trusted_files.PassedOver as error:
             self.passed.append(str(error))
         except FileNotFoundError:
             if file.is_symlink():
                 raise _NothingThere(f"{file} cannot be read: it is a link to nothing.") from None
-        except owned.TooLarge as error:
+        except trusted_files.TooLarge as error:
             raise PresetError(f"{file} {error}.") from None
-        except owned.NoFile as error:
+        except trusted_files.NoFile as error:
             raise _NothingThere(f"{file} cannot be read: {error}.") from None
         except OSError as error:
             raise PresetError(f"{file} cannot be read: {error.strerror or error}.") from None

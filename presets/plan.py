@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
-from . import environ, mesh, nccl, obeys
+from . import environ, mesh, nccl, script_support
 from .finding import PlanError
 from .launchers import placing, torchrun, wiring
 from .model import Loaded, Preset, RestartPolicy, Topology
@@ -318,13 +318,13 @@ def _origins(loaded: Loaded, request: Request, place: Place, env: Mapping[str, s
 
 def _inspect(
     preset: Preset, request: Request, place: Place, backend: str, sizes: Mapping[str, int]
-) -> obeys.Obeys:
+) -> script_support.Obeys:
     """What the script makes of the preset."""
-    asked = obeys.Requirements(
+    asked = script_support.Requirements(
         kind=preset.strategy.kind, backend=backend, mesh=tuple(sizes), args=request.args,
         accumulation=preset.batch.accumulation, beside=place.script_beside,
     )  # fmt: skip
-    return obeys.inspect(request.script, None if request.no_python else place.script_source, asked)
+    return script_support.inspect(request.script, None if request.no_python else place.script_source, asked)
 
 
 def _mesh(preset: Preset, nproc: int) -> dict[str, int]:

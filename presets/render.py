@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from . import mesh, model
-from .clean import clean_whole, quoted
 from .finding import PlanError, PresetError
 from .launchers import torchrun
 from .load import Library, load
 from .model import STRATEGY_OPTIONS, Loaded, RestartPolicy
 from .plan import Plan, ports
+from .sanitize import clean_whole, quoted
 from .secrets import MASK, SECRET_WORDS, holds_secret, mask, mask_text, mask_words
 
 # -----------------------------------------------------------------------------------------------------------

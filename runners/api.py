@@ -28,20 +28,20 @@ from typing import Any, TypeVar
 
 from ..presets.finding import PlanError, PresetError
 from ..presets.plan import Request
-from . import connect, environment, forced_stop, registry, remote_hosts
+from . import connect, environment, forced_stop, remote_hosts, run_directories
 from .errors import NoSuchRunError, RunError, UnknownOutcomeError, UnreachableError
-from .inrank.changes import is_name
+from .formatting import plural
+from .inrank.env_changes import is_name
 from .launch.hosts import nccl_pairs, pairs
 from .launch.prepare import prepare
 from .launch.prepared import Here, LaunchRequest, OnHosts
-from .local import open_link
+from .local_agent import open_link
 from .logs.follow import Merge, check_there, choose
 from .logs.log_files import STREAMS, LogError, parse_file_id
 from .model import CommandDone, RankPhase, Restart, RunPhase, Stop
 from .status import status_json
 from .wire.client import new_id
 from .wire.link import Link, LinkError, UnansweredError
-from .words import plural
 
 __all__ = ["RefusedError", "Run", "attach", "execute", "launch", "runs"]
 
@@ -309,7 +309,7 @@ def execute(
 def _started(asked: LaunchRequest) -> Run:
     """Raises RunError."""
 
-    def start() -> registry.Entry:
+    def start() -> run_directories.Entry:
         try:
             prepared = prepare(asked)
         except (PresetError, PlanError) as error:
@@ -326,7 +326,7 @@ def _started(asked: LaunchRequest) -> Run:
 
 def runs() -> list[Run]:
     """Every run known on this machine, newest first. Raises RunError."""
-    return [Run(entry) for entry in registry.entries()]
+    return [Run(entry) for entry in run_directories.entries()]
 
 
 def attach(run: str | None = None) -> Run:
@@ -339,14 +339,14 @@ def attach(run: str | None = None) -> Run:
         raise NoSuchRunError(
             "the name of the run is empty: pass one of runs(), or None for the only live one"
         )
-    return Run(registry.resolve(text))
+    return Run(run_directories.resolve(text))
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """A run, live or ended."""
 
-    entry: registry.Entry
+    entry: run_directories.Entry
 
     @property
     def id(self) -> str:
@@ -364,7 +364,7 @@ class Run:
     @property
     def phase(self) -> RunPhase:
         """Where it stands, as far as its files and processes say it."""
-        return registry.phase(self.entry)
+        return run_directories.phase(self.entry)
 
     def status(self) -> dict[str, Any]:
         """What `distui status --json` prints; docs/cli.md has the fields. Raises RunError."""

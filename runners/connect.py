@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
-from . import registry
+from . import run_directories
 from .errors import UnknownOutcomeError, UnreachableError
-from .local import open_link
+from .local_agent import open_link
 from .logs.follow import Merge
 from .model import HUB, HostTick, LinkState, RankTick, RunPhase, Stage
 from .state import RunState
@@ -23,9 +23,9 @@ LINKS_SECONDS = 10.0
 """How long a hub that was just started may take to reach its nodes; what they say is the state now."""
 
 
-async def with_link(name: str | None, use: Callable[[registry.Entry, Link], Awaitable[T]]) -> T:
+async def with_link(name: str | None, use: Callable[[run_directories.Entry, Link], Awaitable[T]]) -> T:
     """Open a link to the run that `name` means, use it, close it. Raises RunError."""
-    entry = registry.resolve(name)
+    entry = run_directories.resolve(name)
     try:
         link = await open_link(entry)
         try:

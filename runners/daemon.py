@@ -14,9 +14,9 @@ from typing import Any
 from ..presets.finding import PlanError
 from ..presets.plan import Plan
 from ..presets.render import plan_from_json
-from . import file_io, registry
+from . import file_io, run_directories
 from .errors import RunError
-from .living import StartMode
+from .host_processes import StartMode
 from .wire.client import ensure_socket_dir
 
 
@@ -36,7 +36,7 @@ class Ready:
             self._fd = None
 
 
-Serve = Callable[[registry.Entry, Plan, Ready, StartMode], Awaitable[None]]
+Serve = Callable[[run_directories.Entry, Plan, Ready, StartMode], Awaitable[None]]
 """Serves a run until there is nothing left to do; cancelled by SIGTERM."""
 
 
@@ -51,9 +51,9 @@ def arguments(argv: list[str]) -> tuple[Path, Ready, StartMode] | None:
     )
 
 
-def load(entry: registry.Entry) -> Plan:
+def load(entry: run_directories.Entry) -> Plan:
     """The plan of a run. Raises RunError, also for that of another run, whose processes it would take for its own."""
-    path = entry.path / registry.PLAN_FILE
+    path = entry.path / run_directories.PLAN_FILE
     try:
         plan = plan_from_json(file_io.document(path, dict[str, Any]))
     except (file_io.FileError, PlanError) as error:
@@ -68,10 +68,10 @@ def run(run_dir: Path, ready: Ready, mode: StartMode, serve: Serve) -> int:
     """Serve one run; 1 with a sentence when that cannot be."""
     file_io.strict()
     try:
-        entry = registry.served(run_dir)
+        entry = run_directories.served(run_dir)
         if entry is None:
             raise RunError(f"{run_dir} is no run directory")
-        lock = os.open(run_dir / registry.AGENT_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(run_dir / run_directories.AGENT_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -86,7 +86,9 @@ def run(run_dir: Path, ready: Ready, mode: StartMode, serve: Serve) -> int:
     return 0
 
 
-async def _guarded(serve: Serve, entry: registry.Entry, plan: Plan, ready: Ready, mode: StartMode) -> None:
+async def _guarded(
+    serve: Serve, entry: run_directories.Entry, plan: Plan, ready: Ready, mode: StartMode
+) -> None:
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None

@@ -13,8 +13,8 @@ from pathlib import Path
 from ..presets import environ
 from ..presets.secrets import MASK, holds_secret
 from . import file_io
-from .inrank.changes import UNSET, too_much
-from .inrank.changes import refusal as changes_refusal
+from .inrank.env_changes import UNSET, too_much
+from .inrank.env_changes import refusal as changes_refusal
 
 FILE = "environ"
 """As /proc/PID/environ: NAME=VALUE, each with a NUL behind it; NAME alone where the value is not written; an empty entry

@@ -16,8 +16,8 @@ import msgspec
 from msgspec import structs
 
 from ..presets.secrets import MASK, holds_secret, is_secret, mask_text, mask_value
-from . import bundle, file_io, journal, registry
-from .bundle import FORMAT, MOST_FILE, BundleWriter, Manifest
+from . import bundle_file, file_io, journal, run_directories
+from .bundle_file import FORMAT, MOST_FILE, BundleWriter, Manifest
 from .diagnosis import judging, report
 from .diagnosis.report import document
 from .diagnosis.verdict import judge
@@ -132,11 +132,11 @@ class Gathering:
     """One export."""
 
     def __init__(
-        self, entry: registry.Entry, link: Link, state: RunState, writer: BundleWriter, tail: int
+        self, entry: run_directories.Entry, link: Link, state: RunState, writer: BundleWriter, tail: int
     ) -> None:
         """`tail`: bytes of the end of each log."""
         self._entry, self._link, self._state, self._writer = entry, link, state, writer
-        self._tail = bundle.tail_of(tail, len(state.log_sizes))
+        self._tail = bundle_file.tail_of(tail, len(state.log_sizes))
         self._masker = Masker(secrets(entry, state))
         self._history = entry.history()
         self.missing = list(self._history.problems)
@@ -159,10 +159,10 @@ class Gathering:
     def _documents(self) -> None:
         # run.json may be damaged, and nothing opens without.
         record = msgspec.json.encode(self._entry.record)
-        self._writer.add(registry.RUN_FILE, self._masker.document(record))
-        plan = self._file(self._entry.path / registry.PLAN_FILE)
+        self._writer.add(run_directories.RUN_FILE, self._masker.document(record))
+        plan = self._file(self._entry.path / run_directories.PLAN_FILE)
         if plan is not None:
-            self._writer.add(registry.PLAN_FILE, self._masker.document(plan))
+            self._writer.add(run_directories.PLAN_FILE, self._masker.document(plan))
         self._writer.add(journal.NAME, self._masker.lines(self._journal()))
         status = self._masker.value(msgspec.to_builtins(status_json(self._state)))
         self._json("status.json", status)
@@ -195,7 +195,7 @@ class Gathering:
     def _metrics(self) -> None:
         """Curves of this run, and of those of its parts that are on this machine."""
         hub = self._entry.record.kind == "hub"
-        parts = registry.parts(self._entry.record.run) if hub else []
+        parts = run_directories.parts(self._entry.record.run) if hub else []
         places = (
             {f"node-{part.record.node}/": part.path for part in parts} if hub else {"": self._entry.path}
         )
@@ -215,7 +215,7 @@ class Gathering:
         """One log, cut to size."""
         pieces: list[tuple[int, bytes]] = []
         problem = ""
-        for span in bundle.spans(size, self._tail):
+        for span in bundle_file.spans(size, self._tail):
             at = span.begin
             while at < span.end and not problem:
                 try:
@@ -229,7 +229,7 @@ class Gathering:
                 if window.next <= at:
                     break
                 at = window.next
-        data, cut = bundle.joined(pieces, size)
+        data, cut = bundle_file.joined(pieces, size)
         if problem:
             self.missing.append(f"{file}: {problem}")
         if pieces or not problem:
@@ -262,9 +262,12 @@ def curves(data: bytes) -> bool:
     return all(file_io.decoded(_ROW, line) is not None for line in lines if line)
 
 
-def secrets(entry: registry.Entry, state: RunState) -> set[str]:
+def secrets(entry: run_directories.Entry, state: RunState) -> set[str]:
     """Values of secret variables here, and of those processes of the run that are on this machine."""
-    named = (file_io.read(entry.path / name) for name in (registry.AGENT_FILE, registry.RUNNER_FILE))
+    named = (
+        file_io.read(entry.path / name)
+        for name in (run_directories.AGENT_FILE, run_directories.RUNNER_FILE)
+    )
     pids = [
         who.pid for who in named if who is not None and not file_io.elsewhere(who) and file_io.alive(who)
     ]

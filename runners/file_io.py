@@ -16,7 +16,7 @@ from typing import BinaryIO, TypeVar
 import msgspec
 from msgspec import Struct
 
-from ..presets.owned import private_folder
+from ..presets.trusted_files import private_folder
 from .errors import RunError
 from .telemetry.proc import read_stat
 

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import file_io, living, registry
+from . import file_io, host_processes, run_directories
 from .agent.commands import LOST
 from .agent.processes import gone, marked, resume, send_signal, state_of, sweep, unmarked
 from .agent.runner_process import ReportTail
@@ -32,7 +32,7 @@ from .model import (
     RunPhase,
     Stop,
 )
-from .registry import AGENT_FILE, AGENT_LOCK, RUNNER_FILE, Entry
+from .run_directories import AGENT_FILE, AGENT_LOCK, RUNNER_FILE, Entry
 from .wire.client import new_id, sweep_sockets
 from .wire.link import Link, LinkError
 
@@ -51,9 +51,9 @@ class Forced:
 
 def daemons(run_dir: Path) -> list[int]:
     """Living agents or hubs of a run directory, by their arguments: also where agent.json is gone, or names others."""
-    holders = living.holders(run_dir / AGENT_LOCK)  # also where the directory was moved since
+    holders = host_processes.holders(run_dir / AGENT_LOCK)  # also where the directory was moved since
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
-    return [pid for pid in pids if living.serves(pid, run_dir, "agent") or pid in holders]
+    return [pid for pid in pids if host_processes.serves(pid, run_dir, "agent") or pid in holders]
 
 
 async def forced_stop(
@@ -64,8 +64,8 @@ async def forced_stop(
     `run_dir` may be damaged or gone: its name is the run's id. `command`: id of the stop that was asked for. Raises
     UnreachableError where the run is another host's or container's.
     """
-    entry = registry.served(run_dir)
-    where = registry.elsewhere(entry) if entry is not None else ""
+    entry = run_directories.served(run_dir)
+    where = run_directories.elsewhere(entry) if entry is not None else ""
     if where:
         raise UnreachableError(f"{where} stop")
     for pid in daemons(run_dir):
@@ -84,7 +84,7 @@ async def forced_stop(
 
 async def _end_processes(run_dir: Path, grace_s: float) -> list[str]:
     """What would not end, a text each. The runner goes first: it gives its ranks the same grace, and starts none."""
-    run, runner = run_dir.name, living.named(run_dir, RUNNER_FILE, "runner")
+    run, runner = run_dir.name, host_processes.named(run_dir, RUNNER_FILE, "runner")
     also = unmarked(run)
     if runner is not None:
         send_signal(runner.pid, signal.SIGTERM)
@@ -166,7 +166,7 @@ async def stop_run(
     A hub that does not answer is replaced: what runs is on other nodes, where agents end it. Raises LinkError and
     RunError.
     """
-    if registry.phase(entry) is RunPhase.LOST:
+    if run_directories.phase(entry) is RunPhase.LOST:
         return await without_agent(entry, command)
     try:
         return await _ask(entry, command, open_link)
@@ -188,7 +188,7 @@ async def _ask(entry: Entry, command: Stop, open_link: Callable[[Entry], Awaitab
 
 async def _end_hub(entry: Entry, error: LinkError, say: Callable[[str], None]) -> None:
     """End the hub of a run on this host, so that the next link starts another. Raises `error` where it is elsewhere."""
-    path = registry.runs_dir() / entry.record.whole if entry.record.kind == "node" else entry.path
+    path = run_directories.runs_dir() / entry.record.whole if entry.record.kind == "node" else entry.path
     who = file_io.read(path / AGENT_FILE)
     pids = daemons(path)
     if (who is None and not pids) or (who is not None and file_io.elsewhere(who)):

@@ -14,11 +14,11 @@ from typing import TypeVar
 
 import msgspec
 
-from ..presets.clean import clean_text
 from ..presets.plan import Plan
+from ..presets.sanitize import clean_text
 from ..presets.secrets import mask_value
 from . import file_io
-from .inrank.quiet import FULL
+from .inrank.output_filter import FULL
 from .model import (
     TELEMETRY,
     AttemptEnded,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from msgspec import Raw, Struct, field
 
-from .words import name_ranks
+from .formatting import name_ranks
 
 # -----------------------------------------------------------------------------------------------------------
 # Values that events carry: phases, samples, findings. Unknown is `None`, never 0.

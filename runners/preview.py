@@ -14,22 +14,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..presets.clean import quoted
 from ..presets.environ import DISTUI, TORCH
 from ..presets.finding import PlanError
 from ..presets.launchers.torchrun import MAX_RESTARTS
 from ..presets.memory_advice import Counted, acts_on_import, counted_from
 from ..presets.plan import Plan
+from ..presets.sanitize import quoted
 from ..presets.secrets import mask, mask_words
 from .errors import RunError
-from .local import MOST_SOURCE, check_python
+from .local_agent import MOST_SOURCE, check_python
 from .wire.client import stem
 
 # -----------------------------------------------------------------------------------------------------------
 # The sizes of a model that a script defines, read by the training environment's interpreter.
 
 
-COUNTING = Path(__file__).parent / "inrank" / "counting.py"
+COUNTING = Path(__file__).parent / "inrank" / "parameter_count.py"
 SECONDS = 120.0
 """Reading a file with many imports takes a while; training takes longer."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from .formatting import elapsed
 from .model import (
     HUB,
     AgentStarted,
@@ -53,7 +54,6 @@ from .model import (
     Stamped,
     Wrapped,
 )
-from .words import elapsed
 
 # -----------------------------------------------------------------------------------------------------------
 # What a run is made of: ranks, nodes, and the ledger of its attempts.

@@ -214,7 +214,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 279,
-    "lines": 65_701,
+    "lines": 65_745_,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 46,
@@ -270,7 +270,8 @@ BANNED_PHRASES = (
     "once more, please", "in the way and is no", "says nothing of", "next try is on its way",
     "no way to node", "nobody saw how", "which distui did not send", "processor time", "every look",
     "say less than they could", "keeps Python's lock", "a flood on a running",
-    "hosts have what they have", "everything that is true", "before it costs", "look finds", "down after so long", "was ended by SIG", "go on with what comes",
+    "hosts have what they have", "everything that is true", "before it costs", "look finds",
+    "down after so long", "was ended by SIG", "go on with what comes",
 )  # fmt: skip
 """Turns of phrase that a reader has to translate: CONTRIBUTING, "Words", says how to put it instead."""
 

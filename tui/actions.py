@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..presets import owned
+from ..presets import trusted_files
 from ..presets.finding import PresetError
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _key_name(key: str) -> str:
 
 def keymap_path(environ: Mapping[str, str] = os.environ) -> Path:
     """Where the user's keys are: `${XDG_CONFIG_HOME:-~/.config}/distui/keys.toml`."""
-    return owned.base("XDG_CONFIG_HOME", environ) / "distui" / "keys.toml"
+    return trusted_files.base("XDG_CONFIG_HOME", environ) / "distui" / "keys.toml"
 
 
 def load_keymap(path: Path) -> tuple[dict[str, str], list[str]]:

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import NoReturn
 
-from ..presets.clean import LONGEST, clean_text, quoted
 from ..presets.finding import PresetError
-from ..presets.owned import ignored
+from ..presets.sanitize import LONGEST, clean_text, quoted
+from ..presets.trusted_files import ignored
 from ..runners.errors import RunError
-from . import standard
+from . import standard_streams
 from .arguments import add_verbs
 
 EPILOG = """\
@@ -84,12 +84,12 @@ def main(argv: list[str] | None = None) -> int:
     words, rest = split_rest(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["agent"]:
         return int(import_module("distui.runners.agent.__main__").main(words[1:]))
-    standard.complete()
+    standard_streams.complete()
     if argv is None:
-        standard.leave_in_order()
+        standard_streams.leave_in_order()
     for sentence in ignored(os.environ):
         sys.stderr.write(f"distui: {sentence}\n")
-    return standard.guarded(lambda: _run(words, rest))
+    return standard_streams.guarded(lambda: _run(words, rest))
 
 
 def _run(words: list[str], rest: list[str] | None) -> int:

@@ -20,7 +20,7 @@ from ..runners.wire.link import Link, LinkError, Window
 
 if TYPE_CHECKING:  # the first picture of a run needs neither
     from ..presets.model import Loaded
-    from ..runners.hub.cloud import Candidate
+    from ..runners.hub.skypilot_client import Candidate
     from ..runners.launch.launch_form import LaunchForm, LaunchPreview
     from .terminal import Shell
 

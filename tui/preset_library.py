@@ -6,14 +6,14 @@ import os
 from collections.abc import Mapping, Sequence
 
 from ..presets import nccl
-from ..presets.clean import LONGEST, clean_text
 from ..presets.finding import PresetError
 from ..presets.load import Library, check_name, library, load, user_dir
 from ..presets.mesh import parse_nnodes
 from ..presets.model import Loaded
-from ..presets.owned import private_folder
+from ..presets.sanitize import LONGEST, clean_text
 from ..presets.save import check_saved, saved_text
 from ..presets.secrets import mask_text
+from ..presets.trusted_files import private_folder
 from ..runners.errors import RunError
 from ..runners.file_io import write_atomically
 from ..runners.launch.hosts import nccl_pairs, pairs, shell_words

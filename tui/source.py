@@ -7,22 +7,22 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ..presets.clean import clean_text
 from ..presets.finding import PlanError, PresetError
-from ..runners import registry
+from ..presets.sanitize import clean_text
+from ..runners import run_directories
 from ..runners.errors import LaunchError, RunError
 from ..runners.forced_stop import stop_run
-from ..runners.local import open_link
+from ..runners.formatting import elapsed
+from ..runners.local_agent import open_link
 from ..runners.model import CommandDone, Down, SetAutostop, Stop
 from ..runners.watch.discover import WatchedJob, find_job, name_of, scan
 from ..runners.wire.link import Link, LinkError
-from ..runners.words import elapsed
 from .follower import PresetEntry, RunEntry
 
 # What watches jobs and what plans launches is imported where it is used: the first picture of a run needs neither.
 if TYPE_CHECKING:
     from ..presets.model import Loaded
-    from ..runners.hub.cloud import Candidate
+    from ..runners.hub.skypilot_client import Candidate
     from ..runners.launch.launch_form import LaunchForm, LaunchPreview
     from .preset_library import PresetLibrary
     from .terminal import Shell
@@ -52,7 +52,7 @@ class LocalSource:
     def runs(self) -> list[RunEntry]:
         """Every run of this user here, newest first, then the jobs that can be watched."""
         now = time.time()
-        recorded = [self._entry(entry, now) for entry in registry.entries()]
+        recorded = [self._entry(entry, now) for entry in run_directories.entries()]
         watched = [
             RunEntry(
                 id=f"{WATCH}{first_pid(job)}", name=job_name(job), phase="watched",
@@ -64,11 +64,11 @@ class LocalSource:
         ]  # fmt: skip
         return recorded + watched
 
-    def _entry(self, entry: registry.Entry, now: float) -> RunEntry:
+    def _entry(self, entry: run_directories.Entry, now: float) -> RunEntry:
         if entry.record.run in self._ended:
             return self._ended[entry.record.run]
         history = entry.history()
-        phase, state = registry.phase(entry, history), history.state
+        phase, state = run_directories.phase(entry, history), history.state
         shown = RunEntry(
             id=entry.record.run, name=entry.record.name, phase=str(phase), age_s=elapsed(entry.record.created, now),
             live=not phase.ended, readonly=phase.ended, preset=state.plan.preset if state.plan else "",
@@ -85,7 +85,7 @@ class LocalSource:
                 from ..runners.watch.watch_link import WatchLink
 
                 return WatchLink(find_job(scan(), int(run_id.removeprefix(WATCH))))
-            return await open_link(registry.resolve(run_id), self._readonly)
+            return await open_link(run_directories.resolve(run_id), self._readonly)
         except RunError as error:
             raise LinkError(str(error)) from None
 
@@ -153,7 +153,7 @@ class LocalSource:
         if run_id.startswith(WATCH):
             return None
         try:
-            entry = registry.resolve(run_id)
+            entry = run_directories.resolve(run_id)
             return shell_on(entry.path, node) if entry.record.kind == "hub" else None
         except RunError as error:
             raise LaunchError(str(error)) from None
@@ -161,16 +161,16 @@ class LocalSource:
     async def stop(self, run_id: str, command: Stop, say: Callable[[str], None]) -> CommandDone:
         """See RunSource.stop."""
         try:
-            return await stop_run(registry.resolve(run_id), command, say, open_link)
+            return await stop_run(run_directories.resolve(run_id), command, say, open_link)
         except (RunError, OSError) as error:
             raise LinkError(str(error)) from None
 
     async def afterwards(self, run_id: str, command: Down | SetAutostop) -> CommandDone:
         """See RunSource.afterwards."""
-        from ..runners.hub import after
+        from ..runners.hub import teardown
 
         try:
-            ok, text = await after.do(registry.resolve(run_id), command)
+            ok, text = await teardown.do(run_directories.resolve(run_id), command)
         except (RunError, OSError) as error:
             raise LinkError(str(error)) from None
         return CommandDone(command.id, ok, text)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from textual.app import App, SuspendNotSupported
 
-from ..presets import owned
-from ..presets.owned import private_folder
+from ..presets import trusted_files
+from ..presets.trusted_files import private_folder
 from ..runners.errors import RunError
 from ..runners.hub import routes
 
@@ -146,7 +146,7 @@ def pager_argv(path: Path, environ: Mapping[str, str] = os.environ) -> list[str]
 
 def state_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """distui's directory for what it keeps: `${XDG_STATE_HOME:-~/.local/state}/distui`."""
-    return owned.base("XDG_STATE_HOME", environ) / "distui"
+    return trusted_files.base("XDG_STATE_HOME", environ) / "distui"
 
 
 def keep_copy(text: str, environ: Mapping[str, str] = os.environ) -> Path:

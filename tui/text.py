@@ -11,15 +11,15 @@ from pathlib import Path
 
 import msgspec
 
-from ..presets.clean import clean_text
 from ..presets.cluster import MEMORY_GB
-from ..runners import registry
+from ..presets.sanitize import clean_text
+from ..runners import run_directories
 from ..runners.diagnosis.nccl_facts import NcclFacts
 from ..runners.errors import NoSuchRunError, RunError
+from ..runners.formatting import elapsed, time_of_day
 from ..runners.model import HUB, Cluster, FirstCause, Host, LinkState, RunPhase
 from ..runners.state import Attempt, Node, Rank, RunState, StageProgress
 from ..runners.status import applied, hidden
-from ..runners.words import elapsed, time_of_day
 
 # -----------------------------------------------------------------------------------------------------------
 # The GPUs of this machine by the names that the memory estimate knows, read from what the driver shows.
@@ -90,7 +90,7 @@ def read_run(run: str, stop: threading.Event) -> NcclFacts | None:
 
     away = "the logs of this run are not on this machine: `distui diagnose FILE` reads them where they are"
     try:
-        files = report.of_run(registry.resolve(run))
+        files = report.of_run(run_directories.resolve(run))
     except NoSuchRunError:  # of a source that keeps its runs elsewhere
         raise RunError(away) from None
     if not files:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from ..finding import PlanError
 from ..model import Preset
-from ..obeys import Obeys
+from ..script_support import Obeys
 from . import accelerate, deepspeed, torchrun
 
 

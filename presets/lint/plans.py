@@ -11,8 +11,8 @@ from ..finding import Finding, worst_first
 from ..launchers import skypilot
 from ..launchers.skypilot import Resources
 from ..model import Loaded, Preset
-from ..obeys import parse
 from ..plan import Plan
+from ..script_support import parse
 from . import consumers, launches, lint_rules, markup, script, torchrun_args
 from .lint_rules import issue, once
 from .markup import MarkupNode, Unreadable, place, plain, whole

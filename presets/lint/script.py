@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ..finding import Finding
 from ..model import Preset
-from ..obeys import COPY, PARALLELIZE, Script, Values, parse
+from ..script_support import COPY, PARALLELIZE, Script, Values, parse
 from . import markup, torchrun_args
 from .lint_rules import issue, once
 from .markup import Names, Unreadable, Write

@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 
 from ...presets.plan import Plan
-from .. import daemon, registry
+from .. import daemon, run_directories
 from ..daemon import Ready
-from ..living import StartMode
+from ..host_processes import StartMode
 from .agent import Agent, bridge
 
 
-async def serve(entry: registry.Entry, plan: Plan, ready: Ready, mode: StartMode) -> None:
+async def serve(entry: run_directories.Entry, plan: Plan, ready: Ready, mode: StartMode) -> None:
     """Serve one node's run until it has ended and nobody looks."""
-    if mode is StartMode.READ and registry.ungoverned(entry):
+    if mode is StartMode.READ and run_directories.ungoverned(entry):
         ready(
             "lost"
         )  # its runner went since the viewer looked: there is nothing to serve, and nothing is written

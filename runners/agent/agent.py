@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from ...presets.plan import Plan
 from .. import file_io
+from ..host_processes import StartMode
 from ..journal import summarise
-from ..living import StartMode
 from ..logs.follow import ask_window
 from ..model import AgentStarted, FindingRaised, RunCreated
-from ..registry import AGENT_FILE, Entry
+from ..run_directories import AGENT_FILE, Entry
 from ..wire import client
 from ..wire.client import sweep_sockets
 from .commands import AgentCommands, Restarts

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from ...presets.secrets import mask
 from ..environment import RESTART, refusal, shown
+from ..formatting import plural
 from ..model import (
     Action,
     Clause,
@@ -32,7 +33,6 @@ from ..model import (
     sentence,
 )
 from ..wire.client import MAX_LINE
-from ..words import plural
 from .hooks import Environment, HookError, Hooks
 from .processes import marked, resume, send_signal, sweep, unmarked
 from .pyspy import EVERY_S, PySpy, spoken, stacks

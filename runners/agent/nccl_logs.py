@@ -375,7 +375,7 @@ RETRIED = ("sock-refused-retry", "tcpx-timeout")
 MILD = ("ras-no-listen",)
 """Rules of what does no harm to the job."""
 ELSEWHERE = ("net-socket-fallback", "version-mismatch")
-"""Derived from what all nodes say: see detectors/promises.py."""
+"""Derived from what all nodes say: see detectors/expectations.py."""
 BEHIND_ID = "logs-behind"
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from ...presets.clean import clean_text
-from ..telemetry.gpu_words import XID
+from ...presets.sanitize import clean_text
+from ..telemetry.gpu_health import XID
 
 _LINE = re.compile(r"(?:Killed process|oom-kill:.*?pid=)\s*(\d+)")
 _XID = re.compile(r"NVRM: Xid \([^)]*\): (?P<code>\d+)(?:, pid=(?P<pid>\d+))?")

@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 
 from .. import file_io
-from ..inrank.channel import KEY_FILE, hide
 from ..inrank.relay import CONTROL, HEAD
+from ..inrank.secure_channel import KEY_FILE, hide
 from ..model import Finding
 from ..wire import client
 

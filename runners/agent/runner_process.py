@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from ...presets.plan import Plan
-from .. import file_io, registry
+from .. import file_io, run_directories
 from ..history import REPORT
 from ..journal import Chronicle
 from ..model import Event, RunPhase, Stamped
-from ..registry import RUNNER_FILE, Entry
+from ..run_directories import RUNNER_FILE, Entry
 from ..wire import client
 from .processes import gone, state_of
 
@@ -101,7 +101,7 @@ class Runner:
     @classmethod
     def adopt(cls, entry: Entry) -> Runner | None:
         """The living runner that an earlier agent started; None when there is none."""
-        who = registry.runner(entry)
+        who = run_directories.runner(entry)
         return None if who is None else cls(entry.path, who, None)
 
     async def ended(self) -> None:

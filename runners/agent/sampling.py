@@ -28,11 +28,11 @@ from ..model import (
     RankTick,
 )
 from ..state import Rank
-from ..telemetry import gpu_words
+from ..telemetry import gpu_health
 from ..telemetry.host import HostSampler
 from ..telemetry.metrics import MetricsStore
 from ..telemetry.rank_samples import Launched, Placement, RankSampler, place
-from ..telemetry.watch import witness
+from ..telemetry.sampler_watch import witness
 from ..telemetry.watchdog import GpuSource
 from .hooks import Hooks
 from .processes import environ_of
@@ -258,7 +258,7 @@ class Sampling:
         self._due = asyncio.Event()
         self._ended = False
         self.paces = Paces()
-        self._misplaced: dict[gpu_words.Key, Finding] = {}
+        self._misplaced: dict[gpu_health.Key, Finding] = {}
         self._raised: set[str] = set()
 
     async def run(self) -> None:
@@ -344,9 +344,9 @@ class Sampling:
         self._run.emit(RankTick(ticks))
         self._run.emit(HostTick(host))
         self.grown()
-        for event in gpu_words.changes(self._misplaced, placed.findings):
+        for event in gpu_health.changes(self._misplaced, placed.findings):
             self._run.emit(event)
-        self._misplaced = {gpu_words.key(finding): finding for finding in placed.findings}
+        self._misplaced = {gpu_health.key(finding): finding for finding in placed.findings}
         self._keep(host, ticks)
 
     def _keep(self, host: Host, ticks: tuple[RankSample, ...]) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from ...presets.clean import clean_line, clean_text
+from ...presets.sanitize import clean_line, clean_text
 from .. import file_io
-from ..inrank.causes import Death, Failure, classify, first_of
-from ..inrank.policy import after_failure
-from ..living import StartMode
+from ..host_processes import StartMode
+from ..inrank.failure_causes import Death, Failure, classify, first_of
+from ..inrank.restart_policy import after_failure
 from ..logs.follow import read_window
 from ..logs.log_files import LogError, file_id
 from ..model import (

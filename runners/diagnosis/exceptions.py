@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from ..inrank.causes import Death, Failure, classify
+from ..inrank.failure_causes import Death, Failure, classify
 from ..inrank.traces import in_lines, of_launcher, raised_in
 from .lines import Head, stamp_of
 from .rules import BEGIN, SOURCES, Evidence, First, Rule, RuleHits, shown
 
 # -----------------------------------------------------------------------------------------------------------
 # Exceptions that logs tell of, as Python prints them, and ends of ranks, as launchers do.
-# Classes and remedies are those of the live verdicts, see runners/inrank/causes.py. Memory does not grow with the
-# log.
+# Classes and remedies are those of the live verdicts, see runners/inrank/failure_causes.py.
+# Memory does not grow with the log.
 
 
 MOST = 64

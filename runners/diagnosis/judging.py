@@ -13,14 +13,14 @@ from typing import Any
 from msgspec import to_builtins
 
 from ...presets.plan import Plan
+from ..formatting import spans
 from ..model import Event, Finding, FindingRaised, LinkState, Pulse, RankPhase
 from ..state import RunState
-from ..telemetry import gpu_words
-from ..words import spans
+from ..telemetry import gpu_health
 from . import rules
-from .detectors import KEPT, Detector, View, died, hang, memory_growth, promises, starting, straggler
+from .detectors import KEPT, Detector, View, died, expectations, hang, memory_growth, starting, straggler
 from .detectors.arrivals import Arrivals
-from .detectors.curve import Curve, Point, room
+from .detectors.memory_curve import Curve, Point, room
 from .nccl_facts import CommunicatorPart, Inherited, InitStage
 from .rules import Tally
 from .statements import Statements
@@ -205,8 +205,8 @@ DETECTORS: tuple[Detector, ...] = (
     starting.find,
     hang.find,
     straggler.find,
-    promises.find,
-    promises.find_not_applied,
+    expectations.find,
+    expectations.find_not_applied,
 )
 EVERY_S = 2.0
 FAILED = "detectors-failed"
@@ -243,7 +243,7 @@ class Judging:
         self._memory_before: dict[int, Curve] = {}
         self._node_memory: dict[int, Curve] = {}
         self._attempt = 0
-        self._raised: dict[gpu_words.Key, Finding] = {}
+        self._raised: dict[gpu_health.Key, Finding] = {}
         self._inherited = Inherited((), 0)
 
     def resume(self) -> None:
@@ -273,9 +273,9 @@ class Judging:
         """One look; `now` in unix seconds, or this moment."""
         view = self.view(time.time() if now is None else now)
         findings = self._inherited.judge(view, [new for detector in DETECTORS for new in detector(view)])
-        for event in gpu_words.changes(self._raised, findings):
+        for event in gpu_health.changes(self._raised, findings):
             self._emit(event)
-        self._raised = {gpu_words.key(finding): finding for finding in findings}
+        self._raised = {gpu_health.key(finding): finding for finding in findings}
 
     def view(self, now: float) -> View:
         """What the detectors look at, with the newest pulses remembered."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from ..model import Finding, RankPhase, RunPhase
-from ..telemetry import gpu_words
+from ..telemetry import gpu_health
 from .detectors import View
 from .lines import Stamp
 from .rules import Raw
@@ -287,7 +287,7 @@ class Inherited:
     """The findings of an earlier process, each until it is judged anew."""
 
     def __init__(self, findings: Iterable[Finding], attempt: int) -> None:
-        self._left = {gpu_words.key(finding): finding for finding in findings}
+        self._left = {gpu_health.key(finding): finding for finding in findings}
         self._attempt = attempt
         self._began: float | None = None
         self._first: dict[int, float] = {}
@@ -300,11 +300,11 @@ class Inherited:
         self._began = view.now if self._began is None else self._began
         for rank in view.history:
             self._first.setdefault(rank, view.now)
-        current = {gpu_words.key(each): each for each in findings}
+        current = {gpu_health.key(each): each for each in findings}
         changed = any(
             _verdict(each) and not _mild(each) and at not in self._left for at, each in current.items()
         )
-        kept: dict[gpu_words.Key, Finding] = {}
+        kept: dict[gpu_health.Key, Finding] = {}
         for at, old in self._left.items():
             new = current.get(at)
             if new is None or (_mild(new) and not _mild(old)):

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .. import registry
+from .. import run_directories
 from ..errors import RunError
 from ..logs import follow
 from ..logs.log_files import list_files, parse_file_id, whole_id
@@ -63,10 +63,10 @@ def _fed(reading: Reading, name: str, blocks: Iterator[list[str]], stopped: Call
     return True
 
 
-def of_run(entry: registry.Entry) -> list[Named]:
+def of_run(entry: run_directories.Entry) -> list[Named]:
     """The logs of the newest attempt that are on this machine: the run's, its parts', and what a hub has kept."""
     paths: dict[str, list[Path]] = {file.id: [entry.path / file.id] for file in list_files(entry.path)}
-    for part in registry.parts(entry.record.run) if entry.record.kind == "hub" else ():
+    for part in run_directories.parts(entry.record.run) if entry.record.kind == "hub" else ():
         node = part.record.node
         paths |= {whole_id(file.id, node): [part.path / file.id] for file in list_files(part.path)}
     for kept, held in follow.pieces(entry.path).items():

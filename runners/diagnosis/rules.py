@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Literal, NamedTuple
 
-from ...presets.clean import clean_text
+from ...presets.sanitize import clean_text
 from ..model import Finding
 from .lines import Head, Stamp, Thread, stamp_of
 

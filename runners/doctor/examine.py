@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...presets.finding import Finding, worst_first
-from .. import local
+from .. import local_agent
 from ..remote_hosts import HostError, Way, each
 from . import checks, network_checks, pairs
 from . import network_checks as pair_checks
@@ -126,7 +126,7 @@ async def _nodes(
 async def _examined(wish: Wish, place: NodeToCheck, session: NodeSession) -> _Node:
     """Raises HostError."""
     ahead, doubt = await session.clock()
-    python = wish.python or (local.default_python() if place.way is None else "")
+    python = wish.python or (local_agent.default_python() if place.way is None else "")
     spec = {
         "python": python,
         "cwd": wish.cwd or str(Path.cwd()),

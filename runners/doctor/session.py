@@ -38,7 +38,7 @@ FIND = (
 MODULES = ("children", "system", "pci", "hardware", "network", "facts", "serve")
 """Of the node's end, in the order in which they import each other."""
 HERE = Path(__file__).resolve().parent
-TEXTS = {"gpus": HERE / "node" / "gpus.py", "checking": HERE.parent / "inrank" / "checking.py"}
+TEXTS = {"gpus": HERE / "node" / "gpus.py", "checking": HERE.parent / "inrank" / "torch_check.py"}
 """What the node's end executes in other interpreters."""
 LOADER = """
 import sys, types

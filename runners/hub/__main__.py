@@ -6,12 +6,12 @@ import asyncio
 import sys
 
 from ...presets.plan import Plan
-from .. import daemon, registry
-from ..living import StartMode
+from .. import daemon, run_directories
+from ..host_processes import StartMode
 from .hub import Hub
 
 
-async def serve(entry: registry.Entry, plan: Plan, ready: daemon.Ready, mode: StartMode) -> None:
+async def serve(entry: run_directories.Entry, plan: Plan, ready: daemon.Ready, mode: StartMode) -> None:
     """Serve one run until it has ended and nobody looks."""
     hub = Hub(entry, plan, mode)
     try:

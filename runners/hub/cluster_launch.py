@@ -13,13 +13,13 @@ import msgspec
 
 from ..errors import RunError
 from ..model import ClusterChanged, LinkState, Stage, StageChanged
-from . import managed_job, on_hosts, reaching, seam
-from .cloud import Sky, SkyError, elsewhere, parse
+from . import cluster_routes, launch_order, managed_job, on_hosts
 from .cluster_state import JOBS_END, SkyCloud, described, may_cost, misfit
+from .launch_order import Cloud, CloudError, SetRoutes, SkyRequest
+from .launch_stages import LaunchReport
 from .links import AT_ONCE
 from .merged_run import MergedRun
-from .seam import Cloud, CloudError, SetRoutes, SkyRequest
-from .stages import LaunchReport
+from .skypilot_client import Sky, SkyError, elsewhere, parse
 
 # -----------------------------------------------------------------------------------------------------------
 # The part of a launch that SkyPilot's API server does: nodes, files, and a job that is submitted exactly once.
@@ -59,7 +59,7 @@ class Submission:
 
     def __init__(self, run: MergedRun, ordered: SkyRequest, sky: Sky, report: LaunchReport) -> None:
         self._run, self._order, self._sky, self._report = run, ordered, sky, report
-        self._done = seam.progress(run.run_dir)
+        self._done = launch_order.progress(run.run_dir)
 
     @property
     def number(self) -> int | None:
@@ -99,7 +99,7 @@ class Submission:
         return dict(
             await self._call(
                 "launch",
-                config=seam.task(self._order),
+                config=launch_order.task(self._order),
                 cluster=self._order.cluster,
                 fast=self._order.fast,
                 retry_until_up=self._order.retry_until_up,
@@ -151,7 +151,7 @@ class Submission:
 
     def _keep(self, **now: Any) -> None:
         self._done = msgspec.structs.replace(self._done, **now)
-        seam.keep(self._run.run_dir, self._done)
+        launch_order.keep(self._run.run_dir, self._done)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ async def launch(run: MergedRun, set_routes: SetRoutes) -> None:
     if hosts is not None:
         await on_hosts.Hosts(run, hosts).launch(set_routes)
         return
-    order = seam.read(run.run_dir)
+    order = launch_order.read(run.run_dir)
     if order is None:
         run.fail("launch.json is not readable: launch anew")
         return
@@ -197,12 +197,12 @@ async def launch(run: MergedRun, set_routes: SetRoutes) -> None:
             await ClusterLaunch(run, order, sky, set_routes).run()
     finally:
         await sky.close()
-        seam.unload_cargo(run.run_dir)
+        launch_order.unload_cargo(run.run_dir)
 
 
 def submitted(run_dir: Path) -> bool:
     """Whether SkyPilot has the job already: to go on is to follow it, and starts nothing."""
-    return seam.read(run_dir) is not None and seam.progress(run_dir).job is not None
+    return launch_order.read(run_dir) is not None and launch_order.progress(run_dir).job is not None
 
 
 def cloud_of(run: MergedRun) -> Cloud | None:
@@ -210,7 +210,7 @@ def cloud_of(run: MergedRun) -> Cloud | None:
     hosts = on_hosts.read(run.run_dir)
     if hosts is not None:
         return on_hosts.Hosts(run, hosts)
-    order = seam.read(run.run_dir)
+    order = launch_order.read(run.run_dir)
     if order is None:
         return None
     return (
@@ -233,7 +233,7 @@ class ClusterLaunch:
     async def run(self) -> None:
         """All stages, or the sentence why not. Raises nothing that a launch can meet."""
         try:
-            seam.load_cargo(self._order, self._run.run_dir)
+            launch_order.load_cargo(self._order, self._run.run_dir)
             await self._sky.start()
             async with self._aside(self._find()) as finding:
                 job = await self._within(self._submission.job())
@@ -293,14 +293,14 @@ class ClusterLaunch:
     def _ended(self, job: int, state: str) -> CloudError:
         return CloudError(JOBS_END[state].format(job=job, cluster=self._order.cluster))
 
-    async def _find(self) -> reaching.ClusterNodes:
+    async def _find(self) -> cluster_routes.ClusterNodes:
         """Who the nodes are, as soon as they are there, while files are still copied. Raises CloudError."""
         await self._report.provisioned.wait()
         tries = 0
         while True:
             try:
                 answer = await self._sky.call("reach", cluster=self._order.cluster)
-                return reaching.ClusterNodes(tuple(answer["aliases"]), tuple(answer["hosts"]))
+                return cluster_routes.ClusterNodes(tuple(answer["aliases"]), tuple(answer["hosts"]))
             except SkyError as error:
                 # Until there is a job, the launch itself hears of what is wrong.
                 if self._submission.number is not None:
@@ -311,8 +311,8 @@ class ClusterLaunch:
                 await asyncio.sleep(AGAIN_SECONDS)
 
     async def _routed(
-        self, job: int, finding: asyncio.Task[reaching.ClusterNodes]
-    ) -> reaching.ClusterNodes:
+        self, job: int, finding: asyncio.Task[cluster_routes.ClusterNodes]
+    ) -> cluster_routes.ClusterNodes:
         """The links are being opened: at once where nothing is set up, as a login takes longer than a job's start.
 
         Raises CloudError.
@@ -320,10 +320,12 @@ class ClusterLaunch:
         if not self._order.fast or self._run.record.nnodes > AT_ONCE:
             await self._runs.wait()
         nodes = await self._nodes(job, finding)
-        self._set_routes(reaching.routes(nodes, self._order.bundle, self._run.record.run8))
+        self._set_routes(cluster_routes.routes(nodes, self._order.bundle, self._run.record.run8))
         return nodes
 
-    async def _nodes(self, job: int, finding: asyncio.Task[reaching.ClusterNodes]) -> reaching.ClusterNodes:
+    async def _nodes(
+        self, job: int, finding: asyncio.Task[cluster_routes.ClusterNodes]
+    ) -> cluster_routes.ClusterNodes:
         """The nodes. Raises CloudError, also when the job ends first."""
         while not finding.done():
             await asyncio.wait({finding}, timeout=ASK_SECONDS)
@@ -332,7 +334,7 @@ class ClusterLaunch:
                 raise self._ended(job, state)
         return finding.result()
 
-    async def _linked(self, job: int, routing: asyncio.Task[reaching.ClusterNodes]) -> None:
+    async def _linked(self, job: int, routing: asyncio.Task[cluster_routes.ClusterNodes]) -> None:
         """Until every node's link is up, or its part has ended. Raises CloudError when the job ends first."""
         nodes = await routing
         began = asked = time.monotonic()
@@ -348,11 +350,11 @@ class ClusterLaunch:
                 doubted = True
                 await self._doubt(nodes)
 
-    async def _doubt(self, nodes: reaching.ClusterNodes) -> None:
+    async def _doubt(self, nodes: cluster_routes.ClusterNodes) -> None:
         """Whether the aliases lead to the nodes at all. Raises CloudError when not."""
         try:
-            await reaching.doubt(nodes, self._order.bundle)
-        except reaching.UnreachedError as error:
+            await cluster_routes.doubt(nodes, self._order.bundle)
+        except cluster_routes.UnreachedError as error:
             self._report.hear(f"distui: {error}; the links try on\n")
             self._report.problem(str(error))
 

@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 
 from ..model import Cluster, ClusterChanged, LinkState, RunEnded, RunPhase
-from . import seam
-from .after import stays
-from .cloud import Sky, SkyError
+from . import launch_order
+from .launch_order import CloudError, SkyRequest
 from .merged_run import MergedRun
-from .seam import CloudError, SkyRequest
+from .skypilot_client import Sky, SkyError
+from .teardown import stays
 
 POLL_SECONDS = 10.0
 """Between two questions while a node does not answer."""
@@ -93,7 +93,7 @@ class SkyCloud:
 
     @property
     def _job(self) -> int | None:
-        return seam.progress(self._run.run_dir).job
+        return launch_order.progress(self._run.run_dir).job
 
     async def watch(self) -> None:
         """Ask SkyPilot when a node is lost, and now and then; for ever. A stopped job is cancelled there, too."""

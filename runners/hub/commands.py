@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from .. import registry
+from .. import run_directories
 from ..agent.commands import ENDED, NO_CLUSTER, RESTART_SECONDS, VERBS, CommandRefused, describe, shortened
 from ..errors import RunError
 from ..forced_stop import forced_stop
+from ..formatting import plural
 from ..model import (
     Action,
     Clause,
@@ -32,12 +33,11 @@ from ..model import (
 from ..remote_hosts import HostError
 from ..wire.client import SocketLink, new_id, stem
 from ..wire.link import Link, LinkError, SilentError
-from ..words import plural
 from .ending import patience
+from .launch_order import CANCEL_SECONDS, Cloud, CloudError
 from .links import Links, sub_id
 from .merged_run import MergedRun
 from .on_hosts import Hosts
-from .seam import CANCEL_SECONDS, Cloud, CloudError
 
 # -----------------------------------------------------------------------------------------------------------
 # Whom a command goes to, and what several nodes answered as one sentence. Pure.
@@ -415,14 +415,16 @@ class Stopping:
         await asyncio.gather(*late, return_exceptions=True)
         return [task.result() for task in asked if task in done]
 
-    def _here(self, nodes: Collection[int]) -> dict[int, registry.Entry]:
+    def _here(self, nodes: Collection[int]) -> dict[int, run_directories.Entry]:
         """The parts of these nodes that are on this machine."""
-        parts = {part.record.node: part for part in registry.parts(self._run.record.run)}
+        parts = {part.record.node: part for part in run_directories.parts(self._run.record.run)}
         return {
-            node: parts[node] for node in nodes if node in parts and not registry.elsewhere(parts[node])
+            node: parts[node]
+            for node in nodes
+            if node in parts and not run_directories.elsewhere(parts[node])
         }
 
-    def _stuck_here(self) -> dict[int, registry.Entry]:
+    def _stuck_here(self) -> dict[int, run_directories.Entry]:
         """Parts on this machine whose agents live and cannot be linked to."""
         unlinked = self._links.silent()
         routes = {node: self._links.by_node[node].route for node in unlinked}

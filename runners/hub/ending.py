@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...presets.clean import clean_lines
+from ...presets.sanitize import clean_lines
 from ..model import FirstCause, LinkState, RunEnded, RunPhase
 
 # -----------------------------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from .. import file_io
 from ..agent.commands import LOST
 from ..agent.server import AgentServer
 from ..diagnosis.judging import Judging
+from ..host_processes import StartMode
 from ..journal import summarise
-from ..living import StartMode
 from ..model import (
     HUB,
     AgentStarted,
@@ -33,16 +33,16 @@ from ..model import (
     Stage,
     Stop,
 )
-from ..registry import AGENT_FILE, Entry
+from ..run_directories import AGENT_FILE, Entry
 from ..wire.client import new_id, stem, sweep_sockets
 from . import routes as routes_file
 from .commands import HubCommands
 from .ending import Whole, ending
+from .launch_order import CANCEL_SECONDS, LAUNCH_FILE
 from .links import Links
 from .merged_run import MergedRun
-from .record import AT_ONCE, NodeLogs
+from .node_logs import AT_ONCE, NodeLogs
 from .routes import Route
-from .seam import CANCEL_SECONDS, LAUNCH_FILE
 
 OWN_LOGS = ("agent.log", "launch.log")
 CHECK_S = 1.0

@@ -13,10 +13,10 @@ import msgspec
 from msgspec import MsgspecError, Raw, structs
 
 from ...presets.plan import part_id
-from .. import registry
+from .. import run_directories
 from ..diagnosis import live
 from ..errors import RunError
-from ..local import open_agent
+from ..local_agent import open_agent
 from ..logs.log_files import whole_id
 from ..model import (
     AttemptEnded,
@@ -40,11 +40,11 @@ from ..model import (
     Stamped,
 )
 from ..wire.client import SocketLink, stem
-from ..wire.ended import FilesLink
+from ..wire.file_link import FilesLink
 from ..wire.link import Link, LinkError
 from ..wire.ssh import SshLink
 from .merged_run import MergedRun
-from .record import NodeLogs
+from .node_logs import NodeLogs
 from .routes import Route
 
 # -----------------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ async def open_route(route: Route, run: str) -> Link:
 
 async def _open_here(route: Route, run: str) -> Link:
     """A part on this machine: its agent, a new one if that died, or its files if the part has ended."""
-    part = registry.at(registry.runs_dir() / part_id(run, route.node))
+    part = run_directories.at(run_directories.runs_dir() / part_id(run, route.node))
     if part is not None and f"{stem(part.record.run8)}.sock" == route.target:
         link = await open_agent(part)
         if isinstance(link, FilesLink):  # nobody serves it: it is silent like a node that was switched off

@@ -7,15 +7,15 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...presets.clean import clean_lines
+from ...presets.sanitize import clean_lines
 from ...presets.secrets import mask_text
 from ..errors import RunError
 from ..file_io import opener
 from ..model import Cluster, ClusterChanged, RunEnded, RunPhase, Stage, StageChanged
-from . import seam
-from .cloud import Sky, SkyError
+from . import launch_order
+from .launch_order import CANCEL_SECONDS, LOG_FILE, CloudError, LaunchProgress, SkyRequest
 from .merged_run import MergedRun
-from .seam import CANCEL_SECONDS, LOG_FILE, CloudError, LaunchProgress, SkyRequest
+from .skypilot_client import Sky, SkyError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +43,7 @@ class ManagedJob:
 
     def __init__(self, run: MergedRun, ordered: SkyRequest, sky: Sky) -> None:
         self._run, self._order, self._sky = run, ordered, sky
-        self._done = seam.progress(run.run_dir)
+        self._done = launch_order.progress(run.run_dir)
         self._poll_s, self._poll_now = POLL_SECONDS, asyncio.Event()
         self._heard = False
         """Whether the job has printed anything."""
@@ -94,13 +94,13 @@ class ManagedJob:
 
     async def _submit(self) -> int:
         self._run.emit(StageChanged(Stage.PROVISION, "begun", "submitting a managed job"))
-        seam.load_cargo(self._order, self._run.run_dir)
-        task = seam.task(self._order)
+        launch_order.load_cargo(self._order, self._run.run_dir)
+        task = launch_order.task(self._order)
         answer = await self._sky.call("managed_launch", self._log, config=task, name=self._order.cluster)
         if answer["job"] is None:
             raise CloudError("SkyPilot submitted no job: see launch.log")
         self._done = LaunchProgress(job=int(answer["job"]))
-        seam.keep(self._run.run_dir, self._done)
+        launch_order.keep(self._run.run_dir, self._done)
         return int(answer["job"])
 
     def _report(self, about: dict[str, Any]) -> None:
@@ -155,7 +155,7 @@ class ManagedCloud:
 
     async def cancel(self) -> str:
         """See seam.Cloud."""
-        job = seam.progress(self._run_dir).job
+        job = launch_order.progress(self._run_dir).job
         if job is None:
             return "no job was submitted yet"
         try:

@@ -22,11 +22,11 @@ from ..model import (
     RunPhase,
     Stamped,
 )
-from ..registry import Entry
+from ..run_directories import Entry
 from ..state import RunState
 from ..wire.link import LinkError
 from .ending import NodeEnding
-from .seam import Cloud
+from .launch_order import Cloud
 
 
 class HubNodes:

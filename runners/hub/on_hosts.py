@@ -18,7 +18,7 @@ from msgspec import Struct
 from ...presets.secrets import MASK, SECRET_WORDS
 from .. import file_io
 from ..errors import RunError
-from ..inrank.channel import KEY_FILE
+from ..inrank.secure_channel import KEY_FILE
 from ..model import Cluster, ClusterChanged, LinkChanged, LinkState, Stage, StageChanged, Stop
 from ..node import package as bundles
 from ..node.document import HUB_FILE, Document, Start
@@ -27,9 +27,9 @@ from ..remote_hosts import HostError, Way, call, each, pack, send_bundle, send_w
 from ..wire.client import new_id
 from ..wire.link import LinkError
 from ..wire.ssh import SshLink
+from .launch_order import LAUNCH_FILE, CloudError, SetRoutes
 from .merged_run import MergedRun
 from .routes import Route, check
-from .seam import LAUNCH_FILE, CloudError, SetRoutes
 
 KIND = "hosts"
 START_SECONDS = 90.0

@@ -1,6 +1,6 @@
 """Any launcher, any script: the command runs as it is, and restarts by stop and start.
 
-A torchrun inside it that steers its own ranks (see nested.py) reports for itself, and restarts them in place.
+A torchrun inside it that steers its own ranks (see nested_torchrun.py) reports for itself, and restarts them in place.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import time
 from types import FrameType
 from typing import Any
 
-from . import spawned
-from .group import WorkerGroup, heed
+from . import child_processes
+from .output_filter import private
 from .plugin import python_path
-from .quiet import private
+from .worker_group import WorkerGroup, heed
 
 
 def run(group: WorkerGroup) -> int:
@@ -155,7 +155,7 @@ class CommandRunner:
         """TERM to the command's whole group; the grace timer does the rest."""
         self.group.ending = True
         for pid in list(self.group.pids.values()):
-            spawned.kill_group(pid, signal.SIGTERM)
+            child_processes.kill_group(pid, signal.SIGTERM)
 
     def see_off(self, group_id: int) -> None:
         """The command has ended; a torchrun that it left behind ends its ranks, in its time of grace."""
@@ -163,7 +163,7 @@ class CommandRunner:
         while self._guest is not None and time.monotonic() < deadline:
             time.sleep(0.02)
         if self._guest is not None:
-            spawned.kill_group(group_id, signal.SIGKILL)
+            child_processes.kill_group(group_id, signal.SIGKILL)
 
     def welcome(self, peer: socket.socket) -> dict[str, Any]:
         """A torchrun in the command asks to report for its ranks: one at a time may."""
@@ -198,7 +198,11 @@ class CommandRunner:
 
 def how(code: int) -> str:
     """ "ended with exit code 3", "was killed by SIGKILL"."""
-    return "was killed by %s" % spawned.signal_name(code) if code < 0 else "ended with exit code %d" % code
+    return (
+        "was killed by %s" % child_processes.signal_name(code)
+        if code < 0
+        else "ended with exit code %d" % code
+    )
 
 
 def command_env(group: WorkerGroup, stem: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-from .quiet import FULL, private
+from .output_filter import FULL, private
 
 # -----------------------------------------------------------------------------------------------------------
 # The runner's unix socket: commands in (one JSON object a line), pokes out.

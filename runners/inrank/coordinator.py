@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
-from . import channel
-from .channel import Seal
+from . import secure_channel
+from .secure_channel import Seal
 
 # -----------------------------------------------------------------------------------------------------------
 # Which nodes are in which round of a rendezvous. Pure: told what happened and what time it is.
@@ -160,8 +160,8 @@ class Rounds:
 # -----------------------------------------------------------------------------------------------------------
 # The coordinator of a run on several nodes: who is in which round, and a store for the runners. On the first node.
 # It listens on the address that the job uses, and takes no byte of content from whoever has not proved first that it
-# has the run's key (see channel.py). Strangers cannot keep others out: those who are silent are hung up, the oldest
-# of the address with the most first.
+# has the run's key (see secure_channel.py). Strangers cannot keep others out: those who are silent are hung up, the
+# oldest of the address with the most first.
 
 
 POLL_S = 5.0
@@ -267,8 +267,8 @@ class Coordinator:
         try:
             seals = await self._greeted(reader, writer)
             while seals:
-                head = await reader.readexactly(channel.HEAD)
-                parts = seals[0].open(head, await reader.readexactly(channel.length(head)))
+                head = await reader.readexactly(secure_channel.HEAD)
+                parts = seals[0].open(head, await reader.readexactly(secure_channel.length(head)))
                 writer.write(seals[1].seal(await self._answers[parts[0]](*parts[1:])))
                 await writer.drain()
         except (*MISTAKES, TypeError, asyncio.CancelledError):  # TypeError: too many words, or too few
@@ -280,7 +280,7 @@ class Coordinator:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[Seal, Seal] | None:
         """What the runner there sends and gets, once it has proved to be one; None for a stranger."""
-        seals = await asyncio.wait_for(self._greet(reader, writer), channel.GREETING_S)
+        seals = await asyncio.wait_for(self._greet(reader, writer), secure_channel.GREETING_S)
         task = asyncio.current_task()
         if task is not None:
             self._strangers.pop(task, None)
@@ -289,13 +289,15 @@ class Coordinator:
     async def _greet(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[Seal, Seal] | None:
-        hello = await reader.readexactly(channel.HELLO)
-        if not hello.startswith(channel.MAGIC):
+        hello = await reader.readexactly(secure_channel.HELLO)
+        if not hello.startswith(secure_channel.MAGIC):
             return None
-        ours = os.urandom(channel.NONCE)
-        nonces = hello[len(channel.MAGIC) :] + ours
-        writer.write(ours + channel.proof(self._key, b"server", nonces))
-        if not channel.proves(await reader.readexactly(channel.MAC), self._key, b"client", nonces):
+        ours = os.urandom(secure_channel.NONCE)
+        nonces = hello[len(secure_channel.MAGIC) :] + ours
+        writer.write(ours + secure_channel.proof(self._key, b"server", nonces))
+        if not secure_channel.proves(
+            await reader.readexactly(secure_channel.MAC), self._key, b"client", nonces
+        ):
             return None
         connection = writer.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

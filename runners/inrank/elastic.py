@@ -12,10 +12,10 @@ from types import FrameType
 from typing import Any
 
 from .control import Reporter
-from .group import SIGNALS, RunStopped, WorkerGroup, heed
+from .output_filter import errors_alone
 from .plugin import GaveUp, plug_in
-from .quiet import errors_alone
 from .rendezvous import meet
+from .worker_group import SIGNALS, RunStopped, WorkerGroup, heed
 
 Ending = tuple[str, int, str]
 """Phase, exit code and a sentence: how the run ended."""

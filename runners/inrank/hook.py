@@ -22,7 +22,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
-from . import debug, leaving, loopback, quiet, traces, wrapped
+from . import fast_exit, loopback, nccl_debug, output_filter, traces, wrapped_model
 from .control import Peers, accept_forever, listen, requests
 
 MISTAKES = (OSError, RuntimeError, AttributeError, ImportError, ValueError, LookupError, TypeError)
@@ -105,7 +105,7 @@ class Steps:
 
     def at_end(self) -> dict[str, Any]:
         """The same, for the note of an end: whether there was anything with which to train, or to talk to others."""
-        group = wrapped.grouped()
+        group = wrapped_model.grouped()
         return {
             "step": self.count,
             "made": self.made,
@@ -114,7 +114,7 @@ class Steps:
         }
 
     def _has_optimizer(self) -> bool:
-        return bool(self.optimizers or wrapped.optimizers())
+        return bool(self.optimizers or wrapped_model.optimizers())
 
     def _stepped(
         self, optimizer: Any, args: Any, kwargs: Any, now: Callable[[], float] = time.time
@@ -137,7 +137,7 @@ class Steps:
 
         def looking() -> None:
             with contextlib.suppress(*MISTAKES):
-                self.made = wrapped.describe(optimizer)
+                self.made = wrapped_model.describe(optimizer)
             seen.set()
             if self.made is not None:
                 self.on_made(self.made)
@@ -154,11 +154,11 @@ class Hook:
 
     def __init__(self, path: str, steps: Steps) -> None:
         self.steps = steps
-        self.levels = debug.Levels()
+        self.levels = nccl_debug.Levels()
         self._pulse = traces.PulseSampler()
         self.armed = False
         steps.on_made = lambda made: self._push({"push": "made", "made": made})
-        self._leaving = leaving.Leaving()
+        self._leaving = fast_exit.Leaving()
         self._server = listen(path)
         self._thread: threading.Thread | None = None
         """To which SIGUSR2 may be sent: no call of the script's is interrupted by a signal to another thread."""
@@ -204,7 +204,7 @@ class Hook:
             time.sleep(0.05 if time.monotonic() - began < 60 else 1.0)
         self.armed = True
         with contextlib.suppress(*MISTAKES):
-            self._push({"push": "armed", "nccl": debug.nccl_state()})
+            self._push({"push": "armed", "nccl": nccl_debug.nccl_state()})
 
     def _push(self, message: dict[str, Any]) -> None:
         for peer, sending in list(self._peers.items()):
@@ -235,7 +235,7 @@ class Hook:
             "rank": os.environ.get("RANK"),
             "armed": self.armed,
             "made": self.steps.made,
-            "nccl": debug.nccl_state(),
+            "nccl": nccl_debug.nccl_state(),
             "faulthandler": owns_signal(),
             "thread": self._thread.native_id if self._thread is not None else None,
         }
@@ -287,14 +287,14 @@ def stacks_by_signal() -> None:
         ignore = ctypes.CDLL(None).signal
         ignore.argtypes, ignore.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
         ignore(signal.SIGUSR2, int(signal.SIG_IGN))
-    file = open(os.environ["DISTUI_RANK_FILES"] + ".stacks", "w", opener=quiet.private)  # noqa: SIM115
+    file = open(os.environ["DISTUI_RANK_FILES"] + ".stacks", "w", opener=output_filter.private)  # noqa: SIM115
     faulthandler.register(signal.SIGUSR2, file, all_threads=True)
 
 
 def stacks() -> str:
     """Python stacks of all threads, as faulthandler writes them."""
     path = "%s.stacks.%d" % (os.environ["DISTUI_RANK_FILES"], time.time_ns())
-    with open(path, "w+", opener=quiet.private) as file:
+    with open(path, "w+", opener=output_filter.private) as file:
         os.unlink(path)
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)
@@ -332,7 +332,9 @@ def note_exceptions(steps: Steps) -> None:
 def _note(ending: str, what: dict[str, Any]) -> None:
     with (
         contextlib.suppress(OSError, KeyError),
-        open("%s.%s" % (os.environ["DISTUI_RANK_FILES"], ending), "w", opener=quiet.private) as file,
+        open(
+            "%s.%s" % (os.environ["DISTUI_RANK_FILES"], ending), "w", opener=output_filter.private
+        ) as file,
     ):
         json.dump(dict(what, time=time.time()), file)
 
@@ -340,7 +342,7 @@ def _note(ending: str, what: dict[str, Any]) -> None:
 def attach() -> None:
     """Called once by sitecustomize in a rank."""
     loopback.arm()
-    quiet.survive_full_disk()
+    output_filter.survive_full_disk()
     steps = Steps()
     note_exceptions(steps)
     stacks_by_signal()

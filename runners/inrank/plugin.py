@@ -11,10 +11,10 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from . import changes, relay, rendezvous, spawned
-from .group import RunStopped, WorkerGroup
-from .quiet import private
+from . import child_processes, env_changes, relay, rendezvous
+from .output_filter import private
 from .rendezvous import Round
+from .worker_group import RunStopped, WorkerGroup
 
 
 class GaveUp(Exception):
@@ -143,7 +143,7 @@ def start_attempt(group: WorkerGroup, envs: dict[int, dict[str, str]]) -> dict[s
         for name in (stem + ".out", stem + ".err"):
             os.close(private(name, os.O_WRONLY | os.O_CREAT))  # torch opens them by the user's umask
         paths["error_files"][local] = stem + ".error.json"
-        changes.apply(
+        env_changes.apply(
             group.variables.lasting, env
         )  # torch has copied some variables before we had changed them
         env.update(rank_env(group, local, stem))
@@ -158,7 +158,7 @@ def start_attempt(group: WorkerGroup, envs: dict[int, dict[str, str]]) -> dict[s
         env_diff=diff,
         failures=group.failures,
     )
-    group.watch(places, spawned.children())
+    group.watch(places, child_processes.children())
     group.spawning = True
     return {
         **paths,

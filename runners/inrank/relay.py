@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, BinaryIO
 
-from .among import CoordinatorAddress
-from .channel import Channel, dial
 from .control import Control
+from .membership import CoordinatorAddress
+from .secure_channel import Channel, dial
 
 # -----------------------------------------------------------------------------------------------------------
 # Mailboxes in the rendezvous store: opaque frames from node to node of one run.

@@ -8,8 +8,8 @@ import os
 import socket
 from typing import Any
 
-from . import among, coordinator
-from .channel import KEY_FILE, read_key
+from . import coordinator, membership
+from .secure_channel import KEY_FILE, read_key
 
 # -----------------------------------------------------------------------------------------------------------
 # Where the nodes of a run meet: a single node in its own memory, several at the coordinator on the first of them.
@@ -59,7 +59,7 @@ class Alone:
         return True
 
 
-def prepare(config: Any, run_dir: str) -> among.CoordinatorAddress | None:
+def prepare(config: Any, run_dir: str) -> membership.CoordinatorAddress | None:
     """On several nodes: how this one reaches the coordinator, which is started here where this is the head.
 
     None where there is nobody to meet, or where the rendezvous is torch's. Raises ValueError with a sentence.
@@ -74,11 +74,11 @@ def prepare(config: Any, run_dir: str) -> among.CoordinatorAddress | None:
             % os.path.join(run_dir, KEY_FILE)
         )
     conf = config.rdzv_configs
-    place = among.CoordinatorAddress(
+    place = membership.CoordinatorAddress(
         host, port, key, config.run_id, config.local_addr, int(conf.get("order", 0))
     )
     place.patience_s = {
-        name: float(conf.get(name + "_timeout", usual)) for name, usual in among.PATIENCE_S.items()
+        name: float(conf.get(name + "_timeout", usual)) for name, usual in membership.PATIENCE_S.items()
     }
     if str(conf.get("is_host", "")).lower() in ("1", "true", "yes", "t", "y"):
         limits = (config.min_nodes, config.max_nodes, place.patience_s["last_call"])
@@ -94,12 +94,12 @@ def split(endpoint: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def handler(params: Any, place: among.CoordinatorAddress | None) -> Any:
+def handler(params: Any, place: membership.CoordinatorAddress | None) -> Any:
     """What the nodes meet by; `params`: torch's RendezvousParameters, which name the backend that was asked for."""
     from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
     if place is not None:
-        return among.Among(place)
+        return membership.Among(place)
     if params.max_nodes == 1:
         return Alone(params.run_id, params.local_addr)
     return get_rendezvous_handler(params)

@@ -10,9 +10,9 @@ import platform
 import signal
 from typing import Any
 
-from . import spawned
-from .group import SIGNALS, WorkerGroup
-from .quiet import private
+from . import child_processes
+from .output_filter import private
+from .worker_group import SIGNALS, WorkerGroup
 
 
 def write_identity(run_dir: str, path: str, kind: str) -> None:
@@ -21,7 +21,7 @@ def write_identity(run_dir: str, path: str, kind: str) -> None:
         boot_id = file.read().strip()
     identity = {
         "pid": os.getpid(),
-        "start_ticks": spawned.start_ticks(os.getpid()),
+        "start_ticks": child_processes.start_ticks(os.getpid()),
         "boot_id": boot_id,
         "host": platform.node(),
         "socket": path,
@@ -54,7 +54,7 @@ def main(argv: list[str]) -> int:
     with open(os.path.join(run_dir, "plan.json")) as file:
         plan = with_secrets(json.load(file), os.environ.pop("DISTUI_SECRET_WORDS", ""))
     if os.environ.pop("DISTUI_NESTED", None) is not None:
-        from .nested import run as run_nested
+        from .nested_torchrun import run as run_nested
 
         return run_nested(plan, run_dir, argv[2:])
     hold(run_dir)

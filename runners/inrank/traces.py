@@ -17,7 +17,7 @@ from typing import Any
 
 from . import collectives
 from .collectives import Collectives
-from .quiet import private
+from .output_filter import private
 
 # -----------------------------------------------------------------------------------------------------------
 # Exceptions that nobody caught: what a rank writes down of its own, and what a traceback in a log tells.

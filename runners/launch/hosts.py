@@ -16,7 +16,7 @@ from ...presets.model import Loaded
 from ...presets.nccl import check
 from ...presets.plan import Place, Request, make_plan, rendezvous_port
 from ...presets.render import plan_to_json, render
-from .. import local, preview, registry, remote_hosts
+from .. import local_agent, preview, remote_hosts, run_directories
 from ..errors import RunError, UnreachableError
 from ..history import RunRecord
 from ..hub.on_hosts import KIND, HostsRequest
@@ -122,7 +122,7 @@ class PreparedHosts(Prepared):
             "workdir": self.order.workdir or None,
         }
 
-    def start(self) -> registry.Entry:
+    def start(self) -> run_directories.Entry:
         """Write it down and start the hub, which launches. Raises RunError."""
         return start_hub(self, self.order, addresses=self.order.addresses)
 
@@ -131,7 +131,7 @@ def prepare(launch: LaunchRequest, place: OnHosts) -> PreparedHosts:
     """Ask every host, and plan a run on them. Raises RunError and PresetError."""
     loaded, request = load(launch.preset, launch.overrides), launch.request
     check_port(launch.port)
-    record = registry.new_record(request.name or run_name(request.script))
+    record = run_directories.new_record(request.name or run_name(request.script))
     try:
         place = replace(place, hosts=_as_many(place.hosts, request))
         request = _request(loaded, request, place)
@@ -215,7 +215,7 @@ def _facts(
     port = rendezvous_port(record.run8) if port is None else port
     return Place(
         run=record.run,
-        run_dir=str(registry.runs_dir() / record.run),
+        run_dir=str(run_directories.runs_dir() / record.run),
         port=port,
         ras_port=port + 1,
         gpus=min(host.gpus for host in facts),
@@ -224,7 +224,7 @@ def _facts(
         python="",
         nodes=len(facts),
         script_source=(source := _source(request, place)),
-        script_beside=local.read_beside(Path(place.workdir or ".") / (request.script or ""), source),
+        script_beside=local_agent.read_beside(Path(place.workdir or ".") / (request.script or ""), source),
     )
 
 
@@ -232,7 +232,7 @@ def _source(request: Request, place: OnHosts) -> bytes | None:
     """The script's text where it is here, too."""
     if request.script is None or request.no_python or request.module:
         return None
-    return local.read_source(Path(place.workdir or ".") / request.script)
+    return local_agent.read_source(Path(place.workdir or ".") / request.script)
 
 
 def _work(record: RunRecord) -> str:

@@ -12,9 +12,9 @@ from ...presets.lint import lint_plan
 from ...presets.load import load
 from ...presets.plan import Request
 from ...presets.render import named
-from .. import local, remote_hosts
+from .. import local_agent, remote_hosts
 from ..errors import RunError
-from ..hub.cloud import Candidate, candidates_for
+from ..hub.skypilot_client import Candidate, candidates_for
 from ..remote_hosts import Named
 from .hosts import nccl_pairs, pairs, shell_words
 from .prepare import prepare
@@ -123,13 +123,13 @@ def prepared(form: LaunchForm) -> Prepared:
 def _findings(launch: Prepared, form: LaunchForm) -> tuple[Finding, ...]:
     """What the check of the plan finds, the worst first."""
     kind, script = kind_of(form.place), Path(form.script.strip())
-    source = local.read_source(script)
+    source = local_agent.read_source(script)
     return tuple(
         lint_plan(
             launch.plan,
             load(form.preset, form.overrides),
             source=source,
-            beside=local.read_beside(script, source),
+            beside=local_agent.read_beside(script, source),
             resources=resources(form) if kind == SKY else None,
             hosts=len(hosts(form)) if kind == HOSTS else None,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import here, hosts, sky
+from . import hosts, sky, this_machine
 from .prepared import LaunchRequest, OnHosts, OnSky, Prepared
 
 
@@ -12,4 +12,4 @@ def prepare(launch: LaunchRequest) -> Prepared:
         return hosts.prepare(launch, launch.place)
     if isinstance(launch.place, OnSky):
         return sky.prepare_task(launch, launch.place) if launch.task else sky.prepare(launch, launch.place)
-    return here.prepare(launch) if launch.command is None else here.prepare_command(launch)
+    return this_machine.prepare(launch) if launch.command is None else this_machine.prepare_command(launch)

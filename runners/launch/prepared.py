@@ -15,11 +15,11 @@ from msgspec import Struct
 from ...presets.launchers.skypilot import Resources
 from ...presets.plan import Plan, Request
 from ...presets.render import plan_to_json
-from .. import local, registry
+from .. import local_agent, run_directories
 from ..errors import RunError
 from ..history import RunRecord
-from ..hub.seam import LAUNCH_FILE
-from ..inrank.channel import KEY_FILE
+from ..hub.launch_order import LAUNCH_FILE
+from ..inrank.secure_channel import KEY_FILE
 from ..node.document import HUB_FILE, Document
 from ..remote_hosts import Named
 
@@ -87,7 +87,7 @@ class Prepared(ABC):
     record: RunRecord
 
     @abstractmethod
-    def start(self) -> registry.Entry:
+    def start(self) -> run_directories.Entry:
         """Write it down and start it. Raises RunError."""
 
     @abstractmethod
@@ -120,7 +120,7 @@ def start_hub(
     hidden: Mapping[str, str] | None = None,
     addresses: tuple[str, ...] | None = None,
     cargo: str = "",
-) -> registry.Entry:
+) -> run_directories.Entry:
     """Write plan, order, job document and the run's key down and start the hub, which launches. Raises RunError.
 
     `hidden`: secrets for the hub's environment alone; `cargo`: the folder in which document and key travel to the nodes.
@@ -139,4 +139,4 @@ def start_hub(
     files = {LAUNCH_FILE: json.dumps(msgspec.to_builtins(order), indent=1), HUB_FILE: text, KEY_FILE: key}
     if cargo:
         files |= {f"{cargo}/jobs/{record.run}.json": text, f"{cargo}/jobs/{record.run}.key": key}
-    return local.start(plan, record, files, hidden)
+    return local_agent.start(plan, record, files, hidden)

@@ -22,13 +22,13 @@ from ...presets.render import hidden as hidden_of
 from ...presets.render import plan_to_json, render
 from ...presets.secrets import is_secret
 from ...presets.yamltext import dump
-from .. import daemon, local, preview, registry
+from .. import daemon, local_agent, preview, run_directories
 from ..errors import RunError
 from ..history import RunRecord
-from ..hub import seam
-from ..hub.cloud import Sky, SkyError, check_installed, interpreter
+from ..hub import launch_order
 from ..hub.ending import shortened
-from ..hub.seam import SkyRequest
+from ..hub.launch_order import SkyRequest
+from ..hub.skypilot_client import Sky, SkyError, check_installed, interpreter
 from ..node import package
 from .hosts import run_name
 from .prepared import LaunchRequest, OnSky, Prepared, check_port, hub_record, start_hub
@@ -61,10 +61,10 @@ class PreparedSky(Prepared):
             "task": self.order.task,
         }
 
-    def start(self) -> registry.Entry:
+    def start(self) -> run_directories.Entry:
         """Write it down and start the hub, which launches. Raises RunError, before that where SkyPilot is missing."""
         asyncio.run(check_installed())
-        return start_hub(self, self.order, self.hidden, cargo=seam.CARGO)
+        return start_hub(self, self.order, self.hidden, cargo=launch_order.CARGO)
 
     def task_yaml(self) -> str:
         """See Prepared."""
@@ -75,7 +75,7 @@ def prepare(launch: LaunchRequest, place: OnSky) -> PreparedSky:
     """Plan a run of a script under a preset. Raises RunError and PresetError."""
     loaded, request = load(launch.preset, launch.overrides), launch.request
     check_port(launch.port)
-    record = registry.new_record(request.name or run_name(request.script))
+    record = run_directories.new_record(request.name or run_name(request.script))
     try:
         table = loaded.preset.sky
         filled = skypilot.check(skypilot.filled(place.resources, table))
@@ -97,7 +97,7 @@ def prepare_task(launch: LaunchRequest, place: OnSky) -> PreparedSky:
     try:
         skypilot.check(place.resources)
         config = read_task(file)
-        record = registry.new_record(request.name or run_name(config.get("name") or Path(file).stem))
+        record = run_directories.new_record(request.name or run_name(config.get("name") or Path(file).stem))
         nnodes = _number(request.nnodes, config.get("num_nodes") or 1)
         users = inherited({name: str(value) for name, value in (config.get("envs") or {}).items()})
         facts = replace(_anywhere(record, place.resources), user_env=users)
@@ -116,16 +116,16 @@ def prepare_task(launch: LaunchRequest, place: OnSky) -> PreparedSky:
         raise RunError(str(error)) from None
 
 
-def again(entry: registry.Entry, name: str | None) -> PreparedSky:
+def again(entry: run_directories.Entry, name: str | None) -> PreparedSky:
     """The order of an earlier run once more, under an id of its own. Raises RunError."""
-    order = seam.read(entry.path)
+    order = launch_order.read(entry.path)
     if order is None:
         raise RunError(
             f"{entry.record.name} was not launched through SkyPilot: `distui launch` starts it anew"
         )
 
-    before, record = daemon.load(entry), registry.new_record(name or entry.record.name)
-    run_dir = str(registry.runs_dir() / record.run)
+    before, record = daemon.load(entry), run_directories.new_record(name or entry.record.name)
+    run_dir = str(run_directories.runs_dir() / record.run)
     words = {str(at): record.run if word == before.run else word for at, word in enumerate(before.argv)}
 
     def moved(texts: Mapping[str, str]) -> dict[str, str]:
@@ -197,7 +197,7 @@ def _cargo(record: RunRecord, hidden: Mapping[str, str]) -> Cargo:
     return Cargo(
         run=record.run,
         bundle=package.build().name,
-        source=str(registry.runs_dir() / record.run / seam.CARGO),
+        source=str(run_directories.runs_dir() / record.run / launch_order.CARGO),
         secrets=hidden,
     )
 
@@ -207,7 +207,7 @@ def _anywhere(record: RunRecord, resources: Resources) -> Place:
     port = rendezvous_port(record.run8)
     return Place(
         run=record.run,
-        run_dir=str(registry.runs_dir() / record.run),
+        run_dir=str(run_directories.runs_dir() / record.run),
         port=port,
         ras_port=port + 1,
         gpus=0,
@@ -232,7 +232,9 @@ def _facts(loaded: Loaded, record: RunRecord, request: Request, resources: Resou
         cores=max(cores, ranks),
         script_exists=exists,
         script_source=source,
-        script_beside=local.read_beside(Path(resources.workdir or ".") / (request.script or ""), source),
+        script_beside=local_agent.read_beside(
+            Path(resources.workdir or ".") / (request.script or ""), source
+        ),
     )
 
 
@@ -271,7 +273,7 @@ def _script(request: Request, resources: Resources) -> tuple[bool, bytes | None]
     path = Path(request.script)
     if path.is_absolute() or request.script.startswith("~"):
         return True, None
-    source = local.read_source(Path(resources.workdir) / path)
+    source = local_agent.read_source(Path(resources.workdir) / path)
     return source is not None or "://" in resources.workdir, source
 
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from ...presets.clean import clean_line
+from ...presets.sanitize import clean_line
 from ..errors import RunError
+from ..formatting import spans
 from ..state import RunState
 from ..wire.link import Window
-from ..words import spans
 from .log_files import LogError, LogFile, file_sizes, opened, parse_file_id, part_of, whole_id
 
 # -----------------------------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ import msgspec
 from msgspec import Struct
 
 from ...presets.finding import PlanError
-from ...presets.owned import private_folder
 from ...presets.plan import Plan
 from ...presets.render import plan_from_json, revealed
+from ...presets.trusted_files import private_folder
 from .. import file_io
 from ..errors import RunError
 

@@ -18,16 +18,16 @@ import msgspec
 from ...presets import cluster
 from ...presets.cluster import Seat
 from ...presets.finding import PlanError
-from ...presets.owned import private_folder
 from ...presets.plan import Plan, for_host, for_node, part_id, part_run8
 from ...presets.render import plan_to_json
 from ...presets.secrets import SECRET_WORDS
-from .. import environment, file_io, registry
+from ...presets.trusted_files import private_folder
+from .. import environment, file_io, run_directories
 from ..errors import RunError
 from ..history import RunRecord
-from ..inrank.channel import KEY_FILE
-from ..living import StartMode
-from ..local import check_python, start_agent
+from ..host_processes import StartMode
+from ..inrank.secure_channel import KEY_FILE
+from ..local_agent import check_python, start_agent
 from ..logs.log_files import LogError, LogFile, opened, parse_file_id
 from ..model import LogGrew, RunEnded, RunPhase, Stop
 from ..state import RunState
@@ -203,7 +203,7 @@ def nodefile() -> str | None:
 class NodeJob:
     """One part, from its start to its end."""
 
-    def __init__(self, entry: registry.Entry, env: dict[str, str]) -> None:
+    def __init__(self, entry: run_directories.Entry, env: dict[str, str]) -> None:
         self._entry, self._env = entry, env
         self._state = RunState()
         self._echo = Echo(entry.path, to_stdout)
@@ -333,12 +333,12 @@ def training_python(plan: Plan) -> str:
         return check_python("python3")
 
 
-def establish(document: Document, seat: Seat, cwd: str) -> registry.Entry:
+def establish(document: Document, seat: Seat, cwd: str) -> run_directories.Entry:
     """The part of this node: made, or where it is there already its plan renewed. Raises RunError.
 
     What an earlier job left (attempts, journal) is never overwritten; while ranks of its live, nor is its plan.
     """
-    path = registry.runs_dir() / part_id(document.run, seat.node)
+    path = run_directories.runs_dir() / part_id(document.run, seat.node)
     plan = document.whole()
     try:
         fitted = for_node(plan, seat.node, seat.addresses, str(path), cwd, training_python(plan))
@@ -356,37 +356,37 @@ def establish(document: Document, seat: Seat, cwd: str) -> registry.Entry:
         nnodes=plan.nnodes,
         whole=document.run,
     )
-    earlier = registry.at(path)
+    earlier = run_directories.at(path)
     text = json.dumps(plan_to_json(fitted, masked=True), indent=1).encode()
     try:
         if earlier is None:
-            registry.create(record, text, fitted.files)
+            run_directories.create(record, text, fitted.files)
             environment.write(path, environment.of_launch(os.environ, fitted.env))
         elif not runner_lives(earlier):
             for name, content in fitted.files.items():  # which may name the nodes' addresses
                 private_folder((path / name).parent)
                 file_io.write_atomically(path / name, content.encode())
-            file_io.write_atomically(path / registry.PLAN_FILE, text)
+            file_io.write_atomically(path / run_directories.PLAN_FILE, text)
             environment.write(path, environment.of_launch(os.environ, fitted.env))
-            file_io.write_atomically(path / registry.RUN_FILE, msgspec.json.encode(record))
+            file_io.write_atomically(path / run_directories.RUN_FILE, msgspec.json.encode(record))
     except OSError as error:
         raise RunError(f"cannot write {path} ({error.strerror}): free space there") from None
-    return registry.Entry(path, record)
+    return run_directories.Entry(path, record)
 
 
-def runner_lives(entry: registry.Entry) -> bool:
+def runner_lives(entry: run_directories.Entry) -> bool:
     """Whether ranks of this part may be alive on this node."""
-    who = file_io.read(entry.path / registry.RUNNER_FILE)
+    who = file_io.read(entry.path / run_directories.RUNNER_FILE)
     return who is not None and not file_io.elsewhere(who) and file_io.alive(who)
 
 
-def secrets_of(entry: registry.Entry) -> dict[str, str]:
+def secrets_of(entry: run_directories.Entry) -> dict[str, str]:
     """Secrets of the part that this job brought: its agents get them from it, as no file holds them."""
     kept = environment.read(entry.path)
     return {} if kept is None else environment.remembered(kept.hidden | {SECRET_WORDS}, os.environ)
 
 
-def keep_relay_key(entry: registry.Entry) -> None:
+def keep_relay_key(entry: run_directories.Entry) -> None:
     """Move the relay's key into a file of the part: out of this environment, which the ranks would inherit, or from
     beside the job document, where it stays for other nodes that have the same home.
 
@@ -419,7 +419,7 @@ def own_environment() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def job_lock(entry: registry.Entry) -> Iterator[None]:
+def job_lock(entry: run_directories.Entry) -> Iterator[None]:
     """Held by the job process of a part. Raises RunError when there is another one."""
     import fcntl
 

@@ -24,8 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 
-from ...presets import owned
-from ...presets.owned import private_folder
+from ...presets import trusted_files
+from ...presets.trusted_files import private_folder
 from ..errors import RunError
 
 ROOMS = ("presets", "runners", "tui")
@@ -48,7 +48,7 @@ TRIED = "tried"
 
 def cache_dir() -> Path:
     """Where bundles are kept."""
-    return owned.base("XDG_CACHE_HOME", os.environ) / "distui" / "bundles"
+    return trusted_files.base("XDG_CACHE_HOME", os.environ) / "distui" / "bundles"
 
 
 def build(cache: Path | None = None) -> Path:

@@ -9,7 +9,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from ..local import gpus_here
+from ..local_agent import gpus_here
 
 
 def probe() -> str:

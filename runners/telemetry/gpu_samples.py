@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..model import Gpu
-from .gpu_words import recovery_words, throttle_words
+from .gpu_health import recovery_words, throttle_words
 from .host import Counter
 from .nvml import ALL_LINKS, MEMORY_V2, Driver, GpuLost, NvmlDevice
 

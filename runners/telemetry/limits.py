@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ..words import runs
+from ..formatting import runs
 from .cgroup import UNLIMITED, above, levels
 from .proc import KeptFile, number_after
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 import msgspec
 
 from ..model import Event, Finding, FindingRaised, Gpu, GpuTick
-from . import gpu_words
-from .watch import NO_DRIVER, SHORTEST_S, Act, SamplerLimits, State, Watch, decide, describe
+from . import gpu_health
+from .sampler_watch import NO_DRIVER, SHORTEST_S, Act, SamplerLimits, State, Watch, decide, describe
 
 LINE_BYTES = 1 << 20
 """Longest line taken from the sampler."""
@@ -56,7 +56,7 @@ class GpuSource:
         self._killed: list[Process] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._gpus: tuple[Gpu, ...] = ()
-        self._raised: dict[gpu_words.Key, Finding] = {}
+        self._raised: dict[gpu_health.Key, Finding] = {}
         self._problem: str | None = None
         now = time.monotonic()
         self._watch = Watch(State.WAITING, now, now)
@@ -200,10 +200,10 @@ class GpuSource:
         self._watch = replace(self._watch, heard=now)
         self._gpus = tick.gpus
         self._on_event(tick)
-        findings = gpu_words.judge(tick.gpus, self._node)
-        for event in gpu_words.changes(self._raised, findings):
+        findings = gpu_health.judge(tick.gpus, self._node)
+        for event in gpu_health.changes(self._raised, findings):
             self._on_event(event)
-        self._raised = {gpu_words.key(finding): finding for finding in findings}
+        self._raised = {gpu_health.key(finding): finding for finding in findings}
 
     def _end(self, child: Process, tail: bytes) -> None:
         """The child ended by itself."""

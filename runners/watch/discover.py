@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...presets.clean import clean_text
+from ...presets.sanitize import clean_text
 from ...presets.secrets import mask_words
 from ..errors import NoSuchRunError
 from ..telemetry.proc import TICKS, Stat, all_stats

@@ -31,8 +31,8 @@ from ..model import (
 from ..telemetry.host import HostSampler
 from ..telemetry.watchdog import GpuSource
 from ..wire.link import Window
-from .changes import advance, begin, outputs
 from .discover import Scan, WatchedJob, scan
+from .job_changes import advance, begin, outputs
 from .watched_ranks import JobRanks
 
 INTERVAL_S = 1.0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ..model import Event, Finding, Gpu, RankSample
-from ..telemetry import gpu_words
+from ..telemetry import gpu_health
 from ..telemetry.rank_samples import Launched, RankSampler, place
-from ..telemetry.watch import witness
-from .changes import Watched
+from ..telemetry.sampler_watch import witness
 from .discover import RankProcess
+from .job_changes import Watched
 
 
 class JobRanks:
@@ -17,7 +17,7 @@ class JobRanks:
         self._sampler = RankSampler()
         self._processes: dict[int, RankProcess] = {}
         self._launchers: frozenset[int] = frozenset()
-        self._raised: dict[gpu_words.Key, Finding] = {}
+        self._raised: dict[gpu_health.Key, Finding] = {}
 
     def watch(self, watched: Watched) -> None:
         """Which ranks there are now."""
@@ -30,8 +30,8 @@ class JobRanks:
         samples = self._sampler.sample({rank: process.pid for rank, process in self._processes.items()})
         launched = [self._launched(process) for process in self._processes.values()]
         placement = place(launched, gpus, witness(launched, gpus, self._launchers), node=0)
-        changes = gpu_words.changes(self._raised, placement.findings)
-        self._raised = {gpu_words.key(finding): finding for finding in placement.findings}
+        changes = gpu_health.changes(self._raised, placement.findings)
+        self._raised = {gpu_health.key(finding): finding for finding in placement.findings}
         filled = placement.fill(samples)
         return tuple(filled[rank] for rank in sorted(filled)), changes
 

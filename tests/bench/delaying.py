@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from distui.runners import local
+from distui.runners import local_agent
 from distui.runners.model import Signal
 from distui.runners.wire.client import SocketLink, new_id
 from distui.runners.wire.link import LinkError
@@ -61,7 +61,7 @@ def start(far: Reached) -> Whole:
     )
     line = f"ProxyCommand {sys.executable} {LINE} %h %p {DELAY_MS} {MBIT}"
     run.start(far.routes(run, line))
-    local.start_agent(run.entry)
+    local_agent.start_agent(run.entry)
     return run
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from distui.presets.plan import part_id
-from distui.runners import registry
+from distui.runners import run_directories
 from distui.runners.agent.server import AgentServer
 from distui.runners.journal import Chronicle
 from distui.runners.logs.follow import ask_window
@@ -49,7 +49,7 @@ FIRST_PID = 100_000
 class Node:
     """One simulated node."""
 
-    def __init__(self, entry: registry.Entry, nodes: int, writers: int) -> None:
+    def __init__(self, entry: run_directories.Entry, nodes: int, writers: int) -> None:
         self._entry, self._nodes, self._number = entry, nodes, entry.record.node
         self._writers = [rank for rank in self._ranks() if rank < writers]
         self._chronicle = Chronicle(entry.path)
@@ -145,7 +145,7 @@ async def main(run: str, count: int, writers: int) -> None:
     """Serve until killed."""
     nodes = []
     for number in range(count):
-        entry = registry.at(registry.runs_dir() / part_id(run, number))
+        entry = run_directories.at(run_directories.runs_dir() / part_id(run, number))
         assert entry is not None
         nodes.append(Node(entry, count, writers))
         await nodes[-1].start()

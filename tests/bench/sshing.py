@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from distui.runners import local
+from distui.runners import local_agent
 from distui.runners.hub import links, routes
 from distui.runners.model import LinkChanged, LinkState
 
@@ -117,7 +117,7 @@ def measure(effort: Effort) -> tuple[Connected, Load, machine.Memory, machine.Me
         simulate(far.place, run)
         routes.write(run.entry.path, far.routes(run))
         began = time.time()
-        local.start_agent(run.entry)
+        local_agent.start_agent(run.entry)
         came = wait_for(f"{effort.nodes} links", lambda: connected(run, began), 240)
         time.sleep(SETTLE_S)
         used = load(far.place, run, effort.watch_s)

@@ -18,7 +18,7 @@ from e2e.runs import having, until
 from patience import slowness
 
 from distui.presets.plan import Plan, for_node
-from distui.runners.local import free_port
+from distui.runners.local_agent import free_port
 
 from .hf import HERE, needs_compiler, needs_hf
 from .plans import plan

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from distui.presets.clean import clean_text
-from distui.runners import api, connect, forced_stop, registry
+from distui.presets.sanitize import clean_text
+from distui.runners import api, connect, forced_stop, run_directories
 from distui.runners.errors import NoSuchRunError, RunError, UnknownOutcomeError, UnreachableError
 from distui.runners.logs.follow import check_there
 from distui.runners.logs.log_files import LogError
@@ -31,8 +31,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> api.Run:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
-    record = registry.new_record("nowhere")
-    return api.Run(registry.Entry(tmp_path / record.run, record))
+    record = run_directories.new_record("nowhere")
+    return api.Run(run_directories.Entry(tmp_path / record.run, record))
 
 
 def launch(**options: Any) -> Call:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from distui.runners.agent.hooks import made_of
-from distui.runners.diagnosis.detectors import View, promises
+from distui.runners.diagnosis.detectors import View, expectations
 from distui.runners.model import Outcome, PlanSummary, RankPlace, Wrapped
 from distui.runners.state import Attempt, Rank, RunState
 from distui.runners.status import applied
@@ -74,7 +74,7 @@ def test_the_rank_that_differs_is_named_and_nothing_is_known_before() -> None:
 def test_a_finding_weighs_what_the_plan_expected() -> None:
     def found(state: RunState) -> list[tuple[str, str]]:
         view = View(state=state, plan=None, now=1.0, history={})
-        return [(one.id, one.severity) for one in promises.find_not_applied(view)]
+        return [(one.id, one.severity) for one in expectations.find_not_applied(view)]
 
     assert found(state(wrapped())) == []
     assert found(state(wrapped(), wrapped())) == [("acted-otherwise", "warn")]

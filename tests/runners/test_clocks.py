@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from distui.runners.formatting import elapsed, time_of_day
 from distui.runners.model import (
     AttemptEnded,
     AttemptStarted,
@@ -18,7 +19,6 @@ from distui.runners.model import (
 )
 from distui.runners.state import RunState
 from distui.runners.status import status_json
-from distui.runners.words import elapsed, time_of_day
 from distui.tui.follower import LinkPhase, LinkStatus
 from distui.tui.rows.frame import Frame
 from distui.tui.rows.log import end_rows, ledger_rows

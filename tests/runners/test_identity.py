@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from distui.presets.plan import Request, command_plan
-from distui.runners import file_io, local, registry
+from distui.runners import file_io, local_agent, run_directories
 
 
 def test_several_may_replace_a_file_at_once(tmp_path: Path) -> None:
@@ -49,9 +49,9 @@ def test_a_new_run_is_on_the_disk_itself(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("DISTUI_SOCKET_DIR", str(tmp_path / "sockets"))
     synced: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.readlink(f"/proc/self/fd/{number}")))
-    monkeypatch.setattr(local, "start_agent", lambda *given: None)
-    record = registry.new_record("job")
-    plan = command_plan(("true",), Request(), local.place(record, Request()))
-    path = local.start(plan, record).path
+    monkeypatch.setattr(local_agent, "start_agent", lambda *given: None)
+    record = run_directories.new_record("job")
+    plan = command_plan(("true",), Request(), local_agent.place(record, Request()))
+    path = local_agent.start(plan, record).path
     names = ("plan.json", "run.json", "environ")
     assert synced == [*(str(path / name) for name in names), str(path), str(path.parent)]

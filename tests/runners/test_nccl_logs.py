@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners import local, registry
+from distui.runners import local_agent, run_directories
 from distui.runners.agent import nccl_logs as module
 from distui.runners.agent.nccl_logs import BEHIND, NEWEST, RETRIED_S, RaisedFindings, Tails, rdma
 from distui.runners.agent.processes import gone
@@ -351,9 +351,9 @@ async def test_a_new_agent_reads_from_the_start_and_raises_nothing_twice(tmp_pat
         os.kill(first, signal.SIGKILL)
         assert await gone(first, 10.0)
         await run.link.close()
-        entry = registry.at(run.path)
+        entry = run_directories.at(run.path)
         assert entry is not None
-        run.link = await local.open_link(entry)
+        run.link = await local_agent.open_link(entry)
         going = asyncio.create_task(run.pump())
         await run.until(lambda s: s.agent_pid != first)
         with (run.path / HERE / "rank-0.out").open("a") as file:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from distui.presets import owned
-from distui.runners import file_io, forced_stop, living
+from distui.presets import trusted_files
+from distui.runners import file_io, forced_stop, host_processes
 from distui.runners.agent.processes import environ_of, marked
 from distui.runners.errors import RunError
 from distui.runners.node import boot, package
@@ -88,10 +88,10 @@ def test_arguments_of_an_agent_and_of_a_runner(tmp_path: Path) -> None:
         running(runner, NOBODY, "/bin/sh"),
         running(["sleep", "60"], NOBODY, DISTUI_RUN_ID=RUN),
     ):
-        assert living.survey(tmp_path) == {}
+        assert host_processes.survey(tmp_path) == {}
         assert forced_stop.daemons(run_dir) == []
     with running(agent, None, "/bin/sh") as pid:
-        assert living.survey(tmp_path)[RUN].agents == [pid]
+        assert host_processes.survey(tmp_path)[RUN].agents == [pid]
         assert forced_stop.daemons(run_dir) == [pid]
 
 
@@ -145,7 +145,7 @@ def test_the_interpreter_that_a_cache_names(tmp_path: Path) -> None:
 def test_a_strangers_lock_on_the_folder_holds_no_trust_up(tmp_path: Path) -> None:
     """Whoever can read a folder can lock it."""
     env = {"XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path)}
-    folder = owned.config_dir(env)
+    folder = trusted_files.config_dir(env)
     folder.mkdir(mode=0o755)
     file = tmp_path / "distui.toml"
     file.write_text("")
@@ -158,4 +158,4 @@ def test_a_strangers_lock_on_the_folder_holds_no_trust_up(tmp_path: Path) -> Non
         subprocess.run(words, env={**os.environ, **env}, check=True, timeout=60)
     finally:
         os.close(held)
-    assert [one.path for one in owned.entries(env)] == [str(file)]
+    assert [one.path for one in trusted_files.entries(env)] == [str(file)]

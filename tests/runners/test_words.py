@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distui.runners.words import runs, spans
+from distui.runners.formatting import runs, spans
 
 
 def test_numbers_as_spans() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from distui.runners import file_io, registry
+from distui.runners import file_io, run_directories
 from distui.runners.diagnosis.rules import book
 from distui.runners.model import Event, Finding, FindingRaised, PlanSummary, RunCreated, Stamped
 from distui.tui.cli import main
@@ -174,10 +174,10 @@ def test_what_cannot_be_read_is_one_sentence(
 
 def on_another_host(name: str) -> Path:
     """The directory of a run with a whole plan, which is not lost: nobody here sees its agent."""
-    path = registry.create(
-        registry.new_record(name), b'{"run":"","launcher":"","cwd":"/","argv":[],"env":{}}', {}
+    path = run_directories.create(
+        run_directories.new_record(name), b'{"run":"","launcher":"","cwd":"/","argv":[],"env":{}}', {}
     )
-    file_io.write(path / registry.AGENT_FILE, file_io.Identity(1, 1, "another boot", "another host"))
+    file_io.write(path / run_directories.AGENT_FILE, file_io.Identity(1, 1, "another boot", "another host"))
     return path
 
 

@@ -7,7 +7,7 @@ import scripted as play
 import told
 from conftest import Rig, Start, shown
 
-from distui.runners import registry
+from distui.runners import run_directories
 from distui.runners.history import RunRecord
 from distui.runners.model import CommandDone, Dump, Finding, FindingRaised, Host, HostTick, SetNccl
 from distui.tui.rows.log import Selection
@@ -179,7 +179,7 @@ n001:4711:4790 [0] NCCL INFO {COMM} - Init COMPLETE
 async def test_an_ended_run_is_read_from_its_logs_here(rig: Start) -> None:
     it = rig(play.failed())
     record = RunRecord("r-1a2b3c4d", "1a2b3c4d", "minigpt", play.BEGAN, "n001")
-    log = registry.create(record, b"{}", {}) / "node-0" / "attempt-001" / "rank-0.nccl"
+    log = run_directories.create(record, b"{}", {}) / "node-0" / "attempt-001" / "rank-0.nccl"
     log.parent.mkdir(parents=True)
     log.write_text(LOG)
     async with shown(it):

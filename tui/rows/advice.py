@@ -21,8 +21,8 @@ from ...presets.memory import (
     survey,
 )
 from ...presets.model import Preset
+from ...runners.formatting import plural
 from ...runners.launch.launch_form import LaunchForm
-from ...runners.words import plural
 from ..actions import ACTIONS, SCOPES, key_text
 from . import glyphs
 from .glyphs import Cell, Row, fit, wrap

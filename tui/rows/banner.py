@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...runners.diagnosis.judging import NO_VERDICT
+from ...runners.formatting import elapsed
 from ...runners.model import FirstCause, LinkState
-from ...runners.words import elapsed
 from ..follower import LinkPhase
 from . import glyphs
 from .findings import items, place

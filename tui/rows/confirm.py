@@ -12,9 +12,9 @@ import msgspec
 from ...presets.nccl import NcclError, parse_level, parse_subsys
 from ...presets.secrets import mask
 from ...runners import environment
+from ...runners.formatting import plural
 from ...runners.model import Command, Down, Dump, Restart, SetAutostop, SetNccl, Signal, Stop
 from ...runners.state import RunState
-from ...runners.words import plural
 from . import glyphs
 from .glyphs import Row, fit, numbers
 from .launching import billed, given_up, launching, price, remains

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ...presets.clean import clean_text
+from ...presets.sanitize import clean_text
 from ...runners.diagnosis.exceptions import StackGroup, main_frames, merged
 from ...runners.diagnosis.judging import NO_VERDICT, untimed, worst_first
+from ...runners.formatting import elapsed, plural
 from ...runners.model import Finding
 from ...runners.state import RunState
-from ...runners.words import elapsed, plural
 from . import glyphs
 from .frame import Frame
 from .glyphs import Cell, Row, age, clip, duration, fit, numbers, wall, wrap

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ...runners.formatting import elapsed
 from ...runners.model import Gpu, LinkState
 from ...runners.state import Node, Rank, RunState
-from ...runners.words import elapsed
 from ..follower import LinkPhase, LinkStatus
 
 STALE_S = 3.0

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from rich.cells import cell_len, set_cell_size
 
+from ...runners.formatting import runs, time_of_day
 from ...runners.model import Finding, RankPhase, RunPhase
-from ...runners.words import runs, time_of_day
 
 # -----------------------------------------------------------------------------------------------------------
 # States and values as glyphs, so that nothing depends on colour alone.

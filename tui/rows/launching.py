@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from ...presets.clean import clean_text
+from ...presets.sanitize import clean_text
 from ...runners.diagnosis.nccl_facts import Communicator
+from ...runners.formatting import elapsed, plural
 from ...runners.model import HUB, Cluster, LinkState, Stage
 from ...runners.state import Node, RunState, StageProgress
-from ...runners.words import elapsed, plural
 from ..text import cost
 from . import glyphs
 from .frame import Frame
@@ -22,7 +22,7 @@ from .nccl_cards import READY, STAGES, late_ranks, short, slowest
 from .status import fit_name, link_state, names
 
 if TYPE_CHECKING:
-    from ...runners.hub.cloud import Candidate
+    from ...runners.hub.skypilot_client import Candidate
 
 # -----------------------------------------------------------------------------------------------------------
 # The nodes that SkyPilot would take, as rows.

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...presets.clean import clean_text
+from ...presets.sanitize import clean_text
 from ...presets.secrets import mask
 from ...runners.diagnosis.exceptions import main_frames
 from ...runners.diagnosis.judging import standing
+from ...runners.formatting import plural
 from ...runners.logs.follow import Level
 from ...runners.logs.log_files import STREAMS, LogFile, command_id, file_id, parse_file_id
 from ...runners.model import FirstCause, Outcome, RunPhase
 from ...runners.state import Attempt, RunState
-from ...runners.words import plural
 from ..text import differing
 from . import glyphs
 from .banner import cause_text

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...runners.diagnosis.nccl_facts import Communicator, FactLine
-from ...runners.words import plural
+from ...runners.formatting import plural
 from . import glyphs
 from .glyphs import Cell, Row, clip, fit, wrap
 from .nccl_cards import StatementRow, short

@@ -17,9 +17,9 @@ from ...presets.nccl import (
     subsystems,
 )
 from ...runners.diagnosis.nccl_facts import Communicator, FactLine, NcclFacts
+from ...runners.formatting import plural
 from ...runners.model import SetNccl
 from ...runners.state import RunState
-from ...runners.words import plural
 from . import glyphs
 from .findings import QUIET, item_row, items
 from .frame import Frame

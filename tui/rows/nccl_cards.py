@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ...presets.secrets import mask
 from ...runners.diagnosis.nccl_facts import Communicator, FactLine, Init, NcclFacts, NcclNode
-from ...runners.words import plural
+from ...runners.formatting import plural
 from . import glyphs
 from .glyphs import NA, Row, clip, fit, numbers, row_width, wrap
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len
 
+from ...runners.formatting import elapsed, plural
 from ...runners.model import LinkState, RunPhase
 from ...runners.state import Node, RunState
 from ...runners.status import applied
-from ...runners.words import elapsed, plural
 from ..follower import PresetEntry, RunEntry
 from ..text import cost, recovered
 from . import glyphs

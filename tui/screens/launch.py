@@ -14,13 +14,13 @@ from textual.screen import ModalScreen, Screen
 from textual.timer import Timer
 from textual.widgets import Static
 
-from ...presets.clean import clean_text
 from ...presets.finding import PlanError
 from ...presets.guide import QUESTIONS, Recommendation, recommend
+from ...presets.sanitize import clean_text
 from ...presets.secrets import holds_secret
 from ...runners.errors import LaunchError, RunError
 from ...runners.launch.launch_form import LOCAL, SKY, LaunchForm, LaunchPreview, kind_of
-from ..commanding import CommandingApp
+from ..cockpit_commands import CommandingApp
 from ..rows import advice, glyphs
 from ..rows.advice import choice_rows, end_rows, title
 from ..rows.form import (
@@ -47,7 +47,7 @@ from .modal import ConfirmScreen, PromptScreen
 
 if TYPE_CHECKING:
     from ...presets.model import Loaded
-    from ...runners.hub.cloud import Candidate
+    from ...runners.hub.skypilot_client import Candidate
 
 # -----------------------------------------------------------------------------------------------------------
 # The decision guide: one question at a time, then a preset with the reasons.

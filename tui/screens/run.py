@@ -19,14 +19,14 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Static
 
-from ...presets.clean import clean_text
+from ...presets.sanitize import clean_text
 from ...runners.logs.follow import compile_grep
 from ...runners.logs.log_files import LogError
 from ...runners.model import Dump
 from ...runners.wire.client import new_id
 from ...runners.wire.link import LinkError
 from ..actions import bindings
-from ..commanding import CommandingApp
+from ..cockpit_commands import CommandingApp
 from ..follower import RunEntry
 from ..rows.banner import banner_rows
 from ..rows.findings import stack_rows, stack_title

@@ -31,7 +31,7 @@ from ...presets.memory_advice import (
     shape_of,
 )
 from ...runners.errors import RunError
-from ...runners.local import default_python
+from ...runners.local_agent import default_python
 from ...runners.preview import count
 from ..rows import advice as rows
 from ..rows.advice import HEAD, PARTS, Advice

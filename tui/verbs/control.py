@@ -14,21 +14,22 @@ from typing import Any
 
 import msgspec
 
-from ...presets.clean import clean_text
 from ...presets.finding import PlanError
 from ...presets.launchers import skypilot
 from ...presets.nccl import NcclError, parse_level, parse_subsys
+from ...presets.sanitize import clean_text
 from ...presets.secrets import mask
-from ...runners import environment, registry
+from ...runners import environment, run_directories
 from ...runners.agent.processes import disposition
 from ...runners.connect import history, with_link
 from ...runners.errors import NoSuchRunError, RunError, UnreachableError
 from ...runners.forced_stop import stop_run
-from ...runners.hub import after, seam
-from ...runners.hub.cloud import Candidate, candidates_for
-from ...runners.launch import here, sky
+from ...runners.formatting import plural, spans
+from ...runners.hub import launch_order, teardown
+from ...runners.hub.skypilot_client import Candidate, candidates_for
+from ...runners.launch import sky, this_machine
 from ...runners.launch.hosts import pairs
-from ...runners.local import open_link
+from ...runners.local_agent import open_link
 from ...runners.model import (
     Cluster,
     Command,
@@ -44,7 +45,6 @@ from ...runners.model import (
 from ...runners.state import RunState
 from ...runners.wire.client import new_id
 from ...runners.wire.link import Link, LinkError
-from ...runners.words import plural, spans
 from ..rows.confirm import HARMLESS, signal_name
 from .launch import begin, node_resources, show
 
@@ -95,7 +95,7 @@ def stop(options: argparse.Namespace) -> int:
     """End the run, after asking; also where its agent cannot."""
     if not _sure(options, "stop", []):
         return 1
-    entry = registry.resolve(options.run)
+    entry = run_directories.resolve(options.run)
     try:
         done = asyncio.run(stop_run(entry, Stop(new_id(), options.grace), _to_stderr, open_link))
     except LinkError as error:
@@ -176,7 +176,7 @@ def _which(options: argparse.Namespace, word: str, kind: str, verb: str, example
     if options.run is not None:
         return
     with contextlib.suppress(NoSuchRunError):
-        name = registry.resolve(word).record.name
+        name = run_directories.resolve(word).record.name
         raise RunError(f"which {kind}? `distui {verb} {name} {example}`")
 
 
@@ -205,7 +205,7 @@ def check_ranks(state: RunState, asked: Sequence[int]) -> None:
 
 
 def _do(options: argparse.Namespace, command: Command) -> int:
-    async def use(entry: registry.Entry, link: Link) -> CommandDone:
+    async def use(entry: run_directories.Entry, link: Link) -> CommandDone:
         return await link.send(command)  # no history is asked for: the answer is all that comes
 
     return _report(options, asyncio.run(with_link(options.run, use)))
@@ -229,7 +229,7 @@ def _sure(options: argparse.Namespace, verb: str, changes: list[str]) -> bool:
         return True
     if not sys.stdin.isatty():
         raise RunError(f"{verb} asks first, and there is no terminal to ask on: add --yes")
-    state = registry.resolve(options.run).state()  # its files: an agent may not answer
+    state = run_directories.resolve(options.run).state()  # its files: an agent may not answer
     grace = state.plan.grace_s if state.plan else 30.0
     question = f"{verb} {state.name}: {len(state.ranks)} ranks get SIGTERM, after {grace:g} s SIGKILL"
     question += f"; environment: {' '.join(changes)}" if changes else ""
@@ -302,11 +302,11 @@ def down(options: argparse.Namespace) -> int:
     return _command(options, entry, Down(new_id(), cluster.name))
 
 
-def _loses(entry: registry.Entry, cluster: Cluster) -> str:
+def _loses(entry: run_directories.Entry, cluster: Cluster) -> str:
     lines = [
         f"cluster {cluster.name} ({cluster.infra or 'not up yet'}, {cluster.resources or 'no nodes known'})"
     ]
-    if not registry.ended(entry):
+    if not run_directories.ended(entry):
         lines.append(f"  run {entry.record.name} is live on it: {_at(entry.state())}")
     lines.append("  everything on its disks is lost: checkpoints, logs, data that was not copied")
     lines.append("type its name to take it down: ")
@@ -331,20 +331,20 @@ def autostop(options: argparse.Namespace) -> int:
 
 def relaunch(options: argparse.Namespace) -> int:
     """The same launch again, as a new run."""
-    entry = registry.resolve(options.run)
-    if not registry.ended(entry) and options.name is None and not options.dry_run:
+    entry = run_directories.resolve(options.run)
+    if not run_directories.ended(entry) and options.name is None and not options.dry_run:
         raise RunError(
             f"{entry.record.name} is live: `distui stop {entry.record.name}` first, or --name OTHER"
         )
-    place = here if seam.read(entry.path) is None else sky
+    place = this_machine if launch_order.read(entry.path) is None else sky
     launch = place.again(entry, options.name)
     return show(launch, options) if options.dry_run else begin(launch, options)
 
 
-def _cluster(run: str | None) -> tuple[registry.Entry, Cluster]:
+def _cluster(run: str | None) -> tuple[run_directories.Entry, Cluster]:
     """A run and its cluster. Raises RunError."""
-    entry = registry.resolve(run)
-    launched = seam.read(entry.path)
+    entry = run_directories.resolve(run)
+    launched = launch_order.read(entry.path)
     if launched is None:
         raise RunError(f"{entry.record.name} has no cluster: it was not launched through SkyPilot")
     if launched.managed:
@@ -353,14 +353,14 @@ def _cluster(run: str | None) -> tuple[registry.Entry, Cluster]:
     return entry, msgspec.structs.replace(cluster, name=launched.cluster)
 
 
-def _command(options: argparse.Namespace, entry: registry.Entry, command: Down | SetAutostop) -> int:
+def _command(options: argparse.Namespace, entry: run_directories.Entry, command: Down | SetAutostop) -> int:
     """Through the hub where the run is live, else straight to SkyPilot."""
 
-    async def use(entry: registry.Entry, link: Any) -> Any:
+    async def use(entry: run_directories.Entry, link: Any) -> Any:
         return await link.send(command)
 
-    if registry.ended(entry):
-        ok, text = asyncio.run(after.do(entry, command))
+    if run_directories.ended(entry):
+        ok, text = asyncio.run(teardown.do(entry, command))
     else:
         done = asyncio.run(with_link(entry.record.run, use))
         ok, text = done.ok, done.text

@@ -11,19 +11,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...presets.clean import clean_text
-from ...runners import bundle, registry
-from ...runners.bundle import opened
+from ...presets.sanitize import clean_text
+from ...runners import bundle_file, run_directories
+from ...runners.bundle_file import opened
 from ...runners.diagnosis import judging, report
 from ...runners.diagnosis.nccl_facts import CommunicatorPart, NodePart
 from ...runners.diagnosis.reading import Reading
 from ...runners.diagnosis.report import behind, document
 from ...runners.diagnosis.verdict import LogFinding, Verdict, judge
 from ...runners.errors import NoSuchRunError
+from ...runners.formatting import spans
 from ...runners.model import RunEnded, RunPhase, Stamped
 from ...runners.state import RunState
 from ...runners.watch.discover import pids_of, scan
-from ...runners.words import spans
 from ..text import NA
 
 STDIN = ("(standard input)", Path("/dev/stdin"))
@@ -38,16 +38,16 @@ UNORDERED = "Which cause came first is not known: the files' lines carry no comm
 def diagnose(options: argparse.Namespace) -> int:
     """Print what was found; 1 where a cause is an error. Raises RunError."""
     names = options.names
-    if len(names) == 1 and bundle.is_bundle(Path(names[0])):
+    if len(names) == 1 and bundle_file.is_bundle(Path(names[0])):
         with opened(Path(names[0])) as manifest:
-            return _of_run(registry.resolve(manifest.run), options.json)
+            return _of_run(run_directories.resolve(manifest.run), options.json)
     if len(names) > 1 or (names and (names[0] == "-" or os.path.exists(names[0]))):
         reading = report.read_all(STDIN if name == "-" else (name, Path(name)) for name in names)
         verdict = judge(reading)
         _print(options.json, document(reading, verdict), text(reading, verdict))
         return 1 if verdict.failed else 0
     try:
-        entry = registry.resolve(names[0] if names else None)
+        entry = run_directories.resolve(names[0] if names else None)
     except NoSuchRunError as error:
         if not names:
             raise
@@ -65,12 +65,12 @@ def _foreign(name: str) -> str:
     )
 
 
-def _of_run(entry: registry.Entry, as_json: bool) -> int:
+def _of_run(entry: run_directories.Entry, as_json: bool) -> int:
     """What its detectors say, and then what its logs say, as far as they are here."""
     files, history = report.of_run(entry), entry.history()
-    state, lost = history.state, registry.phase(entry, history) is RunPhase.LOST
+    state, lost = history.state, run_directories.phase(entry, history) is RunPhase.LOST
     if lost:
-        why = state.end_text or registry.why_lost(entry, registry.orphans(entry))
+        why = state.end_text or run_directories.why_lost(entry, run_directories.orphans(entry))
         state.apply(Stamped(time.time(), RunEnded(RunPhase.LOST, None, why)))
     reading, unread = report.read_run(files)
     verdict, live = judge(reading), judging.document(state, len(files))

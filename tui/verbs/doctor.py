@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...presets.clean import clean_text
 from ...presets.finding import SEVERITIES, Finding, failed
-from ...runners import registry
+from ...presets.sanitize import clean_text
+from ...runners import run_directories
 from ...runners.doctor.examine import Examination, NodeToCheck, Wish, examine
 from ...runners.doctor.node_checks import MIB, ExaminedNode
 from ...runners.doctor.pairs import Result, state, usual
@@ -22,7 +22,7 @@ from ...runners.launch.prepared import check_port
 from ...runners.remote_hosts import Way
 from ..arguments import names_hosts
 from ..text import NA, size, table
-from .elsewhere import hosts_of, ssh_options
+from .other_hosts import hosts_of, ssh_options
 
 MOST_MIB = 4096
 BAR_CELLS = 24
@@ -79,7 +79,7 @@ def _wish(options: argparse.Namespace) -> Wish:
 
 def _of_run(name: str) -> tuple[list[NodeToCheck], str]:
     """The nodes of a run, and where its ranks start. Raises RunError."""
-    entry = registry.resolve(name)
+    entry = run_directories.resolve(name)
     if entry.record.kind != "hub":
         return [NodeToCheck("this node")], ""
     order = on_hosts.read(entry.path)

@@ -12,18 +12,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ...presets.clean import clean_text
-from ...presets.owned import private_folder
+from ...presets.sanitize import clean_text
+from ...presets.trusted_files import private_folder
 from ...runners import file_io
 from ...runners.connect import history, with_link
 from ...runners.diagnosis import exceptions as merging
 from ...runners.diagnosis import recorder as recorders
 from ...runners.errors import RunError
+from ...runners.formatting import spans
 from ...runners.model import CommandDone, Dump, RankPhase
 from ...runners.state import RunState
 from ...runners.wire.client import new_id
 from ...runners.wire.link import Link
-from ...runners.words import spans
 from ..text import NA, size, table
 from .control import check_ranks
 

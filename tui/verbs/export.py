@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from ...presets.clean import escaped_json
-from ...runners import registry
-from ...runners.bundle import BundleWriter, Manifest, opened
+from ...presets.sanitize import escaped_json
+from ...runners import run_directories
+from ...runners.bundle_file import BundleWriter, Manifest, opened
 from ...runners.connect import snapshot, with_link
 from ...runners.export import Gathering
 from ...runners.wire.link import Link
@@ -74,10 +74,10 @@ def export(options: argparse.Namespace) -> int:
     """Write the bundle, and say what is in it and what is not. Raises RunError."""
     path = Path(options.file)
 
-    async def use(entry: registry.Entry, link: Link) -> Manifest:
+    async def use(entry: run_directories.Entry, link: Link) -> Manifest:
         state = await snapshot(link)
         if entry.record.kind == "node":  # the link leads to the hub of the whole run
-            entry = registry.resolve(entry.record.whole)
+            entry = run_directories.resolve(entry.record.whole)
         runs.complete(state, entry, link)
         with BundleWriter(path, entry.record.run, options.force) as writer:
             return await Gathering(entry, link, state, writer, options.logs << 20).run()

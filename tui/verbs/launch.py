@@ -13,19 +13,19 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ...presets.clean import LONGEST, clean_text, clean_whole
 from ...presets.finding import Finding
 from ...presets.launchers.skypilot import Resources
 from ...presets.load import load
 from ...presets.plan import Request
-from ...runners import local, registry
+from ...presets.sanitize import LONGEST, clean_text, clean_whole
+from ...runners import local_agent, run_directories
 from ...runners.errors import NoTorchError, RunError
 from ...runners.launch.hosts import host_pairs, nccl_pairs, pairs
 from ...runners.launch.prepare import prepare
 from ...runners.launch.prepared import LaunchRequest, OnHosts, OnSky, Prepared
 from ...runners.model import RunPhase
 from ..arguments import cloud_words, names_hosts
-from .elsewhere import hosts_of, ssh_options
+from .other_hosts import hosts_of, ssh_options
 
 # -----------------------------------------------------------------------------------------------------------
 # launch, plan, exec: what starts a run.
@@ -57,8 +57,8 @@ def _findings(ready: Prepared, options: argparse.Namespace) -> list[Finding]:
 
     if not ready.plan.preset:
         return []
-    source = None if options.no_python or options.module else local.read_source(Path(options.rest[0]))
-    beside = local.read_beside(Path(options.rest[0]), source)
+    source = None if options.no_python or options.module else local_agent.read_source(Path(options.rest[0]))
+    beside = local_agent.read_beside(Path(options.rest[0]), source)
     loaded = load(options.preset, options.set)
     return lint_plan(ready.plan, loaded, source=source, beside=beside, **nodes_of(options))
 
@@ -170,7 +170,7 @@ def begin(prepared: Prepared, options: argparse.Namespace) -> int:
     return runs.show(entry.record.run, options.readonly, options.ascii) or outcome(entry)
 
 
-def outcome(entry: registry.Entry) -> int:
+def outcome(entry: run_directories.Entry) -> int:
     """The training's own outcome, said on a line, where it has one already; else 0."""
     state = entry.state()
     if not state.phase.ended:
@@ -271,7 +271,9 @@ def demo(options: argparse.Namespace) -> int:
 
 
 def _training(options: argparse.Namespace, name: str) -> Prepared:
-    checkpoints = registry.runs_dir().parent / "checkpoints" / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    checkpoints = (
+        run_directories.runs_dir().parent / "checkpoints" / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    )
     request = Request(
         script=_example("chargpt.py"),
         args=("--steps", str(options.steps), "--step-delay", "0.05", "--checkpoint-dir", str(checkpoints)),
@@ -306,7 +308,7 @@ def _example(name: str) -> str:
 
 def _free_name(base: str) -> str:
     """demo, demo-2, demo-3, …: the first that no live run has."""
-    live = {entry.record.name for entry in registry.entries() if not registry.ended(entry)}
+    live = {entry.record.name for entry in run_directories.entries() if not run_directories.ended(entry)}
     return next(
         name
         for number in range(1, 1000)

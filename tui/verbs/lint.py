@@ -10,16 +10,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...presets.clean import clean_whole
 from ...presets.finding import SEVERITIES, Finding, PlanError, PresetError, failed, worst_first
 from ...presets.lint import SUFFIXES, lint_file, lint_plan, lint_text, markup, refusal
 from ...presets.lint.markup import MOST_BYTES, MarkupNode, Unreadable
 from ...presets.load import Library, library, load
 from ...presets.plan import Plan, make_plan
-from ...runners import local, registry
+from ...presets.sanitize import clean_whole
+from ...runners import local_agent, run_directories
 from ...runners.errors import RunError
+from ...runners.formatting import plural
 from ...runners.launch.hosts import run_name
-from ...runners.words import plural
 from ..arguments import names_hosts
 from . import launch
 
@@ -96,8 +96,8 @@ def _launch(options: argparse.Namespace) -> list[Finding]:
     """Raises RunError and PresetError."""
     loaded = load(launch.preset_of(options), options.set)
     request = launch.request_of(options, launch.script_of(options))
-    record = registry.new_record(request.name or run_name(request.script))
-    place = local.place(record, request, options.port)
+    record = run_directories.new_record(request.name or run_name(request.script))
+    place = local_agent.place(record, request, options.port)
     about: dict[str, Any] = {"source": None, "beside": place.script_beside}
     if not (request.no_python or request.module):
         about["source"] = place.script_source

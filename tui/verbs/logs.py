@@ -1,7 +1,7 @@
 """logs: what the ranks wrote, one or all, now or on and on.
 
-Lines are cleaned (presets/clean.py) wherever they go, also into a pipe or a file: what a rank wrote is never a command
-to a terminal, not even to the one where a saved copy is read later. The files themselves hold the bytes as written.
+Lines are cleaned (presets/sanitize.py) wherever they go, also into a pipe or a file: what a rank wrote is never a
+command to a terminal, not even to the one where a saved copy is read later. The files hold the bytes as written.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import os
 import sys
 from pathlib import Path
 
-from ...presets.clean import clean_text
-from ...runners import registry
+from ...presets.sanitize import clean_text
+from ...runners import run_directories
 from ...runners.connect import read_on, with_link
 from ...runners.errors import RunError
-from ...runners.hub import seam
-from ...runners.hub.seam import LOG_FILE
+from ...runners.hub import launch_order
+from ...runners.hub.launch_order import LOG_FILE
 from ...runners.logs.follow import Merge, check_there, choose
 from ...runners.logs.log_files import LogError, LogFile, parse_file_id
 from ...runners.model import CaughtUp, LogGrew, RunEnded
@@ -33,8 +33,8 @@ MOST_PROBLEMS = 8
 def logs(options: argparse.Namespace) -> int:
     """Print the logs of the newest attempt, or the one asked for."""
 
-    async def use(entry: registry.Entry, link: Link) -> int:
-        launched = seam.read(entry.path)
+    async def use(entry: run_directories.Entry, link: Link) -> int:
+        launched = launch_order.read(entry.path)
         if launched is not None and launched.managed:
             return await _managed(entry.path / LOG_FILE, link, options.follow)
         return await FollowedLogs(link, options, entry.path).run()

@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...presets import owned
-from ...presets import owned as trusted
-from ...presets.clean import LONGEST, clean_text
+from ...presets import trusted_files
+from ...presets import trusted_files as trusted
 from ...presets.load import PROJECT_FILE, Definition, Library, check_name, library, load, user_dir
 from ...presets.nccl import nccl_presets
-from ...presets.owned import private_folder
 from ...presets.render import entries, list_dict, list_text, new_text, show_dict, show_text
+from ...presets.sanitize import LONGEST, clean_text
 from ...presets.tomltext import decode, parse
+from ...presets.trusted_files import private_folder
 from ...runners.errors import RunError
 
 if TYPE_CHECKING:
@@ -127,9 +127,9 @@ def _from_file(file: Path) -> Imported:
 def _from_run(source: str) -> Imported:
     """What a run was launched with, and what its restarts changed. Raises NoSuchRunError and RunError."""
     from ...presets import imports
-    from ...runners import daemon, registry
+    from ...runners import daemon, run_directories
 
-    entry = registry.resolve(source)
+    entry = run_directories.resolve(source)
     changes = [attempt.env_diff for attempt in entry.state().attempts]
     return imports.from_plan(daemon.load(entry), changes, f"run {entry.record.name}", library().names)
 
@@ -184,8 +184,8 @@ def _path(word: str | None) -> Path:
 
 def _add(path: Path, as_json: bool) -> int:
     try:
-        data = owned.content(path)
-    except (OSError, owned.NoFile) as error:
+        data = trusted_files.content(path)
+    except (OSError, trusted_files.NoFile) as error:
         why = (error.strerror or error) if isinstance(error, OSError) else error
         raise RunError(f"{path} cannot be read: {why}") from None
     document = decode(data, str(path))
@@ -214,11 +214,11 @@ def _sets(document: dict[str, Any]) -> list[str]:
 
 def _remove(path: Path, as_json: bool) -> int:
     if not trusted.remove(os.environ, path):
-        raise RunError(f"{owned.name_of(path)} is not trusted: `distui trust --list` shows what is")
+        raise RunError(f"{trusted_files.name_of(path)} is not trusted: `distui trust --list` shows what is")
     if as_json:
-        _print_json({"path": owned.name_of(path)})
+        _print_json({"path": trusted_files.name_of(path)})
     else:
-        sys.stdout.write(clean_text(f"{owned.name_of(path)} is trusted no longer") + "\n")
+        sys.stdout.write(clean_text(f"{trusted_files.name_of(path)} is trusted no longer") + "\n")
     return 0
 
 
@@ -238,10 +238,14 @@ def _list_trusted(as_json: bool) -> int:
 def _state(entry: trusted.Trusted) -> str:
     """ "as it was", "changed" or "gone"; "unreadable" for what cannot be compared."""
     try:
-        return "as it was" if owned.digest(owned.content(Path(entry.path))) == entry.sha256 else "changed"
+        return (
+            "as it was"
+            if trusted_files.digest(trusted_files.content(Path(entry.path))) == entry.sha256
+            else "changed"
+        )
     except FileNotFoundError:
         return "gone"
-    except (OSError, owned.NoFile):
+    except (OSError, trusted_files.NoFile):
         return "unreadable"
 
 

@@ -15,14 +15,15 @@ from typing import Any
 
 import msgspec
 
-from ...presets.clean import LONGEST, clean_text, escaped_json
 from ...presets.plan import Plan
-from ...runners import journal, registry
+from ...presets.sanitize import LONGEST, clean_text, escaped_json
+from ...runners import journal, run_directories
 from ...runners.connect import follow_until, reached, snapshot, with_link
 from ...runners.diagnosis.judging import missing
 from ...runners.errors import RunError, UnreachableError
+from ...runners.formatting import time_of_day
 from ...runners.history import History
-from ...runners.local import open_link
+from ...runners.local_agent import open_link
 from ...runners.model import (
     AttemptEnded,
     AttemptStarted,
@@ -37,9 +38,8 @@ from ...runners.state import RunState
 from ...runners.status import DAMAGED, hidden, status_json
 from ...runners.watch.discover import WatchedJob, find_job, scan
 from ...runners.watch.watch_link import WatchLink
-from ...runners.wire.ended import DiskLink, FilesLink, damage
+from ...runners.wire.file_link import DiskLink, FilesLink, damage
 from ...runners.wire.link import Link, LinkError
-from ...runners.words import time_of_day
 from ..source import WATCH, first_pid, job_name
 from ..text import NA, ago, describe, headline, table, unsaid
 
@@ -56,10 +56,10 @@ TIMED_OUT = 124
 def ls(options: argparse.Namespace) -> int:
     """The runs there are, newest first."""
     if options.host:
-        from .elsewhere import ls as ls_elsewhere
+        from .other_hosts import ls as ls_elsewhere
 
         return ls_elsewhere(options)
-    runs = [_Listed.of(entry) for entry in (*registry.entries(), *registry.strays())]
+    runs = [_Listed.of(entry) for entry in (*run_directories.entries(), *run_directories.strays())]
     if options.json:
         sys.stdout.write(json.dumps([run.brief() for run in runs]) + "\n")
         return 0
@@ -79,17 +79,17 @@ def ls(options: argparse.Namespace) -> int:
 class _Listed:
     """One line of `ls`."""
 
-    entry: registry.Entry
+    entry: run_directories.Entry
     history: History
     phase: RunPhase
     orphans: list[int]
 
     @classmethod
-    def of(cls, entry: registry.Entry) -> _Listed:
+    def of(cls, entry: run_directories.Entry) -> _Listed:
         """What a run's own files and processes say of it; none of it can keep others from being listed."""
         history = entry.history()
-        phase = registry.phase(entry, history)
-        return cls(entry, history, phase, registry.orphans(entry) if phase is RunPhase.LOST else [])
+        phase = run_directories.phase(entry, history)
+        return cls(entry, history, phase, run_directories.orphans(entry) if phase is RunPhase.LOST else [])
 
     def number(self, count: int, unknown: str | None = NA) -> int | str | None:
         """A number of attempts or ranks; `unknown` where damage has hidden them."""
@@ -119,13 +119,13 @@ class _Listed:
     def notes(self) -> list[str]:
         """What a person has to know beside the line, a sentence each."""
         notes = [f"damaged: {problem}" for problem in self.history.problems]
-        return [*notes, registry.why_lost(self.entry, self.orphans)] if self.orphans else notes
+        return [*notes, run_directories.why_lost(self.entry, self.orphans)] if self.orphans else notes
 
 
 def status(options: argparse.Namespace) -> int:
     """Everything that is true of one run now."""
 
-    async def use(entry: registry.Entry, link: Link) -> RunState:
+    async def use(entry: run_directories.Entry, link: Link) -> RunState:
         state = await snapshot(link)
         complete(state, entry, link)
         return state
@@ -135,10 +135,10 @@ def status(options: argparse.Namespace) -> int:
     return 0
 
 
-def complete(state: RunState, entry: registry.Entry, link: Link) -> None:
+def complete(state: RunState, entry: run_directories.Entry, link: Link) -> None:
     """What the link has not said: damaged files that its agent does not need; what `ls` says where there is none."""
     if isinstance(link, FilesLink) and not state.phase.ended:
-        state.phase = registry.phase(entry, entry.history())
+        state.phase = run_directories.phase(entry, entry.history())
     reported = isinstance(link, DiskLink) or any(
         finding.id == DAMAGED for finding in state.findings.values()
     )
@@ -151,7 +151,7 @@ def complete(state: RunState, entry: registry.Entry, link: Link) -> None:
 def events(options: argparse.Namespace) -> int:
     """The journal, as it stands, or on and on."""
     if not options.follow:
-        entry, problems = registry.resolve(options.run), list[str]()
+        entry, problems = run_directories.resolve(options.run), list[str]()
         for stamped in journal.read(entry.path, problems=problems):
             if not _of_opening(stamped):
                 _print_event(stamped, options.json)
@@ -159,7 +159,7 @@ def events(options: argparse.Namespace) -> int:
             sys.stderr.write(f"distui: {clean_text(f'{entry.record.name}: {problem}')}\n")
         return 0
 
-    async def use(entry: registry.Entry, link: Link) -> int:
+    async def use(entry: run_directories.Entry, link: Link) -> int:
         async for stamped in link.events():
             if stamped.seq and not _of_opening(stamped):
                 _print_event(stamped, options.json)
@@ -197,7 +197,7 @@ def _print_event(stamped: Stamped, as_json: bool) -> None:
 def wait(options: argparse.Namespace) -> int:
     """Wait until the run is as far as asked; 1 when it never will be, TIMED_OUT when it is not yet."""
 
-    async def use(entry: registry.Entry, link: Link) -> int:
+    async def use(entry: run_directories.Entry, link: Link) -> int:
         async with asyncio.timeout(options.timeout):
             return await _wait(link, options.until)
 
@@ -232,7 +232,7 @@ EVERY_S = 5.0
 """Seconds between two headlines while nothing happens."""
 
 
-async def stay(entry: registry.Entry, plan: Plan, *, as_json: bool) -> int:
+async def stay(entry: run_directories.Entry, plan: Plan, *, as_json: bool) -> int:
     """Follow until the run has ended; its outcome as 0 or 1. A lost link is taken up again."""
     if not as_json:
         for note in plan.notes:
@@ -344,29 +344,29 @@ def _list(jobs: list[WatchedJob], as_json: bool) -> int:
 
 def open_cockpit(options: argparse.Namespace) -> int:
     """`distui` alone: the only live run, or the list."""
-    live = [entry for entry in registry.entries() if not registry.ended(entry)]
+    live = [entry for entry in run_directories.entries() if not run_directories.ended(entry)]
     return show(live[0].record.run if len(live) == 1 else None, options.readonly, options.ascii)
 
 
 def attach(options: argparse.Namespace) -> int:
     """Open one run."""
     if options.host is not None:
-        from .elsewhere import attach as attach_elsewhere
+        from .other_hosts import attach as attach_elsewhere
 
         return attach_elsewhere(options)
-    return show(registry.resolve(options.run).record.run, options.readonly, options.ascii)
+    return show(run_directories.resolve(options.run).record.run, options.readonly, options.ascii)
 
 
 def replay(options: argparse.Namespace) -> int:
     """Open the record of a run that has ended, or a bundle that another person exported."""
     if options.run is not None and os.path.isfile(options.run):
         check_terminal()
-        from ...runners.bundle import opened
+        from ...runners.bundle_file import opened
 
         with opened(Path(options.run)) as manifest:
             return show(manifest.run, True, options.ascii)
-    entry = registry.resolve(options.run)
-    if not registry.ended(entry):
+    entry = run_directories.resolve(options.run)
+    if not run_directories.ended(entry):
         raise RunError(f"{entry.record.name} is live: `distui attach {entry.record.name}` opens it")
     return show(entry.record.run, True, options.ascii)
 

@@ -23,7 +23,7 @@ from ..rows.status import matching, preset_rows
 from .rows_view import RowsView
 
 if TYPE_CHECKING:
-    from ...runners.hub.cloud import Candidate
+    from ...runners.hub.skypilot_client import Candidate
 
 # -----------------------------------------------------------------------------------------------------------
 # The launch screen's list of nodes that SkyPilot would take: asked for beside, never waited for.

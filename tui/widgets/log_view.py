@@ -16,7 +16,7 @@ from textual.message import Message
 from textual.signal import Signal
 from textual.widget import Widget
 
-from ...presets.clean import clean_line, clean_lines
+from ...presets.sanitize import clean_line, clean_lines
 from ...runners.logs.follow import Level, Merge, level_of
 from ...runners.logs.log_files import LogFile
 from ...runners.state import RunState

@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ...model import Collective, ProcessGroup, Pulse, Site
-from . import people
-from .people import Kind, RankPosition
+from . import naming
+from .naming import Kind, RankPosition
 
 # -----------------------------------------------------------------------------------------------------------
 # When each rank called the same collective: who comes last lets the others wait. Fed pulse by pulse, bounded.
@@ -318,7 +318,7 @@ def doing(
         return Doing(Activity.UNKNOWN)
     newest = pulses[-1]
     stack = next((pulse.stack for pulse in reversed(pulses) if pulse.stack), ())
-    where = people.place(stack)
+    where = naming.place(stack)
     if newest.state in ("T", "t"):
         return Doing(Activity.STOPPED, where, stack)
     if not newest.hook:
@@ -385,12 +385,12 @@ def _trail(pulses: Sequence[Pulse], fits: Callable[[Pulse], bool]) -> list[Pulse
 def _asleep(pulses: Sequence[Pulse]) -> float:
     """For how many seconds the main thread has slept at one place; 0 with fewer than 3 pulses of it."""
     newest = pulses[-1]
-    here = people.place(newest.stack)
+    here = naming.place(newest.stack)
     count, since = 1, newest.at
     for before, after in zip(reversed(pulses[:-1]), reversed(pulses[1:]), strict=True):
         if (after.sites or 1) > 2 or not before.hook or works(before, after):
             break
-        if before.stack != newest.stack and people.place(before.stack) != here:
+        if before.stack != newest.stack and naming.place(before.stack) != here:
             break
         used = _share(before.cpu_s, after.cpu_s, before, after)
         if used is None or used > DOZES_SHARE or (used > ASLEEP_SHARE and before.stack != newest.stack):
@@ -461,7 +461,7 @@ def _loops(pulses: Sequence[Pulse]) -> bool:
     Another thread sees a loop that calls nothing at its jump backwards alone, which is one line.
     """
     innermost = pulses[-1].stack[0]
-    if not people.own_code(innermost) or people.place(pulses[-1].stack).kind is not Kind.CODE:
+    if not naming.own_code(innermost) or naming.place(pulses[-1].stack).kind is not Kind.CODE:
         return False
     trail = _trail(pulses, lambda it: it.hook and it.stack[:1] == (innermost,) and it.sites == 1)
     if len(trail) < 3 or trail[-1].at - trail[0].at < ASLEEP_S or works(trail[0], trail[-1]):

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from ...formatting import spans
 from ...model import Finding, FirstCause, Gpu, Host, Outcome, Pulse, RankPhase, RankSample, RunPhase
 from ...state import Attempt, Node, Rank, RunState
-from ...words import spans
-from . import memory_growth, people
-from .culprits import UNEVEN
-from .people import Kind, RankPosition, place
+from . import memory_growth, naming
+from .naming import Kind, RankPosition, place
+from .stuck_collectives import UNEVEN
 from .view import View
 
 # -----------------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def _of_place(view: View, rank: int) -> Iterator[Reason]:
             continue
         sites = Counter(position.site for position in own if _location(position) == location)
         site = sites.most_common(1)[0][0]
-        where = "" if site is None else people.site_text(site)
+        where = "" if site is None else naming.site_text(site)
         if location is Kind.LOADER:
             text = f"it waits for its data loader ({where})" if where else "it waits for its data loader"
             remedy = (
@@ -363,7 +363,7 @@ def _left(state: RunState, attempt: Attempt, cause: FirstCause, early: list[int]
     return Finding(
         id="died-peer-gone",
         severity="error",
-        text=f"{people.who(state, early)} ended with exit code 0 before the others were done",
+        text=f"{naming.who(state, early)} ended with exit code 0 before the others were done",
         rank=early[0] if len(early) == 1 else None,
         ranks=tuple(sorted({*early, cause.rank, *cause.victims})),
         node=state.ranks[early[0]].place.node,
@@ -376,9 +376,9 @@ def _left(state: RunState, attempt: Attempt, cause: FirstCause, early: list[int]
 def _text(state: RunState, cause: FirstCause) -> str:
     """The ledger's sentence, with the node where there are several."""
     plain = f"rank {cause.rank}"
-    if not people.several(state) or not cause.text.startswith(plain + " "):
+    if not naming.several(state) or not cause.text.startswith(plain + " "):
         return cause.text
-    return f"{plain} on {people.host(state, cause.node)}{cause.text[len(plain) :]}"
+    return f"{plain} on {naming.host(state, cause.node)}{cause.text[len(plain) :]}"
 
 
 def _evidence(state: RunState, attempt: Attempt, cause: FirstCause) -> Iterator[str]:
@@ -390,7 +390,7 @@ def _evidence(state: RunState, attempt: Attempt, cause: FirstCause) -> Iterator[
         word = "attempt" if len(before) == 1 else "attempts"
         yield f"{word} {spans(before)} ended in the same way"
     if cause.victims:
-        yield f"after it: {people.ranks_text(cause.victims)}"
+        yield f"after it: {naming.ranks_text(cause.victims)}"
     if cause.where:
         yield f"raised at {cause.where}"
     if cause.oom:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...model import Finding, Pulse, RunPhase
-from . import culprits, starting, waits
+from . import starting, stuck_collectives, waits
 from .arrivals import Activity
-from .culprits import Culprit
-from .people import Kind
+from .naming import Kind
+from .stuck_collectives import Culprit
 from .view import View
 from .waits import Ends, Pending, Waits
 
@@ -50,9 +50,12 @@ def _stopped(view: View, waiting: Waits) -> list[Finding]:
     blocked = list(waiting.pending.values())
     chain = Ends({rank: tuple(blocked) for rank in halted}, (), (), (), {})
     cases = [
-        (rank, culprits.stopped(culprits.doing(view, rank), view.history[rank][-1].pid)) for rank in halted
+        (rank, stuck_collectives.stopped(stuck_collectives.doing(view, rank), view.history[rank][-1].pid))
+        for rank in halted
     ]
-    return [culprits.finding(view, [rank], culprit, chain, blocked) for rank, culprit in cases[:MOST]]
+    return [
+        stuck_collectives.finding(view, [rank], culprit, chain, blocked) for rank, culprit in cases[:MOST]
+    ]
 
 
 def _lasts(pulses: Sequence[Pulse], waiting: Waits) -> bool:
@@ -67,15 +70,15 @@ def _verdicts(view: View, candidates: Mapping[int, tuple[Pending, ...]], chain: 
         for rank, blocked in candidates.items()
         if not view.history.get(rank) or view.history[rank][-1].state not in ("T", "t")
     }
-    cases = culprits.together(view, able)
+    cases = stuck_collectives.together(view, able)
     return [_finding(view, case.ranks, case.culprit, chain, case.nearest) for case in cases]
 
 
 def _finding(view: View, ranks: list[int], culprit: Culprit, chain: Ends, near: list[Pending]) -> Finding:
     skipped = None
     if culprit.id in ("hang-gone", "hang-not-joined", "hang-mismatch") and len(ranks) == 1 and near:
-        skipped = culprits.left_out(view, ranks[0], near[0])
-    return skipped or culprits.finding(view, ranks, culprit, chain, near)
+        skipped = stuck_collectives.left_out(view, ranks[0], near[0])
+    return skipped or stuck_collectives.finding(view, ranks, culprit, chain, near)
 
 
 def _candidates(view: View, waiting: Waits, chain: Ends) -> dict[int, tuple[Pending, ...]]:
@@ -104,7 +107,7 @@ def idle(view: View, waiting: Waits, pending: Pending) -> list[int]:
 
 
 def _still(view: View, rank: int) -> bool:
-    does = culprits.doing(view, rank)
+    does = stuck_collectives.doing(view, rank)
     return does.mode in (Activity.ASLEEP, Activity.SILENT) and does.place.kind not in (
         Kind.COLLECTIVE,
         Kind.TORCH,
@@ -120,21 +123,23 @@ def _dozing(view: View, circle: Sequence[Pending]) -> list[int]:
 
 def _disagree(view: View, waiting: Waits, chain: Ends) -> list[Finding]:
     """Nobody is missing, or all wait for each other: other calls, a circle, the network, call sites, idlers, kernels."""
-    certain = [culprits.mismatch(view, pending, sites=False) for pending in chain.joined]
-    other = [culprits.elsewhere(view, each, chain.before.get(each.point, ())) for each in chain.loose]
+    certain = [stuck_collectives.mismatch(view, pending, sites=False) for pending in chain.joined]
+    other = [
+        stuck_collectives.elsewhere(view, each, chain.before.get(each.point, ())) for each in chain.loose
+    ]
     findings = [finding for finding in (*certain, *other) if finding is not None]
-    findings = findings or [culprits.circle(view, circle) for circle in chain.circles]
+    findings = findings or [stuck_collectives.circle(view, circle) for circle in chain.circles]
     if findings:
         return findings
     since = min(pending.since for pending in waiting.pending.values())
-    findings = culprits.network(
+    findings = stuck_collectives.network(
         view, sorted({rank for pending in waiting.pending.values() for rank in pending.waits}), since
     )
     if findings:
         return findings
     for pending in chain.joined:
-        at_sites = culprits.mismatch(view, pending, sites=True)
-        spins = at_sites or culprits.spinning(view, pending)
+        at_sites = stuck_collectives.mismatch(view, pending, sites=True)
+        spins = at_sites or stuck_collectives.spinning(view, pending)
         if spins is not None:
             findings.append(spins)
             continue
@@ -146,7 +151,7 @@ def _disagree(view: View, waiting: Waits, chain: Ends) -> list[Finding]:
 def _open(view: View, waiting: Waits) -> list[Finding]:
     """After a minute without a verdict: which data is missing."""
     long = [pending for pending in waiting.pending.values() if _long(view, pending)]
-    return [culprits.no_verdict(view, long)] if long else []
+    return [stuck_collectives.no_verdict(view, long)] if long else []
 
 
 def _long(view: View, pending: Pending) -> bool:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from ...model import Finding, FirstCause, Outcome, RankPhase
 from ...state import Attempt
-from . import curve, people, promises
-from .curve import Growth, Point, Room
+from . import expectations, memory_curve, naming
+from .memory_curve import Growth, Point, Room
 from .view import View
 
 # -----------------------------------------------------------------------------------------------------------
@@ -32,18 +32,18 @@ NEAR, FAR = 0.95, 0.90
 def near(view: View) -> Iterable[Finding]:
     """Nodes whose cgroup is nearly full of what the kernel cannot give back."""
     for number, node in view.state.nodes.items():
-        room = curve.room(node.metrics)
+        room = memory_curve.room(node.metrics)
         if room is None or not room.cgroup:
             continue
         before = view.state.findings.get(("oom-near", None, number))
         if room.used < room.limit * (NEAR if before is None else FAR):
             continue
-        where = f" on {people.host(view.state, number)}" if people.several(view.state) else ""
+        where = f" on {naming.host(view.state, number)}" if naming.several(view.state) else ""
         yield before or Finding(
             id="oom-near",
             severity="warn",
             text=f"the cgroup{where} is nearly full: more than {NEAR:.0%} of its "
-            f"{curve.human_size(room.limit)} are in use, page cache left out",
+            f"{memory_curve.human_size(room.limit)} are in use, page cache left out",
             node=number,
             remedy="when it is full the kernel kills a rank: fewer data-loader workers, or more memory for the job",
             evidence=_held(view, number),
@@ -59,7 +59,8 @@ def _held(view: View, node: int) -> tuple[str, ...]:
         if rank.place.node == node and rank.sample is not None and rank.sample.rss_bytes
     ]
     return tuple(
-        f"rank {number} holds {curve.human_size(size)}" for size, number in sorted(held, reverse=True)[:3]
+        f"rank {number} holds {memory_curve.human_size(size)}"
+        for size, number in sorted(held, reverse=True)[:3]
     )
 
 
@@ -75,7 +76,9 @@ def rising(view: View) -> Iterable[Finding]:
         if rank.phase is not RankPhase.RUNNING:
             continue
         points = view.memory.get(number, ())
-        if rank.place.node in short and (own := curve.steady(_values(points, since, gpu=False), LEAST_S)):
+        if rank.place.node in short and (
+            own := memory_curve.steady(_values(points, since, gpu=False), LEAST_S)
+        ):
             growing.setdefault(rank.place.node, {})[number] = own
         if (gpu := _gpu(view, number, points, since)) is not None:
             yield gpu
@@ -88,10 +91,10 @@ def _short(view: View, node: int, since: float) -> tuple[Room, Growth] | None:
 
     What ranks map of files is no loss, and is not in what the node has in use.
     """
-    room, points = curve.room(view.state.nodes[node].metrics), view.node_memory.get(node, ())
+    room, points = memory_curve.room(view.state.nodes[node].metrics), view.node_memory.get(node, ())
     if room is None or len(points) < 2 or not _nears(points[0], points[-1], room.limit - room.used):
         return None
-    whole = curve.steady(_values(points, since, gpu=False), LEAST_S)
+    whole = memory_curve.steady(_values(points, since, gpu=False), LEAST_S)
     if whole is None or room.limit - room.used > whole.a_second * AHEAD_S:
         return None
     return room, whole
@@ -113,7 +116,7 @@ def _host_growth(
     if not whole.a_second / 2 <= pace <= 2 * whole.a_second or grown < MUCH * room.limit:
         return
     worst = max(ranks, key=lambda rank: ranks[rank].a_second)
-    limit = f"{curve.human_size(room.limit)} of {'the cgroup' if room.cgroup else 'the node'}"
+    limit = f"{memory_curve.human_size(room.limit)} of {'the cgroup' if room.cgroup else 'the node'}"
     yield _finding(view, worst, node, tuple(sorted(ranks)), "host memory", limit, ranks[worst])
 
 
@@ -129,12 +132,12 @@ def _gpu(view: View, number: int, points: Sequence[Point], since: float) -> Find
     free = gpu.mem_total - gpu.mem_used
     if not _nears(points[0], points[-1], free, gpu=True):
         return None
-    growth = curve.steady(_values(points, since, gpu=True), LEAST_S)
+    growth = memory_curve.steady(_values(points, since, gpu=True), LEAST_S)
     if growth is None or growth.a_second * (view.now - growth.since) < MUCH * gpu.mem_total:
         return None
     if free > growth.a_second * AHEAD_S:
         return None
-    limit = f"{curve.human_size(gpu.mem_total)} of its GPU"
+    limit = f"{memory_curve.human_size(gpu.mem_total)} of its GPU"
     return _finding(view, number, rank.place.node, (), "GPU memory", limit, growth)
 
 
@@ -152,7 +155,7 @@ def _finding(
     before = view.state.findings.get(("mem-creep", rank, node))
     if before is not None and what in before.text:
         return before
-    gone, who = curve.span(view.now - growth.since), people.who(view.state, (rank,))
+    gone, who = memory_curve.span(view.now - growth.since), naming.who(view.state, (rank,))
     grown = growth.a_second * (view.now - growth.since)
     return Finding(
         id="mem-creep",
@@ -162,7 +165,9 @@ def _finding(
         node=node,
         remedy="look for tensors or losses that are kept from step to step (take .item() or .detach()), and for caches "
         "without a bound; `distui dump memory` shows what is held",
-        evidence=(f"{curve.human_size(grown)} more within {gone}, {curve.human_size(growth.now)} now",),
+        evidence=(
+            f"{memory_curve.human_size(grown)} more within {gone}, {memory_curve.human_size(growth.now)} now",
+        ),
         ranks=ranks if len(ranks) > 1 else (),
         since=growth.since,
     )
@@ -279,8 +284,8 @@ def _number(number: str, unit: str) -> int:
 def _cuda(view: View, attempt: Attempt, cause: FirstCause, text: str) -> Finding:
     cuda = parse_cuda(text)
     who = _who(view, attempt, cause)
-    of = f" of {curve.human_size(cuda.capacity)}" if cuda.capacity else ""
-    wanted = f": {curve.human_size(cuda.tried)} more did not fit" if cuda.tried else ""
+    of = f" of {memory_curve.human_size(cuda.capacity)}" if cuda.capacity else ""
+    wanted = f": {memory_curve.human_size(cuda.tried)} more did not fit" if cuda.tried else ""
     return Finding(
         id="oom-cuda",
         severity="error",
@@ -300,15 +305,17 @@ def _cuda(view: View, attempt: Attempt, cause: FirstCause, text: str) -> Finding
 
 def _cuda_numbers(cuda: Cuda) -> Iterable[str]:
     if cuda.allocated is not None:
-        unused = "" if cuda.unused is None else f", {curve.human_size(cuda.unused)} reserved but unused"
-        yield f"tensors held {curve.human_size(cuda.allocated)}{unused}"
+        unused = (
+            "" if cuda.unused is None else f", {memory_curve.human_size(cuda.unused)} reserved but unused"
+        )
+        yield f"tensors held {memory_curve.human_size(cuda.allocated)}{unused}"
     if cuda.others:
-        yield f"other processes on this GPU held {curve.human_size(cuda.others)}"
+        yield f"other processes on this GPU held {memory_curve.human_size(cuda.others)}"
 
 
 def _cuda_remedy(view: View, cuda: Cuda) -> str:
     capacity = cuda.capacity or _gpu_memory(view)
-    remedy = promises.remedy(view.state.plan, None if capacity is None else capacity / 1e9)
+    remedy = expectations.remedy(view.state.plan, None if capacity is None else capacity / 1e9)
     if cuda.unused is not None and cuda.tried is not None and cuda.unused >= cuda.tried:
         first = "the memory is in pieces: try --env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True first"
         return f"{first}; then {remedy}"
@@ -328,9 +335,9 @@ def _gpu_memory(view: View) -> int | None:
 
 def _host(view: View, attempt: Attempt, cause: FirstCause, why: str, *, sure: bool) -> Finding:
     node = view.state.nodes.get(cause.node)
-    room = curve.room(None if node is None else node.metrics)
+    room = memory_curve.room(None if node is None else node.metrics)
     in_cgroup = bool(_CGROUP.search(why)) or (not why and room is not None and room.cgroup)
-    limit = "" if room is None or room.cgroup != in_cgroup else f" of {curve.human_size(room.limit)}"
+    limit = "" if room is None or room.cgroup != in_cgroup else f" of {memory_curve.human_size(room.limit)}"
     where = f"the memory{limit} of its cgroup" if in_cgroup else f"host memory{limit}"
     ended = "was killed" if cause.signal == "SIGKILL" else "failed"
     who = _who(view, attempt, cause)
@@ -357,14 +364,14 @@ def _host(view: View, attempt: Attempt, cause: FirstCause, why: str, *, sure: bo
 def _refused(view: View, attempt: Attempt, cause: FirstCause) -> Finding | None:
     """Where an allocation failed although its node had the room: a limit of the process itself, or a policy."""
     node = view.state.nodes.get(cause.node)
-    room, near = curve.room(None if node is None else node.metrics), _near(view, cause)
+    room, near = memory_curve.room(None if node is None else node.metrics), _near(view, cause)
     if cause.oom is not None or cause.signal == "SIGKILL" or room is None or not near:
         return None
     free = room.limit - max(near)
     tried = next((int(match[1]) for line in cause.last_lines if (match := _ASKED.search(line))), 0)
     if free < (1 - FULL) * room.limit or tried > free:
         return None
-    asked = f"asked for {curve.human_size(tried)} and got" if tried else "got"
+    asked = f"asked for {memory_curve.human_size(tried)} and got" if tried else "got"
     return Finding(
         id="oom-host",
         severity="error",
@@ -375,7 +382,8 @@ def _refused(view: View, attempt: Attempt, cause: FirstCause) -> Finding | None:
         remedy="see `ulimit -v` where the ranks start, and vm.overcommit_memory of that node; raise the limit, "
         "or keep less of the data set in each rank",
         evidence=(
-            f"of {curve.human_size(room.limit)} on the node {curve.human_size(max(near))} were in use shortly before",
+            f"{memory_curve.human_size(max(near))} of {memory_curve.human_size(room.limit)} on the node were in use "
+            "shortly before",
             *_curve(view, attempt, cause.rank, gpu=False),
             *_quoted(cause, _HOST),
         ),
@@ -399,12 +407,12 @@ def _host_remedy(in_cgroup: bool) -> str:
 def _was_full(view: View, cause: FirstCause) -> str:
     """Why a killed rank was most likely killed for memory; "" where nothing says so."""
     node = view.state.nodes.get(cause.node)
-    room = curve.room(None if node is None else node.metrics)
+    room = memory_curve.room(None if node is None else node.metrics)
     near = _near(view, cause)
     if room is None or not near or max(near) < FULL * room.limit:
         return ""
     what = "the cgroup's" if room.cgroup else "the node's"
-    used, limit = curve.human_size(max(near)), curve.human_size(room.limit)
+    used, limit = memory_curve.human_size(max(near)), memory_curve.human_size(room.limit)
     return f"{used} of {what} {limit} were in use shortly before; the kernel's own word cannot be read"
 
 
@@ -425,7 +433,7 @@ def _largest(view: View, attempt: Attempt, cause: FirstCause) -> Iterable[str]:
     }
     most = max(held, key=lambda rank: held[rank], default=cause.rank)
     if most != cause.rank and held[most] > 1.2 * held.get(cause.rank, 0):
-        yield f"rank {most} held more: {curve.human_size(held[most])}"
+        yield f"rank {most} held more: {memory_curve.human_size(held[most])}"
 
 
 # --- shared --------------------------------------------------------------------------------------------------
@@ -439,13 +447,13 @@ def _curves(view: View, attempt: Attempt) -> dict[int, Sequence[Point]]:
 def _curve(view: View, attempt: Attempt, rank: int, *, gpu: bool) -> Iterable[str]:
     points = _curves(view, attempt).get(rank, ())
     values = [(point.at, size) for point in points if (size := point.gpu if gpu else point.rss) is not None]
-    if text := curve.growth_text(values):
+    if text := memory_curve.growth_text(values):
         yield f"rank {rank}'s {'GPU' if gpu else 'host'} memory: {text}"
 
 
 def _who(view: View, attempt: Attempt, cause: FirstCause) -> str:
     several = len({place.node for place in attempt.ranks}) > 1
-    return f"rank {cause.rank}" + (f" on {people.host(view.state, cause.node)}" if several else "")
+    return f"rank {cause.rank}" + (f" on {naming.host(view.state, cause.node)}" if several else "")
 
 
 def _quoted(cause: FirstCause, pattern: re.Pattern[str]) -> Iterable[str]:

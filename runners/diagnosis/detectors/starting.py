@@ -8,9 +8,9 @@ from typing import NamedTuple
 from msgspec import structs
 
 from ...model import Collective, Finding, Pulse, RankPhase, RunPhase, Site, Stall
-from . import arrivals, culprits, people, waits
+from . import arrivals, naming, stuck_collectives, waits
 from .arrivals import Activity
-from .people import Kind
+from .naming import Kind
 from .view import View
 from .waits import Ends, Pending, RankWait, WaitPoint
 
@@ -68,7 +68,7 @@ def _waits(view: View, rank: int, pulses: Sequence[Pulse], there: int) -> bool:
 
 
 def _lone_finding(view: View, rank: int, pulse: Pulse, there: int, began: float) -> Finding:
-    who = people.who(view.state, (rank,))
+    who = naming.who(view.state, (rank,))
     return Finding(
         id="start-waiting",
         severity="info",
@@ -104,10 +104,12 @@ def find_latecomers(view: View, came: Mapping[int, float]) -> list[Finding]:
         call = Collective(waits.DEFAULT, 0, INIT, created=view.history[rank][-1].at - waited, p2p=True)
         pending.waits[rank] = RankWait(rank, _KEY, call, waited, recorded=False)
     absent = [rank for rank in view.history if rank not in came and _sits(view, rank)]
-    cases = culprits.together(view, dict.fromkeys(absent, (pending,)))
+    cases = stuck_collectives.together(view, dict.fromkeys(absent, (pending,)))
     alone = Ends({}, (), (), (), {})
     return [
-        structs.replace(culprits.finding(view, case.ranks, case.culprit, alone, case.nearest), since=None)
+        structs.replace(
+            stuck_collectives.finding(view, case.ranks, case.culprit, alone, case.nearest), since=None
+        )
         for case in cases
         if case.culprit.severity != "info"
     ]
@@ -115,7 +117,7 @@ def find_latecomers(view: View, came: Mapping[int, float]) -> list[Finding]:
 
 def _sits(view: View, rank: int) -> bool:
     """Whether a rank is at a place that no slow beginning explains."""
-    does = culprits.doing(view, rank)
+    does = stuck_collectives.doing(view, rank)
     return does.mode in (Activity.ASLEEP, Activity.SILENT) and does.sure and does.place.kind not in _SLOW
 
 
@@ -163,9 +165,9 @@ def _comer(view: View, rank: int, pulses: Sequence[Pulse]) -> Comer | None:
     if not pulses or waits.ended(view, rank):
         return None
     newest = pulses[-1]
-    if newest.step or newest.active or not people.distributed(newest.stack):
+    if newest.step or newest.active or not naming.distributed(newest.stack):
         return None
-    where = people.place(newest.stack)
+    where = naming.place(newest.stack)
     if where.kind is not Kind.STORE:
         return None
     since = arrivals.still_since(pulses)
@@ -209,7 +211,7 @@ def _unreachable(view: View, remote: str, comers: Sequence[Comer], ranks: tuple[
     first = next(comer for comer in comers if comer.rank == ranks[0])
     master = first.pulse.master or ""
     to_master = bool(master) and remote.rpartition(":")[2] == master.rpartition(":")[2]
-    who, get = people.who(view.state, ranks), people.verb(ranks, "gets", "get")
+    who, get = naming.who(view.state, ranks), naming.verb(ranks, "gets", "get")
     if to_master:
         named = master if master == remote else f"{master} ({remote})"
         text = f"{who} {get} no answer from MASTER_ADDR:MASTER_PORT {named}"
@@ -225,7 +227,7 @@ def _unreachable(view: View, remote: str, comers: Sequence[Comer], ranks: tuple[
         )
     return _finding(
         view, "start-unreachable", ranks, text, remedy, comers,
-        [f"{people.ranks_text(ranks)}: connections to {remote} get no answer to their SYN"],
+        [f"{naming.ranks_text(ranks)}: connections to {remote} get no answer to their SYN"],
     )  # fmt: skip
 
 
@@ -236,15 +238,15 @@ def _sizes(view: View, there: Sequence[Comer]) -> Finding | None:
     if len(groups) > 1:
         (most, usual), (few, other) = groups[0], groups[1]
         text = (
-            f"{people.who(view.state, other)} {people.verb(other, 'has', 'have')} WORLD_SIZE {few}, "
-            f"{people.ranks_text(usual)} {people.verb(usual, 'has', 'have')} {most}"
+            f"{naming.who(view.state, other)} {naming.verb(other, 'has', 'have')} WORLD_SIZE {few}, "
+            f"{naming.ranks_text(usual)} {naming.verb(usual, 'has', 'have')} {most}"
         )
-        facts = [f"{people.who(view.state, ranks)}: WORLD_SIZE={size}" for size, ranks in groups[:4]]
+        facts = [f"{naming.who(view.state, ranks)}: WORLD_SIZE={size}" for size, ranks in groups[:4]]
     else:
         other = tuple(rank for rank, size in sorted(seen.items()) if size.isdecimal() and rank >= int(size))
         if not other:
             return None
-        text = f"{people.who(view.state, other)} cannot be in a world of WORLD_SIZE {seen[other[0]]}"
+        text = f"{naming.who(view.state, other)} cannot be in a world of WORLD_SIZE {seen[other[0]]}"
         facts = [f"RANK={other[0]}, WORLD_SIZE={seen[other[0]]}"]
     return _finding(
         view, "start-world-size", other, text, "give every rank the same WORLD_SIZE: nodes × ranks a node", there,
@@ -272,13 +274,13 @@ def _masters(view: View, there: Sequence[Comer]) -> Finding | None:
         return None
     (most, usual), (few, other) = groups[0], groups[1]
     text = (
-        f"{people.who(view.state, other)} {people.verb(other, 'looks', 'look')} for rank 0 at {few}, "
-        f"{people.ranks_text(usual)} at {most}"
+        f"{naming.who(view.state, other)} {naming.verb(other, 'looks', 'look')} for rank 0 at {few}, "
+        f"{naming.ranks_text(usual)} at {most}"
     )
     return _finding(
         view, "start-unreachable", other, text,
         "give every rank the same MASTER_ADDR and MASTER_PORT: an address of rank 0's node that all can reach", there,
-        [f"{people.who(view.state, ranks)}: MASTER_ADDR:MASTER_PORT {address}" for address, ranks in groups[:4]],
+        [f"{naming.who(view.state, ranks)}: MASTER_ADDR:MASTER_PORT {address}" for address, ranks in groups[:4]],
     )  # fmt: skip
 
 
@@ -300,7 +302,7 @@ def _unmet(view: View, there: Sequence[Comer]) -> Finding | None:
     return _finding(
         view, "start-unreachable", ranks, text,
         "set MASTER_ADDR to an address of rank 0's node and MASTER_PORT to a free port there", there,
-        [f"every rank waits in {people.site_text(seeking[0].inner)} for the store of rank 0"],
+        [f"every rank waits in {naming.site_text(seeking[0].inner)} for the store of rank 0"],
     )  # fmt: skip
 
 
@@ -312,8 +314,8 @@ def _ended(view: View, there: Sequence[Comer]) -> Finding | None:
         return None
     ranks = sorted(comer.rank for comer in there)
     text = (
-        f"{people.who(view.state, gone)} ended before the process group was there; {people.ranks_text(ranks)} "
-        f"{people.verb(ranks, 'waits', 'wait')} in {there[0].op}"
+        f"{naming.who(view.state, gone)} ended before the process group was there; {naming.ranks_text(ranks)} "
+        f"{naming.verb(ranks, 'waits', 'wait')} in {there[0].op}"
     )
     return _finding(
         view, "hang-gone", gone, text, "let every rank of the group call init_process_group", there,
@@ -340,14 +342,14 @@ def _waiting(view: View, there: Sequence[Comer]) -> list[Finding]:
     absent = sorted(set(range(expected)) - {comer.rank for comer in there})
     short = beyond(view, expected)
     if not absent or first.op != "init_process_group":
-        text = f"{people.who(view.state, ranks)} {people.verb(ranks, 'waits', 'wait')} in {first.op} for the others"
+        text = f"{naming.who(view.state, ranks)} {naming.verb(ranks, 'waits', 'wait')} in {first.op} for the others"
     elif short:
-        wait = f"{people.verb(ranks, 'waits', 'wait')} in {first.op} for {people.ranks_text(absent)}"
-        text = f"{people.who(view.state, ranks)} {wait}: {short}"
+        wait = f"{naming.verb(ranks, 'waits', 'wait')} in {first.op} for {naming.ranks_text(absent)}"
+        text = f"{naming.who(view.state, ranks)} {wait}: {short}"
     else:
-        wait = f"{people.verb(ranks, 'waits', 'wait')} in {first.op}"
-        missing = f"{people.who(view.state, absent)} {people.verb(absent, 'is', 'are')} not there yet"
-        text = f"{people.who(view.state, ranks)} {wait}; {missing}"
+        wait = f"{naming.verb(ranks, 'waits', 'wait')} in {first.op}"
+        missing = f"{naming.who(view.state, absent)} {naming.verb(absent, 'is', 'are')} not there yet"
+        text = f"{naming.who(view.state, ranks)} {wait}; {missing}"
     remedy = START if short else _NOTHING
     return [
         _finding(
@@ -365,7 +367,7 @@ def _reasons(view: View, absent: Sequence[int]) -> Iterable[str]:
     for rank in absent:
         by_reason.setdefault(_reason(view, rank), []).append(rank)
     for reason, ranks in list(by_reason.items())[:6]:
-        yield f"{people.who(view.state, ranks)}: {reason}"
+        yield f"{naming.who(view.state, ranks)}: {reason}"
 
 
 def _reason(view: View, rank: int) -> str:
@@ -381,9 +383,9 @@ def _reason(view: View, rank: int) -> str:
     if pulses[-1].torch is False:
         return "torch.distributed is not imported yet"
     does = arrivals.doing(pulses, hooked=True)
-    own = people.users(does.stack, 1)
+    own = naming.users(does.stack, 1)
     if does.mode is arrivals.Activity.ASLEEP and own:
-        return f"sleeps at {people.site_text(own[0])}"
+        return f"sleeps at {naming.site_text(own[0])}"
     return "has not called init_process_group" if not pulses[-1].groups else "has a process group already"
 
 
@@ -394,6 +396,6 @@ def _finding(
     wait = sorted(comer.rank for comer in there)
     return Finding(
         name, severity, text, role="cause" if severity != "info" else "fact",
-        **people.about(view.state, ranks), remedy=remedy,
-        evidence=(*facts, f"{people.who(view.state, wait)} {people.verb(wait, 'is', 'are')} in {there[0].op}"),
+        **naming.about(view.state, ranks), remedy=remedy,
+        evidence=(*facts, f"{naming.who(view.state, wait)} {naming.verb(wait, 'is', 'are')} in {there[0].op}"),
     )  # fmt: skip

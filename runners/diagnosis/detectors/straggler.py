@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ...model import Finding
-from . import died, people
+from . import died, naming
 from .arrivals import Arrivals, GroupArrivals, Piece
 from .died import Reason
-from .people import Kind
+from .naming import Kind
 from .view import View
 
 # -----------------------------------------------------------------------------------------------------------
@@ -310,12 +310,12 @@ def _text(view: View, lag: Lag, percent: int, why: Reason | None) -> str:
 def _who(view: View, lag: Lag) -> str:
     """ "gpu-b gpu2 (rank 26)", "rank 2"."""
     if lag.rank is None:
-        return f"the ranks on {people.host(view.state, lag.node)}"
+        return f"the ranks on {naming.host(view.state, lag.node)}"
     rank = view.state.ranks.get(lag.rank)
     gpu = None if rank is None or rank.sample is None else rank.sample.gpu
     if gpu is None:
-        return people.who(view.state, (lag.rank,))
-    where = f"{people.host(view.state, lag.node)} " if people.several(view.state) else ""
+        return naming.who(view.state, (lag.rank,))
+    where = f"{naming.host(view.state, lag.node)} " if naming.several(view.state) else ""
     return f"{where}gpu{gpu} (rank {lag.rank})"
 
 
@@ -324,7 +324,7 @@ def _of_node(view: View, node: int) -> tuple[int, ...]:
 
 
 def _evidence(view: View, lag: Lag, why: list[Reason]) -> tuple[str, ...]:
-    who = f"the ranks of {people.host(view.state, lag.node)}" if lag.rank is None else f"rank {lag.rank}"
+    who = f"the ranks of {naming.host(view.state, lag.node)}" if lag.rank is None else f"rank {lag.rank}"
     how = (
         "by the time of NCCL's kernels, which are the shortest on the rank that is last"
         if lag.timed
@@ -366,7 +366,7 @@ def _input_bound(view: View) -> Iterable[Finding]:
         return
     sites = {position.site for position in loading}
     site = loading[0].site if len(sites) == 1 else None
-    where = f" ({people.site_text(site)})" if site is not None else ""
+    where = f" ({naming.site_text(site)})" if site is not None else ""
     yield before or Finding(
         id=INPUT,
         severity="info",

@@ -9,7 +9,7 @@ from ....presets.plan import Plan
 from ...model import Finding, Pulse
 from ...state import RunState
 from .arrivals import Arrivals
-from .curve import Point
+from .memory_curve import Point
 
 KEPT = 8
 """Pulses of a rank that are kept."""

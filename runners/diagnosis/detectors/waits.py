@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...model import Collective, ProcessGroup, Pulse, RankPhase
-from . import arrivals, people
-from .people import Kind
+from . import arrivals, naming
+from .naming import Kind
 from .view import View
 
 WAIT_S, MOST_S, GAPS = 8.0, 20.0, 5.0
@@ -139,15 +139,15 @@ def _wait(rank: int, pulses: Sequence[Pulse]) -> RankWait | None:
 def _by_stack(rank: int, pulses: Sequence[Pulse]) -> RankWait | None:
     """What no recorder tells of: sends and receives of gloo, barriers with a monitor, a torch without a recorder."""
     newest = pulses[-1]
-    if not newest.hook or not people.distributed(newest.stack):
+    if not newest.hook or not naming.distributed(newest.stack):
         return None
     since = arrivals.still_since(pulses)
     if newest.at - since < WAIT_S:
         return None
-    place = people.place(newest.stack)
+    place = naming.place(newest.stack)
     if place.kind is not Kind.COLLECTIVE:
         return None
-    sites = people.users(newest.stack) if place.site is not None else ()
+    sites = naming.users(newest.stack) if place.site is not None else ()
     call = Collective(group=DEFAULT, seq=0, op=place.op, created=since, sites=sites, p2p=True)
     return RankWait(rank, Key(DEFAULT), call, newest.at - since, recorded=False)
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from distui.presets.owned import base, ignored
+from distui.presets.trusted_files import base, ignored
 
 from ..runs import DISTUI, World
 

@@ -143,11 +143,11 @@ def test_an_id_as_long_as_a_line_shuts_no_run(world: World) -> None:
     """A line that a viewer could not read again would never come out of the journal."""
     import msgspec
 
-    from distui.runners import file_io, registry
+    from distui.runners import file_io, run_directories
 
     run = world.execute("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
     assert run.wait("running") == 0
-    who = file_io.read(run.path / registry.AGENT_FILE)
+    who = file_io.read(run.path / run_directories.AGENT_FILE)
     assert who is not None
     import socket
 

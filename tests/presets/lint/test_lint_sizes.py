@@ -10,7 +10,7 @@ from distui.presets.finding import Finding
 from distui.presets.lint import lint_plan
 from distui.presets.load import load
 from distui.presets.plan import Place, Request, make_plan
-from distui.runners import local
+from distui.runners import local_agent
 
 EXAMPLES = Path(__file__).parents[3] / "presets" / "examples"
 CALL = "from distui.runners.inrank.parallelize import parallelize\nparallelize(model)\n"
@@ -21,7 +21,7 @@ def lint(
 ) -> list[Finding]:
     loaded = load(preset, overrides, cwd=Path("/"), env={"HOME": "/nowhere"})
     source = script.read_bytes()
-    beside = local.read_beside(script, source)
+    beside = local_agent.read_beside(script, source)
     place = Place(
         run="20260101-000000-train-0123abcd", run_dir="/r", port=20001, ras_port=20002, gpus=16, cores=8,
         cwd="/w", python="/p/python", script_source=source, script_beside=beside,
@@ -104,5 +104,5 @@ def test_what_is_beside_a_script_is_read_once_and_only_files(tmp_path: Path) -> 
     (tmp_path / "folder.py").mkdir()
     (tmp_path / "zero.py").symlink_to("/dev/zero")
     source = b"import loop, folder, zero, missing, os\nfrom pkg import inner\nfrom .loop import x\nfrom .. import y"
-    assert set(local.read_beside(tmp_path / "train.py", source)) == {"loop.py", "pkg/inner.py"}
-    assert local.read_beside(tmp_path / "train.py", b"import (") == {}
+    assert set(local_agent.read_beside(tmp_path / "train.py", source)) == {"loop.py", "pkg/inner.py"}
+    assert local_agent.read_beside(tmp_path / "train.py", b"import (") == {}

@@ -11,7 +11,7 @@ from distui.runners.diagnosis import report
 from distui.runners.diagnosis.lines import BLOCK, LONGEST, lines_of
 from distui.runners.errors import RunError
 from distui.runners.history import RunRecord
-from distui.runners.registry import Entry
+from distui.runners.run_directories import Entry
 
 PLAIN = b"h:1:2 [0] NCCL WARN Too many open files\n"
 TEXTS = {

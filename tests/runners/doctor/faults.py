@@ -26,7 +26,7 @@ import sys
 read = sys.stdin.buffer
 text = read.read(int(read.readline())).decode()
 assert {old!r} in text
-exec(compile(text.replace({old!r}, {new!r}), "checking.py", "exec"))
+exec(compile(text.replace({old!r}, {new!r}), "torch_check.py", "exec"))
 """
 
 

@@ -16,9 +16,9 @@ import pytest
 from hub.site import having, until
 from hub.two_hosts import BIN, Hosts, TwoHosts, two_hosts
 
-from distui.runners import registry
+from distui.runners import run_directories
 from distui.runners.hub import on_hosts
-from distui.runners.hub.seam import LAUNCH_FILE
+from distui.runners.hub.launch_order import LAUNCH_FILE
 
 from . import faults
 
@@ -139,8 +139,8 @@ def test_one_of_four_whose_ranks_die_is_named(hosts: TwoHosts) -> None:
 
 def test_a_run_knows_its_hosts(hosts: TwoHosts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", hosts.env["XDG_STATE_HOME"])
-    record = msgspec.structs.replace(registry.new_record("looked-at"), kind="hub", nnodes=2)
-    path = registry.create(record, b"{}", {})
+    record = msgspec.structs.replace(run_directories.new_record("looked-at"), kind="hub", nnodes=2)
+    path = run_directories.create(record, b"{}", {})
     order = on_hosts.HostsRequest(
         kind=on_hosts.KIND, hosts=("alpha", "beta"), names=("alpha", "beta"), addresses=("127.0.0.1", "127.0.0.2"),
         options=("-F", str(hosts.config)), workdir=str(hosts.code), work="work/gone",

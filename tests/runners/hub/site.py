@@ -21,12 +21,12 @@ import pytest
 
 from distui.presets.plan import Place, Plan, Request, command_plan, for_node, part_id, part_run8
 from distui.presets.render import plan_to_json
-from distui.runners import environment, file_io, journal, local, registry
+from distui.runners import environment, file_io, journal, local_agent, run_directories
 from distui.runners.history import RunRecord
+from distui.runners.host_processes import StartMode
 from distui.runners.hub import routes
 from distui.runners.hub.routes import Route
-from distui.runners.inrank.channel import KEY_FILE
-from distui.runners.living import StartMode
+from distui.runners.inrank.secure_channel import KEY_FILE
 from distui.runners.model import Stamped, Stop
 from distui.runners.state import RunState
 from distui.runners.wire.client import new_id, stem
@@ -74,9 +74,9 @@ class Whole:
 
     def __init__(self, site: Site, command: Sequence[str], nodes: int = 2, name: str = "many") -> None:
         self.site = site
-        record = registry.new_record(name)
+        record = run_directories.new_record(name)
         self.record = replace_record(record, kind="hub", nnodes=nodes)
-        run_dir = registry.runs_dir() / record.run
+        run_dir = run_directories.runs_dir() / record.run
         place = Place(
             run=record.run, run_dir=str(run_dir), port=1, ras_port=2, gpus=0, cores=2, cwd=str(site.root),
             python="", user_env={},
@@ -84,7 +84,7 @@ class Whole:
         self.plan = self.planned(tuple(command), name, place, nodes)
         document = json.dumps(plan_to_json(self.plan)).encode()
         self.key = secrets.token_hex(32)
-        self.entry = registry.Entry(registry.create(self.record, document, {}), self.record)
+        self.entry = run_directories.Entry(run_directories.create(self.record, document, {}), self.record)
         self.parts = [self._part(node) for node in range(nodes)]
 
     def planned(self, command: tuple[str, ...], name: str, place: Place, nodes: int) -> Plan:
@@ -92,19 +92,19 @@ class Whole:
         request = Request(name=name, hook=False, grace_s=2.0)
         return replace(command_plan(command, request, place), nnodes=nodes)
 
-    def _part(self, node: int) -> registry.Entry:
+    def _part(self, node: int) -> run_directories.Entry:
         run = part_id(self.record.run, node)
-        path = registry.runs_dir() / run
+        path = run_directories.runs_dir() / run
         hosts = ["127.0.0.1"] * self.plan.nnodes
         plan: Plan = for_node(self.plan, node, hosts, str(path), self.plan.cwd, "")
         record = replace_record(
             self.record, run=run, run8=part_run8(self.record.run8, node), kind="node", node=node,
             whole=self.record.run,
         )  # fmt: skip
-        registry.create(record, json.dumps(plan_to_json(plan)).encode(), {})
+        run_directories.create(record, json.dumps(plan_to_json(plan)).encode(), {})
         environment.write(path, environment.of_launch(os.environ, plan.env))
         file_io.write_atomically(path / KEY_FILE, self.key.encode())
-        return registry.Entry(path, record)
+        return run_directories.Entry(path, record)
 
     def socket(self, node: int) -> str:
         return f"{stem(self.parts[node].record.run8)}.sock"
@@ -112,7 +112,7 @@ class Whole:
     def start(self, ways: Sequence[Route] | None = None) -> None:
         """Start every node's agent, and say how they are reached."""
         for part in self.parts:
-            local.start_agent(part, mode=StartMode.START)
+            local_agent.start_agent(part, mode=StartMode.START)
         routes.write(self.entry.path, ways or self.unix())
 
     def unix(self) -> list[Route]:
@@ -120,12 +120,12 @@ class Whole:
                 for part in self.parts]  # fmt: skip
 
     def agent_pid(self, node: int) -> int:
-        who = file_io.read(self.parts[node].path / registry.AGENT_FILE)
+        who = file_io.read(self.parts[node].path / run_directories.AGENT_FILE)
         assert who is not None
         return who.pid
 
     def hub_pid(self) -> int:
-        who = file_io.read(self.entry.path / registry.AGENT_FILE)
+        who = file_io.read(self.entry.path / run_directories.AGENT_FILE)
         assert who is not None
         return who.pid
 
@@ -138,7 +138,7 @@ class Whole:
     @contextlib.asynccontextmanager
     async def viewer(self) -> AsyncIterator[Viewer]:
         """A viewer that follows the run through the hub, which is started for it."""
-        viewer = Viewer(await local.open_link(self.entry))
+        viewer = Viewer(await local_agent.open_link(self.entry))
         try:
             yield viewer
         finally:

@@ -14,7 +14,7 @@ import pytest
 from distui.runners import remote_hosts
 from distui.runners.errors import RunError
 from distui.runners.remote_hosts import HostError, HostFacts, Named, Wanted
-from distui.tui.verbs.elsewhere import ssh_words
+from distui.tui.verbs.other_hosts import ssh_words
 
 FOUND = HostFacts(
     destination="a", hostname="node-a", boot="1", home="/h", address="10.0.0.1", skew_s=0.0, cores=8, gpus=8,

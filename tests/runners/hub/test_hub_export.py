@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners import registry
-from distui.runners.bundle import Manifest, opened, unpack
+from distui.runners import run_directories
+from distui.runners.bundle_file import Manifest, opened, unpack
 from distui.tui.cli import main
 
 from .site import Site, Whole, until
@@ -60,12 +60,12 @@ def test_every_node_is_in_it_and_a_node_that_is_gone_is_said_to_be_missing(
     assert "not in it: the curves of node 1" in capsys.readouterr().out
 
     with opened(whole.site.root / "live.tar.gz") as told:
-        entry = registry.resolve(None)
+        entry = run_directories.resolve(None)
         assert (entry.record.run, entry.record.kind) == (told.run, "local")
-        assert registry.ended(entry)
+        assert run_directories.ended(entry)
         capsys.readouterr()
         assert main(["logs", told.run]) == 0
         said = capsys.readouterr().out
         assert "node 0 begins" in said
         assert "node 1 begins" in said
-    assert registry.at(whole.entry.path) is not None, "the user's own runs are back"
+    assert run_directories.at(whole.entry.path) is not None, "the user's own runs are back"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners import local, registry
+from distui.runners import local_agent, run_directories
 from distui.runners.hub import routes
 from distui.runners.hub.routes import Route
 from distui.runners.model import (
@@ -28,7 +28,7 @@ from distui.runners.model import (
 )
 from distui.runners.state import RunState
 from distui.runners.wire.client import new_id
-from distui.runners.wire.ended import DiskLink
+from distui.runners.wire.file_link import DiskLink
 
 from .site import Site, Viewer, Whole, having, kill, until
 
@@ -183,7 +183,7 @@ def lost(told: list[Stamped]) -> int:
 async def ended_link(run: Whole) -> object:
     """A link to the run when its hub has left."""
     assert await asyncio.to_thread(until, lambda: run.entry.agent() is None)
-    return await local.open_link(run.entry)
+    return await local_agent.open_link(run.entry)
 
 
 async def test_logs_of_nodes_that_are_gone_are_kept(site: Site) -> None:
@@ -260,22 +260,22 @@ async def test_a_stop_names_a_node_that_it_does_not_reach(site: Site) -> None:
 async def test_parts_without_a_hub_are_one_run_and_get_one(site: Site) -> None:
     run = Whole(site, site.script())
     run.start()
-    (run.entry.path / registry.RUN_FILE).unlink()
+    (run.entry.path / run_directories.RUN_FILE).unlink()
     for path in run.entry.path.iterdir():
         path.unlink()
     run.entry.path.rmdir()
-    known = registry.entries()
+    known = run_directories.entries()
     assert [entry.record.run for entry in known] == [f"{run.record.run}.n0"]
     for name in ("many", run.record.run, run.record.run[:12]):
-        assert registry.resolve(name).path == run.parts[0].path
-    viewer = Viewer(await local.open_link(registry.resolve("many")))
+        assert run_directories.resolve(name).path == run.parts[0].path
+    viewer = Viewer(await local_agent.open_link(run_directories.resolve("many")))
     state = await viewer.until(running)
     assert (state.run, sorted(state.ranks)) == (run.record.run, [0, 1])
-    assert [entry.record.kind for entry in registry.entries()] == ["hub"]
-    assert registry.resolve("many").record.run8 == run.record.run8
-    assert not registry.ended(registry.resolve("many"))
+    assert [entry.record.kind for entry in run_directories.entries()] == ["hub"]
+    assert run_directories.resolve("many").record.run8 == run.record.run8
+    assert not run_directories.ended(run_directories.resolve("many"))
     await stopped(viewer, site)
-    assert registry.ended(registry.resolve("many"))
+    assert run_directories.ended(run_directories.resolve("many"))
 
 
 @pytest.mark.long

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from distui.runners import local
-from distui.runners.hub.record import TAIL_BYTES, UNDER_WAY
+from distui.runners import local_agent
+from distui.runners.hub.node_logs import TAIL_BYTES, UNDER_WAY
 from distui.runners.hub.routes import Route
 
 from .site import Site, Whole
@@ -54,7 +54,7 @@ async def test_few_windows_of_a_node_are_on_their_way_and_none_is_large(site: Si
     async with await heard.start(), run.viewer() as viewer:
         await viewer.until(running)
         await viewer.until(lambda state: state.log_sizes.get(file) == size)
-        link = await local.open_link(run.entry)
+        link = await local_agent.open_link(run.entry)
         windows = await asyncio.gather(*(link.read_log(file, at << 16, 1 << 20) for at in range(6)))
         await link.close()
         assert [window.error for window in windows] == [""] * 6

@@ -13,13 +13,13 @@ import pytest
 
 from distui.presets.plan import Place, Plan, Request, command_plan
 from distui.runners.history import RunRecord
-from distui.runners.hub import cluster_launch, seam
+from distui.runners.hub import cluster_launch, launch_order
+from distui.runners.hub.launch_order import Cloud, CloudError, LaunchProgress, SkyRequest
 from distui.runners.hub.merged_run import MergedRun
 from distui.runners.hub.routes import Route
-from distui.runners.hub.seam import Cloud, CloudError, LaunchProgress, SkyRequest
 from distui.runners.journal import summarise
 from distui.runners.model import HUB, LinkChanged, LinkState, RunCreated, RunPhase, Stage
-from distui.runners.registry import Entry
+from distui.runners.run_directories import Entry
 
 from .test_cloud import CLOUDS
 
@@ -89,7 +89,7 @@ class Scene:
         bundle.parent.mkdir(parents=True)
         bundle.write_text("#!/bin/sh\n")
         self.desk = Desk(folder)
-        seam.write(
+        launch_order.write(
             folder, SkyRequest(kind="skypilot", cluster="tc", task=TASK, bundle="~/.distui/bundle-1")
         )
 
@@ -185,7 +185,7 @@ async def test_a_refusal_is_said_in_plain_words(
 
 async def test_the_next_place_is_offered_where_the_one_named_has_nothing(scene: Scene) -> None:
     pinned = {**TASK, "resources": {"infra": "gcp/us-central1", "accelerators": "A100-80GB:8"}}
-    seam.write(
+    launch_order.write(
         scene.desk.run_dir,
         SkyRequest(kind="skypilot", cluster="tc", task=pinned, bundle="~/.distui/bundle-1"),
     )
@@ -223,7 +223,7 @@ async def test_an_api_server_that_goes_away_is_asked_again(scene: Scene) -> None
     assert scene.desk.failed == ""
     assert stages(scene.desk)["start"] is True
     assert [asked["args"]["request"] for asked in scene.asked("follow")] == ["req-1"]
-    assert seam.progress(scene.desk.run_dir).job == 7
+    assert launch_order.progress(scene.desk.run_dir).job == 7
 
 
 async def test_an_api_server_that_does_not_come_up_at_once_is_waited_for(scene: Scene) -> None:
@@ -253,15 +253,15 @@ async def test_a_job_that_was_submitted_is_not_submitted_twice(scene: Scene) -> 
         describe=[{"data": ABOUT}],
         jobs=[{"data": [{"job": 10, "name": "other"}, {"job": 9, "name": "train-0123abcd"}]}],
     )
-    seam.keep(scene.desk.run_dir, LaunchProgress(request="req-1"))
+    launch_order.keep(scene.desk.run_dir, LaunchProgress(request="req-1"))
     await scene.launch()
     assert scene.desk.failed == ""
-    assert seam.progress(scene.desk.run_dir).job == 9
+    assert launch_order.progress(scene.desk.run_dir).job == 9
 
 
 async def test_a_hub_that_died_after_the_job_was_submitted_goes_on_from_there(scene: Scene) -> None:
     scene.answers(launch=[error("ValueError", "must not be asked")], describe=[{"data": ABOUT}])
-    seam.keep(scene.desk.run_dir, LaunchProgress(request="req-1", job=7))
+    launch_order.keep(scene.desk.run_dir, LaunchProgress(request="req-1", job=7))
     await scene.launch()
     assert scene.desk.failed == ""
     assert stages(scene.desk)["start"] is True
@@ -324,7 +324,7 @@ async def test_a_stop_gives_the_launch_up_and_says_what_is_left(scene: Scene) ->
 
 def quick(scene: Scene) -> None:
     """A launch without `setup:`, whose nodes are logged in to while the job is about to start; no agent answers yet."""
-    seam.write(
+    launch_order.write(
         scene.desk.run_dir,
         SkyRequest(kind="skypilot", cluster="tc", task=TASK, bundle="~/.distui/bundle-1", fast=True),
     )
@@ -368,7 +368,7 @@ async def test_a_stage_that_takes_too_long_fails(scene: Scene, monkeypatch: pyte
 
 async def test_a_secret_that_nobody_has_any_more(scene: Scene) -> None:
     task = {**TASK, "secrets": {"SOME_TOKEN": "***"}}
-    seam.write(
+    launch_order.write(
         scene.desk.run_dir,
         SkyRequest(kind="skypilot", cluster="tc", task=task, bundle="~/.distui/bundle-1"),
     )
@@ -378,7 +378,7 @@ async def test_a_secret_that_nobody_has_any_more(scene: Scene) -> None:
 
 
 async def cloud(scene: Scene) -> Cloud:
-    seam.keep(scene.desk.run_dir, LaunchProgress(job=7))
+    launch_order.keep(scene.desk.run_dir, LaunchProgress(job=7))
     found = cluster_launch.cloud_of(scene.desk)
     assert found is not None
     return found
@@ -438,7 +438,7 @@ async def test_what_happens_behind_our_back_ends_the_run(
 def managed(scene: Scene, *states: str, **verbs: list[dict[str, Any]]) -> None:
     """A managed job that goes through these states."""
     found = SkyRequest(kind="skypilot", cluster="tm", task=TASK, managed=True)
-    seam.write(scene.desk.run_dir, found)
+    launch_order.write(scene.desk.run_dir, found)
     jobs = [{"job": 3, "name": "tm", "state": state, "recoveries": 0, "why": None} for state in states]
     usual: dict[str, list[dict[str, Any]]] = {
         "managed_launch": [{"said": ["⚙︎ Managed job submitted\n"], "data": {"job": 3}}],

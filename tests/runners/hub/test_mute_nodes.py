@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from distui.runners import file_io, registry
+from distui.runners import file_io, run_directories
 from distui.runners.hub.commands import ALIVE_S
 from distui.runners.model import Restart, RunPhase, Signal, Stop
 from distui.runners.state import RunState
@@ -25,7 +25,7 @@ def running(state: RunState) -> bool:
 
 
 def runner_pid(run: Whole, node: int) -> int:
-    who = file_io.read(run.parts[node].path / registry.RUNNER_FILE)
+    who = file_io.read(run.parts[node].path / run_directories.RUNNER_FILE)
     assert who is not None
     return who.pid
 

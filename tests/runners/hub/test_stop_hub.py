@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from distui.runners import local, registry
+from distui.runners import local_agent, run_directories
 from distui.runners.forced_stop import stop_run
 from distui.runners.model import RunPhase, Stop
 from distui.runners.state import RunState
@@ -37,10 +37,10 @@ async def test_a_hub_that_does_not_answer_is_replaced(
     if when == "before":
         os.kill(hub, number)
 
-    async def open_link(entry: registry.Entry) -> Link:
+    async def open_link(entry: run_directories.Entry) -> Link:
         nonlocal opened
         opened += 1
-        link = await local.open_link(entry)
+        link = await local_agent.open_link(entry)
         if when == "after" and opened == 1:
             os.kill(hub, number)
         return link
@@ -57,8 +57,8 @@ async def test_a_hub_that_does_not_answer_is_replaced(
 async def test_a_hub_that_cannot_start_ends_nothing_in_its_name(site: Site) -> None:
     """Its nodes train on elsewhere: the run is not written down as stopped."""
     run = Whole(site, site.script())
-    (run.entry.path / registry.PLAN_FILE).write_text("{")
-    link = await local.open_link(run.entry)
+    (run.entry.path / run_directories.PLAN_FILE).write_text("{")
+    link = await local_agent.open_link(run.entry)
     done = await link.send(Stop(new_id()))
     assert not done.ok
     assert f"distui stop {run.record.run}" in done.text

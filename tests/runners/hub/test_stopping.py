@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from distui.runners import registry
-from distui.runners.hub import seam
-from distui.runners.hub.cloud import Sky
+from distui.runners import run_directories
+from distui.runners.hub import launch_order
 from distui.runners.hub.cluster_state import SkyCloud
+from distui.runners.hub.launch_order import LaunchProgress, SkyRequest
 from distui.runners.hub.merged_run import MergedRun
 from distui.runners.hub.routes import Route
-from distui.runners.hub.seam import LaunchProgress, SkyRequest
+from distui.runners.hub.skypilot_client import Sky
 from distui.runners.journal import Journal, summarise
 from distui.runners.model import (
     HUB,
@@ -171,7 +171,7 @@ async def test_a_node_that_goes_away_while_it_stops_is_not_called_stopped(site: 
         await reached(viewer)
         stopping = asyncio.create_task(viewer.stop())
         await viewer.until(lambda state: state.phase is RunPhase.STOPPING)
-        (run.parts[1].path / registry.RUN_FILE).unlink()  # so that nobody starts another agent there
+        (run.parts[1].path / run_directories.RUN_FILE).unlink()  # so that nobody starts another agent there
         await kill(run.agent_pid(1))
         said = await asyncio.wait_for(stopping, SOON_S)
         assert said.startswith(
@@ -203,8 +203,8 @@ class Launched(Whole):
         python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{SCRIPTED}" "{self.scene}" "$@"\n')
         python.chmod(0o755)
         monkeypatch.setenv("DISTUI_SKY_PYTHON", str(python))
-        seam.write(self.entry.path, SkyRequest(kind="skypilot", cluster="tc"))
-        seam.keep(self.entry.path, LaunchProgress(job=7))
+        launch_order.write(self.entry.path, SkyRequest(kind="skypilot", cluster="tc"))
+        launch_order.keep(self.entry.path, LaunchProgress(job=7))
         self._journal_launch()
 
     def _journal_launch(self) -> None:

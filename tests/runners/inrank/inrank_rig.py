@@ -16,7 +16,7 @@ from typing import Any
 
 from distui.presets.load import load
 from distui.presets.plan import Plan, Request, command_plan, make_plan
-from distui.runners import local, registry
+from distui.runners import local_agent, run_directories
 from distui.runners.history import RunRecord
 from distui.runners.model import CommandDone, RankChanged, Restart, SetNccl, Stamped, Stop
 from distui.runners.state import RunState
@@ -32,7 +32,7 @@ LIMIT_S = 300.0
 class Driven:
     """A run: its events as they come, and what may be asked of it."""
 
-    def __init__(self, link: Link, entry: registry.Entry) -> None:
+    def __init__(self, link: Link, entry: run_directories.Entry) -> None:
         self.link, self.path = link, entry.path
         self.state = RunState()
         self.events: list[Stamped] = []
@@ -100,23 +100,23 @@ class Driven:
 def launch(script: Path, *args: str, **request: Any) -> tuple[Plan, RunRecord]:
     """The plan of a script under torchrun, two ranks."""
     asked: dict[str, Any] = {"nproc_per_node": 2, "grace_s": 5.0, "python": sys.executable, **request}
-    record = registry.new_record("t")
+    record = run_directories.new_record("t")
     wish = Request(script=str(script), args=args, **asked)
-    return make_plan(load("ddp"), wish, local.place(record, wish)), record
+    return make_plan(load("ddp"), wish, local_agent.place(record, wish)), record
 
 
 def execute(*command: str, **request: Any) -> tuple[Plan, RunRecord]:
     """The plan of any command."""
-    record = registry.new_record("t")
+    record = run_directories.new_record("t")
     wish = Request(**{"grace_s": 5.0, **request})
-    return command_plan(command, wish, local.place(record, wish)), record
+    return command_plan(command, wish, local_agent.place(record, wish)), record
 
 
 @asynccontextmanager
 async def driven(planned: tuple[Plan, RunRecord]) -> AsyncIterator[Driven]:
     """A started run; stopped at the end, whatever happened."""
-    entry = local.start(*planned)
-    run = Driven(await local.open_link(entry), entry)
+    entry = local_agent.start(*planned)
+    run = Driven(await local_agent.open_link(entry), entry)
     pumping = asyncio.create_task(run.pump())
     try:
         yield run

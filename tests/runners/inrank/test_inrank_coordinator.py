@@ -20,9 +20,19 @@ from typing import Any
 
 import pytest
 
-from distui.runners.inrank import channel, coordinator
-from distui.runners.inrank.among import CoordinatorAddress, CoordinatorLink
-from distui.runners.inrank.channel import HEAD, HELLO, MAC, MAGIC, MAX_MESSAGE, NONCE, Broken, Seal, dial
+from distui.runners.inrank import coordinator, secure_channel
+from distui.runners.inrank.membership import CoordinatorAddress, CoordinatorLink
+from distui.runners.inrank.secure_channel import (
+    HEAD,
+    HELLO,
+    MAC,
+    MAGIC,
+    MAX_MESSAGE,
+    NONCE,
+    Broken,
+    Seal,
+    dial,
+)
 
 HOST = "127.0.0.3"
 KEY = secrets.token_bytes(32)
@@ -36,7 +46,7 @@ def port() -> int:
 
 
 @contextlib.contextmanager
-def line(port: int, key: bytes = KEY) -> Iterator[channel.Channel]:
+def line(port: int, key: bytes = KEY) -> Iterator[secure_channel.Channel]:
     """A runner's."""
     made = dial(HOST, port, key)
     try:
@@ -113,7 +123,7 @@ def test_a_recorded_connection_serves_no_second_time(port: int) -> None:
 
     with Recorded() as recorded:
         recorded.connect((HOST, port))
-        runner = channel.Channel(recorded, KEY)
+        runner = secure_channel.Channel(recorded, KEY)
         assert runner.ask([b"add", b"replayed", b"1"], 5.0) == [b"ok", b"1"]
     with connected(port) as peer:
         with contextlib.suppress(ConnectionError):
@@ -139,7 +149,7 @@ def test_frames_of_a_genuine_connection_in_a_wrong_order_end_it(port: int, how: 
             "skipped": frames[0] + frames[2],
             "backwards": frames[0] + Seal(KEY, b"server", nonces).seal([b"add", b"ordered", b"1"]),
         }[how]
-        peer.sendall(channel.proof(KEY, b"client", nonces) + wrong)
+        peer.sendall(secure_channel.proof(KEY, b"client", nonces) + wrong)
         heard = ends(peer)
         assert Seal(KEY, b"server", nonces).open(heard[:HEAD], heard[HEAD:]) == [b"ok", b"1"], (
             "the first, and no more"
@@ -204,7 +214,7 @@ def test_a_frame_too_large_is_not_waited_for(port: int) -> None:
         peer.sendall(MAGIC + ours)
         nonces = ours + peer.recv(NONCE + MAC, socket.MSG_WAITALL)[:NONCE]
         peer.sendall(
-            channel.proof(KEY, b"client", nonces) + struct.pack(">I", MAX_MESSAGE + 1) + bytes(MAC)
+            secure_channel.proof(KEY, b"client", nonces) + struct.pack(">I", MAX_MESSAGE + 1) + bytes(MAC)
         )
         assert ends(peer) == b""
     with line(port) as runner, pytest.raises(Broken, match="too large"):
@@ -255,7 +265,7 @@ def test_a_flood_on_few_descriptors_costs_no_line_of_its_log() -> None:
 def test_a_silent_connection_and_half_a_greeting_are_hung_up(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "GREETING_S", 0.3)
+    monkeypatch.setattr(secure_channel, "GREETING_S", 0.3)
     began = time.monotonic()
     with connected(port) as silent, connected(port) as half:
         half.sendall(MAGIC + bytes(NONCE // 2))
@@ -316,7 +326,7 @@ while time.monotonic() < until:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 def test_two_nodes_meet_again_and_again_while_another_user_attacks() -> None:
     """Rounds of a rendezvous of their own, and the store that torch's agent has of them."""
-    from distui.runners.inrank.among import Among
+    from distui.runners.inrank.membership import Among
 
     port = coordinator.start(HOST, 0, KEY, (2, 2, 1.0))
     nodes = [Among(CoordinatorAddress(HOST, port, KEY, "r", "127.0.0.1", order)) for order in (0, 1)]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from distui.presets.model import RestartPolicy
-from distui.runners.inrank.policy import RankExit, first_failure
+from distui.runners.inrank.restart_policy import RankExit, first_failure
 from distui.runners.model import RankChanged
 
 from .inrank_rig import Driven, driven, execute, launch, rank

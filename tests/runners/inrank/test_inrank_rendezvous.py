@@ -11,7 +11,7 @@ import pytest
 
 from distui.presets.load import load
 from distui.presets.plan import Request, make_plan
-from distui.runners import local, registry
+from distui.runners import local_agent, run_directories
 from distui.runners.model import AttemptStarted
 
 from .inrank_rig import driven
@@ -34,10 +34,10 @@ while True:
 async def test_two_restarts_and_a_failure_come_back(own_directories: Path, rendezvous: str) -> None:
     script = own_directories / "meets.py"
     script.write_text(MEETS)
-    record = registry.new_record("t")
+    record = run_directories.new_record("t")
     wish = Request(script=str(script), nproc_per_node=2, grace_s=5.0, python=sys.executable)
     preset = load("ddp", (f"launcher.rendezvous={rendezvous}", "restart.backoff_s=0.1"))
-    plan = make_plan(preset, wish, local.place(record, wish))
+    plan = make_plan(preset, wish, local_agent.place(record, wish))
     assert ("--standalone" in plan.argv, "--master-port" in plan.argv) == (
         rendezvous == "standalone",
         rendezvous == "static",

@@ -12,9 +12,9 @@ import pytest
 from distui.presets.launchers.skypilot import Resources
 from distui.presets.plan import Request
 from distui.presets.render import plan_from_json
-from distui.runners import registry
+from distui.runners import run_directories
 from distui.runners.errors import RunError
-from distui.runners.hub import seam
+from distui.runners.hub import launch_order
 from distui.runners.launch import sky
 from distui.runners.launch.prepare import prepare
 from distui.runners.launch.prepared import LaunchRequest, OnSky
@@ -59,7 +59,7 @@ def test_the_plan_and_the_task_are_of_one_run(code: Path) -> None:
     assert found.order.task["num_nodes"] == 2
     assert found.order.task["workdir"] == str(code)
     assert found.order.task["run"] == f"exec sh {found.order.bundle}/node.sh job {run}\n"
-    assert found.order.task["file_mounts"] == {"~/.distui": f"{registry.runs_dir()}/{run}/cargo"}
+    assert found.order.task["file_mounts"] == {"~/.distui": f"{run_directories.runs_dir()}/{run}/cargo"}
     assert found.order.cluster == f"train-{found.record.run8}"
 
 
@@ -90,11 +90,11 @@ def test_all_that_distui_brings_travels_in_one_folder(monkeypatch: pytest.Monkey
     """The relay's key, too: in a file of its own, and not among the secrets."""
     started: list[tuple[Any, ...]] = []
     monkeypatch.setattr("distui.runners.launch.sky.check_installed", installed)
-    monkeypatch.setattr("distui.runners.local.start", lambda *words: started.append(words))
+    monkeypatch.setattr("distui.runners.local_agent.start", lambda *words: started.append(words))
     found = made()
     found.start()
     run, files = found.record.run, started[0][2]
-    assert found.order.task["file_mounts"] == {"~/.distui": str(registry.runs_dir() / run / "cargo")}
+    assert found.order.task["file_mounts"] == {"~/.distui": str(run_directories.runs_dir() / run / "cargo")}
     assert files[f"cargo/jobs/{run}.json"] == files[HUB_FILE]
     assert files[f"cargo/jobs/{run}.key"] == files["relay.key"]
     assert len(bytes.fromhex(files["relay.key"])) == 32
@@ -114,7 +114,7 @@ def test_dry_run_prints_plan_and_task(capsys: pytest.CaptureFixture[str]) -> Non
     document = json.loads(capsys.readouterr().out)
     assert document["task"]["num_nodes"] == 2
     assert plan_from_json(document["plan"]).nnodes == 2
-    assert registry.entries() == []
+    assert run_directories.entries() == []
 
 
 @pytest.mark.parametrize(
@@ -166,9 +166,9 @@ def test_a_script_that_is_there_already_needs_no_copy() -> None:
 
 def test_relaunch_is_the_same_launch_under_another_id(monkeypatch: pytest.MonkeyPatch) -> None:
     first = made(Request(script="train.py", nnodes=2, env={"HF_TOKEN": "x"}), setup="pip install x")
-    path = registry.create(first.record, json.dumps(first.json()["plan"]).encode(), {})
-    seam.write(path, first.order)
-    entry = registry.at(path)
+    path = run_directories.create(first.record, json.dumps(first.json()["plan"]).encode(), {})
+    launch_order.write(path, first.order)
+    entry = run_directories.at(path)
     assert entry is not None
     monkeypatch.setenv("HF_TOKEN", "y")
     second = sky.again(entry, None)
@@ -186,7 +186,7 @@ def test_relaunch_is_the_same_launch_under_another_id(monkeypatch: pytest.Monkey
 def test_the_nodes_are_told_exactly_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[tuple[object, ...]] = []
     monkeypatch.setattr("distui.runners.launch.sky.check_installed", installed)
-    monkeypatch.setattr("distui.runners.local.start", lambda *words: started.append(words))
+    monkeypatch.setattr("distui.runners.local_agent.start", lambda *words: started.append(words))
     found = made()
     found.start()
     _, record, files, hidden = started[0]

@@ -21,8 +21,8 @@ from typing import Any
 from distui.presets.load import load
 from distui.presets.plan import Place, Plan, Request, make_plan, rendezvous_port
 from distui.presets.render import plan_to_json
-from distui.runners import journal, registry
-from distui.runners.local import free_port
+from distui.runners import journal, run_directories
+from distui.runners.local_agent import free_port
 from distui.runners.model import Restart
 from distui.runners.state import RunState
 from distui.runners.wire.client import SocketLink, new_id
@@ -43,7 +43,7 @@ class Cluster:
         self.state, self.sockets = self.root / "state", self.root / "s"
         for path in (self.state, self.sockets, self.root / ".distui" / "jobs"):
             path.mkdir(parents=True, mode=0o700)
-        self.record = registry.new_record("spread")
+        self.record = run_directories.new_record("spread")
         self.plan = self._plan(nnodes, script, args, place)
         self.count = self.plan.nnodes
         self.addresses = [f"127.0.0.{number + 1}" for number in range(self.count)]

@@ -15,7 +15,7 @@ from nodes_rig import Cluster
 from distui.presets.load import load
 from distui.presets.plan import Place, Plan, Request, make_plan, rendezvous_port
 from distui.runners import journal
-from distui.runners.local import free_port
+from distui.runners.local_agent import free_port
 from distui.runners.model import AttemptStarted
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from distui.runners.model import Finding, FindingCleared, FindingRaised, Gpu
-from distui.runners.telemetry import gpu_words
-from distui.runners.telemetry.gpu_words import recovery_words, throttle_words, xid_finding
+from distui.runners.telemetry import gpu_health
+from distui.runners.telemetry.gpu_health import recovery_words, throttle_words, xid_finding
 from distui.runners.telemetry.host import Counter
 
 WRAP = 2**32
@@ -61,10 +61,10 @@ def test_xid_finding() -> None:
 
 def test_health_names_what_is_wrong_and_nothing_else() -> None:
     assert (
-        gpu_words.judge([Gpu(0, "u", "n"), Gpu(1, "u", "n", ecc_uncorrected=0, remap_pending=False)]) == ()
+        gpu_health.judge([Gpu(0, "u", "n"), Gpu(1, "u", "n", ecc_uncorrected=0, remap_pending=False)]) == ()
     )
     bad = Gpu(3, "u", "n", ecc_uncorrected=2, remap_pending=True, remap_failed=True, recovery="GPU reset")
-    found = {finding.id: finding for finding in gpu_words.judge([bad], node=1)}
+    found = {finding.id: finding for finding in gpu_health.judge([bad], node=1)}
     assert set(found) == {
         f"gpu-{name}:gpu3" for name in ("ecc", "remap-pending", "remap-failed", "recovery")
     }
@@ -75,5 +75,5 @@ def test_health_names_what_is_wrong_and_nothing_else() -> None:
 def test_changes_raise_what_is_new_or_reworded_and_clear_what_is_gone() -> None:
     old, same, gone = (Finding(name, "warn", name) for name in ("a", "b", "c"))
     reworded = Finding("a", "warn", "a again")
-    raised = {gpu_words.key(finding): finding for finding in (old, same, gone)}
-    assert gpu_words.changes(raised, [reworded, same]) == [FindingCleared("c"), FindingRaised(reworded)]
+    raised = {gpu_health.key(finding): finding for finding in (old, same, gone)}
+    assert gpu_health.changes(raised, [reworded, same]) == [FindingCleared("c"), FindingRaised(reworded)]

@@ -14,7 +14,15 @@ import pytest
 from gpu_rig import Rig, needs_compiler, scenario
 
 from distui.runners.model import Event, FindingCleared, FindingRaised, GpuTick
-from distui.runners.telemetry.watch import Act, SamplerLimits, State, Watch, backoff, decide, describe
+from distui.runners.telemetry.sampler_watch import (
+    Act,
+    SamplerLimits,
+    State,
+    Watch,
+    backoff,
+    decide,
+    describe,
+)
 from distui.runners.telemetry.watchdog import GpuSource
 
 pytestmark = pytest.mark.timeout(40)

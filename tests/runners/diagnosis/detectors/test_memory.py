@@ -10,8 +10,8 @@ import pytest
 from msgspec import structs
 
 from distui.presets.memory import STRATEGIES
-from distui.runners.diagnosis.detectors import View, curve, memory_growth, promises
-from distui.runners.diagnosis.detectors.curve import GIB, Curve, Point
+from distui.runners.diagnosis.detectors import View, expectations, memory_curve, memory_growth
+from distui.runners.diagnosis.detectors.memory_curve import GIB, Curve, Point
 from distui.runners.model import (
     Finding,
     FirstCause,
@@ -166,22 +166,22 @@ def test_a_stop_is_no_failure() -> None:
     ],
 )
 def test_the_next_step_of_the_ladder(preset: str, kind: str, following: str | None) -> None:
-    assert promises.following(structs.replace(PLAN, preset=preset, strategy=kind)) == following
+    assert expectations.following(structs.replace(PLAN, preset=preset, strategy=kind)) == following
 
 
 def test_the_ladder_is_that_of_advice() -> None:
-    assert list(promises.LADDER) == [*(one.words for one in STRATEGIES), "fsdp2-offload"]
+    assert list(expectations.LADDER) == [*(one.words for one in STRATEGIES), "fsdp2-offload"]
 
 
 def test_a_script_that_obeys_nothing_is_not_sent_to_another_preset() -> None:
-    said = promises.remedy(structs.replace(PLAN, obeys=None))
+    said = expectations.remedy(structs.replace(PLAN, obeys=None))
     assert "distui launch" not in said
     assert "the script obeys none" in said
     assert "micro batch" in said
 
 
 def test_one_rank_has_no_next_strategy() -> None:
-    assert promises.following(structs.replace(PLAN, nproc_per_node=1)) is None
+    assert expectations.following(structs.replace(PLAN, nproc_per_node=1)) is None
 
 
 # --- host ----------------------------------------------------------------------------------------------------
@@ -308,7 +308,7 @@ def shape(size: Callable[[float], float]) -> list[tuple[float, int]]:
     ],
 )
 def test_steady_growth(name: str, size: Callable[[float], float], grows: bool) -> None:
-    assert (curve.steady(shape(size), 300) is not None) is grows, name
+    assert (memory_curve.steady(shape(size), 300) is not None) is grows, name
 
 
 def test_the_memory_of_a_gpu_grows() -> None:
@@ -359,7 +359,7 @@ def test_a_curve_stays_small_and_dense_at_its_end() -> None:
     for number in range(2000):
         kept.add(Point(2.0 * number, number))
     ages = [3998.0 - point.at for point in kept.points]
-    assert len(ages) == curve.MOST
+    assert len(ages) == memory_curve.MOST
     assert ages[-30:] == [2.0 * number for number in range(29, -1, -1)]
     assert 900 < ages[0] < 1200
     assert max(before - after for before, after in pairwise(ages)) <= 22.0
@@ -378,4 +378,4 @@ def test_a_curve_stays_small_and_dense_at_its_end() -> None:
     ],
 )
 def test_curves_in_words(values: list[tuple[float, int]], text: str) -> None:
-    assert curve.growth_text(values) == text
+    assert memory_curve.growth_text(values) == text

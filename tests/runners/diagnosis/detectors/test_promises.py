@@ -14,7 +14,7 @@ from distui.presets.load import load
 from distui.presets.plan import Place, Plan, Request, make_plan
 from distui.runners.diagnosis import live
 from distui.runners.diagnosis.detectors import View
-from distui.runners.diagnosis.detectors.promises import LATE_S, SETTLED_S, find
+from distui.runners.diagnosis.detectors.expectations import LATE_S, SETTLED_S, find
 from distui.runners.diagnosis.reading import Reading
 from distui.runners.model import Finding, Gpu
 from distui.runners.state import Node, RunState

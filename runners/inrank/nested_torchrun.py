@@ -12,9 +12,9 @@ from typing import Any, BinaryIO
 
 from .control import Reporter
 from .elastic import NotSpawned, attempt_all
-from .group import SIGNALS, WorkerGroup, attempt_dir
-from .policy import UNLIMITED
 from .rendezvous import several_nodes
+from .restart_policy import UNLIMITED
+from .worker_group import SIGNALS, WorkerGroup, attempt_dir
 
 
 def run(plan: dict[str, Any], run_dir: str, argv: list[str]) -> int:

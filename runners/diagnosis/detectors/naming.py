@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypedDict
 
+from ...formatting import spans, time_of_day
 from ...model import Collective, Site
 from ...state import RunState
-from ...words import spans, time_of_day
 
 # -----------------------------------------------------------------------------------------------------------
 # How findings name ranks, nodes, places and times, so that all of them read alike.

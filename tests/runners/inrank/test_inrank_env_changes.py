@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from distui.presets.environ import LAUNCHER_OWN, PER_RANK
-from distui.runners.inrank import changes, control, hook
+from distui.runners.inrank import control, env_changes, hook
 
 from .inrank_rig import Asking, driven, eventually, execute, rank
 
@@ -39,20 +39,20 @@ REFUSED: dict[str, Any] = {
 
 def test_the_launchers_names_are_the_same_in_both_rooms() -> None:
     """The runner's room imports nothing of the presets'."""
-    assert changes.LAUNCHERS == LAUNCHER_OWN
-    assert changes.RUNNERS == PER_RANK
+    assert env_changes.LAUNCHERS == LAUNCHER_OWN
+    assert env_changes.RUNNERS == PER_RANK
 
 
 @pytest.mark.parametrize("changed", REFUSED.values(), ids=REFUSED.keys())
 def test_refused(changed: Any) -> None:
-    assert changes.refusal(changed)
+    assert env_changes.refusal(changed)
 
 
 def test_what_is_not_refused_fits_into_a_request() -> None:
     asked = {f"A{number}": "x" * 100_000 for number in range(5)}
-    assert not changes.too_much(asked)
-    assert "several restarts" in changes.too_much({**asked, "A5": "x" * 100_000})
-    assert "several restarts" in changes.too_much({f"A{number}": "\n" * 100_000 for number in range(3)})
+    assert not env_changes.too_much(asked)
+    assert "several restarts" in env_changes.too_much({**asked, "A5": "x" * 100_000})
+    assert "several restarts" in env_changes.too_much({f"A{number}": "\n" * 100_000 for number in range(3)})
     request = {"op": "restart", "id": 1 << 62, "until": 1e9 / 3, "env": asked, "shown": asked}
     assert len(msgspec.json.encode(request)) < control.MOST_LINE
 
@@ -60,10 +60,10 @@ def test_what_is_not_refused_fits_into_a_request() -> None:
 def test_the_longest_value_that_linux_takes_is_taken() -> None:
     import subprocess
 
-    value = "x" * (changes.LONGEST - 3)
-    assert not changes.refusal({"A": value})
+    value = "x" * (env_changes.LONGEST - 3)
+    assert not env_changes.refusal({"A": value})
     assert subprocess.run(["/bin/true"], env={"A": value}, check=True).returncode == 0
-    assert changes.refusal({"A": value + "x"})
+    assert env_changes.refusal({"A": value + "x"})
     with pytest.raises(OSError, match="too long"):
         subprocess.run(["/bin/true"], env={"A": value + "x"}, check=True)
 
@@ -71,10 +71,10 @@ def test_the_longest_value_that_linux_takes_is_taken() -> None:
 def test_the_sum_is_what_the_stack_allows() -> None:
     before = resource.getrlimit(resource.RLIMIT_STACK)
     env = {f"V{number}": "x" * 100_000 for number in range(15)}
-    assert not changes.too_long(env, ["a"])
+    assert not env_changes.too_long(env, ["a"])
     resource.setrlimit(resource.RLIMIT_STACK, (4 << 20, before[1]))
     try:
-        assert "1048576" in changes.too_long(env, ["a"])
+        assert "1048576" in env_changes.too_long(env, ["a"])
     finally:
         resource.setrlimit(resource.RLIMIT_STACK, before)
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...presets.clean import clean_text
+from ...presets.sanitize import clean_text
 from ...runners import remote_hosts
 from ...runners.errors import RunError, UnreachableError
 from ...runners.hub.routes import check_remote_word

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...model import Collective, Finding, Gpu, Pulse, RankPhase, Site, Stall
-from . import arrivals, divergence, people, waits
+from . import arrivals, divergence, naming, waits
 from .arrivals import Activity, Doing
 from .divergence import Split
-from .people import Kind
+from .naming import Kind
 from .view import View
 from .waits import Ends, Pending, WaitPoint
 
@@ -44,28 +44,28 @@ def mismatch(view: View, pending: Pending, *, sites: bool) -> Finding | None:
         return None
     (usual, most), (other, few) = parting.variants[0], parting.variants[1]
     skipped = _skipped(view, name, few[0], most[0])
-    phrase = f"{people.who(view.state, few)} {people.verb(few, 'is', 'are')} in {_call(other, parting)}"
-    text = f"{phrase} where {people.ranks_text(most)} {people.verb(most, 'is', 'are')} in {_call(usual, parting)}"
+    phrase = f"{naming.who(view.state, few)} {naming.verb(few, 'is', 'are')} in {_call(other, parting)}"
+    text = f"{phrase} where {naming.ranks_text(most)} {naming.verb(most, 'is', 'are')} in {_call(usual, parting)}"
     if skipped is not None:
-        site = f" of {people.site_text(skipped.sites[0])}" if skipped.sites else ""
-        text = f"{people.who(view.state, few)} skipped {people.call_text(skipped)}{site}: {text}"
+        site = f" of {naming.site_text(skipped.sites[0])}" if skipped.sites else ""
+        text = f"{naming.who(view.state, few)} skipped {naming.call_text(skipped)}{site}: {text}"
     return Finding(
-        "hang-mismatch", "error", text, **people.about(view.state, few), remedy=ALIGN, since=pending.since,
+        "hang-mismatch", "error", text, **naming.about(view.state, few), remedy=ALIGN, since=pending.since,
         evidence=tuple(_variants(view, parting, pending)),
     )  # fmt: skip
 
 
 def _call(call: Collective, parting: Split) -> str:
     what = f" {call.what}" if parting.of == "size" and call.what else ""
-    site = f" ({people.site_text(call.sites[0])})" if call.sites else ""
-    return f"{people.call_text(call)}{what}{site}"
+    site = f" ({naming.site_text(call.sites[0])})" if call.sites else ""
+    return f"{naming.call_text(call)}{what}{site}"
 
 
 def _variants(view: View, parting: Split, pending: Pending) -> Iterable[str]:
     for call, ranks in parting.variants[:4]:
-        stack = people.stack_text(call.sites[:4]) or "call site not known"
+        stack = naming.stack_text(call.sites[:4]) or "call site not known"
         what = f" {call.what}" if call.what else ""
-        yield f"{people.who(view.state, ranks)}: {people.call_text(call)}{what} of {pending.desc}: {stack}"
+        yield f"{naming.who(view.state, ranks)}: {naming.call_text(call)}{what} of {pending.desc}: {stack}"
     (_, most), (_, few) = parting.variants[0], parting.variants[1]
     apart = _apart(view, pending.point.key.name, few[0], most[0])
     if apart is not None and apart.mine.seq < pending.point.seq:
@@ -76,7 +76,7 @@ def _variants(view: View, parting: Split, pending: Pending) -> Iterable[str]:
 
 
 def _brief(call: Collective) -> str:
-    return call.op + (f" at {people.site_text(call.sites[0])}" if call.sites else "")
+    return call.op + (f" at {naming.site_text(call.sites[0])}" if call.sites else "")
 
 
 def _apart(view: View, name: str, rank: int, other: int) -> divergence.Shift | None:
@@ -98,13 +98,13 @@ def left_out(view: View, rank: int, pending: Pending) -> Finding | None:
     apart = _apart(view, pending.point.key.name, rank, other)
     if apart is None or not (apart.skipped and apart.exact):
         return None
-    site = f" of {people.site_text(apart.theirs.sites[0])}" if apart.theirs.sites else ""
+    site = f" of {naming.site_text(apart.theirs.sites[0])}" if apart.theirs.sites else ""
     ranks = pending.ranks
     return Finding(
         "hang-mismatch", "error",
-        f"{people.who(view.state, [rank])} skipped {people.call_text(apart.theirs)}{site}; "
-        f"{people.ranks_text(ranks)} {people.verb(ranks, 'waits', 'wait')} for it in {people.call_text(pending.call)}",
-        **people.about(view.state, [rank]), remedy=ALIGN, since=pending.since,
+        f"{naming.who(view.state, [rank])} skipped {naming.call_text(apart.theirs)}{site}; "
+        f"{naming.ranks_text(ranks)} {naming.verb(ranks, 'waits', 'wait')} for it in {naming.call_text(pending.call)}",
+        **naming.about(view.state, [rank]), remedy=ALIGN, since=pending.since,
         evidence=(
             waiting_text(view, pending),
             f"at #{apart.mine.seq} rank {rank} called {_brief(apart.mine)}, rank {other} {_brief(apart.theirs)}",
@@ -118,11 +118,11 @@ def elsewhere(view: View, pending: Pending, others: Sequence[Pending]) -> Findin
         return None
     near, ranks = others[0], pending.ranks
     text = (
-        f"{people.who(view.state, ranks)} {people.verb(ranks, 'is', 'are')} in {_brief(pending.call)} where "
-        f"{people.ranks_text(near.ranks)} {people.verb(near.ranks, 'is', 'are')} in {people.call_text(near.call)}"
+        f"{naming.who(view.state, ranks)} {naming.verb(ranks, 'is', 'are')} in {_brief(pending.call)} where "
+        f"{naming.ranks_text(near.ranks)} {naming.verb(near.ranks, 'is', 'are')} in {naming.call_text(near.call)}"
     )
     return Finding(
-        "hang-mismatch", "error", text, **people.about(view.state, ranks), remedy=ALIGN, since=near.since,
+        "hang-mismatch", "error", text, **naming.about(view.state, ranks), remedy=ALIGN, since=near.since,
         evidence=tuple(waiting_text(view, each) for each in (*others[:3], pending)),
     )  # fmt: skip
 
@@ -130,13 +130,13 @@ def elsewhere(view: View, pending: Pending, others: Sequence[Pending]) -> Findin
 def circle(view: View, blocked: Sequence[Pending]) -> Finding:
     """Ranks that wait for each other in different groups."""
     parts = [
-        f"{people.ranks_text(each.ranks)} in {people.call_text(each.call)} of {each.desc}"
+        f"{naming.ranks_text(each.ranks)} in {naming.call_text(each.call)} of {each.desc}"
         for each in blocked
     ]
     ranks = tuple(sorted({rank for pending in blocked for rank in pending.waits}))
     return Finding(
         "hang-mismatch", "error", f"ranks wait for each other: {'; '.join(parts[:4])}" + " …" * (len(parts) > 4),
-        **people.about(view.state, ranks),
+        **naming.about(view.state, ranks),
         remedy="let every rank call the collectives of its groups in the same order",
         evidence=tuple(waiting_text(view, pending) for pending in blocked[:4]),
         since=min(pending.since for pending in blocked),
@@ -178,9 +178,9 @@ def _cut(view: View, cuts: Mapping[int, Stall], nodes: Mapping[str, int], since:
     first = cuts[ranks[0]]
     there = address(first.remote)
     number = nodes.get(there)
-    far = f"{people.host(view.state, number)} ({there})" if number is not None else there
-    place = people.nodes_of(view.state, ranks[:1])
-    near = f" on {people.host(view.state, place[0])}" if place else ""
+    far = f"{naming.host(view.state, number)} ({there})" if number is not None else there
+    place = naming.nodes_of(view.state, ranks[:1])
+    near = f" on {naming.host(view.state, place[0])}" if place else ""
     answer = "no connection to" if first.state == "SYN_SENT" else "no answer any more from"
     return Finding(
         "hang-network", "error", f"rank {ranks[0]}{near} ({address(first.local)}) gets {answer} {far}: "
@@ -205,9 +205,9 @@ def spinning(view: View, pending: Pending) -> Finding | None:
     ranks = pending.ranks
     return Finding(
         "hang-collective", "error",
-        f"{people.who(view.state, ranks)} have all entered {people.call_text(pending.call)} but it never completes: "
+        f"{naming.who(view.state, ranks)} have all entered {naming.call_text(pending.call)} but it never completes: "
         "their GPUs are spinning",
-        **people.about(view.state, ranks), since=pending.since,
+        **naming.about(view.state, ranks), since=pending.since,
         remedy="look at what NCCL says (NCCL screen, NCCL_DEBUG=INFO): a transport that lost its way, "
         "or one slow or broken link; NCCL_P2P_DISABLE=1 or NCCL_IB_DISABLE=1 for one run tells which",
         evidence=(
@@ -237,9 +237,9 @@ def no_verdict(view: View, blocked: Sequence[Pending]) -> Finding:
     first = min(blocked, key=lambda pending: (not pending.numbered, pending.since))
     ranks = tuple(sorted({rank for pending in blocked for rank in pending.waits}))
     lacking = tuple(_lacking(view, blocked)) or ("every rank's data is there, and none of it tells",)
-    waiting = f"{people.ranks_text(ranks)} {people.verb(ranks, 'waits', 'wait')}"
+    waiting = f"{naming.ranks_text(ranks)} {naming.verb(ranks, 'waits', 'wait')}"
     return Finding(
-        "hang-no-verdict", "info", f"{waiting} in {people.call_text(first.call)} and nothing tells why: {lacking[0]}",
+        "hang-no-verdict", "info", f"{waiting} in {naming.call_text(first.call)} and nothing tells why: {lacking[0]}",
         role="fact", ranks=ranks, since=first.since,
         remedy="take all stacks: distui dump RUN stacks; with NCCL, raise NCCL_DEBUG to INFO",
         evidence=(*(waiting_text(view, pending) for pending in blocked[:4]), *lacking),
@@ -253,20 +253,20 @@ def _lacking(view: View, blocked: Sequence[Pending]) -> Iterable[str]:
     newest = {rank: view.history[rank][-1] if view.history.get(rank) else None for rank in others}
     unseen = [rank for rank, pulse in newest.items() if pulse is None]
     if unseen:
-        yield f"nothing is heard of {people.who(view.state, unseen)}"
+        yield f"nothing is heard of {naming.who(view.state, unseen)}"
     hookless = [rank for rank, pulse in newest.items() if pulse is not None and not pulse.hook]
     if hookless:
-        yield f"{people.who(view.state, hookless)} {people.verb(hookless, 'has', 'have')} no hook that answers"
+        yield f"{naming.who(view.state, hookless)} {naming.verb(hookless, 'has', 'have')} no hook that answers"
     blind = [rank for rank, pulse in newest.items() if pulse and pulse.hook and pulse.recorder is False]
     if blind:
         version = f" {view.state.torch}" if view.state.torch else ""
-        yield f"torch{version} has no flight recorder on {people.ranks_text(blind)}"
+        yield f"torch{version} has no flight recorder on {naming.ranks_text(blind)}"
     old = [rank for rank, pulse in newest.items() if pulse is not None and view.now - pulse.at > 30.0]
     if old:
-        yield f"there is no news of {people.who(view.state, old)} for a while"
+        yield f"there is no news of {naming.who(view.state, old)} for a while"
     peers = [pending for pending in blocked if not pending.numbered]
     if peers:
-        yield f"for whom {people.ranks_text(peers[0].ranks)} wait in {peers[0].call.op} is recorded nowhere"
+        yield f"for whom {naming.ranks_text(peers[0].ranks)} wait in {peers[0].call.op} is recorded nowhere"
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -382,7 +382,7 @@ def stopped(does: Doing, pid: int | None) -> Culprit:
 
 
 def _at(does: Doing) -> str:
-    return f" at {people.site_text(does.place.site)}" if does.place.site is not None else ""
+    return f" at {naming.site_text(does.place.site)}" if does.place.site is not None else ""
 
 
 def _stuck(does: Doing, age: float) -> Culprit | None:
@@ -432,7 +432,7 @@ def _works(does: Doing, age: float, blocked: Sequence[Pending]) -> Culprit | Non
 def _within(does: Doing, blocked: Sequence[Pending]) -> str:
     """The outermost function of a working rank that those who wait are not in: it stays while the work goes on."""
     theirs = {site.name for pending in blocked for site in pending.call.sites} | {"<module>", "main"}
-    own = [site for site in reversed(people.users(does.stack, 64)) if site.name not in theirs]
+    own = [site for site in reversed(naming.users(does.stack, 64)) if site.name not in theirs]
     return f" in {own[0].name}()" if own and not own[0].name.startswith("<") else ""
 
 
@@ -469,17 +469,17 @@ def finding(
     """The finding about some ranks of which the same is to be said."""
     leading = chain.leading(nearest)
     victims = sorted({rank for pending in leading for rank in pending.waits} - set(ranks))
-    who = people.who(view.state, ranks)
+    who = naming.who(view.state, ranks)
     does = fault.does if len(ranks) == 1 else _plural(fault.does)
-    waiting = f"{people.ranks_text(victims)} {people.verb(victims, 'waits', 'wait')}" if victims else ""
-    where = f" in {people.call_text(nearest[0].call)}" if nearest else ""
-    it = people.verb(ranks, "it", "them")
+    waiting = f"{naming.ranks_text(victims)} {naming.verb(victims, 'waits', 'wait')}" if victims else ""
+    where = f" in {naming.call_text(nearest[0].call)}" if nearest else ""
+    it = naming.verb(ranks, "it", "them")
     return Finding(
         id=fault.id,
         severity=fault.severity,
         text=f"{who} {does}" + (f"; {waiting} for {it}{where}" if waiting else ""),
         role="cause" if fault.severity != "info" else "fact",
-        **people.about(view.state, ranks),
+        **naming.about(view.state, ranks),
         remedy=fault.remedy.format(rank=ranks[0]),
         evidence=tuple(evidence(view, ranks, fault, leading, nearest)),
         since=min((pending.since for pending in leading), default=None),
@@ -506,9 +506,9 @@ def evidence(
         yield f"{sum(len(each.waits) for each in more)} more ranks wait in {len(more)} other collectives behind those"
     for pending in nearest[:1]:
         yield from _behind(view, ranks, pending)
-    stack = people.users(fault.stack)
+    stack = naming.users(fault.stack)
     if stack:
-        yield f"stack of rank {ranks[0]}: {people.stack_text(stack)}"
+        yield f"stack of rank {ranks[0]}: {naming.stack_text(stack)}"
     if fault.source:
         yield fault.source
     if fault.proof:
@@ -527,18 +527,18 @@ def _behind(view: View, ranks: Sequence[int], pending: Pending) -> Iterable[str]
         if group is not None and pulse is not None and view.history[rank][-1].hook:
             counts.setdefault(group.enqueued, []).append(rank)
     for count, those in sorted(counts.items())[:MOST]:
-        yield f"{people.ranks_text(those)} called {count} collectives of {pending.desc}"
+        yield f"{naming.ranks_text(those)} called {count} collectives of {pending.desc}"
 
 
 def waiting_text(view: View, pending: Pending) -> str:
     """ "ranks 0, 1, 3 wait in all_reduce #42 of default_pg (train.py:50 step) since 20:41:07 UTC"."""
     site = next((wait.call.sites[0] for wait in pending.waits.values() if wait.call.sites), None)
-    where = f" ({people.site_text(site)})" if site is not None else ""
+    where = f" ({naming.site_text(site)})" if site is not None else ""
     ranks = pending.ranks
     of = f" of {pending.desc}" if pending.numbered else ""
     recorded = all(wait.recorded for wait in pending.waits.values())
-    since = f" since {people.clock(pending.since)}" if recorded else ""
-    what = people.call_text(pending.call)
+    since = f" since {naming.clock(pending.since)}" if recorded else ""
+    what = naming.call_text(pending.call)
     return (
-        f"{people.who(view.state, ranks)} {people.verb(ranks, 'waits', 'wait')} in {what}{of}{where}{since}"
+        f"{naming.who(view.state, ranks)} {naming.verb(ranks, 'waits', 'wait')} in {what}{of}{where}{since}"
     )

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .channel import Broken, Channel, dial
 from .coordinator import POLL_S
+from .secure_channel import Broken, Channel, dial
 
 # -----------------------------------------------------------------------------------------------------------
 # The coordinator's store as one of torch's, for the elastic agent of a node.

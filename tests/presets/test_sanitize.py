@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from distui.presets.clean import clean_line, clean_lines, clean_text
+from distui.presets.sanitize import clean_line, clean_lines, clean_text
 
 PIECES = st.sampled_from(
     [

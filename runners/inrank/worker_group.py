@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
-from . import changes, leaving, spawned
+from . import child_processes, env_changes, fast_exit
 from .control import Control, Reporter
-from .policy import Deaths, RankExit, after_failure, how_it_ended
+from .restart_policy import Deaths, RankExit, after_failure, how_it_ended
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """What ends a run from outside, in order."""
@@ -53,7 +53,7 @@ class WorkerGroup:
         self.restart = threading.Event()
         self.wake = threading.Event()
         """A stop or a restart was asked for: no use in waiting any longer."""
-        self.variables = changes.Variables()
+        self.variables = env_changes.Variables()
         self.spawning = False
         """From the moment on when everything is ready for the ranks until torch looks at them for the first time."""
         self.pids: dict[int, int] = {}
@@ -117,7 +117,7 @@ class WorkerGroup:
         self.ending = bool(self.pids)
         self.restart.set()
         self.wake.set()
-        leaving.announce("%s.r%d" % (os.environ["DISTUI_SOCKETS"], local) for local in list(self.pids))
+        fast_exit.announce("%s.r%d" % (os.environ["DISTUI_SOCKETS"], local) for local in list(self.pids))
         self.on_restart()
         self._kill_after_grace(self.plan["grace_s"])
 
@@ -135,7 +135,7 @@ class WorkerGroup:
         def kill() -> None:
             for local, pid in pids.items():
                 if self.pids.get(local) == pid:
-                    spawned.kill_group(pid, signal.SIGKILL)
+                    child_processes.kill_group(pid, signal.SIGKILL)
 
         timer = threading.Timer(grace_s, kill)
         timer.daemon = True
@@ -223,10 +223,10 @@ class WorkerGroup:
         order, missing, new = sorted(by_local), set(by_local), []
         deadline = time.monotonic() + FIND_SECONDS
         while missing and time.monotonic() < deadline and attempt == self.attempt:
-            new += [pid for pid in spawned.children() if pid not in new and pid not in before]
+            new += [pid for pid in child_processes.children() if pid not in new and pid not in before]
             for position, pid in enumerate(new):
-                local = spawned.local_rank_of(pid)
-                if local is None and position < len(order) and spawned.is_zombie(pid):
+                local = child_processes.local_rank_of(pid)
+                if local is None and position < len(order) and child_processes.is_zombie(pid):
                     local = order[position]  # too short a life to be asked: the launcher spawns in order
                 if local in missing:
                     missing.discard(local)
@@ -242,7 +242,7 @@ class WorkerGroup:
         self.report("RankChanged", state="running", **about)
 
         def wait() -> None:
-            code = spawned.wait_peeking(pid)
+            code = child_processes.wait_peeking(pid)
             now = time.time()
             with self.lock:
                 asked = self.ending or self.stopping or self.restart.is_set()
@@ -252,7 +252,7 @@ class WorkerGroup:
                 if failed:
                     self.failed.set()
                 if not self.muted():
-                    name = spawned.signal_name(code)
+                    name = child_processes.signal_name(code)
                     self.report("RankChanged", state=state, exit_code=code, signal=name, at=now, **about)
                 if self.pids.get(local) == pid:
                     del self.pids[local]

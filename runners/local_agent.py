@@ -21,13 +21,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import environment, file_io, registry
+from . import environment, file_io, run_directories
 from .errors import NoTorchError, RunError, UnreachableError
 from .history import RunRecord
-from .living import StartMode, connect
-from .registry import Condition
+from .host_processes import StartMode, connect
+from .run_directories import Condition
 from .wire.client import SocketLink, ensure_socket_dir
-from .wire.ended import DiskLink, FilesLink
+from .wire.file_link import DiskLink, FilesLink
 from .wire.link import Link, LinkError
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def place(record: RunRecord, request: Request, port: int | None = None) -> Place
     exists, source = _script(request)
     return Place(
         run=record.run,
-        run_dir=str(registry.runs_dir() / record.run),
+        run_dir=str(run_directories.runs_dir() / record.run),
         port=port or free_port(),
         ras_port=free_port(),
         gpus=gpus_here(),
@@ -182,7 +182,7 @@ def read_source(path: Path) -> bytes | None:
 
 def read_beside(path: Path, source: bytes | None) -> dict[str, bytes]:
     """What is looked at of the files beside the script at `path` that its text imports."""
-    from ..presets.obeys import local_imports  # what only the look at a script needs
+    from ..presets.script_support import local_imports  # what only the look at a script needs
 
     texts: dict[str, bytes] = {}
     for name in local_imports(source)[:MOST_IMPORTS] if source else ():
@@ -198,7 +198,7 @@ def start(
     files: Mapping[str, str] | None = None,
     hidden: Mapping[str, str] | None = None,
     shell: Mapping[str, str] | None = None,
-) -> registry.Entry:
+) -> run_directories.Entry:
     """Write the run down and start its agent, which starts the ranks, or its hub, which launches nodes.
 
     `files`: further ones in the run directory; `hidden`: secrets that are not in the plan; `shell`: what the ranks
@@ -212,9 +212,9 @@ def start(
     check_files(plan.nproc_per_node or 1)
     ours = record.kind != "hub"  # whose ranks have the environments of the jobs on its nodes
     env = environment.of_launch((os.environ if shell is None else shell) if ours else {}, plan.env)
-    with registry.start_lock():
-        path = registry.create(record, document, {**plan.files, **(files or {})})
-        entry = registry.Entry(path, record)
+    with run_directories.start_lock():
+        path = run_directories.create(record, document, {**plan.files, **(files or {})})
+        entry = run_directories.Entry(path, record)
         if ours:
             keep_environment(path, env)
         settling = threading.Thread(target=settle, args=(path,))
@@ -230,7 +230,7 @@ def start(
 
 def settle(path: Path) -> None:
     """Put what never changes of a run directory on the disk itself: after a power cut the run is still whole."""
-    names = (registry.PLAN_FILE, registry.RUN_FILE, environment.FILE)
+    names = (run_directories.PLAN_FILE, run_directories.RUN_FILE, environment.FILE)
     for each in (*(path / name for name in names), path, path.parent):
         with contextlib.suppress(
             OSError
@@ -255,14 +255,14 @@ def keep_environment(path: Path, env: Mapping[str, str]) -> None:
     try:
         environment.write(path, env)
     except OSError as error:
-        registry.discard(path)
+        run_directories.discard(path)
         raise RunError(
             f"cannot write {path / environment.FILE} ({error.strerror}): free space there"
         ) from None
 
 
 def start_agent(
-    entry: registry.Entry, env: Mapping[str, str] | None = None, mode: StartMode = StartMode.READ
+    entry: run_directories.Entry, env: Mapping[str, str] | None = None, mode: StartMode = StartMode.READ
 ) -> None:
     """Start an agent, or a hub, in a session of its own and wait until it answers, or is not needed.
 
@@ -293,11 +293,11 @@ def start_agent(
         raise RunError(f"the agent of {entry.record.name} did not come up: see {entry.path / 'agent.log'}")
 
 
-def _daemon_environment(entry: registry.Entry, given: Mapping[str, str]) -> dict[str, str]:
+def _daemon_environment(entry: run_directories.Entry, given: Mapping[str, str]) -> dict[str, str]:
     if entry.record.kind != "hub":
         return environment.of_daemon(environment.read(entry.path), os.environ, given)
     try:
-        planned = json.loads(file_io.content(entry.path / registry.PLAN_FILE))["env"]
+        planned = json.loads(file_io.content(entry.path / run_directories.PLAN_FILE))["env"]
     except (file_io.FileError, RecursionError, ValueError, LookupError, TypeError):
         planned = {}
     return environment.of_hub(os.environ, planned if isinstance(planned, dict) else {}, given)
@@ -318,7 +318,7 @@ def _first_line(descriptor: int) -> str:
     return data.decode(errors="replace").strip()
 
 
-async def open_link(entry: registry.Entry, readonly: bool = False) -> Link:
+async def open_link(entry: run_directories.Entry, readonly: bool = False) -> Link:
     """A link to a run: to its agent or hub, to a new one where ranks live without one, else to its files.
 
     Nothing that runs is started, ended or changed by that. A part of a run on several nodes leads to that run,
@@ -326,7 +326,7 @@ async def open_link(entry: registry.Entry, readonly: bool = False) -> Link:
     """
     try:
         if entry.record.kind == "node":
-            from .hub.spot import keep
+            from .hub.hub_on_node import keep
 
             entry = keep(entry)
         return await open_agent(entry, readonly)
@@ -334,17 +334,19 @@ async def open_link(entry: registry.Entry, readonly: bool = False) -> Link:
         raise LinkError(str(error)) from None
 
 
-async def open_agent(entry: registry.Entry, readonly: bool = False) -> Link:
+async def open_agent(entry: run_directories.Entry, readonly: bool = False) -> Link:
     """A link to exactly what serves this run directory, or to its files. Raises RunError and LinkError."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
-        now = registry.condition_of(entry)
+        now = run_directories.condition_of(entry)
         if now is Condition.ELSEWHERE:
-            raise UnreachableError(registry.elsewhere(entry) or f"{entry.record.name} has moved: again")
+            raise UnreachableError(
+                run_directories.elsewhere(entry) or f"{entry.record.name} has moved: again"
+            )
         if now is Condition.ENDED:
             return DiskLink(entry)
         if now is Condition.LOST:
-            why = registry.why_lost(entry, registry.orphans(entry))
+            why = run_directories.why_lost(entry, run_directories.orphans(entry))
             return FilesLink(
                 entry, why, readonly, lambda given: start_agent(entry, given, StartMode.RESTART)
             )
@@ -358,7 +360,7 @@ async def open_agent(entry: registry.Entry, readonly: bool = False) -> Link:
         try:
             if who is not None:
                 return await connect(who, readonly)
-            return await SocketLink.connect(registry.socket_of(entry), readonly)
+            return await SocketLink.connect(run_directories.socket_of(entry), readonly)
         except LinkError:
             if entry.state().phase.ended:
                 return DiskLink(entry)

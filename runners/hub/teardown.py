@@ -6,17 +6,17 @@ import time
 
 import msgspec
 
-from .. import registry
+from .. import run_directories
 from ..journal import Journal
 from ..model import HUB, Cluster, ClusterChanged, Down, SetAutostop, Stamped
-from . import seam
-from .cloud import Sky
-from .seam import CloudError
+from . import launch_order
+from .launch_order import CloudError
+from .skypilot_client import Sky
 
 
-async def do(entry: registry.Entry, command: Down | SetAutostop) -> tuple[bool, str]:
+async def do(entry: run_directories.Entry, command: Down | SetAutostop) -> tuple[bool, str]:
     """Do it and write it down; whether it worked, and a sentence."""
-    order = seam.read(entry.path)
+    order = launch_order.read(entry.path)
     if order is None:
         return False, f"{entry.record.name} has no cluster"
     before = entry.state().cluster or Cluster(name=order.cluster)
@@ -53,7 +53,7 @@ def stays(minutes: int | None) -> str:
     return f"goes down after {minutes} {'minute' if minutes == 1 else 'minutes'} without a job"
 
 
-def _write(entry: registry.Entry, cluster: Cluster) -> None:
+def _write(entry: run_directories.Entry, cluster: Cluster) -> None:
     journal = Journal(entry.path)
     last = max((stamped.seq for stamped in journal.replay()), default=0)
     journal.append(Stamped(time.time(), ClusterChanged(cluster), last + 1, HUB))

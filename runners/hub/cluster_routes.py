@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import msgspec
 
 from ..wire import ssh
+from .launch_order import CloudError
 from .links import AT_ONCE
 from .routes import Route, check
-from .seam import CloudError
 
 PROBE_SECONDS = 60.0
 OPTIONS = ("-oConnectTimeout=30",)

@@ -14,10 +14,10 @@ from ...presets.load import load
 from ...presets.plan import Plan, command_plan, for_host, make_plan
 from ...presets.render import plan_to_json, render
 from ...presets.secrets import MASK
-from .. import daemon, environment, local, preview, registry
+from .. import daemon, environment, local_agent, preview, run_directories
 from ..errors import RunError
 from ..history import RunRecord
-from ..local import refusal
+from ..local_agent import refusal
 from .hosts import run_name
 from .prepared import LaunchRequest, Prepared
 
@@ -32,9 +32,9 @@ class PreparedHere(Prepared):
     shell: Mapping[str, str] | None = None
     """What the ranks inherit; None: this process's environment."""
 
-    def start(self) -> registry.Entry:
+    def start(self) -> run_directories.Entry:
         """Write it down and start its agent, which starts the ranks. Raises RunError."""
-        return local.start(self.plan, self.record, shell=self.shell)
+        return local_agent.start(self.plan, self.record, shell=self.shell)
 
     def text(self) -> str:
         """What `--dry-run` prints."""
@@ -51,15 +51,15 @@ class PreparedHere(Prepared):
 def prepare(launch: LaunchRequest) -> PreparedHere:
     """Plan a run of a script under a preset. Raises RunError and PresetError."""
     loaded, request = load(launch.preset, launch.overrides), launch.request
-    record = registry.new_record(request.name or run_name(request.script))
-    place = local.place(record, request, launch.port)
+    record = run_directories.new_record(request.name or run_name(request.script))
+    place = local_agent.place(record, request, launch.port)
     try:
         plan = for_host(make_plan(loaded, request, place), record.host)
     except PlanError as error:
         raise RunError(str(error)) from None
     if request.no_python:
         _check_program(plan)
-    local.check_python(plan.python)
+    local_agent.check_python(plan.python)
     if launch.port is not None:
         _check_port(launch.port)
     return PreparedHere(plan, record)
@@ -68,9 +68,9 @@ def prepare(launch: LaunchRequest) -> PreparedHere:
 def prepare_command(launch: LaunchRequest) -> PreparedHere:
     """Plan a run of any command. Raises RunError."""
     command, request = launch.command or (), launch.request
-    record = registry.new_record(request.name or run_name(command[0] if command else None))
+    record = run_directories.new_record(request.name or run_name(command[0] if command else None))
     try:
-        plan = for_host(command_plan(command, request, local.place(record, request)), record.host)
+        plan = for_host(command_plan(command, request, local_agent.place(record, request)), record.host)
     except PlanError as error:
         raise RunError(str(error)) from None
     _check_program(plan)
@@ -97,7 +97,7 @@ def _check_port(port: int) -> None:
             ) from None
 
 
-def again(entry: registry.Entry, name: str | None) -> PreparedHere:
+def again(entry: run_directories.Entry, name: str | None) -> PreparedHere:
     """The launch of `entry` under a new id. Raises RunError."""
     if entry.record.kind != "local":
         raise RunError(f"{entry.record.name} was launched on several hosts: `distui launch` starts it anew")
@@ -117,7 +117,7 @@ def again(entry: registry.Entry, name: str | None) -> PreparedHere:
             f"{', '.join(missing)}: secrets are never written down; export them here and relaunch again"
         )
     secrets = {hidden: os.environ[hidden] for hidden in kept.hidden}
-    record = registry.new_record(name or entry.record.name)
+    record = run_directories.new_record(name or entry.record.name)
     return PreparedHere(_moved(before, record, secrets), record, {**kept.values, **secrets})
 
 
@@ -129,7 +129,7 @@ def _moved(before: Plan, record: RunRecord, secrets: Mapping[str, str]) -> Plan:
         return text.replace(before.run, record.run)
 
     def ported(text: str) -> str:
-        return re.sub(r"\d+$", lambda old: ports.setdefault(old[0], str(local.free_port())), text)
+        return re.sub(r"\d+$", lambda old: ports.setdefault(old[0], str(local_agent.free_port())), text)
 
     own = len(before.argv) - len(before.command)
     argv = [renamed(word) if at < own else word for at, word in enumerate(before.argv)]
@@ -142,7 +142,7 @@ def _moved(before: Plan, record: RunRecord, secrets: Mapping[str, str]) -> Plan:
         before,
         run=record.run,
         name=record.name,
-        run_dir=str(registry.runs_dir() / record.run),
+        run_dir=str(run_directories.runs_dir() / record.run),
         argv=_with_folder(argv, before, record),
         env=env,
         files={name: renamed(text) for name, text in before.files.items()},
@@ -151,5 +151,5 @@ def _moved(before: Plan, record: RunRecord, secrets: Mapping[str, str]) -> Plan:
 
 def _with_folder(argv: Sequence[str], before: Plan, record: RunRecord) -> tuple[str, ...]:
     """Files of the plan lie in the run directory, also where the user's own words name them by it."""
-    new = str(registry.runs_dir() / record.run)
+    new = str(run_directories.runs_dir() / record.run)
     return tuple(word.replace(before.run_dir, new) for word in argv)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distui.presets import obeys
+from distui.presets import script_support
 
 WHOLE = "distui.runners.inrank.parallelize"
-EXAMPLES = Path(obeys.__file__).parent / "examples"
+EXAMPLES = Path(script_support.__file__).parent / "examples"
 
 
 @pytest.mark.parametrize(
@@ -29,14 +29,14 @@ EXAMPLES = Path(obeys.__file__).parent / "examples"
     ],
 )
 def test_any_form_of_the_one_call_obeys(source: str) -> None:
-    look = obeys.inspect("train.py", source)
+    look = script_support.inspect("train.py", source)
     assert look.how is not None
     assert look.how.startswith("train.py calls parallelize() in line ")
     assert "if the" not in look.how
 
 
 def test_a_copied_file_obeys_with_a_doubt() -> None:
-    look = obeys.inspect("train.py", "from parallelize import parallelize\nparallelize(m)")
+    look = script_support.inspect("train.py", "from parallelize import parallelize\nparallelize(m)")
     assert look.how is not None
     assert "if the parallelize beside it is distui's" in look.how
 
@@ -68,7 +68,7 @@ def test_a_copied_file_obeys_with_a_doubt() -> None:
     ],
 )
 def test_a_script_with_its_own_strategy_is_named(source: str, what: str, line: int) -> None:
-    look = obeys.inspect("train.py", source)
+    look = script_support.inspect("train.py", source)
     assert look.how is None
     assert what in look.why
     assert f"in line {line}: the preset's strategy does not change that." in look.why
@@ -82,8 +82,8 @@ OPTIONS = (
 )
 
 
-def asked(kind: str, backend: str = "nccl", mesh: str = "", args: str = "") -> obeys.Requirements:
-    return obeys.Requirements(kind=kind, backend=backend, mesh=mesh.split(), args=args.split())  # type: ignore[arg-type]
+def asked(kind: str, backend: str = "nccl", mesh: str = "", args: str = "") -> script_support.Requirements:
+    return script_support.Requirements(kind=kind, backend=backend, mesh=mesh.split(), args=args.split())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["single", "ddp", "fsdp1", "fsdp2", "deepspeed"])
@@ -101,7 +101,7 @@ def asked(kind: str, backend: str = "nccl", mesh: str = "", args: str = "") -> o
 def test_accelerate_and_trainers_obey_through_the_environment(
     kind: str, source: str, reader: str, what: str
 ) -> None:
-    look = obeys.inspect("train.py", source, asked(kind))
+    look = script_support.inspect("train.py", source, asked(kind))
     assert look.how is not None
     assert what in look.how
     if (reader, kind) == ("trainer", "deepspeed"):
@@ -141,8 +141,8 @@ def test_accelerate_and_trainers_obey_through_the_environment(
         (f"from {WHOLE} import parallelize\nparallelize(m)", asked("deepspeed"), "which is not DeepSpeed"),
     ],
 )
-def test_what_does_not_obey_is_told_why(source: str, wanted: obeys.Requirements, why: str) -> None:
-    look = obeys.inspect("train.py", source, wanted)
+def test_what_does_not_obey_is_told_why(source: str, wanted: script_support.Requirements, why: str) -> None:
+    look = script_support.inspect("train.py", source, wanted)
     assert look.how is None
     assert why in look.why
     assert look.why.endswith(".")
@@ -162,20 +162,20 @@ BARE = "from accelerate import Accelerator\n"
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2", "deepspeed"])
 def test_the_form_of_accelerates_own_examples_obeys_unless_its_options_are_given(kind: str) -> None:
-    look = obeys.inspect("t.py", CANONICAL, asked(kind))
+    look = script_support.inspect("t.py", CANONICAL, asked(kind))
     assert look.how is not None
     assert "it obeys strategy and precision through the environment, unless --cpu is given" in look.how
     assert look.how.endswith("; the precision is its own if --mixed_precision is given.")
-    look = obeys.inspect("t.py", CANONICAL, asked(kind, args="--cpu"))
+    look = script_support.inspect("t.py", CANONICAL, asked(kind, args="--cpu"))
     assert (look.how, "with its own cpu (line 7)" in look.why) == (None, True)
     for args in ("--mixed_precision fp16", "--mixed_precision=no", "--mixed bf16"):
-        how = obeys.inspect("t.py", CANONICAL, asked(kind, args=args)).how
+        how = script_support.inspect("t.py", CANONICAL, asked(kind, args=args)).how
         assert how is not None
         assert how.endswith("the precision is its own (mixed_precision in line 7).")
 
 
 def test_on_cpu_an_accelerator_that_is_told_so_trains_as_it_would() -> None:
-    look = obeys.inspect("t.py", CANONICAL, asked("ddp", "gloo", args="--cpu"))
+    look = script_support.inspect("t.py", CANONICAL, asked("ddp", "gloo", args="--cpu"))
     assert look.how is not None
     assert "cpu" not in look.how.replace("t.py", "")
 
@@ -207,7 +207,7 @@ def test_on_cpu_an_accelerator_that_is_told_so_trains_as_it_would() -> None:
 def test_a_claim_is_what_is_given_and_a_condition_what_may_be(
     source: str, args: str, how: str | None
 ) -> None:
-    found = obeys.inspect("t.py", source, asked("ddp", args=args)).how
+    found = script_support.inspect("t.py", source, asked("ddp", args=args)).how
     assert (found is None) == (how is None), found
     if found is not None and how is not None:
         assert how in found
@@ -215,11 +215,11 @@ def test_a_claim_is_what_is_given_and_a_condition_what_may_be(
 
 def test_a_precision_of_the_scripts_own_is_said() -> None:
     source = "from accelerate import Accelerator\nAccelerator(mixed_precision='fp16')"
-    how = obeys.inspect("t.py", source).how
+    how = script_support.inspect("t.py", source).how
     assert how is not None
     assert how.endswith("the precision is its own (mixed_precision in line 2).")
     trainer = "from transformers import *\na = TrainingArguments(bf16=True)\nTrainer(a)"
-    assert "(bf16 in line 2)" in obeys.inspect("t.py", trainer).why
+    assert "(bf16 in line 2)" in script_support.inspect("t.py", trainer).why
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_a_precision_of_the_scripts_own_is_said() -> None:
     ],
 )  # fmt: skip
 def test_deepspeed_scripts_obey_through_the_configuration(source: str, options: tuple[str, ...]) -> None:
-    look = obeys.inspect("train.py", source, asked("deepspeed"))
+    look = script_support.inspect("train.py", source, asked("deepspeed"))
     assert look.how is not None
     assert "hands its model to DeepSpeed" in look.how
     assert (look.reader, look.options) == ("deepspeed", options)
@@ -252,7 +252,7 @@ def test_deepspeed_scripts_obey_through_the_configuration(source: str, options: 
     ],
 )
 def test_anything_else_obeys_nothing(source: str) -> None:
-    assert obeys.inspect("t.py", source) == obeys.Obeys(
+    assert script_support.inspect("t.py", source) == script_support.Obeys(
         None, "t.py obeys nothing: the preset sets only flags and environment."
     )
 
@@ -272,28 +272,28 @@ def test_anything_else_obeys_nothing(source: str) -> None:
     ],
 )
 def test_what_cannot_be_read_is_a_sentence(source: str | bytes | None, part: str) -> None:
-    look = obeys.inspect("t.py", source)
+    look = script_support.inspect("t.py", source)
     assert look.how is None
     assert part in look.why
     assert "\n" not in look.why
 
 
 def test_marks_of_editors_do_not_matter() -> None:
-    assert obeys.inspect("t.py", "\ufeffprint(1)\r\n").why.startswith("t.py obeys nothing")
-    assert obeys.inspect("t.py", b"\xef\xbb\xbfprint(1)").why.startswith("t.py obeys nothing")
+    assert script_support.inspect("t.py", "\ufeffprint(1)\r\n").why.startswith("t.py obeys nothing")
+    assert script_support.inspect("t.py", b"\xef\xbb\xbfprint(1)").why.startswith("t.py obeys nothing")
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.one_of(st.text(max_size=60), st.binary(max_size=60)))
 def test_no_text_makes_it_raise(source: str | bytes) -> None:
-    assert obeys.inspect("t.py", source).why
+    assert script_support.inspect("t.py", source).why
 
 
 def test_the_shipped_examples_are_told_apart() -> None:
-    obeying = obeys.inspect("chargpt.py", (EXAMPLES / "chargpt.py").read_bytes())
+    obeying = script_support.inspect("chargpt.py", (EXAMPLES / "chargpt.py").read_bytes())
     assert obeying.how is not None
     assert "if the" not in obeying.how
-    plain = obeys.inspect("plain_ddp.py", (EXAMPLES / "plain_ddp.py").read_bytes())
+    plain = script_support.inspect("plain_ddp.py", (EXAMPLES / "plain_ddp.py").read_bytes())
     assert plain.how is None
     assert "DistributedDataParallel" in plain.why
 
@@ -304,21 +304,21 @@ def test_a_pipeline_and_accumulation_need_forward_backward() -> None:
         f"from {WHOLE} import forward_backward, parallelize\nparallelize(m)\nforward_backward(m, x, y)"
     )
     copied = "import parallelize as p\np.parallelize(m)\np.forward_backward(m, x, y)"
-    pipeline = obeys.Requirements(mesh=("pp", "dp"))
-    look = obeys.inspect("train.py", without, pipeline)
+    pipeline = script_support.Requirements(mesh=("pp", "dp"))
+    look = script_support.inspect("train.py", without, pipeline)
     assert look.how is None
     assert (
         look.why
         == "train.py calls parallelize() in line 2 and never forward_backward(), by which a pipeline runs."
     )
-    passes = obeys.Requirements(mesh=("dp",), accumulation=4)
-    how = obeys.inspect("train.py", without, passes).how
+    passes = script_support.Requirements(mesh=("dp",), accumulation=4)
+    how = script_support.inspect("train.py", without, passes).how
     assert how is not None
     assert how.endswith("but not batch.accumulation, which acts in forward_backward().")
     starred = f"from {WHOLE} import *\nparallelize(m)\nforward_backward(m, x, y)"
     for source in (with_it, copied, starred):
         for asked in (pipeline, passes):
-            found = obeys.inspect("train.py", source, asked).how
+            found = script_support.inspect("train.py", source, asked).how
             assert found is not None
             assert "but not" not in found
 
@@ -328,8 +328,8 @@ def test_files_beside_the_script_are_looked_at_where_it_does_nothing_itself() ->
         "other.py": "print()",
         "trainer.py": "from torch.nn.parallel import DistributedDataParallel as D\nD(m)",
     }
-    look = obeys.inspect(
-        "main.py", "import trainer, other", obeys.Requirements(kind="fsdp2", beside=beside)
+    look = script_support.inspect(
+        "main.py", "import trainer, other", script_support.Requirements(kind="fsdp2", beside=beside)
     )
     assert look.how is None
     assert look.why.startswith(
@@ -337,8 +337,11 @@ def test_files_beside_the_script_are_looked_at_where_it_does_nothing_itself() ->
     )
     moe = (EXAMPLES / "chargpt_moe.py").read_bytes()
     example = {"chargpt.py": (EXAMPLES / "chargpt.py").read_bytes()}
-    how = obeys.inspect("chargpt_moe.py", moe, obeys.Requirements(beside=example)).how
+    how = script_support.inspect("chargpt_moe.py", moe, script_support.Requirements(beside=example)).how
     assert how is not None
     assert "through chargpt.py, calls parallelize() in line" in how
     own = f"from {WHOLE} import parallelize\nparallelize(m)"
-    assert "through" not in obeys.inspect("main.py", own, obeys.Requirements(beside=beside)).why
+    assert (
+        "through"
+        not in script_support.inspect("main.py", own, script_support.Requirements(beside=beside)).why
+    )

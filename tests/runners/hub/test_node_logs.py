@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distui.runners.hub.record import Record
+from distui.runners.hub.node_logs import Record
 from distui.runners.logs.follow import Merge, ask_anywhere, read_piece, read_window, sizes
 from distui.runners.logs.log_files import LogError
 from distui.runners.wire.link import Window

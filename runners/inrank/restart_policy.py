@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from .causes import Death, Failure, classify, first_of
+from .failure_causes import Death, Failure, classify, first_of
 
 # -----------------------------------------------------------------------------------------------------------
 # The restart policy: decides purely, acts nowhere.

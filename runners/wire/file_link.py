@@ -13,7 +13,7 @@ from ..environment import RESTART, refusal
 from ..errors import RunError
 from ..forced_stop import without_agent
 from ..history import History
-from ..living import connect
+from ..host_processes import connect
 from ..logs.follow import all_sizes, ask_anywhere, ask_window
 from ..logs.log_files import file_sizes
 from ..model import (
@@ -34,7 +34,7 @@ from ..model import (
     Stop,
     Via,
 )
-from ..registry import MANIFEST, Entry
+from ..run_directories import MANIFEST, Entry
 from ..state import RunState
 from ..status import DAMAGED
 from .client import SocketLink

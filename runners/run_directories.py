@@ -19,9 +19,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, structs
 
-from ..presets import owned
-from ..presets.owned import private_folder
-from . import file_io, history, living
+from ..presets import trusted_files
+from ..presets.trusted_files import private_folder
+from . import file_io, history, host_processes
 from .errors import NoSuchRunError, RunError
 from .history import History, RunRecord
 from .model import RunPhase
@@ -71,12 +71,12 @@ class Entry:
         who = file_io.read(self.path / AGENT_FILE)
         if who is None or file_io.elsewhere(who):
             return who
-        return living.named(self.path, AGENT_FILE, "agent")
+        return host_processes.named(self.path, AGENT_FILE, "agent")
 
 
 def runs_dir() -> Path:
     """Where the runs are kept."""
-    return owned.base("XDG_STATE_HOME", os.environ) / "distui" / "runs"
+    return trusted_files.base("XDG_STATE_HOME", os.environ) / "distui" / "runs"
 
 
 def new_record(name: str) -> RunRecord:
@@ -290,7 +290,9 @@ def _problem(path: Path) -> str:
 def strays() -> list[Entry]:
     """Runs that live though their directories are gone, by the processes that were started for them."""
     base = runs_dir()
-    guesses = [_guessed(base / name) for name in living.survey(base) if not os.path.lexists(base / name)]
+    guesses = [
+        _guessed(base / name) for name in host_processes.survey(base) if not os.path.lexists(base / name)
+    ]
     return wholes([entry for entry in guesses if entry is not None])
 
 
@@ -404,7 +406,7 @@ def elsewhere(entry: Entry) -> str:
     if hosts or (entry.record.host != platform.node() and not identities):
         host = hosts[0] if hosts else entry.record.host
         return f"{entry.record.name} runs on {host}: ssh there and run distui"
-    if not any(living.held_unseen(entry.path / name) for name in (AGENT_LOCK, RUNNER_LOCK)):
+    if not any(host_processes.held_unseen(entry.path / name) for name in (AGENT_LOCK, RUNNER_LOCK)):
         return ""
     return (
         f"{entry.record.name} is held by a process that cannot be seen from here, in another container or on another "
@@ -414,10 +416,10 @@ def elsewhere(entry: Entry) -> str:
 
 def runner(entry: Entry) -> file_io.Identity | None:
     """The living runner of a run on this host, by its file or, where that is damaged, by its arguments."""
-    who = living.named(entry.path, RUNNER_FILE, "runner")
+    who = host_processes.named(entry.path, RUNNER_FILE, "runner")
     if who is not None:
         return who
-    runners = living.living_of(entry.path).runners
+    runners = host_processes.living_of(entry.path).runners
     return file_io.identify(runners[0], stem(entry.record.run8) + ".run") if runners else None
 
 
@@ -434,15 +436,15 @@ def socket_of(entry: Entry) -> Path:
 
 def _coming(entry: Entry) -> bool:
     lock = entry.path / AGENT_LOCK
-    if living.locked(lock) or living.living_of(entry.path).agents:
+    if host_processes.locked(lock) or host_processes.living_of(entry.path).agents:
         return True
     new = not os.path.exists(lock) and not any(entry.path.glob("node-*/attempt-*"))
-    return new and living.locked(entry.path.parent / START_LOCK)
+    return new and host_processes.locked(entry.path.parent / START_LOCK)
 
 
 def orphans(entry: Entry) -> list[int]:
     """Processes of a lost run that live on, which no runner supervises."""
-    return living.living_of(entry.path).orphans
+    return host_processes.living_of(entry.path).orphans
 
 
 def why_lost(entry: Entry, orphans: list[int]) -> str:

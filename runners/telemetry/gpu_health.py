@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..model import Event, Finding, FindingCleared, FindingRaised, Gpu
 
 # -----------------------------------------------------------------------------------------------------------
-# What is wrong with a GPU, from one sample of it. Pure. For Xid errors see `words.py`.
+# What is wrong with a GPU, from one sample of it. Pure.
 
 
 Key = tuple[str, int | None, int | None]

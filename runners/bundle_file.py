@@ -23,8 +23,8 @@ from types import TracebackType
 import msgspec
 from msgspec import Struct, structs
 
-from ..presets.owned import private_folder
-from . import file_io, journal, registry
+from ..presets.trusted_files import private_folder
+from . import file_io, journal, run_directories
 from .errors import RunError
 from .logs.log_files import parse_file_id
 from .model import HUB, Event, RankSample, RankTick, RunEnded, RunPhase, Stamped
@@ -85,7 +85,7 @@ def joined(pieces: list[tuple[int, bytes]], size: int) -> tuple[bytes, bool]:
 # checked.
 
 
-MANIFEST = registry.MANIFEST
+MANIFEST = run_directories.MANIFEST
 FORMAT = 1
 MOST_FILE = 256 << 20
 MOST_BYTES = 8 << 30
@@ -385,7 +385,7 @@ def opened(path: Path) -> Iterator[Manifest]:
     with tempfile.TemporaryDirectory(prefix="distui-replay-") as folder:
         os.environ[STATE] = folder
         try:
-            yield _settle(path, unpack(path, registry.runs_dir()))
+            yield _settle(path, unpack(path, run_directories.runs_dir()))
         except RunError as error:  # the folder is gone when it is read: the bundle and its member are named
             error.args = (re.sub(rf"{re.escape(folder)}/distui/runs/[^/\s]+", str(path), str(error)),)
             raise
@@ -398,11 +398,11 @@ def opened(path: Path) -> Iterator[Manifest]:
 
 def _settle(path: Path, manifest: Manifest) -> Manifest:
     """Make it a run of this machine that has ended; nobody is asked for it any more."""
-    entry = registry.served(registry.runs_dir() / manifest.run)
+    entry = run_directories.served(run_directories.runs_dir() / manifest.run)
     if entry is None:
         raise RunError(f"{path} holds no run.json that can be read: have it exported again")
     record = structs.replace(entry.record, kind="local", whole="")
-    file_io.write_atomically(entry.path / registry.RUN_FILE, msgspec.json.encode(record))
+    file_io.write_atomically(entry.path / run_directories.RUN_FILE, msgspec.json.encode(record))
     state = entry.state()
     if not state.phase.ended:
         status = file_io.document_or_none(entry.path / "status.json", _Status) or _Status()

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from distui.presets.clean import clean_lines
-from distui.runners.hub.cloud import (
+from distui.presets.sanitize import clean_lines
+from distui.runners.hub.cluster_state import described, may_cost, misfit
+from distui.runners.hub.ending import plain
+from distui.runners.hub.launch_stages import Stages
+from distui.runners.hub.skypilot_client import (
     PYTHON,
     Candidate,
     Sky,
@@ -22,9 +25,6 @@ from distui.runners.hub.cloud import (
     parse,
     price,
 )
-from distui.runners.hub.cluster_state import described, may_cost, misfit
-from distui.runners.hub.ending import plain
-from distui.runners.hub.stages import Stages
 from distui.runners.model import Stage
 
 pytestmark = pytest.mark.timeout(60)

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...presets.clean import clean_lines
 from ...presets.launchers.skypilot import Resources, resources
+from ...presets.sanitize import clean_lines
 from ..errors import RunError
 from ..file_io import users_umask
 from .ending import plain
-from .seam import CloudError
+from .launch_order import CloudError
 
 # -----------------------------------------------------------------------------------------------------------
 # Asking SkyPilot: a child process in the Python that has it, questions and answers as JSON lines.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from strangers import NOBODY, OTHER, as_root, as_user
 
-from distui.presets import owned
+from distui.presets import trusted_files
 from distui.presets.load import PresetError, library, load, read_own
 from distui.presets.tomltext import DEEPEST, decode
 
@@ -65,7 +65,7 @@ def own(path: Path, uid: int) -> Path:
 def test_a_strangers_file_in_a_sticky_folder_is_passed_over(shared: Shared) -> None:
     as_user(NOBODY, lambda: shared.file.write_text(EVIL))
     said = shared.passed()
-    assert said.startswith(f"{shared.file} is passed over: it belongs to {owned.user(NOBODY)}.")
+    assert said.startswith(f"{shared.file} is passed over: it belongs to {trusted_files.user(NOBODY)}.")
     assert f"`distui trust {shared.file}`" in said
     with pytest.raises(PresetError, match=r"no preset 'theirs'.*is passed over"):
         load("theirs", cwd=shared.mine, env=shared.env)
@@ -103,7 +103,7 @@ def test_the_same_the_other_way_round(shared: Shared) -> None:
     own(shared.tmp, OTHER)
     taken, said = as_user(NOBODY, here)
     assert not taken
-    assert f"its folder {shared.tmp} belongs to {owned.user(OTHER)}" in said
+    assert f"its folder {shared.tmp} belongs to {trusted_files.user(OTHER)}" in said
 
 
 @pytest.mark.parametrize(("mode", "who"), [(0o666, "everybody"), (0o664, "group")])
@@ -158,7 +158,7 @@ def test_a_group_counts_as_others_unless_it_is_the_users_own(
 def test_an_access_list_of_a_private_group_counts_as_others(
     shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owned, "_private", lambda gid: True)
+    monkeypatch.setattr(trusted_files, "_private", lambda gid: True)
     shared.file.write_text(EVIL)
     shared.file.chmod(0o664)
     assert shared.counts()
@@ -216,7 +216,7 @@ def test_above_the_home_directory_nothing_is_asked(shared: Shared, monkeypatch: 
     (shared.mine / "distui.toml").write_text(EVIL)
     assert "belongs to" in shared.passed()
     status = shared.mine.stat()
-    monkeypatch.setattr(owned, "_home", lambda: (status.st_dev, status.st_ino))
+    monkeypatch.setattr(trusted_files, "_home", lambda: (status.st_dev, status.st_ino))
     assert shared.counts()
     os.rename(shared.mine / "distui.toml", shared.mine / "x.toml")
     (shared.tmp / "distui.toml").symlink_to(shared.mine / "x.toml")
@@ -256,9 +256,9 @@ def test_the_users_own_folder_is_judged_the_same_way(shared: Shared) -> None:
 @as_root
 def test_trust_is_of_a_content_at_a_path(shared: Shared) -> None:
     as_user(NOBODY, lambda: shared.file.write_text(EVIL))
-    owned.add(shared.env, shared.file, owned.content(shared.file))
+    trusted_files.add(shared.env, shared.file, trusted_files.content(shared.file))
     assert shared.counts()
-    kept = owned.file_of(shared.env)
+    kept = trusted_files.file_of(shared.env)
     assert kept.stat().st_mode & 0o777 == 0o600
     as_user(NOBODY, lambda: shared.file.write_text(EVIL + "# more\n"))
     assert "it has changed since you trusted it" in shared.passed()
@@ -268,8 +268,8 @@ def test_trust_is_of_a_content_at_a_path(shared: Shared) -> None:
     as_user(NOBODY, other.mkdir)
     as_user(NOBODY, lambda: os.rename(shared.file, other / "distui.toml"))
     assert "is passed over" in shared.passed(other)
-    assert owned.remove(shared.env, shared.file)
-    assert not owned.remove(shared.env, shared.file)
+    assert trusted_files.remove(shared.env, shared.file)
+    assert not trusted_files.remove(shared.env, shared.file)
     as_user(NOBODY, lambda: os.rename(other / "distui.toml", shared.file))
     assert "is passed over" in shared.passed()
 
@@ -277,14 +277,14 @@ def test_trust_is_of_a_content_at_a_path(shared: Shared) -> None:
 @as_root
 def test_a_trusted_file_that_becomes_something_else_is_passed_over_at_once(shared: Shared) -> None:
     as_user(NOBODY, lambda: shared.file.write_text(EVIL))
-    owned.add(shared.env, shared.file, EVIL.encode())
+    trusted_files.add(shared.env, shared.file, EVIL.encode())
     for make in (
         lambda: os.mkfifo(shared.file),
         lambda: shared.file.symlink_to("/dev/zero"),
         shared.file.mkdir,
         lambda: shared.file.symlink_to(shared.file),
         lambda: shared.file.symlink_to("nowhere"),
-        lambda: shared.file.write_bytes(b"#" * (owned.MOST_BYTES + 1)),
+        lambda: shared.file.write_bytes(b"#" * (trusted_files.MOST_BYTES + 1)),
     ):
         as_user(NOBODY, lambda: shared.file.rmdir() if shared.file.is_dir() else shared.file.unlink())
         as_user(NOBODY, make)
@@ -294,8 +294,8 @@ def test_a_trusted_file_that_becomes_something_else_is_passed_over_at_once(share
 @as_root
 def test_a_list_of_trust_that_others_may_write_trusts_nothing(shared: Shared) -> None:
     as_user(NOBODY, lambda: shared.file.write_text(EVIL))
-    owned.add(shared.env, shared.file, EVIL.encode())
-    kept = owned.file_of(shared.env)
+    trusted_files.add(shared.env, shared.file, EVIL.encode())
+    kept = trusted_files.file_of(shared.env)
     kept.chmod(0o666)
     assert "trusted.json" in shared.passed()
     kept.chmod(0o600)

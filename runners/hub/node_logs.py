@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from ...presets.owned import private_folder
+from ...presets.trusted_files import private_folder
 from ..logs import follow
 from ..logs.follow import ask_anywhere
 from ..logs.log_files import parse_file_id, part_of, whole_id

@@ -8,12 +8,12 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ...presets.clean import clean_lines
+from ...presets.sanitize import clean_lines
 from ...presets.secrets import mask_text
 from ..file_io import opener
 from ..model import Stage, StageChanged
+from .launch_order import LOG_FILE
 from .merged_run import MergedRun
-from .seam import LOG_FILE
 
 # -----------------------------------------------------------------------------------------------------------
 # What SkyPilot prints while it launches → which stage that is. Pure.

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from distui.runners.inrank.causes import Failure
-from distui.runners.inrank.policy import UNLIMITED, after_failure, hopeless, how_it_ended
+from distui.runners.inrank.failure_causes import Failure
+from distui.runners.inrank.restart_policy import UNLIMITED, after_failure, hopeless, how_it_ended
 from distui.runners.model import RankPhase
 
 POLICY = {"limit": 3, "backoff_s": 1.0, "backoff_max_s": 3.0, "reset_after_s": 600.0}
