@@ -214,7 +214,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 279,
-    "lines": 65_745_,
+    "lines": 65_746,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 46,

@@ -372,6 +372,7 @@ def _refused(view: View, attempt: Attempt, cause: FirstCause) -> Finding | None:
     if free < (1 - FULL) * room.limit or tried > free:
         return None
     asked = f"asked for {memory_curve.human_size(tried)} and got" if tried else "got"
+    used = memory_curve.human_size(max(near))
     return Finding(
         id="oom-host",
         severity="error",
@@ -382,8 +383,7 @@ def _refused(view: View, attempt: Attempt, cause: FirstCause) -> Finding | None:
         remedy="see `ulimit -v` where the ranks start, and vm.overcommit_memory of that node; raise the limit, "
         "or keep less of the data set in each rank",
         evidence=(
-            f"{memory_curve.human_size(max(near))} of {memory_curve.human_size(room.limit)} on the node were in use "
-            "shortly before",
+            f"{used} of {memory_curve.human_size(room.limit)} on the node were in use shortly before",
             *_curve(view, attempt, cause.rank, gpu=False),
             *_quoted(cause, _HOST),
         ),
