@@ -9,7 +9,7 @@ from typing import Literal
 from .cluster import GB, NodeGpus, parse_gpus
 from .finding import PlanError
 from .memory import FORMATS, Estimate, Shape, compare, estimate, estimate_for, needed, shape
-from .memory_rows import hybrid
+from .memory_strategies import hybrid
 from .model import Precision, Preset, Strategy
 
 HUGE = 40 * GB

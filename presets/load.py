@@ -13,7 +13,7 @@ from typing import Any
 from . import model, trusted_files
 from .finding import PresetError
 from .model import Loaded
-from .tomltext import DEEPEST, decode, parse
+from .text_formats import DEEPEST, decode, parse
 
 __all__ = ["Definition", "Library", "Loaded", "PresetError", "check_name", "library", "load", "user_dir"]
 

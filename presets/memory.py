@@ -10,7 +10,16 @@ from typing import Literal
 from . import mesh
 from .cluster import GB
 from .finding import PlanError
-from .memory_rows import STRATEGIES, MemoryStrategy, hybrid, of_preset, offloaded, pipeline, simple, tensor
+from .memory_strategies import (
+    STRATEGIES,
+    MemoryStrategy,
+    hybrid,
+    of_preset,
+    offloaded,
+    pipeline,
+    simple,
+    tensor,
+)
 from .model import Offload, Preset
 
 # -----------------------------------------------------------------------------------------------------------

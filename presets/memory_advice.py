@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from .finding import PlanError
 from .memory import VOCABULARY, Estimate, Format, Shape, estimate, needed, shape, survey
-from .memory_rows import MemoryStrategy
+from .memory_strategies import MemoryStrategy
 from .model import Batch
 
 # -----------------------------------------------------------------------------------------------------------

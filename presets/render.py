@@ -1,4 +1,4 @@
-"""A plan as text, as JSON, and back."""
+"""A plan and a preset as text, as JSON, and back."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import json
 import math
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from . import mesh, model
 from .finding import PlanError, PresetError
 from .launchers import torchrun
-from .load import Library, load
+from .load import Definition, Library, check_name, load
 from .model import STRATEGY_OPTIONS, Loaded, RestartPolicy
 from .plan import Plan, ports
 from .sanitize import clean_whole, quoted
@@ -335,3 +336,60 @@ def _escaped(text: str) -> str:
         c if c.isprintable() else f"\\u{ord(c):04x}" if ord(c) < 0x10000 else f"\\U{ord(c):08x}"
         for c in json.dumps(text, ensure_ascii=False)[1:-1]
     )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# A preset of the user's own as text: another preset's name, and what differs from it. Pure.
+
+
+def saved_text(name: str, base: str, overrides: Sequence[str], library: Library, summary: str = "") -> str:
+    """The file of a preset `name` that is `base` with `overrides` ("mesh.tp=2"). Ends with a newline.
+
+    Values of variables named like secrets are left out, and a comment says so. Raises PresetError.
+    """
+    loaded = load(base, overrides, presets=library)
+    values = model.flat(loaded.preset)
+    title = f"{loaded.preset.title}, as {name}" if loaded.preset.title else name
+    lines = [
+        f"# Preset {check_name(name)}: {base} with what stands here.",
+        f"base = {_literal(base)}",
+        f"title = {_literal(title)}",
+        f"summary = {_literal(summary or loaded.preset.summary)}",
+    ]
+    tables: dict[str, list[str]] = {}
+    for path in dict.fromkeys(_path(override) for override in overrides):
+        if path in ("title", "summary"):
+            continue
+        if "." not in path:
+            lines.append(_own_line(path, path, values[path]))
+        else:
+            table, _, key = path.partition(".")
+            tables.setdefault(table, []).append(_own_line(path, key, values[path]))
+    for table, rows in tables.items():
+        lines += ["", f"[{table}]", *rows]
+    return "\n".join(lines) + "\n"
+
+
+def check_saved(name: str, base: str, text: str, library: Library) -> None:
+    """Raises PresetError where the saved file would not load: above all where names go in a circle."""
+    below = tuple(item for item in library.definitions.get(name, ()) if not item.origin.startswith("user "))
+    if name == base and not below:
+        raise PresetError(f"{name} cannot build on itself: choose another name.")
+    saved = Definition(
+        name=name, origin=f"user {name}.toml", where=f"{name}.toml", table=tomllib.loads(text)
+    )
+    after = {**library.definitions, name: (*below, saved)}
+    load(name, presets=Library(definitions=after))
+
+
+def _path(override: str) -> str:
+    """Path of the value that an override changes, as schema.flat has it."""
+    path = override.partition("=")[0].strip().removeprefix("preset.")
+    table, _, inner = path.partition(".")
+    return f"{table}.{inner.partition('.')[0]}" if table in model.NESTED else path
+
+
+def _own_line(path: str, key: str, value: model.Value | None) -> str:
+    if path.startswith(("env.", "nccl.")) and holds_secret(key, "" if value is None else str(value)):
+        return f"# {key} is a secret: it is taken from your environment"
+    return _pair(key, "" if value is None else value)

@@ -213,13 +213,13 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 279,
-    "lines": 65_746,
+    "modules": 271,
+    "lines": 65_692,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 46,
     "doubled_classes": 3,
-    "doubled_files": 12,
+    "doubled_files": 11,
     "broad": 17,
     "banned": 0,
 }

@@ -167,10 +167,10 @@ class LocalSource:
 
     async def afterwards(self, run_id: str, command: Down | SetAutostop) -> CommandDone:
         """See RunSource.afterwards."""
-        from ..runners.hub import teardown
+        from ..runners.hub import cluster_state
 
         try:
-            ok, text = await teardown.do(run_directories.resolve(run_id), command)
+            ok, text = await cluster_state.do(run_directories.resolve(run_id), command)
         except (RunError, OSError) as error:
             raise LinkError(str(error)) from None
         return CommandDone(command.id, ok, text)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from .. import model, yamltext
+from .. import model, text_formats
 from ..finding import PlanError
 from ..model import Preset
 from .torchrun import Launch
@@ -185,9 +185,9 @@ def files(config: Mapping[str, Any]) -> dict[str, str]:
     ):  # beside DeepSpeed's file Accelerate takes it as a flag alone
         config = {key: value for key, value in config.items() if key != "mixed_precision"}
     if nodes == 1:
-        return {"accelerate.yaml": yamltext.dump(config)}
+        return {"accelerate.yaml": text_formats.dump(config)}
     return {
-        f"accelerate/node-{node}.yaml": yamltext.dump({**config, "machine_rank": node})
+        f"accelerate/node-{node}.yaml": text_formats.dump({**config, "machine_rank": node})
         for node in range(nodes)
     }
 

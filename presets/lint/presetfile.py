@@ -11,7 +11,7 @@ from typing import Any
 from .. import model
 from ..finding import Finding, PresetError
 from ..load import PROJECT_FILE, Definition, Library, check_name, load
-from ..tomltext import DEEPEST, too_deep
+from ..text_formats import DEEPEST, too_deep
 from . import consumers, torchrun_args
 from .lint_rules import issue, once
 from .markup import Unreadable, plain

@@ -32,8 +32,7 @@ from ..telemetry import gpu_health
 from ..telemetry.host import HostSampler
 from ..telemetry.metrics import MetricsStore
 from ..telemetry.rank_samples import Launched, Placement, RankSampler, place
-from ..telemetry.sampler_watch import witness
-from ..telemetry.watchdog import GpuSource
+from ..telemetry.watchdog import GpuSource, witness
 from .hooks import Hooks
 from .processes import environ_of
 from .runner_process import ServedRun

@@ -1,11 +1,12 @@
-"""A launch through SkyPilot: provision, sync, submit exactly once, connect."""
+"""A launch through SkyPilot: provision, sync, submit exactly once, connect; and the routes to the cluster's nodes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,13 +14,111 @@ import msgspec
 
 from ..errors import RunError
 from ..model import ClusterChanged, LinkState, Stage, StageChanged
-from . import cluster_routes, launch_order, managed_job, on_hosts
+from ..wire import ssh
+from . import launch_order, managed_job, on_hosts
 from .cluster_state import JOBS_END, SkyCloud, described, may_cost, misfit
 from .launch_order import Cloud, CloudError, SetRoutes, SkyRequest
 from .launch_stages import LaunchReport
 from .links import AT_ONCE
 from .merged_run import MergedRun
+from .routes import Route, check
 from .skypilot_client import Sky, SkyError, elsewhere, parse
+
+PROBE_SECONDS = 60.0
+OPTIONS = ("-oConnectTimeout=30",)
+"""More than other links have: the way through an API server starts a Python of its own, slowly where it is busy."""
+
+
+class Probe(msgspec.Struct):
+    """The part of a probe's answer that tells one node from another."""
+
+    hostname: str
+
+
+class UnreachedError(CloudError):
+    """A node does not answer, which it may do later."""
+
+
+class ClusterNodes(msgspec.Struct, frozen=True):
+    """Of a cluster, by node."""
+
+    aliases: tuple[str, ...]
+    """For ssh."""
+    hosts: tuple[str, ...] = ()
+    """The names that the cloud has for them; () where it has none that a user knows."""
+
+
+def routes(nodes: ClusterNodes, bundle: str, run8: str) -> list[Route]:
+    """A route to each node. Raises RunError."""
+    names = [short(host) for host in nodes.hosts]
+    if len(names) != len(nodes.aliases):
+        names = list(nodes.aliases)
+    return [
+        check(
+            Route(node, name, "ssh", alias, OPTIONS, ("sh", f"{bundle}/node.sh", "attach", run8, str(node)))
+        )
+        for node, (alias, name) in enumerate(zip(nodes.aliases, names, strict=True))
+    ]
+
+
+def short(host: str) -> str:
+    """A node's name without what SkyPilot puts before it ("job7-c1" on Slurm) and without its domain."""
+    return re.sub(r"^job\d+-", "", host).partition(".")[0]
+
+
+async def doubt(nodes: ClusterNodes, bundle: str) -> None:
+    """Ask each who it is. Raises CloudError where one leads elsewhere, UnreachedError where one does not answer."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def ask(alias: str) -> str:
+        async with gate:
+            return (await probe(alias, bundle)).hostname
+
+    problem = suspect(nodes, await asyncio.gather(*(ask(alias) for alias in nodes.aliases)))
+    if problem is not None:
+        raise CloudError(problem)
+
+
+async def probe(alias: str, bundle: str) -> Probe:
+    """Who answers behind an alias. Raises CloudError."""
+    words = ssh.argv(alias, OPTIONS, ("sh", f"{bundle}/node.sh", "probe"))
+    process = await asyncio.create_subprocess_exec(
+        *words,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), PROBE_SECONDS)
+    except (TimeoutError, asyncio.CancelledError) as error:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        if isinstance(error, asyncio.CancelledError):
+            raise
+        raise UnreachedError(
+            f"{alias} did not answer within {PROBE_SECONDS:g} s: try `ssh {alias}`"
+        ) from None
+    for line in out.splitlines():  # a login may print before it
+        with contextlib.suppress(msgspec.MsgspecError):
+            return msgspec.json.decode(line, type=Probe)
+    lines = err.decode(errors="replace").strip().splitlines()
+    why = ssh.explain(lines, process.returncode, alias) or f"{alias} does not say who it is"
+    raise UnreachedError(f"{why}: try `ssh {alias}`")
+
+
+def suspect(nodes: ClusterNodes, answered: Sequence[str]) -> str | None:
+    """Why the host names behind the aliases cannot be right, as a sentence; None when they can."""
+    for alias, name, host in zip(nodes.aliases, answered, nodes.hosts, strict=False):
+        if len(nodes.hosts) == len(nodes.aliases) and name.partition(".")[0] not in (host, short(host)):
+            return (
+                f"ssh {alias} leads to {name}, and that node is {host}: `sky status` mends the ssh config"
+            )
+    if len(set(answered)) < len(answered):
+        twice = next(name for name in answered if list(answered).count(name) > 1)
+        return f"several nodes' aliases lead to {twice}: `sky status` mends the ssh config"
+    return None
+
 
 # -----------------------------------------------------------------------------------------------------------
 # The part of a launch that SkyPilot's API server does: nodes, files, and a job that is submitted exactly once.
@@ -293,14 +392,14 @@ class ClusterLaunch:
     def _ended(self, job: int, state: str) -> CloudError:
         return CloudError(JOBS_END[state].format(job=job, cluster=self._order.cluster))
 
-    async def _find(self) -> cluster_routes.ClusterNodes:
+    async def _find(self) -> ClusterNodes:
         """Who the nodes are, as soon as they are there, while files are still copied. Raises CloudError."""
         await self._report.provisioned.wait()
         tries = 0
         while True:
             try:
                 answer = await self._sky.call("reach", cluster=self._order.cluster)
-                return cluster_routes.ClusterNodes(tuple(answer["aliases"]), tuple(answer["hosts"]))
+                return ClusterNodes(tuple(answer["aliases"]), tuple(answer["hosts"]))
             except SkyError as error:
                 # Until there is a job, the launch itself hears of what is wrong.
                 if self._submission.number is not None:
@@ -310,9 +409,7 @@ class ClusterLaunch:
                     raise
                 await asyncio.sleep(AGAIN_SECONDS)
 
-    async def _routed(
-        self, job: int, finding: asyncio.Task[cluster_routes.ClusterNodes]
-    ) -> cluster_routes.ClusterNodes:
+    async def _routed(self, job: int, finding: asyncio.Task[ClusterNodes]) -> ClusterNodes:
         """The links are being opened: at once where nothing is set up, as a login takes longer than a job's start.
 
         Raises CloudError.
@@ -320,12 +417,10 @@ class ClusterLaunch:
         if not self._order.fast or self._run.record.nnodes > AT_ONCE:
             await self._runs.wait()
         nodes = await self._nodes(job, finding)
-        self._set_routes(cluster_routes.routes(nodes, self._order.bundle, self._run.record.run8))
+        self._set_routes(routes(nodes, self._order.bundle, self._run.record.run8))
         return nodes
 
-    async def _nodes(
-        self, job: int, finding: asyncio.Task[cluster_routes.ClusterNodes]
-    ) -> cluster_routes.ClusterNodes:
+    async def _nodes(self, job: int, finding: asyncio.Task[ClusterNodes]) -> ClusterNodes:
         """The nodes. Raises CloudError, also when the job ends first."""
         while not finding.done():
             await asyncio.wait({finding}, timeout=ASK_SECONDS)
@@ -334,7 +429,7 @@ class ClusterLaunch:
                 raise self._ended(job, state)
         return finding.result()
 
-    async def _linked(self, job: int, routing: asyncio.Task[cluster_routes.ClusterNodes]) -> None:
+    async def _linked(self, job: int, routing: asyncio.Task[ClusterNodes]) -> None:
         """Until every node's link is up, or its part has ended. Raises CloudError when the job ends first."""
         nodes = await routing
         began = asked = time.monotonic()
@@ -350,11 +445,11 @@ class ClusterLaunch:
                 doubted = True
                 await self._doubt(nodes)
 
-    async def _doubt(self, nodes: cluster_routes.ClusterNodes) -> None:
+    async def _doubt(self, nodes: ClusterNodes) -> None:
         """Whether the aliases lead to the nodes at all. Raises CloudError when not."""
         try:
-            await cluster_routes.doubt(nodes, self._order.bundle)
-        except cluster_routes.UnreachedError as error:
+            await doubt(nodes, self._order.bundle)
+        except UnreachedError as error:
             self._report.hear(f"distui: {error}; the links try on\n")
             self._report.problem(str(error))
 

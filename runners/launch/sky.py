@@ -21,7 +21,7 @@ from ...presets.plan import Place, Plan, Request, command_plan, make_plan, rende
 from ...presets.render import hidden as hidden_of
 from ...presets.render import plan_to_json, render
 from ...presets.secrets import is_secret
-from ...presets.yamltext import dump
+from ...presets.text_formats import dump
 from .. import daemon, local_agent, preview, run_directories
 from ..errors import RunError
 from ..history import RunRecord

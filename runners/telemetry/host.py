@@ -11,8 +11,7 @@ from pathlib import Path
 import psutil
 
 from ..model import Host
-from .cgroup import Cgroup
-from .limits import MemoryUse
+from .cgroup import Cgroup, MemoryUse
 from .proc import KeptFile
 
 # -----------------------------------------------------------------------------------------------------------

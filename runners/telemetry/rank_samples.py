@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from ..model import Finding, Gpu, RankSample
-from .limits import Limits
+from .cgroup import Limits
 from .proc import KeptFile, Stat, below, children, parse_io, parse_stat, read_io, read_stat
 
 # -----------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from ..model import Event, FindingRaised, GpuTick
 from .gpu_health import xid_finding
 from .gpu_samples import DriverGpus, Tier
 from .nvml import Driver, DriverFailed, NoDriver, Xids
-from .sampler_watch import NO_DRIVER, SHORTEST_S
+from .watchdog import NO_DRIVER, SHORTEST_S
 
 XID_S = 10.0
 """The same Xid of the same GPU is told again at most this often (seconds), with a count."""

@@ -14,7 +14,7 @@ import pytest
 from distui.presets.finding import PlanError
 from distui.presets.launchers import skypilot
 from distui.presets.launchers.skypilot import Cargo, Resources
-from distui.presets.yamltext import dump
+from distui.presets.text_formats import dump
 
 CARGO = Cargo(
     run="20260101-000000-train-0123abcd",

@@ -14,7 +14,7 @@ from strangers import NOBODY, OTHER, as_root, as_user
 
 from distui.presets import trusted_files
 from distui.presets.load import PresetError, library, load, read_own
-from distui.presets.tomltext import DEEPEST, decode
+from distui.presets.text_formats import DEEPEST, decode
 
 EVIL = '[preset.ddp]\nbase = "ddp"\nenv = { LD_PRELOAD = "/tmp/evil.so" }\n[preset.theirs]\nbase = "ddp"\n'
 

@@ -25,7 +25,7 @@ from ...runners.connect import history, with_link
 from ...runners.errors import NoSuchRunError, RunError, UnreachableError
 from ...runners.forced_stop import stop_run
 from ...runners.formatting import plural, spans
-from ...runners.hub import launch_order, teardown
+from ...runners.hub import cluster_state, launch_order
 from ...runners.hub.skypilot_client import Candidate, candidates_for
 from ...runners.launch import sky, this_machine
 from ...runners.launch.hosts import pairs
@@ -360,7 +360,7 @@ def _command(options: argparse.Namespace, entry: run_directories.Entry, command:
         return await link.send(command)
 
     if run_directories.ended(entry):
-        ok, text = asyncio.run(teardown.do(entry, command))
+        ok, text = asyncio.run(cluster_state.do(entry, command))
     else:
         done = asyncio.run(with_link(entry.record.run, use))
         ok, text = done.ok, done.text

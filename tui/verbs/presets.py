@@ -16,7 +16,7 @@ from ...presets.load import PROJECT_FILE, Definition, Library, check_name, libra
 from ...presets.nccl import nccl_presets
 from ...presets.render import entries, list_dict, list_text, new_text, show_dict, show_text
 from ...presets.sanitize import LONGEST, clean_text
-from ...presets.tomltext import decode, parse
+from ...presets.text_formats import decode, parse
 from ...presets.trusted_files import private_folder
 from ...runners.errors import RunError
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import structs
 
-from ....presets.memory_rows import STRATEGIES, offloaded
+from ....presets.memory_strategies import STRATEGIES, offloaded
 from ....presets.nccl import catalogue
 from ....presets.plan import Plan
 from ...model import Finding, Outcome, PlanSummary

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distui.runners.hub.cluster_routes import ClusterNodes, routes, suspect
+from distui.runners.hub.cluster_launch import ClusterNodes, routes, suspect
 
 ALIASES = ("tc", "tc-worker1")
 

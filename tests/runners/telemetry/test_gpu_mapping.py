@@ -9,7 +9,7 @@ import pytest
 
 from distui.runners.model import Gpu, RankSample
 from distui.runners.telemetry.rank_samples import Launched, Pids, Placed, expected_gpu, place
-from distui.runners.telemetry.sampler_watch import witness
+from distui.runners.telemetry.watchdog import witness
 
 GIB = 1 << 30
 NONE = Pids({}, {})

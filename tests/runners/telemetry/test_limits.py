@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.telemetry.limits import Limits, MemoryUse, ranges
+from distui.runners.telemetry.cgroup import Limits, MemoryUse, ranges
 
 
 def put(path: Path, text: str) -> None:

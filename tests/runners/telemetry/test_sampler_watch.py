@@ -14,8 +14,9 @@ import pytest
 from gpu_rig import Rig, needs_compiler, scenario
 
 from distui.runners.model import Event, FindingCleared, FindingRaised, GpuTick
-from distui.runners.telemetry.sampler_watch import (
+from distui.runners.telemetry.watchdog import (
     Act,
+    GpuSource,
     SamplerLimits,
     State,
     Watch,
@@ -23,7 +24,6 @@ from distui.runners.telemetry.sampler_watch import (
     decide,
     describe,
 )
-from distui.runners.telemetry.watchdog import GpuSource
 
 pytestmark = pytest.mark.timeout(40)
 LIMITS = SamplerLimits()
