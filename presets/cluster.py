@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .finding import PlanError
+from .finding import PlanError, nearest
 
 # -----------------------------------------------------------------------------------------------------------
 # GPUs as users name them: "8xA100-80GB", "H100:8", "L4" → how many on a node, and how much memory each has.
@@ -46,8 +45,8 @@ def parse_gpus(text: str, memory_gb: float | None = None) -> NodeGpus:
     name = match[2].upper()
     memory = memory_gb if memory_gb is not None else MEMORY_GB.get(name) or _size_in_name(name)
     if memory is None:
-        near = difflib.get_close_matches(name, MEMORY_GB, n=1)
-        hint = f"did you mean {near[0]}? Else say" if near else "say"
+        near = nearest(name, MEMORY_GB)
+        hint = f"did you mean {near}? Else say" if near else "say"
         raise PlanError(
             f"--gpus {text}: no GPU {match[2]} is known here; {hint} its memory with --gpu-memory GB."
         )

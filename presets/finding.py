@@ -1,4 +1,4 @@
-"""Findings on presets, plans and files, and the errors that refuse them."""
+"""Findings on presets, plans and files, the errors that refuse them, and hints for names that do not exist."""
 
 from __future__ import annotations
 
@@ -64,3 +64,28 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
 def failed(findings: Iterable[Finding]) -> bool:
     """Whether an error is among them: what `lint` and `doctor` return 1 for."""
     return any(finding.severity == "error" for finding in findings)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Names that do not exist: which of those that do is meant.
+
+
+def nearest(word: str, names: Iterable[str], least: float = 0.6) -> str:
+    """The name most like `word`; "" where none has at least that share in common with it, 0 to 1."""
+    import difflib  # needed where a user has misspelt something
+
+    return next(iter(difflib.get_close_matches(word, list(names), n=1, cutoff=least)), "")
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """The question "did you mean NAME?"; "" where no name is near."""
+    near = nearest(word, names)
+    return near and f"did you mean {near}?"
+
+
+def nearest_or_all(word: str, names: Iterable[str]) -> str:
+    """The end of a sentence about an unknown `word`: the question, or all names there are."""
+    choices = list(names)
+    all_of_them = f"there are {', '.join(choices)}." if len(choices) < 16 else ""
+    hint = did_you_mean(word, choices) or all_of_them
+    return f"; {hint}" if hint else "."

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from . import model, trusted_files
-from .finding import PresetError
+from .finding import PresetError, nearest_or_all
 from .model import Loaded
 from .text_formats import DEEPEST, decode, parse
 
@@ -151,7 +151,7 @@ def _chain(presets: Library, name: str, depth: int, above: tuple[str, ...]) -> l
         raise PresetError(presets.problems[name])
     if name not in presets.definitions:
         asked = f", which {above[-1]} builds on" if above else ""
-        hint = model.nearest(name, presets.definitions)
+        hint = nearest_or_all(name, presets.definitions)
         hint = "; `distui presets` lists them." if hint == "." else hint
         hint = " ".join((hint, *presets.passed))
         raise PresetError(f"There is no preset {name!r}{asked}{hint}")
@@ -187,7 +187,7 @@ def _unknown_key(key: str) -> str:
     if home:
         return f"{key} stands in the table [{home}], not before the first one."
     keys = ("base", *model.tables(), *(path for path in model.fields() if "." not in path))
-    return f"{key} is not a key of a preset{model.nearest(key, keys)}"
+    return f"{key} is not a key of a preset{nearest_or_all(key, keys)}"
 
 
 def _override(text: str) -> tuple[str, object]:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import functools
 import math
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from . import nccl
-from .finding import PresetError
+from .finding import PresetError, nearest_or_all
 
 # -----------------------------------------------------------------------------------------------------------
 # Preset and its parts: what to run, without where.
@@ -318,7 +317,7 @@ def accept(path: str, value: object, where: str) -> Value:
     if table in NESTED and variable:
         return _accept_nested(path, value, where)
     if path not in fields():
-        raise PresetError(f"{where}: {path} is not a field of a preset{nearest(path, fields())}")
+        raise PresetError(f"{where}: {path} is not a field of a preset{nearest_or_all(path, fields())}")
     hint = fields()[path]
     if isinstance(value, list):
         value = tuple(value)
@@ -433,15 +432,6 @@ def show(value: object) -> str:
     if isinstance(value, list | tuple):
         return "a list"
     return f'"{value}"' if isinstance(value, str) else str(value)
-
-
-def nearest(word: str, names: Iterable[str]) -> str:
-    """The end of a sentence about an unknown `word`: what is nearest to it, or all there is."""
-    choices = list(names)
-    near = difflib.get_close_matches(word, choices, n=1)
-    if near:
-        return f"; did you mean {near[0]}?"
-    return f"; there are {', '.join(choices)}." if len(choices) < 16 else "."
 
 
 def build(name: str, values: Mapping[str, Value]) -> Preset:

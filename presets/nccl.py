@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from .finding import PlanError
+from .finding import PlanError, did_you_mean
 
 # -----------------------------------------------------------------------------------------------------------
 # The catalogue of NCCL's variables: levels and subsystems of its log, and what each variable takes.
@@ -54,7 +53,7 @@ SUBSYSTEMS = (
     Subsystem(
         "COLL",
         "2.3.4",
-        "One line per collective per rank; very verbose, enable it for a few seconds only (--for 10).",
+        "One line per collective per rank: very verbose.",
         lines=1,
     ),
     Subsystem(
@@ -244,14 +243,13 @@ def version_key(version: str) -> tuple[int, ...]:
 def _unknown_subsystem(name: str) -> str:
     if not name:
         return "the list of subsystems has an empty entry: write names with one comma between them."
-    near = difflib.get_close_matches(name, [subsystem.name for subsystem in SUBSYSTEMS], n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(s.name for s in SUBSYSTEMS)}."
+    names = [subsystem.name for subsystem in SUBSYSTEMS]
+    hint = did_you_mean(name, names) or f"there are {', '.join(names)}."
     return f"{name!r} is not a subsystem of NCCL: {hint}"
 
 
 def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name.upper(), catalogue(), n=1)
-    hint = f"did you mean {near[0]}?" if near else "see its spelling."
+    hint = did_you_mean(name.upper(), catalogue()) or "see its spelling."
     return f"{name} is no variable that NCCL or torch is known to read (plain env takes any): {hint}"
 
 
@@ -335,8 +333,7 @@ def combined(names: Sequence[str]) -> dict[str, str]:
 def _get(name: str) -> NcclPreset:
     preset = nccl_presets().get(name)
     if preset is None:
-        near = difflib.get_close_matches(name, nccl_presets(), n=1)
-        hint = f"did you mean {near[0]}?" if near else "`distui presets nccl` lists them."
+        hint = did_you_mean(name, nccl_presets()) or "`distui presets nccl` lists them."
         raise PlanError(f"--nccl-preset {name}: there is none of that name: {hint}")
     return preset
 

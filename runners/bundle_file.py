@@ -26,6 +26,7 @@ from msgspec import Struct, structs
 from ..presets.trusted_files import private_folder
 from . import file_io, journal, run_directories
 from .errors import RunError
+from .formatting import size_text
 from .logs.log_files import parse_file_id
 from .model import HUB, Event, RankSample, RankTick, RunEnded, RunPhase, Stamped
 
@@ -293,8 +294,8 @@ def _check_sizes(path: Path) -> None:
     free = shutil.disk_usage(tempfile.gettempdir()).free
     if whole > free:
         raise RunError(
-            f"{path} unpacks to {whole >> 20} MiB, and {tempfile.gettempdir()} has {free >> 20} MiB: free space there, "
-            "or set TMPDIR"
+            f"{path} unpacks to {size_text(whole)}, and {tempfile.gettempdir()} has {size_text(free)}: free space "
+            "there, or set TMPDIR"
         )
 
 

@@ -21,6 +21,7 @@ from .bundle_file import FORMAT, MOST_FILE, BundleWriter, Manifest
 from .diagnosis import judging, report
 from .diagnosis.report import document
 from .diagnosis.verdict import judge
+from .formatting import spans_text
 from .model import HUB, Stamped
 from .state import RunState
 from .status import status_json
@@ -209,7 +210,7 @@ class Gathering:
         here = {part.record.node for part in parts}
         absent = sorted(node for node in self._state.nodes if hub and node != HUB and node not in here)
         if absent:
-            self.missing.append(f"the curves of {_nodes(absent)} are on other machines")
+            self.missing.append(f"the curves of {spans_text('node', absent)} are on other machines")
 
     async def _log(self, file: str, size: int) -> None:
         """One log, cut to size."""
@@ -242,10 +243,6 @@ class Gathering:
         diagnosis = document(reading, judge(reading)) | {"live": judging.document(self._state, len(files))}
         self._lacks(*diagnosis["live"]["missing"], *unread)
         self._json("diagnose.json", self._masker.value(diagnosis))
-
-
-def _nodes(numbers: list[int]) -> str:
-    return f"node{'' if len(numbers) == 1 else 's'} " + ", ".join(map(str, numbers))
 
 
 def numbered(events: Iterable[Stamped]) -> Iterator[Stamped]:

@@ -1,12 +1,20 @@
-"""Text helpers: lists of ranks, plurals, durations."""
+"""Texts of lists of ranks, plurals, sizes, durations and times: `…_text` for sentences and tables, `…_short` for narrow
+columns."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
+
+NA = "n/a"
+"""How an unknown value is written; never 0."""
 
 # -----------------------------------------------------------------------------------------------------------
-# Numbers in words: lists of ranks short enough for a line, and nouns that fit their number.
+# Numbers in words: lists of ranks short enough for a line, and words that fit their number.
+
+
+MOST_SPANS = 8
+"""Parts of a list of ranks that a sentence names."""
 
 
 def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
@@ -29,19 +37,116 @@ def spans(numbers: Iterable[int], most: int | None = None) -> str:
     return ", ".join(shown[:most]) + (" …" if most is not None and len(shown) > most else "")
 
 
+def spans_short(numbers: Iterable[int], comma: str = ",") -> str:
+    """[0, 1, 3] → "0-1,3": for narrow columns, and as the kernel writes lists of CPUs."""
+    return comma.join(str(low) if low == high else f"{low}-{high}" for low, high in runs(numbers))
+
+
+def spans_text(noun: str, numbers: Iterable[int]) -> str:
+    """ "rank 2", "ranks 0-2, 5"; of more than MOST_SPANS parts "128 ranks (0, 8, …)"."""
+    ordered = sorted(numbers)
+    parts = spans(ordered).split(", ")
+    if len(parts) > MOST_SPANS:
+        return f"{plural(len(ordered), noun)} ({', '.join(parts[:2])}, …)"
+    return f"{agreeing(ordered, noun, noun + 's')} {', '.join(parts)}"
+
+
 def plural(count: int, noun: str) -> str:
-    """ "1 rank", "8 ranks"."""
-    return f"{count} {noun}" + ("" if count == 1 else "s")
+    """ "1 rank", "8 ranks", "2 processes"; from 10,000 on with separators."""
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count:{',' if count >= 10_000 else ''}} {noun}{ending}"
 
 
-def name_ranks(ranks: Iterable[int]) -> str:
-    """ "rank 3", "ranks 0, 2", "ranks 0 to 7"."""
-    ordered = sorted(ranks)
-    if len(ordered) == 1:
-        return f"rank {ordered[0]}"
-    if len(ordered) > 2 and ordered == list(range(ordered[0], ordered[-1] + 1)):
-        return f"ranks {ordered[0]} to {ordered[-1]}"
-    return "ranks " + ", ".join(map(str, ordered))
+def agreeing(subjects: Sized, singular: str, several: str) -> str:
+    """The form of a verb or a pronoun that goes with the number of its subjects."""
+    return singular if len(subjects) == 1 else several
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Sizes in binary units.
+
+
+def size_text(size: float | None) -> str:
+    """Bytes: "512 B", "310.0 MiB", "63.1 GiB"."""
+    if size is None:
+        return NA
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def size_short(size: float | None) -> str:
+    """Bytes in four to six columns: "9K", "512M", "71.2G"."""
+    if size is None:
+        return NA
+    for unit in ("B", "K", "M", "G"):
+        if size < 1000:
+            return f"{size:.0f}{unit}" if unit in "BK" or size >= 100 else f"{size:.1f}{unit}"
+        size /= 1024
+    return f"{size:.1f}T"
+
+
+def usage_short(used: float | None, total: float | None) -> str:
+    """Bytes used of all: "63.1/80G", in MiB below 1 GiB."""
+    if used is None or total is None:
+        return NA
+    if total < 2**30:
+        return f"{used / 2**20:.0f}/{total / 2**20:.0f}M"
+    digits = 1 if used < 100 * 2**30 else 0
+    return f"{used / 2**30:.{digits}f}/{total / 2**30:.0f}G"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Durations.
+
+
+def duration_text(seconds: float | None) -> str:
+    """A duration in one unit: "12 s", "3 min", "2.5 h", "4 d"."""
+    if seconds is None or seconds < 0:
+        return NA
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.0f} d"
+
+
+def duration_exact(seconds: float | None) -> str:
+    """A duration that is watched, in two units: "41 s", "12 min 3 s", "3 h 20 min"."""
+    if seconds is None:
+        return NA
+    whole = round(max(seconds, 0))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def duration_short(seconds: float | None) -> str:
+    """A duration in two to four columns: "4s", "12m", "3h", "2d"."""
+    if seconds is None:
+        return NA
+    for limit, length, unit in ((100, 1, "s"), (6000, 60, "m"), (48 * 3600, 3600, "h")):
+        if seconds < limit:
+            return f"{max(seconds, 0) / length:.0f}{unit}"
+    return f"{seconds / 86400:.0f}d"
+
+
+def step_text(seconds: float) -> str:
+    """The time of a step: "41 ms", "1.2 s"."""
+    return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def step_short(seconds: float | None) -> str:
+    """The time of a step in four to five columns: "41ms", "1.24s", "12.4s"."""
+    if seconds is None:
+        return NA
+    if seconds < 1:
+        return f"{seconds * 1000:.0f}ms"
+    return f"{seconds:.2f}s" if seconds < 10 else f"{seconds:.1f}s"
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -61,8 +166,12 @@ def elapsed(began: float | None, until: float | None) -> float | None:
 
 
 def time_of_day(at: float, *, utc: bool = False) -> str:
-    """`20:41:07` of a unix time, in this machine's time zone or in UTC; n/a for what no clock can show."""
+    """A unix time in this machine's time zone, "20:41:07", or "20:41:07 UTC"; n/a for what no clock can show."""
     try:
-        return time.strftime("%H:%M:%S", time.gmtime(at) if utc else time.localtime(at))
+        return (
+            time.strftime("%H:%M:%S UTC", time.gmtime(at))
+            if utc
+            else time.strftime("%H:%M:%S", time.localtime(at))
+        )
     except (OverflowError, OSError, ValueError):  # a damaged journal: any number may stand there
-        return "n/a"
+        return NA

@@ -18,6 +18,7 @@ from ..presets.plan import Plan
 from ..presets.sanitize import clean_text
 from ..presets.secrets import mask_value
 from . import file_io
+from .formatting import plural
 from .inrank.output_filter import FULL
 from .model import (
     TELEMETRY,
@@ -57,8 +58,9 @@ def read(run_dir: Path, after: int = 0, problems: list[str] | None = None) -> It
     except file_io.FileError as error:
         problems.append(f"{error.name} {error.why}")
     if strange:
-        lines = "1 line" if strange == 1 else f"{strange} lines"
-        problems.append(f"{NAME} has {lines} that cannot be read: damaged, or of another version")
+        problems.append(
+            f"{NAME} has {plural(strange, 'line')} that cannot be read: damaged, or of another version"
+        )
 
 
 class Journal:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from . import environment, file_io, run_directories
 from .errors import NoTorchError, RunError, UnreachableError
+from .formatting import plural
 from .history import RunRecord
 from .host_processes import StartMode, connect
 from .run_directories import Condition
@@ -245,7 +246,7 @@ def check_files(ranks: int) -> None:
     limit, least = resource.getrlimit(resource.RLIMIT_NOFILE)[0], FILES + FILES_A_RANK * ranks
     if limit != resource.RLIM_INFINITY and limit < least:
         raise RunError(
-            f"only {limit} files may be open at a time here, and {ranks} rank{'s' * (ranks > 1)} need {least}: "
+            f"only {limit} files may be open at a time here, and {plural(ranks, 'rank')} need {least}: "
             "`ulimit -n 1024`, then again"
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from msgspec import Raw, Struct, field
 
-from .formatting import name_ranks
+from .formatting import spans_text
 
 # -----------------------------------------------------------------------------------------------------------
 # Values that events carry: phases, samples, findings. Unknown is `None`, never 0.
@@ -590,7 +590,7 @@ class Clause(Struct, frozen=True, omit_defaults=True):
 
     def words(self) -> str:
         """As a person reads it."""
-        return self.text.replace("{ranks}", name_ranks(self.ranks), 1) if self.ranks else self.text
+        return self.text.replace("{ranks}", spans_text("rank", self.ranks), 1) if self.ranks else self.text
 
 
 def sentence(clauses: Iterable[Clause]) -> str:

@@ -23,6 +23,7 @@ from ..presets import trusted_files
 from ..presets.trusted_files import private_folder
 from . import file_io, history, host_processes
 from .errors import NoSuchRunError, RunError
+from .formatting import plural
 from .history import History, RunRecord
 from .model import RunPhase
 from .state import RunState
@@ -451,7 +452,7 @@ def why_lost(entry: Entry, orphans: list[int]) -> str:
     """Why a run is lost and what to do, in one sentence."""
     name = entry.record.name
     if orphans:
-        count = "1 process" if len(orphans) == 1 else f"{len(orphans)} processes"
+        count = plural(len(orphans), "process")
         pids = ", ".join(map(str, orphans[:8])) + ", …" * (len(orphans) > 8)
         return (
             f"lost: neither agent nor runner lives, and {count} of the run still do (pid {pids}): "

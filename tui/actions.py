@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..presets import trusted_files
-from ..presets.finding import PresetError
+from ..presets.finding import PresetError, did_you_mean
 
 if TYPE_CHECKING:
     from textual.binding import Binding
@@ -172,5 +171,5 @@ def _flatten(table: Mapping[str, object], prefix: str = "") -> dict[str, object]
 def _complaint(path: Path, name: str, ids: set[str]) -> str:
     if name in ids:
         return f'{path}: {name} needs a key as text, such as "F"'
-    near = difflib.get_close_matches(name, ids, 1)
-    return f"{path}: there is no action {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+    meant = did_you_mean(name, sorted(ids))
+    return f"{path}: there is no action {name!r}" + (f"; {meant}" if meant else "")

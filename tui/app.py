@@ -107,12 +107,12 @@ class CockpitApp(CommandingApp, PacedApp):
     async def on_unmount(self) -> None:
         self.beat.stop()
         if self.follower is not None:
-            await self.follower.close()
+            await self.follower.drop()
 
     def open_run(self, run: str) -> None:
         source, old, self.run_id = self.source, self.follower, run
         if old is not None:
-            self.run_worker(old.close())
+            self.run_worker(old.drop())
         self.follower = Follower(lambda: source.open(run), clock=self.clock, notify=self._schedule_paint)
         self.view = ViewOptions(ascii=self.view.ascii, readonly=self._forced_readonly)
         self._painted = None

@@ -161,7 +161,7 @@ class CommandingApp(LendingApp):
     def restart(self) -> None:
         """Restart the worker group; while the agent is lost, reconnect instead."""
         if self.follower is not None and self.follower.status.phase is LinkPhase.LOST:
-            self.follower.reconnect_now()
+            self.follower.hurry()
         else:
             self.ask(Restart(id=new_id()))
 

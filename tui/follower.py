@@ -6,29 +6,21 @@ into a plan. `Follower` consumes one Link into one RunState and reconnects with 
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from ..runners.model import Command, CommandDone, Down, Event, SetAutostop, Stop
 from ..runners.state import RunState
-from ..runners.wire.link import Link, LinkError, Window
+from ..runners.wire.link import BACKOFF_S, Link, LinkError, LinkFollower, Window, paced
 
 if TYPE_CHECKING:  # the first picture of a run needs neither
     from ..presets.model import Loaded
     from ..runners.hub.skypilot_client import Candidate
     from ..runners.launch.launch_form import LaunchForm, LaunchPreview
     from .terminal import Shell
-
-BACKOFF_S = (1.0, 2.0, 4.0, 8.0, 15.0)
-"""Seconds before each further try to reach the agent; the last one repeats."""
-
-YIELD_EVERY = 256
-"""Events folded before the screen gets a turn: a long history must not freeze the keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +131,7 @@ class LinkStatus:
     """Why it broke, one sentence."""
 
 
-class Follower:
+class Follower(LinkFollower):
     """Follows one run: folds its events into `state`, reconnects, and carries commands and log windows."""
 
     def __init__(
@@ -151,6 +143,7 @@ class Follower:
         notify: Callable[[Event | None], None] = lambda event: None,
     ) -> None:
         """`notify` is called after each event, and with None when the connection has changed."""
+        super().__init__(backoff)
         self.state = RunState()
         self.status = LinkStatus(LinkPhase.CONNECTING, clock())
         self.readonly = False
@@ -159,57 +152,33 @@ class Follower:
         self._open_link = open_link
         self._clock = clock
         self._notify = notify
-        self._backoff = backoff
-        self._link: Link | None = None
-        self._hurry = asyncio.Event()
+        self._begun = 0
+        """The newest event when the link was opened."""
 
     @property
     def stamp(self) -> tuple[int, int, bool, LinkStatus]:
         """Changes whenever something has happened; samples are counted by `state.telemetry_version`."""
         return (id(self.state), self.state.version, self.state.live, self.status)
 
-    async def run(self) -> None:
-        """Follow until the run has ended; cancel to stop earlier."""
-        tries = 0
-        while True:
-            self._set(LinkPhase.CONNECTING if not tries else LinkPhase.LOST, text=self.status.text)
-            try:
-                begun = self.state.seq
-                await self._follow()
-                if self.state.phase.ended:
-                    self._set(LinkPhase.ENDED)
-                    return
-                problem = "the agent closed the connection"
-            except (LinkError, OSError) as error:
-                problem = str(error) or type(error).__name__
-            tries = 1 if self.state.seq > begun else tries + 1
-            await self._wait(self._backoff[min(tries, len(self._backoff)) - 1], problem)
-
     async def _follow(self) -> None:
-        await self._drop()
-        link = self._link = await self._open_link()
+        self._set(LinkPhase.LOST if self._tries else LinkPhase.CONNECTING, text=self.status.text)
+        self._begun = self.state.seq
+        link = self.link = await self._open_link()
         self.readonly = link.readonly
-        count = 0
-        async for stamped in link.events(self.state.seq):
+        async for stamped in paced(link.events(self.state.seq)):
             if self.status.phase is not LinkPhase.FOLLOWING:
                 self._set(LinkPhase.FOLLOWING)
             self.state.apply(stamped)
             self.heard = self._clock()
             self._notify(stamped.event)
-            count += 1
-            if count % YIELD_EVERY == 0:
-                await asyncio.sleep(0)
 
-    async def _wait(self, delay: float, problem: str) -> None:
-        self._hurry.clear()
-        self.status = LinkStatus(LinkPhase.LOST, self._clock(), self._clock() + delay, problem)
-        self._notify(None)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._hurry.wait(), delay)
-
-    def reconnect_now(self) -> None:
-        """Do not wait for the back-off to pass."""
-        self._hurry.set()
+    async def _settle(self, problem: str) -> float | None:
+        if not problem and self.state.phase.ended:
+            self._set(LinkPhase.ENDED)
+            return None
+        delay = self._count(steady=self.state.seq > self._begun)
+        self._set(LinkPhase.LOST, problem or "the agent closed the connection", self._clock() + delay)
+        return delay
 
     async def send(self, command: Command) -> CommandDone:
         """Send a command and wait for its answer. Raises LinkError, also while not connected."""
@@ -219,21 +188,11 @@ class Follower:
         """One window of a log file. Raises LinkError, also while not connected."""
         return await self._connected().read_log(file, offset, limit, grep)
 
-    async def close(self) -> None:
-        """Let go of the link; the run goes on."""
-        await self._drop()
-
     def _connected(self) -> Link:
-        if self._link is None or self.status.phase is LinkPhase.LOST:
+        if self.link is None or self.status.phase is LinkPhase.LOST:
             raise LinkError("not connected to the agent; reconnecting")
-        return self._link
+        return self.link
 
-    async def _drop(self) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            with suppress(LinkError, OSError):
-                await link.close()
-
-    def _set(self, phase: LinkPhase, text: str = "") -> None:
-        self.status = LinkStatus(phase, self._clock(), None, text)
+    def _set(self, phase: LinkPhase, text: str = "", retry_at: float | None = None) -> None:
+        self.status = LinkStatus(phase, self._clock(), retry_at, text)
         self._notify(None)

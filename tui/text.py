@@ -16,7 +16,7 @@ from ..presets.sanitize import clean_text
 from ..runners import run_directories
 from ..runners.diagnosis.nccl_facts import NcclFacts
 from ..runners.errors import NoSuchRunError, RunError
-from ..runners.formatting import elapsed, time_of_day
+from ..runners.formatting import NA, duration_text, elapsed, plural, size_text, spans_text, time_of_day
 from ..runners.model import HUB, Cluster, FirstCause, Host, LinkState, RunPhase
 from ..runners.state import Attempt, Node, Rank, RunState, StageProgress
 from ..runners.status import applied, hidden
@@ -103,35 +103,10 @@ def read_run(run: str, stop: threading.Event) -> NcclFacts | None:
 # A run as plain text: what verbs print where there is no cockpit. Pure.
 
 
-NA = "n/a"
-
-
-def size(value: float | None) -> str:
-    """Bytes as a person reads them."""
-    if value is None:
-        return NA
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024 or unit == "TiB":
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    raise AssertionError
-
-
-def span(seconds: float | None) -> str:
-    """A duration: "12 s", "3 min", "2.5 h", "4 d"."""
-    if seconds is None or seconds < 0:
-        return NA
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.0f} d"
-
-
 def ago(began: float | None, now: float) -> str:
     """ "3 min ago"; "n/a" where a clock was set back since."""
     seconds = elapsed(began, now)
-    return NA if seconds is None else f"{span(seconds)} ago"
+    return NA if seconds is None else f"{duration_text(seconds)} ago"
 
 
 def table(rows: Sequence[tuple[str, ...]], right: frozenset[int] = frozenset()) -> list[str]:
@@ -163,14 +138,14 @@ def headline(state: RunState, now: float | None = None) -> str:
         state.name,
         state.phase.words,
         f"attempt {NA if unseen else state.attempt}",
-        "1 rank" if len(state.ranks) == 1 else f"{NA if unseen else len(state.ranks)} ranks",
+        f"{NA} ranks" if unseen else plural(len(state.ranks), "rank"),
     ]
     if steps:
         parts.append(f"step {min(steps)}")
     if paces:
         parts.append(f"{max(paces) * 1000:.1f} ms a step")
     if state.phase is not RunPhase.LOST:  # nobody saw for how long
-        parts.append(span(state.lasted(now)))
+        parts.append(duration_text(state.lasted(now)))
     return "  ".join(parts)
 
 
@@ -232,8 +207,7 @@ def cluster(state: RunState, now: float | None = None) -> list[str]:
 
 def recovered(cluster: Cluster) -> str:
     """How often SkyPilot recovered a managed job; "" for never."""
-    times = "1 time" if cluster.recoveries == 1 else f"{cluster.recoveries} times"
-    return f"recovered {times}" if cluster.recoveries else ""
+    return f"recovered {plural(cluster.recoveries, 'time')}" if cluster.recoveries else ""
 
 
 def cost(cluster: Cluster, now: float | None = None) -> str:
@@ -254,7 +228,7 @@ def _stage(state: RunState, progress: StageProgress, now: float | None) -> str:
     name = node.host if node is not None and node.host else f"node {progress.node}"
     where = "" if progress.node == HUB else f" on {name}"
     detail = f": {progress.text}" if progress.text else ""
-    return f"{progress.stage}{where} {how} ({span(elapsed(progress.began, until))}){detail}"
+    return f"{progress.stage}{where} {how} ({duration_text(elapsed(progress.began, until))}){detail}"
 
 
 def _node(node: Node) -> str:
@@ -265,7 +239,7 @@ def _node(node: Node) -> str:
     if metrics is not None:
         cpu = NA if metrics.cpu_percent is None else f"{metrics.cpu_percent:.0f} %"
         parts.append(f"cpu {cpu} of {metrics.cores} cores")
-        parts.append(f"memory {size(metrics.mem_used)} of {size(metrics.mem_total)}")
+        parts.append(f"memory {size_text(metrics.mem_used)} of {size_text(metrics.mem_total)}")
     if node.gpu_problem:
         parts.append(node.gpu_problem)
     return "  ".join(part for part in parts if part)
@@ -289,7 +263,7 @@ def _rank(number: int, rank: Rank) -> tuple[str, ...]:
         str(rank.pid or NA),
         NA if sample is None or sample.gpu is None else str(sample.gpu),
         NA if sample is None or sample.cpu_percent is None else f"{sample.cpu_percent:.0f} %",
-        size(sample.rss_bytes if sample else None),
+        size_text(sample.rss_bytes if sample else None),
         NA if sample is None or sample.step is None else str(sample.step),
         NA if sample is None or sample.step_s is None else f"{sample.step_s * 1000:.1f}",
         rank.nccl_debug or NA,
@@ -307,7 +281,7 @@ def gpus(node: Node) -> list[str]:
                 str(gpu.index),
                 gpu.name,
                 "lost" if gpu.lost else NA if gpu.util is None else f"{gpu.util:.0f} %",
-                f"{size(gpu.mem_used)} of {size(gpu.mem_total)}",
+                f"{size_text(gpu.mem_used)} of {size_text(gpu.mem_total)}",
                 NA if gpu.power_w is None else f"{gpu.power_w:.0f} W",
                 NA if gpu.temp_c is None else f"{gpu.temp_c:.0f} °C",
                 held,
@@ -339,7 +313,7 @@ def ledger(attempts: list[Attempt]) -> list[str]:
             (
                 str(attempt.number),
                 time_of_day(attempt.began),
-                span(attempt.lasted()) if attempt.ended else "",
+                duration_text(attempt.lasted()) if attempt.ended else "",
                 attempt.cause,
                 str(attempt.outcome or "running"),
                 "; ".join(filter(None, [changed, *differing(attempt)])),
@@ -352,7 +326,7 @@ def report(cause: FirstCause) -> list[str]:
     """The first-cause report of a failed attempt."""
     lines = [f"first cause: {cause.text}"]
     if cause.victims:
-        lines.append(f"after it, because of it: ranks {', '.join(map(str, cause.victims))}")
+        lines.append(f"after it, because of it: {spans_text('rank', cause.victims)}")
     if cause.last_lines:
         lines += ["last lines of its stderr:", *(f"  {line}" for line in cause.last_lines)]
     return lines

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ..finding import Finding, Severity
+from ..finding import Finding, Severity, nearest
 from .markup import MarkupNode, place
 
 # -----------------------------------------------------------------------------------------------------------
@@ -161,8 +160,8 @@ def choice(
         return
     value = str(node.value)
     if value.lower() not in (option.lower() for option in options):
-        near = difflib.get_close_matches(value, options, n=1)
-        remedy = f"Did you mean {near[0]}?" if near else f"Write one of {', '.join(options)}."
+        near = nearest(value, options)
+        remedy = f"Did you mean {near}?" if near else f"Write one of {', '.join(options)}."
         text = f"{program} has no {path} {value}."
         yield issue("L30", where, text, value=f"{path}: {value}", remedy=remedy)
 
@@ -176,12 +175,12 @@ def keys(
     """
     options = list(allowed)
     for key, part in node.mapping.items():
-        near = difflib.get_close_matches(key, options, n=1, cutoff=0.8)
+        near = nearest(key, options, 0.8)
         if key in options or not (near or refuses):
             continue
         text = f"{program} has no key {key}" + (
             ", and refuses the file." if refuses else ", and does not read it."
         )
         severity: Severity = "error" if near else "warning"  # a newer release may have it
-        remedy = f"Did you mean {near[0]}?" if near else None
+        remedy = f"Did you mean {near}?" if near else None
         yield issue("L31", place(file, part, key), text, value=key, remedy=remedy, severity=severity)

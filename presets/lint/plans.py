@@ -128,7 +128,7 @@ def _launcher(plan: Plan, preset: Preset) -> Iterator[Finding]:
         return
     options = torchrun_args.read([Word(text, 0) for text in preset.launcher.args])
     for word in options.unknown:
-        near = torchrun_args.nearest(word.text)
+        near = torchrun_args.nearest_option(word.text)
         text = f"torchrun has no option {word.text} and ends with an error."
         remedy = f"Did you mean {near}?" if near else None
         yield issue("L3", "launcher.args", text, value=word.text, remedy=remedy)

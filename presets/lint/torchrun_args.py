@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from .. import nccl, secrets
-from ..finding import Finding
+from ..finding import Finding, nearest
 from .lint_rules import issue
 from .markup import whole
 from .shell import LauncherCall, Surroundings, Word
@@ -134,11 +134,11 @@ def _full(name: str) -> str:
     return starting[0] if len(starting) == 1 else ""  # argparse takes two spellings for an ambiguity
 
 
-def nearest(name: str) -> str:
+def nearest_option(name: str) -> str:
     """The option that is meant by an unknown one, with `--`; "" where none is near."""
     plain = name.lstrip("-").partition("=")[0].replace("_", "-")
-    near = difflib.get_close_matches(plain, sorted(VALUES | SWITCHES), n=1, cutoff=0.7)
-    return f"--{near[0]}" if near else ""
+    near = nearest(plain, sorted(VALUES | SWITCHES), 0.7)
+    return f"--{near}" if near else ""
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def _alike(name: str, other: str) -> float:
 
 @functools.lru_cache(maxsize=1000)
 def _nearest(name: str) -> str:
-    return next(iter(difflib.get_close_matches(name.upper()[:60], nccl.catalogue(), n=1, cutoff=0.75)), "")
+    return nearest(name.upper()[:60], nccl.catalogue(), 0.75)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ def check(launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
 
 def _unknown(options: Options, around: Surroundings) -> Iterator[Finding]:
     for word in options.unknown:
-        near = nearest(word.text)
+        near = nearest_option(word.text)
         name = word.text.partition("=")[0]
         remedy = f"Did you mean {near}?" if near else None
         text = f"torchrun has no option {name} and ends with an error."

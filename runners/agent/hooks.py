@@ -18,7 +18,7 @@ from msgspec import structs
 from ...presets.plan import Plan
 from ...presets.render import revealed, unknown_words
 from ...presets.secrets import MASK, SECRET_WORDS
-from .. import environment
+from .. import environment, rpc
 from ..environment import Kept, Started
 from ..logs.log_files import attempt_dir
 from ..model import (
@@ -86,15 +86,14 @@ class HookClient:
         self.stacks_file: Path | None = None
         self._path, self._changed, self._has_counted = path, changed, counted
         self._writer: asyncio.StreamWriter | None = None
-        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._asked = 0
+        self._requests = rpc.OpenRequests[dict[str, Any]]()
         self.hello: dict[str, Any] = {}
         self.signals = 0
         """SIGUSR2 sent to the hook's thread so far."""
         self.counts = False
         """Whether it was asked for its steps and has not answered yet."""
         self._steps: tuple[int, float] | None = None
-        self._owed: asyncio.Future[dict[str, Any]] | None = None
+        self._owed: rpc.OpenRequest[dict[str, Any]] | None = None
         """The answer to the newest question of `pulse`."""
 
     @property
@@ -136,9 +135,7 @@ class HookClient:
             elif message.get("push") == "made":
                 self.hello["made"] = message.get("made")
                 self._report("armed")
-            future = self._answers.pop(message.get("id", -1), None)
-            if future is not None and not future.done():
-                future.set_result(message)
+            self._requests.answer(message.get("id"), message)
 
     def _took_steps(self, line: bytes) -> bool:
         """Whether the line answers ASK_STEPS. Raises msgspec.MsgspecError."""
@@ -154,10 +151,7 @@ class HookClient:
 
     def _fail(self) -> None:
         self.counts, self._steps = False, None
-        for future in self._answers.values():
-            if not future.done():
-                future.set_exception(HookError(f"rank {self.rank} is gone"))
-        self._answers.clear()
+        self._requests.fail(HookError(f"rank {self.rank} is gone"))
 
     def _report(self, state: str) -> None:
         nccl = self.hello.get("nccl") or {}
@@ -176,29 +170,27 @@ class HookClient:
 
     async def ask(self, op: str, seconds: float = 5.0, **fields: Any) -> dict[str, Any]:
         """One request. Raises HookError when there is no hook, no answer, or the answer is an error."""
-        future = self._question(op, fields)
-        number = self._asked
-        try:
-            async with asyncio.timeout(seconds):
-                answer = await future
-        except (TimeoutError, OSError):
-            self._answers.pop(number, None)
-            raise HookError(f"rank {self.rank} did not answer within {seconds:g} s") from None
+        with self._question(op, fields) as question:
+            answer = await self._answer(question, seconds)
         if "error" in answer:
             raise HookError(f"rank {self.rank}: {answer['error']}")
         return answer
 
-    def _question(self, op: str, fields: dict[str, Any]) -> asyncio.Future[dict[str, Any]]:
-        """Ask, under the newest number; the answer to come. Raises HookError when there is no hook."""
+    def _question(self, op: str, fields: dict[str, Any]) -> rpc.OpenRequest[dict[str, Any]]:
+        """Ask; the answer to come. Raises HookError when there is no hook."""
         if self._writer is None:
             raise HookError(
                 f"rank {self.rank} has no hook (started with --no-hook or python -I, or no Python)"
             )
-        self._asked += 1
-        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._answers[self._asked] = future
-        self._writer.write(msgspec.json.encode({"op": op, "id": self._asked, **fields}) + b"\n")
-        return future
+        question = self._requests.open()
+        self._writer.write(msgspec.json.encode({"op": op, "id": question.number, **fields}) + b"\n")
+        return question
+
+    async def _answer(self, question: rpc.OpenRequest[dict[str, Any]], seconds: float) -> dict[str, Any]:
+        try:
+            return await question.next(seconds)
+        except TimeoutError:
+            raise HookError(f"rank {self.rank} did not answer within {seconds:g} s") from None
 
     async def change(self, op: str, **fields: Any) -> dict[str, Any]:
         """A request that is answered with NCCL's state, which is told when it is news. Raises HookError."""
@@ -240,13 +232,9 @@ class HookClient:
 
         Raises HookError when there is no answer in time.
         """
-        if self._owed is None or self._owed.done():
+        if self._owed is None or self._owed.done:
             self._owed = self._question("pulse", fields)
-            self._owed.add_done_callback(lambda owed: owed.exception())  # perhaps nobody waits any more
-        done, _ = await asyncio.wait({self._owed}, timeout=seconds)
-        if not done:
-            raise HookError(f"rank {self.rank} did not answer within {seconds:g} s")
-        answer = self._owed.result()
+        answer = await self._answer(self._owed, seconds)
         return {} if "error" in answer else answer  # an older hook: it lives
 
     async def stacks_by_signal(self) -> str:

@@ -20,6 +20,7 @@ from ..diagnosis.nccl_facts import NcclFacts
 from ..diagnosis.reading import Reading
 from ..diagnosis.rules import book
 from ..diagnosis.verdict import LogFinding, finding_of, fired
+from ..formatting import size_text
 from ..logs.log_files import LogError, LogFile, attempt_dir, opened, parse_file_id
 from ..model import Finding, FindingCleared, FindingRaised, NcclTick
 from .runner_process import ServedRun
@@ -57,7 +58,7 @@ class Flood:
     def text(self) -> str:
         """Half a sentence."""
         rate = f"NCCL's logs on this node grow by {self.rate / 1e6:.3g} MB/s"
-        return rate if self.free is None else f"{rate}, and {self.free / 2**30:.1f} GiB are free"
+        return rate if self.free is None else f"{rate}, and {size_text(self.free)} are free"
 
 
 class Flow:

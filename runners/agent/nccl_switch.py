@@ -10,6 +10,7 @@ from typing import Any
 
 from ...presets.nccl import DEFAULT_SUBSYS, NcclError, parse_level, parse_subsys
 from ..diagnosis import ras
+from ..formatting import spans_text
 from ..model import Clause, Finding, FindingCleared, FindingRaised, NcclChanged, Pulse, RankPhase, SetNccl
 from ..state import Attempt, RunState
 from .commands import CommandRefused, Restarts
@@ -346,8 +347,8 @@ class RasWatch:
 def judge(before: ras.RasReport, now: ras.RasReport, node: int) -> Finding | None:
     """What two reports say together; None where nothing is wrong. Pure."""
     evidence = [
-        f"{_named(lag.ranks)} launched {lag.operation} {lag.count} times, most ranks {lag.most} times, and nothing "
-        f"moved between two reports (communicator {lag.communicator})"
+        f"{spans_text('rank', lag.ranks)} launched {lag.operation} {lag.count} times, most ranks {lag.most} times, and "
+        f"nothing moved between two reports (communicator {lag.communicator})"
         for lag in ras.stuck(before, now)
     ]
     gone = [peer for peer in ras.missing(now) if peer in ras.missing(before)]
@@ -361,14 +362,10 @@ def judge(before: ras.RasReport, now: ras.RasReport, node: int) -> Finding | Non
     return Finding(
         ID,
         "info",
-        f"NCCL's RAS names {_named(tuple(sorted(ranks)))} as behind or silent",
+        f"NCCL's RAS names {spans_text('rank', ranks)} as behind or silent",
         role="hint",
         ranks=tuple(sorted(ranks)),
         node=node,
         remedy="a hint, no proof: RAS counts launches and knows nothing of Send and Recv; look at these stacks",
         evidence=tuple(evidence),
     )
-
-
-def _named(ranks: tuple[int, ...]) -> str:
-    return f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}"

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from ...presets.plan import Plan
-from .. import file_io, run_directories
+from .. import file_io, rpc, run_directories
 from ..history import REPORT
 from ..journal import Chronicle
 from ..model import Event, RunPhase, Stamped
@@ -66,8 +66,7 @@ class Runner:
         self._run_dir = run_dir
         self._process = process
         self._writer: asyncio.StreamWriter | None = None
-        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._asked = 0
+        self._requests = rpc.OpenRequests[dict[str, Any]]()
         self.poked = asyncio.Event()
 
     @classmethod
@@ -125,26 +124,16 @@ class Runner:
                 while line := await reader.readline():
                     self.poked.set()
                     if line.strip():
-                        self._answered(msgspec.json.decode(line))
+                        answer = msgspec.json.decode(line)
+                        self._requests.answer(answer.get("id"), answer)
             self._writer = None
-            self._unanswered()
+            # It left, perhaps because of what it was asked: nobody waits for its answer any longer.
+            self._requests.fail(OSError("the runner is gone"))
 
     @property
     def listening(self) -> bool:
         """Whether it can be asked now."""
         return self._writer is not None
-
-    def _unanswered(self) -> None:
-        """The runner left, perhaps because of what it was asked: nobody waits for its answer any longer."""
-        for future in self._answers.values():
-            if not future.done():
-                future.set_exception(OSError("the runner is gone"))
-        self._answers.clear()
-
-    def _answered(self, answer: dict[str, Any]) -> None:
-        future = self._answers.pop(answer.get("id", 0), None)
-        if future is not None and not future.done():
-            future.set_result(answer)
 
     async def ask(self, op: str, **fields: Any) -> dict[str, Any]:
         """Send one command. Raises OSError or TimeoutError when the runner does not answer.
@@ -158,15 +147,12 @@ class Runner:
             if state_of(self.who.pid) in ("T", "t"):
                 raise TimeoutError(_stopped(self.who.pid))
             fields["until"] = time.monotonic() + ASK_S
-        self._asked += 1
-        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._answers[self._asked] = future
-        self._writer.write(msgspec.json.encode({"op": op, "id": self._asked, **fields}) + b"\n")
-        try:
-            async with asyncio.timeout(ASK_S + LATE_S):
-                return await future
-        except TimeoutError:
-            raise TimeoutError(_silent(self.who.pid)) from None
+        with self._requests.open() as request:
+            self._writer.write(msgspec.json.encode({"op": op, "id": request.number, **fields}) + b"\n")
+            try:
+                return await request.next(ASK_S + LATE_S)
+            except TimeoutError:
+                raise TimeoutError(_silent(self.who.pid)) from None
 
 
 def _stopped(pid: int) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from msgspec import structs
 
 from ..diagnosis import rules
+from ..formatting import size_text
 from ..logs.log_files import GrowthWatch, Notifier
 from ..model import (
     Event,
@@ -379,7 +380,7 @@ class Sampling:
             self._disk(
                 "disk-low",
                 "warn",
-                f"only {free / 2**30:.1f} GiB are free where the run directory is",
+                f"only {size_text(free)} are free where the run directory is",
                 _room(free, total),
             )
         else:
@@ -409,4 +410,4 @@ def _room(free: int | None, total: int | None) -> str:
     """What the file system tells of its space."""
     if free is None or not total:
         return "the file system refuses what is written"
-    return f"{free / 2**20:.0f} MiB of {total / 2**20:.0f} MiB are free there"
+    return f"{size_text(free)} of {size_text(total)} are free there"

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from ...presets.plan import Plan
-from ..formatting import spans
+from ..formatting import spans_text
 from ..model import Event, Finding, FindingRaised, LinkState, Pulse, RankPhase
 from ..state import RunState
 from ..telemetry import gpu_health
@@ -69,7 +69,7 @@ def missing(state: RunState, logs: int) -> list[str]:
             if all(pulse and pulse.stack for pulse in pulses)
             else "no stack, no flight recorder"
         )
-        gaps.append(f"no hook answers in rank{'' if len(blind) == 1 else 's'} {spans(blind, 8)}: {lacking}")
+        gaps.append(f"no hook answers in {spans_text('rank', blind)}: {lacking}")
     if untimed(state) and not state.phase.ended:
         gaps.append(UNTIMED)
     return gaps

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...presets.finding import Finding, Severity
 from ...presets.secrets import mask_text
+from ..formatting import NA, agreeing
 from .node_checks import GIB, ExaminedNode, sentence
 from .pairs import Blame, Result, State, usual, verdict
 
@@ -249,7 +250,7 @@ def _why(tried: Sequence[Result]) -> str:
 
 def _value(result: Result, reference: float | None) -> str:
     if result.bandwidth is None:
-        return "n/a"
+        return NA
     usual_ = "" if reference is None else f", the others {reference / 1e9:.2f} GB/s"
     return f"{result.bandwidth / 1e9:.2f} GB/s{usual_}"
 
@@ -359,14 +360,12 @@ def differs(saying: str, values: Mapping[str, Value]) -> str:
     if len(groups) < 2:
         return ""
     *few, (usual, others) = sorted(groups.items(), key=lambda pair: len(pair[1]))
-    phrases = [f"{_who(names)} {_has(names)} {saying.format(value)}" for value, names in few]
+    phrases = [
+        f"{_who(names)} {agreeing(names, 'has', 'have')} {saying.format(value)}" for value, names in few
+    ]
     if len(others) > 1:
         return f"{', '.join(phrases)}, the other {len(others)} have {usual}"
     return f"{', '.join(phrases)}, {others[0]} has {usual}"
-
-
-def _has(names: Sequence[str]) -> str:
-    return "has" if len(names) == 1 else "have"
 
 
 def _who(names: Sequence[str]) -> str:

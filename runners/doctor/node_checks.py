@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...presets.finding import Finding, Severity
+from ..formatting import size_text
 
 # -----------------------------------------------------------------------------------------------------------
 # One node as it was found, for checks that only read.
@@ -93,15 +94,6 @@ class ExaminedNode:
         """Where the other nodes reach it, as a launch takes it; None where nobody knows."""
         address = self.get("ssh_address") or self.get("hostname")
         return None if address is None else str(address)
-
-
-def size(value: float) -> str:
-    """Bytes as a person reads them."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
 
 
 def sentence(text: str) -> str:
@@ -287,7 +279,7 @@ def _driver(node: ExaminedNode) -> Iterator[Finding]:
     for index, gpu in enumerate(node.get("nvml", "gpus") or ()):
         if (gpu.get("used") or 0) > BUSY_BYTES:
             yield node.finding(
-                "D-GPU-BUSY", "warning", f"GPU {index} is in use before the run starts.", size(gpu["used"]),
+                "D-GPU-BUSY", "warning", f"GPU {index} is in use before the run starts.", size_text(gpu["used"]),
                 "End what holds it (nvidia-smi names the processes), or leave the GPU out.",
             )  # fmt: skip
 
@@ -415,13 +407,13 @@ def _shm(node: ExaminedNode) -> Iterator[Finding]:
         return
     if space["free"] < SHM_NONE:
         text = "/dev/shm has so little room that NCCL or DataLoader workers fail."
-        shown = f"{size(space['free'])} free of {size(space['total'])}"
+        shown = f"{size_text(space['free'])} free of {size_text(space['total'])}"
         yield node.finding(
             "D-SHM-SMALL", "error", text, shown, f"Remove what ended jobs left there. {remedy}"
         )
     elif space["total"] < SHM_SMALL:
         text = "/dev/shm is smaller than 1 GiB: several DataLoader workers may fill it."
-        yield node.finding("D-SHM-SMALL", "warning", text, size(space["total"]), remedy)
+        yield node.finding("D-SHM-SMALL", "warning", text, size_text(space["total"]), remedy)
 
 
 def _limits(node: ExaminedNode) -> Iterator[Finding]:
@@ -433,7 +425,7 @@ def _limits(node: ExaminedNode) -> Iterator[Finding]:
             ": it fails." if few else "."
         )
         remedy = "ulimit -l unlimited in the shell that launches; docker --ulimit memlock=-1; LimitMEMLOCK for services."
-        yield node.finding("D-MEMLOCK", "error" if few else "warning", text, size(memlock), remedy)
+        yield node.finding("D-MEMLOCK", "error" if few else "warning", text, size_text(memlock), remedy)
     if nofile is not None and nofile < NOFILE:
         matters = node.several or node.gpus
         text = "Few files may be open at a time: many ranks or DataLoader workers reach that."
@@ -446,7 +438,7 @@ def _limits(node: ExaminedNode) -> Iterator[Finding]:
         yield node.finding("D-NPROC", "warning", text, nproc, "ulimit -u unlimited before the launch.")
     if stack is not None and stack < STACK:
         text = "Stacks are smaller than the usual 8 MiB: deep recursion in a rank ends it."
-        yield node.finding("D-STACK", "note", text, size(stack), "ulimit -s 8192 before the launch.")
+        yield node.finding("D-STACK", "note", text, size_text(stack), "ulimit -s 8192 before the launch.")
 
 
 def _disks(node: ExaminedNode) -> Iterator[Finding]:
@@ -467,7 +459,7 @@ def _disks(node: ExaminedNode) -> Iterator[Finding]:
         devices.add(disk["device"])
         text = f"The disk of {path} is almost full."
         severity: Severity = "error" if free < DISK_NONE else "warning"
-        yield node.finding("D-DISK-FULL", severity, text, f"{size(free)} free", "Free space there.")
+        yield node.finding("D-DISK-FULL", severity, text, f"{size_text(free)} free", "Free space there.")
 
 
 def _clock(node: ExaminedNode) -> Iterator[Finding]:
@@ -486,10 +478,9 @@ def _cgroup(node: ExaminedNode) -> Iterator[Finding]:
     memory, cores = node.get("cgroup", "memory"), node.get("cgroup", "cores")
     has, count = node.get("memory"), node.get("cores")
     if memory is not None and has is not None and memory < has:
-        text = f"A control group allows less memory than the {size(has)} of the node; the kernel kills above it."
-        yield node.finding(
-            "D-CGROUP-MEMORY", "note", text, size(memory), "Raise the container's limit if it is short."
-        )
+        text = f"A control group allows less memory than the {size_text(has)} of the node; the kernel kills above it."
+        remedy = "Raise the container's limit if it is short."
+        yield node.finding("D-CGROUP-MEMORY", "note", text, size_text(memory), remedy)
     if cores is not None and count is not None and cores < count:
         text = f"A control group allows less CPU time than {count} cores give; ranks are held up above it."
         severity: Severity = "warning" if node.gpus and cores < node.gpus else "note"

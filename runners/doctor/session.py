@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from .. import rpc
 from ..remote_hosts import HostError, Way
 from ..wire import ssh
 from .node.children import BOOT, MAGIC
@@ -24,6 +25,8 @@ LINE_BYTES = 4 << 20
 KEPT_LINES = 12
 PINGS = 5
 LEAVE_SECONDS = 2.0
+READY = "ready"
+"""The number of the first message, which answers no request but the source itself."""
 PYTHONS = (
     *('"$DISTUI_PYTHON"', "python3", "python", "python3.13", "python3.12", "python3.11"),
     *("$HOME/miniconda3/bin/python3", "$HOME/miniforge3/bin/python3", "/opt/conda/bin/python3"),
@@ -68,11 +71,9 @@ class NodeSession:
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
         self.name = name
         self._process = process
-        self._number = 0
-        self._asked: dict[int, asyncio.Queue[dict[str, Any]]] = {}
-        self._ready = asyncio.Event()
+        self._requests = rpc.OpenRequests[dict[str, Any]]()
         self._stderr_lines: list[str] = []
-        self._over, self._ended = "", False
+        self._over = ""
         self._errors = asyncio.create_task(self._hear_errors())
         self._hearing = asyncio.create_task(self._hear())
 
@@ -93,22 +94,13 @@ class NodeSession:
         session = cls(name, process)
         try:
             text = source()
-            await session._write(b"%d\n" % len(text) + text)
-            await session._become_ready(seconds)
+            with session._requests.open(READY) as ready:
+                await session._write(b"%d\n" % len(text) + text)
+                await session._answer(ready, seconds)
         except (HostError, asyncio.CancelledError):
             await session.close()
             raise
         return session
-
-    async def _become_ready(self, seconds: float) -> None:
-        waiting = asyncio.create_task(self._ready.wait())
-        try:
-            both: set[asyncio.Task[Any]] = {waiting, self._hearing}
-            await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiting.cancel()
-        if not self._ready.is_set():
-            raise HostError(self._over or f"{self.name} did not answer within {seconds:.0f} s")
 
     async def clock(self) -> tuple[float, float]:
         """How far its clock is ahead of ours in seconds, and the most by which that may be wrong. Raises HostError."""
@@ -123,45 +115,35 @@ class NodeSession:
 
     async def ask(self, op: str, seconds: float, **fields: Any) -> dict[str, Any]:
         """One request and its answer. Raises HostError."""
-        number = await self._send(op, fields)
+        with self._requests.open() as request:
+            await self._send(request, op, fields)
+            return await self._answer(request, seconds)
+
+    async def _answer(self, request: rpc.OpenRequest[dict[str, Any]], seconds: float) -> dict[str, Any]:
         try:
-            async with asyncio.timeout(seconds):
-                return self._checked(await self._asked[number].get())
+            return await request.next(seconds)
         except TimeoutError:
             raise HostError(f"{self.name} did not answer within {seconds:.0f} s") from None
-        finally:
-            del self._asked[number]
 
     @contextlib.asynccontextmanager
     async def run(self, python: str, spec: dict[str, Any], seconds: float) -> AsyncIterator[Worker]:
         """A worker in the training environment's interpreter; ended at the end. Raises HostError."""
-        number = await self._send("run", {"python": python, "spec": spec, "seconds": seconds})
-        worker = Worker(self, number)
-        try:
-            yield worker
-        finally:
-            await worker.write_line(None)
-            del self._asked[number]
+        with self._requests.open() as request:
+            await self._send(request, "run", {"python": python, "spec": spec, "seconds": seconds})
+            worker = Worker(self, request)
+            try:
+                yield worker
+            finally:
+                await worker.write_line(None)
 
-    async def hear(self, number: int) -> dict[str, Any]:
-        """The next that a worker says; its last has "exit". Raises HostError."""
-        return self._checked(await self._asked[number].get())
-
-    def _checked(self, message: dict[str, Any]) -> dict[str, Any]:
-        if "over" in message:
-            raise HostError(message["over"])
-        return message
-
-    async def _send(self, op: str, fields: dict[str, Any]) -> int:
-        self._number += 1
-        number = self._number
-        heard = self._asked[number] = asyncio.Queue()
+    async def _send(
+        self, request: rpc.OpenRequest[dict[str, Any]], op: str, fields: dict[str, Any]
+    ) -> None:
         if self._over:
-            heard.put_nowait({"over": self._over})
-        await self._write(json.dumps({"op": op, "id": number, **fields}).encode() + b"\n")
-        return number
+            self._end(self._over)
+        await self._write(json.dumps({"op": op, "id": request.number, **fields}).encode() + b"\n")
 
-    async def write_line(self, number: int, value: dict[str, Any] | None) -> None:
+    async def write_line(self, number: rpc.Number, value: dict[str, Any] | None) -> None:
         """A line to a worker; None ends it."""
         await self._write(json.dumps({"op": "tell", "to": number, "value": value}).encode() + b"\n")
 
@@ -179,7 +161,8 @@ class NodeSession:
             async for line in self._process.stdout:
                 text = line.decode("utf-8", "replace")
                 if text.startswith(MAGIC):
-                    self._answered(json.loads(text.removeprefix(MAGIC)))
+                    message = json.loads(text.removeprefix(MAGIC))
+                    self._requests.part(message.get("id", READY), message)
         except ValueError:
             self._over = f"{self.name} says what nobody understands"
         code = await self._process.wait()
@@ -188,17 +171,8 @@ class NodeSession:
 
     def _end(self, why: str) -> None:
         """Whoever waits for an answer, or will, hears why none comes."""
-        if not self._ended:
-            self._ended = True
-            self._over = self._over or why
-            for heard in self._asked.values():
-                heard.put_nowait({"over": self._over})
-
-    def _answered(self, message: dict[str, Any]) -> None:
-        if "ready" in message:
-            self._ready.set()
-        elif (heard := self._asked.get(message["id"])) is not None:
-            heard.put_nowait(message)
+        self._over = self._over or why
+        self._requests.fail(HostError(self._over))
 
     async def _hear_errors(self) -> None:
         assert self._process.stderr is not None
@@ -230,13 +204,13 @@ class NodeSession:
 class Worker:
     """A process in the training environment on a node."""
 
-    def __init__(self, session: NodeSession, number: int) -> None:
-        self.session, self._number = session, number
+    def __init__(self, session: NodeSession, request: rpc.OpenRequest[dict[str, Any]]) -> None:
+        self.session, self._request = session, request
 
     async def write_line(self, value: dict[str, Any] | None) -> None:
         """A line on its stdin; None ends it."""
-        await self.session.write_line(self._number, value)
+        await self.session.write_line(self._request.number, value)
 
     async def hear(self) -> dict[str, Any]:
-        """The next that it says. Raises HostError when the node is lost."""
-        return await self.session.hear(self._number)
+        """The next that it says; its last has "exit". Raises HostError when the node is lost."""
+        return await self._request.next()

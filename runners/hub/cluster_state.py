@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from .. import run_directories
+from ..formatting import plural
 from ..journal import Journal
 from ..model import HUB, Cluster, ClusterChanged, Down, LinkState, RunEnded, RunPhase, SetAutostop, Stamped
 from . import launch_order
@@ -249,7 +250,7 @@ def stays(minutes: int | None) -> str:
     """How long a cluster stays, as the rest of a sentence."""
     if minutes is None:
         return "stays until it is taken down"
-    return f"goes down after {minutes} {'minute' if minutes == 1 else 'minutes'} without a job"
+    return f"goes down after {plural(minutes, 'minute')} without a job"
 
 
 def _write(entry: run_directories.Entry, cluster: Cluster) -> None:

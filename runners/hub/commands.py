@@ -14,7 +14,7 @@ from .. import run_directories
 from ..agent.commands import ENDED, NO_CLUSTER, RESTART_SECONDS, VERBS, CommandRefused, describe, shortened
 from ..errors import RunError
 from ..forced_stop import forced_stop
-from ..formatting import plural
+from ..formatting import duration_text, plural
 from ..model import (
     Action,
     Clause,
@@ -129,8 +129,9 @@ def stopped_without(silent: Sequence[str], any_reached: bool, seconds: float | N
     if seconds is None:
         return f"{begin}; {names} did not answer: what runs there goes on until it is ended there"
     does, ordered = ("does", "it is told") if single else ("do", "they are told")
-    limit = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
-    without = f"after {limit} the run counts as stopped without {'it' if single else 'them'}"
+    without = (
+        f"after {duration_text(seconds)} the run counts as stopped without {'it' if single else 'them'}"
+    )
     return f"{begin}; {names} {does} not answer: {ordered} to stop on the first answer, {without}"
 
 

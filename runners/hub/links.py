@@ -15,7 +15,6 @@ from msgspec import MsgspecError, Raw, structs
 from ...presets.plan import part_id
 from .. import run_directories
 from ..diagnosis import live
-from ..errors import RunError
 from ..local_agent import open_agent
 from ..logs.log_files import whole_id
 from ..model import (
@@ -41,7 +40,7 @@ from ..model import (
 )
 from ..wire.client import SocketLink, stem
 from ..wire.file_link import FilesLink
-from ..wire.link import Link, LinkError
+from ..wire.link import Link, LinkError, LinkFollower, paced
 from ..wire.ssh import SshLink
 from .merged_run import MergedRun
 from .node_logs import NodeLogs
@@ -144,8 +143,6 @@ def _shifted(pulse: Pulse, shift: float) -> Pulse:
 # One task a node: connects, hears its agent, and tries again until the node's part has ended.
 
 
-BACKOFF_S = (1.0, 2.0, 4.0, 8.0, 15.0)
-"""Seconds before each further try; the last one repeats."""
 AGENT_S = 30
 """How long a bridge of a launch waits for the agent; whole seconds."""
 LAUNCHING_S = 2.0
@@ -154,7 +151,6 @@ AT_ONCE = 8
 """Links that are being opened at the same time: sshd drops more (MaxStartups)."""
 STEADY_S = 0.5
 """A link that held so long is tried again soon when it breaks."""
-YIELD_EVERY = 256
 ENDED_TRIES = 3
 """Tries to reach the agent of a part that has ended: it may have left, and nothing but logs is missing."""
 
@@ -187,7 +183,7 @@ async def _open_here(route: Route, run: str) -> Link:
     return await SocketLink.connect(Path(route.target))
 
 
-class NodeLink:
+class NodeLink(LinkFollower):
     """The link to one node."""
 
     def __init__(
@@ -198,19 +194,16 @@ class NodeLink:
         route: Route,
         gate: asyncio.Semaphore,
     ) -> None:
+        super().__init__()
         self.route = route
-        self.link: Link | None = None
         self._run, self._logs, self._connected, self._gate = run, logs, connected, gate
         self._shift = 0.0
-        self._hurry = asyncio.Event()
-        self._tries = 0
-        """In vain, one after another."""
         self._reported: tuple[LinkState, str] | None = None
         self._skewed = self.reached = False
         """`reached`: it was up once."""
         self._since = math.inf
         """When the link that is up came up, by the monotonic clock."""
-        self.task = asyncio.create_task(self._maintain())
+        self.task = asyncio.create_task(self.run())
 
     @property
     def node(self) -> int:
@@ -219,39 +212,36 @@ class NodeLink:
     def hurry(self) -> None:
         """Do not wait for the back-off to pass, and begin it anew."""
         self._tries = 0
-        self._hurry.set()
+        super().hurry()
 
     async def close(self) -> None:
         self.task.cancel()
         await asyncio.wait({self.task})
-        await self._drop()
+        await self.drop()
 
-    async def _maintain(self) -> None:
-        """Follow until the part has ended and all that is wanted of it was read."""
-        self._report(LinkState.CONNECTING)
-        while True:
-            self._since = math.inf
-            try:
-                await self._follow()
-                if self._ended():
-                    await self._finish()
-                    return
-                problem = "its agent closed the connection"
-            except (LinkError, RunError, OSError) as error:
-                text = str(error).removeprefix(f"{self.route.target}: ")  # the event says of whom
-                problem = text or type(error).__name__
-            steady = time.monotonic() - self._since >= STEADY_S
-            self._tries = 1 if steady else self._tries + 1
-            if self._ended() and self._tries >= ENDED_TRIES:
-                await self._finish()
-                return
-            await self._drop()
-            await self._wait(problem)
+    async def _settle(self, problem: str) -> float | None:
+        """On until the part has ended and all that is wanted of it was read."""
+        delay = self._count(steady=time.monotonic() - self._since >= STEADY_S)
+        if self._ended() and (not problem or self._tries >= ENDED_TRIES):
+            await self._finish()
+            return None
+        await self.drop()
+        coming = self._coming()
+        state = LinkState.CONNECTING if coming else LinkState.LOST
+        problem = problem.removeprefix(f"{self.route.target}: ")  # the event says of whom
+        problem = problem or "its agent closed the connection"
+        delay = min(delay, LAUNCHING_S) if coming else delay
+        if self._reported != (state, problem) or self._tries < len(self._backoff):
+            self._report(state, problem, time.time() + delay)
+        return delay
 
     def _ended(self) -> bool:
         return self._run.nodes.ended(self.node)
 
     async def _follow(self) -> None:
+        if self._reported is None:
+            self._report(LinkState.CONNECTING)
+        self._since = math.inf
         async with self._gate:
             self.link = link = await open_route(self._route(), self._run.record.run)
         hello = link.hello if isinstance(link, SocketLink) else None
@@ -261,10 +251,10 @@ class NodeLink:
         self._report(LinkState.UP)
         self._since = time.monotonic()
         self._connected(self.node)
-        after, count = self._run.nodes.source(self.node), 0
+        after = self._run.nodes.source(self.node)
         if hello is not None and hello.seq < after:
             after = 0  # another journal than the one that was read: the node begins anew
-        async for stamped in link.events(after):
+        async for stamped in paced(link.events(after)):
             merged = merge(stamped, self.node, self._shift, self.route.host)
             if merged is not None:
                 self._run.emit(merged.event, node=self.node, source=merged.source, at=merged.time)
@@ -272,9 +262,6 @@ class NodeLink:
                 self._run.spawn(self._logs.keep_tails(self.node, link, stamped.event.attempt))
             if isinstance(stamped.event, CaughtUp) and self._ended():
                 return  # the end itself was heard before
-            count += 1
-            if count % YIELD_EVERY == 0:
-                await asyncio.sleep(0)
 
     def _coming(self) -> bool:
         """Whether the node's agent may be about to start for the first time."""
@@ -305,26 +292,8 @@ class NodeLink:
         if self.link is not None:
             with contextlib.suppress(LinkError, OSError, TimeoutError):
                 await self._logs.keep_tails(self.node, self.link)
-        await self._drop()
+        await self.drop()
         self._report(LinkState.ENDED)
-
-    async def _drop(self) -> None:
-        link, self.link = self.link, None
-        if link is not None:
-            with contextlib.suppress(LinkError, OSError):
-                await link.close()
-
-    async def _wait(self, problem: str) -> None:
-        delay = BACKOFF_S[min(max(self._tries, 1), len(BACKOFF_S)) - 1]
-        coming = self._coming()
-        if coming:
-            delay = min(delay, LAUNCHING_S)
-        state = LinkState.CONNECTING if coming else LinkState.LOST
-        self._hurry.clear()
-        if self._reported != (state, problem) or self._tries < len(BACKOFF_S):
-            self._report(state, problem, time.time() + delay)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._hurry.wait(), delay)
 
     def _report(self, state: LinkState, text: str = "", retry_at: float | None = None) -> None:
         self._reported = (state, text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
 import os
 import re
@@ -17,6 +16,7 @@ from typing import Any
 
 from ...presets.launchers.skypilot import Resources, resources
 from ...presets.sanitize import clean_lines
+from .. import rpc
 from ..errors import RunError
 from ..file_io import users_umask
 from .ending import plain
@@ -93,8 +93,7 @@ class Sky:
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
-        self._numbers = itertools.count(1)
-        self._waiting: dict[int, _Question] = {}
+        self._requests = rpc.OpenRequests[dict[str, Any]]()
 
     async def start(self) -> None:
         """Have a child that runs a SkyPilot we can use. Raises SkyError with what to do."""
@@ -148,19 +147,14 @@ class Sky:
             await self._reader
 
     async def _ask(self, verb: str, args: dict[str, Any], sink: Sink | None, began: Sink | None) -> Any:
-        number = next(self._numbers)
-        question = self._waiting[number] = _Question(
-            asyncio.get_running_loop().create_future(), sink, began
-        )
-        try:
-            await self._send({"id": number, "verb": verb, "args": args})
-            return await question.answer
-        except asyncio.CancelledError:
-            with contextlib.suppress(SkyGoneError):
-                await self._send({"cancel": number})
-            raise
-        finally:
-            self._waiting.pop(number, None)
+        with self._requests.open() as request:
+            try:
+                await self._send({"id": request.number, "verb": verb, "args": args})
+                return await _answer(request, sink, began)
+            except asyncio.CancelledError:
+                with contextlib.suppress(SkyGoneError):
+                    await self._send({"cancel": request.number})
+                raise
 
     async def _send(self, what: dict[str, Any]) -> None:
         process = self._process
@@ -176,43 +170,28 @@ class Sky:
         assert process.stdout is not None
         while line := await process.stdout.readline():
             message = json.loads(line)
-            question = self._waiting.get(message.get("id"))
-            if question is not None:
-                question.hear(message)
-        await process.wait()
-        for question in list(self._waiting.values()):
-            question.lose(process.returncode)
+            self._requests.part(message.get("id"), message)
+        code = await process.wait()
+        text = f"the process that asks SkyPilot ended with exit status {code}: ask again"
+        self._requests.fail(SkyGoneError(text))
 
 
-class _Question:
-    """Somebody waits for an answer."""
-
-    def __init__(self, answer: asyncio.Future[Any], sink: Sink | None, began: Sink | None) -> None:
-        self.answer = answer
-        self._sink, self._began = sink, began
-
-    def hear(self, message: dict[str, Any]) -> None:
-        """One line of the child about this question."""
+async def _answer(request: rpc.OpenRequest[dict[str, Any]], sink: Sink | None, began: Sink | None) -> Any:
+    """What a verb returned; what comes before goes to `sink` and `began`. Raises SkyError."""
+    while True:
+        message = await request.next()
         if "said" in message:
-            if self._sink is not None:
-                self._sink(message["said"])
+            if sink is not None:
+                sink(message["said"])
         elif "request" in message:
-            if self._began is not None:
-                self._began(message["request"])
-        elif self.answer.done():
-            return
+            if began is not None:
+                began(message["request"])
         elif "error" in message:
             error = message["error"]
             detail = "\n".join(part for part in (error["text"], error["tried"]) if part)
-            self.answer.set_exception(SkyError(plain(error["kind"], detail), error["kind"], detail))
+            raise SkyError(plain(error["kind"], detail), error["kind"], detail)
         else:
-            self.answer.set_result(message.get("data"))
-
-    def lose(self, code: int | None) -> None:
-        """The child ended."""
-        if not self.answer.done():
-            text = f"the process that asks SkyPilot ended with exit status {code}: ask again"
-            self.answer.set_exception(SkyGoneError(text))
+            return message.get("data")
 
 
 def _check(about: dict[str, Any], python: str) -> None:

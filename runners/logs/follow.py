@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ...presets.sanitize import clean_line
 from ..errors import RunError
-from ..formatting import spans
+from ..formatting import spans_text
 from ..state import RunState
 from ..wire.link import Window
 from .log_files import LogError, LogFile, file_sizes, opened, parse_file_id, part_of, whole_id
@@ -374,7 +374,7 @@ def check_there(
     for kind, asked, there in wanted:
         missing = [number for number in asked if number not in there]
         if missing:
-            has = f"{kind}{'s' * (len(there) > 1)} {spans(sorted(there))}" if there else f"no {kind}"
+            has = spans_text(kind, there) if there else f"no {kind}"
             raise RunError(f"{state.name} has no {kind} {missing[0]}: it has {has}")
 
 

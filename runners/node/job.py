@@ -24,6 +24,7 @@ from ...presets.secrets import SECRET_WORDS
 from ...presets.trusted_files import private_folder
 from .. import environment, file_io, run_directories
 from ..errors import RunError
+from ..formatting import size_text
 from ..history import RunRecord
 from ..host_processes import StartMode
 from ..inrank.secure_channel import KEY_FILE
@@ -114,7 +115,7 @@ def take(run_dir: Path, name: str, shown: int, size: int, last: bool) -> tuple[i
     skipped = b""
     if size - shown > BEHIND:
         missed, shown = size - shown - CHUNK, size - CHUNK
-        text = f"… {missed / 2**20:.1f} MiB of {name} are not shown here: `distui logs` has all of it\n"
+        text = f"… {size_text(missed)} of {name} are not shown here: `distui logs` has all of it\n"
         skipped = prefix(file) + text.encode()
     try:
         with opened(run_dir, name) as descriptor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ..formatting import runs
+from ..formatting import spans_short
 from .proc import KeptFile, number_after, read_once
 
 UNLIMITED = 1 << 60
@@ -132,7 +132,7 @@ class Limits:
         shares = [self._share(index, file) for index, file in enumerate(self._stats)]
         self.throttled = max((share for share in shares if share is not None), default=None)
         try:
-            self.cpus = ranges(os.sched_getaffinity(self._pid))
+            self.cpus = spans_short(os.sched_getaffinity(self._pid))
         except OSError:
             self.cpus = None
 
@@ -155,8 +155,3 @@ class Limits:
         if before is None or periods <= before[0]:  # no quota: nothing is counted
             return None
         return min(100.0, 100.0 * max(0, throttled - before[1]) / (periods - before[0]))
-
-
-def ranges(numbers: set[int]) -> str:
-    """ "0-3,8"."""
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs(numbers))

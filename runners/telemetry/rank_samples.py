@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from ..formatting import size_text, spans_text
 from ..model import Finding, Gpu, RankSample
 from .cgroup import Limits
 from .proc import KeptFile, Stat, below, children, parse_io, parse_stat, read_io, read_stat
@@ -235,11 +236,11 @@ def _strays(
             yield Finding(
                 id="gpu-stray-context",
                 severity="warn",
-                text=f"rank {rank} also holds memory on {_gpus(others)} (forgotten torch.cuda.set_device?)",
+                text=f"rank {rank} also holds memory on {spans_text('GPU', others)} (forgotten torch.cuda.set_device?)",
                 rank=rank,
                 node=node,
                 remedy=SET_DEVICE,
-                evidence=tuple(f"GPU {gpu}: {_size(on[gpu])}" for gpu in sorted(on)),
+                evidence=tuple(f"GPU {gpu}: {size_text(on[gpu])}" for gpu in sorted(on)),
             )
 
 
@@ -251,7 +252,7 @@ def _shared(ranks: Mapping[int, Placed], gpus: Sequence[Gpu], node: int | None) 
             yield Finding(
                 id=f"gpu-shared:gpu{gpu.index}",
                 severity="warn",
-                text=f"ranks {', '.join(map(str, here))} all compute on GPU {gpu.index}",
+                text=f"{spans_text('rank', here)} all compute on GPU {gpu.index}",
                 node=node,
                 remedy=SET_DEVICE,
             )
@@ -278,14 +279,6 @@ def _foreign(
                 remedy="end it if it is left over from an earlier run, or choose other GPUs",
                 evidence=tuple(f"pid {pid}" for pid in others),
             )
-
-
-def _gpus(indices: Sequence[int]) -> str:
-    return f"GPU{'s' if len(indices) > 1 else ''} {', '.join(map(str, indices))}"
-
-
-def _size(size: int | None) -> str:
-    return "n/a" if size is None else f"{size / 2**20:.0f} MiB"
 
 
 # -----------------------------------------------------------------------------------------------------------

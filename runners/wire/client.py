@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
+from .. import rpc
 from ..errors import RunError
 from ..model import (
     HUB,
@@ -249,8 +250,7 @@ class SocketLink:
     ) -> None:
         self._readonly = readonly
         self._reader, self._writer, self._on_close = reader, writer, on_close
-        self._answers: dict[str, asyncio.Future[CommandDone]] = {}
-        self._windows: dict[str, asyncio.Future[Window]] = {}
+        self._answers, self._windows = rpc.OpenRequests[CommandDone](), rpc.OpenRequests[Window]()
         self._events: asyncio.Queue[Stamped | None] = asyncio.Queue()
         self._pump: asyncio.Task[None] | None = None
         self._broken = ""
@@ -338,10 +338,8 @@ class SocketLink:
             raise TypeError(f"{type(command).__name__} is not sent this way")
         if self.readonly:
             return CommandDone(command.id, False, "this connection is read-only")
-        future: asyncio.Future[CommandDone] = asyncio.get_running_loop().create_future()
-        self._answers[command.id] = future
         try:
-            return await self._answered(command, future)
+            return await self._answer(command, self._answers.open(command.id))
         except LinkError as error:
             why = f"{error} before it had answered"
             raise UnansweredError(
@@ -351,21 +349,19 @@ class SocketLink:
     async def read_log(self, file: str, offset: int, limit: int = 65536, grep: str = "") -> Window:
         """See Link.read_log."""
         ask = ReadLog(new_id(), file, offset, limit, grep)
-        future: asyncio.Future[Window] = asyncio.get_running_loop().create_future()
-        self._windows[ask.id] = future
-        return await self._answered(ask, future)
+        return await self._answer(ask, self._windows.open(ask.id))
 
-    async def _answered(self, command: Command, answer: asyncio.Future[T]) -> T:
+    async def _answer(self, command: Command, request: rpc.OpenRequest[T]) -> T:
         """Ask, and wait for the answer. Raises LinkError as soon as `silent` says why none comes."""
-        try:
+        with request:
             self._start()
             await self._write(command)
-            while self.silent is not None and not (await asyncio.wait({answer}, timeout=CHECK_S))[0]:
+            while self.silent is not None:
+                with contextlib.suppress(TimeoutError):
+                    return await request.next(CHECK_S)
                 if why := self.silent():
                     raise SilentError(why)
-            return await answer
-        finally:
-            answer.cancel()  # nobody waits any more: the end of the link is no news to it
+            return await request.next()
 
     async def close(self) -> None:
         if self._pump is not None:
@@ -404,30 +400,19 @@ class SocketLink:
         if isinstance(stamped.event, CommandDone):
             if stamped.event.id == VIA_ID:
                 self._fail(stamped.event.text)
-            future = self._answers.pop(stamped.event.id, None)
-            if future is not None and not future.done():
-                future.set_result(stamped.event)
+            self._answers.answer(stamped.event.id, stamped.event)
             if not stamped.seq:
                 return  # the answer itself; the journal's line of it follows
         self._events.put_nowait(stamped)
 
     async def _take_window(self, header: LogWindow) -> None:
         data = await self._reader.readexactly(header.length)
-        future = self._windows.pop(header.id, None)
-        if future is not None and not future.done():
-            future.set_result(
-                Window(header.file, header.offset, header.next, header.size, data, header.error)
-            )
+        window = Window(header.file, header.offset, header.next, header.size, data, header.error)
+        self._windows.answer(header.id, window)
 
     def _fail(self, text: str) -> None:
         """Wake everybody who waits."""
         self._broken = self._broken or text
-        waiting: list[asyncio.Future[CommandDone] | asyncio.Future[Window]] = [
-            *self._answers.values(), *self._windows.values()
-        ]  # fmt: skip
-        for future in waiting:
-            if not future.done():
-                future.set_exception(LinkError(text))
-        self._answers.clear()
-        self._windows.clear()
+        self._answers.fail(LinkError(text))
+        self._windows.fail(LinkError(text))
         self._events.put_nowait(None)

@@ -34,6 +34,7 @@ def check(case: Case, folder: Path) -> None:
     assert expected.total == pytest.approx(row.most("total"), rel=ERROR)
 
 
+@pytest.mark.long
 @pytest.mark.torch
 @ranks
 @pytest.mark.parametrize("case", SHORT, ids=lambda case: case.name)

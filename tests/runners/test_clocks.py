@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from distui.runners.formatting import elapsed, time_of_day
+from distui.runners.formatting import NA, duration_text, elapsed, time_of_day
 from distui.runners.model import (
     AttemptEnded,
     AttemptStarted,
@@ -22,7 +22,7 @@ from distui.runners.status import status_json
 from distui.tui.follower import LinkPhase, LinkStatus
 from distui.tui.rows.frame import Frame
 from distui.tui.rows.log import end_rows, ledger_rows
-from distui.tui.text import NA, ago, describe, headline, span
+from distui.tui.text import ago, describe, headline
 
 DAY = 86400.0
 PLAN = PlanSummary(preset="ddp", strategy="ddp", launcher="torchrun", command="train.py")
@@ -70,7 +70,7 @@ def test_nothing_negative_is_shown() -> None:
     shown = describe(state, 9 * DAY + 90) + headline(state, 9 * DAY) + str(ledger_rows(state, 120))
     assert not re.search(r"-\d+ (s|min|h|d)\b", shown), shown
     assert NA in shown
-    assert ago(10 * DAY, 9 * DAY) == span(-86400.0) == NA
+    assert ago(10 * DAY, 9 * DAY) == duration_text(-86400.0) == NA
     assert ago(10 * DAY, 10 * DAY + 61) == "61 s ago"
 
 

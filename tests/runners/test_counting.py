@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,19 +117,25 @@ def test_a_script_that_trains_is_not_imported(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
+long = partial(pytest.param, marks=pytest.mark.long)
+"""Each loads torch anew."""
+
+
 @pytest.mark.parametrize(
     ("more", "name", "args", "sentence"),
     [
         ("", "Other", {}, "it has no Other: it has Layer, Net"),
         ("", "Net", {"depth": 3}, "Net cannot be called so (got an unexpected keyword argument 'depth')"),
-        ("", "Layer", {}, "Layer cannot be called so (missing a required argument: 'width'): give --model-args width=…"),
-        ("Both = nn.Sequential\nsize = 3\n", "size", {}, "size is neither a class nor a function"),
+        long("", "Layer", {},
+             "Layer cannot be called so (missing a required argument: 'width'): give --model-args width=…"),
+        long("Both = nn.Sequential\nsize = 3\n", "size", {}, "size is neither a class nor a function"),
         ("def pair():\n    return Net(), 1\n", "pair", {}, "pair returns tuple, not an nn.Module"),
-        ("def empty():\n    return nn.Identity()\n", "empty", {}, "empty has no parameters"),
-        ("def broken():\n    raise ValueError('no such size')\n", "broken", {},
+        long("def empty():\n    return nn.Identity()\n", "empty", {}, "empty has no parameters"),
+        long("def broken():\n    raise ValueError('no such size')\n", "broken", {},
          "has no model that can be built here: ValueError: no such size"),
-        ("def gone():\n    raise SystemExit(3)\n", "gone", {}, "has no model that can be built here: it exits with 3"),
-        ("class Other(nn.Module):\n    pass\n", None, {},
+        long("def gone():\n    raise SystemExit(3)\n", "gone", {},
+             "has no model that can be built here: it exits with 3"),
+        long("class Other(nn.Module):\n    pass\n", None, {},
          "it defines several models: name one as PATH:NAME, of Net, Other"),
         ("import nowhere_to_be_found\n", None, {}, "cannot be read: ModuleNotFoundError: No module named 'nowhere"),
     ],

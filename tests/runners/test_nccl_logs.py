@@ -323,6 +323,7 @@ async def test_a_line_of_a_running_command_is_a_finding_and_the_last_one_counts_
         assert f"{HERE}/rank-0.err:3: {LAST}" in raised[1]
 
 
+@pytest.mark.long
 @pytest.mark.torch
 @pytest.mark.timeout(120)
 async def test_a_healthy_gloo_job_raises_nothing() -> None:

@@ -152,8 +152,8 @@ def test_a_strangers_lock_on_the_folder_holds_no_trust_up(tmp_path: Path) -> Non
     held = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
-        program = "import os, sys\nfrom pathlib import Path\nfrom distui.presets import owned\n"
-        program += "owned.add(os.environ, Path(sys.argv[1]), b'')\n"
+        program = "import os, sys\nfrom pathlib import Path\nfrom distui.presets import trusted_files\n"
+        program += "trusted_files.add(os.environ, Path(sys.argv[1]), b'')\n"
         words = [sys.executable, "-c", program, str(file)]
         subprocess.run(words, env={**os.environ, **env}, check=True, timeout=60)
     finally:

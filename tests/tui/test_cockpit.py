@@ -136,7 +136,7 @@ async def test_the_nccl_dialog_asks_once_more_and_sends_what_it_showed(rig: Star
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("space", "d")
         assert isinstance(it.app.screen, NcclScreen)
-        assert "ranks 0 (marked)" in it.screen()
+        assert "rank 0 (marked)" in it.screen()
         await it.press("right", "down", "right", "enter")
         assert isinstance(it.app.screen, ConfirmScreen)
         assert "WARN → INFO" in it.screen()

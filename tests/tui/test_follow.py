@@ -58,7 +58,7 @@ async def test_waiting_gets_longer_and_can_be_cut_short(tmp_path: Path) -> None:
     await until(lambda: follower.status.phase is LinkPhase.LOST)
     assert follower.status.text == "nobody there"
     assert follower.status.retry_at == now + 3600
-    follower.reconnect_now()
+    follower.hurry()
     await until(lambda: len(source.opened) == 2)
     await until(lambda: follower.status.retry_at == now + 7200)
     task.cancel()

@@ -9,6 +9,14 @@ import scripted as play
 from msgspec.structs import replace
 
 from distui.runners import status
+from distui.runners.formatting import (
+    duration_exact,
+    duration_short,
+    size_short,
+    spans,
+    step_short,
+    usage_short,
+)
 from distui.runners.logs.follow import Level
 from distui.runners.logs.log_files import parse_file_id
 from distui.runners.model import (
@@ -32,19 +40,7 @@ from distui.tui.follower import LinkPhase, LinkStatus
 from distui.tui.rows import glyphs
 from distui.tui.rows.banner import banner_rows
 from distui.tui.rows.frame import Frame, ViewOptions
-from distui.tui.rows.glyphs import (
-    Row,
-    age,
-    amount,
-    clip,
-    duration,
-    fit,
-    hang,
-    numbers,
-    pair,
-    row_width,
-    seconds,
-)
+from distui.tui.rows.glyphs import Row, clip, fit, hang, row_width
 from distui.tui.rows.heat import heat_rows, heat_title, node_cells, plan_layout
 from distui.tui.rows.log import LogLine, end_rows, event_rows, files_for, log_row
 from distui.tui.rows.nccl import begin, change, command, form_rows, ways
@@ -73,22 +69,22 @@ def frame_of(
 @pytest.mark.parametrize(
     ("made", "wanted"),
     [
-        (amount(None), "n/a"),
-        (amount(0), "0B"),
-        (amount(71.2 * 2**30), "71.2G"),
-        (amount(512 * 2**20), "512M"),
-        (pair(None, 1), "n/a"),
-        (pair(63.1 * 2**30, 80 * 2**30), "63.1/80G"),
-        (seconds(None), "n/a"),
-        (seconds(0.041), "41ms"),
-        (seconds(1.239), "1.24s"),
-        (age(4), "4s"),
-        (age(125), "2m"),
-        (age(90000), "25h"),
-        (duration(None), "unknown"),
-        (duration(3725), "1 h 2 min"),
-        (numbers([6, 0, 1, 3, 2]), "0-3, 6"),
-        (numbers([]), ""),
+        (size_short(None), "n/a"),
+        (size_short(0), "0B"),
+        (size_short(71.2 * 2**30), "71.2G"),
+        (size_short(512 * 2**20), "512M"),
+        (usage_short(None, 1), "n/a"),
+        (usage_short(63.1 * 2**30, 80 * 2**30), "63.1/80G"),
+        (step_short(None), "n/a"),
+        (step_short(0.041), "41ms"),
+        (step_short(1.239), "1.24s"),
+        (duration_short(4), "4s"),
+        (duration_short(125), "2m"),
+        (duration_short(90000), "25h"),
+        (duration_exact(None), "n/a"),
+        (duration_exact(3725), "1 h 2 min"),
+        (spans([6, 0, 1, 3, 2]), "0-3, 6"),
+        (spans([]), ""),
         (fit("abcdef", 4), "abc…"),
         (fit("ab", 4, right=True), "  ab"),
         (fit("日本語", 5), "日本…"),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ...runners.diagnosis.judging import NO_VERDICT
-from ...runners.formatting import elapsed
+from ...runners.formatting import duration_short, elapsed, spans_text
 from ...runners.model import FirstCause, LinkState
 from ..follower import LinkPhase
 from . import glyphs
 from .findings import items, place
 from .frame import Frame
-from .glyphs import Row, age, clip, numbers
+from .glyphs import Row, clip
 from .status import listed, names, silent
 
 SLOW_CONNECT_S = 5.0
@@ -44,7 +44,7 @@ def _link_rows(frame: Frame) -> list[Row]:
         why = f": {status.text}" if status.text and waited > SLOW_CONNECT_S else ""
         return [((f" {glyphs.STALE}", "warn"), (f" connecting to the agent, {waited:.0f} s{why}", "text"))]
     if frame.quiet:
-        text = f" nothing heard from the agent for {age(frame.silence)}: what is shown is old"
+        text = f" nothing heard from the agent for {duration_short(frame.silence)}: what is shown is old"
         return [((f" {glyphs.STALE}", "stale"), (text, "text"))]
     return []
 
@@ -86,7 +86,9 @@ def _failure(frame: Frame) -> list[Row]:
         count = f"failure {state.delay.failures} of {state.delay.limit} allowed"
         rows.append(((f" {glyphs.WARN}", "warn"), (f" restart in {wait:.0f} s ({count})", "text")))
     if last.first_cause is not None:
-        victims = f"; then ranks {numbers(last.first_cause.victims)}" if last.first_cause.victims else ""
+        victims = (
+            f"; then {spans_text('rank', last.first_cause.victims)}" if last.first_cause.victims else ""
+        )
         rows.insert(0, ((f" {glyphs.BAD}", "bad"), (f" {cause_text(last.first_cause)}{victims}", "text")))
     return rows
 
@@ -122,4 +124,4 @@ def _newest(frame: Frame) -> list[Row]:
     if not frame.state.notices or frame.state.phase.ended:
         return [((f"   {plan.preset}  {plan.command}", "dim"),)] if plan is not None else []
     at, text = frame.state.notices[-1]
-    return [((f"   {age(elapsed(at, frame.node_now(0)))} ago: ", "dim"), (text, "dim"))]
+    return [((f"   {duration_short(elapsed(at, frame.node_now(0)))} ago: ", "dim"), (text, "dim"))]

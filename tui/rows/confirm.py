@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
+from ...presets.finding import did_you_mean
 from ...presets.nccl import NcclError, parse_level, parse_subsys
 from ...presets.secrets import mask
 from ...runners import environment
-from ...runners.formatting import plural
+from ...runners.formatting import plural, spans
 from ...runners.model import Command, Down, Dump, Restart, SetAutostop, SetNccl, Signal, Stop
 from ...runners.state import RunState
 from . import glyphs
-from .glyphs import Row, fit, numbers
+from .glyphs import Row, fit
 from .launching import billed, given_up, launching, price, remains
 from .status import listed, names, silent, without
 
@@ -68,10 +68,7 @@ def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozens
         return TypedCommand(action=ACTIONS[verb])
     if verb not in _PARSERS:
         verbs = sorted([*_PARSERS, *ACTIONS])
-        near = difflib.get_close_matches(verb, verbs, 1)
-        raise CommandError(
-            f"no command {verb!r}: " + (f"did you mean {near[0]}?" if near else ", ".join(verbs))
-        )
+        raise CommandError(f"no command {verb!r}: {did_you_mean(verb, verbs) or ', '.join(verbs)}")
     return TypedCommand(command=_PARSERS[verb](rest, new_id(), tuple(sorted(marked))))
 
 
@@ -238,7 +235,7 @@ def _line(label: str, text: str, style: str = "text") -> Row:
 
 
 def _who(state: RunState, ranks: list[int]) -> Row:
-    return _line("ranks", f"{numbers(ranks) or 'none yet'}, on {_nodes(state, ranks)}")
+    return _line("ranks", f"{spans(ranks) or 'none yet'}, on {_nodes(state, ranks)}")
 
 
 def _ladder(state: RunState, grace_s: float | None = None) -> Row:

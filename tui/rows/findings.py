@@ -9,12 +9,20 @@ from dataclasses import dataclass
 from ...presets.sanitize import clean_text
 from ...runners.diagnosis.exceptions import StackGroup, main_frames, merged
 from ...runners.diagnosis.judging import NO_VERDICT, untimed, worst_first
-from ...runners.formatting import elapsed, plural
+from ...runners.formatting import (
+    duration_exact,
+    duration_short,
+    elapsed,
+    plural,
+    spans_short,
+    spans_text,
+    time_of_day,
+)
 from ...runners.model import Finding
 from ...runners.state import RunState
 from . import glyphs
 from .frame import Frame
-from .glyphs import Cell, Row, age, clip, duration, fit, numbers, wall, wrap
+from .glyphs import Cell, Row, clip, fit, wrap
 from .status import names
 
 # -----------------------------------------------------------------------------------------------------------
@@ -87,7 +95,7 @@ def item_row(frame: Frame, item: Item, width: int) -> Row:
     ink = "dim" if quiet or item.follows else "text"
     summary = _symptoms(item) if item.follows else _summary(item)
     since = min((each.since for each in item.findings if each.since is not None), default=None)
-    old = "" if since is None else age(elapsed(since, _now(frame, first)))
+    old = "" if since is None else duration_short(elapsed(since, _now(frame, first)))
     cells: tuple[Cell, ...] = (
         (f"{'│' if item.follows else glyph} ", "dim" if item.follows else style),
         (fit("" if item.follows else first.role, 8), "dim" if quiet else style),
@@ -121,7 +129,7 @@ def place(state: RunState, item: Item) -> str:
     """`r3`, `r0-3`, `62 ranks`, `c2`; "" where it is about the run."""
     ranks = item.ranks
     if ranks:
-        short = f"r{numbers(ranks)}".replace(", ", ",")
+        short = f"r{spans_short(ranks)}"
         return short if len(short) <= 9 else plural(len(ranks), "rank")
     nodes = {finding.node for finding in item.findings if finding.node is not None}
     named = names(state)
@@ -161,7 +169,7 @@ def _where(state: RunState, item: Item) -> str:
     nodes |= {state.ranks[rank].place.node for rank in ranks if rank in state.ranks and state.merged}
     named = names(state)
     hosts = [named.get(node, f"node {node}") for node in sorted(nodes)]
-    who = f"rank{'' if len(ranks) == 1 else 's'} {numbers(ranks)}" if ranks else ""
+    who = spans_text("rank", ranks) if ranks else ""
     on = ", ".join(hosts[:8]) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "")
     return " on ".join(part for part in (who, on) if part)
 
@@ -169,12 +177,12 @@ def _where(state: RunState, item: Item) -> str:
 def _since(frame: Frame, finding: Finding) -> str:
     since = finding.since or 0.0
     seconds = elapsed(since, _now(frame, finding))
-    return wall(since) + ("" if seconds is None else f", {duration(seconds)} ago")
+    return time_of_day(since) + ("" if seconds is None else f", {duration_exact(seconds)} ago")
 
 
 def _with_rank(finding: Finding) -> str:
     ranks = ranks_of(finding)
-    return f"{f'rank {numbers(ranks)}: ' if ranks else ''}{finding.text}"
+    return f"{spans_text('rank', ranks)}: {finding.text}" if ranks else finding.text
 
 
 def _evidence(item: Item, width: int) -> list[Row]:
@@ -272,7 +280,7 @@ def _groups(data: Mapping[str, str]) -> list[StackGroup]:
 def _group_rows(group: StackGroup, data: Mapping[str, str]) -> list[Row]:
     many = len(group.ranks)
     head = (
-        f"{plural(many, 'rank')} here: {numbers(group.ranks)}"
+        f"{plural(many, 'rank')} here: {spans_short(group.ranks, ', ')}"
         if many > 1
         else f"rank {group.ranks[0]} alone"
     )

@@ -16,6 +16,7 @@ from ...presets import model, nccl
 from ...presets.memory import FORMATS, format_for
 from ...presets.model import Loaded, help_of
 from ...presets.secrets import mask
+from ...runners.formatting import plural
 from ...runners.launch.hosts import shell_words
 from ...runners.launch.launch_form import LaunchForm, LaunchPreview
 from . import glyphs
@@ -453,5 +454,5 @@ def counted(findings: Sequence[Finding]) -> str:
     for severity in SEVERITY:
         number = sum(finding.severity == severity for finding in findings)
         if number:
-            parts.append(f"{number} {severity}{'s' if number > 1 else ''}")
+            parts.append(plural(number, severity))
     return f"lint: {', '.join(parts)}" if parts else "lint"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from rich.cells import cell_len, set_cell_size
 
-from ...runners.formatting import runs, time_of_day
+from ...runners.formatting import NA
 from ...runners.model import Finding, RankPhase, RunPhase
 
 # -----------------------------------------------------------------------------------------------------------
@@ -102,9 +102,6 @@ Cell = tuple[str, str]
 
 Row = tuple[Cell, ...]
 
-NA = "n/a"
-"""How an unknown value is written; never 0."""
-
 
 def row_width(row: Row) -> int:
     """Columns that a row takes on the screen."""
@@ -161,68 +158,6 @@ def wrap(text: str, width: int, style: str = "text", *, first: str = "", then: s
 def percent(value: float | None) -> str:
     """`97%`; utilisation and shares, 0 to 100."""
     return NA if value is None else f"{value:.0f}%"
-
-
-def amount(value: float | None) -> str:
-    """Bytes with a binary unit: `71.2G`, `512M`, `9K`."""
-    if value is None:
-        return NA
-    for unit in ("B", "K", "M", "G"):
-        if value < 1000:
-            return f"{value:.0f}{unit}" if unit in "BK" or value >= 100 else f"{value:.1f}{unit}"
-        value /= 1024
-    return f"{value:.1f}T"
-
-
-def pair(used: float | None, total: float | None) -> str:
-    """`63.1/80G`: used of total bytes, in GiB from 1 GiB on."""
-    if used is None or total is None:
-        return NA
-    if total < 2**30:
-        return f"{used / 2**20:.0f}/{total / 2**20:.0f}M"
-    digits = 1 if used < 100 * 2**30 else 0
-    return f"{used / 2**30:.{digits}f}/{total / 2**30:.0f}G"
-
-
-def seconds(value: float | None) -> str:
-    """The time of a step: `41ms`, `1.24s`, `12.4s`."""
-    if value is None:
-        return NA
-    if value < 1:
-        return f"{value * 1000:.0f}ms"
-    return f"{value:.2f}s" if value < 10 else f"{value:.1f}s"
-
-
-def age(value: float | None) -> str:
-    """How long ago, short: `4s`, `12m`, `3h`, `2d`."""
-    if value is None:
-        return NA
-    for limit, size, unit in ((100, 1, "s"), (6000, 60, "m"), (48 * 3600, 3600, "h")):
-        if value < limit:
-            return f"{max(value, 0) / size:.0f}{unit}"
-    return f"{value / 86400:.0f}d"
-
-
-def duration(value: float | None) -> str:
-    """How long something took, in words: `41 s`, `12 min 3 s`, `3 h 20 min`."""
-    if value is None:
-        return "unknown"
-    whole = round(max(value, 0))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def wall(at: float) -> str:
-    """Time of day of a unix time, in this terminal's time zone."""
-    return time_of_day(at)
-
-
-def numbers(values: Iterable[int]) -> str:
-    """Rank numbers with runs folded: `0-3, 6`."""
-    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in runs(values))
 
 
 def hang(row: Row, width: int) -> list[Row]:

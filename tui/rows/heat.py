@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...runners.formatting import NA, duration_short, size_short, spans_short, step_short
 from ...runners.model import Gpu, RankSample
 from ...runners.state import Node, Rank, RunState
 from . import glyphs
 from .frame import Frame, gpu_of, ranks_on
-from .glyphs import NA, Cell, Row, age, amount, clip, fit, numbers, percent, seconds
+from .glyphs import Cell, Row, clip, fit, percent
 from .status import fit_name, link_state, names
 
 # -----------------------------------------------------------------------------------------------------------
@@ -210,7 +211,7 @@ def _note(frame: Frame, node: Node) -> str:
         return ""  # the link's age is told already
     if node.gpus:
         old = frame.age(node.node, node.gpu_sampled)
-        return "" if frame.fresh(node.node, node.gpu_sampled) else f"  {age(old)} old"
+        return "" if frame.fresh(node.node, node.gpu_sampled) else f"  {duration_short(old)} old"
     return "  no GPU"
 
 
@@ -228,7 +229,7 @@ def node_cells(frame: Frame, node: Node) -> list[Heat]:
 
 
 def _gpu_cell(frame: Frame, gpu: Gpu, ranks: list[Rank], fresh: bool) -> Heat:
-    below = f"r{numbers(rank.place.rank for rank in ranks)}" if ranks else f"gpu{gpu.index}"
+    below = f"r{spans_short(rank.place.rank for rank in ranks)}" if ranks else f"gpu{gpu.index}"
     if gpu.lost:
         return Heat(None, "lost", below, broken=True)
     if not fresh:
@@ -242,7 +243,7 @@ def _gpu_cell(frame: Frame, gpu: Gpu, ranks: list[Rank], fresh: bool) -> Heat:
 
 def _gpu_value(metric: str, gpu: Gpu) -> tuple[float | None, str]:
     if metric == "mem":
-        return _share(gpu.mem_used, gpu.mem_total), amount(gpu.mem_used)
+        return _share(gpu.mem_used, gpu.mem_total), size_short(gpu.mem_used)
     if metric == "power":
         text = NA if gpu.power_w is None else f"{gpu.power_w:.0f}W"
         return _share(gpu.power_w, gpu.power_limit_w), text
@@ -267,7 +268,7 @@ def _rank_cell(frame: Frame, rank: Rank) -> Heat:
     if frame.view.metric == "step-time":
         return Heat(*_step(frame, rank), below)
     if frame.view.metric == "mem":
-        return Heat(_share(sample.rss_bytes, _most_rss(frame)), amount(sample.rss_bytes), below)
+        return Heat(_share(sample.rss_bytes, _most_rss(frame)), size_short(sample.rss_bytes), below)
     if frame.view.metric == "util":
         return Heat(sample.cpu_percent, percent(sample.cpu_percent), below)
     return Heat(None, "", below)
@@ -285,7 +286,7 @@ def _step(frame: Frame, rank: Rank | None) -> tuple[float | None, str]:
     """The slowest rank is 100."""
     slowest = max((sample.step_s for sample in _samples(frame) if sample.step_s), default=None)
     mine = rank.sample.step_s if rank is not None and rank.sample is not None else None
-    return _share(mine, slowest), seconds(mine)
+    return _share(mine, slowest), step_short(mine)
 
 
 def _tiles(frame: Frame, nodes: list[Node], width: int) -> list[Row]:

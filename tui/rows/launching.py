@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from ...presets.sanitize import clean_text
 from ...runners.diagnosis.nccl_facts import Communicator
-from ...runners.formatting import elapsed, plural
+from ...runners.formatting import NA, duration_exact, elapsed, plural
 from ...runners.model import HUB, Cluster, LinkState, Stage
 from ...runners.state import Node, RunState, StageProgress
 from ..text import cost
 from . import glyphs
 from .frame import Frame
-from .glyphs import Cell, Row, clip, duration, fit, wrap
+from .glyphs import Cell, Row, clip, fit, wrap
 from .matrix import host_of, hosts_in_order
 from .nccl_cards import READY, STAGES, late_ranks, short, slowest
 from .status import fit_name, link_state, names
@@ -39,11 +39,11 @@ def head_row() -> Row:
 
 def candidate_row(offer: Candidate) -> Row:
     """One kind of nodes, with its price for all of them."""
-    price = "n/a" if offer.price_per_hour is None else f"{offer.price_per_hour:.2f}"
+    price = NA if offer.price_per_hour is None else f"{offer.price_per_hour:.2f}"
     texts = (offer.infra, offer.instance, offer.vcpus, offer.memory_gb, offer.gpus, price)
     cells: list[Cell] = []
     for text, (name, width) in zip(texts, _WIDTHS, strict=True):
-        style = "stale" if text in ("", "n/a") else "head" if offer.chosen else "text"
+        style = "stale" if text in ("", NA) else "head" if offer.chosen else "text"
         cells.append((f"{fit(text or '-', width, right=name in _RIGHT)} ", style))
     return (*cells, ("first", "ok")) if offer.chosen else tuple(cells)
 
@@ -374,7 +374,7 @@ def _mark(progress: StageProgress | None) -> Cell:
 
 def _took(frame: Frame, progress: StageProgress) -> str:
     until = progress.ended if progress.ended is not None else (frame.state.ended or frame.now)
-    return duration(elapsed(progress.began, until))
+    return duration_exact(elapsed(progress.began, until))
 
 
 def _whole(state: RunState, stage: Stage) -> StageProgress | None:

@@ -11,7 +11,7 @@ from ...presets.sanitize import clean_text
 from ...presets.secrets import mask
 from ...runners.diagnosis.exceptions import main_frames
 from ...runners.diagnosis.judging import standing
-from ...runners.formatting import plural
+from ...runners.formatting import duration_exact, plural, spans_text, time_of_day
 from ...runners.logs.follow import Level
 from ...runners.logs.log_files import STREAMS, LogFile, command_id, file_id, parse_file_id
 from ...runners.model import FirstCause, Outcome, RunPhase
@@ -21,7 +21,7 @@ from . import glyphs
 from .banner import cause_text
 from .findings import stack_rows
 from .frame import Frame
-from .glyphs import Cell, Row, duration, fit, numbers, wall, wrap
+from .glyphs import Cell, Row, fit, wrap
 from .launching import remains
 from .status import fit_name
 
@@ -196,7 +196,7 @@ def end_rows(frame: Frame, width: int) -> list[Row]:
     """The end of a run: what happened, why, and what it took."""
     state = frame.state
     glyph, style = glyphs.RUN[state.phase]
-    after = "" if state.phase is RunPhase.LOST else f" after {duration(state.lasted(frame.now))}"
+    after = "" if state.phase is RunPhase.LOST else f" after {duration_exact(state.lasted(frame.now))}"
     head = f" {glyph} {state.phase}{after}, {plural(len(state.attempts), 'attempt')}"
     code = "" if state.exit_code is None else f", exit code {state.exit_code}"
     rows: list[Row] = [((head + code, style),)]
@@ -228,7 +228,7 @@ def cause_rows(cause: FirstCause, width: int) -> list[Row]:
         rows.append(((f" last lines of rank {cause.rank}'s stderr", "dim"),))
     rows += [((" │ ", "bad"), (clean_text(line), "text")) for line in cause.last_lines]
     if cause.victims:
-        rows += wrap(f"ended after it: ranks {numbers(cause.victims)}", width - 1, "dim", first="   ")
+        rows += wrap(f"ended after it: {spans_text('rank', cause.victims)}", width - 1, "dim", first="   ")
     return rows
 
 
@@ -239,8 +239,12 @@ def ledger_rows(state: RunState, width: int) -> list[Row]:
         outcome = str(attempt.outcome) if attempt.outcome else "running"
         style = _OUTCOME[attempt.outcome] if attempt.outcome else "ok"
         over = attempt.ended is not None or state.ended is not None
-        took = duration(attempt.lasted(None if attempt.ended is not None else state.ended)) if over else ""
-        text = f"   {attempt.number:>3}  {wall(attempt.began)}  {fit(attempt.cause, 10)}  {fit(took, 12)}"
+        took = (
+            duration_exact(attempt.lasted(None if attempt.ended is not None else state.ended))
+            if over
+            else ""
+        )
+        text = f"   {attempt.number:>3}  {time_of_day(attempt.began)}  {fit(attempt.cause, 10)}  {fit(took, 12)}"
         rows.append(((text, "text"), (fit(outcome, 11), style), (_changes(attempt), "dim")))
     return rows
 
@@ -273,7 +277,7 @@ def event_rows(frame: Frame, width: int) -> list[Row]:
         rows += [(), *cause_rows(cause, width)]
     rows += [(), *ledger_rows(state, width), (), ((" notices, newest first", "dim"),)]
     for at, text in reversed(state.notices):
-        rows += wrap(clean_text(text), width - 1, first=f"   {wall(at)}  ", then=" " * 13)
+        rows += wrap(clean_text(text), width - 1, first=f"   {time_of_day(at)}  ", then=" " * 13)
     return rows
 
 

@@ -17,13 +17,13 @@ from ...presets.nccl import (
     subsystems,
 )
 from ...runners.diagnosis.nccl_facts import Communicator, FactLine, NcclFacts
-from ...runners.formatting import plural
+from ...runners.formatting import duration_short, plural, size_short, spans_text
 from ...runners.model import SetNccl
 from ...runners.state import RunState
 from . import glyphs
 from .findings import QUIET, item_row, items
 from .frame import Frame
-from .glyphs import Row, age, amount, fit, numbers, wrap
+from .glyphs import Row, fit, wrap
 from .launching import init_rows, launching, ring_rows
 from .matrix import matrix_rows
 from .nccl_cards import StatementRow, communicator_name, communicator_rows, node_rows
@@ -66,12 +66,12 @@ def ways(state: RunState) -> Ways:
     versions = sorted({rank.nccl_version for rank in state.ranks.values() if rank.nccl_version})
     version = f"NCCL {', '.join(versions)}" if versions else "this NCCL"
     if refused:
-        where = f"ranks {numbers(refused)}"
+        where = spans_text("rank", refused)
         return Ways(False, f"{version} cannot change it live on {where} (2.24 or newer can): restart")
     if len(unknown) == len(state.ranks):
         return Ways(False, "no rank has loaded NCCL yet, or the hook is off: only a restart can change it")
     if unknown:
-        return Ways(True, f"{version} changes it live; not yet known for ranks {numbers(unknown)}")
+        return Ways(True, f"{version} changes it live; not yet known for {spans_text('rank', unknown)}")
     return Ways(True, f"{version} changes it live on every rank")
 
 
@@ -235,8 +235,8 @@ def _room(form: NcclForm, rate: float) -> str:
     disk = form.disk
     if disk is None:
         return "how much is free is not known"
-    lasts = f": enough for {age(disk.room / rate)}" if rate > 0 else ""
-    return f"{amount(disk.free)} of {amount(disk.total)} free on {disk.name}{lasts}"
+    lasts = f": enough for {duration_short(disk.room / rate)}" if rate > 0 else ""
+    return f"{size_short(disk.free)} of {size_short(disk.total)} free on {disk.name}{lasts}"
 
 
 def _ends(form: NcclForm) -> str:
@@ -244,7 +244,7 @@ def _ends(form: NcclForm) -> str:
     after = "when somebody changes it" if form.seconds is None else f"after {form.seconds:g} s"
     if not form.ways.live:
         return f"{after}; nothing takes it back earlier, because it cannot be changed live"
-    least = amount(disk_reserve(form.disk.total)) if form.disk is not None else "5 %"
+    least = size_short(disk_reserve(form.disk.total)) if form.disk is not None else "5 %"
     return f"{after}; earlier above {FLOOD_BYTES / 1e6:.0f} MB/s a node, or with less than {least} of disk free"
 
 
@@ -339,7 +339,7 @@ def _evidence(facts: NcclFacts, rule: str) -> FactLine | None:
 def _unread(facts: NcclFacts, width: int) -> list[Row]:
     rows: list[Row] = []
     if facts.behind:
-        text = f"{amount(facts.behind)} of NCCL's logs are not read yet: what is here may be old"
+        text = f"{size_short(facts.behind)} of NCCL's logs are not read yet: what is here may be old"
         rows.append(((f"{glyphs.STALE} ", "warn"), (text, "text")))
     if facts.sampled:
         text = "parts of the logs were left out, because they grew faster than they are read; the files are whole"

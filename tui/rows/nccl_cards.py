@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...presets.secrets import mask
 from ...runners.diagnosis.nccl_facts import Communicator, FactLine, Init, NcclFacts, NcclNode
-from ...runners.formatting import plural
+from ...runners.formatting import NA, agreeing, plural, spans, spans_text
 from . import glyphs
-from .glyphs import NA, Row, clip, fit, numbers, row_width, wrap
+from .glyphs import Row, clip, fit, row_width, wrap
 
 STAGES = ("started", "bootstrapped", "complete", "connected", "running", "destroyed", "aborted")
 READY = STAGES.index("complete")
@@ -101,8 +101,7 @@ def _card(facts: NcclFacts, group: NodeGroup, usual: NodeGroup, width: int) -> l
     count = f"  {len(hosts)} nodes alike" if len(hosts) > 1 else ""
     host = group.nodes[0].host
     head: Row = ((f"{glyph} ", style), (_hosts(hosts), "head"), (count, "dim"))
-    label = "rank" if len(ranks) == 1 else "ranks"
-    rows = _headed(head, label, numbers(ranks), width, _line(facts, host))
+    rows = _headed(head, agreeing(ranks, "rank", "ranks"), spans(ranks), width, _line(facts, host))
     for label, value in group.fields.items():
         differs = odd and value != usual.fields[label]
         if value or differs or label in _ALWAYS:
@@ -218,11 +217,6 @@ def communicator_name(comm: Communicator) -> str:
     return comm.id or "of no named communicator"
 
 
-def named_ranks(ranks: Collection[int]) -> str:
-    """`rank 3`, `ranks 0-2, 5`."""
-    return f"rank{'' if len(ranks) == 1 else 's'} {numbers(ranks)}"
-
-
 def communicator_rows(facts: NcclFacts, chosen: Communicator, width: int) -> list[StatementRow]:
     """A card each; the chosen one is marked and has all there is to say."""
     ordered = by_size(facts)
@@ -258,9 +252,11 @@ def _communicator(
     )
     rows = _headed(head, "stages", _counts(comm), width, line)
     for stage, ranks in late.items():
-        rows += _field("behind", f"{named_ranks(ranks)}: {stage}, not complete", "", True, width, line)
+        rows += _field(
+            "behind", f"{spans_text('rank', ranks)}: {stage}, not complete", "", True, width, line
+        )
     if absent:
-        rows += _field("missing", f"no line tells of {named_ranks(absent)}", "", True, width, line)
+        rows += _field("missing", f"no line tells of {spans_text('rank', absent)}", "", True, width, line)
     if chosen:
         for label, text in _facts_of(comm):
             rows += _field(label, text, "", False, width, line) if text else []

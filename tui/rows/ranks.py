@@ -9,12 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ...runners import status
+from ...runners.formatting import NA, size_short, step_short, usage_short
 from ...runners.model import RankSample
 from ...runners.state import Node, Rank
 from ...runners.status import short
 from . import glyphs
 from .frame import Frame, gpu_of
-from .glyphs import NA, Cell, Row, amount, fit, pair, percent, seconds
+from .glyphs import Cell, Row, fit, percent
 from .status import fit_name, names
 
 Sortable = float | str | None
@@ -90,14 +91,14 @@ _RSS = Column(
     "RSS",
     5,
     7,
-    lambda line: amount(line.sample.rss_bytes if line.sample else None),
+    lambda line: size_short(line.sample.rss_bytes if line.sample else None),
     _sample(lambda sample: sample.rss_bytes),
 )
 _PACE = Column(
     "s/step",
     6,
     5,
-    lambda line: seconds(line.sample.step_s if line.sample else None),
+    lambda line: step_short(line.sample.step_s if line.sample else None),
     _sample(lambda sample: sample.step_s),
 )
 
@@ -109,7 +110,7 @@ LIVE: tuple[Column, ...] = (
     _PID,
     Column("GPU", 3, 8, lambda line: _or_na(line.gpu)),
     Column("util", 4, 2, lambda line: percent(line.util), lambda line: line.util),
-    Column("mem", 9, 3, lambda line: pair(*line.mem), lambda line: line.mem[0]),
+    Column("mem", 9, 3, lambda line: usage_short(*line.mem), lambda line: line.mem[0]),
     Column(
         "CPU",
         5,

@@ -7,7 +7,15 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len
 
-from ...runners.formatting import elapsed, plural
+from ...runners.formatting import (
+    NA,
+    duration_exact,
+    duration_short,
+    elapsed,
+    plural,
+    step_short,
+    usage_short,
+)
 from ...runners.model import LinkState, RunPhase
 from ...runners.state import Node, RunState
 from ...runners.status import applied
@@ -15,7 +23,7 @@ from ..follower import PresetEntry, RunEntry
 from ..text import cost, recovered
 from . import glyphs
 from .frame import Frame
-from .glyphs import Row, age, clip, duration, fit, join, pair, percent, row_width, seconds, wrap
+from .glyphs import Row, clip, fit, join, percent, row_width, wrap
 
 # -----------------------------------------------------------------------------------------------------------
 # The run list, and what stands there before the first run.
@@ -47,7 +55,7 @@ def run_row(entry: RunEntry) -> Row:
     return (
         (f" {fit(entry.name or entry.id, 20)} ", "head" if entry.live else "text"),
         (fit(f"{glyph} {entry.phase}", 12), style),
-        (f" {fit(age(entry.age_s), 5, right=True)}  {fit(entry.id, 24)}", "dim"),
+        (f" {fit(duration_short(entry.age_s), 5, right=True)}  {fit(entry.id, 24)}", "dim"),
         (f"  {glyphs.WARN} {entry.problem}" if entry.problem else "", "warn"),
         (f"  {entry.preset or '-'}{note}", "text"),
     )
@@ -161,13 +169,13 @@ def link_state(frame: Frame, node: Node) -> tuple[str, str, str] | None:
 
     The only place that says for how long: whatever counts is painted each second.
     """
-    since = duration(elapsed(node.link_since, frame.now))
+    since = duration_exact(elapsed(node.link_since, frame.now))
     if frame.state.phase.ended or node.link not in (LinkState.CONNECTING, LinkState.LOST):
         return None
     if node.link is LinkState.CONNECTING:
         return glyphs.STALE, "warn", f"connecting {since}"
     wait = (node.retry_at or 0.0) - frame.now
-    again = f"again in {duration(wait)}" if wait >= 1 else "trying now"
+    again = f"again in {duration_exact(wait)}" if wait >= 1 else "trying now"
     return glyphs.BAD, "bad", f"lost {since}, {again}"
 
 
@@ -238,7 +246,7 @@ def _nodes_cell(frame: Frame) -> Row:
         heard = sum(node.link in good for node in state.nodes.values())
     else:
         heard = sum(frame.fresh(node.node, node.heard) for node in state.nodes.values())
-    return ((f"{heard}/{total} node" + ("" if total == 1 else "s"), "text" if heard >= total else "warn"),)
+    return ((f"{heard}/{plural(total, 'node')}", "text" if heard >= total else "warn"),)
 
 
 def _cluster(frame: Frame) -> Row:
@@ -276,10 +284,10 @@ def _load(frame: Frame) -> list[tuple[int, Row]]:
     total = [gpu.mem_total for gpu in gpus if gpu.mem_total is not None]
     if not gpus:
         return [(3, _cpu(frame))]
-    util = percent(sum(utils) / len(utils)) if utils else "n/a"
+    util = percent(sum(utils) / len(utils)) if utils else NA
     return [
         (3, ((f"util {util}", "text"),)),
-        (9, ((f"mem {pair(sum(used), sum(total))}", "text"),) if used and total else ()),
+        (9, ((f"mem {usage_short(sum(used), sum(total))}", "text"),) if used and total else ()),
     ]
 
 
@@ -305,7 +313,7 @@ def _steps(frame: Frame) -> list[tuple[int, Row]]:
     running = not frame.state.phase.ended
     return [
         (4, ((f"step {min(steps)}", "text"),) if steps else ()),
-        (11, ((f"{seconds(max(times))}/step", "text"),) if times and running else ()),
+        (11, ((f"{step_short(max(times))}/step", "text"),) if times and running else ()),
     ]
 
 
@@ -327,7 +335,7 @@ def _link_cell(frame: Frame) -> Row:
     if not frame.state.live and not frame.state.phase.ended:
         return ((f"{glyphs.STALE} connecting", "warn"),)
     if frame.quiet:
-        return ((f"{glyphs.STALE} {age(frame.silence)} old", "stale"),)
+        return ((f"{glyphs.STALE} {duration_short(frame.silence)} old", "stale"),)
     return (("read-only", "dim"),) if frame.view.readonly else ()
 
 
@@ -336,4 +344,4 @@ def _age(frame: Frame) -> Row:
     if not state.began or state.phase is RunPhase.LOST:
         return ()
     word = "took" if state.phase in (RunPhase.SUCCEEDED, RunPhase.FAILED, RunPhase.STOPPED) else "for"
-    return ((f"{word} {duration(state.lasted(frame.node_now(0)))}", "dim"),)
+    return ((f"{word} {duration_exact(state.lasted(frame.node_now(0)))}", "dim"),)

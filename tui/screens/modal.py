@@ -12,9 +12,10 @@ from textual.events import Resize
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
 
+from ...runners.formatting import spans_text
 from ...runners.model import SetNccl
 from ...runners.state import RunState
-from ..rows.glyphs import Row, hang, numbers
+from ..rows.glyphs import Row, hang
 from ..rows.nccl import NcclForm, begin, change, command, form_rows, note_rows
 from ..widgets.rows_view import RowsView
 
@@ -207,7 +208,7 @@ class NcclScreen(ModalScreen[SetNccl | None]):
 
     def compose(self) -> ComposeResult:
         ranks = self.form.ranks
-        who = f"ranks {numbers(ranks)} (marked)" if ranks else "every rank"
+        who = f"{spans_text('rank', ranks)} (marked)" if ranks else "every rank"
         with Vertical(id="box"):
             yield Static(f"NCCL_DEBUG of {who}", id="modal-title", markup=False)
             yield self.choices

@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -24,7 +24,7 @@ from ...runners.agent.processes import disposition
 from ...runners.connect import history, with_link
 from ...runners.errors import NoSuchRunError, RunError, UnreachableError
 from ...runners.forced_stop import stop_run
-from ...runners.formatting import plural, spans
+from ...runners.formatting import NA, agreeing, plural, spans_text
 from ...runners.hub import cluster_state, launch_order
 from ...runners.hub.skypilot_client import Candidate, candidates_for
 from ...runners.launch import sky, this_machine
@@ -147,18 +147,16 @@ def consequence(state: RunState, number: signal.Signals, asked: Sequence[int]) -
             ends.append(rank)
     parts = []
     if ends:
-        why = "" if number is signal.SIGKILL else f", which {_has(ends)} no handler for it"
-        parts.append(f"{name} ends {ranks_text(ends)}{why}")
+        why = (
+            "" if number is signal.SIGKILL else f", which {agreeing(ends, 'has', 'have')} no handler for it"
+        )
+        parts.append(f"{name} ends {spans_text('rank', ends)}{why}")
     if unseen:
         parts.append(
-            f"{name} ends {ranks_text(unseen)} unless there is a handler for it, "
+            f"{name} ends {spans_text('rank', unseen)} unless there is a handler for it, "
             "which cannot be seen from this machine"
         )
     return "; ".join(parts)
-
-
-def _has(ranks: Sequence[int]) -> str:
-    return "has" if len(ranks) == 1 else "have"
 
 
 @contextlib.contextmanager
@@ -190,17 +188,12 @@ def _there(options: argparse.Namespace, *, always: bool = False) -> RunState | N
     return state
 
 
-def ranks_text(ranks: Collection[int]) -> str:
-    """ "rank 3", "ranks 0–2, 5"."""
-    return f"rank{'' if len(ranks) == 1 else 's'} {spans(sorted(ranks))}"
-
-
 def check_ranks(state: RunState, asked: Sequence[int]) -> None:
     """Raises RunError where the newest attempt has no such rank, and says which it has."""
     missing = sorted(set(asked) - state.ranks.keys())
     if missing and state.ranks:
         raise RunError(
-            f"there is no {ranks_text(missing)} in {state.name}: it has {ranks_text(state.ranks)}"
+            f"there is no {spans_text('rank', missing)} in {state.name}: it has {spans_text('rank', state.ranks)}"
         )
 
 
@@ -272,7 +265,7 @@ def table(offers: list[Candidate]) -> str:
     """The candidates as lines."""
     rows = [("INFRA", "INSTANCE", "VCPUS", "GB", "GPUS", "$/HOUR", "")]
     for offer in offers:
-        price = "n/a" if offer.price_per_hour is None else f"{offer.price_per_hour:.2f}"
+        price = NA if offer.price_per_hour is None else f"{offer.price_per_hour:.2f}"
         cells = (
             offer.infra,
             offer.instance or "-",

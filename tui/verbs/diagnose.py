@@ -20,15 +20,12 @@ from ...runners.diagnosis.reading import Reading
 from ...runners.diagnosis.report import behind, document
 from ...runners.diagnosis.verdict import LogFinding, Verdict, judge
 from ...runners.errors import NoSuchRunError
-from ...runners.formatting import spans
+from ...runners.formatting import NA, plural, spans_text
 from ...runners.model import RunEnded, RunPhase, Stamped
 from ...runners.state import RunState
 from ...runners.watch.discover import pids_of, scan
-from ..text import NA
 
 STDIN = ("(standard input)", Path("/dev/stdin"))
-MOST = 12
-"""Runs of ranks that a line names."""
 SHOWN = 8
 """Communicators and nodes that are shown; --json has all."""
 ORDERS = {"time": ", by time", "lines": "", "unknown": ""}
@@ -102,7 +99,9 @@ def against(name: str, state: RunState, missing: Sequence[str]) -> list[str]:
     for finding in findings:
         host = state.nodes[finding.node].host if finding.node in state.nodes else ""
         concerned = finding.ranks or (() if finding.rank is None else (finding.rank,))
-        where = "; ".join(part for part in (_named(concerned) if concerned else "", host) if part)
+        where = "; ".join(
+            part for part in (spans_text("rank", concerned) if concerned else "", host) if part
+        )
         lines.append(
             f"  {finding.severity} {finding.role} {finding.id}{f' ({where})' if where else ''}: {finding.text}"
         )
@@ -140,7 +139,7 @@ def text(reading: Reading, verdict: Verdict) -> list[str]:
     more = max(0, len(communicators) - SHOWN), max(0, len(nodes) - SHOWN)
     if any(more):
         lines.append(
-            f"… {_many(more[0], 'communicator')} and {_many(more[1], 'node')} more: --json has them"
+            f"… {plural(more[0], 'communicator')} and {plural(more[1], 'node')} more: --json has them"
         )
     return lines
 
@@ -159,7 +158,7 @@ def _first(verdict: Verdict) -> list[str]:
     lines = _finding(verdict.first, label)
     if verdict.victims:
         followed = ", ".join(
-            f"{victim.id} {victim.count} ×" + f" ({_named(victim.ranks)})" * bool(victim.ranks)
+            f"{victim.id} {victim.count} ×" + f" ({spans_text('rank', victim.ranks)})" * bool(victim.ranks)
             for victim in verdict.victims
         )
         lines.append(f"    Symptoms that go with it: {followed}")
@@ -179,22 +178,18 @@ def _no_cause(reading: Reading, verdict: Verdict) -> str:
     if any(finding.role == "hint" for finding in verdict.findings):
         return "No line says a cause for certain."
     return (
-        f"Nothing wrong is said in {_many(reading.lines, 'line')}, {reading.nccl_lines:,} of them of NCCL."
+        f"Nothing wrong is said in {plural(reading.lines, 'line')}, {reading.nccl_lines:,} of them of NCCL."
     )
 
 
 def _behind(verdict: Verdict) -> str:
-    return f"Behind the others: {_named(verdict.behind)}."
-
-
-def _named(ranks: Sequence[int]) -> str:
-    return f"rank{'' if len(ranks) == 1 else 's'} {spans(ranks, MOST)}"
+    return f"Behind the others: {spans_text('rank', verdict.behind)}."
 
 
 def _finding(finding: LogFinding, before: str = "") -> list[str]:
     """A sentence, where it stands, what to do."""
     where = [f"{finding.count} ×"] if finding.count > 1 else []
-    where += [_named(finding.ranks)] if finding.ranks else []
+    where += [spans_text("rank", finding.ranks)] if finding.ranks else []
     where += [", ".join(finding.hosts[:4]) + " …" * (len(finding.hosts) > 4)] if finding.hosts else []
     label = f"{before}{finding.id}" if before else f"{finding.severity} {finding.role} {finding.id}"
     lines = [f"{label}{' (' + '; '.join(where) + ')' if where else ''}: {finding.text}"]
@@ -211,25 +206,21 @@ def _head(comm: CommunicatorPart) -> str:
     if comm.nranks is None:
         return "Of communicators that no line names:"
     nodes = (
-        _many(comm.nnodes, "node")
+        plural(comm.nnodes, "node")
         if comm.nnodes is not None
-        else f"seen on {_many(len(comm.hosts), 'host')}"
+        else f"seen on {plural(len(comm.hosts), 'host')}"
     )
     stages = [f"{number} {stage}" for stage, number in comm.stages().items()]
     silent = comm.nranks - len(comm.ranks)
     stages += [f"{silent} not in these logs"] if silent > 0 else []
-    return f"Communicator{' ' * bool(comm.id)}{comm.id}: {_many(comm.nranks, 'rank')}, {nodes}: {', '.join(stages)}"
-
-
-def _many(number: int, name: str) -> str:
-    return f"{number:,} {name}{'' if number == 1 else 's'}"
+    return f"Communicator{' ' * bool(comm.id)}{comm.id}: {plural(comm.nranks, 'rank')}, {nodes}: {', '.join(stages)}"
 
 
 def _communicator(comm: CommunicatorPart) -> list[str]:
     """A card of some lines; what is not said is left out, but for the numbers of ranks and nodes."""
     lines = [_head(comm)]
     late = behind(comm)
-    lines += [f"    behind: {_named(late)}"] if late else []
+    lines += [f"    behind: {spans_text('rank', late)}"] if late else []
     slowest = comm.slowest()
     if slowest is not None:
         phases = ", ".join(f"{name} {value:g} s" for name, value in slowest.phases.items())
@@ -251,13 +242,13 @@ def _node(node: NodePart, ranks: list[int]) -> str:
     hcas = [f"{name} {kind}" for name, kind in node.hcas.items()]
     parts = [
         f"NCCL {', '.join(sorted(node.versions)) or NA}",
-        _named(ranks) if ranks else f"ranks {NA}",
+        spans_text("rank", ranks) if ranks else f"ranks {NA}",
         f"network {node.network() or NA}",
         f"bootstrap {node.bootstrap}" if node.bootstrap else "",
         f"interfaces {', '.join(list(node.interfaces)[:6])}" if node.interfaces else "",
         f"HCAs {', '.join(hcas[:8])}" if hcas else "",
         f"plugins {', '.join(sorted(node.plugins)[:4])}" if node.plugins else "",
-        f"{_many(len(node.env), 'variable')} read" if node.env else "",
+        f"{plural(len(node.env), 'variable')} read" if node.env else "",
     ]
     name = node.host or f"{NA} ({node.file})"
     return f"Node {name}: {'; '.join(part for part in parts if part)}"

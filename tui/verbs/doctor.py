@@ -17,11 +17,12 @@ from ...runners.doctor.examine import Examination, NodeToCheck, Wish, examine
 from ...runners.doctor.node_checks import MIB, ExaminedNode
 from ...runners.doctor.pairs import Result, state, usual
 from ...runners.errors import RunError
+from ...runners.formatting import NA, plural, size_text
 from ...runners.hub import on_hosts
 from ...runners.launch.prepared import check_port
 from ...runners.remote_hosts import Way
 from ..arguments import names_hosts
-from ..text import NA, size, table
+from ..text import table
 from .other_hosts import hosts_of, ssh_options
 
 MOST_MIB = 4096
@@ -164,7 +165,7 @@ def _row(node: ExaminedNode) -> tuple[str, ...]:
         node.models or NA,
         node.ports or NA,
         NA if face is None else f"{face['name']} MTU {face['mtu'] or NA}",
-        NA if shm is None else size(shm["total"]),
+        NA if shm is None else size_text(shm["total"]),
         NA if node.ahead_s is None else f"{node.ahead_s:+.3f} s",
     )
 
@@ -180,7 +181,7 @@ def _pairs(outcome: Examination) -> list[str]:
     for number, result in results:
         if len(results) <= MOST_PAIRS or state(result, reference) != "good":
             rows.append((str(number), *_pair(result, outcome.members), state(result, reference)))
-    what = f"All-reduce of {size(first[0].size)} with {outcome.backend}"
+    what = f"All-reduce of {size_text(first[0].size)} with {outcome.backend}"
     rest = len(results) + 1 - len(rows)
     more = [f"{rest} more are good"] if rest else []
     return [f"{what}:", *table(rows, frozenset({0, 2, 3})), *more, ""]
@@ -195,7 +196,7 @@ def _pair(result: Result, members: Sequence[str]) -> tuple[str, str, str]:
 
 def _sum(findings: Sequence[Finding]) -> str:
     counts = [(kind, sum(finding.severity == kind for finding in findings)) for kind in SEVERITIES]
-    parts = [f"{count} {severity}{'s' if count > 1 else ''}" for severity, count in counts if count]
+    parts = [plural(count, severity) for severity, count in counts if count]
     return ", ".join(parts) if parts else "Nothing stands in the way."
 
 

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import json
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,12 +18,12 @@ from ...runners.connect import history, with_link
 from ...runners.diagnosis import exceptions as merging
 from ...runners.diagnosis import recorder as recorders
 from ...runners.errors import RunError
-from ...runners.formatting import spans
+from ...runners.formatting import NA, agreeing, plural, size_text, spans, spans_text, time_of_day
 from ...runners.model import CommandDone, Dump, RankPhase
 from ...runners.state import RunState
 from ...runners.wire.client import new_id
 from ...runners.wire.link import Link
-from ..text import NA, size, table
+from ..text import table
 from .control import check_ranks
 
 # -----------------------------------------------------------------------------------------------------------
@@ -39,17 +38,12 @@ MOST = 12
 VIEWER = "https://pytorch.org/memory_viz"
 
 
-def ranks(numbers: Sequence[int]) -> str:
-    """ "rank 3", "ranks 0-2, 5"."""
-    return f"rank{'' if len(numbers) == 1 else 's'} {spans(numbers, MOST)}"
-
-
 def stacks(texts: Mapping[int, str]) -> list[str]:
     """Equal stacks once: "62 ranks here"; `>` marks frames in which a group differs from the largest."""
     lines: list[str] = []
     for number, group in enumerate(merging.merged(texts)):
         count = len(group.ranks)
-        where = f"{count} rank{'' if count == 1 else 's'} ({spans(group.ranks, MOST)}) {'there' if number else 'here'}"
+        where = f"{plural(count, 'rank')} ({spans(group.ranks, MOST)}) {'there' if number else 'here'}"
         lines += [""] if number else []
         if not group.frames:
             lines.append(f"{where}: no Python stack of the main thread is known")
@@ -114,24 +108,28 @@ def _number(value: int | None) -> str:
 def _sentences(group: recorders.RecorderGroup) -> list[str]:
     sentences = []
     if group.lowest:
-        verb = "is" if len(group.lowest) == 1 else "are"
-        sentences.append(f"Furthest behind {verb} {ranks(group.lowest)}.")
+        verb = agreeing(group.lowest, "is", "are")
+        sentences.append(f"Furthest behind {verb} {spans_text('rank', group.lowest)}.")
     for wait in group.waits:
-        clock = time.strftime("%H:%M:%S UTC", time.gmtime(wait.since))
+        clock = time_of_day(wait.since, utc=True)
         site = f" ({wait.call.site})" if wait.call.site else ""
-        verb = "waits" if len(wait.ranks) == 1 else "wait"
-        text = f"{ranks(wait.ranks).capitalize()} {verb} in #{wait.call.seq} {wait.call.what}{site} since {clock}"
+        verb = agreeing(wait.ranks, "waits", "wait")
+        who = spans_text("rank", wait.ranks).capitalize()
+        text = f"{who} {verb} in #{wait.call.seq} {wait.call.what}{site} since {clock}"
         if wait.missing:
-            have = "has" if len(wait.missing) == 1 else "have"
-            text += f"; {ranks(wait.missing)} {have} not called it"
+            have = agreeing(wait.missing, "has", "have")
+            text += f"; {spans_text('rank', wait.missing)} {have} not called it"
         elif not group.unasked:
             text += "; every rank known has called it" if set(wait.ranks) == set(group.ranks) else ""
         sentences.append(text + ".")
     for parting in group.divergences:
-        shown = [f"{call.what} at {call.site or NA} ({ranks(those)})" for call, those in parting.variants]
+        shown = [
+            f"{call.what} at {call.site or NA} ({spans_text('rank', those)})"
+            for call, those in parting.variants
+        ]
         sentences.append(f"First difference in {parting.of}: #{parting.seq}: {'; '.join(shown)}.")
     if group.unasked:
-        sentences.append(f"Nothing was told by {ranks(group.unasked)}.")
+        sentences.append(f"Nothing was told by {spans_text('rank', group.unasked)}.")
     return sentences
 
 
@@ -142,7 +140,7 @@ def memory(texts: Mapping[int, str]) -> list[str]:
     if any(entry["devices"] for entry in entries):
         rows[0] += ("GPU", "allocated", "reserved", "peak alloc.", "peak res.", "split", "OOMs")
     for entry in entries:
-        host = (str(entry["rank"]), size(entry["rss_bytes"]), size(entry["max_rss_bytes"]))
+        host = (str(entry["rank"]), size_text(entry["rss_bytes"]), size_text(entry["max_rss_bytes"]))
         rows += [(*host, *_device(name, its)) for name, its in entry["devices"].items()] or [
             host + (NA,) * (len(rows[0]) - 3)
         ]
@@ -152,7 +150,7 @@ def memory(texts: Mapping[int, str]) -> list[str]:
 
 def _device(name: str, its: Mapping[str, Any]) -> tuple[str, ...]:
     split = its["fragmentation"]
-    sizes = (size(its[key]) for key in ("allocated", "reserved", "peak_allocated", "peak_reserved"))
+    sizes = (size_text(its[key]) for key in ("allocated", "reserved", "peak_allocated", "peak_reserved"))
     return (name, *sizes, NA if split is None else f"{split:.0%}", _number(its["ooms"]))
 
 
@@ -167,7 +165,7 @@ def _snapshots(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     for entry in entries:
         if entry["note"]:
             notes.setdefault(entry["note"], []).append(entry["rank"])
-    return lines + [f"{ranks(those).capitalize()}: {note}." for note, those in notes.items()]
+    return lines + [f"{spans_text('rank', those).capitalize()}: {note}." for note, those in notes.items()]
 
 
 def memory_values(texts: Mapping[int, str]) -> list[dict[str, Any]]:

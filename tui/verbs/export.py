@@ -18,8 +18,8 @@ from ...runners import run_directories
 from ...runners.bundle_file import BundleWriter, Manifest, opened
 from ...runners.connect import snapshot, with_link
 from ...runners.export import Gathering
+from ...runners.formatting import size_text
 from ...runners.wire.link import Link
-from ..text import size
 from . import runs
 
 # -----------------------------------------------------------------------------------------------------------
@@ -93,8 +93,8 @@ def export(options: argparse.Namespace) -> int:
 def sentences(manifest: Manifest, path: Path) -> Iterator[str]:
     """What was written, for a person."""
     cut = sum(file.of is not None for file in manifest.files)
-    whole = size(sum(file.bytes for file in manifest.files))
-    parts = [f"{len(manifest.files)} files", whole, f"packed {size(path.stat().st_size)}"]
+    whole = size_text(sum(file.bytes for file in manifest.files))
+    parts = [f"{len(manifest.files)} files", whole, f"packed {size_text(path.stat().st_size)}"]
     parts += [f"{cut} logs cut"] if cut else []
     parts += [f"{manifest.masked} secrets masked"] if manifest.masked else []
     state = "is now" if manifest.live else "ended"

@@ -21,7 +21,7 @@ from ...runners import journal, run_directories
 from ...runners.connect import follow_until, reached, snapshot, with_link
 from ...runners.diagnosis.judging import missing
 from ...runners.errors import RunError, UnreachableError
-from ...runners.formatting import time_of_day
+from ...runners.formatting import NA, time_of_day
 from ...runners.history import History
 from ...runners.local_agent import open_link
 from ...runners.model import (
@@ -41,7 +41,7 @@ from ...runners.watch.watch_link import WatchLink
 from ...runners.wire.file_link import DiskLink, FilesLink, damage
 from ...runners.wire.link import Link, LinkError
 from ..source import WATCH, first_pid, job_name
-from ..text import NA, ago, describe, headline, table, unsaid
+from ..text import ago, describe, headline, table, unsaid
 
 # -----------------------------------------------------------------------------------------------------------
 # ls, status, events, wait: looking at runs from the command line.

@@ -17,13 +17,14 @@ from textual.signal import Signal
 from textual.widget import Widget
 
 from ...presets.sanitize import clean_line, clean_lines
+from ...runners.formatting import size_short
 from ...runners.logs.follow import Level, Merge, level_of
 from ...runners.logs.log_files import LogFile
 from ...runners.state import RunState
 from ...runners.wire.link import LinkError, Window
 from ..actions import bindings
 from ..rows.frame import Frame
-from ..rows.glyphs import Row, amount
+from ..rows.glyphs import Row
 from ..rows.launching import launching
 from ..rows.log import (
     LogLine,
@@ -225,7 +226,7 @@ class LogTail:
             return False
         if not self._grep and window.size - at > BEHIND:
             skipped = window.size - WINDOW - at
-            self.lines.append(LogLine(f"… {amount(skipped)} not shown", self._label(file), Level.NONE))
+            self.lines.append(LogLine(f"… {size_short(skipped)} not shown", self._label(file), Level.NONE))
             self._follow(file, window.size - WINDOW)
             return True
         self._take(file, window, KEPT)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from ...formatting import spans
+from ...formatting import spans_text
 from ...model import Finding, FirstCause, Gpu, Host, Outcome, Pulse, RankPhase, RankSample, RunPhase
 from ...state import Attempt, Node, Rank, RunState
 from . import memory_growth, naming
@@ -173,9 +173,9 @@ def _cores(view: View, rank: Rank, sample: RankSample) -> Iterator[Reason]:
     free = [peer for peer in _other_ranks(view, rank) if peer.sample and peer.sample.cpus != sample.cpus]
     remedy = "bind each rank to cores of its own (taskset, numactl, --cpus-per-task of the scheduler)"
     if sharing and free:
-        with_ = ", ".join(map(str, sharing[:4])) + (", …" if len(sharing) > 4 else "")
-        word = "rank" if len(sharing) == 1 else "ranks"
-        yield Reason("it shares core", f"it shares core {sample.cpus} with {word} {with_}", remedy)
+        yield Reason(
+            "it shares core", f"it shares core {sample.cpus} with {spans_text('rank', sharing)}", remedy
+        )
     elif free and all(peer.sample and not (peer.sample.cpus or "0").isdigit() for peer in free):
         yield Reason(
             "bound to core", f"it is bound to core {sample.cpus} alone, the others have more", remedy
@@ -387,10 +387,9 @@ def _evidence(state: RunState, attempt: Attempt, cause: FirstCause) -> Iterator[
         yield f"attempt {attempt.number}: rank {cause.rank} (pid {cause.pid}) ended with {ended}"
     before = _before(state, attempt, cause)
     if before:
-        word = "attempt" if len(before) == 1 else "attempts"
-        yield f"{word} {spans(before)} ended in the same way"
+        yield f"{spans_text('attempt', before)} ended in the same way"
     if cause.victims:
-        yield f"after it: {naming.ranks_text(cause.victims)}"
+        yield f"after it: {spans_text('rank', cause.victims)}"
     if cause.where:
         yield f"raised at {cause.where}"
     if cause.oom:

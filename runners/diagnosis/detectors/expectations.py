@@ -3,7 +3,6 @@ without a step."""
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import re
 from collections import Counter
@@ -13,9 +12,11 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import structs
 
+from ....presets.finding import nearest
 from ....presets.memory_strategies import STRATEGIES, offloaded
 from ....presets.nccl import catalogue
 from ....presets.plan import Plan
+from ...formatting import plural
 from ...model import Finding, Outcome, PlanSummary
 from ...status import applied
 from .. import live
@@ -49,7 +50,7 @@ def unread(facts: Iterable[NcclFacts], plan: Plan | None, whole: bool) -> Iterat
 
 def _variable_finding(name: str, value: str, read: Mapping[str, str]) -> Finding:
     listed = name in catalogue()
-    near = "" if listed else next(iter(difflib.get_close_matches(name, catalogue(), n=1, cutoff=0.85)), "")
+    near = "" if listed else nearest(name, catalogue(), 0.85)
     alarm = name in READ_AT_INIT or bool(near)
     why = (
         f"it looks like {near}" if near else "it is read only where it is needed"
@@ -435,7 +436,7 @@ def _versions(nodes: list[NodeStatements], view: View) -> Iterator[Finding]:
         return
     ordered = Counter(release.values()).most_common()
     firsts = [next(each for each in nodes if release.get(each.number) == name) for name, _ in ordered[:3]]
-    text = ", ".join(f"{name} on {count} node{'s' * (count != 1)}" for name, count in ordered[:3])
+    text = ", ".join(f"{name} on {plural(count, 'node')}" for name, count in ordered[:3])
     done = any(each.several for each in nodes) and all(each.complete for each in nodes if each.several)
     yield _finding(
         "version-mismatch",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from ...formatting import duration_text, size_text
 from ...model import Host
 
 FINE = 30
@@ -115,8 +116,10 @@ def growth_text(values: Sequence[tuple[float, int]]) -> str:
     last_at, last = values[-1]
     first_at, first = _foot(values)
     if last - first < 0.05 * last:
-        return f"{human_size(last)}, steady" if last else ""
-    return f"{amount(first, last)} → {human_size(last)} in {span(last_at - first_at)}"
+        return f"{size_text(last)}, steady" if last else ""
+    newest = size_text(last)
+    before = size_text(first).removesuffix(newest[newest.index(" ") :])
+    return f"{before} → {newest} in {duration_text(last_at - first_at)}"
 
 
 def _foot(values: Sequence[tuple[float, int]]) -> tuple[float, int]:
@@ -128,20 +131,3 @@ def _foot(values: Sequence[tuple[float, int]]) -> tuple[float, int]:
         if value <= low * 0.995:
             at, low = time, value
     return at, low
-
-
-def human_size(number: float) -> str:
-    """ "7.9 GiB", "310 MiB"."""
-    return f"{number / GIB:.1f} GiB" if number >= GIB / 2 else f"{number / 2**20:.0f} MiB"
-
-
-def amount(number: float, beside: float) -> str:
-    """The number in the unit of another, without it where that is the same."""
-    return f"{number / GIB:.1f}" if beside >= GIB / 2 else f"{number / 2**20:.0f}"
-
-
-def span(seconds: float) -> str:
-    """ "40 s", "12 min", "3.5 h"."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from ...formatting import duration_text, size_text
 from ...model import Finding, FirstCause, Outcome, RankPhase
 from ...state import Attempt
 from . import expectations, memory_curve, naming
@@ -43,7 +44,7 @@ def near(view: View) -> Iterable[Finding]:
             id="oom-near",
             severity="warn",
             text=f"the cgroup{where} is nearly full: more than {NEAR:.0%} of its "
-            f"{memory_curve.human_size(room.limit)} are in use, page cache left out",
+            f"{size_text(room.limit)} are in use, page cache left out",
             node=number,
             remedy="when it is full the kernel kills a rank: fewer data-loader workers, or more memory for the job",
             evidence=_held(view, number),
@@ -59,8 +60,7 @@ def _held(view: View, node: int) -> tuple[str, ...]:
         if rank.place.node == node and rank.sample is not None and rank.sample.rss_bytes
     ]
     return tuple(
-        f"rank {number} holds {memory_curve.human_size(size)}"
-        for size, number in sorted(held, reverse=True)[:3]
+        f"rank {number} holds {size_text(size)}" for size, number in sorted(held, reverse=True)[:3]
     )
 
 
@@ -116,7 +116,7 @@ def _host_growth(
     if not whole.a_second / 2 <= pace <= 2 * whole.a_second or grown < MUCH * room.limit:
         return
     worst = max(ranks, key=lambda rank: ranks[rank].a_second)
-    limit = f"{memory_curve.human_size(room.limit)} of {'the cgroup' if room.cgroup else 'the node'}"
+    limit = f"{size_text(room.limit)} of {'the cgroup' if room.cgroup else 'the node'}"
     yield _finding(view, worst, node, tuple(sorted(ranks)), "host memory", limit, ranks[worst])
 
 
@@ -137,7 +137,7 @@ def _gpu(view: View, number: int, points: Sequence[Point], since: float) -> Find
         return None
     if free > growth.a_second * AHEAD_S:
         return None
-    limit = f"{memory_curve.human_size(gpu.mem_total)} of its GPU"
+    limit = f"{size_text(gpu.mem_total)} of its GPU"
     return _finding(view, number, rank.place.node, (), "GPU memory", limit, growth)
 
 
@@ -155,7 +155,7 @@ def _finding(
     before = view.state.findings.get(("mem-creep", rank, node))
     if before is not None and what in before.text:
         return before
-    gone, who = memory_curve.span(view.now - growth.since), naming.who(view.state, (rank,))
+    gone, who = duration_text(view.now - growth.since), naming.who(view.state, (rank,))
     grown = growth.a_second * (view.now - growth.since)
     return Finding(
         id="mem-creep",
@@ -165,9 +165,7 @@ def _finding(
         node=node,
         remedy="look for tensors or losses that are kept from step to step (take .item() or .detach()), and for caches "
         "without a bound; `distui dump memory` shows what is held",
-        evidence=(
-            f"{memory_curve.human_size(grown)} more within {gone}, {memory_curve.human_size(growth.now)} now",
-        ),
+        evidence=(f"{size_text(grown)} more within {gone}, {size_text(growth.now)} now",),
         ranks=ranks if len(ranks) > 1 else (),
         since=growth.since,
     )
@@ -284,8 +282,8 @@ def _number(number: str, unit: str) -> int:
 def _cuda(view: View, attempt: Attempt, cause: FirstCause, text: str) -> Finding:
     cuda = parse_cuda(text)
     who = _who(view, attempt, cause)
-    of = f" of {memory_curve.human_size(cuda.capacity)}" if cuda.capacity else ""
-    wanted = f": {memory_curve.human_size(cuda.tried)} more did not fit" if cuda.tried else ""
+    of = f" of {size_text(cuda.capacity)}" if cuda.capacity else ""
+    wanted = f": {size_text(cuda.tried)} more did not fit" if cuda.tried else ""
     return Finding(
         id="oom-cuda",
         severity="error",
@@ -305,12 +303,10 @@ def _cuda(view: View, attempt: Attempt, cause: FirstCause, text: str) -> Finding
 
 def _cuda_numbers(cuda: Cuda) -> Iterable[str]:
     if cuda.allocated is not None:
-        unused = (
-            "" if cuda.unused is None else f", {memory_curve.human_size(cuda.unused)} reserved but unused"
-        )
-        yield f"tensors held {memory_curve.human_size(cuda.allocated)}{unused}"
+        unused = "" if cuda.unused is None else f", {size_text(cuda.unused)} reserved but unused"
+        yield f"tensors held {size_text(cuda.allocated)}{unused}"
     if cuda.others:
-        yield f"other processes on this GPU held {memory_curve.human_size(cuda.others)}"
+        yield f"other processes on this GPU held {size_text(cuda.others)}"
 
 
 def _cuda_remedy(view: View, cuda: Cuda) -> str:
@@ -337,7 +333,7 @@ def _host(view: View, attempt: Attempt, cause: FirstCause, why: str, *, sure: bo
     node = view.state.nodes.get(cause.node)
     room = memory_curve.room(None if node is None else node.metrics)
     in_cgroup = bool(_CGROUP.search(why)) or (not why and room is not None and room.cgroup)
-    limit = "" if room is None or room.cgroup != in_cgroup else f" of {memory_curve.human_size(room.limit)}"
+    limit = "" if room is None or room.cgroup != in_cgroup else f" of {size_text(room.limit)}"
     where = f"the memory{limit} of its cgroup" if in_cgroup else f"host memory{limit}"
     ended = "was killed" if cause.signal == "SIGKILL" else "failed"
     who = _who(view, attempt, cause)
@@ -371,8 +367,8 @@ def _refused(view: View, attempt: Attempt, cause: FirstCause) -> Finding | None:
     tried = next((int(match[1]) for line in cause.last_lines if (match := _ASKED.search(line))), 0)
     if free < (1 - FULL) * room.limit or tried > free:
         return None
-    asked = f"asked for {memory_curve.human_size(tried)} and got" if tried else "got"
-    used = memory_curve.human_size(max(near))
+    asked = f"asked for {size_text(tried)} and got" if tried else "got"
+    used = size_text(max(near))
     return Finding(
         id="oom-host",
         severity="error",
@@ -383,7 +379,7 @@ def _refused(view: View, attempt: Attempt, cause: FirstCause) -> Finding | None:
         remedy="see `ulimit -v` where the ranks start, and vm.overcommit_memory of that node; raise the limit, "
         "or keep less of the data set in each rank",
         evidence=(
-            f"{used} of {memory_curve.human_size(room.limit)} on the node were in use shortly before",
+            f"{used} of {size_text(room.limit)} on the node were in use shortly before",
             *_curve(view, attempt, cause.rank, gpu=False),
             *_quoted(cause, _HOST),
         ),
@@ -412,7 +408,7 @@ def _was_full(view: View, cause: FirstCause) -> str:
     if room is None or not near or max(near) < FULL * room.limit:
         return ""
     what = "the cgroup's" if room.cgroup else "the node's"
-    used, limit = memory_curve.human_size(max(near)), memory_curve.human_size(room.limit)
+    used, limit = size_text(max(near)), size_text(room.limit)
     return f"{used} of {what} {limit} were in use shortly before; the kernel's own word cannot be read"
 
 
@@ -433,7 +429,7 @@ def _largest(view: View, attempt: Attempt, cause: FirstCause) -> Iterable[str]:
     }
     most = max(held, key=lambda rank: held[rank], default=cause.rank)
     if most != cause.rank and held[most] > 1.2 * held.get(cause.rank, 0):
-        yield f"rank {most} held more: {memory_curve.human_size(held[most])}"
+        yield f"rank {most} held more: {size_text(held[most])}"
 
 
 # --- shared --------------------------------------------------------------------------------------------------

@@ -8,26 +8,12 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypedDict
 
-from ...formatting import spans, time_of_day
+from ...formatting import spans_text
 from ...model import Collective, Site
 from ...state import RunState
 
 # -----------------------------------------------------------------------------------------------------------
 # How findings name ranks, nodes, places and times, so that all of them read alike.
-
-
-MOST = 8
-"""Spans of ranks that one sentence names; of more it tells the number."""
-
-
-def ranks_text(ranks: Sequence[int]) -> str:
-    """ "rank 2", "ranks 0, 1, 3", "128 ranks (0, 8, …)"."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    text = spans(ranks)
-    if text.count(",") < MOST:
-        return f"ranks {text}"
-    return f"{len(ranks)} ranks ({', '.join(text.split(', ')[:2])}, …)"
 
 
 def host(state: RunState, node: int) -> str:
@@ -68,7 +54,7 @@ def who(state: RunState, ranks: Sequence[int]) -> str:
     """ "rank 9 on gpu-b"; the node only where there are several, and where it is one."""
     nodes = nodes_of(state, ranks)
     where = f" on {host(state, nodes[0])}" if len(nodes) == 1 and several(state) else ""
-    return ranks_text(ranks) + where
+    return spans_text("rank", ranks) + where
 
 
 def site_text(site: Site) -> str:
@@ -81,19 +67,9 @@ def stack_text(sites: Iterable[Site]) -> str:
     return ", ".join(site_text(site) for site in sites)
 
 
-def clock(at: float) -> str:
-    """ "20:41:07 UTC"."""
-    return f"{time_of_day(at, utc=True)} UTC"
-
-
 def call_text(call: Collective) -> str:
     """ "all_reduce #42"; one that only a stack tells of has no number."""
     return f"{call.op} #{call.seq}" if call.seq and not call.p2p else call.op
-
-
-def verb(ranks: Sequence[int], singular: str, plural: str) -> str:
-    """The form that goes with the number of ranks."""
-    return singular if len(ranks) == 1 else plural
 
 
 # -----------------------------------------------------------------------------------------------------------

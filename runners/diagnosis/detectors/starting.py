@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from ...formatting import agreeing, plural, spans_text
 from ...model import Collective, Finding, Pulse, RankPhase, RunPhase, Site, Stall
 from . import arrivals, naming, stuck_collectives, waits
 from .arrivals import Activity
@@ -30,11 +31,7 @@ START = (
 def beyond(view: View, size: int) -> str:
     """That ranks were told of more ranks than the run has, a phrase; "" where they were not."""
     there = view.state.attempts[-1].world_size if view.state.attempts else size
-    return f"WORLD_SIZE is {size}, this run has {_ranks(there)}" if there < size else ""
-
-
-def _ranks(count: int) -> str:
-    return "1 rank" if count == 1 else f"{count} ranks"
+    return f"WORLD_SIZE is {size}, this run has {plural(there, 'rank')}" if there < size else ""
 
 
 def find_alone(view: View) -> list[Finding]:
@@ -72,7 +69,7 @@ def _lone_finding(view: View, rank: int, pulse: Pulse, there: int, began: float)
     return Finding(
         id="start-waiting",
         severity="info",
-        text=f"{who} was told of WORLD_SIZE {pulse.world_size}, this run has {_ranks(there)}: "
+        text=f"{who} was told of WORLD_SIZE {pulse.world_size}, this run has {plural(there, 'rank')}: "
         "it may wait for the others",
         role="fact",
         rank=rank,
@@ -211,7 +208,7 @@ def _unreachable(view: View, remote: str, comers: Sequence[Comer], ranks: tuple[
     first = next(comer for comer in comers if comer.rank == ranks[0])
     master = first.pulse.master or ""
     to_master = bool(master) and remote.rpartition(":")[2] == master.rpartition(":")[2]
-    who, get = naming.who(view.state, ranks), naming.verb(ranks, "gets", "get")
+    who, get = naming.who(view.state, ranks), agreeing(ranks, "gets", "get")
     if to_master:
         named = master if master == remote else f"{master} ({remote})"
         text = f"{who} {get} no answer from MASTER_ADDR:MASTER_PORT {named}"
@@ -227,7 +224,7 @@ def _unreachable(view: View, remote: str, comers: Sequence[Comer], ranks: tuple[
         )
     return _finding(
         view, "start-unreachable", ranks, text, remedy, comers,
-        [f"{naming.ranks_text(ranks)}: connections to {remote} get no answer to their SYN"],
+        [f"{spans_text('rank', ranks)}: connections to {remote} get no answer to their SYN"],
     )  # fmt: skip
 
 
@@ -238,8 +235,8 @@ def _sizes(view: View, there: Sequence[Comer]) -> Finding | None:
     if len(groups) > 1:
         (most, usual), (few, other) = groups[0], groups[1]
         text = (
-            f"{naming.who(view.state, other)} {naming.verb(other, 'has', 'have')} WORLD_SIZE {few}, "
-            f"{naming.ranks_text(usual)} {naming.verb(usual, 'has', 'have')} {most}"
+            f"{naming.who(view.state, other)} {agreeing(other, 'has', 'have')} WORLD_SIZE {few}, "
+            f"{spans_text('rank', usual)} {agreeing(usual, 'has', 'have')} {most}"
         )
         facts = [f"{naming.who(view.state, ranks)}: WORLD_SIZE={size}" for size, ranks in groups[:4]]
     else:
@@ -274,8 +271,8 @@ def _masters(view: View, there: Sequence[Comer]) -> Finding | None:
         return None
     (most, usual), (few, other) = groups[0], groups[1]
     text = (
-        f"{naming.who(view.state, other)} {naming.verb(other, 'looks', 'look')} for rank 0 at {few}, "
-        f"{naming.ranks_text(usual)} at {most}"
+        f"{naming.who(view.state, other)} {agreeing(other, 'looks', 'look')} for rank 0 at {few}, "
+        f"{spans_text('rank', usual)} at {most}"
     )
     return _finding(
         view, "start-unreachable", other, text,
@@ -314,8 +311,8 @@ def _ended(view: View, there: Sequence[Comer]) -> Finding | None:
         return None
     ranks = sorted(comer.rank for comer in there)
     text = (
-        f"{naming.who(view.state, gone)} ended before the process group was there; {naming.ranks_text(ranks)} "
-        f"{naming.verb(ranks, 'waits', 'wait')} in {there[0].op}"
+        f"{naming.who(view.state, gone)} ended before the process group was there; {spans_text('rank', ranks)} "
+        f"{agreeing(ranks, 'waits', 'wait')} in {there[0].op}"
     )
     return _finding(
         view, "hang-gone", gone, text, "let every rank of the group call init_process_group", there,
@@ -342,13 +339,13 @@ def _waiting(view: View, there: Sequence[Comer]) -> list[Finding]:
     absent = sorted(set(range(expected)) - {comer.rank for comer in there})
     short = beyond(view, expected)
     if not absent or first.op != "init_process_group":
-        text = f"{naming.who(view.state, ranks)} {naming.verb(ranks, 'waits', 'wait')} in {first.op} for the others"
+        text = f"{naming.who(view.state, ranks)} {agreeing(ranks, 'waits', 'wait')} in {first.op} for the others"
     elif short:
-        wait = f"{naming.verb(ranks, 'waits', 'wait')} in {first.op} for {naming.ranks_text(absent)}"
+        wait = f"{agreeing(ranks, 'waits', 'wait')} in {first.op} for {spans_text('rank', absent)}"
         text = f"{naming.who(view.state, ranks)} {wait}: {short}"
     else:
-        wait = f"{naming.verb(ranks, 'waits', 'wait')} in {first.op}"
-        missing = f"{naming.who(view.state, absent)} {naming.verb(absent, 'is', 'are')} not there yet"
+        wait = f"{agreeing(ranks, 'waits', 'wait')} in {first.op}"
+        missing = f"{naming.who(view.state, absent)} {agreeing(absent, 'is', 'are')} not there yet"
         text = f"{naming.who(view.state, ranks)} {wait}; {missing}"
     remedy = START if short else _NOTHING
     return [
@@ -397,5 +394,5 @@ def _finding(
     return Finding(
         name, severity, text, role="cause" if severity != "info" else "fact",
         **naming.about(view.state, ranks), remedy=remedy,
-        evidence=(*facts, f"{naming.who(view.state, wait)} {naming.verb(wait, 'is', 'are')} in {there[0].op}"),
+        evidence=(*facts, f"{naming.who(view.state, wait)} {agreeing(wait, 'is', 'are')} in {there[0].op}"),
     )  # fmt: skip

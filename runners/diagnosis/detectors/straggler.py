@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from ...formatting import step_text
 from ...model import Finding
 from . import died, naming
 from .arrivals import Arrivals, GroupArrivals, Piece
@@ -333,15 +334,11 @@ def _evidence(view: View, lag: Lag, why: list[Reason]) -> tuple[str, ...]:
     step = "step" if lag.stepwise else "piece of time"
     lines = [
         f"{how}: {who} of {lag.members} ranks came last in most of them",
-        f"the others wait {_seconds(lag.share * lag.step_s)} in each {step} of {_seconds(lag.step_s)}",
+        f"the others wait {step_text(lag.share * lag.step_s)} in each {step} of {step_text(lag.step_s)}",
         *(reason.evidence for reason in why[:1] if reason.evidence),
         *(f"also: {reason.text}" for reason in why[1:3]),
     ]
     return tuple(lines)
-
-
-def _seconds(number: float) -> str:
-    return f"{1000 * number:.0f} ms" if number < 1 else f"{number:.1f} s"
 
 
 def _fallback_remedy(lag: Lag) -> str:

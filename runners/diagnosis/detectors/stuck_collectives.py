@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ...formatting import agreeing, spans_text, time_of_day
 from ...model import Collective, Finding, Gpu, Pulse, RankPhase, Site, Stall
 from . import arrivals, divergence, naming, waits
 from .arrivals import Activity, Doing
@@ -44,8 +45,8 @@ def mismatch(view: View, pending: Pending, *, sites: bool) -> Finding | None:
         return None
     (usual, most), (other, few) = parting.variants[0], parting.variants[1]
     skipped = _skipped(view, name, few[0], most[0])
-    phrase = f"{naming.who(view.state, few)} {naming.verb(few, 'is', 'are')} in {_call(other, parting)}"
-    text = f"{phrase} where {naming.ranks_text(most)} {naming.verb(most, 'is', 'are')} in {_call(usual, parting)}"
+    phrase = f"{naming.who(view.state, few)} {agreeing(few, 'is', 'are')} in {_call(other, parting)}"
+    text = f"{phrase} where {spans_text('rank', most)} {agreeing(most, 'is', 'are')} in {_call(usual, parting)}"
     if skipped is not None:
         site = f" of {naming.site_text(skipped.sites[0])}" if skipped.sites else ""
         text = f"{naming.who(view.state, few)} skipped {naming.call_text(skipped)}{site}: {text}"
@@ -103,7 +104,7 @@ def left_out(view: View, rank: int, pending: Pending) -> Finding | None:
     return Finding(
         "hang-mismatch", "error",
         f"{naming.who(view.state, [rank])} skipped {naming.call_text(apart.theirs)}{site}; "
-        f"{naming.ranks_text(ranks)} {naming.verb(ranks, 'waits', 'wait')} for it in {naming.call_text(pending.call)}",
+        f"{spans_text('rank', ranks)} {agreeing(ranks, 'waits', 'wait')} for it in {naming.call_text(pending.call)}",
         **naming.about(view.state, [rank]), remedy=ALIGN, since=pending.since,
         evidence=(
             waiting_text(view, pending),
@@ -118,8 +119,8 @@ def elsewhere(view: View, pending: Pending, others: Sequence[Pending]) -> Findin
         return None
     near, ranks = others[0], pending.ranks
     text = (
-        f"{naming.who(view.state, ranks)} {naming.verb(ranks, 'is', 'are')} in {_brief(pending.call)} where "
-        f"{naming.ranks_text(near.ranks)} {naming.verb(near.ranks, 'is', 'are')} in {naming.call_text(near.call)}"
+        f"{naming.who(view.state, ranks)} {agreeing(ranks, 'is', 'are')} in {_brief(pending.call)} where "
+        f"{spans_text('rank', near.ranks)} {agreeing(near.ranks, 'is', 'are')} in {naming.call_text(near.call)}"
     )
     return Finding(
         "hang-mismatch", "error", text, **naming.about(view.state, ranks), remedy=ALIGN, since=near.since,
@@ -130,7 +131,7 @@ def elsewhere(view: View, pending: Pending, others: Sequence[Pending]) -> Findin
 def circle(view: View, blocked: Sequence[Pending]) -> Finding:
     """Ranks that wait for each other in different groups."""
     parts = [
-        f"{naming.ranks_text(each.ranks)} in {naming.call_text(each.call)} of {each.desc}"
+        f"{spans_text('rank', each.ranks)} in {naming.call_text(each.call)} of {each.desc}"
         for each in blocked
     ]
     ranks = tuple(sorted({rank for pending in blocked for rank in pending.waits}))
@@ -237,7 +238,7 @@ def no_verdict(view: View, blocked: Sequence[Pending]) -> Finding:
     first = min(blocked, key=lambda pending: (not pending.numbered, pending.since))
     ranks = tuple(sorted({rank for pending in blocked for rank in pending.waits}))
     lacking = tuple(_lacking(view, blocked)) or ("every rank's data is there, and none of it tells",)
-    waiting = f"{naming.ranks_text(ranks)} {naming.verb(ranks, 'waits', 'wait')}"
+    waiting = f"{spans_text('rank', ranks)} {agreeing(ranks, 'waits', 'wait')}"
     return Finding(
         "hang-no-verdict", "info", f"{waiting} in {naming.call_text(first.call)} and nothing tells why: {lacking[0]}",
         role="fact", ranks=ranks, since=first.since,
@@ -256,17 +257,17 @@ def _lacking(view: View, blocked: Sequence[Pending]) -> Iterable[str]:
         yield f"nothing is heard of {naming.who(view.state, unseen)}"
     hookless = [rank for rank, pulse in newest.items() if pulse is not None and not pulse.hook]
     if hookless:
-        yield f"{naming.who(view.state, hookless)} {naming.verb(hookless, 'has', 'have')} no hook that answers"
+        yield f"{naming.who(view.state, hookless)} {agreeing(hookless, 'has', 'have')} no hook that answers"
     blind = [rank for rank, pulse in newest.items() if pulse and pulse.hook and pulse.recorder is False]
     if blind:
         version = f" {view.state.torch}" if view.state.torch else ""
-        yield f"torch{version} has no flight recorder on {naming.ranks_text(blind)}"
+        yield f"torch{version} has no flight recorder on {spans_text('rank', blind)}"
     old = [rank for rank, pulse in newest.items() if pulse is not None and view.now - pulse.at > 30.0]
     if old:
         yield f"there is no news of {naming.who(view.state, old)} for a while"
     peers = [pending for pending in blocked if not pending.numbered]
     if peers:
-        yield f"for whom {naming.ranks_text(peers[0].ranks)} wait in {peers[0].call.op} is recorded nowhere"
+        yield f"for whom {spans_text('rank', peers[0].ranks)} wait in {peers[0].call.op} is recorded nowhere"
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -471,9 +472,9 @@ def finding(
     victims = sorted({rank for pending in leading for rank in pending.waits} - set(ranks))
     who = naming.who(view.state, ranks)
     does = fault.does if len(ranks) == 1 else _plural(fault.does)
-    waiting = f"{naming.ranks_text(victims)} {naming.verb(victims, 'waits', 'wait')}" if victims else ""
+    waiting = f"{spans_text('rank', victims)} {agreeing(victims, 'waits', 'wait')}" if victims else ""
     where = f" in {naming.call_text(nearest[0].call)}" if nearest else ""
-    it = naming.verb(ranks, "it", "them")
+    it = agreeing(ranks, "it", "them")
     return Finding(
         id=fault.id,
         severity=fault.severity,
@@ -527,7 +528,7 @@ def _behind(view: View, ranks: Sequence[int], pending: Pending) -> Iterable[str]
         if group is not None and pulse is not None and view.history[rank][-1].hook:
             counts.setdefault(group.enqueued, []).append(rank)
     for count, those in sorted(counts.items())[:MOST]:
-        yield f"{naming.ranks_text(those)} called {count} collectives of {pending.desc}"
+        yield f"{spans_text('rank', those)} called {count} collectives of {pending.desc}"
 
 
 def waiting_text(view: View, pending: Pending) -> str:
@@ -537,8 +538,6 @@ def waiting_text(view: View, pending: Pending) -> str:
     ranks = pending.ranks
     of = f" of {pending.desc}" if pending.numbered else ""
     recorded = all(wait.recorded for wait in pending.waits.values())
-    since = f" since {naming.clock(pending.since)}" if recorded else ""
+    since = f" since {time_of_day(pending.since, utc=True)}" if recorded else ""
     what = naming.call_text(pending.call)
-    return (
-        f"{naming.who(view.state, ranks)} {naming.verb(ranks, 'waits', 'wait')} in {what}{of}{where}{since}"
-    )
+    return f"{naming.who(view.state, ranks)} {agreeing(ranks, 'waits', 'wait')} in {what}{of}{where}{since}"

@@ -61,6 +61,7 @@ def test_runner_and_agent_together(world: World) -> None:
     assert [one["seq"] for one in told] == list(range(1, len(told) + 1))
 
 
+@pytest.mark.long
 @pytest.mark.torch
 def test_under_torchrun(world: World) -> None:
     run = world.ddp("--grace", "2", "--restarts", "1", "--set", "restart.backoff_s=0.1").healthy()

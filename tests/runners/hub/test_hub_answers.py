@@ -30,7 +30,7 @@ def test_what_all_say_of_their_ranks_is_said_once() -> None:
         said(0, "NCCL_DEBUG=INFO live on {ranks}", 0, 1),
         said(1, "NCCL_DEBUG=INFO live on {ranks}", 2, 3),
     ]
-    assert together(told) == "NCCL_DEBUG=INFO live on ranks 0 to 3"
+    assert together(told) == "NCCL_DEBUG=INFO live on ranks 0-3"
     assert together([said(0, "SIGUSR1 sent to {ranks}", 0), said(1, "SIGUSR1 sent to {ranks}", 2)]) == (
         "SIGUSR1 sent to ranks 0, 2"
     )

@@ -105,6 +105,7 @@ async def test_a_restart_is_of_all_nodes(site: Site) -> None:
         await stopped(viewer, site)
 
 
+@pytest.mark.long
 async def test_a_node_agent_that_is_killed_is_back(site: Site) -> None:
     run = Whole(site, site.script())
     run.start()

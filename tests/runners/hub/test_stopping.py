@@ -111,7 +111,7 @@ async def test_a_stop_that_no_node_hears_is_answered_soon(site: Site) -> None:
         assert time.monotonic() - began < SOON_S
         assert said == (
             "no node was reached; node 0 (host0), node 1 (host1) do not answer: they are told to stop on the "
-            "first answer, after 10 minutes the run counts as stopped without them"
+            "first answer, after 10 min the run counts as stopped without them"
         )
 
 

@@ -128,7 +128,7 @@ LINES = [
     (1, ["out of luck"], "exit-silent", "maybe", "rank 0 ended with exit code 1"),
     (137, [], "killed", "yes", "rank 0 was killed by SIGKILL from outside"),
     (-9, [], "killed", "yes", "rank 0 was killed by SIGKILL from outside"),
-    (-15, [], "terminated", "yes", "rank 0 was killed by SIGTERM, which distui did not send"),
+    (-15, [], "terminated", "yes", "rank 0 was killed by SIGTERM, not sent by distui"),
     (-11, [], "segfault", "maybe", "rank 0 was killed by SIGSEGV"),
     (-7, [], "segfault", "maybe", "rank 0 was killed by SIGBUS"),
     (-6, ["terminate called without an active exception"], "exit-abort", "maybe",

@@ -101,6 +101,7 @@ async def pulsed(run: Driven, rank: int, wanted: Callable[[Pulse], object]) -> P
     return taken
 
 
+@pytest.mark.long
 @pytest.mark.torch
 async def test_who_waits_and_who_is_missing_is_seen_with_file_and_line(own_directories: Path) -> None:
     script = own_directories / "train.py"

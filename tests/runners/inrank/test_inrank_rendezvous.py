@@ -30,7 +30,8 @@ while True:
 """
 
 
-@pytest.mark.parametrize("rendezvous", [pytest.param("static", marks=pytest.mark.long), "standalone"])
+@pytest.mark.long
+@pytest.mark.parametrize("rendezvous", ["static", "standalone"])
 async def test_two_restarts_and_a_failure_come_back(own_directories: Path, rendezvous: str) -> None:
     script = own_directories / "meets.py"
     script.write_text(MEETS)

@@ -51,7 +51,7 @@ def test_what_a_place_is(place: str, kind: str) -> None:
     ("fields", "why"),
     [
         ({"nodes": "2"}, "2 nodes need a place"),
-        ({"gpus": "H100:8"}, "place: sky"),
+        ({"gpus": "H100:8"}, "set place to sky"),
         ({"place": "nowhere"}, "place nowhere: there is no nowhere"),
         ({"place": "sky", "gpus": "H100:8:9"}, "GPUs H100:8:9: write NAME:COUNT"),
         ({"place": "hosts"}, "which hosts?"),

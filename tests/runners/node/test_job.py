@@ -91,6 +91,7 @@ async def test_who_was_not_asked_follows_as_a_member(two: Cluster) -> None:
     assert two.now(1).failures == 0
 
 
+@pytest.mark.long
 def test_a_killed_rank_restarts_both(two: Cluster) -> None:
     begun(two, 0, 1)
     (rank,) = two.now(1).ranks.values()
@@ -114,6 +115,7 @@ def test_sigterm_stops_and_leaves_nothing(two: Cluster) -> None:
     assert not list(two.sockets.iterdir())
 
 
+@pytest.mark.long
 def test_an_agent_that_dies_is_replaced_and_adopts(two: Cluster) -> None:
     begun(two, 0, 1)
     agent, runner = two.pid(1, "agent"), two.pid(1, "runner")

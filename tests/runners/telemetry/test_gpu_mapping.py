@@ -99,7 +99,7 @@ def test_a_forgotten_set_device() -> None:
     (finding,) = found.findings
     assert (finding.id, finding.rank, finding.node) == ("gpu-stray-context", 5, 3)
     assert finding.text == "rank 5 also holds memory on GPU 0 (forgotten torch.cuda.set_device?)"
-    assert finding.evidence == ("GPU 0: 512 MiB", "GPU 1: 9216 MiB")
+    assert finding.evidence == ("GPU 0: 512.0 MiB", "GPU 1: 9.0 GiB")
     assert found.ranks[5] == Placed(1, "nvml", 9 * GIB)
 
 

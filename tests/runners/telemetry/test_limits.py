@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.telemetry.cgroup import Limits, MemoryUse, ranges
+from distui.runners.formatting import spans_short
+from distui.runners.telemetry.cgroup import Limits, MemoryUse
 
 
 def put(path: Path, text: str) -> None:
@@ -96,8 +97,8 @@ def test_the_cores_of_a_process_that_is_bound_to_one() -> None:
 @pytest.mark.parametrize(
     ("cores", "text"), [({0}, "0"), ({0, 1, 2, 3, 8}, "0-3,8"), ({1, 2, 7, 8}, "1-2,7-8"), (set(), "")]
 )
-def test_ranges(cores: set[int], text: str) -> None:
-    assert ranges(cores) == text
+def test_spans_short(cores: set[int], text: str) -> None:
+    assert spans_short(cores) == text
 
 
 def test_memory_in_use_without_page_cache(tmp_path: Path) -> None:
