@@ -9,8 +9,8 @@ from typing import Literal
 from .cluster import GB, NodeGpus, parse_gpus
 from .finding import PlanError
 from .memory import FORMATS, Estimate, Shape, compare, estimate, estimate_for, needed, shape
-from .memory_strategies import hybrid
 from .model import Precision, Preset, Strategy
+from .strategies import hybrid
 
 HUGE = 40 * GB
 """Parameters from which dividing each matrix product pays on many nodes."""

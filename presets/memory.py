@@ -10,7 +10,8 @@ from typing import Literal
 from . import mesh
 from .cluster import GB
 from .finding import PlanError
-from .memory_strategies import (
+from .model import Offload, Preset
+from .strategies import (
     STRATEGIES,
     MemoryStrategy,
     hybrid,
@@ -20,7 +21,6 @@ from .memory_strategies import (
     simple,
     tensor,
 )
-from .model import Offload, Preset
 
 # -----------------------------------------------------------------------------------------------------------
 # What a memory estimate is asked about: the model and its batch, number formats, the device. Pure.

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from .finding import PlanError
 from .memory import VOCABULARY, Estimate, Format, Shape, estimate, needed, shape, survey
-from .memory_strategies import MemoryStrategy
 from .model import Batch
+from .strategies import MemoryStrategy
 
 # -----------------------------------------------------------------------------------------------------------
 # What to try when a model does not fit on the GPUs: each tried in the estimate before it is said. Pure.

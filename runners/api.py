@@ -34,7 +34,7 @@ from .formatting import plural
 from .inrank.env_changes import is_name
 from .launch.hosts import nccl_pairs, pairs
 from .launch.prepare import prepare
-from .launch.prepared import Here, LaunchRequest, OnHosts
+from .launch.request import Here, LaunchRequest, OnHosts
 from .local_agent import open_link
 from .logs.follow import Merge, check_there, choose
 from .logs.log_files import STREAMS, LogError, parse_file_id

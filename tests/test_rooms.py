@@ -112,7 +112,7 @@ def test_heavy_packages_have_one_home() -> None:
     assert all(path.startswith(("runners/inrank/", "presets/examples/")) for path in torch), torch
     assert importers("pynvml") == ["runners/telemetry/nvml.py"]
     assert all(path.startswith("tui/") for path in importers("textual"))
-    assert set(importers("sky")) == {f"runners/sky/{name}.py" for name in ("about", "clusters", "managed")}
+    assert set(importers("sky")) == {f"runners/sky/{name}.py" for name in ("catalog", "clusters", "managed")}
     assert all(path.startswith(("runners/inrank/", "presets/examples/")) for path in importers("numpy"))
 
 
@@ -213,8 +213,8 @@ def test_cycles_are_recognised() -> None:
 
 
 RATCHETS = {
-    "modules": 271,
-    "lines": 65_692,
+    "modules": 272,
+    "lines": 65_645,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 46,

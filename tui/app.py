@@ -19,9 +19,9 @@ from textual.signal import Signal
 
 from ..runners.model import CaughtUp, Event, GpuTick, HostTick, LogGrew, RankTick
 from . import terminal
-from .actions import ACTIONS, MUTATING, bindings, key_text, keymap_path, load_keymap
 from .cockpit_commands import CommandingApp
 from .follower import Follower, LinkPhase, RunEntry, RunSource
+from .keys import ACTIONS, MUTATING, bindings, key_text, keymap_path, load_keymap
 from .paint import NAMES, THEMES, Beat, CalmDriver, PacedApp
 from .rows.frame import Frame, ViewOptions
 from .rows.launching import launching

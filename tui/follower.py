@@ -18,7 +18,7 @@ from ..runners.wire.link import BACKOFF_S, Link, LinkError, LinkFollower, Window
 
 if TYPE_CHECKING:  # the first picture of a run needs neither
     from ..presets.model import Loaded
-    from ..runners.hub.skypilot_client import Candidate
+    from ..runners.hub.sky_process import Candidate
     from ..runners.launch.launch_form import LaunchForm, LaunchPreview
     from .terminal import Shell
 

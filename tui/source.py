@@ -22,7 +22,7 @@ from .follower import PresetEntry, RunEntry
 # What watches jobs and what plans launches is imported where it is used: the first picture of a run needs neither.
 if TYPE_CHECKING:
     from ..presets.model import Loaded
-    from ..runners.hub.skypilot_client import Candidate
+    from ..runners.hub.sky_process import Candidate
     from ..runners.launch.launch_form import LaunchForm, LaunchPreview
     from .preset_library import PresetLibrary
     from .terminal import Shell

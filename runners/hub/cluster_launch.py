@@ -22,7 +22,7 @@ from .launch_stages import LaunchReport
 from .links import AT_ONCE
 from .merged_run import MergedRun
 from .routes import Route, check
-from .skypilot_client import Sky, SkyError, elsewhere, parse
+from .sky_process import Sky, SkyError, elsewhere, parse
 
 PROBE_SECONDS = 60.0
 OPTIONS = ("-oConnectTimeout=30",)

@@ -17,7 +17,7 @@ from ..model import HUB, Cluster, ClusterChanged, Down, LinkState, RunEnded, Run
 from . import launch_order
 from .launch_order import CloudError, SkyRequest
 from .merged_run import MergedRun
-from .skypilot_client import Sky, SkyError
+from .sky_process import Sky, SkyError
 
 POLL_SECONDS = 10.0
 """Between two questions while a node does not answer."""

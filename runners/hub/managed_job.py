@@ -15,7 +15,7 @@ from ..model import Cluster, ClusterChanged, RunEnded, RunPhase, Stage, StageCha
 from . import launch_order
 from .launch_order import CANCEL_SECONDS, LOG_FILE, CloudError, LaunchProgress, SkyRequest
 from .merged_run import MergedRun
-from .skypilot_client import Sky, SkyError
+from .sky_process import Sky, SkyError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

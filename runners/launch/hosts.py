@@ -21,7 +21,7 @@ from ..errors import RunError, UnreachableError
 from ..history import RunRecord
 from ..hub.on_hosts import KIND, HostsRequest
 from ..remote_hosts import HostFacts, Named, Wanted, Way, addresses, ask_all, notes
-from .prepared import LaunchRequest, OnHosts, Prepared, check_port, hub_record, start_hub
+from .request import LaunchRequest, OnHosts, Prepared, check_port, hub_record, start_hub
 
 # -----------------------------------------------------------------------------------------------------------
 # Words that a user types (`K=V`, `HOSTS:K=V`, a script's path) as what a request holds.

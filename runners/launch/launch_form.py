@@ -14,11 +14,11 @@ from ...presets.plan import Request
 from ...presets.render import named
 from .. import local_agent, remote_hosts
 from ..errors import RunError
-from ..hub.skypilot_client import Candidate, candidates_for
+from ..hub.sky_process import Candidate, candidates_for
 from ..remote_hosts import Named
 from .hosts import nccl_pairs, pairs, shell_words
 from .prepare import prepare
-from .prepared import Here, LaunchRequest, OnHosts, OnSky, Prepared
+from .request import Here, LaunchRequest, OnHosts, OnSky, Prepared
 
 LOCAL, SKY, HOSTS = "local", "sky", "hosts"
 FIELDS = {"--on": "place", "--gpus": "GPUs", "--cpus": "CPUs"}

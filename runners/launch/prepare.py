@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import hosts, sky, this_machine
-from .prepared import LaunchRequest, OnHosts, OnSky, Prepared
+from .request import LaunchRequest, OnHosts, OnSky, Prepared
 
 
 def prepare(launch: LaunchRequest) -> Prepared:

@@ -28,10 +28,10 @@ from ..history import RunRecord
 from ..hub import launch_order
 from ..hub.ending import shortened
 from ..hub.launch_order import SkyRequest
-from ..hub.skypilot_client import Sky, SkyError, check_installed, interpreter
+from ..hub.sky_process import Sky, SkyError, check_installed, interpreter
 from ..node import package
 from .hosts import run_name
-from .prepared import LaunchRequest, OnSky, Prepared, check_port, hub_record, start_hub
+from .request import LaunchRequest, OnSky, Prepared, check_port, hub_record, start_hub
 
 MOST_BYTES = 1 << 20
 NO_YAML = ("ParserError", "ScannerError", "ComposerError", "ConstructorError", "ReaderError")

@@ -19,7 +19,7 @@ from ..errors import RunError
 from ..history import RunRecord
 from ..local_agent import refusal
 from .hosts import run_name
-from .prepared import LaunchRequest, Prepared
+from .request import LaunchRequest, Prepared
 
 PORT_OPTIONS = ("--rdzv-endpoint", "--master-port", "--main_process_port", "--master_port")
 PORT_VARIABLES = ("NCCL_RAS_ADDR", "MASTER_PORT")

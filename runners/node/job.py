@@ -34,8 +34,8 @@ from ..model import LogGrew, RunEnded, RunPhase, Stop
 from ..state import RunState
 from ..wire.client import SocketLink, new_id
 from ..wire.link import LinkError
-from . import document
-from .document import Document, path_of
+from . import job_document
+from .job_document import Document, path_of
 
 # -----------------------------------------------------------------------------------------------------------
 # The ranks' output on the job's own stdout, so that whoever shows a job's log shows what the ranks say.
@@ -176,7 +176,7 @@ def job(run: str, node: int | None = None) -> int:
     whatever started the job says it.
     """
     ours = own_environment()
-    doc = document.read(run)
+    doc = job_document.read(run)
     plan = doc.whole()
     try:
         if node is None:

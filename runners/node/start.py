@@ -13,7 +13,7 @@ from ...presets.plan import part_id, part_run8
 from .. import file_io
 from ..errors import RunError
 from ..wire.client import socket_dir
-from . import document
+from . import job_document
 
 START_SECONDS = 60.0
 MOST_INPUT = 16 << 20
@@ -21,9 +21,9 @@ MOST_INPUT = 16 << 20
 
 def start(run: str, node: int) -> int:
     """Start it with the document on stdin and wait until its agent answers; 0. Raises RunError."""
-    given = document.started(sys.stdin.buffer.read(MOST_INPUT), run)
-    document.write(given.job)
-    log = document.path_of(run).with_name(f"{part_id(run, node)}.log")
+    given = job_document.started(sys.stdin.buffer.read(MOST_INPUT), run)
+    job_document.write(given.job)
+    log = job_document.path_of(run).with_name(f"{part_id(run, node)}.log")
     with open(log, "ab", opener=file_io.opener) as file:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", __package__, "job", run, str(node)],

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 
-from . import about, clusters, managed
+from . import catalog, clusters, managed
 from .serve import SkyServer
 
 VERBS = {
     verb.__name__: verb
     for verb in (
-        about.version, about.enabled, about.check, about.accelerators, about.candidates, about.read_task,
+        catalog.version, catalog.enabled, catalog.check, catalog.accelerators, catalog.candidates, catalog.read_task,
         clusters.launch, clusters.follow, clusters.describe, clusters.reach, clusters.jobs, clusters.job_state,
         clusters.tail, clusters.provision_log, clusters.cancel, clusters.autostop, clusters.down, clusters.cost,
         managed.managed_launch, managed.managed_follow, managed.managed_jobs, managed.managed_cancel,

@@ -10,7 +10,7 @@ from distui.presets.finding import PresetError
 from distui.presets.load import load
 from distui.presets.model import Loaded
 from distui.runners.errors import LaunchError
-from distui.runners.hub.skypilot_client import Candidate
+from distui.runners.hub.sky_process import Candidate
 from distui.runners.launch.launch_form import LaunchForm, LaunchPreview
 from distui.runners.logs.follow import ask_window
 from distui.runners.logs.log_files import file_id

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import scripted as play
 
-from distui.runners.hub.skypilot_client import Candidate
+from distui.runners.hub.sky_process import Candidate
 from distui.runners.logs.log_files import file_id
 from distui.runners.model import (
     HUB,

@@ -23,7 +23,7 @@ from ...presets.memory import (
 from ...presets.model import Preset
 from ...runners.formatting import plural
 from ...runners.launch.launch_form import LaunchForm
-from ..actions import ACTIONS, SCOPES, key_text
+from ..keys import ACTIONS, SCOPES, key_text
 from . import glyphs
 from .glyphs import Cell, Row, fit, wrap
 

@@ -22,7 +22,7 @@ from .nccl_cards import READY, STAGES, late_ranks, short, slowest
 from .status import fit_name, link_state, names
 
 if TYPE_CHECKING:
-    from ...runners.hub.skypilot_client import Candidate
+    from ...runners.hub.sky_process import Candidate
 
 # -----------------------------------------------------------------------------------------------------------
 # The nodes that SkyPilot would take, as rows.

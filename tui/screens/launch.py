@@ -47,7 +47,7 @@ from .modal import ConfirmScreen, PromptScreen
 
 if TYPE_CHECKING:
     from ...presets.model import Loaded
-    from ...runners.hub.skypilot_client import Candidate
+    from ...runners.hub.sky_process import Candidate
 
 # -----------------------------------------------------------------------------------------------------------
 # The decision guide: one question at a time, then a preset with the reasons.

@@ -25,9 +25,9 @@ from ...runners.logs.log_files import LogError
 from ...runners.model import Dump
 from ...runners.wire.client import new_id
 from ...runners.wire.link import LinkError
-from ..actions import bindings
 from ..cockpit_commands import CommandingApp
 from ..follower import RunEntry
+from ..keys import bindings
 from ..rows.banner import banner_rows
 from ..rows.findings import stack_rows, stack_title
 from ..rows.frame import METRICS, Frame
@@ -242,7 +242,7 @@ _MOST_BANNER = 6
 
 
 class RunScreen(DiagnosingScreen):
-    """One run. The keys of `actions.py` with scope "run" act here; what changes the run goes to the app."""
+    """One run. The keys of `keys.py` with scope "run" act here; what changes the run goes to the app."""
 
     BINDINGS: ClassVar[list[Binding]] = bindings("run")  # type: ignore[assignment]
 

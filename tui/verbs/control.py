@@ -26,7 +26,7 @@ from ...runners.errors import NoSuchRunError, RunError, UnreachableError
 from ...runners.forced_stop import stop_run
 from ...runners.formatting import NA, agreeing, plural, spans_text
 from ...runners.hub import cluster_state, launch_order
-from ...runners.hub.skypilot_client import Candidate, candidates_for
+from ...runners.hub.sky_process import Candidate, candidates_for
 from ...runners.launch import sky, this_machine
 from ...runners.launch.hosts import pairs
 from ...runners.local_agent import open_link

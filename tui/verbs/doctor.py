@@ -19,7 +19,7 @@ from ...runners.doctor.pairs import Result, state, usual
 from ...runners.errors import RunError
 from ...runners.formatting import NA, plural, size_text
 from ...runners.hub import on_hosts
-from ...runners.launch.prepared import check_port
+from ...runners.launch.request import check_port
 from ...runners.remote_hosts import Way
 from ..arguments import names_hosts
 from ..text import table

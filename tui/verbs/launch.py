@@ -22,7 +22,7 @@ from ...runners import local_agent, run_directories
 from ...runners.errors import NoTorchError, RunError
 from ...runners.launch.hosts import host_pairs, nccl_pairs, pairs
 from ...runners.launch.prepare import prepare
-from ...runners.launch.prepared import LaunchRequest, OnHosts, OnSky, Prepared
+from ...runners.launch.request import LaunchRequest, OnHosts, OnSky, Prepared
 from ...runners.model import RunPhase
 from ..arguments import cloud_words, names_hosts
 from .other_hosts import hosts_of, ssh_options

@@ -17,7 +17,7 @@ from textual.signal import Signal
 from ...runners.diagnosis.nccl_facts import Communicator, FactLine, NcclFacts
 from ...runners.errors import RunError
 from ...runners.formatting import plural
-from ..actions import bindings
+from ..keys import bindings
 from ..rows.findings import Item, coverage_rows, detail_rows, item_row, items, no_findings
 from ..rows.frame import Frame
 from ..rows.glyphs import Row, wrap

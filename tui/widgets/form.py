@@ -13,8 +13,8 @@ from textual.strip import Strip
 
 from ...runners.errors import LaunchError
 from ...runners.launch.launch_form import LaunchForm
-from ..actions import bindings
 from ..follower import PresetEntry
+from ..keys import bindings
 from ..rows import glyphs
 from ..rows.form import Field, FormRows, begun_with, form_rows, stepped
 from ..rows.glyphs import Row, wrap
@@ -23,7 +23,7 @@ from ..rows.status import matching, preset_rows
 from .rows_view import RowsView
 
 if TYPE_CHECKING:
-    from ...runners.hub.skypilot_client import Candidate
+    from ...runners.hub.sky_process import Candidate
 
 # -----------------------------------------------------------------------------------------------------------
 # The launch screen's list of nodes that SkyPilot would take: asked for beside, never waited for.

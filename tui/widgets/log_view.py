@@ -22,7 +22,7 @@ from ...runners.logs.follow import Level, Merge, level_of
 from ...runners.logs.log_files import LogFile
 from ...runners.state import RunState
 from ...runners.wire.link import LinkError, Window
-from ..actions import bindings
+from ..keys import bindings
 from ..rows.frame import Frame
 from ..rows.glyphs import Row
 from ..rows.launching import launching

@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.signal import Signal
 
-from ..actions import ACTIONS, bindings, key_text
+from ..keys import ACTIONS, bindings, key_text
 from ..rows.banner import banner_rows
 from ..rows.frame import Frame
 from ..rows.glyphs import Cell, Row, row_width

@@ -14,7 +14,7 @@ from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from ..actions import bindings
+from ..keys import bindings
 from ..paint import PacedApp, Pacer, styles
 from ..rows import glyphs
 from ..rows.glyphs import Row, row_width

@@ -13,9 +13,9 @@ import msgspec
 from msgspec import structs
 
 from ....presets.finding import nearest
-from ....presets.memory_strategies import STRATEGIES, offloaded
 from ....presets.nccl import catalogue
 from ....presets.plan import Plan
+from ....presets.strategies import STRATEGIES, offloaded
 from ...formatting import plural
 from ...model import Finding, Outcome, PlanSummary
 from ...status import applied

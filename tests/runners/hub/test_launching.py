@@ -21,7 +21,7 @@ from distui.runners.journal import summarise
 from distui.runners.model import HUB, LinkChanged, LinkState, RunCreated, RunPhase, Stage
 from distui.runners.run_directories import Entry
 
-from .test_skypilot_client import CLOUDS
+from .test_sky_process import CLOUDS
 
 pytestmark = pytest.mark.timeout(60)
 SCRIPTED = Path(__file__).resolve().parents[2] / "rigs/sky/answering.py"

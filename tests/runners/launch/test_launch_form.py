@@ -10,7 +10,7 @@ import pytest
 from distui.runners.errors import LaunchError, RunError
 from distui.runners.hub import routes
 from distui.runners.hub.routes import Route
-from distui.runners.hub.skypilot_client import PYTHON
+from distui.runners.hub.sky_process import PYTHON
 from distui.runners.launch import launch_form
 from distui.runners.launch.launch_form import LaunchForm
 from distui.tui.source import LocalSource

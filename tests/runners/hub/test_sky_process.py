@@ -15,7 +15,7 @@ from distui.presets.sanitize import clean_lines
 from distui.runners.hub.cluster_state import described, may_cost, misfit
 from distui.runners.hub.ending import plain
 from distui.runners.hub.launch_stages import Stages
-from distui.runners.hub.skypilot_client import (
+from distui.runners.hub.sky_process import (
     PYTHON,
     Candidate,
     Sky,
