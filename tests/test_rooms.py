@@ -214,7 +214,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 272,
-    "lines": 65_645,
+    "lines": 65_646,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 46,

@@ -30,6 +30,7 @@ from ..model import (
     LogGrew,
     LogWindow,
     ReadLog,
+    RunEnded,
     Stamped,
     Via,
     understood,
@@ -200,7 +201,7 @@ class AgentServer:
         self.idle.set()
         self._starter = os.getppid()
         self._visited = asyncio.Event()
-        """Somebody else than the process that started this one is connected, or was since this was cleared."""
+        """Whether the run's end was heard by somebody else than the process that started this one."""
 
     async def start(self, version: str) -> None:
         """Bind, for this user only; viewers are told `version`. Raises RunError or OSError."""
@@ -241,9 +242,7 @@ class AgentServer:
                 before.close()
 
     async def outstay(self, seconds: float) -> None:
-        """Stay for those who look, a moment for those who are about to, and `seconds` for one to come at all."""
-        if all(client.ours for client in self._clients):
-            self._visited.clear()
+        """Stay for those who look, a moment for those who are about to, and `seconds` for one to hear of the end."""
         await asyncio.sleep(1.0)
         await self.idle.wait()
         with contextlib.suppress(TimeoutError):
@@ -265,6 +264,8 @@ class AgentServer:
         """An event that is in the journal, or telemetry."""
         if isinstance(stamped.event, TELEMETRY):
             keep_newest(self._newest, stamped)
+        elif isinstance(stamped.event, RunEnded) and all(client.ours for client in self._clients):
+            self._visited.clear()
         for client in self._clients:
             client.offer(stamped)
 

@@ -148,7 +148,9 @@ async def test_the_end_is_heard_through_the_relay() -> None:
             ending = asyncio.create_task(told(link, RunEnded))
             here = await SocketLink.connect(made.socket(0))
             try:
+                heard = asyncio.create_task(told(here, RunEnded))
                 await asyncio.gather(here.send(Stop("a")), link.send(Stop("b")))
+                assert isinstance((await heard)[-1].event, RunEnded)
             finally:
                 await here.close()
             assert isinstance((await ending)[-1].event, RunEnded)
