@@ -6,7 +6,7 @@ STAMP = $(VENV)/.installed
 PYTEST = $(BIN)/python -m pytest -q
 # Most tests wait for processes: three at a time are done in a third of the time. Each has a home and sockets of its own.
 JOBS ?= 3
-# Of the long matrices and of the cluster's tests: 2/3 is the second third. All of them unless asked.
+# Of the long matrices: 2/3 is the second third. All of it unless asked.
 PART ?= 1/1
 
 .PHONY: help install demo test test-long test-faults test-cluster test-all check lint types imports house bench pictures clean
@@ -42,7 +42,7 @@ test-faults: install ## jobs that are broken for real, and whether the diagnosis
 
 test-cluster: install ## on a Slurm cluster in network namespaces, through SkyPilot (root on Debian or Ubuntu)
 	$(BIN)/python -m tests.rigs.slurm prepare
-	$(PYTEST) tests/cluster tests/presets/test_skypilot_task.py --part $(PART) # whose schema is only there now
+	$(PYTEST) tests/cluster tests/presets/test_skypilot_task.py # whose schema is only there now
 
 test-all: test test-faults test-long test-cluster ## the tests, the faults, the long matrices, the cluster
 
