@@ -106,6 +106,25 @@ class Named:
     """Ranks that it is to have; None where nobody says."""
 
 
+def of_options(hosts: str | None, hostfile: str | None) -> list[Named]:
+    """The hosts that one of `--hosts` and `--hostfile` names. Raises RunError."""
+    if hosts is not None and hostfile is not None:
+        raise RunError("--hosts and --hostfile exclude each other: leave one out")
+    if hostfile is not None:
+        return from_file(Path(hostfile).expanduser())
+    return from_words(hosts or "")
+
+
+def ssh_options(config: str | None) -> tuple[str, ...]:
+    """What ssh is told for `--ssh-config`, beside what distui always tells it. Raises RunError."""
+    if config is None:
+        return ()
+    path = Path(config).expanduser().absolute()
+    if not path.is_file():
+        raise RunError(f"--ssh-config {path}: there is no such file")
+    return ("-F", str(path))
+
+
 def from_words(text: str) -> list[Named]:
     """The hosts of `--hosts`. Raises RunError."""
     return checked([Named(word.strip()) for word in text.split(",") if word.strip()], "--hosts")

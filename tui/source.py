@@ -170,7 +170,7 @@ class LocalSource:
         from ..runners.hub import cluster_state
 
         try:
-            ok, text = await cluster_state.do(run_directories.resolve(run_id), command)
+            ok, text = await cluster_state.carry_out(run_directories.resolve(run_id), command)
         except (RunError, OSError) as error:
             raise LinkError(str(error)) from None
         return CommandDone(command.id, ok, text)

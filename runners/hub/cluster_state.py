@@ -214,7 +214,7 @@ class SkyCloud:
 # What can still be done with the cluster of a run that has ended, when there is no hub any more.
 
 
-async def do(entry: run_directories.Entry, command: Down | SetAutostop) -> tuple[bool, str]:
+async def carry_out(entry: run_directories.Entry, command: Down | SetAutostop) -> tuple[bool, str]:
     """Do it and write it down; whether it worked, and a sentence."""
     order = launch_order.read(entry.path)
     if order is None:

@@ -353,7 +353,7 @@ def _command(options: argparse.Namespace, entry: run_directories.Entry, command:
         return await link.send(command)
 
     if run_directories.ended(entry):
-        ok, text = asyncio.run(cluster_state.do(entry, command))
+        ok, text = asyncio.run(cluster_state.carry_out(entry, command))
     else:
         done = asyncio.run(with_link(entry.record.run, use))
         ok, text = done.ok, done.text

@@ -20,10 +20,9 @@ from ...runners.errors import RunError
 from ...runners.formatting import NA, plural, size_text
 from ...runners.hub import on_hosts
 from ...runners.launch.request import check_port
-from ...runners.remote_hosts import Way
+from ...runners.remote_hosts import Way, of_options, ssh_options
 from ..arguments import names_hosts
 from ..text import table
-from .other_hosts import hosts_of, ssh_options
 
 MOST_MIB = 4096
 BAR_CELLS = 24
@@ -68,8 +67,11 @@ def _wish(options: argparse.Namespace) -> Wish:
     if options.run is not None:
         places, cwd = _of_run(options.run)
     elif names_hosts(options):
-        ssh = ssh_options(options)
-        places = [NodeToCheck(host.destination, Way(host.destination, ssh)) for host in hosts_of(options)]
+        ssh = ssh_options(options.ssh_config)
+        places = [
+            NodeToCheck(host.destination, Way(host.destination, ssh))
+            for host in of_options(options.hosts, options.hostfile)
+        ]
     else:
         places = [NodeToCheck("this node")]
     return Wish(

@@ -24,8 +24,8 @@ from ...runners.launch.hosts import host_pairs, nccl_pairs, pairs
 from ...runners.launch.prepare import prepare
 from ...runners.launch.request import LaunchRequest, OnHosts, OnSky, Prepared
 from ...runners.model import RunPhase
+from ...runners.remote_hosts import of_options, ssh_options
 from ..arguments import cloud_words, names_hosts
-from .other_hosts import hosts_of, ssh_options
 
 # -----------------------------------------------------------------------------------------------------------
 # launch, plan, exec: what starts a run.
@@ -66,7 +66,7 @@ def _findings(ready: Prepared, options: argparse.Namespace) -> list[Finding]:
 def nodes_of(options: argparse.Namespace) -> dict[str, Any]:
     """What the check of a plan is given of nodes that are not this machine. Raises RunError."""
     if names_hosts(options):
-        return {"hosts": len(hosts_of(options))}
+        return {"hosts": len(of_options(options.hosts, options.hostfile))}
     if options.on == "local":
         return {}
     return {"resources": node_resources(options), "managed": options.managed}
@@ -191,8 +191,8 @@ def on_hosts(options: argparse.Namespace) -> LaunchRequest:
     if foreign:
         raise RunError(f"{foreign[0]} is for nodes through SkyPilot, not for hosts of your own")
     place = OnHosts(
-        hosts=hosts_of(options),
-        options=ssh_options(options),
+        hosts=of_options(options.hosts, options.hostfile),
+        options=ssh_options(options.ssh_config),
         head=options.head_addr or "",
         workdir=_directory(options.workdir) if options.workdir else "",
     )

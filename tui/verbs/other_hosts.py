@@ -1,4 +1,4 @@
-"""Hosts that options name: how they are reached, and the runs that they keep (ls --host, attach --host)."""
+"""Runs that other machines keep (ls --host, attach --host)."""
 
 from __future__ import annotations
 
@@ -9,39 +9,18 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 from ...presets.sanitize import clean_text
-from ...runners import remote_hosts
 from ...runners.errors import RunError, UnreachableError
 from ...runners.hub.routes import check_remote_word
-from ...runners.remote_hosts import HostError, Named, Way, checked, command_on, list_on
+from ...runners.remote_hosts import HostError, Named, Way, checked, command_on, list_on, ssh_options
 from ..text import ago, table
-
-
-def hosts_of(options: argparse.Namespace) -> list[Named]:
-    """The hosts that are named. Raises RunError."""
-    if options.hosts is not None and options.hostfile is not None:
-        raise RunError("--hosts and --hostfile exclude each other: leave one out")
-    if options.hosts is not None:
-        return remote_hosts.from_words(options.hosts)
-    return remote_hosts.from_file(Path(options.hostfile).expanduser())
-
-
-def ssh_options(options: argparse.Namespace) -> tuple[str, ...]:
-    """What ssh is told beside what distui always tells it. Raises RunError."""
-    if options.ssh_config is None:
-        return ()
-    path = Path(options.ssh_config).expanduser().absolute()
-    if not path.is_file():
-        raise RunError(f"--ssh-config {path}: there is no such file")
-    return ("-F", str(path))
 
 
 def ls(options: argparse.Namespace) -> int:
     """The runs on other hosts; 4 when one cannot be asked."""
     named = checked([Named(host) for host in options.host], "--host")
-    config = ssh_options(options)
+    config = ssh_options(options.ssh_config)
     runs, problems = asyncio.run(list_on([Way(host.destination, config) for host in named]))
     for problem in problems:
         sys.stderr.write(f"distui: {clean_text(problem)}\n")
@@ -74,7 +53,7 @@ def attach(options: argparse.Namespace) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
         raise RunError("the cockpit needs a terminal: `distui ls --host` prints text")
     (host,) = checked([Named(options.host)], "--host")
-    config = ssh_options(options)
+    config = ssh_options(options.ssh_config)
     try:
         command = asyncio.run(command_on(Way(host.destination, config)))
     except HostError as error:
