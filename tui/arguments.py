@@ -1,10 +1,13 @@
-"""What each verb takes, and what it may do to runs. Imports nothing of distui, so that `--help` costs nothing."""
+"""What each verb takes, and what it may do to runs. Imports nothing heavy, so that `--help` costs nothing."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
 from typing import Any
+
+from ..runners.launch.options import ABOUT, HOSTS, NODES, RUN, LaunchOption, option
+from ..runners.launch.options import options as launch_options
 
 # What each verb may do to runs; a verb that is in none of these sets is refused by the tests.
 READS = frozenset(
@@ -82,39 +85,36 @@ def add_verbs(verbs: Verbs) -> None:
     demo.add_argument("--python", metavar="PATH", help="interpreter of an environment that has torch")
     demo.add_argument("--steps", type=count, default=2000, help="optimizer steps (default: 2000)")
     demo.add_argument("--nproc-per-node", default="2", metavar="N", help="ranks (default: 2)")
-    demo.add_argument("--detach", action="store_true", help="start it and return")
+    _add(demo, option("--detach"))
     demo.set_defaults(verb="launch:demo")
 
 
-def _start_options(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--name", metavar="NAME", help="name of the run (default: that of the script)")
-    verb.add_argument(
-        "--env", action="append", default=[], metavar="K=V", help="variable for every rank; repeatable"
-    )
-    verb.add_argument(
-        "--nccl", action="append", default=[], metavar="K=V", help="NCCL variable, NCCL_ may be left out"
-    )
-    verb.add_argument(
-        "--nccl-preset", action="append", default=[], metavar="NAME",
-        help="settings of NCCL by name (`distui presets nccl` lists them); repeatable",
-    )  # fmt: skip
-    verb.add_argument(
-        "--env-on", action="append", default=[], metavar="HOSTS:K=V",
-        help="variable for the nodes whose host name fits, as in gpu0?:NCCL_SOCKET_IFNAME==eth1; repeatable",
-    )  # fmt: skip
-    verb.add_argument("--no-hook", action="store_true", help="inject nothing into the ranks")
-    verb.add_argument("--grace", type=seconds, metavar="SECONDS", help="between SIGTERM and SIGKILL")
-    verb.add_argument(
-        "--restarts", type=count, metavar="N", help="failures after which the run is given up"
-    )
-    verb.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    verb.set_defaults(detach=False, dry_run=False)
+PARSERS: dict[str, Callable[[str], Any]] = {
+    "": str, "count": count, "seconds": seconds, "minutes": minutes, "port": int,
+}  # fmt: skip
+"""How the value of an option is read, by the word of the table of options."""
 
 
-def _starting(verb: argparse.ArgumentParser) -> None:
-    """Options of what starts something; a plan or a check starts nothing."""
-    verb.add_argument("--detach", action="store_true", help="start it and return")
-    verb.add_argument("--dry-run", action="store_true", help="print the plan and do nothing")
+def _add(options: argparse._ActionsContainer, option: LaunchOption) -> None:
+    """An option of the table."""
+    if not option.takes:
+        options.add_argument(*option.flags, action="store_true", help=option.summary)
+    elif option.repeat:
+        options.add_argument(
+            *option.flags, action="append", default=[], metavar=option.takes, help=option.summary
+        )
+    else:
+        options.add_argument(
+            *option.flags, type=PARSERS[option.parse], default=option.default, metavar=option.takes, help=option.summary
+        )  # fmt: skip
+
+
+def _add_all(verb: argparse.ArgumentParser, name: str, *headings: str) -> None:
+    """The options of the table that a verb has, heading by heading."""
+    for heading in headings:
+        group = verb.add_argument_group(heading, ABOUT[heading]) if heading else verb
+        for each in launch_options(name, heading):
+            _add(group, each)
 
 
 def _launch(verbs: Verbs, name: str, summary: str, function: str) -> None:
@@ -123,25 +123,8 @@ def _launch(verbs: Verbs, name: str, summary: str, function: str) -> None:
     verb = verbs.add_parser(name, help=summary, usage=usage, description=summary)
     many = "*" if files else "?"
     verb.add_argument("preset", nargs=many, metavar="PRESET", help="`distui presets` lists them")
-    verb.add_argument("--nnodes", "--num-nodes", metavar="N|MIN:MAX", help="nodes (this machine: 1)")
-    verb.add_argument("--nproc-per-node", metavar="N|gpu|cpu|auto", help="ranks on each node")
-    verb.add_argument(
-        "--on", default="local", metavar="PLACE", help="where: local, sky, or one of SkyPilot's places"
-    )
-    verb.add_argument(
-        "--set", action="append", default=[], metavar="FIELD=VALUE", help="change a preset's field"
-    )
-    verb.add_argument("--python", metavar="PATH", help="interpreter of the training environment")
-    verb.add_argument("--port", type=int, metavar="PORT", help="rendezvous port (default: a free one)")
-    verb.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as for `python -m`")
-    verb.add_argument(
-        "--no-python", action="store_true", help="SCRIPT is a program that is executed itself"
-    )
-    _start_options(verb)
-    if name == "launch":
-        _starting(verb)
-    host_options(verb)
-    cloud_options(verb)
+    _add_all(verb, name, RUN, HOSTS, NODES)
+    verb.set_defaults(detach=False, dry_run=False)
     verb.set_defaults(verb=function, takes_rest=True)
 
 
@@ -150,8 +133,7 @@ def _exec(verbs: Verbs) -> None:
     verb = verbs.add_parser(
         "exec", help=summary, usage="distui exec [options] -- COMMAND…", description=summary
     )
-    _start_options(verb)
-    _starting(verb)
+    _add_all(verb, "exec", RUN)
     verb.set_defaults(verb="launch:execute", takes_rest=True)
 
 
@@ -331,7 +313,7 @@ def _advise(verbs: Verbs) -> None:
 def _doctor(verbs: Verbs) -> None:
     verb = verbs.add_parser("doctor", help="what stands in the way of a run, on this node or on --hosts")
     _run(verb)
-    host_options(verb)
+    _add_all(verb, "doctor", HOSTS)
     verb.add_argument("--python", metavar="PATH", help="interpreter of the training environment")
     verb.add_argument("--port", type=int, metavar="PORT", help="rendezvous port on the first node")
     verb.add_argument("--no-pairs", dest="pairs", action="store_false", help="no all-reduce between pairs")
@@ -342,21 +324,6 @@ def _doctor(verbs: Verbs) -> None:
     verb.set_defaults(verb="doctor:doctor")
 
 
-def host_options(verb: argparse.ArgumentParser) -> None:
-    """Which hosts, and how they are reached."""
-    group = verb.add_argument_group(
-        "hosts of your own", "reached by ssh; nothing but Python is needed there"
-    )
-    group.add_argument("--hosts", metavar="A,B,…", help="one node each, the first is the head")
-    group.add_argument("--hostfile", metavar="FILE", help="the same, a line each: HOST [slots=8]")
-    group.add_argument(
-        "--head-addr",
-        metavar="ADDRESS",
-        help="of the first host, as the others reach it (default: as ssh does)",
-    )
-    _ssh_config(group)
-
-
 def elsewhere(verb: argparse.ArgumentParser, many: bool = False) -> None:
     """`--host` of the verbs that look at the runs of another machine."""
     if many:
@@ -365,11 +332,7 @@ def elsewhere(verb: argparse.ArgumentParser, many: bool = False) -> None:
         )
     else:
         verb.add_argument("--host", metavar="NAME", help="that this one keeps: its cockpit, through ssh")
-    _ssh_config(verb)
-
-
-def _ssh_config(options: argparse._ActionsContainer) -> None:
-    options.add_argument("--ssh-config", metavar="FILE", help="instead of ~/.ssh/config")
+    _add(verb, option("--ssh-config"))
 
 
 def names_hosts(options: argparse.Namespace) -> bool:
@@ -377,46 +340,9 @@ def names_hosts(options: argparse.Namespace) -> bool:
     return options.hosts is not None or options.hostfile is not None
 
 
-def cloud_options(verb: argparse.ArgumentParser) -> None:
-    """What the nodes should be; asked for with `--on` other than local, or by any of these."""
-    group = verb.add_argument_group("nodes through SkyPilot", "with --on sky (the cheapest), or --on INFRA")
-    group.add_argument(
-        "--task", metavar="FILE", help="a SkyPilot task of your own instead of PRESET and SCRIPT"
-    )
-    group.add_argument("--gpus", metavar="NAME:N", help="accelerators of each node, as in H100:8")
-    group.add_argument("--cpus", metavar="N|N+", help="CPUs of each node")
-    group.add_argument("--memory", metavar="GB|GB+", help="memory of each node")
-    group.add_argument("--spot", action="store_true", help="use spot instances")
-    group.add_argument("--region", metavar="NAME", help="cloud region")
-    group.add_argument("--image", metavar="IMAGE", help="VM image of the cloud, or docker:NAME")
-    group.add_argument("--network-tier", metavar="best|standard", help="network between the nodes")
-    group.add_argument(
-        "--any-of", action="append", default=[], metavar="K=V,…",
-        help="an alternative, e.g. infra=aws,gpus=A100:8; repeatable, the cheapest that is free is taken",
-    )  # fmt: skip
-    group.add_argument("--cluster", metavar="NAME", help="cluster name; a cluster that is up is reused")
-    group.add_argument("--workdir", metavar="DIR", help="copied to the nodes (default: this directory)")
-    group.add_argument("--setup", metavar="COMMANDS", help="shell commands that prepare each node")
-    group.add_argument(
-        "--mount", action="append", default=[], metavar="DST=SRC",
-        help="path on the nodes = path here, or s3://…; repeatable",
-    )  # fmt: skip
-    group.add_argument(
-        "--autostop", type=minutes, metavar="MIN", help="tear the cluster down after MIN idle minutes"
-    )
-    group.add_argument("--managed", action="store_true", help="a managed job: SkyPilot recovers it")
-    group.add_argument("--retry-until-up", action="store_true", help="try until there are such nodes")
-
-
-CLOUD = (
-    *("task", "gpus", "cpus", "memory", "spot", "region", "image", "network_tier", "any_of", "cluster"),
-    *("workdir", "setup", "mount", "autostop", "managed", "retry_until_up"),
-)
-
-
 def cloud_words(options: argparse.Namespace) -> list[str]:
-    """Which of `cloud_options` were given, as they are written."""
-    return [f"--{name.replace('_', '-')}" for name in CLOUD if getattr(options, name)]
+    """Which options about nodes of SkyPilot's were given, as they are written."""
+    return [each.flags[0] for each in launch_options("launch", NODES) if getattr(options, each.name)]
 
 
 def cluster_verbs(verbs: Verbs, run: Callable[[argparse.ArgumentParser], None]) -> None:
@@ -429,7 +355,7 @@ def cluster_verbs(verbs: Verbs, run: Callable[[argparse.ArgumentParser], None]) 
         help="infrastructure to search (default: all that SkyPilot has enabled)",
     )
     verb.add_argument("--nnodes", "--num-nodes", metavar="N", help="nodes (default: 1)")
-    cloud_options(verb)
+    _add_all(verb, "candidates", NODES)
     verb.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")
     verb.set_defaults(verb="control:candidates")
     verb = verbs.add_parser("down", help="take the cluster of a run down, with everything on it")
@@ -449,9 +375,8 @@ def cluster_verbs(verbs: Verbs, run: Callable[[argparse.ArgumentParser], None]) 
     )
     run(verb)
     verb.add_argument("--name", metavar="NAME", help="name of the new run (default: the same)")
-    verb.add_argument("--detach", action="store_true", help="start it and return")
-    verb.add_argument("--dry-run", action="store_true", help="print the plan and do nothing")
-    verb.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    for flag in ("--detach", "--dry-run", "--json"):
+        _add(verb, option(flag))
     verb.set_defaults(verb="control:relaunch")
 
 

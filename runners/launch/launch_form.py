@@ -17,11 +17,12 @@ from ..errors import RunError
 from ..hub.sky_process import Candidate, candidates_for
 from ..remote_hosts import Named
 from .hosts import nccl_pairs, pairs, shell_words
+from .options import option
 from .prepare import prepare
 from .request import Here, LaunchRequest, OnHosts, OnSky, Prepared
 
 LOCAL, SKY, HOSTS = "local", "sky", "hosts"
-FIELDS = {"--on": "place", "--gpus": "GPUs", "--cpus": "CPUs"}
+FIELDS = {flag: option(flag).label for flag in ("--on", "--gpus", "--cpus")}
 """What the form calls the options of the command line."""
 
 

@@ -19,6 +19,7 @@ from ...presets.secrets import mask
 from ...runners.formatting import plural
 from ...runners.launch.hosts import shell_words
 from ...runners.launch.launch_form import LaunchForm, LaunchPreview
+from ...runners.launch.options import of_form
 from . import glyphs
 from .glyphs import Cell, Row, fit, wrap
 
@@ -61,25 +62,36 @@ class Field:
 Typed = Mapping[str, str]
 """Name of a field → what was typed or chosen; missing or "" where nothing was."""
 
+QUOTED = "quoted as in a shell"
+OF_SKY = "For nodes that SkyPilot brings."
+ESTIMATE = "For the memory estimate alone."
+
+
+def _of_option(name: str, heading: str, more: str = "") -> tuple[str, str, str, str, str]:
+    """A field that an option of the command line has, too."""
+    option = of_form(name)
+    assert option is not None, name
+    text = option.sentences if not option.repeat else f"{option.sentences} Several are {QUOTED}."
+    return name, option.label, heading, option.example, f"{text} {more}".rstrip()
+
+
 _OWN = (
     ("script", "script", "run", "e.g. train.py", "The training script, its path from here."),
-    ("args", "arguments", "run", "e.g. --steps 1000", "Of the script, quoted as in a shell: --steps 1000 --lr 3e-4."),
+    ("args", "arguments", "run", "e.g. --steps 1000", f"Of the script, {QUOTED}: --steps 1000 --lr 3e-4."),
     ("nproc", "ranks", "run", "", ""),
-    ("name", "name", "run", "made from the script", "What the run is called in lists."),
-    ("env", "environment", "run", "e.g. K=V K2=V2", "Variables for every rank, quoted as in a shell."),
+    _of_option("name", "run"),
+    _of_option("env", "run"),
     ("nccl", "NCCL_DEBUG", "run", "", "How much NCCL says; it can be changed while the run goes on."),
-    ("place", "place", "where", "local",
-     "local: this machine; sky or one of SkyPilot's places (aws, slurm/lab): nodes it brings; hosts A,B,…: by ssh."),
-    ("nodes", "nodes", "where", "", "A number, or MIN:MAX for an elastic run; above 1 it needs a place."),
-    ("gpus", "GPUs", "where", "e.g. H100:8", "Of each node that SkyPilot brings: NAME:COUNT."),
-    ("cpus", "CPUs", "where", "e.g. 8+", "Of each node that SkyPilot brings: at least so many with a +."),
-    ("params", "model", "memory", "e.g. 7B", "Parameters of the model, for the memory estimate alone: 350M, 7B."),
-    ("hardware", "GPU", "memory", "e.g. 8xA100-80GB",
-     "The GPUs of a node, for the memory estimate alone: COUNTxNAME."),
-    ("seq", "sequence", "memory", "2048", "Positions of a sequence, for the memory estimate alone."),
-    ("recompute", "recompute", "memory", "false", "Whether the script checkpoints activations: for the estimate."),
+    _of_option("place", "where", "hosts A,B,…: hosts of your own, by ssh."),
+    _of_option("nodes", "where", "Above 1 it needs a place."),
+    _of_option("gpus", "where", OF_SKY),
+    _of_option("cpus", "where", OF_SKY),
+    ("params", "model", "memory", "e.g. 7B", f"Parameters of the model: 350M, 7B. {ESTIMATE}"),
+    ("hardware", "GPU", "memory", "e.g. 8xA100-80GB", f"The GPUs of a node: COUNTxNAME. {ESTIMATE}"),
+    ("seq", "sequence", "memory", "2048", f"Positions of a sequence. {ESTIMATE}"),
+    ("recompute", "recompute", "memory", "false", f"Activation checkpointing of every layer. {ESTIMATE}"),
     ("format", "formats", "memory", "", ""),
-)  # fmt: skip
+)
 """Name, label, heading, what stands there while it is empty, help."""
 
 FURTHER = Field(

@@ -1,0 +1,84 @@
+"""One table of launch options: the command line, the form and docs/cli.md say the same.
+
+With DISTUI_WRITE=1 the table in docs/cli.md is written anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from distui.runners.launch.launch_form import LaunchForm
+from distui.runners.launch.options import ALL, OPTIONS, LaunchOption, of_form, options
+from distui.tui.arguments import PARSERS, add_verbs
+from distui.tui.rows.form import fields as form_fields
+
+PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+BEGIN, END = "<!-- launch options: written by the tests -->\n", "<!-- end -->"
+
+
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    top = argparse.ArgumentParser()
+    verbs = top.add_subparsers()
+    add_verbs(verbs)
+    return dict(verbs.choices)
+
+
+def row(option: LaunchOption) -> str:
+    takes = f" {option.takes}" * bool(option.takes)
+    spelled = ", ".join(
+        f"`{flag}{takes * (flag == option.flags[-1] or len(flag) == 2)}`" for flag in option.flags
+    )
+    verbs = "all" if option.verbs == ALL else ", ".join(option.verbs)
+    text = f"{option.summary}. {option.more}".rstrip() if option.more else option.summary
+    return " | ".join(["", *(cell.replace("|", "\\|") for cell in (spelled, verbs, text)), ""]).strip()
+
+
+def table() -> str:
+    rows = [row(option) for option in OPTIONS]
+    return "\n".join(
+        ["*all*: launch, plan, lint and exec.", "", "| option | of | means |", "|---|---|---|", *rows, ""]
+    )
+
+
+def test_the_page_has_the_table() -> None:
+    text = PAGE.read_text()
+    head, _, rest = text.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    wanted = f"{head}{BEGIN}{table()}{END}{tail}"
+    if os.environ.get("DISTUI_WRITE"):
+        PAGE.write_text(wanted)
+    assert PAGE.read_text() == wanted, (
+        "write it anew: DISTUI_WRITE=1 pytest tests/tui/test_launch_options.py"
+    )
+
+
+@pytest.mark.parametrize("verb", ["launch", "plan", "lint", "exec", "candidates", "doctor"])
+def test_a_verb_takes_its_options_and_no_other(verb: str) -> None:
+    actions = parsers()[verb]._option_string_actions
+    for option in OPTIONS:
+        for flag in option.flags:
+            if option in options(verb):
+                assert actions[flag].help == option.summary
+            elif verb in ALL:
+                assert flag not in actions, f"{verb} takes {flag}, and the table says that it does not"
+
+
+def test_every_field_of_the_form_that_is_an_option_says_what_the_option_says() -> None:
+    shown = {field.name: field for field in form_fields(None)}
+    of_options = [option for option in OPTIONS if option.field]
+    assert {option.field for option in of_options} <= {field.name for field in fields(LaunchForm)}
+    for option in of_options:
+        assert shown[option.field].help.startswith(option.sentences)
+        assert shown[option.field].label == option.label
+        assert of_form(option.field) is option
+
+
+def test_words_for_reading_a_value_exist_and_flags_are_unique() -> None:
+    assert {option.parse for option in OPTIONS} <= set(PARSERS)
+    flags = [flag for option in OPTIONS for flag in option.flags]
+    assert len(flags) == len(set(flags))
