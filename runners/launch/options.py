@@ -115,7 +115,9 @@ OPTIONS: tuple[LaunchOption, ...] = (
         flags=("--env-on",), takes="HOSTS:K=V", repeat=True,
         help="variable for the nodes whose host name fits, as in gpu0?:NCCL_SOCKET_IFNAME==eth1",
     ),
-    LaunchOption(flags=("--no-hook",), help="inject nothing into the ranks", more="No steps, no live `NCCL_DEBUG`, no dumps."),
+    LaunchOption(
+        flags=("--no-hook",), help="inject nothing into the ranks", more="No steps, no live `NCCL_DEBUG`, no dumps."
+    ),
     LaunchOption(flags=("--grace",), takes="SECONDS", parse="seconds", help="between SIGTERM and SIGKILL"),
     LaunchOption(
         flags=("--restarts",), takes="N", parse="count", help="failures after which the run is given up",
