@@ -119,7 +119,7 @@ def test_heavy_packages_have_one_home() -> None:
 
 
 def test_the_presets_need_the_standard_library_alone() -> None:
-    allowed = set(sys.stdlib_module_names)
+    allowed = {*sys.stdlib_module_names, "yaml"}  # PyYAML in functions alone: the next test sees to it
     outside = {
         (name(path), found)
         for path in sources("presets")
@@ -128,6 +128,10 @@ def test_the_presets_need_the_standard_library_alone() -> None:
         if found.partition(".")[0] not in allowed
     }
     assert outside == set()
+
+
+def test_the_agent_of_a_node_loads_no_yaml() -> None:
+    assert not loaded("import distui.runners.agent.__main__, distui.runners.node.job") & {"yaml"}
 
 
 @pytest.mark.parametrize("module", ["distui.tui.cli", "distui.tui.app", "distui.tui.source"])

@@ -33,9 +33,9 @@ TOP = ("node.sh", "boot.py", "bridge.py")
 NEEDED = ("msgspec", "psutil", "nvidia-ml-py")
 SCREENS = (
     *("textual", "rich", "markdown-it-py", "mdurl", "mdit-py-plugins", "linkify-it-py", "uc-micro-py"),
-    *("pygments", "platformdirs", "typing-extensions"),
+    *("pygments", "platformdirs", "typing-extensions", "pyyaml"),
 )
-"""Textual and what it needs, as far as it is installed."""
+"""Textual and what it needs, as far as it is installed; and PyYAML, which works without its compiled part."""
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 MACHINES = ("x86_64", "aarch64")
 PLATFORMS = ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
@@ -199,7 +199,7 @@ def _screens(home: Path) -> list[Path]:
             continue
         target = folder / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
         if not target.exists():
-            _pack_installed(name, folder)
+            _pack_installed(name, folder, compiled=False)
         wheels.append(target)
     return sorted(wheels)
 
@@ -239,13 +239,18 @@ def _download_for(asked: list[str], folder: Path, python: str, machine: str) -> 
     return done.returncode == 0
 
 
-def _pack_installed(name: str, folder: Path) -> None:
-    """This environment's own copy of a package as a wheel for its Python and machine. Raises OSError and RunError."""
+def _pack_installed(name: str, folder: Path, compiled: bool = True) -> None:
+    """This environment's own copy of a package as a wheel. Raises OSError and RunError.
+
+    `compiled`: with its compiled parts, for its Python and machine; else for any.
+    """
     try:
         package = metadata.distribution(name)
     except metadata.PackageNotFoundError:
         raise RunError(f"{name} is not installed beside distui: install distui again") from None
     files = [file for file in package.files or [] if ".." not in file.parts and file.suffix != ".pyc"]
+    if not compiled:
+        files = [file for file in files if file.suffix != ".so"]
     pure = not any(file.suffix == ".so" for file in files)
     python = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     tags = "py3-none-any" if pure else f"{python}-{python}-linux_{os.uname().machine}"
