@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 from . import environ, mesh, nccl, script_support
 from .finding import PlanError
-from .launchers import placing, torchrun, wiring
+from .launchers import torchrun, wiring
 from .model import Loaded, Preset, RestartPolicy, Topology
 from .secrets import holds_secret, mask_words
 
@@ -137,12 +137,12 @@ def for_node(plan: Plan, node: int, addresses: Sequence[str], run_dir: str, cwd:
         )
     argv, files = plan.argv, plan.files
     if plan.nnodes > 1:
-        argv = placing.placed_argv(plan.launcher, argv, plan.command, node, addresses)
-        files = placing.files(files, node, addresses)
+        argv = wiring.placed_argv(plan.launcher, argv, plan.command, node, addresses)
+        files = wiring.files(files, node, addresses)
     names = tuple(plan.files)
     words = {str(at): word for at, word in enumerate(argv)}
-    argv = tuple(placing.moved(words, names, plan.run_dir, run_dir).values())
-    env = placing.moved(plan.env, names, plan.run_dir, run_dir)
+    argv = tuple(wiring.moved(words, names, plan.run_dir, run_dir).values())
+    env = wiring.moved(plan.env, names, plan.run_dir, run_dir)
     run = part_id(plan.run, node)
     seat = {"DISTUI_NODE": str(node), "DISTUI_NNODES": str(plan.nnodes), "DISTUI_HEAD": addresses[0]}
     return replace(
@@ -155,7 +155,7 @@ def for_node(plan: Plan, node: int, addresses: Sequence[str], run_dir: str, cwd:
         argv=argv,
         env={**env, "DISTUI_RUN_ID": run, **seat},
         origins={**plan.origins, **dict.fromkeys(seat, environ.DISTUI)},
-        files=placing.moved(files, names, plan.run_dir, run_dir),
+        files=wiring.moved(files, names, plan.run_dir, run_dir),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from ...presets.finding import Finding, worst_first
 from .. import local_agent
 from ..remote_hosts import HostError, Way, each
-from . import checks, network_checks, pairs
+from . import network_checks, node_checks, pairs
 from . import network_checks as pair_checks
 from .node_checks import ExaminedNode, sentence
 from .pairs import PairMember, Result
@@ -77,7 +77,7 @@ async def examine(wish: Wish, progress: Progress) -> Examination:
     try:
         nodes = await _nodes(wish, sessions, outcome, progress)
         outcome.nodes = [node.facts for node in nodes]
-        outcome.findings += checks.check(outcome.nodes)
+        outcome.findings += check(outcome.nodes)
         headed = bool(nodes) and nodes[0].facts.name == wish.places[0].name
         unreachable = network_checks.addresses(outcome.nodes)
         outcome.findings += unreachable
@@ -258,3 +258,21 @@ def _skipped(wish: Wish, able: Sequence[_Node]) -> Finding:
         id="D-PAIRS-SKIPPED", severity="note", where="", value="n/a",
         text=f"No all-reduce was tried: {why}.", remedy="Repair what is found above, and look again.",
     )  # fmt: skip
+
+
+# -----------------------------------------------------------------------------------------------------------
+# From facts to findings: pure functions, by subject.
+
+
+PER_NODE = (
+    node_checks.check_software,
+    node_checks.check_hardware,
+    node_checks.check_system,
+    network_checks.check_network,
+)
+
+
+def check(nodes: Sequence[ExaminedNode]) -> list[Finding]:
+    """What is found on each node, and between them."""
+    findings = [finding for node in nodes for check_node in PER_NODE for finding in check_node(node)]
+    return findings + network_checks.check_differences(nodes)

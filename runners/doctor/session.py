@@ -38,7 +38,7 @@ FIND = (
     'echo "distui: no Python 3.8 or newer is found there: install one" >&2; exit 3'
 )
 """Without what a login shell that is no sh would take for its own within single quotes."""
-MODULES = ("children", "system", "pci", "hardware", "network", "facts", "serve")
+MODULES = ("children", "system", "network", "serve")
 """Of the node's end, in the order in which they import each other."""
 HERE = Path(__file__).resolve().parent
 TEXTS = {"gpus": HERE / "node" / "gpus.py", "checking": HERE.parent / "inrank" / "torch_check.py"}

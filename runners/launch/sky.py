@@ -13,7 +13,7 @@ import msgspec
 
 from ...presets.environ import inherited
 from ...presets.finding import PlanError
-from ...presets.launchers import placing, skypilot
+from ...presets.launchers import skypilot, wiring
 from ...presets.launchers.skypilot import Cargo, Resources
 from ...presets.load import load
 from ...presets.model import Loaded
@@ -129,7 +129,7 @@ def again(entry: run_directories.Entry, name: str | None) -> PreparedSky:
     words = {str(at): record.run if word == before.run else word for at, word in enumerate(before.argv)}
 
     def moved(texts: Mapping[str, str]) -> dict[str, str]:
-        return placing.moved(texts, tuple(before.files), before.run_dir, run_dir)
+        return wiring.moved(texts, tuple(before.files), before.run_dir, run_dir)
 
     plan = replace(
         before, run=record.run, name=record.name, run_dir=run_dir, argv=tuple(moved(words).values()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import catalog, clusters, managed
+from . import catalog, clusters
 from .serve import SkyServer
 
 VERBS = {
@@ -14,8 +14,8 @@ VERBS = {
         catalog.version, catalog.enabled, catalog.check, catalog.accelerators, catalog.candidates, catalog.read_task,
         clusters.launch, clusters.follow, clusters.describe, clusters.reach, clusters.jobs, clusters.job_state,
         clusters.tail, clusters.provision_log, clusters.cancel, clusters.autostop, clusters.down, clusters.cost,
-        managed.managed_launch, managed.managed_follow, managed.managed_jobs, managed.managed_cancel,
-        managed.managed_tail,
+        clusters.managed_launch, clusters.managed_follow, clusters.managed_jobs, clusters.managed_cancel,
+        clusters.managed_tail,
     )
 }  # fmt: skip
 """What may be asked for, by the name of its function."""

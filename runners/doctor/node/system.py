@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import glob
 import os
 import platform
+import re
 import resource
 import shutil
+import struct
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
 
 TIME_ERROR = 5
 """adjtimex(2): the kernel's clock is not synchronised."""
@@ -180,3 +184,149 @@ def settings(lines: Sequence[str]) -> dict[str, str]:
 def which(name: str) -> str | None:
     """Path of a program; None where PATH has none."""
     return shutil.which(os.path.expanduser(name))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# NVIDIA's driver as the kernel shows it, InfiniBand, and what GPUDirect needs.
+
+
+IOMMU_WORDS = ("iommu=", "intel_iommu=", "amd_iommu=", "iommu.passthrough=", "pci=", "pcie_acs_override=")
+
+
+def driver(root: str = "/") -> dict[str, Any] | None:
+    """The loaded kernel driver; None without one. `open`: NVIDIA's open kernel modules."""
+    text = read(root + "proc/driver/nvidia/version")
+    number = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", text)
+    if not text:
+        return None
+    return {"version": number[1] if number else None, "open": "Open Kernel Module" in text}
+
+
+def kernel_gpus(root: str = "/") -> list[dict[str, str | None]]:
+    """GPUs as the kernel driver names them; none in a container that is given none, where their files are seen, too."""
+    gpus: list[dict[str, str | None]] = []
+    if not glob.glob(root + "dev/nvidia[0-9]*"):
+        return gpus
+    for path in sorted(glob.glob(root + "proc/driver/nvidia/gpus/*/information")):
+        lines = (line.partition(":") for line in read(path).splitlines())
+        fields = {name.strip(): value.strip() for name, _, value in lines}
+        gpus.append(
+            {"name": fields.get("Model"), "uuid": fields.get("GPU UUID"), "bus": fields.get("Bus Location")}
+        )
+    return gpus
+
+
+def infiniband(root: str = "/") -> list[dict[str, Any]]:
+    """Ports of InfiniBand, RoCE and EFA devices."""
+    ports = []
+    for path in sorted(glob.glob(root + "sys/class/infiniband/*/ports/*")):
+        device, port = path.split("/")[-3], path.split("/")[-1]
+        state = read(path + "/state").partition(":")[2].strip() or None
+        physical = read(path + "/phys_state").partition(":")[2].strip() or None
+        rate = re.match(r"(\d+(?:\.\d+)?) Gb/sec", read(path + "/rate"))
+        ports.append(
+            {
+                "device": device,
+                "port": port,
+                "state": state,
+                "physical": physical,
+                "link_layer": read(path + "/link_layer") or None,
+                "gbps": float(rate[1]) if rate else None,
+            }
+        )
+    return ports
+
+
+def gpudirect(root: str = "/") -> dict[str, Any]:
+    """Whether nvidia_peermem is loaded, and whether the kernel exports dma-buf; None: not to be read."""
+    modules = read(root + "proc/modules")
+    names = {line.partition(" ")[0] for line in modules.splitlines()}
+    return {
+        "peermem": bool(names & {"nvidia_peermem", "nv_peer_mem"}) if modules else None,
+        "dma_buf": _symbol(root + "proc/kallsyms", b" dma_buf_export"),
+    }
+
+
+def _symbol(path: str, name: bytes) -> bool | None:
+    try:
+        with open(path, "rb") as file:
+            return any(name in line for line in file)
+    except OSError:
+        return None
+
+
+def iommu(root: str = "/") -> dict[str, Any]:
+    """What the kernel was told of the IOMMU, and whether one is at work."""
+    words = read(root + "proc/cmdline").split()
+    try:
+        active: bool | None = bool(os.listdir(root + "sys/class/iommu"))
+    except OSError:
+        active = None
+    return {"cmdline": [word for word in words if word.startswith(IOMMU_WORDS)], "active": active}
+
+
+# -----------------------------------------------------------------------------------------------------------
+# PCI bridges that send what GPUs tell each other through the root complex: Access Control Services.
+
+
+ACS_ID = 0x000D
+ACS_CONTROL = 6
+FIRST = 0x100
+"""Where extended capabilities begin."""
+MOST = 64
+BRIDGE_CLASS = "0x0604"
+DEVICES = "sys/bus/pci/devices"
+
+
+def acs_control(config: bytes) -> int | None:
+    """The ACS control register in a device's configuration space; None without that capability."""
+    at, seen = FIRST, 0
+    while FIRST <= at <= len(config) - 4 and seen < MOST:
+        (head,) = struct.unpack_from("<I", config, at)
+        if head in (0, 0xFFFFFFFF):
+            return None
+        if head & 0xFFFF == ACS_ID:
+            if at + ACS_CONTROL + 2 > len(config):
+                return None
+            return int(struct.unpack_from("<H", config, at + ACS_CONTROL)[0])
+        at, seen = head >> 20 & 0xFFC, seen + 1
+    return None
+
+
+def bridges(root: str = "/") -> dict[str, Any] | None:
+    """Bridges with ACS and their control bits, and how many there are; None where they cannot be read."""
+    base = os.path.join(root, DEVICES)
+    try:
+        names = sorted(os.listdir(base))
+    except OSError:
+        return None
+    acs: list[dict[str, Any]] = []
+    count = hidden = 0
+    for name in names:
+        path = os.path.join(base, name)
+        if not _text(path + "/class").startswith(BRIDGE_CLASS):
+            continue
+        count += 1
+        try:
+            with open(path + "/config", "rb") as file:
+                config = file.read()
+        except OSError:
+            config = b""
+        if len(config) <= FIRST:
+            # 64 bytes for who is not root, 256 for a device that has no extended space.
+            hidden += len(config) <= 64
+            continue
+        control = acs_control(config)
+        if control is not None:
+            acs.append({"device": name, "control": control})
+    if count and hidden == count:
+        return None
+    return {"bridges": count, "acs": acs}
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

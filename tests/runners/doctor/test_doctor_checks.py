@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from distui.runners.doctor import network_checks
-from distui.runners.doctor.checks import check
+from distui.runners.doctor.examine import check
 from distui.runners.doctor.node_checks import GIB, MIB
 
 from .made import GPU, HEALTHY, ids, look

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from distui.runners.doctor.checks import check
+from distui.runners.doctor.examine import check
 from distui.runners.doctor.network_checks import differs
 
 from .made import HEALTHY, ids, look

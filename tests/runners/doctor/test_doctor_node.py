@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from distui.runners.doctor import session
-from distui.runners.doctor.node import hardware, network, pci, system
+from distui.runners.doctor.node import network, system
 from distui.runners.doctor.node.children import BOOT
 
 RIG = Path(__file__).parents[2] / "rigs" / "nvml"
@@ -51,7 +51,7 @@ def config(*parts: tuple[int, bytes], size: int = 4096) -> bytes:
     ids=range(9),
 )
 def test_the_acs_capability(data: bytes, control: int | None) -> None:
-    assert pci.acs_control(data) == control
+    assert system.acs_control(data) == control
 
 
 def device(root: Path, name: str, class_: str, data: bytes) -> None:
@@ -66,13 +66,13 @@ def test_bridges(tmp_path: Path) -> None:
     device(tmp_path, "0000:00:02.0", "0x060400", config())
     device(tmp_path, "0000:01:00.0", "0x030200", config(capability(ACS, 0x100, 0, 0x001D)))
     root = f"{tmp_path}/"
-    assert pci.bridges(root) == {"bridges": 2, "acs": [{"device": "0000:00:01.0", "control": 0x1D}]}
+    assert system.bridges(root) == {"bridges": 2, "acs": [{"device": "0000:00:01.0", "control": 0x1D}]}
 
 
 def test_bridges_of_which_a_user_sees_nothing(tmp_path: Path) -> None:
     device(tmp_path, "0000:00:01.0", "0x060400", config(size=64))
-    assert pci.bridges(f"{tmp_path}/") is None
-    assert pci.bridges(f"{tmp_path}/nothing/") is None
+    assert system.bridges(f"{tmp_path}/") is None
+    assert system.bridges(f"{tmp_path}/nothing/") is None
 
 
 def files(root: Path, **texts: str) -> str:
@@ -91,13 +91,13 @@ def test_infiniband(tmp_path: Path) -> None:
         **{f"{at}state": "4: ACTIVE\n", f"{at}phys_state": "5: LinkUp\n"},
         **{f"{at}rate": "400 Gb/sec (4X NDR)\n", f"{at}link_layer": "InfiniBand\n"},
     )
-    (port,) = hardware.infiniband(root)
+    (port,) = system.infiniband(root)
     assert port == {
         "device": "mlx5_0", "port": "1", "state": "ACTIVE", "physical": "LinkUp", "link_layer": "InfiniBand",
         "gbps": 400.0,
     }  # fmt: skip
     (tmp_path / "sys/class/infiniband/mlx5_0/ports/1/rate").write_text("unknown\n")
-    assert hardware.infiniband(root)[0]["gbps"] is None
+    assert system.infiniband(root)[0]["gbps"] is None
 
 
 def test_driver_and_gpudirect(tmp_path: Path) -> None:
@@ -108,18 +108,18 @@ def test_driver_and_gpudirect(tmp_path: Path) -> None:
         proc__kallsyms="0000000000000000 T dma_buf_export\n", proc__cmdline="ro intel_iommu=on iommu=pt quiet\n",
         proc__driver__nvidia__gpus__0__information=gpu,
     )  # fmt: skip
-    assert hardware.driver(root) == {"version": "570.172.08", "open": True}
-    assert hardware.gpudirect(root) == {"peermem": True, "dma_buf": True}
-    assert hardware.iommu(root) == {"cmdline": ["intel_iommu=on", "iommu=pt"], "active": None}
-    assert hardware.kernel_gpus(root) == []
+    assert system.driver(root) == {"version": "570.172.08", "open": True}
+    assert system.gpudirect(root) == {"peermem": True, "dma_buf": True}
+    assert system.iommu(root) == {"cmdline": ["intel_iommu=on", "iommu=pt"], "active": None}
+    assert system.kernel_gpus(root) == []
     files(tmp_path, dev__nvidia0="")
-    assert hardware.kernel_gpus(root) == [{"name": "NVIDIA H100", "uuid": "GPU-1", "bus": "0000:19"}]
+    assert system.kernel_gpus(root) == [{"name": "NVIDIA H100", "uuid": "GPU-1", "bus": "0000:19"}]
     empty = files(
         tmp_path / "empty", proc__modules="nvidia 1 0 - Live 0x0\n", proc__kallsyms="0 T nothing\n"
     )
-    assert hardware.driver(empty) is None
-    assert hardware.gpudirect(empty) == {"peermem": False, "dma_buf": False}
-    assert hardware.gpudirect(f"{tmp_path}/none/") == {"peermem": None, "dma_buf": None}
+    assert system.driver(empty) is None
+    assert system.gpudirect(empty) == {"peermem": False, "dma_buf": False}
+    assert system.gpudirect(f"{tmp_path}/none/") == {"peermem": None, "dma_buf": None}
 
 
 def test_control_groups_of_version_2(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_names_that_are_not_there() -> None:
 
 def test_it_runs_on_python_3_8() -> None:
     paths = [*(session.HERE / "node").glob("*.py"), session.TEXTS["checking"]]
-    assert len(paths) == 10
+    assert len(paths) == 7
     for path in paths:
         version = (3, 8) if path.parent.name == "node" else (3, 9)
         tree = ast.parse(path.read_text(), str(path), feature_version=version)
