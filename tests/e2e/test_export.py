@@ -74,6 +74,27 @@ def test_a_bundle_holds_the_run_and_no_secret(world: World) -> None:
     run.distui("export", "out.tar.gz", "--force", "--json").fine().json()
 
 
+HEADERS = """
+token = "".join(["bearer-", "tok3n-", "of-a-rank"])
+print(f"GET / HTTP/1.1\\r\\nAuthorization: Bearer {token}\\r", flush=True)
+print({"authorization": f"bearer {token}", "accept": "*/*"}, flush=True)
+print(f"curl -H 'Authorization: Basic {token}' https://bob:{token}@host/x", flush=True)
+raise RuntimeError(f"403 for Authorization: Bearer {token}")
+"""
+
+
+def test_what_a_rank_prints_of_its_headers_is_in_no_file_of_a_bundle(world: World) -> None:
+    run = world.execute(HEADERS, "--restarts", "0", name="headers")
+    assert run.wait() == 1
+    assert b"bearer-tok3n-of-a-rank" in run.file("node-0/attempt-001/rank-0.out"), (
+        "the log is the user's own"
+    )
+    run.distui("export", "out.tar.gz").fine()
+    files = contents(world.work / "out.tar.gz")
+    assert [name for name, data in files.items() if b"tok3n" in data] == []
+    assert b"Authorization: Bearer ***" in files["node-0/attempt-001/rank-0.out"]
+
+
 def test_long_logs_are_cut_and_say_so(world: World) -> None:
     run = noisy(world, lines=30_000, code=0)
     run.distui("export", "out.tar.gz", "--logs", "1").fine()

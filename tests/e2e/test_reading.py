@@ -87,6 +87,29 @@ def zeroed(world: World) -> Run:
     return run
 
 
+def stopped(world: World) -> Run:
+    run = live(world)
+    run.stop().fine()
+    assert gone(run.agent_pid())
+    for name in ("journal.jsonl", "runner.jsonl"):
+        (run.path / name).unlink()
+    return run
+
+
+def beheaded(world: World) -> Run:
+    """Its journal has lost the lines that say which run it is and that it began."""
+    run = ended(world)
+    journal = run.path / "journal.jsonl"
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[3:]))
+    return run
+
+
+def planless(world: World) -> Run:
+    run = lost(world)
+    (run.path / "plan.json").write_text("{}")
+    return run
+
+
 def unserved(world: World) -> Run:
     run = live(world)
     kill(run.agent_pid())
@@ -100,6 +123,9 @@ STATES: dict[Callable[[World], Run], str] = {
     emptied: "succeeded",
     missing: "succeeded",
     zeroed: "succeeded",
+    stopped: "stopped",
+    beheaded: "succeeded",
+    planless: "lost",
     unserved: "running",
 }
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -151,6 +152,32 @@ def test_the_agent_dies_while_the_disk_is_full(small: World) -> None:
     )
     assert len(asked) == 3
     assert sorted(asked) == sorted(done)
+
+
+@pytest.mark.long
+@pytest.mark.torch
+def test_a_level_and_a_restart_on_a_full_disk_are_answered_for_good(small: World) -> None:
+    """The agent that took them dies before there is room; each of them is done, or said to be unknown."""
+    run = small.ddp("--restarts", "3").healthy()
+    fill(small)
+    run.eventually(full)
+    run.distui("nccl", "INFO", "--restart").fine()
+    run.distui("restart", "--yes", "--env", "PLAIN=1").fine()
+    kill(run.agent_pid())
+    run.healthy()
+    (small.state / "ballast").unlink()
+    status = run.eventually(lambda now: not full(now))
+    assert {rank["nccl_debug"] for rank in status["ranks"]} == {"INFO"}
+    for pid in run.pids():
+        assert b"PLAIN=1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    told = run.events()
+    assert [one["seq"] for one in told] == list(range(1, len(told) + 1))
+    asked = {one["event"]["id"] for one in told if one["event"]["type"] == "CommandReceived"}
+    answers = [one["event"] for one in told if one["event"]["type"] == "CommandDone"]
+    assert len(asked) == 2
+    assert sorted(asked) == sorted(one["id"] for one in answers)
+    assert all(one["ok"] or "unknown" in one["text"] for one in answers), answers
+    assert status["attempts"][-1]["env_diff"] == {"PLAIN": "1"}
 
 
 @pytest.mark.parametrize("agent", ["dead", "stopped"])

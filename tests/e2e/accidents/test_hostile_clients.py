@@ -145,6 +145,53 @@ def test_many_commands_at_once(served: Run) -> None:
     assert [one["seq"] for one in told_events] == list(range(1, len(told_events) + 1))
 
 
+def test_a_value_that_no_process_can_be_given(served: Run) -> None:
+    """More than the kernel's limit for one string, which no shell could have passed on."""
+    pids = served.pids()
+    for value in ("x" * (1 << 20), "x" * (128 << 10), "a\0b"):
+        with connect(served) as peer:
+            sent(peer, json.dumps({"type": "Restart", "id": "r", "env": {"BIG": value}}).encode() + b"\n")
+            told = b""
+            while b'"CommandDone"' not in told and (data := peer.recv(1 << 16)):
+                told += data
+        (done,) = [json.loads(line)["event"] for line in told.splitlines() if b'"CommandDone"' in line]
+        assert not done["ok"]
+        assert "BIG" in done["text"], done
+    status = served.status()
+    assert (status["state"], status["attempt"], [rank["pid"] for rank in status["ranks"]]) == (
+        "running",
+        1,
+        pids,
+    )
+
+
+def test_a_thousand_connections_at_once(served: Run) -> None:
+    """Those that the kernel turns away come in when they try again; the ranks go on meanwhile."""
+    agent, log = served.agent_pid(), served.path / "node-0/attempt-001/rank-0.out"
+    path = str(next(served.world.sockets.glob("*.sock")))
+    peers, refused = [], 0
+    for _ in range(1000):
+        peer = socket.socket(socket.AF_UNIX)
+        peer.setblocking(False)
+        try:
+            peer.connect(path)
+        except BlockingIOError:
+            refused += 1
+            peer.settimeout(20)
+            peer.connect(path)
+        peers.append(peer)
+    size = log.stat().st_size
+    assert served.status()["state"] == "running"
+    assert until(lambda: log.stat().st_size > size, 10)
+    for peer in peers[::100]:
+        peer.settimeout(20)
+        peer.sendall(b'{"type":"Hello","follow":false}\n')
+        assert peer.recv(1 << 16), f"{refused} were turned away at first"
+    for peer in peers:
+        peer.close()
+    assert served.status()["agent_pid"] == agent
+
+
 def test_another_user(served: Run) -> None:
     """Even where the socket's mode lets somebody in, the agent asks the kernel who it is."""
     if os.geteuid() != 0:
