@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -111,11 +112,52 @@ def test_every_damage(two: tuple[Run, Run], file: str, capsys: pytest.CaptureFix
             ["status", hurt.id, "--json"],
             ["events", hurt.id],
             ["logs", hurt.id],
+            ["status"],  # the newest of all
         ):
             assert main(words) == 0, (name, words)
         assert "hurt" in capsys.readouterr().out, name
         shutil.rmtree(hurt.path)
         shutil.copytree(whole, hurt.path)
+
+
+@pytest.mark.parametrize("name", ["deep", "folder"])
+def test_a_new_run_starts_beside_damaged_ones(two: tuple[Run, Run], name: str) -> None:
+    for run in two:
+        DAMAGES[name](run.path / "journal.jsonl")
+    fresh = two[0].world.execute("print('fresh')\n", name="good")
+    assert fresh.wait() == 0
+    assert two[0].world.distui("status", "good").fine().out
+    two[0].world.distui("launch", "ddp", "--dry-run", "--python", sys.executable, "--", "job.py").refused(
+        2, "job.py"
+    )
+
+
+def test_runs_of_a_clock_that_was_three_hours_ahead(two: tuple[Run, Run]) -> None:
+    """As a viewer sees them whose own clock is behind: no age is negative."""
+    good, hurt = two
+    for run in two:
+        for name in ("run.json", "journal.jsonl"):
+            path = run.path / name
+            later = re.sub(r'("(?:created|time|began|ended)":)(\d{9,}\.?\d*)', _later, path.read_text())
+            assert later != path.read_text(), name
+            path.write_text(later)
+    world = good.world
+    for words in (
+        ("ls",),
+        ("status", good.id),
+        ("status", hurt.id),
+        ("events", good.id),
+        ("logs", good.id),
+    ):
+        shown = world.distui(*words).fine().out
+        assert not re.search(r"-\d+(\.\d+)? ?(s|min|h|d)\b", shown), (words, shown)
+    for one in world.distui("ls", "--json").fine().json():
+        assert one["state"] == "succeeded"
+    assert all(one["lasted_s"] is None or one["lasted_s"] >= 0 for one in good.status()["attempts"])
+
+
+def _later(match: re.Match[str]) -> str:
+    return f"{match[1]}{float(match[2]) + 3 * 3600}"
 
 
 def test_a_journal_that_may_not_be_read(two: tuple[Run, Run], capfd: pytest.CaptureFixture[str]) -> None:
