@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 # -----------------------------------------------------------------------------------------------------------
 # What presets and plans can refuse; imported by every verb, so that nothing else is in here.
@@ -19,41 +19,63 @@ class PlanError(Exception):
 
 
 # -----------------------------------------------------------------------------------------------------------
-# What a check found: the one shape of it, for lint, doctor and the screen.
+# What is wrong, or better known: of a plan, a file, a node, a log or a run.
 
 
 Severity = Literal["error", "warning", "note"]
-SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+SEVERITIES: tuple[str, ...] = ("error", "warning", "note")
 """From the worst."""
+_EARLIER: Mapping[str, Severity] = {"warn": "warning", "info": "note"}
+"""What journals of earlier versions say."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong, or better known."""
+    """A statement with its evidence, of lint, doctor, the detectors and the rules of logs."""
 
     id: str
-    """Stable, as "L9" or "D-SHM-SMALL"; the documentation lists all of them."""
-    severity: Severity
-    """"error": it will not work, or not do what it says; "warning": it costs time or money; "note": worth knowing."""
-    where: str
+    """Stable, as "L9" or "hang-python"; the documentation lists all of them."""
+    severity: str
+    """"error": it does not work, or not as it says; "warning": it costs time or money; "note": worth knowing."""
+    text: str
+    """What is wrong and why, a sentence."""
+    role: str = "cause"
+    """"cause", "hint", "symptom" or "fact": what it has to do with a failure."""
+    rank: int | None = None
+    node: int | None = None
+    remedy: str = ""
+    """What to do, a sentence; "" where nothing has to be done."""
+    evidence: tuple[str, ...] = ()
+    """A sentence or a line each: what the statement rests on."""
+    ranks: tuple[int, ...] = ()
+    """All ranks that it is about, where that is not `rank` alone."""
+    since: float | None = None
+    """Unix time from which it holds; the text itself names no age, so that it stays the same while it holds."""
+    where: str = ""
     """The line, field, variable or node that it is about; "" for the whole."""
     value: str = ""
     """What stands or was measured there."""
-    text: str
-    """What is wrong and why, a sentence."""
-    remedy: str = ""
-    """What to do, a sentence; "" where nothing has to be done."""
+
+    def __post_init__(self) -> None:
+        if self.severity in _EARLIER:
+            object.__setattr__(self, "severity", _EARLIER[self.severity])
+
+    @property
+    def alarm(self) -> bool:
+        """Whether somebody should act; a note is only worth knowing."""
+        return self.severity != "note"
 
     def as_dict(self) -> dict[str, str]:
-        """For `--json`."""
+        """For `--json` of lint, plan and doctor."""
         return {
-            "id": self.id,
-            "severity": self.severity,
-            "where": self.where,
-            "value": self.value,
-            "text": self.text,
-            "remedy": self.remedy,
+            name: getattr(self, name) for name in ("id", "severity", "where", "value", "text", "remedy")
         }
+
+    def of_run(self) -> dict[str, Any]:
+        """For `--json` of status and diagnose."""
+        names = ("id", "severity", "text", "role", "rank", "node", "remedy", "evidence", "ranks", "since")
+        values = {name: getattr(self, name) for name in names}
+        return {**values, "evidence": list(self.evidence), "ranks": list(self.ranks)}
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:

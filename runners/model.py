@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from msgspec import Raw, Struct, field
 
+from ..presets.finding import Finding
 from .formatting import spans_text
 
 # -----------------------------------------------------------------------------------------------------------
@@ -229,25 +230,6 @@ class FirstCause(Struct, frozen=True, omit_defaults=True):
     """Path and line of the user's code that raised: "…/train.py:88"."""
     evidence: tuple[str, ...] = ()
     """What the kernel and the driver say of it, a line each."""
-
-
-class Finding(Struct, frozen=True, omit_defaults=True):
-    """A statement about the run with its evidence."""
-
-    id: str
-    severity: str
-    """"info", "warn" or "error"."""
-    text: str
-    role: str = "cause"
-    rank: int | None = None
-    node: int | None = None
-    remedy: str = ""
-    evidence: tuple[str, ...] = ()
-    """A sentence or a line each: what the statement rests on."""
-    ranks: tuple[int, ...] = ()
-    """All ranks that it is about, where that is not `rank` alone."""
-    since: float | None = None
-    """Unix time from which it holds; the text itself names no age, so that it stays the same while it holds."""
 
 
 class Cluster(Struct, frozen=True, omit_defaults=True):

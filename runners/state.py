@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..presets.finding import Finding
 from .formatting import elapsed
 from .model import (
     HUB,
@@ -20,7 +21,6 @@ from .model import (
     EnvironmentChanged,
     EnvironmentReported,
     EnvironmentRestored,
-    Finding,
     FindingCleared,
     FindingRaised,
     FirstCause,

@@ -44,7 +44,7 @@ def status_json(state: RunState, now: float | None = None) -> dict[str, Any]:
             _rank(number, rank) | {"mesh": coordinates(arranged, number)}
             for number, rank in sorted(state.ranks.items())
         ],
-        "findings": [_finding(finding) for finding in state.findings.values()],
+        "findings": [finding.of_run() for finding in state.findings.values()],
         "attempts": [_attempt(attempt) for attempt in state.attempts],
         "cluster": None if state.cluster is None else _whole(state.cluster),
         "stages": [_stage(progress) for progress in state.stages.values()],
@@ -120,10 +120,6 @@ def _rank(number: int, rank: Rank) -> dict[str, Any]:
         "hook": rank.hook,
         "made": None if rank.made is None else _whole(rank.made),
     }
-
-
-def _finding(finding: msgspec.Struct) -> dict[str, Any]:
-    return _whole(finding)
 
 
 def _attempt(attempt: Attempt) -> dict[str, Any]:

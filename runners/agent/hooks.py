@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import structs
 
+from ...presets.finding import Finding
 from ...presets.plan import Plan
 from ...presets.render import revealed, unknown_words
 from ...presets.secrets import MASK, SECRET_WORDS
@@ -27,7 +28,6 @@ from ..model import (
     EnvironmentChanged,
     EnvironmentReported,
     EnvironmentRestored,
-    Finding,
     FindingCleared,
     FindingRaised,
     HookChanged,
@@ -470,7 +470,7 @@ class Environment:
         run, self._secrets = self._run, dict(self._before)
         self.restored, self.why_restored = event.attempt, event.text
         remedy = "restart with values that Linux can give to a program"
-        run.emit(FindingRaised(Finding(RESTORED, "warn", event.text, node=run.node, remedy=remedy)))
+        run.emit(FindingRaised(Finding(RESTORED, "warning", event.text, node=run.node, remedy=remedy)))
 
     def begun(self, event: AttemptStarted, first: bool) -> AttemptStarted:
         """An attempt began, with what it changed; a new runner's `first` has brought what was asked for before."""
@@ -519,7 +519,7 @@ class Environment:
             texts.append(Clause(wrong, ranks))
         if texts:
             remedy = "what starts the script, or a sitecustomize of yours, sets it: change it there"
-            finding = Finding(DIFFERS, "warn", sentence(texts), node=run.node, remedy=remedy)
+            finding = Finding(DIFFERS, "warning", sentence(texts), node=run.node, remedy=remedy)
             run.emit(FindingRaised(finding))
         elif (DIFFERS, None, run.node) in run.state.findings:
             run.emit(FindingCleared(DIFFERS, node=run.node))
@@ -539,7 +539,7 @@ class Environment:
             text = f"{environment.FILE} in the run directory is missing or damaged: ranks start without what the "
             text += "launch's shell gave them"
             remedy = f"`distui stop {run.entry.record.name}` and launch again where that matters"
-            run.emit(FindingRaised(Finding(NOT_KEPT, "warn", text, node=run.node, remedy=remedy)))
+            run.emit(FindingRaised(Finding(NOT_KEPT, "warning", text, node=run.node, remedy=remedy)))
             launch = Kept(environment.of_launch(os.environ, run.plan.env), frozenset())
         started = environment.of_runner(launch, run.plan.env, run.state.changes, self._secrets)
         self._report_missing(started)
@@ -568,7 +568,7 @@ class Environment:
             text += f"is left that remembers {them}"
             words = " ".join(f"--env-from-shell {name}" for name in names)
             remedy = f"`distui restart {run.entry.record.name} {words}` in a shell that has {them}"
-            run.emit(FindingRaised(Finding(MISSING, "warn", text, node=run.node, remedy=remedy)))
+            run.emit(FindingRaised(Finding(MISSING, "warning", text, node=run.node, remedy=remedy)))
         else:
             self.clear_missing()
 

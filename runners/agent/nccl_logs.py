@@ -13,6 +13,7 @@ from pathlib import Path
 
 from msgspec import Raw, structs
 
+from ...presets.finding import Finding
 from ...presets.nccl import FLOOD_BYTES, disk_reserve
 from ..diagnosis import live, rules
 from ..diagnosis.lines import LONGEST, decoded
@@ -22,7 +23,7 @@ from ..diagnosis.rules import book
 from ..diagnosis.verdict import LogFinding, finding_of, fired
 from ..formatting import size_text
 from ..logs.log_files import LogError, LogFile, attempt_dir, opened, parse_file_id
-from ..model import Finding, FindingCleared, FindingRaised, NcclTick
+from ..model import FindingCleared, FindingRaised, NcclTick
 from .runner_process import ServedRun
 
 # -----------------------------------------------------------------------------------------------------------
@@ -127,7 +128,7 @@ class Guard:
         role = "fact" if done else "cause"
         evidence = (f"{flood.text}: {limits}",)
         node = self._run.node
-        finding = Finding(FLOOD_ID, "warn", text, role, None, node, remedy, evidence, since=time.time())
+        finding = Finding(FLOOD_ID, "warning", text, role, None, node, remedy, evidence, since=time.time())
         raised = self._run.state.findings.get((FLOOD_ID, None, node))
         if raised is None or raised.text != text:
             self._run.emit(FindingRaised(finding))
@@ -409,7 +410,7 @@ class RaisedFindings:
         text = "the logs grow faster than they can be read: of what is between, only warnings are looked at"
         seen = f"{left / 1e6:.0f} MB were not read yet when parts were first left out; the files are whole"
         remedy = "`distui nccl RUN WARN` ends a flood of NCCL's; `distui diagnose` reads the files whole"
-        finding = Finding(BEHIND_ID, "info", text, "fact", None, self._node, remedy, (seen,), since=now)
+        finding = Finding(BEHIND_ID, "note", text, "fact", None, self._node, remedy, (seen,), since=now)
         return [self._raise(finding)]
 
     def _fired(self, reading: Reading) -> Iterator[LogFinding]:
@@ -429,10 +430,10 @@ class RaisedFindings:
             since, count = self._since.setdefault(finding.id, (now, finding.count))
             if now - since < RETRIED_S or finding.count == count:
                 return None
-        return "info" if finding.role == "symptom" or finding.id in MILD else finding.severity
+        return "note" if finding.role == "symptom" or finding.id in MILD else finding.severity
 
     def _finding(self, finding: LogFinding, severity: str, now: float) -> Finding:
-        lines = (f"{its.file}:{its.line}: {its.text}" for its in finding.evidence)
+        lines = (f"{its.file}:{its.line}: {its.text}" for its in finding.lines)
         return Finding(
             id=finding.id,
             severity=severity,

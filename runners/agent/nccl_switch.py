@@ -8,10 +8,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...presets.finding import Finding
 from ...presets.nccl import DEFAULT_SUBSYS, NcclError, parse_level, parse_subsys
 from ..diagnosis import ras
 from ..formatting import spans_text
-from ..model import Clause, Finding, FindingCleared, FindingRaised, NcclChanged, Pulse, RankPhase, SetNccl
+from ..model import Clause, FindingCleared, FindingRaised, NcclChanged, Pulse, RankPhase, SetNccl
 from ..state import Attempt, RunState
 from .commands import CommandRefused, Restarts
 from .hooks import HookError, Hooks
@@ -361,7 +362,7 @@ def judge(before: ras.RasReport, now: ras.RasReport, node: int) -> Finding | Non
     ranks = {rank for lag in ras.stuck(before, now) for rank in lag.ranks} | {peer.rank for peer in gone}
     return Finding(
         ID,
-        "info",
+        "note",
         f"NCCL's RAS names {spans_text('rank', ranks)} as behind or silent",
         role="hint",
         ranks=tuple(sorted(ranks)),

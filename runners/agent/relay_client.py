@@ -15,10 +15,10 @@ from pathlib import Path
 
 import msgspec
 
+from ...presets.finding import Finding
 from .. import file_io
 from ..inrank.relay import CONTROL, HEAD
 from ..inrank.secure_channel import KEY_FILE, hide
-from ..model import Finding
 from ..wire import client
 
 # -----------------------------------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ class Rejections:
         peers = ", ".join(f"{count} as node {peer}" for peer, count in sorted(self._by_peer.items()))
         return Finding(
             "relay-rejected",
-            "warn",
+            "warning",
             f"{frames} rejected by the relay ({peers}; the last because {self._why})",
             node=self._node,
             remedy="nothing of it was taken; see who else can reach the port of the rendezvous",

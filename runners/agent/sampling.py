@@ -11,12 +11,12 @@ from pathlib import Path
 
 from msgspec import structs
 
+from ...presets.finding import Finding
 from ..diagnosis import rules
 from ..formatting import size_text
 from ..logs.log_files import GrowthWatch, Notifier
 from ..model import (
     Event,
-    Finding,
     FindingCleared,
     FindingRaised,
     Gpu,
@@ -379,7 +379,7 @@ class Sampling:
             self._clear("disk-full")
             self._disk(
                 "disk-low",
-                "warn",
+                "warning",
                 f"only {size_text(free)} are free where the run directory is",
                 _room(free, total),
             )

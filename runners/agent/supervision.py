@@ -11,6 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
+from ...presets.finding import Finding
 from ...presets.sanitize import clean_line, clean_text
 from .. import file_io
 from ..host_processes import StartMode
@@ -22,7 +23,6 @@ from ..model import (
     AttemptEnded,
     AttemptStarted,
     EnvironmentRestored,
-    Finding,
     FindingRaised,
     FirstCause,
     HookChanged,
@@ -378,7 +378,7 @@ class Supervision:
             left = await sweep(self._run.entry.record.run, keep=[runner.who.pid], grace_s=2.0)
             if left:
                 text = f"these processes would not end: {', '.join(left)}"
-                self._run.emit(FindingRaised(Finding("unkillable", "warn", text, node=self._run.node)))
+                self._run.emit(FindingRaised(Finding("unkillable", "warning", text, node=self._run.node)))
         offset, stamped = last_word
         assert isinstance(stamped.event, RunEnded)
         event = stamped.event

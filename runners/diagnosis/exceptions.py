@@ -216,7 +216,7 @@ def _rule(failure: Failure, place: int, sure: bool) -> Rule:
     if sure:
         severity, role, remedy = "error", "symptom" if failure.symptom else "cause", failure.remedy
     else:
-        severity, role = "warn", "symptom" if failure.symptom else "hint"
+        severity, role = "warning", "symptom" if failure.symptom else "hint"
         remedy = f"the script may have gone on after it; if not: {failure.remedy}"
     return Rule(
         id=f"died-{failure.kind}", severity=severity, role=role, layer="python",  # type: ignore[arg-type]

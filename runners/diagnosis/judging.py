@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec import to_builtins
-
+from ...presets.finding import SEVERITIES, Finding
 from ...presets.plan import Plan
 from ..formatting import spans_text
-from ..model import Event, Finding, FindingRaised, LinkState, Pulse, RankPhase
+from ..model import Event, FindingRaised, LinkState, Pulse, RankPhase
 from ..state import RunState
 from ..telemetry import gpu_health
 from . import rules
@@ -29,7 +28,6 @@ from .statements import Statements
 # What a run's journal says stands against it now, and which data a verdict lacks. Pure.
 
 
-GRAVITY = {"error": 0, "warn": 1, "info": 2}
 ROLES = {"cause": 0, "hint": 1, "symptom": 2, "fact": 3}
 NO_VERDICT = "hang-no-verdict"
 """Of the findings that are no alarm, the one that a user waits for."""
@@ -46,7 +44,7 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _order(finding: Finding) -> tuple[int, bool, int, float]:
-    gravity = GRAVITY.get(finding.severity, 1)
+    gravity = SEVERITIES.index(finding.severity) if finding.severity in SEVERITIES else 1
     since = float("inf") if finding.since is None else finding.since
     return gravity, finding.id != NO_VERDICT, ROLES.get(finding.role, 4), since
 
@@ -93,10 +91,7 @@ def document(state: RunState, logs: int) -> dict[str, Any]:
     return {
         "state": str(state.phase),
         "attempt": state.attempt,
-        "findings": [
-            {name: to_builtins(getattr(finding, name)) for name in finding.__struct_fields__}
-            for finding in standing(state)
-        ],
+        "findings": [finding.of_run() for finding in standing(state)],
         "missing": missing(state, logs),
     }
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from ..model import Finding, RankPhase, RunPhase
+from ...presets.finding import Finding
+from ..model import RankPhase, RunPhase
 from ..telemetry import gpu_health
 from .detectors import View
 from .lines import Stamp
@@ -332,7 +333,7 @@ class Inherited:
 
 
 def _mild(finding: Finding) -> bool:
-    return finding.severity == "info"
+    return not finding.alarm
 
 
 def _verdict(finding: Finding) -> bool:

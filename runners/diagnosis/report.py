@@ -157,13 +157,13 @@ def _finding(finding: LogFinding) -> dict[str, Any]:
         "env": dict(finding.env),
         "values": dict(finding.values),
         "seen": finding.seen,
-        "evidence": [{"file": its.file, "line": its.line, "text": its.text} for its in finding.evidence],
+        "evidence": [{"file": its.file, "line": its.line, "text": its.text} for its in finding.lines],
     }
 
 
 def node_of(finding: LogFinding) -> int | None:
     """The node's number, where the first line stands in a log of a run."""
-    log = parse_file_id(finding.evidence[0].file) if finding.evidence else None
+    log = parse_file_id(finding.lines[0].file) if finding.lines else None
     return None if log is None else log.node
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Literal, NamedTuple
 
+from ...presets.finding import SEVERITIES, Finding, Severity
 from ...presets.sanitize import clean_text
-from ..model import Finding
 from .lines import Head, Stamp, Thread, stamp_of
 
 # -----------------------------------------------------------------------------------------------------------
@@ -24,7 +24,7 @@ def report_bug(error: BaseException, name: str, what: str, node: int | None = No
     traceback.print_exception(error)
     text = f"{what}: {type(error).__name__}: {error}"
     return Finding(
-        name, "warn", text, node=node, remedy="the traceback stands in agent.log; please report it"
+        name, "warning", text, node=node, remedy="the traceback stands in agent.log; please report it"
     )
 
 
@@ -35,10 +35,8 @@ def report_bug(error: BaseException, name: str, what: str, node: int | None = No
 
 
 Role = Literal["cause", "hint", "symptom", "fact", "trace", "noise"]
-Severity = Literal["error", "warn", "info"]
 ROLES: tuple[Role, ...] = ("cause", "hint", "symptom", "fact", "trace", "noise")
 """From what explains a failure to what says nothing."""
-SEVERITIES: tuple[Severity, ...] = ("error", "warn", "info")
 
 BEFORE = r"[ \[(<:,'/\"*|>\]]"
 """What may stand before a needle: fewer places to look at than all of a line."""

@@ -6,39 +6,32 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ...presets.finding import SEVERITIES, Finding
 from .judging import derived, several_nodes
 from .lines import Head
 from .reading import Reading
-from .rules import ROLES, SEVERITIES, Evidence, RankProgress, Role, RuleHits, Severity
+from .rules import ROLES, Evidence, RankProgress, RuleHits
 
 Order = Literal["lines", "time", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LogFinding:
-    """What a rule says of all logs together."""
+class LogFinding(Finding):
+    """What a rule says of all logs together; `rank` is that of the first line."""
 
-    id: str
-    severity: Severity
-    role: Role
     layer: str
     confidence: str
-    text: str
-    remedy: str
     env: Mapping[str, str]
     count: int
     """Lines that say so; 0 for one that is derived from many."""
     host: str = ""
     """Of the first line; "" where it is not known."""
-    rank: int | None = None
-    """Of the first line."""
     hosts: tuple[str, ...] = ()
-    ranks: tuple[int, ...] = ()
     values: Mapping[str, str] = field(default_factory=dict)
     """What the first line names: a rank, a device, an interface."""
     seen: str = ""
     """By what a derived one is seen."""
-    evidence: tuple[Evidence, ...] = ()
+    lines: tuple[Evidence, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,12 +91,12 @@ def finding_of(entry: RuleHits, seen: str, reading: Reading) -> LogFinding:
     rule = entry.rule
     soft = bool(entry.firsts) and all(first.softer for first in entry.firsts)
     first = entry.firsts[0] if entry.firsts else None
-    evidence = [first.evidence for first in entry.firsts[:3]] + entry.further
+    lines = [first.evidence for first in entry.firsts[:3]] + entry.further
     heads = list(entry.heads.values())
     ranks = {_rank(head, reading) for head in heads} - {None}
     return LogFinding(
         id=rule.id,
-        severity="info" if soft else rule.severity,
+        severity="note" if soft else rule.severity,
         role="fact" if soft else rule.role,
         layer=rule.layer,
         confidence=rule.confidence,
@@ -117,7 +110,7 @@ def finding_of(entry: RuleHits, seen: str, reading: Reading) -> LogFinding:
         ranks=tuple(sorted(rank for rank in ranks if rank is not None)),
         values=first.values if first else {},
         seen=seen,
-        evidence=tuple(evidence[:3]),
+        lines=tuple(lines[:3]),
     )
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ...presets.finding import Finding
 from ...presets.plan import Plan
 from .. import file_io
 from ..agent.commands import LOST
@@ -23,7 +24,6 @@ from ..model import (
     HUB,
     AgentStarted,
     CommandDone,
-    Finding,
     FindingCleared,
     FindingRaised,
     LogGrew,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import math
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec import MsgspecError, Raw, structs
 
+from ...presets.finding import Finding
 from ...presets.plan import part_id
 from .. import run_directories
 from ..diagnosis import live
@@ -24,7 +26,6 @@ from ..model import (
     CommandDone,
     CommandReceived,
     Event,
-    Finding,
     FindingCleared,
     FindingRaised,
     LinkChanged,
@@ -90,7 +91,7 @@ def _placed(event: Event, node: int, shift: float) -> Event:
         )
     if isinstance(event, FindingRaised):
         return FindingRaised(
-            structs.replace(event.finding, node=node, since=_moved(event.finding.since, shift))
+            dataclasses.replace(event.finding, node=node, since=_moved(event.finding.since, shift))
         )
     if isinstance(event, FindingCleared):
         return structs.replace(event, node=node)
@@ -281,7 +282,7 @@ class NodeLink(LinkFollower):
             way = "behind" if self._shift > 0 else "ahead"
             text = f"the clock of {self.route.host} is {abs(self._shift):.1f} s {way}"
             remedy = "its times are shown by this machine's clock; let NTP (chrony) keep both"
-            finding = Finding("clock-skew", "warn", text, node=self.node, remedy=remedy)
+            finding = Finding("clock-skew", "warning", text, node=self.node, remedy=remedy)
             self._run.emit(FindingRaised(finding), node=self.node)
         elif self._skewed and not skewed:
             self._run.emit(FindingCleared("clock-skew", node=self.node), node=self.node)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from ..model import Event, Finding, FindingCleared, FindingRaised, Gpu
+from ...presets.finding import Finding
+from ..model import Event, FindingCleared, FindingRaised, Gpu
 
 # -----------------------------------------------------------------------------------------------------------
 # What is wrong with a GPU, from one sample of it. Pure.
@@ -48,14 +49,14 @@ RULES = (
     ),
     GpuRule(
         "gpu-remap-pending",
-        "warn",
+        "warning",
         lambda gpu: gpu.remap_pending is True,
         "GPU {0.index} will replace a broken memory row at its next reset",
         "reset the GPU before the next run",
     ),
     GpuRule(
         "gpu-recovery",
-        "warn",
+        "warning",
         lambda gpu: gpu.recovery is not None,
         "the driver asks for GPU {0.index}: {0.recovery}",
         "do that when the run has ended",
@@ -131,14 +132,14 @@ XID = {
     38: ("error", "the driver's firmware failed", _RESET),
     43: ("error", "the GPU stopped a process that had faulted", _SCRIPT),
     45: (
-        "warn",
+        "warning",
         "a process was cleaned off the GPU before it had ended",
         "look for the error before this one",
     ),
     48: ("error", "double-bit ECC error", _EXCHANGE),
     61: ("error", "the GPU's internal controller halted (warning)", _RESET),
     62: ("error", "the GPU's internal controller halted", _RESET),
-    63: ("warn", "a broken memory row was marked to be replaced", "reset the GPU before the next run"),
+    63: ("warning", "a broken memory row was marked to be replaced", "reset the GPU before the next run"),
     64: ("error", "a broken memory row could not be recorded for replacement", _EXCHANGE),
     68: ("error", "a video processor exception", _SCRIPT),
     69: ("error", "a graphics engine class error", _SCRIPT),
@@ -148,7 +149,7 @@ XID = {
         "check nvidia-smi nvlink -e and the links to the other GPUs; reset the GPU",
     ),
     79: ("error", "the GPU fell off the bus", "reboot the node; check power, cooling and seating"),
-    92: ("warn", "many corrected ECC errors", "watch this GPU"),
+    92: ("warning", "many corrected ECC errors", "watch this GPU"),
     94: (
         "error",
         "a contained uncorrected ECC error ended the process that used the memory",
@@ -162,9 +163,9 @@ XID = {
         "reset the GPU or reboot",
     ),
     120: ("error", "the GPU's system processor (GSP) failed", "reset the GPU or reboot"),
-    121: ("warn", "corrected NVLink C2C error", "watch this node"),
+    121: ("warning", "corrected NVLink C2C error", "watch this node"),
     140: ("error", "unrecovered ECC error", _RESET),
-    154: ("warn", "the driver asks for a recovery of the GPU", "see the GPU's recovery column"),
+    154: ("warning", "the driver asks for a recovery of the GPU", "see the GPU's recovery column"),
 }
 """Xid → severity, what happened, what to do."""
 
@@ -184,7 +185,7 @@ def recovery_words(action: int) -> str | None:
 def xid_finding(code: int, gpu: int | None, times: int = 1) -> Finding:
     """An Xid error in words. `gpu` is the NVML index, `times` how often it came in a row."""
     severity, text, remedy = XID.get(
-        code, ("warn", "an error of the driver or the GPU", "look it up by number")
+        code, ("warning", "an error of the driver or the GPU", "look it up by number")
     )
     where = "an unknown GPU" if gpu is None else f"GPU {gpu}"
     often = f", {times} times" if times > 1 else ""

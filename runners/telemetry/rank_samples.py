@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from ...presets.finding import Finding
 from ..formatting import size_text, spans_text
-from ..model import Finding, Gpu, RankSample
+from ..model import Gpu, RankSample
 from .cgroup import Limits
 from .proc import KeptFile, Stat, below, children, parse_io, parse_stat, read_io, read_stat
 
@@ -235,7 +236,7 @@ def _strays(
         if home is not None and others:
             yield Finding(
                 id="gpu-stray-context",
-                severity="warn",
+                severity="warning",
                 text=f"rank {rank} also holds memory on {spans_text('GPU', others)} (forgotten torch.cuda.set_device?)",
                 rank=rank,
                 node=node,
@@ -251,7 +252,7 @@ def _shared(ranks: Mapping[int, Placed], gpus: Sequence[Gpu], node: int | None) 
         if len(here) > 1 and not gpu.mig:
             yield Finding(
                 id=f"gpu-shared:gpu{gpu.index}",
-                severity="warn",
+                severity="warning",
                 text=f"{spans_text('rank', here)} all compute on GPU {gpu.index}",
                 node=node,
                 remedy=SET_DEVICE,
@@ -273,7 +274,7 @@ def _foreign(
             who = ", ".join(f"pid {pid} ({pids.names.get(pid, 'name not readable')})" for pid in others)
             yield Finding(
                 id=f"gpu-foreign-process:gpu{gpu.index}",
-                severity="warn",
+                severity="warning",
                 text=f"GPU {gpu.index} is held by {who}, not of this run",
                 node=node,
                 remedy="end it if it is left over from an earlier run, or choose other GPUs",

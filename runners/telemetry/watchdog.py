@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from ..model import Event, Finding, FindingRaised, Gpu, GpuTick
+from ...presets.finding import Finding
+from ..model import Event, FindingRaised, Gpu, GpuTick
 from . import gpu_health
 from .proc import read_nspids, read_stat
 from .rank_samples import Launched, Pids
@@ -319,7 +320,7 @@ class GpuSource:
 
     def _take(self, event: Event) -> None:
         if isinstance(event, FindingRaised):
-            self._on_event(FindingRaised(msgspec.structs.replace(event.finding, node=self._node)))
+            self._on_event(FindingRaised(replace(event.finding, node=self._node)))
         elif isinstance(event, GpuTick) and event.problem is not None:
             self._problem = event.problem
             self._on_event(event)

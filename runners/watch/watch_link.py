@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from ...presets.finding import Finding
 from ..logs.follow import ask_window
 from ..logs.log_files import parse_file_id
 from ..model import (
@@ -17,7 +18,6 @@ from ..model import (
     Command,
     CommandDone,
     Event,
-    Finding,
     FindingCleared,
     FindingRaised,
     Gpu,

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 import msgspec
 
+from ...presets.finding import Finding
 from ..environment import RESTART, refusal
 from ..errors import RunError
 from ..forced_stop import without_agent
@@ -21,7 +22,6 @@ from ..model import (
     Command,
     CommandDone,
     Event,
-    Finding,
     FindingRaised,
     Hello,
     LogGrew,
@@ -51,7 +51,7 @@ def damage(entry: Entry, history: History) -> list[Event]:
     text = f"not all of {entry.record.name} can be read: {'; '.join(history.problems)}"
     opened = os.path.exists(entry.path / MANIFEST)  # a bundle, and its folder goes when it is closed
     remedy = "what the other files say is shown" + ("" if opened else f"; they are in {entry.path}")
-    return [FindingRaised(Finding(DAMAGED, "warn", text, node=entry.record.node, remedy=remedy))]
+    return [FindingRaised(Finding(DAMAGED, "warning", text, node=entry.record.node, remedy=remedy))]
 
 
 class DiskLink:

@@ -91,7 +91,7 @@ def test_a_plan_that_expected_otherwise_is_corrected(world: World) -> None:
     assert status["applied"]["state"] == "not applied"
     assert "fsdp2 asks for fully_shard, and the model is wrapped in Dist" in status["applied"]["text"]
     one = findings(status)["acted-otherwise"]
-    assert (one["severity"], one["role"]) == ("warn", "cause")
+    assert (one["severity"], one["role"]) == ("warning", "cause")
     assert "preset not applied: rank 0: fsdp2 asks for fully_shard" in run.distui("status").fine().out
     assert [rank["made"]["strategies"] for rank in status["ranks"]] == [["ddp"], ["ddp"]]
 
@@ -109,7 +109,7 @@ def test_a_script_that_leaves_at_once_is_no_plain_success(world: World) -> None:
     status = run.status()
     assert (status["state"], status["exit_code"]) == ("succeeded", 0)
     assert status["text"] == f"every rank ended with exit code 0, but {said}"
-    assert findings(status)["acted-idle"]["severity"] == "warn"
+    assert findings(status)["acted-idle"]["severity"] == "warning"
     assert status["applied"]["state"] == "unknown"
     assert said in run.distui("status").fine().out
     assert said in run.distui("wait").fine().out

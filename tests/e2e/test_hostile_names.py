@@ -61,7 +61,10 @@ def test_names_and_journals_do_not_act_on_the_terminal(world: World) -> None:
     with (path / "journal.jsonl").open("a") as file:
         last = json.loads((path / "journal.jsonl").read_text().splitlines()[-1])
         last["seq"] += 1
-        last["event"] = {"type": "FindingRaised", "finding": {"id": "x", "severity": "warn", "text": EVIL}}
+        last["event"] = {
+            "type": "FindingRaised",
+            "finding": {"id": "x", "severity": "warning", "text": EVIL},
+        }
         file.write(json.dumps(last, ensure_ascii=False) + "\n")
         file.write('{"a":' * 100_000 + "\n")
     run = path.name

@@ -44,7 +44,7 @@ class Told:
     @property
     def alarm(self) -> bool:
         """Whether it disturbs the user."""
-        return self.finding["severity"] in ("warn", "error")
+        return self.finding["severity"] in ("warning", "error")
 
     @property
     def words(self) -> str:

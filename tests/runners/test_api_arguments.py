@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
+from distui.presets.finding import Finding
 from distui.presets.sanitize import clean_text
 from distui.runners import api, connect, forced_stop, run_directories
 from distui.runners.errors import NoSuchRunError, RunError, UnknownOutcomeError, UnreachableError
 from distui.runners.logs.follow import check_there
 from distui.runners.logs.log_files import LogError
-from distui.runners.model import AttemptStarted, Finding, FindingRaised, RankPlace, Stamped
+from distui.runners.model import AttemptStarted, FindingRaised, RankPlace, Stamped
 from distui.runners.state import RunState
 from distui.runners.wire.link import LinkError, UnansweredError
 

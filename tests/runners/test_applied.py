@@ -77,11 +77,11 @@ def test_a_finding_weighs_what_the_plan_expected() -> None:
         return [(one.id, one.severity) for one in expectations.find_not_applied(view)]
 
     assert found(state(wrapped())) == []
-    assert found(state(wrapped(), wrapped())) == [("acted-otherwise", "warn")]
+    assert found(state(wrapped(), wrapped())) == [("acted-otherwise", "warning")]
     assert found(state(wrapped(), wrapped(), obeys=None)) == [], "the plan has said so before"
     idle = state(None, None)
     idle.attempts[0].outcome, idle.attempts[0].idle = Outcome.SUCCEEDED, "no training step was seen"
-    assert found(idle) == [("acted-idle", "warn")]
+    assert found(idle) == [("acted-idle", "warning")]
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from distui.presets.finding import Finding
 from distui.presets.nccl import FLOOD_BYTES, NcclError, cost, disk_reserve, flood_rate
 from distui.runners.agent.nccl_logs import FLOOD_ID, Flow, limit, written
-from distui.runners.model import Finding, FindingRaised
+from distui.runners.model import FindingRaised
 from distui.runners.state import RunState
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "rigs" / "nccl"))
@@ -138,7 +139,7 @@ async def lowered(run: Driven) -> str:
     await run.until(lambda s: flooded(s) is not None, 20.0)
     one = flooded(run.state)
     assert one is not None
-    assert (one.severity, "at most 0.002 MB/s" in one.evidence[0]) == ("warn", True)
+    assert (one.severity, "at most 0.002 MB/s" in one.evidence[0]) == ("warning", True)
     return one.text
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from distui.presets.finding import Finding
 from distui.runners import local_agent, run_directories
 from distui.runners.agent import nccl_logs as module
 from distui.runners.agent.nccl_logs import BEHIND, NEWEST, RETRIED_S, RaisedFindings, Tails, rdma
@@ -20,7 +21,7 @@ from distui.runners.diagnosis import live
 from distui.runners.diagnosis.nccl_facts import NcclFacts
 from distui.runners.diagnosis.reading import Reading
 from distui.runners.diagnosis.verdict import judge
-from distui.runners.model import Finding, FindingRaised, NcclTick, Stop
+from distui.runners.model import FindingRaised, NcclTick, Stop
 from distui.runners.state import RunState
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "rigs" / "nccl"))
@@ -57,7 +58,7 @@ class Ranks:
     def found(self) -> dict[str, list[str]]:
         """Id of each rule that fired → file and line of its evidence."""
         return {
-            one.id: [f"{its.file.rpartition('/')[2]}:{its.line}" for its in one.evidence]
+            one.id: [f"{its.file.rpartition('/')[2]}:{its.line}" for its in one.lines]
             for one in judge(self.tails.reading).findings
         }
 
@@ -209,7 +210,7 @@ def test_a_cause_is_told_once_with_its_line_rank_and_node() -> None:
 
 def test_a_symptom_is_told_only_while_no_cause_is_known() -> None:
     its, reading = RaisedFindings(0), Reading()
-    assert told(its, CLOSED, reading=reading) == ["sock-closed-by-peer info"]
+    assert told(its, CLOSED, reading=reading) == ["sock-closed-by-peer note"]
     assert told(its, PORT, reading=reading) == ["ib-port-error error", "-sock-closed-by-peer"]
     assert told(its, CLOSED, reading=reading) == []
     assert told(RaisedFindings(0), PORT, CLOSED) == ["ib-port-error error"]
@@ -230,7 +231,7 @@ def test_a_peer_that_starts_late_is_no_alarm() -> None:
     its, reading = RaisedFindings(0), Reading()
     assert told(its, REFUSED, REFUSED, reading=reading) == []
     assert told(its, "x", reading=reading, now=100.0 + RETRIED_S + 1) == [], "it was met meanwhile"
-    assert told(its, REFUSED, reading=reading, now=100.0 + RETRIED_S + 2) == ["sock-refused-retry warn"]
+    assert told(its, REFUSED, reading=reading, now=100.0 + RETRIED_S + 2) == ["sock-refused-retry warning"]
 
 
 def test_what_was_raised_before_the_agent_died_is_not_raised_again() -> None:
@@ -242,7 +243,7 @@ def test_an_agent_that_is_behind_says_so_once() -> None:
     its = RaisedFindings(0)
     (event,) = its.behind(70_000_000, 1.0)
     assert isinstance(event, FindingRaised)
-    assert (event.finding.id, event.finding.severity) == ("logs-behind", "info")
+    assert (event.finding.id, event.finding.severity) == ("logs-behind", "note")
     assert "70 MB were not read yet" in event.finding.evidence[0]
     assert its.behind(90_000_000, 2.0) == []
 

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from patience import slowness
 
+from distui.presets.finding import Finding
 from distui.runners.model import (
     AttemptEnded,
     AttemptStarted,
     CaughtUp,
     CommandReceived,
     Event,
-    Finding,
     FindingCleared,
     FindingRaised,
     Gpu,
@@ -100,7 +100,7 @@ def test_failures_are_those_of_the_policy() -> None:
 
 
 def test_a_finding_is_known_by_id_rank_and_node() -> None:
-    one, other = Finding("f", "warn", "a", rank=0), Finding("f", "warn", "b", rank=1)
+    one, other = Finding("f", "warning", "a", rank=0), Finding("f", "warning", "b", rank=1)
     state = fold(FindingRaised(one), FindingRaised(other), FindingCleared("f", rank=0))
     assert list(state.findings.values()) == [other]
 
@@ -208,7 +208,7 @@ def test_every_phase_says_whether_it_is_the_end(phase: RunPhase) -> None:
 
 def test_a_journal_of_a_hundred_thousand_findings_is_read_in_seconds() -> None:
     """A run has tens; what somebody else's bundle says more is left out, and no screen waits for it."""
-    raised = [FindingRaised(Finding(f"x{number}", "warn", "text")) for number in range(100_000)]
+    raised = [FindingRaised(Finding(f"x{number}", "warning", "text")) for number in range(100_000)]
     run, since = began(), time.process_time()
     state = fold(*run, *raised)
     document = status_json(state)

@@ -12,9 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from distui.presets.finding import Finding
 from distui.runners import file_io, run_directories
 from distui.runners.diagnosis.rules import book
-from distui.runners.model import Event, Finding, FindingRaised, PlanSummary, RunCreated, Stamped
+from distui.runners.model import Event, FindingRaised, PlanSummary, RunCreated, Stamped
 from distui.tui.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -218,7 +219,7 @@ def test_nothing_that_a_log_holds_is_a_command_to_the_terminal(
 
 def test_the_table_of_the_documentation_is_that_of_the_rules() -> None:
     text = (ROOT / "docs/diagnosis.md").read_text("utf-8")
-    rows = re.findall(r"^\| ([a-z0-9-]+) \| (error|warn|info) \| (\w+) \| (.+) \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| ([a-z0-9-]+) \| (error|warning|note) \| (\w+) \| (.+) \|$", text, re.MULTILINE)
     assert rows == [(rule.id, rule.severity, rule.role, rule.text.rstrip(".")) for rule in book().rules]
 
 
@@ -233,7 +234,7 @@ def test_a_runs_own_findings_stand_above_what_its_logs_say(
     )  # fmt: skip
     told: list[Event] = [
         RunCreated("stuck-1", "stuck", "gpu-a", PlanSummary("ddp", "ddp", "torchrun", "train.py")),
-        FindingRaised(Finding("straggler", "warn", "rank 1 is slow", role="hint", ranks=(0, 1))),
+        FindingRaised(Finding("straggler", "warning", "rank 1 is slow", role="hint", ranks=(0, 1))),
         FindingRaised(hang),
     ]
     lines = [msgspec.json.encode(Stamped(1.7e9, event, seq + 1)) + b"\n" for seq, event in enumerate(told)]
@@ -247,7 +248,7 @@ def test_a_runs_own_findings_stand_above_what_its_logs_say(
         "      ranks 0, 1 wait in all_reduce #42",
         "      its stack: train.py:33 load",
         "      Do: look at the loader",
-        "  warn hint straggler (ranks 0, 1): rank 1 is slow",
+        "  warning hint straggler (ranks 0, 1): rank 1 is slow",
         "  Missing: no logs of the newest attempt are on this machine.",
     ]
     code, out, _ = run(capsys, "stuck", "--json")

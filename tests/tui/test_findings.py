@@ -7,8 +7,9 @@ import scripted as play
 import told
 from test_rows import frame_of, line_of, text_of
 
+from distui.presets.finding import Finding
 from distui.runners.diagnosis.judging import worst_first
-from distui.runners.model import Event, Finding, FindingRaised, Pulse, PulseTick
+from distui.runners.model import Event, FindingRaised, Pulse, PulseTick
 from distui.tui.rows.banner import banner_rows
 from distui.tui.rows.findings import (
     coverage_rows,
@@ -31,13 +32,13 @@ def raised(*found: Finding) -> Frame:
 
 def test_the_worst_is_first_and_causes_come_before_what_follows_from_them() -> None:
     found = [
-        Finding("a", "info", "a", "fact"),
-        Finding("b", "warn", "b", "symptom"),
-        Finding("c", "warn", "c", "hint"),
-        Finding("d", "warn", "d", "cause", since=20.0),
-        Finding("e", "warn", "e", "cause", since=10.0),
+        Finding("a", "note", "a", "fact"),
+        Finding("b", "warning", "b", "symptom"),
+        Finding("c", "warning", "c", "hint"),
+        Finding("d", "warning", "d", "cause", since=20.0),
+        Finding("e", "warning", "e", "cause", since=10.0),
         Finding("f", "error", "f", "hint"),
-        Finding("hang-no-verdict", "info", "no verdict: missing", "fact"),
+        Finding("hang-no-verdict", "note", "no verdict: missing", "fact"),
     ]
     ids = [one.id for one in worst_first(found)]
     assert ids == ["f", "e", "d", "c", "b", "hang-no-verdict", "a"]
@@ -63,7 +64,7 @@ def test_without_a_cause_symptoms_stand_for_themselves_a_row_a_kind() -> None:
 
 
 def test_a_cause_that_is_no_alarm_takes_no_symptoms() -> None:
-    frame = raised(Finding("c", "info", "c", "cause"), Finding("s", "warn", "s", "symptom"))
+    frame = raised(Finding("c", "note", "c", "cause"), Finding("s", "warning", "s", "symptom"))
     assert [item.first.id for item in items(frame.state.findings.values())] == ["s", "c"]
 
 
@@ -109,7 +110,7 @@ def test_many_of_one_kind_are_named_and_the_rest_is_counted() -> None:
 
 
 def test_escapes_in_a_finding_do_not_reach_the_screen() -> None:
-    bad = Finding("x", "warn", "te\x1b[2Jxt", remedy="d\x1b[1mo", evidence=("a\x1b[2Jb",))
+    bad = Finding("x", "warning", "te\x1b[2Jxt", remedy="d\x1b[1mo", evidence=("a\x1b[2Jb",))
     frame = raised(bad)
     (item,) = items(frame.state.findings.values())
     assert "\x1b" not in text_of([item_row(frame, item, 80), *detail_rows(frame, item, 80)])

@@ -7,9 +7,10 @@ import scripted as play
 import told
 from conftest import Rig, Start, shown
 
+from distui.presets.finding import Finding
 from distui.runners import run_directories
 from distui.runners.history import RunRecord
-from distui.runners.model import CommandDone, Dump, Finding, FindingRaised, Host, HostTick, SetNccl
+from distui.runners.model import CommandDone, Dump, FindingRaised, Host, HostTick, SetNccl
 from distui.tui.rows.log import Selection
 from distui.tui.screens.modal import NcclScreen, TextScreen
 from distui.tui.screens.run import RunScreen, pattern_of
@@ -45,11 +46,11 @@ async def test_moving_in_the_list_shows_the_other_in_full(rig: Start) -> None:
         await it.press("i", "down")
         await it.until(lambda: "sock-closed-by-peer  rank 4: a peer closed its connection" in it.screen())
         await it.press("G")
-        await it.until(lambda: "the first step takes long" in it.screen() and "info fact" in it.screen())
+        await it.until(lambda: "the first step takes long" in it.screen() and "note fact" in it.screen())
 
 
 async def test_a_finding_without_a_line_opens_the_log_of_its_rank(rig: Start) -> None:
-    it = rig(told.running(told.facts(), Finding("slow", "warn", "rank 4 waits least", rank=4)))
+    it = rig(told.running(told.facts(), Finding("slow", "warning", "rank 4 waits least", rank=4)))
     async with shown(it):
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("i", "enter")
@@ -60,7 +61,7 @@ async def test_a_finding_without_a_line_opens_the_log_of_its_rank(rig: Start) ->
 
 
 async def test_a_finding_about_no_rank_stays_where_it_is_and_says_so(rig: Start) -> None:
-    it = rig(told.running(told.facts(), Finding("start", "warn", "a node is not reachable")))
+    it = rig(told.running(told.facts(), Finding("start", "warning", "a node is not reachable")))
     async with shown(it):
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("i", "enter")
@@ -68,7 +69,7 @@ async def test_a_finding_about_no_rank_stays_where_it_is_and_says_so(rig: Start)
 
 
 async def test_the_cursor_stays_on_its_finding_when_a_worse_one_comes(rig: Start) -> None:
-    it = rig(told.running(told.facts(), Finding("slow", "warn", "rank 4 waits least", rank=4)))
+    it = rig(told.running(told.facts(), Finding("slow", "warning", "rank 4 waits least", rank=4)))
     async with shown(it, 120, 40):
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("i")

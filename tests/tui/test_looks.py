@@ -12,7 +12,8 @@ import scripted as play
 from conftest import Rig, Start
 from textual.pilot import Pilot
 
-from distui.runners.model import AttemptEnded, Event, Finding, FindingRaised, Outcome, RestartDelayed
+from distui.presets.finding import Finding
+from distui.runners.model import AttemptEnded, Event, FindingRaised, Outcome, RestartDelayed
 from distui.tui.follower import RunEntry
 
 Compare = Callable[..., bool]
@@ -51,7 +52,7 @@ def look(
 def troubled() -> list[tuple[float, Event]]:
     """A failure that waits for its restart, and findings."""
     finding = Finding(
-        "slow", "warn", "rank 4 waits least: it is the straggler", rank=4, remedy="look at GPU 4"
+        "slow", "warning", "rank 4 waits least: it is the straggler", rank=4, remedy="look at GPU 4"
     )
     return [
         *play.running(),

@@ -8,6 +8,7 @@ import pytest
 import scripted as play
 from msgspec.structs import replace
 
+from distui.presets.finding import Finding
 from distui.runners import status
 from distui.runners.formatting import (
     duration_exact,
@@ -23,7 +24,6 @@ from distui.runners.model import (
     AttemptEnded,
     AttemptStarted,
     Event,
-    Finding,
     FindingRaised,
     Gpu,
     GpuTick,
@@ -262,7 +262,7 @@ def test_a_lost_agent_is_the_first_line_with_its_countdown() -> None:
 
 
 def test_findings_stand_worst_first_with_their_remedy() -> None:
-    mild = Finding("slow", "warn", "rank 4 is slow", rank=4)
+    mild = Finding("slow", "warning", "rank 4 is slow", rank=4)
     grave = Finding("sock", "error", "no route to n002", remedy="pin one interface")
     frame = frame_of([*play.running(), (125, FindingRaised(mild)), (125, FindingRaised(grave))])
     rows = banner_rows(frame, 120, 6)
@@ -271,7 +271,7 @@ def test_findings_stand_worst_first_with_their_remedy() -> None:
 
 
 def test_hidden_findings_are_counted() -> None:
-    found = [(125.0, FindingRaised(Finding(f"id{at}", "warn", f"finding {at}"))) for at in range(5)]
+    found = [(125.0, FindingRaised(Finding(f"id{at}", "warning", f"finding {at}"))) for at in range(5)]
     rows = banner_rows(frame_of([*play.running(), *found]), 120, 3)
     assert len(rows) == 3
     assert "more" in line_of(rows[-1])
@@ -300,7 +300,7 @@ def test_secrets_in_the_ledger_are_masked() -> None:
 
 
 def test_escapes_in_what_a_rank_wrote_do_not_reach_the_report() -> None:
-    bad = Finding("x", "warn", "text", evidence=("a\x1b[2Jb",))
+    bad = Finding("x", "warning", "text", evidence=("a\x1b[2Jb",))
     shown = text_of(event_rows(frame_of([*play.running(), (125, FindingRaised(bad))]), 120))
     assert "\x1b" not in shown
     assert "ab" in shown

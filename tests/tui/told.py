@@ -8,9 +8,10 @@ import msgspec
 import scripted as play
 import several
 
+from distui.presets.finding import Finding
 from distui.runners.diagnosis.nccl_facts import Communicator, FactLine, Init, NcclFacts, NcclNode, Pair
 from distui.runners.logs.log_files import file_id
-from distui.runners.model import HUB, CaughtUp, Event, Finding, FindingRaised, Host, HostTick, NcclTick
+from distui.runners.model import HUB, CaughtUp, Event, FindingRaised, Host, HostTick, NcclTick
 
 PHASES = {"kernels": 0.31, "bootstrap": 0.42, "topo": 0.18, "graphs": 0.04, "connections": 0.12}
 
@@ -143,13 +144,17 @@ def findings() -> Iterable[Finding]:
         ),
     )  # fmt: skip
     for rank in (0, 1, 2):
-        yield Finding("pt-watchdog", "warn", f"rank {rank}'s watchdog says a timeout", "symptom", rank=rank)
-    yield Finding("sock-closed-by-peer", "warn", "a peer closed its connection", "symptom", rank=4)
-    yield Finding("expect-gdr", "warn", "GPUDirect RDMA is off although both nodes have it", "hint", node=0)
+        yield Finding(
+            "pt-watchdog", "warning", f"rank {rank}'s watchdog says a timeout", "symptom", rank=rank
+        )
+    yield Finding("sock-closed-by-peer", "warning", "a peer closed its connection", "symptom", rank=4)
     yield Finding(
-        "hang-no-verdict", "info", "no verdict: missing the stack of rank 5 (no hook)", "fact", rank=5
+        "expect-gdr", "warning", "GPUDirect RDMA is off although both nodes have it", "hint", node=0
     )
-    yield Finding("first-step", "info", "the first step takes long: it compiles", "fact")
+    yield Finding(
+        "hang-no-verdict", "note", "no verdict: missing the stack of rank 5 (no hook)", "fact", rank=5
+    )
+    yield Finding("first-step", "note", "the first step takes long: it compiles", "fact")
 
 
 def stacks() -> dict[str, str]:

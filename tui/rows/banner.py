@@ -113,7 +113,7 @@ def _findings(frame: Frame) -> list[Row]:
         named = finding.rank is None or f"rank {finding.rank}" in finding.text
         where = f" {place(frame.state, item)}:" if many else "" if named else f" rank {finding.rank}:"
         remedy = f" ({finding.remedy})" if finding.remedy else ""
-        quiet = finding.severity == "info" and finding.id != NO_VERDICT
+        quiet = not finding.alarm and finding.id != NO_VERDICT
         rows.append(((f" {glyph}", style), (f"{where} {finding.text}{remedy}", "dim" if quiet else "text")))
     return rows
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ...presets.finding import Finding
 from ...presets.sanitize import clean_text
 from ...runners.diagnosis.exceptions import StackGroup, main_frames, merged
 from ...runners.diagnosis.judging import NO_VERDICT, untimed, worst_first
@@ -18,7 +19,6 @@ from ...runners.formatting import (
     spans_text,
     time_of_day,
 )
-from ...runners.model import Finding
 from ...runners.state import RunState
 from . import glyphs
 from .frame import Frame
@@ -74,7 +74,7 @@ def items(given: Iterable[Finding]) -> list[Item]:
     kinds: dict[tuple[str, str], list[Finding]] = {}
     followers: list[Finding] = []
     ordered = worst_first(given)
-    caused = any(finding.role == "cause" and finding.severity != "info" for finding in ordered)
+    caused = any(finding.role == "cause" and finding.alarm for finding in ordered)
     for finding in ordered:
         if caused and finding.role == "symptom":
             followers.append(finding)
@@ -91,7 +91,7 @@ def item_row(frame: Frame, item: Item, width: int) -> Row:
     """Severity, role, where, since when, and what."""
     first = item.first
     glyph, style = glyphs.severity(first)
-    quiet = first.severity == "info" and first.id != NO_VERDICT
+    quiet = not first.alarm and first.id != NO_VERDICT
     ink = "dim" if quiet or item.follows else "text"
     summary = _symptoms(item) if item.follows else _summary(item)
     since = min((each.since for each in item.findings if each.since is not None), default=None)

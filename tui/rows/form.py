@@ -8,11 +8,12 @@ import textwrap
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from rich.cells import cell_len
 
 from ...presets import model, nccl
+from ...presets.finding import SEVERITIES, Finding
 from ...presets.memory import FORMATS, format_for
 from ...presets.model import Loaded, help_of
 from ...presets.secrets import mask
@@ -22,9 +23,6 @@ from ...runners.launch.launch_form import LaunchForm, LaunchPreview
 from ...runners.launch.options import of_form
 from . import glyphs
 from .glyphs import Cell, Row, fit, wrap
-
-if TYPE_CHECKING:
-    from ...presets.finding import Finding
 
 # -----------------------------------------------------------------------------------------------------------
 # The fields of the launch form: the run's own, and every field of the preset, read off its schema. Pure.
@@ -359,13 +357,6 @@ def _edited(text: str, caret: int, width: int) -> Row:
 # The plan of the launch form, the SkyPilot task and the findings of the check, as rows. Pure.
 
 
-SEVERITY: dict[str, Cell] = {
-    "error": (glyphs.BAD, "bad"),
-    "warning": (glyphs.WARN, "warn"),
-    "note": (glyphs.STALE, "stale"),
-}
-"""Glyph and style of a finding."""
-
 _KEYS = (
     ("Enter", "start, asks first", "start"), ("tab", "next pane", "next"), ("/", "search", "search"),
     ("^g", "guide", "guide"), ("^s", "save", "save"), ("F2-F5", "plan … memory", "panes"), ("esc", "back", "back"),
@@ -449,7 +440,7 @@ def finding_rows(preview: LaunchPreview | None, width: int) -> list[Row]:
 
 def finding_row(finding: Finding, width: int) -> list[Row]:
     """One finding: where and what, below it what to do."""
-    glyph, style = SEVERITY[finding.severity]
+    glyph, style = glyphs.severity(finding)
     where = " = ".join(filter(None, (finding.where, finding.value)))
     head: Row = (
         (f" {glyph} ", style),
@@ -463,7 +454,7 @@ def finding_row(finding: Finding, width: int) -> list[Row]:
 def counted(findings: Sequence[Finding]) -> str:
     """ "lint: 1 error, 2 warnings"; "lint" where there is nothing."""
     parts = []
-    for severity in SEVERITY:
+    for severity in SEVERITIES:
         number = sum(finding.severity == severity for finding in findings)
         if number:
             parts.append(plural(number, severity))

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 
 from rich.cells import cell_len, set_cell_size
 
+from ...presets.finding import Finding
 from ...runners.formatting import NA
-from ...runners.model import Finding, RankPhase, RunPhase
+from ...runners.model import RankPhase, RunPhase
 
 # -----------------------------------------------------------------------------------------------------------
 # States and values as glyphs, so that nothing depends on colour alone.
@@ -56,7 +57,7 @@ RUN: dict[RunPhase, tuple[str, str]] = {
 }
 """Glyph and style of a run's state."""
 
-_SEVERITY = {"info": (STALE, "stale"), "warn": (WARN, "warn"), "error": (BAD, "bad")}
+_SEVERITY = {"note": (STALE, "stale"), "warning": (WARN, "warn"), "error": (BAD, "bad")}
 
 
 def severity(finding: Finding) -> tuple[str, str]:

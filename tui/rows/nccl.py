@@ -322,7 +322,7 @@ def _head(text: str, hint: str = "") -> StatementRow:
 
 def _findings(frame: Frame, facts: NcclFacts, width: int) -> list[StatementRow]:
     about = (finding for finding in frame.state.findings.values() if not finding.id.startswith(OTHERS))
-    alarms = [item for item in items(about) if item.first.severity != "info"]
+    alarms = [item for item in items(about) if item.first.alarm]
     rows = [
         StatementRow(item_row(frame, item, width), _evidence(facts, item.first.id))
         for item in alarms[:FINDINGS]

@@ -194,7 +194,7 @@ def _finding(finding: LogFinding, before: str = "") -> list[str]:
     label = f"{before}{finding.id}" if before else f"{finding.severity} {finding.role} {finding.id}"
     lines = [f"{label}{' (' + '; '.join(where) + ')' if where else ''}: {finding.text}"]
     lines += [f"    {finding.seen}"] if finding.seen else []
-    lines += [f"    {its.file}:{its.line}: {its.text}" for its in finding.evidence[:1]]
+    lines += [f"    {its.file}:{its.line}: {its.text}" for its in finding.lines[:1]]
     variables = " ".join(f"{name}={value}" for name, value in finding.env.items())
     lines += [f"    {finding.remedy}"] if finding.remedy else []
     lines += [f"    {variables}"] if variables else []

@@ -153,7 +153,7 @@ class FindingList(Inner):
 
 
 def _title(frame: Frame, listed: Sequence[Item]) -> str:
-    alarms = sum(item.first.severity != "info" for item in listed)
+    alarms = sum(item.first.alarm for item in listed)
     counted = plural(alarms, "alarm") if alarms else "no alarm"
     return f"findings · {counted}{'' if frame.state.phase.ended else ' · w: where each rank is'}"
 

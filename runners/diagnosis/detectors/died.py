@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from ....presets.finding import Finding
 from ...formatting import spans_text
-from ...model import Finding, FirstCause, Gpu, Host, Outcome, Pulse, RankPhase, RankSample, RunPhase
+from ...model import FirstCause, Gpu, Host, Outcome, Pulse, RankPhase, RankSample, RunPhase
 from ...state import Attempt, Node, Rank, RunState
 from . import memory_growth, naming
 from .naming import Kind, RankPosition, place
@@ -332,7 +333,7 @@ def find(view: View) -> Iterable[Finding]:
         return  # one end, one sentence
     yield Finding(
         id=f"died-{cause.kind}",
-        severity="warn" if cause.kind == "exit-abort" else "error",
+        severity="warning" if cause.kind == "exit-abort" else "error",
         role="symptom" if cause.symptom else "cause",
         text=_text(state, cause),
         rank=cause.rank,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ...model import Collective, Finding, Pulse
+from ....presets.finding import Finding
+from ...model import Collective, Pulse
 from .. import recorder
 from ..live import speed
 from ..nccl_facts import Communicator, FactLine, NcclFacts, NcclNode
@@ -33,7 +34,7 @@ def gpudirect(facts: NcclFacts, node: NcclNode, number: int) -> Iterator[Finding
     loaded = [f"nvidia_peermem is loaded on {node.host}"] if node.peermem else []
     yield Finding(
         "expect-gdr",
-        "warn",
+        "warning",
         f"{node.host} sends over RDMA through host memory: GPUDirect RDMA is off",
         "cause",
         None,
@@ -78,7 +79,7 @@ def _odd(
     nvlink = bool(comm.nvls)
     return Finding(
         "expect-p2p",
-        "warn" if nvlink else "info",
+        "warning" if nvlink else "note",
         f"ranks {pairs} of {node.host} are connected over {kind}, and the other GPUs there by P2P",
         "cause" if nvlink else "hint",
         rank if len(slow) > 1 else None,

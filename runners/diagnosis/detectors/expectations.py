@@ -7,17 +7,16 @@ import ipaddress
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
-from msgspec import structs
 
-from ....presets.finding import nearest
+from ....presets.finding import Finding, nearest
 from ....presets.nccl import catalogue
 from ....presets.plan import Plan
 from ....presets.strategies import STRATEGIES, offloaded
 from ...formatting import plural
-from ...model import Finding, Outcome, PlanSummary
+from ...model import Outcome, PlanSummary
 from ...status import applied
 from .. import live
 from ..nccl_facts import Communicator, NcclFacts, NcclNode
@@ -61,7 +60,7 @@ def _variable_finding(name: str, value: str, read: Mapping[str, str]) -> Finding
     more = f" and {len(names) - 8} others" if len(names) > 8 else ""
     return Finding(
         f"expect-env:{name}",
-        "warn" if alarm else "info",
+        "warning" if alarm else "note",
         f"NCCL has not read {name}: {why}",
         "cause" if alarm else "hint",
         remedy=f"Write {near}." if near else "See `distui lint`, and set it in the preset or with --nccl.",
@@ -159,12 +158,12 @@ def find_not_applied(view: View) -> Iterable[Finding]:
     attempt = state.attempts[-1] if state.attempts else None
     if attempt is not None and attempt.outcome is Outcome.SUCCEEDED and attempt.idle:
         text = f"every rank succeeded, but {attempt.idle}"
-        yield Finding("acted-idle", "warn", text, remedy=IDLE, since=attempt.ended)
+        yield Finding("acted-idle", "warning", text, remedy=IDLE, since=attempt.ended)
     acted = applied(state)
     expected = state.plan.obeys if state.plan is not None else None
     if acted is not None and acted.state == "not applied" and expected:  # else the plan has said so before
         yield Finding(
-            "acted-otherwise", "warn", f"the preset is not applied: {acted.text}",
+            "acted-otherwise", "warning", f"the preset is not applied: {acted.text}",
             remedy=UNMADE, evidence=(f"the plan expected: {expected}",),
         )  # fmt: skip
 
@@ -244,7 +243,7 @@ def _weighed(stated: NodeStatements, view: View) -> Iterator[Finding]:
             and node.gpus
             and all(gpu.nvlink_tx_bps is not None for gpu in node.gpus)
         ):
-            finding = structs.replace(finding, severity="warn", role="cause")
+            finding = replace(finding, severity="warning", role="cause")
         yield finding
 
 
@@ -295,7 +294,7 @@ def _whole(nodes: list[NodeStatements]) -> bool:
 def _finding(
     name: str, severity: str, text: str, node: int | None, remedy: str, evidence: Iterable[str]
 ) -> Finding:
-    role = "hint" if severity == "info" else "cause"
+    role = "hint" if severity == "note" else "cause"
     return Finding(name, severity, text, role, None, node, remedy, tuple(evidence))
 
 
@@ -320,7 +319,7 @@ def _sockets(stated: NodeStatements, view: View) -> Iterator[Finding]:
     names = ", ".join(devices[:4]) + ", …" * (len(devices) > 4)
     yield _finding(
         "expect-network",
-        "warn",
+        "warning",
         f"{node.host} talks to other nodes over TCP, although it has RDMA devices: many times slower",
         stated.number,
         "See why NCCL did not take them: the container needs /dev/infiniband, libibverbs and an unlimited memlock; "
@@ -346,7 +345,7 @@ def _networks(nodes: list[NodeStatements]) -> Iterator[Finding]:
             continue
         yield _finding(
             "expect-same-network",
-            "warn",
+            "warning",
             f"{each.node.host} took the network {chosen[each.number]}, and other nodes {usual}",
             each.number,
             "Compare devices, drivers, plugins and NCCL_NET, NCCL_IB_* of this node with those of another.",
@@ -379,7 +378,7 @@ def _interfaces(nodes: list[NodeStatements], view: View) -> Iterator[Finding]:
         if why:
             yield _finding(
                 "expect-interface",
-                "warn",
+                "warning",
                 f"{each.node.host} meets the other nodes over {each.node.bootstrap}, {why}",
                 each.number,
                 "Pin the interface that the nodes share: NCCL_SOCKET_IFNAME=<name>, or exclude with ^docker,lo,veth.",
@@ -440,7 +439,7 @@ def _versions(nodes: list[NodeStatements], view: View) -> Iterator[Finding]:
     done = any(each.several for each in nodes) and all(each.complete for each in nodes if each.several)
     yield _finding(
         "version-mismatch",
-        "warn" if done else "error",
+        "warning" if done else "error",
         f"the nodes have loaded different releases of NCCL: {text}",
         None,
         "Make image, LD_LIBRARY_PATH and LD_PRELOAD the same on all nodes.",

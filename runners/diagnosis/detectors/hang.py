@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ...model import Finding, Pulse, RunPhase
+from ....presets.finding import Finding
+from ...model import Pulse, RunPhase
 from . import starting, stuck_collectives, waits
 from .arrivals import Activity
 from .naming import Kind
@@ -27,7 +28,7 @@ def find(view: View) -> Iterable[Finding]:
         return halted
     chain = waits.ends(waiting)
     verdicts = _verdicts(view, _candidates(view, waiting, chain), chain)
-    alarms = [verdict for verdict in verdicts if verdict.severity != "info"]
+    alarms = [verdict for verdict in verdicts if verdict.alarm]
     if halted or starting.alarms(view):
         return halted
     if alarms:
@@ -145,7 +146,7 @@ def _disagree(view: View, waiting: Waits, chain: Ends) -> list[Finding]:
             continue
         near = dict.fromkeys(idle(view, waiting, pending), (pending,))
         findings.extend(_verdicts(view, near, chain))
-    return [finding for finding in findings if finding.severity != "info"]
+    return [finding for finding in findings if finding.alarm]
 
 
 def _open(view: View, waiting: Waits) -> list[Finding]:

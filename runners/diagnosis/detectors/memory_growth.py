@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from ....presets.finding import Finding
 from ...formatting import duration_text, size_text
-from ...model import Finding, FirstCause, Outcome, RankPhase
+from ...model import FirstCause, Outcome, RankPhase
 from ...state import Attempt
 from . import expectations, memory_curve, naming
 from .memory_curve import Growth, Point, Room
@@ -42,7 +43,7 @@ def near(view: View) -> Iterable[Finding]:
         where = f" on {naming.host(view.state, number)}" if naming.several(view.state) else ""
         yield before or Finding(
             id="oom-near",
-            severity="warn",
+            severity="warning",
             text=f"the cgroup{where} is nearly full: more than {NEAR:.0%} of its "
             f"{size_text(room.limit)} are in use, page cache left out",
             node=number,
@@ -159,7 +160,7 @@ def _finding(
     grown = growth.a_second * (view.now - growth.since)
     return Finding(
         id="mem-creep",
-        severity="warn",
+        severity="warning",
         text=f"the {what} of {who} grows steadily and reaches the {limit} within half an hour",
         rank=rank,
         node=node,

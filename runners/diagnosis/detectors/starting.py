@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from msgspec import structs
-
+from ....presets.finding import Finding
 from ...formatting import agreeing, plural, spans_text
-from ...model import Collective, Finding, Pulse, RankPhase, RunPhase, Site, Stall
+from ...model import Collective, Pulse, RankPhase, RunPhase, Site, Stall
 from . import arrivals, naming, stuck_collectives, waits
 from .arrivals import Activity
 from .naming import Kind
@@ -68,7 +68,7 @@ def _lone_finding(view: View, rank: int, pulse: Pulse, there: int, began: float)
     who = naming.who(view.state, (rank,))
     return Finding(
         id="start-waiting",
-        severity="info",
+        severity="note",
         text=f"{who} was told of WORLD_SIZE {pulse.world_size}, this run has {plural(there, 'rank')}: "
         "it may wait for the others",
         role="fact",
@@ -104,11 +104,9 @@ def find_latecomers(view: View, came: Mapping[int, float]) -> list[Finding]:
     cases = stuck_collectives.together(view, dict.fromkeys(absent, (pending,)))
     alone = Ends({}, (), (), (), {})
     return [
-        structs.replace(
-            stuck_collectives.finding(view, case.ranks, case.culprit, alone, case.nearest), since=None
-        )
+        replace(stuck_collectives.finding(view, case.ranks, case.culprit, alone, case.nearest), since=None)
         for case in cases
-        if case.culprit.severity != "info"
+        if case.culprit.severity != "note"
     ]
 
 
@@ -155,7 +153,7 @@ def find(view: View) -> Iterable[Finding]:
 
 def alarms(view: View) -> list[Finding]:
     """What is wrong with the start for certain."""
-    return [finding for finding in find(view) if finding.severity != "info"]
+    return [finding for finding in find(view) if finding.alarm]
 
 
 def _comer(view: View, rank: int, pulses: Sequence[Pulse]) -> Comer | None:
@@ -350,7 +348,7 @@ def _waiting(view: View, there: Sequence[Comer]) -> list[Finding]:
     remedy = START if short else _NOTHING
     return [
         _finding(
-            view, "start-waiting", ranks, text, remedy, there, list(_reasons(view, absent)), severity="info"
+            view, "start-waiting", ranks, text, remedy, there, list(_reasons(view, absent)), severity="note"
         )
     ]
 
@@ -392,7 +390,7 @@ def _finding(
 ) -> Finding:  # fmt: skip
     wait = sorted(comer.rank for comer in there)
     return Finding(
-        name, severity, text, role="cause" if severity != "info" else "fact",
+        name, severity, text, role="cause" if severity != "note" else "fact",
         **naming.about(view.state, ranks), remedy=remedy,
         evidence=(*facts, f"{naming.who(view.state, wait)} {agreeing(wait, 'is', 'are')} in {there[0].op}"),
     )  # fmt: skip

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from ....presets.finding import Finding
 from ...formatting import step_text
-from ...model import Finding
 from . import died, naming
 from .arrivals import Arrivals, GroupArrivals, Piece
 from .died import Reason
@@ -274,7 +274,7 @@ def _lag_finding(view: View, lag: Lag, before: Finding | None) -> Finding | None
         return None
     return Finding(
         id=ID,
-        severity="warn",
+        severity="warning",
         text=_text(view, lag, percent, why[0] if why else None),
         rank=lag.rank,
         node=lag.node,
@@ -366,7 +366,7 @@ def _input_bound(view: View) -> Iterable[Finding]:
     where = f" ({naming.site_text(site)})" if site is not None else ""
     yield before or Finding(
         id=INPUT,
-        severity="info",
+        severity="note",
         text=f"all ranks alike wait for their data loaders most of the time{where}",
         role="hint",
         remedy="give the loaders more workers (num_workers, prefetch_factor), or the data faster storage",

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ....presets.finding import Finding
 from ...formatting import agreeing, spans_text, time_of_day
-from ...model import Collective, Finding, Gpu, Pulse, RankPhase, Site, Stall
+from ...model import Collective, Gpu, Pulse, RankPhase, Site, Stall
 from . import arrivals, divergence, naming, waits
 from .arrivals import Activity, Doing
 from .divergence import Split
@@ -240,7 +241,7 @@ def no_verdict(view: View, blocked: Sequence[Pending]) -> Finding:
     lacking = tuple(_lacking(view, blocked)) or ("every rank's data is there, and none of it tells",)
     waiting = f"{spans_text('rank', ranks)} {agreeing(ranks, 'waits', 'wait')}"
     return Finding(
-        "hang-no-verdict", "info", f"{waiting} in {naming.call_text(first.call)} and nothing tells why: {lacking[0]}",
+        "hang-no-verdict", "note", f"{waiting} in {naming.call_text(first.call)} and nothing tells why: {lacking[0]}",
         role="fact", ranks=ranks, since=first.since,
         remedy="take all stacks: distui dump RUN stacks; with NCCL, raise NCCL_DEBUG to INFO",
         evidence=(*(waiting_text(view, pending) for pending in blocked[:4]), *lacking),
@@ -393,12 +394,12 @@ def _stuck(does: Doing, age: float) -> Culprit | None:
             "hang-c-call", does, f"sits in a C call that holds the GIL{', last seen' * does.stale}{_at(does)}",
             "its hook does not answer; "
             + ("it uses CPU time" if busy else "it uses no CPU time, though it is runnable"),
-            "warn" if busy else "error",
+            "warning" if busy else "error",
         )  # fmt: skip
     if does.mode is Activity.LOOPS and age >= LONG_S:
         return _verdict(
             "hang-python", does, f"loops{_at(does)}",
-            "it uses CPU time, but every sample shows this one function, which calls no other", "warn",
+            "it uses CPU time, but every sample shows this one function, which calls no other", "warning",
         )  # fmt: skip
     if does.mode is Activity.ASLEEP:
         return _asleep(does, age)
@@ -419,13 +420,17 @@ def _asleep(does: Doing, age: float) -> Culprit | None:
 def _works(does: Doing, age: float, blocked: Sequence[Pending]) -> Culprit | None:
     if does.place.kind is Kind.LOADER and does.helped and age >= LOADER_S:
         return _verdict(
-            "hang-loader", does, _AT[Kind.LOADER] + _at(does), "the workers of its data loader work", "warn"
+            "hang-loader",
+            does,
+            _AT[Kind.LOADER] + _at(does),
+            "the workers of its data loader work",
+            "warning",
         )
     if age < WORKS_S:
         return None
     where = f" in {does.place.site.name}()" if does.helped and does.place.site else _within(does, blocked)
     return Culprit(
-        id="hang-not-joined", severity="info", does=f"works{where}",
+        id="hang-not-joined", severity="note", does=f"works{where}",
         remedy="nothing, if that is meant to take so long; else look at its stack", proof="it gets on",
     )  # fmt: skip
 
@@ -479,7 +484,7 @@ def finding(
         id=fault.id,
         severity=fault.severity,
         text=f"{who} {does}" + (f"; {waiting} for {it}{where}" if waiting else ""),
-        role="cause" if fault.severity != "info" else "fact",
+        role="cause" if fault.severity != "note" else "fact",
         **naming.about(view.state, ranks),
         remedy=fault.remedy.format(rank=ranks[0]),
         evidence=tuple(evidence(view, ranks, fault, leading, nearest)),

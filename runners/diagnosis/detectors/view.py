@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ....presets.finding import Finding
 from ....presets.plan import Plan
-from ...model import Finding, Pulse
+from ...model import Pulse
 from ...state import RunState
 from .arrivals import Arrivals
 from .memory_curve import Point

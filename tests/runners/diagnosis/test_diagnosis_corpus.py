@@ -27,7 +27,7 @@ def test_a_log_leads_to_its_rules_and_to_no_other_cause(log: Path) -> None:
     assert {one.id for one in verdict.findings if one.role == "cause"} <= expected
     for one in verdict.findings:
         assert one.count > 0
-        first = one.evidence[0]
+        first = one.lines[0]
         assert first.file == str(log)
         raw = log.read_text("utf-8", "replace").splitlines()[first.line - 1]
         assert first.text[:40].strip() in raw

@@ -233,5 +233,5 @@ def test_lines_that_are_skipped_are_counted() -> None:
     reading.skip(5)
     reading.feed(["h:1:2 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : port error"])
     (one,) = judge(reading).findings
-    assert (one.evidence[0].file, one.evidence[0].line) == ("a", 9)
+    assert (one.lines[0].file, one.lines[0].line) == ("a", 9)
     assert (reading.lines, reading.files) == (4, ["a", "b"])

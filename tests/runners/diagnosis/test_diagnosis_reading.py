@@ -36,7 +36,7 @@ def test_lines_at_the_edges_of_blocks_stay_whole(tmp_path: Path, size: int) -> N
     path.write_bytes(data[: data.rindex(b"\n") + 1] + f"{FATAL}\n".encode() + line * 3)
     found = judge(read([path])).findings
     assert [(one.id, one.count) for one in found] == [("ib-port-error", 1)]
-    assert found[0].evidence[0].line == data.count(b"\n") + 1
+    assert found[0].lines[0].line == data.count(b"\n") + 1
 
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -67,7 +67,7 @@ def test_of_a_line_without_an_end_the_beginning_is_read(tmp_path: Path) -> None:
 def test_evidence_is_cut_and_no_command_to_a_terminal(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text(f"\x1b[31m{FATAL}\x1b[0m" + "é" * 1000 + "\n")
-    text = judge(read([path])).findings[0].evidence[0].text
+    text = judge(read([path])).findings[0].lines[0].text
     assert text.startswith(FATAL)
     assert len(text) <= 300
     assert "\x1b" not in text

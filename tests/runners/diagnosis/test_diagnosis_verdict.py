@@ -41,7 +41,7 @@ def test_victims_are_folded_beneath_the_cause_with_counts(tmp_path: Path) -> Non
     ]
     verdict = of(tmp_path, lines)
     assert verdict.first is not None
-    assert (verdict.first.id, verdict.first.host, verdict.first.evidence[0].line) == ("cuda-oom", "b", 6)
+    assert (verdict.first.id, verdict.first.host, verdict.first.lines[0].line) == ("cuda-oom", "b", 6)
     victims = {one.id: one for one in verdict.victims}
     assert (victims["sock-closed-by-peer"].count, victims["sock-closed-by-peer"].hosts) == (2, ("a", "c"))
     assert (victims["pt-watchdog"].count, victims["pt-watchdog"].ranks) == (4, (0, 1, 2, 3))

@@ -60,7 +60,7 @@ def test_a_rank_that_raised_is_the_first_cause() -> None:
     assert (first.id, first.role, first.severity, first.rank) == ("died-exception", "cause", "error", 1)
     assert first.text == "A rank raised KeyError: 'labels' at train.py:21."
     assert first.values == {"where": "/app/train.py:21"}
-    assert [(one.line, one.text) for one in first.evidence] == [(8, "[rank1]: KeyError: 'labels'")]
+    assert [(one.line, one.text) for one in first.lines] == [(8, "[rank1]: KeyError: 'labels'")]
     assert verdict.failed
 
 
@@ -108,7 +108,7 @@ def test_stamps_of_shippers_are_no_part_of_it() -> None:
 def test_one_that_the_script_went_on_after_is_a_hint() -> None:
     more = [f"step {step}" for step in range(LAST + 1)]
     (found,) = said([*TRACE, *more]).findings
-    assert (found.role, found.severity) == ("hint", "warn")
+    assert (found.role, found.severity) == ("hint", "warning")
     assert found.remedy.startswith("The script may have gone on after it")
     assert not said([*TRACE, *more]).failed
     assert said([*TRACE, *more[1:]]).failed
@@ -134,7 +134,7 @@ def test_what_follows_from_nccl_is_a_symptom(text: str, name: str) -> None:
     assert verdict.first is not None
     assert verdict.first.id == "ib-port-error"
     (found,) = [one for one in verdict.findings if one.id.startswith("died-")]
-    assert (found.id, found.role, found.evidence[0].line) == (name, "symptom", 5)
+    assert (found.id, found.role, found.lines[0].line) == (name, "symptom", 5)
 
 
 @pytest.mark.parametrize(

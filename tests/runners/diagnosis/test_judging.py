@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
-from msgspec import structs
 
+from distui.presets.finding import Finding
 from distui.runners.diagnosis import judging as judging_module
 from distui.runners.diagnosis import nccl_facts as inheritance
 from distui.runners.diagnosis.detectors import KEPT, View
@@ -14,7 +15,6 @@ from distui.runners.diagnosis.judging import Judging, owns
 from distui.runners.model import (
     Collective,
     Event,
-    Finding,
     FindingCleared,
     FindingRaised,
     Host,
@@ -95,7 +95,7 @@ def cleared(told: list[Event]) -> list[str]:
 def test_a_new_process_clears_what_its_predecessor_raised_and_nothing_else(told: list[Event]) -> None:
     names = ("hang-not-joined", "died-usage", "gpu-lost:gpu0", "disk-low")
     state = state_of()
-    judging = inherited(state, told, *(Finding(name, "warn", "…", node=0) for name in names))
+    judging = inherited(state, told, *(Finding(name, "warning", "…", node=0) for name in names))
     judging.judge(100.0)
     assert cleared(told) == ["died-usage"]
     state.attempts.append(Attempt(2, 101.0, "request", 2, {}, ()))
@@ -144,22 +144,19 @@ HANG = Finding("hang-not-joined", "error", "rank 1 sleeps", "cause", 1, 0, since
 
 
 def test_a_finding_that_says_the_same_stays_as_it_was() -> None:
-    assert judged(HANG, structs.replace(HANG, since=5.25, evidence=("…",))) == [HANG]
+    assert judged(HANG, replace(HANG, since=5.25, evidence=("…",))) == [HANG]
 
 
 def test_less_certain_words_do_not_take_the_place_of_a_verdict() -> None:
-    works = structs.replace(HANG, severity="info", text="rank 1 works")
-    unclear = Finding("hang-no-verdict", "info", "…")
+    works = replace(HANG, severity="note", text="rank 1 works")
+    unclear = Finding("hang-no-verdict", "note", "…")
     assert judged(HANG, works, unclear) == [HANG]
 
 
 def test_another_verdict_takes_the_place_of_what_was_said() -> None:
-    loops = structs.replace(HANG, id="hang-python", text="rank 1 loops")
+    loops = replace(HANG, id="hang-python", text="rank 1 loops")
     assert judged(HANG, loops) == [loops]
-    assert (
-        judged(HANG, structs.replace(HANG, text="rank 1 sleeps elsewhere"))[0].text
-        == "rank 1 sleeps elsewhere"
-    )
+    assert judged(HANG, replace(HANG, text="rank 1 sleeps elsewhere"))[0].text == "rank 1 sleeps elsewhere"
 
 
 def test_what_agents_raise_under_the_same_id_is_theirs(told: list[Event]) -> None:
@@ -189,14 +186,14 @@ def test_a_finding_that_still_holds_is_not_told_anew_after_a_resume(told: list[E
     "name", ["hang-mismatch", "start-waiting", "straggler", "input-bound", "oom-cuda", "mem-creep"]
 )
 def test_ids_that_are_its_own(name: str) -> None:
-    assert owns(Finding(name, "warn", "…"))
+    assert owns(Finding(name, "warning", "…"))
 
 
 @pytest.mark.parametrize(
     "name", ["gpu-ecc:gpu1", "xid-79", "disk-full", "sampler-failed", "stragglers", "my-hang-x"]
 )
 def test_ids_that_are_not(name: str) -> None:
-    assert not owns(Finding(name, "warn", "…"))
+    assert not owns(Finding(name, "warning", "…"))
 
 
 def test_pulses_are_kept_once_and_not_for_ever(told: list[Event]) -> None:
@@ -271,5 +268,5 @@ async def test_a_bug_of_a_detector_is_told_once_and_ends_nothing(monkeypatch: py
     await judging.guarded()
     (raised,) = told
     assert isinstance(raised, FindingRaised)
-    assert (raised.finding.id, raised.finding.severity) == ("detectors-failed", "warn")
+    assert (raised.finding.id, raised.finding.severity) == ("detectors-failed", "warning")
     assert "LookupError: no such group" in raised.finding.text

@@ -103,7 +103,7 @@ def test_only_what_did_not_move_between_two_reports_is_told() -> None:
     assert watch.judge(moved, still, 0) is None
     finding = watch.judge(still, still, 0)
     assert finding is not None
-    assert (finding.severity, finding.role, finding.ranks) == ("info", "hint", (2,))
+    assert (finding.severity, finding.role, finding.ranks) == ("note", "hint", (2,))
     assert "rank 2 launched AllReduce 199 times, most ranks 200 times" in finding.evidence[0]
 
 

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
+from distui.presets.finding import Finding
 from distui.presets.load import load
 from distui.presets.plan import Place, Plan, Request, make_plan, rendezvous_port
 from distui.runners.diagnosis import live
-from distui.runners.model import Finding, FindingCleared, FindingRaised, RunPhase, Stamped
+from distui.runners.model import FindingCleared, FindingRaised, RunPhase, Stamped
 from distui.runners.state import RunState
 
 from .site import Site, Viewer, Whole, kill
@@ -120,7 +121,7 @@ class Training(Whole):
 
     def findings(self) -> list[Finding]:
         """Alarms in the hub's journal, as often as they were raised."""
-        return [one for one in raised(self.journal()) if one.severity != "info"]
+        return [one for one in raised(self.journal()) if one.severity != "note"]
 
     def of_agents(self) -> list[str]:
         """Ids of what the agents raised themselves."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import Raw
 
+from distui.presets.finding import Finding
 from distui.runners.diagnosis import live
 from distui.runners.diagnosis.nccl_facts import Communicator, NcclFacts
 from distui.runners.hub.links import merge, shift_of, sub_id
@@ -16,7 +17,6 @@ from distui.runners.model import (
     CommandDone,
     CommandReceived,
     Event,
-    Finding,
     FindingCleared,
     FindingRaised,
     FirstCause,
@@ -75,7 +75,7 @@ def test_every_time_of_an_event_is_moved_to_our_clock() -> None:
 
 
 def test_the_times_of_findings_and_of_what_nccl_says_are_moved_too() -> None:
-    raised = FindingRaised(Finding("disk-low", "warn", "", node=0, since=50.0))
+    raised = FindingRaised(Finding("disk-low", "warning", "", node=0, since=50.0))
     assert merged(raised, shift=-10.0).event.finding.since == 40.0  # type: ignore[union-attr]
     facts = NcclFacts(communicators=(Communicator("0xabc", 2, began={1: 20.0}, seen=30.0),))
     told = merged(NcclTick(1, Raw(live.encode(facts))), shift=-10.0).event
@@ -89,7 +89,7 @@ def test_the_times_of_findings_and_of_what_nccl_says_are_moved_too() -> None:
 def test_whatever_names_a_node_names_the_right_one() -> None:
     started = AttemptStarted(1, "launch", 4, (RankPlace(2, 0), RankPlace(3, 1)))
     assert {place.node for place in merged(started).event.ranks} == {2}  # type: ignore[union-attr]
-    raised = FindingRaised(Finding("disk-low", "warn", "", node=0))
+    raised = FindingRaised(Finding("disk-low", "warning", "", node=0))
     assert merged(raised).event.finding.node == 2  # type: ignore[union-attr]
     assert merged(FindingCleared("disk-low", node=0)).event.node == 2  # type: ignore[union-attr]
     ended = AttemptEnded(1, Outcome.FAILED, FirstCause(9, 1, 0), "")

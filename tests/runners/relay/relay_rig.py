@@ -14,10 +14,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from distui.presets.finding import Finding
 from distui.runners.agent.relay_client import AgentRelay, Stream
 from distui.runners.inrank.relay import Mailboxes
 from distui.runners.inrank.secure_channel import Channel, dial
-from distui.runners.model import Finding
 
 from .carrier import KEY, RUN
 

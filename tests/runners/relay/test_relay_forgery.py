@@ -42,7 +42,7 @@ async def test_forged_frames_are_rejected_and_counted(
             lambda: nodes.findings[-1].text.startswith(f"{nodes.before + 6} frames were rejected")
         )
         finding = nodes.findings[-1]
-        assert (finding.id, finding.severity, finding.node) == ("relay-rejected", "warn", 1)
+        assert (finding.id, finding.severity, finding.node) == ("relay-rejected", "warning", 1)
         assert f"{nodes.before + 6} as node 0" in finding.text
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from distui.runners.model import Finding, FindingCleared, FindingRaised, Gpu
+from distui.presets.finding import Finding
+from distui.runners.model import FindingCleared, FindingRaised, Gpu
 from distui.runners.telemetry import gpu_health
 from distui.runners.telemetry.gpu_health import recovery_words, throttle_words, xid_finding
 from distui.runners.telemetry.host import Counter
@@ -55,7 +56,7 @@ def test_xid_finding() -> None:
         "Xid 31 on GPU 2: a kernel touched memory that is not mapped, 5 times"
     )
     unknown = xid_finding(4242, None)
-    assert (unknown.id, unknown.severity) == ("xid-4242", "warn")
+    assert (unknown.id, unknown.severity) == ("xid-4242", "warning")
     assert "an unknown GPU" in unknown.text
 
 
@@ -73,7 +74,7 @@ def test_health_names_what_is_wrong_and_nothing_else() -> None:
 
 
 def test_changes_raise_what_is_new_or_reworded_and_clear_what_is_gone() -> None:
-    old, same, gone = (Finding(name, "warn", name) for name in ("a", "b", "c"))
-    reworded = Finding("a", "warn", "a again")
+    old, same, gone = (Finding(name, "warning", name) for name in ("a", "b", "c"))
+    reworded = Finding("a", "warning", "a again")
     raised = {gpu_health.key(finding): finding for finding in (old, same, gone)}
     assert gpu_health.changes(raised, [reworded, same]) == [FindingCleared("c"), FindingRaised(reworded)]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from distui.presets.finding import Finding
 from distui.runners.diagnosis.detectors import View, hang, starting
 from distui.runners.model import (
     Collective,
-    Finding,
     Gpu,
     ProcessGroup,
     Pulse,
@@ -193,4 +193,4 @@ def only(found: Sequence[Finding]) -> Finding:
 
 def quiet(found: Sequence[Finding]) -> bool:
     """Whether no alarm is among them."""
-    return all(one.severity == "info" for one in found)
+    return all(one.severity == "note" for one in found)

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from distui.presets.finding import Finding
 from distui.runners.diagnosis.detectors import View, died
-from distui.runners.model import Finding, FirstCause, Outcome, RankPhase, RankPlace, RunPhase
+from distui.runners.model import FirstCause, Outcome, RankPhase, RankPlace, RunPhase
 from distui.runners.state import Attempt, Node, Rank, RunState
 
 NOW = 1_000_000.0
@@ -132,7 +133,7 @@ def test_an_attempt_that_nobody_saw_end_is_told() -> None:
 
 
 def test_a_crash_after_the_end_of_the_script_is_no_error() -> None:
-    assert one(failed(cause(kind="exit-abort"))).severity == "warn"
+    assert one(failed(cause(kind="exit-abort"))).severity == "warning"
 
 
 def test_nothing_is_said_without_a_cause_or_of_an_attempt_that_goes_on() -> None:

@@ -135,7 +135,7 @@ def test_a_c_call_that_computes_is_told_later_and_as_a_warning() -> None:
     silent = series(2, LOAD, hook=False, groups=(), share=1.0, sites=None)
     assert quiet(Made().wait([0, 1, 3]).add(silent).hang())
     found = only(Made().wait([0, 1, 3], call(42, age=21)).add(silent).hang())
-    assert (found.id, found.severity) == ("hang-c-call", "warn")
+    assert (found.id, found.severity) == ("hang-c-call", "warning")
 
 
 def test_a_loop_in_python() -> None:
@@ -143,7 +143,7 @@ def test_a_loop_in_python() -> None:
     made = Made().wait([0, 1, 3], call(42, age=21))
     made.add(series(2, spin, share=0.95, enqueued=41, state="R", loops=9))
     found = only(made.hang())
-    assert (found.id, found.severity, found.rank) == ("hang-python", "warn", 2)
+    assert (found.id, found.severity, found.rank) == ("hang-python", "warning", 2)
     assert found.text.startswith("rank 2 loops at train.py:34 spin; ranks 0, 1, 3 wait for it")
 
 
@@ -152,7 +152,7 @@ def test_a_long_call_of_c_is_no_loop() -> None:
     product = (Site("/job/train.py", 34, "product"), *LOAD)
     made = Made().wait([0, 1, 3], call(42, age=21))
     made.add(series(2, product, share=0.95, enqueued=41, state="R", loops=0))
-    assert not [one for one in made.hang() if one.severity != "info"]
+    assert not [one for one in made.hang() if one.severity != "note"]
 
 
 def test_the_chain_is_followed_to_its_end() -> None:
@@ -242,7 +242,7 @@ def test_no_verdict_says_which_data_is_missing() -> None:
     made = Made().wait([0, 1, 3], call(42, age=61)).add(series(2, (), hook=False, groups=()))
     made.state.ranks[2].hook = None
     found = only(made.hang())
-    assert (found.id, found.severity) == ("hang-no-verdict", "info")
+    assert (found.id, found.severity) == ("hang-no-verdict", "note")
     assert found.text.endswith("nothing tells why: rank 2 has no hook that answers")
     assert Made().wait([0, 1, 3], call(42, age=40)).hang() == []
 
@@ -267,7 +267,7 @@ def test_a_rank_that_works_is_told_without_alarm() -> None:
     busy = series(0, within, share=0.9, sites=5, enqueued=41)
     assert Made().wait([1, 2, 3]).add(busy).hang() == []
     found = only(Made().wait([1, 2, 3], call(42, age=31)).add(busy).hang())
-    assert (found.id, found.severity) == ("hang-not-joined", "info")
+    assert (found.id, found.severity) == ("hang-not-joined", "note")
     assert found.text == "rank 0 works in validate(); ranks 1-3 wait for it in all_reduce #42"
 
 

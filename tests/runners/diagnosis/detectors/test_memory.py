@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from distui.presets.finding import Finding
 from distui.presets.memory import STRATEGIES
 from distui.runners.diagnosis.detectors import View, expectations, memory_curve, memory_growth
 from distui.runners.diagnosis.detectors.memory_curve import GIB, Curve, Point
 from distui.runners.model import (
-    Finding,
     FirstCause,
     Gpu,
     Host,
@@ -262,7 +262,7 @@ def full(used: float) -> Host:
 def test_memory_that_grows_steadily_towards_the_limit() -> None:
     state = state_of(host=full(50))
     (one,) = found(state, **growing(10, 30))
-    assert (one.id, one.severity, one.rank, one.node) == ("mem-creep", "warn", 1, 0)
+    assert (one.id, one.severity, one.rank, one.node) == ("mem-creep", "warning", 1, 0)
     assert one.text == (
         "the host memory of rank 1 grows steadily and reaches the 64.0 GiB of the node within half an hour"
     )
@@ -330,7 +330,7 @@ def test_a_cgroup_that_is_nearly_full() -> None:
     (one,) = found(state)
     assert (one.id, one.severity, one.node, one.evidence) == (
         "oom-near",
-        "warn",
+        "warning",
         0,
         ("rank 3 holds 6.0 GiB",),
     )

@@ -10,13 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from distui.presets.finding import Finding
 from distui.presets.load import load
 from distui.presets.plan import Place, Plan, Request, make_plan
 from distui.runners.diagnosis import live
 from distui.runners.diagnosis.detectors import View
 from distui.runners.diagnosis.detectors.expectations import LATE_S, SETTLED_S, find
 from distui.runners.diagnosis.reading import Reading
-from distui.runners.model import Finding, Gpu
+from distui.runners.model import Gpu
 from distui.runners.state import Node, RunState
 
 NOW = 2_000_000.0
@@ -125,8 +126,8 @@ def test_nothing_is_known(job: Job) -> None:
 def test_tcp_although_the_node_has_rdma(job: Job) -> None:
     job.network = dict.fromkeys(range(2), "Socket")
     found = job.found()
-    assert set(found) == {"expect-network warn 0", "expect-network warn 1"}
-    one = found["expect-network warn 1"]
+    assert set(found) == {"expect-network warning 0", "expect-network warning 1"}
+    one = found["expect-network warning 1"]
     assert (
         one.text == "node-1 talks to other nodes over TCP, although it has RDMA devices: many times slower"
     )
@@ -154,8 +155,8 @@ def test_a_node_that_took_another_network_than_the_others() -> None:
     job = Job(3)
     job.network = {2: "Socket"}
     found = job.found()
-    assert set(found) == {"expect-same-network warn 2"}, "and not twice"
-    one = found["expect-same-network warn 2"]
+    assert set(found) == {"expect-same-network warning 2"}, "and not twice"
+    one = found["expect-same-network warning 2"]
     assert one.text == "node-2 took the network Socket, and other nodes IB"
     assert one.evidence[0].endswith("Using network Socket")
     assert one.evidence[1].endswith("Using network IB")
@@ -164,14 +165,14 @@ def test_a_node_that_took_another_network_than_the_others() -> None:
 
 def test_of_two_nodes_it_is_the_one_with_tcp(job: Job) -> None:
     job.network = {0: "Socket"}
-    assert set(job.found()) == {"expect-same-network warn 0"}
+    assert set(job.found()) == {"expect-same-network warning 0"}
 
 
 def test_rdma_through_host_memory(job: Job) -> None:
     job.between, job.peermem = "NET/IB/0", None
     found = job.found()
-    assert set(found) == {"expect-gdr warn 0", "expect-gdr warn 1"}
-    (line,) = found["expect-gdr warn 0"].evidence
+    assert set(found) == {"expect-gdr warning 0", "expect-gdr warning 1"}
+    (line,) = found["expect-gdr warning 0"].evidence
     assert line.endswith("Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0")
 
 
@@ -195,8 +196,8 @@ def test_gpudirect_that_nobody_wants_or_can_have(job: Job, tmp_path: Path) -> No
 def test_an_interface_over_which_the_nodes_do_not_meet(job: Job, bootstrap: str, why: str) -> None:
     job.stage, job.bootstrap = "START", {1: bootstrap}
     found = job.found()
-    assert set(found) == {"expect-interface warn 1"}
-    one = found["expect-interface warn 1"]
+    assert set(found) == {"expect-interface warning 1"}
+    one = found["expect-interface warning 1"]
     assert one.text == f"node-1 meets the other nodes over {bootstrap}, {why}"
     assert one.evidence[0].endswith(f"Bootstrap: Using {bootstrap}<0>")
 
@@ -215,8 +216,8 @@ def test_a_node_in_another_network_than_the_others() -> None:
     job = Job(3)
     job.stage, job.bootstrap = "START", {0: "eth1:192.168.7.2"}
     found = job.found()
-    assert set(found) == {"expect-interface warn 0"}
-    one = found["expect-interface warn 0"]
+    assert set(found) == {"expect-interface warning 0"}
+    one = found["expect-interface warning 0"]
     assert (
         one.text == "node-0 meets the other nodes over eth1:192.168.7.2, and the others are in 10.1.0.0/16"
     )
@@ -229,8 +230,8 @@ def test_different_releases() -> None:
     job = Job(3)
     job.version = {1: "2.21.5+cuda12.4", 2: "2.27.5+cuda13.0"}
     found = job.found()
-    assert set(found) == {"version-mismatch warn None"}
-    one = found["version-mismatch warn None"]
+    assert set(found) == {"version-mismatch warning None"}
+    one = found["version-mismatch warning None"]
     assert one.text == (
         "the nodes have loaded different releases of NCCL: 2.27.5 on 2 nodes, 2.21.5 on 1 node"
     )
@@ -248,8 +249,8 @@ def test_a_gpu_that_the_others_do_not_reach_by_p2p() -> None:
     job = Job(1)
     job.inside, job.gpus = {(2, 5): "SHM/direct/direct", (4, 5): "SHM/direct/direct"}, NVLINK
     found = job.found()
-    assert set(found) == {"expect-p2p warn 0"}
-    one = found["expect-p2p warn 0"]
+    assert set(found) == {"expect-p2p warning 0"}
+    one = found["expect-p2p warning 0"]
     assert (one.rank, one.ranks) == (5, (2, 4, 5))
     assert (
         one.text
@@ -257,7 +258,7 @@ def test_a_gpu_that_the_others_do_not_reach_by_p2p() -> None:
     )
     assert one.evidence[0].endswith("Channel 00/0 : 2[2] -> 5[5] via SHM/direct/direct")
     job.gpus = ()
-    assert set(job.found()) == {"expect-p2p info 0"}, "without NVLink it may be how the node is built"
+    assert set(job.found()) == {"expect-p2p note 0"}, "without NVLink it may be how the node is built"
 
 
 def test_one_slow_pair_has_no_culprit() -> None:
@@ -282,12 +283,12 @@ def test_variables_that_were_not_read(job: Job, tmp_path: Path) -> None:
     )  # fmt: skip
     found = job.found()
     assert {name: one.text.removeprefix("NCCL has not read ") for name, one in found.items()} == {
-        "expect-env:NCCL_ALGO warn None": "NCCL_ALGO: it was set too late, or the processes do not see it",
-        "expect-env:NCCL_IB_TIMEOUT info None": "NCCL_IB_TIMEOUT: it is read only where it is needed",
-        "expect-env:NCCL_MYPLUGIN_THING info None": "NCCL_MYPLUGIN_THING: no NCCL is known to read it",
-        "expect-env:NCCL_P2P_LEVLE warn None": "NCCL_P2P_LEVLE: it looks like NCCL_P2P_LEVEL",
+        "expect-env:NCCL_ALGO warning None": "NCCL_ALGO: it was set too late, or the processes do not see it",
+        "expect-env:NCCL_IB_TIMEOUT note None": "NCCL_IB_TIMEOUT: it is read only where it is needed",
+        "expect-env:NCCL_MYPLUGIN_THING note None": "NCCL_MYPLUGIN_THING: no NCCL is known to read it",
+        "expect-env:NCCL_P2P_LEVLE warning None": "NCCL_P2P_LEVLE: it looks like NCCL_P2P_LEVEL",
     }
-    assert found["expect-env:NCCL_ALGO warn None"].evidence == (
+    assert found["expect-env:NCCL_ALGO warning None"].evidence == (
         "the plan sets NCCL_ALGO=Ring",
         "NCCL says that it read NCCL_SOCKET_IFNAME",
     )

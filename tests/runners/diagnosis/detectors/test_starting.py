@@ -106,7 +106,7 @@ def test_who_is_not_there_yet() -> None:
         series(3, (Site(PYTHON + "socket.py", 706, "readinto"), *LOAD), step=0, groups=(), world_size="4"),
     )  # fmt: skip
     found = only(made.start())
-    assert (found.id, found.severity) == ("start-waiting", "info")
+    assert (found.id, found.severity) == ("start-waiting", "note")
     assert found.text == "ranks 0, 1 wait in init_process_group; ranks 2, 3 are not there yet"
     assert found.evidence[:2] == (
         "rank 2: torch.distributed is not imported yet", "rank 3: sleeps at train.py:33 load",

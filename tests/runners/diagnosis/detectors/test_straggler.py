@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 from msgspec import structs
 
+from distui.presets.finding import Finding
 from distui.runners.diagnosis.detectors import View, straggler
 from distui.runners.diagnosis.detectors.arrivals import Arrivals
-from distui.runners.model import Finding, RankSample
+from distui.runners.model import RankSample
 
 from .lag_rig import BEGAN, LOADER, Training
 
@@ -23,14 +24,14 @@ def found(view: View) -> list[Finding]:
 
 
 def alarms(view: View) -> list[Finding]:
-    return [one for one in found(view) if one.severity != "info"]
+    return [one for one in found(view) if one.severity != "note"]
 
 
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("ranks", [2, 4, 9])
 def test_a_slow_rank_is_named_with_its_price(ranks: int, overlap: bool) -> None:
     (one,) = found(Training(ranks=ranks, overlap=overlap, late=slow(1)).view())
-    assert (one.id, one.severity, one.rank, one.node) == ("straggler", "warn", 1, 0)
+    assert (one.id, one.severity, one.rank, one.node) == ("straggler", "warning", 1, 0)
     assert one.text == (
         "rank 1 is the one that the others wait for, about 30 % of each step; "
         "no reason is seen in clocks, throttling, CPU or I/O"
@@ -170,7 +171,7 @@ def test_it_stays_a_little_below_the_limit_and_then_goes() -> None:
     training = Training(late=slow(1, 0.05))
     assert found(training.view()) == []
     state = training.state()
-    said = Finding("straggler", "warn", "rank 1 …, about 10 % of each step; …", rank=1, node=0)
+    said = Finding("straggler", "warning", "rank 1 …, about 10 % of each step; …", rank=1, node=0)
     state.findings["straggler", 1, 0] = said
     assert found(training.view(state=state)) == [said]
     assert found(Training(late=slow(1, 0.02)).view(state=state)) == []
@@ -197,7 +198,7 @@ def test_the_slow_loader_of_one_rank_is_the_reason() -> None:
 def test_slow_loaders_of_all_ranks_are_no_straggler() -> None:
     training = Training(late=lambda rank, step: 0.5, stacks=dict.fromkeys(range(4), LOADER))
     (one,) = found(training.view())
-    assert (one.id, one.severity) == ("input-bound", "info")
+    assert (one.id, one.severity) == ("input-bound", "note")
     assert "data.py:12 __getitem__" in one.text
     state = training.state()
     state.findings["input-bound", None, None] = one
