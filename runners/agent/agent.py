@@ -16,7 +16,7 @@ from .. import file_io
 from ..host_processes import StartMode
 from ..journal import summarise
 from ..logs.follow import ask_window
-from ..model import AgentStarted, FindingRaised, RunCreated
+from ..model import AgentStarted, RunCreated
 from ..run_directories import AGENT_FILE, Entry
 from ..wire import client
 from ..wire.client import sweep_sockets
@@ -92,9 +92,7 @@ class Agent:
         key = read_key(run.run_dir)
         if key is None or run.plan.nnodes < 2:
             return None
-        return AgentRelay(
-            key, run.node, run.plan.nnodes, self._socket, lambda finding: run.emit(FindingRaised(finding))
-        )
+        return AgentRelay(key, run.node, run.plan.nnodes, self._socket, run.findings.raise_finding)
 
     def _relaying(self) -> bool:
         """True while the relay carries a viewer's stream."""

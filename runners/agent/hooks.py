@@ -28,8 +28,6 @@ from ..model import (
     EnvironmentChanged,
     EnvironmentReported,
     EnvironmentRestored,
-    FindingCleared,
-    FindingRaised,
     HookChanged,
     RankChanged,
     Wrapped,
@@ -470,7 +468,7 @@ class Environment:
         run, self._secrets = self._run, dict(self._before)
         self.restored, self.why_restored = event.attempt, event.text
         remedy = "restart with values that Linux can give to a program"
-        run.emit(FindingRaised(Finding(RESTORED, "warning", event.text, node=run.node, remedy=remedy)))
+        run.findings.raise_finding(Finding(RESTORED, "warning", event.text, node=run.node, remedy=remedy))
 
     def begun(self, event: AttemptStarted, first: bool) -> AttemptStarted:
         """An attempt began, with what it changed; a new runner's `first` has brought what was asked for before."""
@@ -520,9 +518,9 @@ class Environment:
         if texts:
             remedy = "what starts the script, or a sitecustomize of yours, sets it: change it there"
             finding = Finding(DIFFERS, "warning", sentence(texts), node=run.node, remedy=remedy)
-            run.emit(FindingRaised(finding))
-        elif (DIFFERS, None, run.node) in run.state.findings:
-            run.emit(FindingCleared(DIFFERS, node=run.node))
+            run.findings.raise_finding(finding)
+        else:
+            run.findings.clear(DIFFERS, node=run.node)
         return texts
 
     def clear_missing_of(self, changes: Mapping[str, str | None]) -> None:
@@ -539,7 +537,7 @@ class Environment:
             text = f"{environment.FILE} in the run directory is missing or damaged: ranks start without what the "
             text += "launch's shell gave them"
             remedy = f"`distui stop {run.entry.record.name}` and launch again where that matters"
-            run.emit(FindingRaised(Finding(NOT_KEPT, "warning", text, node=run.node, remedy=remedy)))
+            run.findings.raise_finding(Finding(NOT_KEPT, "warning", text, node=run.node, remedy=remedy))
             launch = Kept(environment.of_launch(os.environ, run.plan.env), frozenset())
         started = environment.of_runner(launch, run.plan.env, run.state.changes, self._secrets)
         self._report_missing(started)
@@ -568,11 +566,10 @@ class Environment:
             text += f"is left that remembers {them}"
             words = " ".join(f"--env-from-shell {name}" for name in names)
             remedy = f"`distui restart {run.entry.record.name} {words}` in a shell that has {them}"
-            run.emit(FindingRaised(Finding(MISSING, "warning", text, node=run.node, remedy=remedy)))
+            run.findings.raise_finding(Finding(MISSING, "warning", text, node=run.node, remedy=remedy))
         else:
             self.clear_missing()
 
     def clear_missing(self) -> None:
         """Every secret is there, or no longer wanted."""
-        if (MISSING, None, self._run.node) in self._run.state.findings:
-            self._run.emit(FindingCleared(MISSING, node=self._run.node))
+        self._run.findings.clear(MISSING, node=self._run.node)

@@ -131,7 +131,7 @@ class Guard:
         finding = Finding(FLOOD_ID, "warning", text, role, None, node, remedy, evidence, since=time.time())
         raised = self._run.state.findings.get((FLOOD_ID, None, node))
         if raised is None or raised.text != text:
-            self._run.emit(FindingRaised(finding))
+            self._run.findings.raise_finding(finding)
 
 
 def written(folder: Path) -> int:

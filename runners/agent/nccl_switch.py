@@ -12,7 +12,7 @@ from ...presets.finding import Finding
 from ...presets.nccl import DEFAULT_SUBSYS, NcclError, parse_level, parse_subsys
 from ..diagnosis import ras
 from ..formatting import spans_text
-from ..model import Clause, FindingCleared, FindingRaised, NcclChanged, Pulse, RankPhase, SetNccl
+from ..model import Clause, NcclChanged, Pulse, RankPhase, SetNccl
 from ..state import Attempt, RunState
 from .commands import CommandRefused, Restarts
 from .hooks import HookError, Hooks
@@ -66,9 +66,7 @@ class NcclSwitch:
         except NcclError as error:
             raise CommandRefused(str(error)) from None
         env = {"NCCL_DEBUG": level, "NCCL_DEBUG_SUBSYS": subsys}
-        flood = self._run.state.findings.get((FLOOD_ID, None, self._run.node))
-        if flood is not None:  # of a level that somebody has changed now
-            self._run.emit(FindingCleared(flood.id, flood.rank, flood.node))
+        self._run.findings.clear(FLOOD_ID, node=self._run.node)  # of a level that somebody has changed now
         if command.restart:
             return await self._restart(command, env)
         lasting = command.seconds is None
@@ -308,7 +306,6 @@ class RasWatch:
     def __init__(self, run: ServedRun) -> None:
         self._run = run
         self._before: ras.RasReport | None = None
-        self._reported: Finding | None = None
         address = run.plan.env.get("NCCL_RAS_ADDR", "")
         self._port = int(address.rpartition(":")[2]) if address.rpartition(":")[2].isdigit() else None
         self._always = run.plan.env.get("NCCL_RAS_ENABLE") == "1"
@@ -338,11 +335,10 @@ class RasWatch:
         self._report(judge(before, now, self._run.node) if before is not None else None)
 
     def _report(self, finding: Finding | None) -> None:
-        if finding is None and self._reported is not None:
-            self._run.emit(FindingCleared(ID, node=self._run.node))
-        elif finding is not None and finding != self._reported:
-            self._run.emit(FindingRaised(finding))
-        self._reported = finding
+        if finding is None:
+            self._run.findings.clear(ID, node=self._run.node)
+        else:
+            self._run.findings.raise_finding(finding)
 
 
 def judge(before: ras.RasReport, now: ras.RasReport, node: int) -> Finding | None:

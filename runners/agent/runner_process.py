@@ -15,6 +15,7 @@ import msgspec
 
 from ...presets.plan import Plan
 from .. import file_io, rpc, run_directories
+from ..finding_ledger import FindingLedger
 from ..history import REPORT
 from ..journal import Chronicle
 from ..model import Event, RunPhase, Stamped
@@ -37,6 +38,7 @@ class ServedRun:
         self.chronicle = Chronicle(entry.path)
         self.state, self.journal = self.chronicle.state, self.chronicle.journal
         self.until = self.chronicle.until
+        self.findings = FindingLedger(self.emit, self.state.findings)
         self.runner: Runner | None = None
         """The living runner, by Supervision; None while there is none."""
         self._jobs: set[asyncio.Task[object]] = set()

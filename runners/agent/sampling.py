@@ -13,12 +13,11 @@ from msgspec import structs
 
 from ...presets.finding import Finding
 from ..diagnosis import rules
+from ..finding_ledger import FindingLedger
 from ..formatting import size_text
 from ..logs.log_files import GrowthWatch, Notifier
 from ..model import (
     Event,
-    FindingCleared,
-    FindingRaised,
     Gpu,
     GpuTick,
     Host,
@@ -29,7 +28,6 @@ from ..model import (
     RankTick,
 )
 from ..state import Rank
-from ..telemetry import gpu_health
 from ..telemetry.host import HostSampler
 from ..telemetry.metrics import MetricsStore
 from ..telemetry.rank_samples import Launched, Placement, RankSampler, place
@@ -235,10 +233,6 @@ DISK_LOW = 0.05
 DISK_FULL_BYTES = 1 << 20
 
 
-OWN = {"disk-full", "disk-low"}
-"""Findings that are cleared by a later sample, also by that of another agent."""
-
-
 class Sampling:
     """Samples for as long as the run lives."""
 
@@ -258,14 +252,11 @@ class Sampling:
         self._due = asyncio.Event()
         self._ended = False
         self.paces = Paces()
-        self._misplaced: dict[gpu_health.Key, Finding] = {}
-        self._raised: set[str] = set()
+        self._misplaced = FindingLedger(run.emit)
 
     async def run(self) -> None:
         """Sample when the GPU sampler has, else at a pace of its own; a late sample is not made up for."""
         await self._gpus.start()
-        standing = {name for name, _, node in self._run.state.findings if node == self._run.node}
-        self._raised |= standing & OWN  # by an earlier agent
         while True:
             self._began = time.monotonic()
             self._due.clear()
@@ -344,9 +335,7 @@ class Sampling:
         self._run.emit(RankTick(ticks))
         self._run.emit(HostTick(host))
         self.grown()
-        for event in gpu_health.changes(self._misplaced, placed.findings):
-            self._run.emit(event)
-        self._misplaced = {gpu_health.key(finding): finding for finding in placed.findings}
+        self._misplaced.update(placed.findings)
         self._keep(host, ticks)
 
     def _keep(self, host: Host, ticks: tuple[RankSample, ...]) -> None:
@@ -355,7 +344,7 @@ class Sampling:
         self._run.journal.flush()
         refused = self._metrics.problem is not None or self._run.journal.blocked
         self._check_disk(host.disk_free, host.disk_total, refused)
-        if "disk-full" in self._raised:
+        if self._run.findings.holds("disk-full", node=self._run.node):
             self._host.doubt_disks()  # else the next sample might clear it by what is remembered from before
 
     def _with_steps(self, sample: RankSample, counted: tuple[int, float] | None) -> RankSample:
@@ -392,18 +381,11 @@ class Sampling:
         self._raise(name, severity, text, remedy, evidence)
 
     def _raise(self, name: str, severity: str, text: str, remedy: str, *evidence: str) -> None:
-        if name not in self._raised:
-            self._raised.add(name)
-            self._run.emit(
-                FindingRaised(
-                    Finding(name, severity, text, remedy=remedy, node=self._run.node, evidence=evidence)
-                )
-            )
+        finding = Finding(name, severity, text, remedy=remedy, node=self._run.node, evidence=evidence)
+        self._run.findings.raise_once(finding)
 
     def _clear(self, name: str) -> None:
-        if name in self._raised:
-            self._raised.discard(name)
-            self._run.emit(FindingCleared(name, node=self._run.node))
+        self._run.findings.clear(name, node=self._run.node)
 
 
 def _room(free: int | None, total: int | None) -> str:

@@ -23,7 +23,6 @@ from ..model import (
     AttemptEnded,
     AttemptStarted,
     EnvironmentRestored,
-    FindingRaised,
     FirstCause,
     HookChanged,
     Outcome,
@@ -378,7 +377,9 @@ class Supervision:
             left = await sweep(self._run.entry.record.run, keep=[runner.who.pid], grace_s=2.0)
             if left:
                 text = f"these processes would not end: {', '.join(left)}"
-                self._run.emit(FindingRaised(Finding("unkillable", "warning", text, node=self._run.node)))
+                self._run.findings.raise_finding(
+                    Finding("unkillable", "warning", text, node=self._run.node)
+                )
         offset, stamped = last_word
         assert isinstance(stamped.event, RunEnded)
         event = stamped.event

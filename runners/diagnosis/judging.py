@@ -12,10 +12,10 @@ from typing import Any
 
 from ...presets.finding import SEVERITIES, Finding
 from ...presets.plan import Plan
+from ..finding_ledger import FindingLedger
 from ..formatting import spans_text
 from ..model import Event, FindingRaised, LinkState, Pulse, RankPhase
 from ..state import RunState
-from ..telemetry import gpu_health
 from . import rules
 from .detectors import KEPT, Detector, View, died, expectations, hang, memory_growth, starting, straggler
 from .detectors.arrivals import Arrivals
@@ -238,13 +238,13 @@ class Judging:
         self._memory_before: dict[int, Curve] = {}
         self._node_memory: dict[int, Curve] = {}
         self._attempt = 0
-        self._raised: dict[gpu_health.Key, Finding] = {}
+        self._ledger = FindingLedger(emit)
         self._inherited = Inherited((), 0)
 
     def resume(self) -> None:
         """After a replay: what the detectors of an earlier process found is ours to clear, once it can be judged."""
-        self._raised = {at: finding for at, finding in self._state.findings.items() if owns(finding)}
-        self._inherited = Inherited(self._raised.values(), self._state.attempt)
+        self._ledger.adopt(finding for finding in self._state.findings.values() if owns(finding))
+        self._inherited = Inherited(self._ledger.raised.values(), self._state.attempt)
 
     async def run(self) -> None:
         """Look for as long as the run lives; cancel to stop."""
@@ -268,9 +268,7 @@ class Judging:
         """One look; `now` in unix seconds, or this moment."""
         view = self.view(time.time() if now is None else now)
         findings = self._inherited.judge(view, [new for detector in DETECTORS for new in detector(view)])
-        for event in gpu_health.changes(self._raised, findings):
-            self._emit(event)
-        self._raised = {gpu_health.key(finding): finding for finding in findings}
+        self._ledger.update(findings)
 
     def view(self, now: float) -> View:
         """What the detectors look at, with the newest pulses remembered."""

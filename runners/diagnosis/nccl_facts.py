@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from ...presets.finding import Finding
+from ..finding_ledger import Key, by_key
 from ..model import RankPhase, RunPhase
-from ..telemetry import gpu_health
 from .detectors import View
 from .lines import Stamp
 from .rules import Raw
@@ -288,7 +288,7 @@ class Inherited:
     """The findings of an earlier process, each until it is judged anew."""
 
     def __init__(self, findings: Iterable[Finding], attempt: int) -> None:
-        self._left = {gpu_health.key(finding): finding for finding in findings}
+        self._left = by_key(findings)
         self._attempt = attempt
         self._began: float | None = None
         self._first: dict[int, float] = {}
@@ -301,11 +301,11 @@ class Inherited:
         self._began = view.now if self._began is None else self._began
         for rank in view.history:
             self._first.setdefault(rank, view.now)
-        current = {gpu_health.key(each): each for each in findings}
+        current = by_key(findings)
         changed = any(
             _verdict(each) and not _mild(each) and at not in self._left for at, each in current.items()
         )
-        kept: dict[gpu_health.Key, Finding] = {}
+        kept: dict[Key, Finding] = {}
         for at, old in self._left.items():
             new = current.get(at)
             if new is None or (_mild(new) and not _mild(old)):

@@ -17,6 +17,7 @@ from ...presets.finding import Finding
 from ...presets.plan import part_id
 from .. import run_directories
 from ..diagnosis import live
+from ..finding_ledger import FindingLedger
 from ..local_agent import open_agent
 from ..logs.log_files import whole_id
 from ..model import (
@@ -200,7 +201,8 @@ class NodeLink(LinkFollower):
         self._run, self._logs, self._connected, self._gate = run, logs, connected, gate
         self._shift = 0.0
         self._reported: tuple[LinkState, str] | None = None
-        self._skewed = self.reached = False
+        self.reached = False
+        self._findings = FindingLedger(self._emit_finding, run.state.findings)
         """`reached`: it was up once."""
         self._since = math.inf
         """When the link that is up came up, by the monotonic clock."""
@@ -274,19 +276,21 @@ class NodeLink(LinkFollower):
             return msgspec.structs.replace(self.route, remote=(*self.route.remote, str(AGENT_S)))
         return self.route
 
+    def _emit_finding(self, event: FindingRaised | FindingCleared) -> None:
+        self._run.emit(event, node=self.node)
+
     def _compare_clocks(self, reported: float) -> None:
         now = time.time()
         self._shift = shift_of(reported, now)
         skewed = abs(self._shift) >= SKEW_S
-        if skewed and not self._skewed:
+        if skewed:
             way = "behind" if self._shift > 0 else "ahead"
             text = f"the clock of {self.route.host} is {abs(self._shift):.1f} s {way}"
             remedy = "its times are shown by this machine's clock; let NTP (chrony) keep both"
             finding = Finding("clock-skew", "warning", text, node=self.node, remedy=remedy)
-            self._run.emit(FindingRaised(finding), node=self.node)
-        elif self._skewed and not skewed:
-            self._run.emit(FindingCleared("clock-skew", node=self.node), node=self.node)
-        self._skewed = skewed
+            self._findings.raise_once(finding)
+        else:
+            self._findings.clear("clock-skew", node=self.node)
 
     async def _finish(self) -> None:
         """The part has ended: the ends of its logs are read while its agent still waits for us."""

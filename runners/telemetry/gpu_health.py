@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from ...presets.finding import Finding
-from ..model import Event, FindingCleared, FindingRaised, Gpu
+from ..model import Gpu
 
 # -----------------------------------------------------------------------------------------------------------
 # What is wrong with a GPU, from one sample of it. Pure.
-
-
-Key = tuple[str, int | None, int | None]
 
 
 class GpuRule(NamedTuple):
@@ -74,21 +71,6 @@ def judge(gpus: Iterable[Gpu], node: int | None = None) -> tuple[Finding, ...]:
         for rule in RULES
         if rule.holds(gpu)
     )
-
-
-def changes(raised: Mapping[Key, Finding], now: Iterable[Finding]) -> list[Event]:
-    """Events that lead from the findings raised before to those that hold now.
-
-    A finding whose words changed (a count grew) is raised anew.
-    """
-    current = {key(finding): finding for finding in now}
-    cleared = [FindingCleared(*at) for at in raised if at not in current]
-    return [*cleared, *(FindingRaised(new) for at, new in current.items() if raised.get(at) != new)]
-
-
-def key(finding: Finding) -> Key:
-    """What `RunState` knows a finding by."""
-    return finding.id, finding.rank, finding.node
 
 
 # -----------------------------------------------------------------------------------------------------------

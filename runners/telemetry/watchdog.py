@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from ...presets.finding import Finding
+from ..finding_ledger import FindingLedger
 from ..model import Event, FindingRaised, Gpu, GpuTick
 from . import gpu_health
 from .proc import read_nspids, read_stat
@@ -190,7 +190,7 @@ class GpuSource:
         self._killed: list[Process] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._gpus: tuple[Gpu, ...] = ()
-        self._raised: dict[gpu_health.Key, Finding] = {}
+        self._ledger = FindingLedger(on_event)
         self._problem: str | None = None
         now = time.monotonic()
         self._watch = Watch(State.WAITING, now, now)
@@ -334,10 +334,7 @@ class GpuSource:
         self._watch = replace(self._watch, heard=now)
         self._gpus = tick.gpus
         self._on_event(tick)
-        findings = gpu_health.judge(tick.gpus, self._node)
-        for event in gpu_health.changes(self._raised, findings):
-            self._on_event(event)
-        self._raised = {gpu_health.key(finding): finding for finding in findings}
+        self._ledger.update(gpu_health.judge(tick.gpus, self._node))
 
     def _end(self, child: Process, tail: bytes) -> None:
         """The child ended by itself."""

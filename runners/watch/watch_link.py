@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from ...presets.finding import Finding
+from ..finding_ledger import FindingLedger
 from ..logs.follow import ask_window
 from ..logs.log_files import parse_file_id
 from ..model import (
@@ -30,7 +30,6 @@ from ..model import (
     Stamped,
     Via,
 )
-from ..telemetry import gpu_health
 from ..telemetry.host import HostSampler
 from ..telemetry.rank_samples import Launched, RankSampler, place
 from ..telemetry.watchdog import GpuSource, witness
@@ -46,7 +45,8 @@ class JobRanks:
         self._sampler = RankSampler()
         self._processes: dict[int, RankProcess] = {}
         self._launchers: frozenset[int] = frozenset()
-        self._raised: dict[gpu_health.Key, Finding] = {}
+        self._changes: list[Event] = []
+        self._ledger = FindingLedger(self._changes.append)
 
     def watch(self, watched: Watched) -> None:
         """Which ranks there are now."""
@@ -59,8 +59,9 @@ class JobRanks:
         samples = self._sampler.sample({rank: process.pid for rank, process in self._processes.items()})
         launched = [self._launched(process) for process in self._processes.values()]
         placement = place(launched, gpus, witness(launched, gpus, self._launchers), node=0)
-        changes = gpu_health.changes(self._raised, placement.findings)
-        self._raised = {gpu_health.key(finding): finding for finding in placement.findings}
+        self._ledger.update(placement.findings)
+        changes = self._changes.copy()
+        self._changes.clear()
         filled = placement.fill(samples)
         return tuple(filled[rank] for rank in sorted(filled)), changes
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distui.presets.finding import Finding
-from distui.runners.model import FindingCleared, FindingRaised, Gpu
+from distui.runners.model import Gpu
 from distui.runners.telemetry import gpu_health
 from distui.runners.telemetry.gpu_health import recovery_words, throttle_words, xid_finding
 from distui.runners.telemetry.host import Counter
@@ -71,10 +70,3 @@ def test_health_names_what_is_wrong_and_nothing_else() -> None:
     }
     assert found["gpu-ecc:gpu3"].text.startswith("GPU 3 counts 2 uncorrected ECC errors")
     assert all(finding.node == 1 and finding.remedy for finding in found.values())
-
-
-def test_changes_raise_what_is_new_or_reworded_and_clear_what_is_gone() -> None:
-    old, same, gone = (Finding(name, "warning", name) for name in ("a", "b", "c"))
-    reworded = Finding("a", "warning", "a again")
-    raised = {gpu_health.key(finding): finding for finding in (old, same, gone)}
-    assert gpu_health.changes(raised, [reworded, same]) == [FindingCleared("c"), FindingRaised(reworded)]
