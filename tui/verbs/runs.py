@@ -268,6 +268,8 @@ async def _follow(link: Link, state: RunState, *, quiet: bool) -> None:
             latest = max(latest, moment)  # a node's own times, some of which arrive late
             if text:
                 _say(latest, text)
+        if isinstance(event := stamped.event, AttemptEnded):
+            causes.append(event.idle if event.first_cause is None else event.first_cause.text)
         printed = len(state.notices)
         if (
             isinstance(stamped.event, RankTick | HostTick)
