@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -50,6 +52,42 @@ for step in range(100_000):
     print("step", step, flush=True)
     time.sleep(0.1)
 """
+
+
+SEVERAL = """
+{distui} launch ddp --nproc-per-node 2 --name own --detach -- train.py > out 2>&1
+{distui} wait own --until running --timeout 60 > out 2>&1
+{foreign} {python} train.py > foreign.log &
+until [ -s foreign.log ]; do sleep 0.1; done
+{distui} watch
+{distui} stop own --yes --grace 1
+"""
+
+
+@pytest.mark.torch
+def test_the_only_foreign_job_is_opened_beside_runs_of_distuis_own(world: World) -> None:
+    """Where no other process of this user is seen, that of another test for example."""
+    kind = ["--pid", "--fork", "--mount-proc"]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run(["unshare", *kind, "true"], check=False).returncode
+    ):
+        pytest.skip("no namespaces of this user's own here")
+    world.script("train.py", TRAINS)
+    foreign = shlex.join(["env", *(f"{name}={value}" for name, value in RANK.items())])
+    text = SEVERAL.format(distui=DISTUI, python=sys.executable, foreign=foreign)
+    screen = Screen(("unshare", *kind, "bash", "-c", text), world.env, world.work, 120, 40)
+    try:
+        text = screen.until(lambda text: "RUNNING" in text and "r0" in text, 120)
+        assert "read-only" in text.splitlines()[0]
+        assert "1 rank" in text.splitlines()[0], "distui's own has two"
+        screen.press("q")
+        said = screen.until("shows it again")
+        assert re.search(r"train goes on; `distui watch \d+` shows it again", said), said
+        screen.until("stopped: no process of the run is left")
+        assert screen.ended() == 0
+    finally:
+        screen.close()
 
 
 def ranks_of(world: World, job: subprocess.Popen[bytes]) -> list[int]:
