@@ -33,7 +33,8 @@ class Screen:
         if self.pid == 0:
             os.chdir(cwd)
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-            os.execvpe(argv[0], list(argv), {**env, "TERM": "xterm-256color", "COLORTERM": "truecolor"})
+            kept = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES")}
+            os.execvpe(argv[0], list(argv), {**kept, "TERM": "xterm-256color", "COLORTERM": "truecolor"})
 
     @property
     def lines(self) -> list[str]:
