@@ -6,12 +6,16 @@ import os
 import re
 import signal
 import zlib
+from pathlib import Path
 
 import pytest
 import pytest_timeout
 from patience import slowness
 
-from distui.runners import environment
+from distui.runners import environment, local_agent
+
+TORCHLESS = [Path(__file__).with_name(name) for name in ("presets", "tui")]
+"""Folders whose tests are for anybody, but for those that are marked `torch`."""
 
 
 def pytest_configure() -> None:
@@ -27,6 +31,15 @@ def pytest_configure() -> None:
     for number in (signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def no_torch_without_its_mark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that needs an interpreter with torch fails on every machine, not only where there is none, until it is
+    marked so: of the others' interpreters none has it."""
+    marked = request.node.get_closest_marker("torch") is not None
+    if not marked and any(folder in request.path.parents for folder in TORCHLESS):
+        monkeypatch.setattr(local_agent, "_torch_version", lambda python: None)
 
 
 @pytest.hookimpl(tryfirst=True)

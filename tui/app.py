@@ -20,7 +20,7 @@ from textual.signal import Signal
 from ..runners.model import CaughtUp, Event, GpuTick, HostTick, LogGrew, RankTick
 from . import terminal
 from .cockpit_commands import CommandingApp
-from .follower import Follower, LinkPhase, RunEntry, RunSource
+from .follower import WATCH, Follower, LinkPhase, RunEntry, RunSource
 from .keys import ACTIONS, MUTATING, bindings, key_text, keymap_path, load_keymap
 from .paint import NAMES, THEMES, Beat, CalmDriver, PacedApp
 from .rows.frame import Frame, ViewOptions
@@ -255,13 +255,9 @@ def run_cockpit(source: RunSource, run_id: str | None, readonly: bool = False, a
     app.owns_terminal = True
     app.driver_class = CalmDriver
     app.run()
-    follower = app.follower
-    if (
-        not app.return_code
-        and follower is not None
-        and follower.state.name
-        and not follower.state.phase.ended
-    ):
-        name = follower.state.name
-        print(f"{name} goes on; `distui attach {name}` shows it again")
+    state = app.follower.state if app.follower is not None else None
+    if not app.return_code and state is not None and state.name and not state.phase.ended:
+        run = app.run_id or ""
+        verb = f"watch {run.removeprefix(WATCH)}" if run.startswith(WATCH) else f"attach {state.name}"
+        print(f"{state.name} goes on; `distui {verb}` shows it again")
     return app.return_code or 0

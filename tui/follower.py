@@ -22,6 +22,9 @@ if TYPE_CHECKING:  # the first picture of a run needs neither
     from ..runners.launch.launch_form import LaunchForm, LaunchPreview
     from .terminal import Shell
 
+WATCH = "watch:"
+"""Before the pid in the id of a job that distui did not start."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEntry:

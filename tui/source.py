@@ -17,7 +17,7 @@ from ..runners.local_agent import open_link
 from ..runners.model import CommandDone, Down, SetAutostop, Stop
 from ..runners.watch.discover import WatchedJob, find_job, name_of, scan
 from ..runners.wire.link import Link, LinkError
-from .follower import PresetEntry, RunEntry
+from .follower import WATCH, PresetEntry, RunEntry
 
 # What watches jobs and what plans launches is imported where it is used: the first picture of a run needs neither.
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ..runners.launch.launch_form import LaunchForm, LaunchPreview
     from .preset_library import PresetLibrary
     from .terminal import Shell
-
-WATCH = "watch:"
 
 
 def first_pid(job: WatchedJob) -> int:

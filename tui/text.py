@@ -152,7 +152,10 @@ def headline(state: RunState, now: float | None = None) -> str:
 def unsaid(text: str, earlier: Iterable[str]) -> str:
     """What a sentence of several parts says beyond those that were told already; "" for nothing."""
     stated = list(earlier)
-    return "; ".join(part for part in text.split("; ") if not any(part in sentence for sentence in stated))
+    parts = [part for part in text.split("; ") if not any(part in sentence for sentence in stated)]
+    for sentence in stated:
+        parts = [part.removesuffix(f": {sentence}").removesuffix(f", but {sentence}") for part in parts]
+    return "; ".join(parts)
 
 
 def describe(state: RunState, now: float | None = None) -> str:

@@ -205,9 +205,9 @@ class WatchLink:
         """Why this job has no such file, and where that output goes."""
         named = parse_file_id(file)
         process = self._watched.job.ranks.get(named.rank) if named and named.rank is not None else None
-        if named is None or process is None or named.stream not in ("out", "err"):
+        if named is None or process is None:
             return f"{file} is no output of this job, which distui did not start: choose one that is listed"
-        output = process.out if named.stream == "out" else process.err
+        output = process.err if named.stream == "err" else process.out  # where NCCL writes, too
         where = output.path or output.why
         return (
             f"{file} does not exist: distui did not start this job, and rank {named.rank} writes to {where}"

@@ -27,12 +27,14 @@ class Screen:
         self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, width: int = 120, height: int = 40
     ) -> None:
         self._screen = pyte.Screen(width, height)
+        self._screen.write_process_input = self._answer
         self._stream = pyte.ByteStream(self._screen)
         self.pid, self._master = pty.fork()
         if self.pid == 0:
             os.chdir(cwd)
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-            os.execvpe(argv[0], list(argv), {**env, "TERM": "xterm-256color", "COLORTERM": "truecolor"})
+            kept = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES")}
+            os.execvpe(argv[0], list(argv), {**kept, "TERM": "xterm-256color", "COLORTERM": "truecolor"})
 
     @property
     def lines(self) -> list[str]:
@@ -68,6 +70,11 @@ class Screen:
                 f"no {wanted!r} after {seconds} s:\n{self.text}"
             )
         return self.text
+
+    def _answer(self, data: str) -> None:
+        """What a terminal says when it is asked where its cursor is: who asks waits for it."""
+        with contextlib.suppress(OSError):  # the child has hung up
+            os.write(self._master, data.encode())
 
     def press(self, *keys: str) -> None:
         """Type keys, each by its name or as it is."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,6 +115,28 @@ def test_a_script_that_leaves_at_once_is_no_plain_success(world: World) -> None:
     assert status["applied"]["state"] == "unknown"
     assert said in run.distui("status").fine().out
     assert said in run.distui("wait").fine().out
+
+
+def test_a_torchrun_in_a_script_of_somebody_elses_that_leaves_at_once_is_none_either(world: World) -> None:
+    """As pytorch/examples has it: `run_example.sh` under `exec`, once detached and once as text."""
+    world.script("example.py", LEAVES)
+    world.script("run_example.sh", "torchrun --nproc-per-node 2 example.py\n")
+    env = {"PATH": f"{Path(sys.executable).parent}:{world.env['PATH']}"}
+    words = ("exec", "--name", "example", "--", "bash", "run_example.sh")
+    run = world.run(*words, env=env)
+    assert run.wait("done", 120) == 0, run.describe()
+    said = "no training step was seen: last line: Unable to locate sufficient 2 gpus to run this example. Exiting."
+    status = run.status()
+    assert (status["state"], status["exit_code"]) == ("succeeded", 0)
+    assert status["text"] == f"the command ended with exit code 0, but {said}"
+    assert findings(status)["acted-idle"]["severity"] == "warn"
+    assert [rank["step"] for rank in status["ranks"]] == [0, 0]
+    assert f"the command ended with exit code 0, but {said}" in run.distui("status").fine().out
+    assert run.distui("wait").fine().out == f"example: the command ended with exit code 0, but {said}\n"
+    told = world.distui(*words, env=env, timeout=120).fine().out
+    followed = told.partition("\n\n")[0]
+    assert followed.count(said) == 1, told
+    assert followed.endswith("the command ended with exit code 0"), told
 
 
 @pytest.mark.long

@@ -90,3 +90,8 @@ def test_demo_without_a_terminal_prints_the_same_as_text_until_the_end(world: Wo
     assert "succeeded" in done.out
     assert "every rank ended with exit code 0" in done.out
     assert "2 ranks" in done.out
+    run = demo_of(world)
+    assert [(rank["state"], rank["step"]) for rank in run.status()["ranks"]] == [("succeeded", 30)] * 2
+    said = run.distui("status").fine().out
+    assert "step 30" in said.splitlines()[0], "the last step stays"
+    assert "ms/step n/a" not in said

@@ -135,3 +135,34 @@ def test_as_text_it_says_where_each_value_comes_from(world: World, shell: dict[s
     )
     assert not [c for c in out if not c.isprintable() and c != "\n"]
     assert os.fspath(world.state) in out
+
+
+CANONICAL = """
+import argparse
+from accelerate import Accelerator
+p = argparse.ArgumentParser()
+p.add_argument("--cpu", action="store_true")
+p.add_argument("--mixed_precision", default=None, choices=["no", "fp16", "bf16"])
+args = p.parse_args()
+acc = Accelerator(cpu=args.cpu, mixed_precision=args.mixed_precision)
+"""
+
+
+@pytest.mark.parametrize("preset", ["ds-zero2", "ddp"])
+def test_what_accelerates_own_examples_may_be_given_is_no_claim(world: World, preset: str) -> None:
+    """The strategy is the script's own only where its arguments say so, and the precision likewise."""
+    words = ("plan", preset, "--nproc-per-node", "2", "--", world.script("mini.py", CANONICAL))
+    said = world.distui(*words).fine().out
+    assert "with its own cpu" not in said
+    assert "the precision is its own (" not in said
+    assert "it obeys strategy and precision through the environment" in said
+    assert "the precision is its own if --mixed_precision is given." in said
+    assert ("unless --cpu is given" in said) == (preset == "ds-zero2"), "DDP on CPU is DDP"
+    obeys = world.distui(*words[:2], "--json", *words[2:]).fine().json()["obeys"]
+    assert obeys, "the screen does not say `flags and env only`"
+    assert obeys in said
+    given = world.distui(*words, "--mixed_precision", "fp16").fine().out
+    assert "the precision is its own (mixed_precision in line 8)." in given
+    given = world.distui(*words, "--cpu").fine().out
+    claim = "with its own cpu (line 8): the preset's strategy does not change that."
+    assert (claim in given) == (preset == "ds-zero2")

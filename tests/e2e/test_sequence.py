@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,24 @@ def test_foreground_launch_returns_the_outcome_as_text(world: World) -> None:
     assert failed.code == 1
     assert "rank 0 raised ValueError: no such luck" in failed.out
     assert "Traceback" in failed.out, "the last lines of its stderr are in the report"
+
+
+def test_a_foreground_launch_says_each_cause_once_and_its_times_never_go_back(world: World) -> None:
+    """Of a script that fails in the same way each time it is started."""
+    script = world.script("bad.py", "print('begins')\nraise ValueError('no such luck')\n")
+    done = world.distui("launch", "ddp", "--nproc-per-node", "2", "--restarts", "3", "--", script)
+    assert done.code == 1
+    told, _, report = done.out.partition("\n\n")
+    moments = re.findall(r"^\d\d:\d\d:\d\d", told, re.MULTILINE)
+    assert len(moments) > 3
+    assert moments == sorted(moments), told
+    cause = re.compile(r"rank \d raised ValueError: no such luck")
+    attempts = re.findall(r"^\S+  (attempt \d) failed: ", told, re.MULTILINE)
+    assert attempts == ["attempt 1", "attempt 2"], "the second failure is the same"
+    assert len(cause.findall(told)) == len(attempts), told
+    assert "  gave up: failed in the same way twice, before the first step\n" in done.out
+    assert len(cause.findall(report)) == 1, report
+    assert "\ngave up: failed in the same way twice, before the first step\n" in report
 
 
 async def test_readonly_is_a_lock_in_the_agent_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

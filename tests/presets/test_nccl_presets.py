@@ -79,6 +79,7 @@ def test_what_can_be_told_to_a_running_process() -> None:
     assert not live & {"sockets-only", "low-memory", "hang-forensics"}
 
 
+@pytest.mark.torch
 def test_the_command_line_lists_and_takes_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["presets", "nccl"]) == 0
     text = capsys.readouterr().out

@@ -173,6 +173,7 @@ async def test_signals_and_dumps(rig: Start) -> None:
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("colon", *"signal SIGUSR1 3", "enter")
         assert "Send SIGUSR1 to 1 rank?" in it.screen()
+        assert "a rank that has no handler for it" in it.screen()
         await it.press("y")
         await it.press("colon", *"dump stacks 3", "enter")
         await it.until(lambda: isinstance(it.app.screen, TextScreen))

@@ -144,6 +144,7 @@ async def test_what_cannot_be_estimated_is_one_sentence(
         await it.until(lambda: sentence in " ".join(it.screen().replace("│", " ").split()))
 
 
+@pytest.mark.torch
 async def test_the_task_for_skypilot_has_a_pane(here: Here) -> None:
     async with shown(here(), 120, 40) as it:
         screen = await opened(it, "f3")
@@ -225,6 +226,7 @@ async def test_a_field_is_a_line_editor(rig: Start) -> None:
         await it.until(lambda: form.text == "run.py")
 
 
+@pytest.mark.torch
 async def test_the_check_of_a_real_plan_is_shown(here: Here) -> None:
     async with shown(here(), 120, 40) as it:
         screen = await opened(it, "f4")

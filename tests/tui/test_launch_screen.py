@@ -125,6 +125,7 @@ async def test_a_search_takes_words_in_any_order_and_esc_ends_it(here: Here) -> 
         assert it.app.screen is not screen
 
 
+@pytest.mark.torch
 async def test_a_changed_field_changes_the_plan(here: Here) -> None:
     async with shown(here()) as it:
         screen = await opened(it)
@@ -140,6 +141,7 @@ async def test_a_changed_field_changes_the_plan(here: Here) -> None:
         assert screen.form.nccl_presets == ("sockets-only",)
 
 
+@pytest.mark.torch
 async def test_another_strategy_brings_its_own_fields_and_only_those_are_sent(here: Here) -> None:
     async with shown(here()) as it:
         screen = await opened(it)
@@ -186,6 +188,7 @@ async def test_a_bad_value_is_one_sentence_and_starts_nothing(
         assert it.app.screen is screen
 
 
+@pytest.mark.torch
 async def test_saving_writes_what_differs_and_the_new_preset_is_at_hand(here: Here, tmp_path: Path) -> None:
     file = tmp_path / "config/distui/presets/night.toml"
     async with shown(here()) as it:

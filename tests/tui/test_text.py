@@ -84,3 +84,11 @@ def test_a_cause_is_told_once() -> None:
     ):
         told.append(unsaid(text, told))
         assert told[-1] == left
+
+
+def test_what_is_told_already_is_left_out_at_the_end_of_a_sentence_too() -> None:
+    cause = "rank 1 raised ValueError: x"
+    assert unsaid(f"gave up: twice the same: {cause}", [cause]) == "gave up: twice the same"
+    assert unsaid(f"it ended, but {cause}", [cause]) == "it ended"
+    assert unsaid(f"gave up: {cause} again", [cause]) == f"gave up: {cause} again"
+    assert unsaid("rank 2 raised ValueError: x", [cause]) == "rank 2 raised ValueError: x"

@@ -40,7 +40,8 @@ from ...runners.watch.discover import WatchedJob, find_job, scan
 from ...runners.watch.watch_link import WatchLink
 from ...runners.wire.file_link import DiskLink, FilesLink, damage
 from ...runners.wire.link import Link, LinkError
-from ..source import WATCH, first_pid, job_name
+from ..follower import WATCH
+from ..source import first_pid, job_name
 from ..text import ago, describe, headline, table, unsaid
 
 # -----------------------------------------------------------------------------------------------------------
@@ -268,12 +269,11 @@ async def _follow(link: Link, state: RunState, *, quiet: bool) -> None:
             latest = max(latest, moment)  # a node's own times, some of which arrive late
             if text:
                 _say(latest, text)
+        if isinstance(event := stamped.event, AttemptEnded):
+            causes.append(event.idle if event.first_cause is None else event.first_cause.text)
         printed = len(state.notices)
-        if (
-            isinstance(stamped.event, RankTick | HostTick)
-            and state.live
-            and time.monotonic() - shown >= EVERY_S
-        ):
+        due = state.live and time.monotonic() - shown >= EVERY_S
+        if due and isinstance(stamped.event, RankTick | HostTick):
             shown = time.monotonic()
             latest = max(latest, stamped.time)
             _say(latest, headline(state))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ..runs import DISTUI, World, alive, gone, until
+from ..screen import Screen
 
 STUBBORN = (
     "import signal, time\n"
@@ -215,6 +216,24 @@ def test_signals(world: World) -> None:
     assert run.wait() == 1
     assert run.status()["attempts"][0]["first_cause"]["signal"] == "SIGUSR2"
     run.distui("signal", "USR1").refused(1, "has ended")
+
+
+def test_a_signal_is_asked_about_by_what_the_rank_does_with_it(world: World) -> None:
+    """On a terminal, and no changes nothing."""
+    run = world.execute("import time\nprint('up', flush=True)\ntime.sleep(600)\n", "--restarts", "0")
+    assert run.wait("running") == 0
+    assert until(lambda: run.file("node-0/attempt-001/rank-0.out"), 20)
+    for answer, code in (("n", 1), ("y", 0)):
+        assert run.status()["ranks"][0]["state"] == "running"
+        screen = Screen((DISTUI, "signal", run.id, "USR1"), world.env, world.work)
+        try:
+            screen.until("USR1 ends rank 0, which has no handler for it. Really? [y/N]")
+            screen.press(answer, "enter")
+            assert screen.ended() == code, screen.text
+        finally:
+            screen.close()
+    assert run.wait() == 1
+    assert run.status()["attempts"][0]["first_cause"]["signal"] == "SIGUSR1"
 
 
 @pytest.fixture
