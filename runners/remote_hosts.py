@@ -314,7 +314,7 @@ async def _list(way: Way) -> list[dict[str, Any]]:
         if line.startswith("["):
             try:
                 return [{**run, "on": way.destination} for run in json.loads(line)]
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, RecursionError):
                 break
     raise HostError(
         f"{way.destination}: its distui does not list its runs: try `ssh {way.destination} distui ls`"

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import re
+import resource
 import socket
 import sys
 import time
@@ -55,6 +56,8 @@ RESTORE_S = 2.0
 """Between two looks whether the socket is still there."""
 MOST_ASKED = 64
 """Requests of one viewer that are worked on at once; the next is read when one of them is answered."""
+AT_ONCE = 16
+"""Connections that are accepted before the next of them makes another one go."""
 Execute = Callable[[Action], Awaitable[CommandDone]]
 PassOn = Callable[[int, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[str]]
 """Carry a viewer's bytes to another node and back until the end; a sentence where that went wrong, else ""."""
@@ -190,6 +193,8 @@ class AgentServer:
         self._path, self._record, self._journal = path, record, journal
         self._execute, self._read_window, self._version = execute, window, ""
         self._clients: set[Client] = set()
+        self._silent: dict[Client, None] = {}
+        """Who has asked nothing yet, the oldest first; they have half of the files that may be open."""
         self._newest: Newest = {}
         self._server: asyncio.Server | None = None
         self._guard: asyncio.Task[None] | None = None
@@ -211,13 +216,19 @@ class AgentServer:
 
     async def _bind(self) -> None:
         remove_stale(self._path)
+        listener = socket.socket(socket.AF_UNIX)
         old = os.umask(0o177)
         try:
-            self._server = await asyncio.start_unix_server(
-                self._serve, str(self._path), limit=MAX_LINE, backlog=socket.SOMAXCONN
-            )
+            listener.bind(str(self._path))
+        except OSError:
+            listener.close()
+            raise
         finally:
             os.umask(old)
+        self._server = await asyncio.start_unix_server(
+            self._serve, sock=listener, limit=MAX_LINE, backlog=AT_ONCE
+        )
+        listener.listen(socket.SOMAXCONN)  # as many may wait
 
     async def _keep_bound(self) -> None:
         """Bind again when somebody has removed the socket, or the folder it was in; viewers that are here stay."""
@@ -282,6 +293,11 @@ class AgentServer:
         for stamped in self._newest.values():
             client.offer(stamped)
         self._clients.add(client)
+        self._silent[client] = None
+        if len(self._silent) > resource.getrlimit(resource.RLIMIT_NOFILE)[0] / 2 > 0:
+            oldest = next(iter(self._silent))
+            del self._silent[oldest]
+            oldest.writer.transport.abort()
         self.idle.clear()
         if not client.ours:
             self._visited.set()
@@ -298,6 +314,7 @@ class AgentServer:
             await asyncio.gather(*both, return_exceptions=True)
             writer.close()
             self._clients.discard(client)
+            self._silent.pop(client, None)
             if not self._clients:
                 self.idle.set()
 
@@ -316,6 +333,7 @@ class AgentServer:
             except FrameError as error:
                 await _refuse(client, line, error)
                 raise
+            self._silent.pop(client, None)
             if isinstance(command, Via):
                 if not fresh:
                     raise FrameError("Via is a first line, or none")

@@ -10,6 +10,7 @@ import os
 import socket
 import stat
 import struct
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -133,6 +134,8 @@ def _heed_refusal(line: bytes) -> None:
 
 LIMIT = 1 << 16
 """Bytes of a line, where nothing else is said."""
+FULL_S = 10.0
+"""How long a socket is tried on which too many connections wait to be accepted."""
 
 
 def socket_dir() -> Path:
@@ -196,11 +199,30 @@ async def connect(
 
     Whoever may rename the folder of the sockets could listen there himself.
     """
-    reader, writer = await asyncio.open_unix_connection(str(path), limit=limit)
+    reader, writer = await asyncio.open_unix_connection(sock=await _queued(path), limit=limit)
     if peer_uid(writer.get_extra_info("socket")) not in (os.getuid(), 0):
         writer.transport.abort()
         raise PermissionError(errno.EACCES, "another user listens there")
     return reader, writer
+
+
+async def _queued(path: str | Path) -> socket.socket:
+    """A connection that is accepted, or will be. Raises OSError.
+
+    Where too many wait already it is tried again; asyncio's own connect would take such a socket for a connected one.
+    """
+    deadline = time.monotonic() + FULL_S
+    with contextlib.ExitStack() as undo:
+        peer = undo.enter_context(socket.socket(socket.AF_UNIX))
+        peer.setblocking(False)
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                peer.connect(str(path))
+                undo.pop_all()
+                return peer
+            if time.monotonic() > deadline:
+                raise BlockingIOError(errno.EAGAIN, "too many connections wait there")
+            await asyncio.sleep(0.05)
 
 
 def remove_stale(path: Path) -> None:
@@ -266,6 +288,8 @@ class SocketLink:
         """
         try:
             reader, writer = await connect(path, MAX_LINE)
+        except BlockingIOError as error:
+            raise SilentError(f"no agent answers on {path} ({error.strerror})") from None
         except OSError as error:
             raise NoListenerError(f"no agent answers on {path} ({error.strerror})") from None
         link = cls(reader, writer, readonly=readonly)

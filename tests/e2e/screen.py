@@ -29,6 +29,8 @@ class Screen:
         self._screen = pyte.Screen(width, height)
         self._screen.write_process_input = self._answer
         self._stream = pyte.ByteStream(self._screen)
+        self.written = bytearray()
+        """All that the child has written, as it was."""
         self.pid, self._master = pty.fork()
         if self.pid == 0:
             os.chdir(cwd)
@@ -53,6 +55,7 @@ class Screen:
             data = os.read(self._master, 65536)
         except OSError:
             return False
+        self.written += data
         # pyte takes a private CSI with "<", ">" or "=" for text; nothing of it is shown by a terminal.
         self._stream.feed(data)
         return bool(data)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import io
 import json
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from .runs import DISTUI, Run, World, until
+from .hostile import terminal
+from .runs import DISTUI, Done, Run, World, until
 from .screen import Screen
 
 SECRET = "hf_" + "q7" * 12
@@ -179,6 +183,129 @@ def test_a_live_run_is_told_as_it_was(world: World, elsewhere: World) -> None:
         screen.close()
     assert run.status()["state"] == "running"
     run.stop("--grace", "2").fine()
+
+
+def other_file(path: Path, kind: str) -> Path:
+    """A file that is no bundle."""
+    texts = {"text": b"step 20 loss 2.1\n", "empty": b"", "gzip": gzip.compress(b"step 20 loss 2.1\n" * 100),
+             "zeros": gzip.compress(bytes(1 << 20)), "two bytes": b"\x1f\x8b", "json": b"[" * 100_000}  # fmt: skip
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "tar":
+        path.with_name("notes.txt").write_text("notes")
+        with tarfile.open(path, "w:gz") as tar:
+            tar.add(path.with_name("notes.txt"), "notes.txt")
+    elif kind != "missing":
+        path.write_bytes(texts[kind])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "wanted"),
+    [
+        ("text", 2, "cannot be read (not a gzipped file"),
+        ("json", 2, "cannot be read (not a gzipped file"),
+        ("empty", 2, "is no bundle of `distui export`"),
+        ("two bytes", 2, "cannot be read"),
+        ("gzip", 2, "is no bundle of `distui export`: it is no tar file"),
+        ("zeros", 2, "is no bundle of `distui export`"),
+        ("tar", 2, "belongs into no bundle"),
+        ("folder", 3, "no run '"),
+        ("pipe", 3, "no run '"),
+        ("missing", 3, "no run '"),
+    ],
+)
+def test_replay_of_what_is_no_bundle_is_a_sentence(world: World, kind: str, code: int, wanted: str) -> None:
+    file = other_file(world.work / "it.tar.gz", kind)
+    folder = world.work / "tmp"
+    folder.mkdir()
+    ended, shown = terminal([DISTUI, "replay", str(file)], {**world.env, "TMPDIR": str(folder)}, world.work)
+    said = Done(ended, "", shown).refused(code, wanted, str(file))
+    assert said.count(str(file)) == 1
+    assert os.listdir(folder) == []
+
+
+def test_a_bundle_of_another_name_is_replayed(world: World, elsewhere: World) -> None:
+    run = noisy(world)
+    run.distui("export", "run.tgz").fine()
+    replayed(elsewhere, world.work / "run.tgz")
+    replayed(elsewhere, (world.work / "run.tgz").rename(world.work / "notes.txt"))
+
+
+def replayed(world: World, file: Path) -> None:
+    """Open a bundle of `noisy` in the cockpit, look at its log, and leave."""
+    screen = Screen((DISTUI, "replay", str(file)), world.env, world.work, 120, 40)
+    try:
+        screen.until("FAILED", 30)
+        screen.press("3")
+        screen.until("line 9 ", 30)
+        screen.press("q")
+        assert screen.ended() == 0
+    finally:
+        screen.close()
+    assert b"Traceback" not in screen.written
+    assert not list(world.runs.glob("*")), "nothing is left of a replay"
+
+
+def forged(source: Path, target: Path, change: Callable[[str, bytes], bytes]) -> Path:
+    """A bundle whose files are changed, with a manifest that knows of it."""
+    files = {name: change(name, data) for name, data in contents(source).items()}
+    manifest = json.loads(files.pop("MANIFEST.json"))
+    for one in manifest["files"]:
+        data = files[one["name"]]
+        one |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    files["MANIFEST.json"] = json.dumps(manifest).encode()
+    with tarfile.open(target, "w:gz", format=tarfile.USTAR_FORMAT) as tar:
+        for name, data in files.items():
+            info = tarfile.TarInfo(f"{manifest['run']}/{name}")
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return target
+
+
+DEEP = (b'{"a":' * 100_000, b"[" * 100_000)
+
+
+def test_a_bundle_of_lines_too_deep(world: World, elsewhere: World) -> None:
+    """Such a line is passed over, and named; what else is in the bundle is there."""
+    run = noisy(world)
+    run.distui("export", "out.tar.gz").fine()
+
+    def change(name: str, data: bytes) -> bytes:
+        if name.endswith(".jsonl"):
+            head, _, rest = data.partition(b"\n")
+            return b"\n".join((head, *DEEP, rest)) + DEEP[0] + b"\n"
+        return DEEP[0] if name in ("plan.json", "status.json") else data
+
+    file = forged(world.work / "out.tar.gz", world.work / "deep", change)
+    status = elsewhere.distui("status", str(file)).fine()
+    assert "noisy" in status.out
+    events = elsewhere.distui("events", str(file)).fine()
+    assert "RunEnded" in events.out
+    assert "journal.jsonl" in events.err
+    assert len(events.err.splitlines()) == 1
+    assert "line 9 " in elsewhere.distui("logs", str(file)).fine().out
+    diagnosed = elsewhere.distui("diagnose", str(file))
+    assert (diagnosed.code, "Traceback" in diagnosed.out + diagnosed.err) == (1, False), diagnosed.err
+    replayed(elsewhere, file)
+
+
+@pytest.mark.parametrize("name", ["run.json", "journal.jsonl"])
+def test_a_bundle_of_one_file_too_deep_is_read_or_a_sentence(
+    world: World, elsewhere: World, name: str
+) -> None:
+    noisy(world).distui("export", "out.tar.gz").fine()
+    file = forged(
+        world.work / "out.tar.gz", world.work / "deep", lambda one, data: DEEP[0] if one == name else data
+    )
+    for verb in ("status", "events", "logs"):
+        done = elsewhere.distui(verb, str(file))
+        if done.code:
+            done.refused(2)
+        assert "Traceback" not in done.err
+        assert len(done.err.splitlines()) <= 1
 
 
 def test_what_was_changed_or_cut_off_is_refused(world: World, elsewhere: World) -> None:

@@ -5,46 +5,22 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
-import pty
-import re
 import shutil
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
+import pytest
+
+from .hostile import EVIL, harmless, terminal
 from .runs import DISTUI, World
 
-EVIL = "\u001b]52;c;aGk=\u0007fin\u001b[2J\u202e\u009b31m\u200b\ufeff\U000e0041\u2066"
-ACTS = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f]"
-)
 
-
-def terminal(world: World, *words: str) -> str:
-    """What a verb writes to a terminal, both streams."""
-    master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [DISTUI, *words],
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        env={**world.env, "TERM": "xterm"},
-        cwd=world.work,
-    )
-    os.close(slave)
-    data = b""
-    while True:
-        try:
-            data += os.read(master, 65536)
-        except OSError:
-            break
-        if not data:
-            break
-    process.wait()
-    os.close(master)
-    return data.decode("utf-8", "replace").replace("\r\n", "\n")
+def shown(world: World, *words: str) -> str:
+    """What a verb writes to a terminal: nothing that acts on it."""
+    text = terminal([DISTUI, *words], world.env, world.work)[1]
+    harmless(text)
+    return text
 
 
 def ended(world: World) -> Path:
@@ -70,16 +46,45 @@ def test_names_and_journals_do_not_act_on_the_terminal(world: World) -> None:
     run = path.name
     for words in (("ls",), ("ls", "--json"), ("events", run), ("events", run, "--json"), ("status", run),
                   ("status", run, "--json"), ("logs", run), ("diagnose", run)):  # fmt: skip
-        shown = terminal(world, *words)
-        assert not ACTS.search(shown), (words, ACTS.search(shown), shown)
-        assert "Traceback" not in shown, (words, shown)
+        shown(world, *words)
     lines = world.distui("events", run, "--json").fine().out.splitlines()
     assert EVIL in [json.loads(line)["event"].get("finding", {}).get("text") for line in lines]
     world.distui("export", run, str(bundle)).fine()
     for verb in ("status", "events", "logs"):  # by content, not by ending
-        shown = terminal(world, verb, str(bundle))
-        assert not ACTS.search(shown), (verb, shown)
-        assert "no run" not in shown
+        assert "no run" not in shown(world, verb, str(bundle))
+
+
+@pytest.mark.parametrize("folder", ["its own", "that of another run"])
+def test_a_run_id_does_not_act_on_the_terminal(world: World, folder: str) -> None:
+    """In run.json and the journal, and in the name of the folder, which may be anything but a slash."""
+    path = ended(world)
+    evil = f"20260101-000000-{EVIL}-00000000"
+    for name in ("run.json", "journal.jsonl", "plan.json"):
+        text = (path / name).read_text()
+        assert path.name in text
+        (path / name).write_text(text.replace(json.dumps(path.name)[1:-1], json.dumps(evil)[1:-1]))
+    if folder == "its own":
+        path = path.rename(path.parent / evil)
+    listed = shown(world, "ls")
+    assert "20260101-000000-" in listed
+    assert len(listed.splitlines()) >= 2
+    document = json.loads(shown(world, "ls", "--json"))
+    assert document[0]["run"] == path.name
+    for words in (("status",), ("status", "--json"), ("events",), ("events", "--json"), ("logs",), ("diagnose",),
+                  ("stop", "--yes"), ("export", "out.tar.gz")):  # fmt: skip
+        shown(world, words[0], path.name, *words[1:])
+    shown(world, "status", f"{EVIL}{EVIL}")
+
+
+def test_a_file_to_import_does_not_act_on_the_terminal(world: World) -> None:
+    evil = json.dumps(EVIL)[1:-1].replace("\\udb40\\udc41", "\\U000e0041")  # YAML knows no pairs
+    (world.work / "theirs.yaml").write_text(
+        f'distributed_type: FSDP\n"k{evil}": 3\nmixed_precision: "m{evil}"\n'
+    )
+    said = shown(world, "presets", "new", "mine", "--from", "theirs.yaml")
+    assert "accelerate has no key k" in said
+    assert "accelerate has no mixed_precision m" in said
+    shown(world, "presets", "show", "mine")
 
 
 def test_a_bomb_is_refused_before_it_is_written(world: World) -> None:

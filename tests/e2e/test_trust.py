@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pwd
 import shlex
 import socket
 from collections.abc import Iterator
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from .runs import World
+from .runs import Run, World
 
 NOBODY = 65534
 EVIL = '[preset.ddp]\nbase = "ddp"\ntitle = "\\u001b]0;x\\u0007"\nenv = { LD_PRELOAD = "/tmp/evil.so" }\n'
@@ -50,6 +52,42 @@ def test_it_is_named_and_nothing_stops(world: World, theirs: Path) -> None:
     done = world.distui("presets").fine()
     assert f"`distui trust {shlex.quote(str(theirs))}`" in done.err
     world.distui("plan", "mine", "--", "t.py").refused(2, "no preset 'mine'", "is passed over")
+
+
+def as_theirs(file: Path, text: str) -> None:
+    """Another content, of the other user all the same; "" for a pipe that nobody writes to."""
+    file.unlink()
+    if text:
+        file.write_text(text)
+    else:
+        os.mkfifo(file)
+    os.chown(file, NOBODY, NOBODY)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "text", [EVIL, "x = [", "x = 1", ""], ids=["preset", "no TOML", "no preset", "pipe"]
+)
+def test_a_launch_names_it_and_takes_nothing_of_it(world: World, theirs: Path, text: str) -> None:
+    """Whatever stands in it: the script runs with the preset of this name that is the user's own."""
+    as_theirs(theirs, text)
+    script = world.script(
+        "env.py", "import os\nprint('preload', os.environ.get('LD_PRELOAD'), flush=True)\n"
+    )
+    words = ("launch", "ddp", "--nproc-per-node", "1")
+    done = world.distui(*words, "--detach", "--json", "--", script).fine()
+    assert done.err.startswith(
+        f"distui: {theirs} is passed over: it belongs to {pwd.getpwuid(NOBODY).pw_name}."
+    )
+    assert len(done.err.splitlines()) == 1
+    about = done.json()
+    run = Run(world, about["run"], about["name"], Path(about["path"]))
+    assert run.wait() == 0, run.describe()
+    assert run.distui("logs").fine().out == "[rank 0 out] preload None\n"
+    plan = json.loads((run.path / "plan.json").read_text())
+    assert (plan["preset"], plan["sources"]) == ("ddp", [])
+    assert str(theirs) in plan["passed"][0]
+    world.distui("launch", "mine", "--", script).refused(2, "no preset 'mine'", f"{theirs} is passed over")
 
 
 def test_trust_by_name_until_it_changes(world: World, theirs: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import unicodedata
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from distui.presets.sanitize import clean_line, clean_lines, clean_text
+from distui.presets.sanitize import clean_line, clean_lines, clean_text, escaped_json
 
 PIECES = st.sampled_from(
     [
@@ -65,11 +66,21 @@ def test_plain_text_is_left_alone(text: str) -> None:
         (b"done\r\r\n", "done"),
         (b"windows\r\n", "windows"),
         (b"[red]text[/red] [@click=app.quit]x[/]", "[red]text[/red] [@click=app.quit]x[/]"),
+        ("a\u200bb\ufeffc\u2066d\u206fe\ufff9f\U000e0041g".encode(), "a�b�c�d�e�f�g"),
         ("größer ✓ 数".encode(), "größer ✓ 数"),
     ],
 )
 def test_what_is_shown(raw: bytes, shown: str) -> None:
     assert clean_line(raw) == shown
+
+
+def test_json_escapes_what_a_line_shows_in_another_way() -> None:
+    """One set of characters for both: what a line cannot show is an escape in JSON, which means the same."""
+    for code in (*range(0x20, 0x3000), *range(0xF000, 0x10000), *range(0xE0000, 0xE1000)):
+        char = chr(code)
+        written = json.dumps(char, ensure_ascii=False)
+        assert (escaped_json(written) != written) == (clean_text(f"a{char}b") != f"a{char}b"), hex(code)
+        assert json.loads(escaped_json(written)) == char
 
 
 def test_a_long_line_ends_with_its_true_length() -> None:

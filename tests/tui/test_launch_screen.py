@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import Rig, shown
 
-from distui.presets import model, nccl
+from distui.presets import model, nccl, trusted_files
 from distui.presets.load import BUILTIN, load
 from distui.tui.app import CockpitApp
 from distui.tui.rows.form import NAMED, SET
@@ -19,6 +20,9 @@ from distui.tui.source import LocalSource
 
 pytestmark = pytest.mark.timeout(60)
 
+THEIRS = (
+    '[preset.ddp]\nbase = "ddp"\nenv = { LD_PRELOAD = "/tmp/evil.so" }\n[preset.theirs]\nbase = "ddp"\n'
+)
 Here = Callable[[], Rig]
 
 
@@ -260,6 +264,39 @@ async def test_a_preset_that_does_not_load_says_why_and_starts_nothing(here: Her
         assert it.app.screen is screen
         await it.press("ctrl+s")
         assert "choose one first" in it.told()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize("text", [THEIRS, "x = ["], ids=["presets", "no TOML"])
+async def test_a_strangers_project_file_is_named_and_nothing_of_it_is_taken(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """In a folder above, where everybody may put files."""
+    shared = tmp_path / "shared"
+    mine = shared / "mine"
+    mine.mkdir(parents=True)
+    shared.chmod(0o1777)
+    file = shared / "distui.toml"
+    file.write_text(text)
+    os.chown(file, 65534, 65534)
+    (mine / "train.py").write_text("print('hello')\n")
+    monkeypatch.chdir(mine)
+    owner = trusted_files.user(65534)
+    async with shown(here(), 120, 40) as it:
+        screen = await opened(it)
+        assert [one.name for one in screen.presets.entries] == [*BUILTIN, "distui.toml"]
+        await chosen(it, screen, "ddp")
+        plan = await planned(it, screen, "passed over")
+        assert "LD_PRELOAD" not in plan
+        assert f"{file} is passed over: it belongs to {owner}." in plan
+        await chosen(it, screen, "distui.toml")
+        said = await planned(it, screen, "passed over")
+        assert said == "", "there is nothing to start"
+        assert screen.preview is not None
+        assert screen.preview.problems[0].startswith(f"{file} is passed over: it belongs to {owner}.")
+        assert f"is passed over: it belongs to {owner}" in " ".join(it.screen().split())
+        await it.press("enter")
+        assert it.app.screen is screen
 
 
 async def test_a_project_file_that_cannot_be_read_does_not_end_the_cockpit(

@@ -17,7 +17,7 @@ import msgspec
 from ...presets.finding import PlanError
 from ...presets.launchers import skypilot
 from ...presets.nccl import NcclError, parse_level, parse_subsys
-from ...presets.sanitize import clean_text
+from ...presets.sanitize import clean_text, escaped_json
 from ...presets.secrets import mask
 from ...runners import environment, run_directories
 from ...runners.agent.processes import disposition
@@ -206,9 +206,8 @@ def _do(options: argparse.Namespace, command: Command) -> int:
 
 def _report(options: argparse.Namespace, done: CommandDone) -> int:
     if options.json:
-        sys.stdout.write(
-            msgspec.json.encode({"ok": done.ok, "text": done.text, "data": done.data}).decode() + "\n"
-        )
+        document = msgspec.json.encode({"ok": done.ok, "text": done.text, "data": done.data})
+        sys.stdout.write(escaped_json(document.decode()) + "\n")
     elif done.ok:
         sys.stdout.write(clean_text(done.text) + "\n")
     if not done.ok:

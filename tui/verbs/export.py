@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from ...presets.sanitize import escaped_json
+from ...presets.sanitize import clean_text, escaped_json
 from ...runners import run_directories
 from ...runners.bundle_file import BundleWriter, Manifest, opened
 from ...runners.connect import snapshot, with_link
@@ -86,7 +86,7 @@ def export(options: argparse.Namespace) -> int:
     if options.json:
         sys.stdout.write(escaped_json(msgspec.json.encode(manifest).decode()) + "\n")
     else:
-        sys.stdout.write("\n".join(sentences(manifest, path)) + "\n")
+        sys.stdout.write("".join(f"{clean_text(line)}\n" for line in sentences(manifest, path)))
     return 0
 
 

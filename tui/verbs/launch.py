@@ -41,7 +41,8 @@ def launch(options: argparse.Namespace) -> int:
     if options.on != "local" or names_hosts(options):
         for finding in _findings(ready, options):
             if finding.severity == "error":  # of nodes that cost money from now on
-                sys.stderr.write(f"distui: {finding.id} {finding.where}: {finding.text} {finding.remedy}\n")
+                text = f"{finding.id} {finding.where}: {finding.text} {finding.remedy}"
+                sys.stderr.write(f"distui: {clean_text(text, LONGEST)}\n")
     return begin(ready, options)
 
 

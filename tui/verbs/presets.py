@@ -95,7 +95,7 @@ def _imported(name: str, source: str) -> str:
     file = Path(source)
     imported = _from_file(file) if file.exists() or "/" in source else _from_run(source)
     for note in imported.notes:
-        sys.stderr.write(f"distui: {note}\n")
+        sys.stderr.write(f"distui: {clean_text(note, LONGEST)}\n")
     made = text(name, source, imported)
     _check(name, made)
     return made
@@ -120,7 +120,8 @@ def _from_file(file: Path) -> Imported:
         raise RunError(f"--from {file}: it cannot be read ({error.strerror})") from None
     imported, problems = imports.import_preset(str(file), data, yaml)
     for problem in problems:
-        sys.stderr.write(f"distui: {problem.severity} {problem.id} {problem.where}: {problem.text}\n")
+        sentence = f"{problem.severity} {problem.id} {problem.where}: {problem.text}"
+        sys.stderr.write(f"distui: {clean_text(sentence, LONGEST)}\n")
     return imported
 
 

@@ -221,7 +221,7 @@ async def _wait(link: Link, until: str) -> int:
             next((item.text for item in state.findings.values() if item.id == "no-agent"), "no agent")
         )
     if state.phase is RunPhase.SUCCEEDED and state.attempts and state.attempts[-1].idle:
-        sys.stdout.write(f"{state.name}: {state.end_text}\n")
+        sys.stdout.write(clean_text(f"{state.name}: {state.end_text}") + "\n")
     return 0 if state.phase is RunPhase.SUCCEEDED else 1
 
 
@@ -237,7 +237,7 @@ async def stay(entry: run_directories.Entry, plan: Plan, *, as_json: bool) -> in
     """Follow until the run has ended; its outcome as 0 or 1. A lost link is taken up again."""
     if not as_json:
         for note in plan.notes:
-            sys.stdout.write(f"note: {note}\n")
+            sys.stdout.write(f"note: {clean_text(note, LONGEST)}\n")
         sys.stdout.write(f"the run goes on if you leave: `distui attach {entry.record.name}` opens it\n")
     state = RunState()
     while not state.phase.ended:

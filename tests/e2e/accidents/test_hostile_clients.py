@@ -7,8 +7,11 @@ import contextlib
 import json
 import os
 import random
+import resource
+import signal
 import socket
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -189,6 +192,74 @@ def test_a_thousand_connections_at_once(served: Run) -> None:
         assert peer.recv(1 << 16), f"{refused} were turned away at first"
     for peer in peers:
         peer.close()
+    assert served.status()["agent_pid"] == agent
+
+
+def connects(run: Run) -> socket.socket | None:
+    """A connection that never waits; None where too many wait already (EAGAIN)."""
+    peer = socket.socket(socket.AF_UNIX)
+    peer.setblocking(False)
+    try:
+        peer.connect(str(next(run.world.sockets.glob("*.sock"))))
+    except BlockingIOError:
+        peer.close()
+        return None
+    return peer
+
+
+@pytest.fixture
+def files() -> Iterator[int]:
+    """How many files this process may open, as many as it can be given."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    yield before[1] if before[1] >= 0 else 1 << 30
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.torch
+def test_a_thousand_connections_to_an_agent_that_may_open_few_files(world: World, files: int) -> None:
+    """1024, as is usual: who says nothing makes room for others, and the ranks never notice."""
+    if files < 1100:
+        pytest.skip(f"only {files} files may be open here")
+    run = world.ddp().healthy()
+    agent = run.agent_pid()
+    resource.prlimit(agent, resource.RLIMIT_NOFILE, (1024, 1024))
+    with contextlib.ExitStack() as held:
+        peers: list[socket.socket] = []
+        while len(peers) < 1000:
+            if peer := connects(run):
+                peers.append(held.enter_context(peer))
+        before = [rank["step"] for rank in run.status()["ranks"]]
+        assert len(before) == 2
+        run.eventually(lambda now: all(
+            rank["step"] > then + 20 for rank, then in zip(now["ranks"], before, strict=True)
+        ))  # fmt: skip
+        assert len(os.listdir(f"/proc/{agent}/fd")) < 700
+    assert run.status()["agent_pid"] == agent
+    assert run.status()["state"] == "running"
+    assert len(run.file("agent.log")) < 100_000, run.file("agent.log")[:2000]
+    run.stop("--grace", "2").fine()
+
+
+async def test_a_connection_for_which_the_queue_is_full_waits(served: Run, files: int) -> None:
+    """The kernel refuses it with EAGAIN; it is tried again, and nobody else is blamed."""
+    most = int(Path("/proc/sys/net/core/somaxconn").read_text())
+    if files < min(most, socket.SOMAXCONN) + 100:
+        pytest.skip(f"only {files} files may be open here")
+    agent = served.agent_pid()
+    path = next(served.world.sockets.glob("*.sock"))
+    with contextlib.ExitStack() as held:
+        os.kill(agent, signal.SIGSTOP)
+        try:
+            while peer := connects(served):
+                held.enter_context(peer)
+            done = await asyncio.to_thread(served.distui, "status")
+            assert f"the agent (pid {agent}) does not answer: stopped (state T)" in done.refused(4)
+            waiting = asyncio.create_task(SocketLink.connect(path))
+            assert not (await asyncio.wait({waiting}, timeout=0.5))[0], waiting
+        finally:
+            os.kill(agent, signal.SIGCONT)
+        await (await asyncio.wait_for(waiting, 60)).close()
     assert served.status()["agent_pid"] == agent
 
 

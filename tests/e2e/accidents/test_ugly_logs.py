@@ -10,7 +10,8 @@ import pytest
 
 from distui.runners.wire.client import SocketLink
 
-from ..runs import World, rss_bytes, until
+from ..runs import DISTUI, World, rss_bytes, until
+from ..screen import Screen
 
 UGLY = r"""
 import sys
@@ -50,6 +51,43 @@ def test_logs_are_cleaned_always(world: World) -> None:
     for lost in ("stolen", "c2VjcmV0", "\x1b", "\x07", "\u202e", "\u200b", "\ufeff", "\U000e0041"):
         assert lost not in said
     assert b"\x1b]52" in run.file("node-0/attempt-001/rank-0.out"), "the file keeps what was written"
+
+
+def test_the_log_pane_is_clean(world: World) -> None:
+    """What the cockpit writes to its terminal of the same lines, shown and searched."""
+    run = world.execute(UGLY)
+    assert run.wait() == 0
+    screen = Screen([DISTUI, "replay", run.id], world.env, world.work, 120, 40)
+    try:
+        screen.until("SUCCEEDED")
+        screen.press("3")
+        text = screen.until("separator")
+        for kept in (
+            "after the clipboard",
+            "zero\ufffdwidth\ufffdmark\ufffdtag",
+            "right\ufffdto left",
+            "red text",
+        ):
+            assert kept in text, (kept, text)
+        screen.press("q")
+        assert screen.ended() == 0
+    finally:
+        screen.close()
+    written = screen.written.decode()
+    assert "zero\ufffdwidth" in written
+    for lost in (
+        "stolen",
+        "c2VjcmV0",
+        "\x1b]0",
+        "\x1b]52",
+        "\u202e",
+        "\u200b",
+        "\ufeff",
+        "\U000e0041",
+        "\x9b",
+        "\u2028",
+    ):
+        assert lost not in written, lost
 
 
 def test_names_are_cleaned_too(world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+from e2e.hostile import EVIL, harmless, terminal
 from e2e.screen import Screen
 
 from .sshd import SSHD
@@ -44,6 +46,23 @@ def there(hosts: TwoHosts, *words: str) -> str:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.removeprefix("welcome to 127.0.0.1\n")
+
+
+def on_terminal(hosts: TwoHosts, verb: str, *words: str) -> tuple[int, str]:
+    """How a verb about alpha ends on a terminal here, and what it writes to it."""
+    to = ("--ssh-config", str(hosts.config), "--host", "alpha")
+    return terminal([str(BIN / "distui"), verb, *to, *words], hosts.env, hosts.code)
+
+
+def command(hosts: TwoHosts, answer: str, code: int) -> None:
+    """What is called distui on alpha says this, whatever it is asked, in both streams, and ends with `code`."""
+    folder = hosts.home["alpha"] / ".distui"
+    folder.mkdir(exist_ok=True)
+    (folder / "answer").write_text(f"{answer}\n")
+    (folder / "distui").write_text(
+        f"#!/bin/sh\ncat {folder}/answer\ncat {folder}/answer >&2\nexit {code}\n"
+    )
+    (folder / "distui").chmod(0o700)
 
 
 class Answering(Screen):
@@ -93,6 +112,73 @@ def test_the_cockpit_of_another_machine_shows_and_steers_its_run(hosts: TwoHosts
         assert screen.ended() == 0
     assert listed(hosts) == [("alpha", "far", "stopped")]
     assert until(lambda: not hosts.processes("alpha"), 15)
+
+
+def test_names_there_do_not_act_on_the_terminal_here(hosts: TwoHosts) -> None:
+    """Of a run that distui keeps there; whoever keeps it may have written anything into its files."""
+    (file,) = (hosts.home["alpha"] / "state" / "distui" / "runs").glob("*/run.json")
+    record = json.loads(file.read_text())
+    file.write_text(json.dumps({**record, "name": f"far{EVIL}", "host": EVIL}))
+    code, shown = on_terminal(hosts, "ls")
+    harmless(shown)
+    assert (code, "alpha  far" in shown) == (0, True), shown
+    code, shown = on_terminal(hosts, "ls", "--json")
+    harmless(shown)
+    assert [run["name"] for run in json.loads(shown)] == [f"far{EVIL}"], "it means the same"
+    with attached(hosts, record["run"]) as screen:
+        screen.until(lambda text: "RUNNING" in text and "tick of" in text)
+        screen.press("q")
+        assert screen.ended() == 0
+        written = screen.written.decode()
+    assert not re.search("[\x80-\x9f\u200b\u202e\u2066\ufeff\ufff9\U000e0041]", written)
+    assert "52;c;" not in written
+
+
+ROW = {
+    "run": f"r{EVIL}",
+    "name": EVIL,
+    "state": EVIL,
+    "preset": [EVIL],
+    "attempt": {EVIL: 1},
+    "ranks": "9" * 5000,
+}
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "wanted"),
+    [
+        (
+            json.dumps([ROW, {**ROW, "created": 1e999}, {**ROW, "created": EVIL}, {"on": "beta"}]),
+            0,
+            "alpha  ",
+        ),
+        (json.dumps([EVIL]), 4, "does not list its runs"),
+        (json.dumps([ROW])[:-1], 4, "does not list its runs"),
+        ("[" * 200_000, 4, "does not list its runs"),
+        (f'[{{"created": {"9" * 5000}}}]', 4, "does not list its runs"),
+        (EVIL, 4, "does not list its runs"),
+        ("", 4, "does not list its runs"),
+    ],
+    ids=["rows", "no rows", "cut", "deep", "number", "text", "empty"],
+)
+@pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
+def test_a_machine_that_answers_anything(
+    hosts: TwoHosts, answer: str, code: int, wanted: str, as_json: bool
+) -> None:
+    """Whoever owns that machine owns what is called distui there."""
+    command(hosts, answer, 0)
+    ended, shown = on_terminal(hosts, "ls", *(["--json"] if as_json else []))
+    harmless(shown)
+    assert ended == code, shown
+    assert as_json or wanted in shown, shown
+    assert len(shown.splitlines()) <= 6
+
+
+def test_a_machine_whose_last_words_are_hostile(hosts: TwoHosts) -> None:
+    command(hosts, EVIL, 3)
+    code, shown = on_terminal(hosts, "ls")
+    harmless(shown)
+    assert (code, shown.startswith("distui: alpha: ")) == (4, True), shown
 
 
 def test_leaving_it_leaves_the_run(hosts: TwoHosts) -> None:
