@@ -112,9 +112,7 @@ def test_heavy_packages_have_one_home() -> None:
     assert all(path.startswith(("runners/inrank/", "presets/examples/")) for path in torch), torch
     assert importers("pynvml") == ["runners/telemetry/nvml.py"]
     assert all(path.startswith("tui/") for path in importers("textual"))
-    assert set(importers("sky")) == {
-        f"runners/sky/{name}.py" for name in ("catalog", "clusters")
-    }
+    assert set(importers("sky")) == {f"runners/sky/{name}.py" for name in ("catalog", "clusters")}
     assert all(path.startswith(("runners/inrank/", "presets/examples/")) for path in importers("numpy"))
 
 
