@@ -74,6 +74,41 @@ def test_a_bundle_holds_the_run_and_no_secret(world: World) -> None:
     run.distui("export", "out.tar.gz", "--force", "--json").fine().json()
 
 
+HEADERS = """
+import json, sys
+values = {values!r}
+print("Authorization: Bearer", values[0])
+print("> authorization: bearer", values[1], file=sys.stderr)
+print({{"authorization": "bearer " + values[2], "accept": "*/*"}})
+print("sent", {{"url": "https://h/x", "headers": {{"Authorization": "Bearer " + values[3]}}}}, file=sys.stderr)
+print(json.dumps({{"Authorization": "Bearer " + values[4]}}))
+print([(b"authorization", b"Bearer " + values[5].encode())])
+print("curl -H 'Authorization: Bearer " + values[6] + "' https://h/x")
+print(json.dumps({{"body": json.dumps({{"authorization": "bearer " + values[7]}})}}), flush=True)
+raise RuntimeError("401 for " + repr({{"Authorization": "Bearer " + values[8]}}))
+"""
+
+
+def test_a_bundle_holds_no_header_that_a_rank_printed(world: World) -> None:
+    """In no file, however it was written: in a log, a traceback, the first cause that is taken from it."""
+    values = [f"{at}x{os.urandom(12).hex()}" for at in range(9)]
+    run = world.execute(HEADERS.format(values=values), "--restarts", "0", name="headers")
+    assert run.wait() == 1
+    printed = run.file("node-0/attempt-001/rank-0.out") + run.file("node-0/attempt-001/rank-0.err")
+    assert all(value.encode() in printed for value in values)
+    run.distui("export", "out.tar.gz").fine()
+    files = contents(world.work / "out.tar.gz")
+    assert b"Authorization: Bearer ***" in files["node-0/attempt-001/rank-0.out"]
+    assert b"401 for" in files["node-0/attempt-001/rank-0.err"]
+    held = [
+        (name, at)
+        for name, data in files.items()
+        for at, value in enumerate(values)
+        if value.encode() in data
+    ]
+    assert not held, held
+
+
 def test_long_logs_are_cut_and_say_so(world: World) -> None:
     run = noisy(world, lines=30_000, code=0)
     run.distui("export", "out.tar.gz", "--logs", "1").fine()
