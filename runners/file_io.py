@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import platform
 import stat
@@ -91,6 +92,8 @@ MOST_DOCUMENT = 64 << 20
 """Bytes of a document; a plan with the texts of its files is the largest."""
 MOST_LINE = 8 << 20
 """Bytes; a longer line is passed over and never in memory."""
+KEEP_SIZE = 1
+"""fallocate(2): blocks behind a file's end, which stays where it is."""
 
 T = TypeVar("T")
 
@@ -186,6 +189,13 @@ def appending(path: Path) -> BinaryIO:
         raise OSError(22, "is no regular file", str(path))
     os.set_blocking(descriptor, True)
     return os.fdopen(descriptor, "ab")
+
+
+def keep_room(descriptor: int, offset: int, size: int) -> None:
+    """Give a file blocks behind its end, which nobody else can fill then. Raises OSError: no room, or not supported."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.fallocate(descriptor, KEEP_SIZE, ctypes.c_long(offset), ctypes.c_long(size)):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ from .state import RunState
 NAME = "journal.jsonl"
 END_FILE = "end.json"
 """How the run ended, in a second place: a power cut may take the journal's last pages, or all of them."""
-RESERVE_BYTES = 1 << 15
+RESERVE_BYTES = 1 << 16
 SYNCED = (AttemptStarted, AttemptEnded, RunEnded)
 """Events that are on the disk itself before anything goes on."""
 _decoder = msgspec.json.Decoder(Stamped)
@@ -77,7 +77,7 @@ class Journal:
         self._mend_torn_end()
         self._waiting = b""
         self._reserve = self._path.with_name(NAME + ".reserve")
-        """Given back to a full file system: what is told meanwhile must not be lost with this process."""
+        """Given back to a full file system that keeps no room behind a file's end."""
         self._lay_by()
         self.lines: list[tuple[int, bytes]] = []
         """(seq, line) of everything written by this process or read at its start."""
@@ -96,9 +96,17 @@ class Journal:
             os.ftruncate(self._fd, end)
 
     def _lay_by(self) -> None:
-        with contextlib.suppress(OSError):
-            if not self._reserve.exists():
-                self._reserve.write_bytes(bytes(RESERVE_BYTES))
+        """Keep room for events on a full disk, which must not be lost with this process; ranks may not take it."""
+        now = os.fstat(self._fd)
+        kept = max(now.st_size, now.st_blocks * 512)
+        if kept - now.st_size > RESERVE_BYTES // 2:
+            return
+        try:  # only what is new: tmpfs gives up all of what it cannot give the rest of
+            file_io.keep_room(self._fd, kept, now.st_size + RESERVE_BYTES - kept)
+        except OSError as error:
+            if error.errno not in FULL and not self._reserve.exists():
+                with contextlib.suppress(OSError):
+                    self._reserve.write_bytes(bytes(RESERVE_BYTES))
 
     def replay(self) -> Iterator[Stamped]:
         """What an earlier agent wrote."""
@@ -133,6 +141,7 @@ class Journal:
             except OSError as error:
                 if error.errno not in FULL or not self._make_room():
                     return
+        self._lay_by()
 
     def _make_room(self) -> bool:
         """Give the reserve back; False when that was done before."""
@@ -154,7 +163,8 @@ class Journal:
     def close(self) -> None:
         self.flush()
         with contextlib.suppress(OSError):
-            self._reserve.unlink()
+            self._reserve.unlink(missing_ok=True)
+            os.ftruncate(self._fd, os.fstat(self._fd).st_size)  # what was kept behind it
         os.close(self._fd)
 
 

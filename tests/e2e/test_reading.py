@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -201,6 +202,84 @@ def test_reading_changes_nothing(world: World, state: Callable[[World], Run]) ->
     (listed,) = world.distui("ls", "--json").fine().json()
     assert listed["state"] == STATES[state]
     assert set(run.marked()) == before[0]
+
+
+def stopped(world: World) -> Run:
+    run = live(world)
+    run.stop().fine()
+    assert gone(run.agent_pid())
+    return run
+
+
+def failed(world: World) -> Run:
+    run = world.execute("import sys\nprint(0)\nsys.exit(3)\n", "--restarts", "0")
+    assert run.wait() == 1
+    assert gone(run.agent_pid())
+    return run
+
+
+def beheaded(run: Path) -> None:
+    lines = (run / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "journal.jsonl").write_bytes(b"".join(lines[3:]))
+
+
+def unreported(run: Path) -> None:
+    """Only end.json says how it ended."""
+    for name in ("journal.jsonl", "runner.jsonl"):
+        (run / name).unlink()
+
+
+def forgotten(run: Path) -> None:
+    """Nothing does."""
+    unreported(run)
+    (run / "end.json").unlink()
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "emptied": (lambda run: (run / "journal.jsonl").write_bytes(b""), "journal.jsonl is empty"),
+    "removed": (lambda run: (run / "journal.jsonl").unlink(), "journal.jsonl is missing"),
+    "beheaded": (beheaded, "journal.jsonl has lost its beginning"),
+    "planless": (lambda run: (run / "plan.json").write_text("{}"), "plan.json is damaged"),
+    "unreported": (unreported, "journal.jsonl is missing"),
+    "forgotten": (forgotten, "journal.jsonl is missing"),
+}
+"""What is done to a run that has ended, and what every verb that shows it whole has to say."""
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("state", [stopped, failed], ids=lambda state: state.__name__)
+def test_a_damaged_run_that_has_ended_is_not_trained_again(
+    world: World, state: Callable[[World], Run]
+) -> None:
+    run, kept = state(world), world.root / "kept"
+    shutil.copytree(run.path, kept)
+    for name, (damage, sentence) in DAMAGES.items():
+        damage(run.path)
+        before = snapshot(run)
+        ending = "lost" if name == "forgotten" else state.__name__
+        (listed,) = world.distui("ls", "--json").fine().json()
+        assert (listed["state"], listed["name"]) == (ending, run.name), name
+        for words in (
+            ["ls"],
+            ["status", run.id],
+            ["events", run.id],
+            ["export", run.id, "o.tgz", "--force"],
+        ):
+            done = world.distui(*words).fine()
+            assert sentence in done.out + done.err, (name, words, done.out, done.err)
+            assert run.name in done.out + done.err
+        assert "[rank 0 out] 0" in run.distui("logs").fine().out.splitlines(), name
+        done = run.distui("wait", "--timeout", "3")
+        assert (done.code, "Traceback" in done.err) == (6 if name == "forgotten" else 1, False), (
+            name,
+            done.err,
+        )
+        assert run.status()["state"] == ending, name
+        assert snapshot(run) == before, name
+        assert not world.processes(), name
+        assert sorted(path.name for path in run.path.glob("node-0/*")) == ["attempt-001"]
+        shutil.rmtree(run.path)
+        shutil.copytree(kept, run.path)
 
 
 def test_a_lost_run_says_so(world: World) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from distui.runners import journal
-from distui.runners.journal import NAME, Journal
+from distui.runners import file_io, journal
+from distui.runners.journal import NAME, RESERVE_BYTES, Journal
 from distui.runners.model import (
     AttemptEnded,
     AttemptStarted,
@@ -80,6 +83,65 @@ def test_a_full_disk_keeps_lines_in_order_until_there_is_room(
     room[0] = 1 << 20
     kept.flush()
     assert (kept.blocked, [one.seq for one in journal.read(tmp_path)]) == (False, [1, 2, 3])
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a file system of 512 KiB."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount a file system")
+    try:
+        yield tmp_path
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+def fill(directory: Path) -> None:
+    """Take all room that is left."""
+    with contextlib.suppress(OSError), (directory / "filler").open("ab", buffering=0) as file:
+        while file.write(bytes(4096)) == 4096:
+            continue
+
+
+def test_no_other_writer_of_a_full_disk_takes_the_journals_room(small_disk: Path) -> None:
+    """Ranks log as fast as they can; what the agent was told is on the disk before it is killed."""
+    kept = filled(small_disk, 1)
+    for last in (11, 21):
+        fill(small_disk)
+        for seq in range(last - 9, last + 1):
+            kept.append(Stamped(float(seq), RunnerLost(seq, "x" * 1500), seq))
+            fill(small_disk)
+            assert not kept.blocked
+        kept = Journal(small_disk)  # the next agent, while the disk is still full
+        assert [one.seq for one in kept.replay()] == list(range(1, last + 1))
+    (small_disk / "filler").unlink()
+    kept.append(stamped(22))
+    assert kept_bytes(small_disk) > RESERVE_BYTES // 2, "with room it is laid by again"
+    kept.close()
+    assert kept_bytes(small_disk) <= 4096
+    assert os.listdir(small_disk) == [NAME]
+
+
+def kept_bytes(directory: Path) -> int:
+    """Bytes of the disk that the journal has and does not fill."""
+    found = (directory / NAME).stat()
+    return found.st_blocks * 512 - found.st_size
+
+
+def test_where_no_room_can_be_kept_a_file_is_given_back(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(descriptor: int, offset: int, size: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(file_io, "keep_room", unsupported)
+    kept = filled(small_disk, 1)
+    assert (small_disk / f"{NAME}.reserve").stat().st_size == RESERVE_BYTES
+    fill(small_disk)
+    kept.append(Stamped(2.0, RunnerLost(2, "x" * 9000), 2))
+    assert [one.seq for one in journal.read(small_disk)] == [1, 2]
+    kept.close()
 
 
 def test_begin_and_end_of_an_attempt_and_of_the_run_are_on_the_disk(

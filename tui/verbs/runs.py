@@ -152,11 +152,11 @@ def complete(state: RunState, entry: run_directories.Entry, link: Link) -> None:
 def events(options: argparse.Namespace) -> int:
     """The journal, as it stands, or on and on."""
     if not options.follow:
-        entry, problems = run_directories.resolve(options.run), list[str]()
-        for stamped in journal.read(entry.path, problems=problems):
+        entry = run_directories.resolve(options.run)
+        for stamped in journal.read(entry.path):
             if not _of_opening(stamped):
                 _print_event(stamped, options.json)
-        for problem in problems:
+        for problem in entry.history().problems:
             sys.stderr.write(f"distui: {clean_text(f'{entry.record.name}: {problem}')}\n")
         return 0
 

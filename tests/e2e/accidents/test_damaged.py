@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import sys
@@ -15,7 +14,7 @@ import pytest
 
 from distui.tui.cli import main
 
-from ..runs import Run, World, gone, kill
+from ..runs import EXAMPLES, Run, World, gone, kill
 
 DEEP = b'{"a":' * 5000
 HUGE = 200 << 20
@@ -120,44 +119,62 @@ def test_every_damage(two: tuple[Run, Run], file: str, capsys: pytest.CaptureFix
         shutil.copytree(whole, hurt.path)
 
 
-@pytest.mark.parametrize("name", ["deep", "folder"])
-def test_a_new_run_starts_beside_damaged_ones(two: tuple[Run, Run], name: str) -> None:
-    for run in two:
-        DAMAGES[name](run.path / "journal.jsonl")
-    fresh = two[0].world.execute("print('fresh')\n", name="good")
-    assert fresh.wait() == 0
-    assert two[0].world.distui("status", "good").fine().out
-    two[0].world.distui("launch", "ddp", "--dry-run", "--python", sys.executable, "--", "job.py").refused(
-        2, "job.py"
-    )
+def appended(path: Path) -> None:
+    """A line behind those that are whole."""
+    with path.open("ab") as file:
+        file.write(DEEP + b"\n")
 
 
-def test_runs_of_a_clock_that_was_three_hours_ahead(two: tuple[Run, Run]) -> None:
-    """As a viewer sees them whose own clock is behind: no age is negative."""
-    good, hurt = two
-    for run in two:
-        for name in ("run.json", "journal.jsonl"):
-            path = run.path / name
-            later = re.sub(r'("(?:created|time|began|ended)":)(\d{9,}\.?\d*)', _later, path.read_text())
-            assert later != path.read_text(), name
-            path.write_text(later)
-    world = good.world
-    for words in (
-        ("ls",),
-        ("status", good.id),
-        ("status", hurt.id),
-        ("events", good.id),
-        ("logs", good.id),
+@pytest.mark.torch
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (appended, "journal.jsonl has 1 line that cannot be read"),
+        (as_folder, "journal.jsonl is no regular file"),
+    ],
+)
+def test_one_damaged_journal_breaks_no_verb(
+    world: World, damage: Callable[[Path], object], sentence: str
+) -> None:
+    """As they are typed: of all runs, of another run, of none, of a new one; and of the damaged one itself."""
+    good, hurt = (world.execute(f"print('said by {name}')\n", name=name) for name in ("good", "hurt"))
+    for run in (good, hurt):
+        assert run.wait() == 0
+        assert gone(run.agent_pid())
+    damage(hurt.path / "journal.jsonl")
+    listed = world.distui("ls").fine()
+    assert f"{hurt.id}: damaged: {sentence}" in listed.out
+    assert {line.split()[0]: line.split()[1] for line in listed.out.splitlines()[1:3]} == {
+        "good": "succeeded",
+        "hurt": "succeeded",
+    }
+    assert world.distui("status").fine().out.split()[1] == "succeeded"
+    script = str(EXAMPLES / "plain_ddp.py")
+    for words, wanted in (
+        (["status", "good"], "good  succeeded"),
+        (["events", "good"], "RunEnded"),
+        (["logs", "good"], "said by good"),
+        (["wait", "good"], ""),
+        (["diagnose", "good"], ""),
+        (["export", "good", "good.tgz"], "holds good as it ended"),
+        (["demo", "--help"], "usage: distui demo"),
+        (["plan", "ddp", "--nproc-per-node", "1", "--", script], "strategy ddp"),
     ):
-        shown = world.distui(*words).fine().out
-        assert not re.search(r"-\d+(\.\d+)? ?(s|min|h|d)\b", shown), (words, shown)
-    for one in world.distui("ls", "--json").fine().json():
-        assert one["state"] == "succeeded"
-    assert all(one["lasted_s"] is None or one["lasted_s"] >= 0 for one in good.status()["attempts"])
-
-
-def _later(match: re.Match[str]) -> str:
-    return f"{match[1]}{float(match[2]) + 3 * 3600}"
+        done = world.distui(*words).fine()
+        assert wanted in done.out, (words, done.out)
+        assert sentence not in done.out + done.err, words
+    for words in (["status", "hurt"], ["events", "hurt"], ["export", "hurt", "hurt.tgz"]):
+        done = world.distui(*words).fine()
+        assert sentence in done.out + done.err, (words, done.out, done.err)
+    assert "said by hurt" in world.distui("logs", "hurt").fine().out
+    assert world.distui("wait", "hurt").fine()
+    done = world.distui("demo", "--detach", "--nproc-per-node", "1").fine()
+    assert sentence not in done.out + done.err
+    (new,) = {one["run"] for one in world.distui("ls", "--json").fine().json()} - {good.id, hurt.id}
+    demo = Run(world, new, "demo", world.runs / new).healthy()
+    assert f"{hurt.id}: damaged" in world.distui("ls").fine().out
+    demo.stop().fine()
 
 
 def test_a_journal_that_may_not_be_read(two: tuple[Run, Run], capfd: pytest.CaptureFixture[str]) -> None:

@@ -148,53 +148,6 @@ def test_many_commands_at_once(served: Run) -> None:
     assert [one["seq"] for one in told_events] == list(range(1, len(told_events) + 1))
 
 
-def test_a_value_that_no_process_can_be_given(served: Run) -> None:
-    """More than the kernel's limit for one string, which no shell could have passed on."""
-    pids = served.pids()
-    for value in ("x" * (1 << 20), "x" * (128 << 10), "a\0b"):
-        with connect(served) as peer:
-            sent(peer, json.dumps({"type": "Restart", "id": "r", "env": {"BIG": value}}).encode() + b"\n")
-            told = b""
-            while b'"CommandDone"' not in told and (data := peer.recv(1 << 16)):
-                told += data
-        (done,) = [json.loads(line)["event"] for line in told.splitlines() if b'"CommandDone"' in line]
-        assert not done["ok"]
-        assert "BIG" in done["text"], done
-    status = served.status()
-    assert (status["state"], status["attempt"], [rank["pid"] for rank in status["ranks"]]) == (
-        "running",
-        1,
-        pids,
-    )
-
-
-def test_a_thousand_connections_at_once(served: Run) -> None:
-    """Those that the kernel turns away come in when they try again; the ranks go on meanwhile."""
-    agent, log = served.agent_pid(), served.path / "node-0/attempt-001/rank-0.out"
-    path = str(next(served.world.sockets.glob("*.sock")))
-    peers, refused = [], 0
-    for _ in range(1000):
-        peer = socket.socket(socket.AF_UNIX)
-        peer.setblocking(False)
-        try:
-            peer.connect(path)
-        except BlockingIOError:
-            refused += 1
-            peer.settimeout(20)
-            peer.connect(path)
-        peers.append(peer)
-    size = log.stat().st_size
-    assert served.status()["state"] == "running"
-    assert until(lambda: log.stat().st_size > size, 10)
-    for peer in peers[::100]:
-        peer.settimeout(20)
-        peer.sendall(b'{"type":"Hello","follow":false}\n')
-        assert peer.recv(1 << 16), f"{refused} were turned away at first"
-    for peer in peers:
-        peer.close()
-    assert served.status()["agent_pid"] == agent
-
-
 def connects(run: Run) -> socket.socket | None:
     """A connection that never waits; None where too many wait already (EAGAIN)."""
     peer = socket.socket(socket.AF_UNIX)
@@ -261,6 +214,53 @@ async def test_a_connection_for_which_the_queue_is_full_waits(served: Run, files
             os.kill(agent, signal.SIGCONT)
         await (await asyncio.wait_for(waiting, 60)).close()
     assert served.status()["agent_pid"] == agent
+
+
+LARGE = "x" * (1 << 20)
+RESTARTS: dict[str, tuple[bytes, str]] = {
+    "1 MB": (
+        json.dumps({"A": LARGE}).encode(),
+        "A has 1048579 bytes, and Linux gives a program no variable of more",
+    ),
+    "together": (
+        json.dumps({f"A{number}": LARGE[: 100 << 10] for number in range(12)}).encode(),
+        "these changes together take",
+    ),
+    "NUL": (b'{"A":"x\\u0000y"}', "the value of A holds a NUL"),
+    "equals": (b'{"A=B":"x"}', "'A=B' is not a name"),
+    "no name": (b'{"":"x"}', "'' is not a name"),
+    "of the launcher": (b'{"RANK":"0"}', "RANK is computed for each rank"),
+    "of distui": (b'{"DISTUI_HOOK":"0"}', "DISTUI_HOOK is distui's own"),
+}
+"""Changes that no rank can be started with, as they are sent, and how the refusal begins."""
+
+
+def test_a_restart_that_no_rank_can_be_started_with(served: Run) -> None:
+    """It is refused in one sentence before the old ranks are told to go; the command line cannot send so much."""
+    agent, runner, pids = served.agent_pid(), served.runner_pid(), served.pids()
+    log = served.path / "node-0/attempt-001/rank-0.out"
+    with connect(served) as peer, peer.makefile("rb") as answers:
+        sent(peer, b'{"type":"Hello"}\n')
+        for number, (changes, sentence) in enumerate(RESTARTS.values()):
+            sent(peer, b'{"type":"Restart","id":"r%d","env":%s}\n' % (number, changes))
+            done = next(line for line in answers if b'"CommandDone","id":"r%d"' % number in line)
+            event = json.loads(done)["event"]
+            assert (event["ok"], event["text"][: len(sentence)]) == (False, sentence), event["text"][:500]
+            assert "\n" not in event["text"]
+            assert len(event["text"]) < 300
+        sent(
+            peer, b'{"type":"Restart","id":"s","env":{"A":"\\ud800"}}\n'
+        )  # half a character: no text at all
+        rest = answers.read()
+    assert b'"ok":true' not in rest
+    size = log.stat().st_size
+    assert until(lambda: log.stat().st_size > size, 10), "the rank goes on"
+    status = served.status()
+    assert (status["state"], status["attempt"], served.pids()) == ("running", 1, pids)
+    assert (served.agent_pid(), served.runner_pid()) == (agent, runner)
+    assert len(served.file("journal.jsonl")) < 100_000, "what was sent is not kept"
+    served.distui("restart", "--yes", "--env", "A=1").fine()
+    assert served.status()["attempt"] == 2, "and a restart that can be done is done"
 
 
 def test_another_user(served: Run) -> None:
