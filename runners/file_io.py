@@ -139,8 +139,12 @@ def document(path: Path, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        why = "is empty" if not data.strip(b"\0 \r\n\t") else f"is damaged: {error}"
+        why = "is empty" if not data.strip(b"\0 \r\n\t") else f"is damaged: {_why(error)}"
         raise FileError(path, why) from None
+
+
+def _why(error: Exception) -> str:
+    return "it is nested too deep" if isinstance(error, RecursionError) else str(error)
 
 
 def document_or_none(path: Path, kind: type[T]) -> T | None:

@@ -88,7 +88,7 @@ def zeroed(world: World) -> Run:
     return run
 
 
-def stopped(world: World) -> Run:
+def unwritten(world: World) -> Run:
     run = live(world)
     run.stop().fine()
     assert gone(run.agent_pid())
@@ -97,7 +97,7 @@ def stopped(world: World) -> Run:
     return run
 
 
-def beheaded(world: World) -> Run:
+def begun_nowhere(world: World) -> Run:
     """Its journal has lost the lines that say which run it is and that it began."""
     run = ended(world)
     journal = run.path / "journal.jsonl"
@@ -124,8 +124,8 @@ STATES: dict[Callable[[World], Run], str] = {
     emptied: "succeeded",
     missing: "succeeded",
     zeroed: "succeeded",
-    stopped: "stopped",
-    beheaded: "succeeded",
+    unwritten: "stopped",
+    begun_nowhere: "succeeded",
     planless: "lost",
     unserved: "running",
 }
