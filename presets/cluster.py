@@ -272,3 +272,15 @@ def _expand_item(item: str, names: str) -> list[str]:
             raise PlanError(f"{names!r} names more than {MOST_NODES} hosts.")
         numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
     return [before + number + tail for number in numbers for tail in _expand_item(after, names)]
+
+
+def name_of_gpu(model: str) -> str:
+    """ "NVIDIA A100-SXM4-80GB" → "A100-80GB"; "" where no known GPU is meant."""
+    words = set(re.split(r"[\s-]+", model.upper().replace("GEFORCE ", "").replace("RTX ", "RTX")))
+    sizes = {word for word in words if re.fullmatch(r"\d+GB", word)}
+    fitting = [name for name in MEMORY_GB if set(name.split("-")) <= words]
+    if not fitting:
+        return ""
+    best = max(fitting, key=lambda name: (name.count("-"), len(name)))
+    size = next(iter(sizes), "")
+    return best if not size or size == f"{MEMORY_GB[best]}GB" else ""

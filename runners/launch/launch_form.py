@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import glob
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...presets.cluster import name_of_gpu
 from ...presets.finding import Finding, PlanError
 from ...presets.launchers import skypilot
 from ...presets.launchers.skypilot import Resources
@@ -200,3 +203,15 @@ def _request(form: LaunchForm) -> Request:
         nccl=nccl_pairs(nccl),
         nccl_presets=form.nccl_presets,
     )
+
+
+def hardware_here(root: str = "/") -> str:
+    """ "8xH100" where every GPU is of one known model; else ""."""
+    models = []
+    for path in glob.glob(f"{root}proc/driver/nvidia/gpus/*/information"):
+        try:
+            match = re.search(r"^Model:\s*(.+)$", Path(path).read_text("utf-8", "replace"), re.MULTILINE)
+        except OSError:
+            return ""
+        models.append(name_of_gpu(match[1].strip()) if match else "")
+    return f"{len(models)}x{models[0]}" if models and models[0] and len(set(models)) == 1 else ""

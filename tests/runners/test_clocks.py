@@ -22,7 +22,8 @@ from distui.runners.status import status_json
 from distui.tui.follower import LinkPhase, LinkStatus
 from distui.tui.rows.frame import Frame
 from distui.tui.rows.log import end_rows, ledger_rows
-from distui.tui.text import ago, describe, headline
+from distui.tui.rows.plain import ago
+from distui.tui.status_text import describe, headline
 
 DAY = 86400.0
 PLAN = PlanSummary(preset="ddp", strategy="ddp", launcher="torchrun", command="train.py")
@@ -60,7 +61,7 @@ def test_a_ledger_with_a_measured_duration_shows_it() -> None:
     state = jumped(70.0)
     assert state.attempts[0].lasted() == 70.0
     assert status_json(state)["attempts"][0]["lasted_s"] == 70.0
-    assert " 70 s" in describe(state, 9 * DAY + 90)
+    assert "1 min 10 s" in describe(state, 9 * DAY + 90)
     assert "1 min 10 s" in "".join(cell[0] for row in ledger_rows(state, 120) for cell in row)
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from distui.presets import model
-from distui.presets.cluster import GB
+from distui.presets.cluster import GB, name_of_gpu
 from distui.presets.load import BUILTIN, Library, library, load
 from distui.presets.memory import FORMATS, USABLE, shape, survey
 from distui.runners.errors import RunError
-from distui.runners.launch.launch_form import LaunchForm, LaunchPreview
+from distui.runners.launch.launch_form import LaunchForm, LaunchPreview, hardware_here
 from distui.tui.follower import PresetEntry
 from distui.tui.preset_library import form_overrides, listed
 from distui.tui.rows import advice
@@ -29,7 +29,6 @@ from distui.tui.rows.form import (
 )
 from distui.tui.rows.glyphs import Row, row_width
 from distui.tui.rows.status import matching, preset_rows, title_row, why_rows
-from distui.tui.text import gpus_here, name_of
 
 
 def text(rows: list[Row]) -> list[str]:
@@ -211,16 +210,16 @@ def test_memory_rows_fit(width: int) -> None:
     ],
 )
 def test_what_the_driver_calls_a_gpu(model: str, name: str) -> None:
-    assert name_of(model) == name
+    assert name_of_gpu(model) == name
 
 
 def test_the_gpus_of_this_machine(tmp_path: Path) -> None:
     root = f"{tmp_path}/"
-    assert gpus_here(root) == ""
+    assert hardware_here(root) == ""
     for number, name in enumerate(("NVIDIA H200", "NVIDIA H200")):
         folder = tmp_path / f"proc/driver/nvidia/gpus/0000:0{number}:00.0"
         folder.mkdir(parents=True)
         (folder / "information").write_text(f"Model: \t\t {name}\nIRQ: 12\n")
-    assert gpus_here(root) == "2xH200"
+    assert hardware_here(root) == "2xH200"
     (folder / "information").write_text("Model: \t\t NVIDIA T1000\n")
-    assert gpus_here(root) == ""
+    assert hardware_here(root) == ""

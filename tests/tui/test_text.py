@@ -20,7 +20,8 @@ from distui.runners.model import (
     Stamped,
 )
 from distui.runners.state import RunState
-from distui.tui.text import cost, describe, unsaid
+from distui.tui.rows.status import cost
+from distui.tui.status_text import describe, unsaid
 
 PLAN = PlanSummary(preset="ddp", strategy="ddp", launcher="torchrun", command="train.py", nnodes=2)
 SLURM = Cluster(
@@ -55,8 +56,8 @@ def test_stages_leave_when_ranks_are_there_and_each_rank_names_its_node() -> Non
     state.apply(Stamped(9.0, AttemptStarted(1, "launch", 2, (RankPlace(1, 0, 1),)), 9, node=1))
     lines = describe(state, now=1000.0).splitlines()
     assert not any(line.startswith(("provision", "setup")) for line in lines)
-    assert lines[lines.index("") + 1].split()[:3] == ["rank", "node", "local"]
-    assert lines[lines.index("") + 2].split()[:3] == ["1", "1", "0"]
+    assert lines[lines.index("") + 1].split()[:3] == ["rank", "local", "node"]
+    assert lines[lines.index("") + 2].split()[:3] == ["1", "0", "c2"]
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,12 @@ from ...runners.diagnosis.nccl_facts import Communicator
 from ...runners.formatting import NA, duration_exact, elapsed, plural
 from ...runners.model import HUB, Cluster, LinkState, Stage
 from ...runners.state import Node, RunState, StageProgress
-from ..text import cost
 from . import glyphs
 from .frame import Frame
 from .glyphs import Cell, Row, clip, fit, wrap
 from .matrix import host_of, hosts_in_order
 from .nccl_cards import READY, STAGES, late_ranks, short, slowest
-from .status import fit_name, link_state, names
+from .status import cost, fit_name, link_state, names
 
 if TYPE_CHECKING:
     from ...runners.hub.sky_process import Candidate

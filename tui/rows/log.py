@@ -16,7 +16,6 @@ from ...runners.logs.follow import Level
 from ...runners.logs.log_files import STREAMS, LogFile, command_id, file_id, parse_file_id
 from ...runners.model import FirstCause, Outcome, RunPhase
 from ...runners.state import Attempt, RunState
-from ..text import differing
 from . import glyphs
 from .banner import cause_text
 from .findings import stack_rows
@@ -249,12 +248,23 @@ def ledger_rows(state: RunState, width: int) -> list[Row]:
     return rows
 
 
+def _differing(attempt: Attempt) -> list[str]:
+    """What ranks have instead of what the attempt changed, a piece a rank."""
+    return [
+        f"rank {rank} has "
+        + " ".join(
+            f"no {name}" if value is None else f"{name}={value}" for name, value in sorted(env.items())
+        )
+        for rank, env in sorted(attempt.env_differs.items(), key=lambda pair: int(pair[0]))
+    ]
+
+
 def _changes(attempt: Attempt) -> str:
     changed = " ".join(
         f"-{name}" if value is None else f"{name}={mask(name, value)}"
         for name, value in sorted(attempt.env_diff.items())
     )
-    return "; ".join(filter(None, [changed, *differing(attempt)]))
+    return "; ".join(filter(None, [changed, *_differing(attempt)]))
 
 
 def event_rows(frame: Frame, width: int) -> list[Row]:

@@ -16,6 +16,7 @@ from ...runners.status import short
 from . import glyphs
 from .frame import Frame, gpu_of
 from .glyphs import Cell, Row, fit, percent
+from .plain import table
 from .status import fit_name, names
 
 Sortable = float | str | None
@@ -77,7 +78,7 @@ _RANK = Column("rank", 4, 0, lambda line: str(line.rank.place.rank), lambda line
 _STATE = Column("state", 11, 1, _state, _worst, right=False)
 _PID = Column("pid", 7, 9, lambda line: _or_na(line.rank.pid))
 _LOCAL = Column("local", 5, 13, lambda line: str(line.rank.place.local_rank))
-_NODE = Column("node", 8, 12, lambda line: fit_name(line.where, 8), right=False)
+_NODE = Column("node", 8, 12, lambda line: line.where, right=False)
 _MESH = Column("mesh", 0, 11, lambda line: line.mesh or NA, right=False)
 """Its width is that of the widest coordinates."""
 _STEP = Column(
@@ -124,13 +125,15 @@ LIVE: tuple[Column, ...] = (
     Column("NCCL", 5, 10, lambda line: line.rank.nccl_debug or NA, right=False),
 )
 
+_EXIT = Column("exit", 8, 2, _end, right=False)
+
 ENDED: tuple[Column, ...] = (
     _RANK,
     _LOCAL,
     _NODE,
     _STATE,
     _PID,
-    Column("exit", 8, 2, _end, right=False),
+    _EXIT,
     _STEP,
     _PACE,
     _RSS,
@@ -214,7 +217,7 @@ def rank_row(frame: Frame, line: RankRow, chosen: list[Column]) -> Row:
     marked = line.rank.place.rank in frame.view.marked
     cells: list[Cell] = [(glyphs.MARK if marked else " ", "accent")]
     for column in chosen:
-        text = column.text(line)
+        text = fit_name(line.where, column.width) if column is _NODE else column.text(line)
         style = "stale" if text == NA else "text"
         if column is _STATE:
             fresh = line.node is None or frame.fresh(line.node.node, line.node.heard)
@@ -230,3 +233,13 @@ def table_rows(frame: Frame, width: int) -> tuple[list[Row], list[int]]:
     chosen = columns(frame, width)
     ordered = lines(frame)
     return [rank_row(frame, line, chosen) for line in ordered], [line.rank.place.rank for line in ordered]
+
+
+def plain_table(frame: Frame) -> list[str]:
+    """The whole table as text, its columns as wide as they need; of a run that goes on with what ended of it."""
+    chosen, rows = columns(frame, 1000), lines(frame)
+    if _EXIT not in chosen and any(row.rank.signal or row.rank.exit_code is not None for row in rows):
+        chosen.insert(chosen.index(_STATE) + 1, _EXIT)
+    right = frozenset(at for at, column in enumerate(chosen) if column.right)
+    texts = [tuple(column.text(row) for column in chosen) for row in rows]
+    return table([tuple(column.name for column in chosen), *texts], right)

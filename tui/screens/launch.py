@@ -19,7 +19,7 @@ from ...presets.guide import QUESTIONS, Recommendation, recommend
 from ...presets.sanitize import clean_text
 from ...presets.secrets import holds_secret
 from ...runners.errors import LaunchError, RunError
-from ...runners.launch.launch_form import LOCAL, SKY, LaunchForm, LaunchPreview, kind_of
+from ...runners.launch.launch_form import LOCAL, SKY, LaunchForm, LaunchPreview, hardware_here, kind_of
 from ..cockpit_commands import CommandingApp
 from ..rows import advice, glyphs
 from ..rows.advice import choice_rows, end_rows, title
@@ -39,7 +39,6 @@ from ..rows.form import (
 )
 from ..rows.glyphs import Row, wrap
 from ..rows.status import title_row, why_rows
-from ..text import gpus_here
 from ..widgets.boards import PANES, Details
 from ..widgets.form import Candidates, FormView, PresetList
 from ..widgets.rows_view import RowsView
@@ -272,7 +271,7 @@ class LaunchScreen(Screen[None]):
         return await self.app.source.candidates(form)
 
     def on_mount(self) -> None:
-        self._hardware = gpus_here()
+        self._hardware = hardware_here()
         self.form_view.entitle("form")
         self.candidates.border_title = "nodes that SkyPilot would take · Enter takes their place"
         self.presets.set_entries(self.app.source.presets())

@@ -35,7 +35,7 @@ from ...runners.local_agent import default_python
 from ...runners.preview import count
 from ..rows import advice as rows
 from ..rows.advice import HEAD, PARTS, Advice
-from ..text import table
+from ..rows.plain import table
 
 BEYOND = (
     "Activations count beyond the gradients that take their place in backward, where each step frees these."

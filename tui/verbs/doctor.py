@@ -22,7 +22,7 @@ from ...runners.hub import on_hosts
 from ...runners.launch.request import check_port
 from ...runners.remote_hosts import Way, of_options, ssh_options
 from ..arguments import names_hosts
-from ..text import table
+from ..rows.plain import table
 
 MOST_MIB = 4096
 BAR_CELLS = 24

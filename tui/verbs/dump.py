@@ -23,7 +23,7 @@ from ...runners.model import CommandDone, Dump, RankPhase
 from ...runners.state import RunState
 from ...runners.wire.client import new_id
 from ...runners.wire.link import Link
-from ..text import table
+from ..rows.plain import table
 from .control import check_ranks
 
 # -----------------------------------------------------------------------------------------------------------

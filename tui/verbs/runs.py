@@ -41,8 +41,9 @@ from ...runners.watch.watch_link import WatchLink
 from ...runners.wire.file_link import DiskLink, FilesLink, damage
 from ...runners.wire.link import Link, LinkError
 from ..follower import WATCH
+from ..rows.plain import ago, table
 from ..source import first_pid, job_name
-from ..text import ago, describe, headline, table, unsaid
+from ..status_text import describe, headline, unsaid
 
 # -----------------------------------------------------------------------------------------------------------
 # ls, status, events, wait: looking at runs from the command line.
