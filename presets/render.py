@@ -6,7 +6,6 @@ import dataclasses
 import json
 import math
 import re
-import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -28,11 +27,6 @@ LISTED = 64
 """Ranks whose coordinates are printed."""
 
 
-def command_line(plan: Plan) -> str:
-    """The plan's argv as a line for a POSIX shell, secrets masked."""
-    return shlex.join(_command(plan))
-
-
 def _command(plan: Plan) -> tuple[str, ...]:
     words = mask_words(plan.argv)
     if plan.launcher == "torchrun":
@@ -40,14 +34,14 @@ def _command(plan: Plan) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _command_line(plan: Plan) -> str:
-    """The same for a terminal, where nothing in it acts."""
+def command_line(plan: Plan) -> str:
+    """The plan's argv as a line for a POSIX shell, secrets masked; nothing in it acts on a terminal."""
     return " ".join(quoted(word) for word in _command(plan))
 
 
 def render(plan: Plan, more: Sequence[str] = ()) -> str:
     """What `--dry-run` prints: all of the plan, secrets masked. Ends with a newline. `more`: lines on what starts."""
-    lines = [*_head(plan), "", f"  {_command_line(plan)}"]
+    lines = [*_head(plan), "", f"  {command_line(plan)}"]
     lines += ["", f"environment ({len(plan.env)} variables beside what is inherited)"]
     lines += [
         _variable(name, value, plan.origins.get(name, "")) for name, value in sorted(plan.env.items())

@@ -137,16 +137,6 @@ class Head:
     """Host or file, process, rank: who counts as one."""
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedLine:
-    """A line, taken apart."""
-
-    head: Head
-    level: str
-    """One of LEVELS; "VERSION"; "" for what is no line of NCCL."""
-    message: str
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class Stamp:
     """When a line was written. Only stamps of one kind can be compared."""
@@ -162,17 +152,6 @@ class Stamp:
         if self.kind == "iso":
             return None
         return self.text if self.kind == "glog" else self.text[5:7] + self.text[8:]
-
-
-def take_apart(text: str) -> ParsedLine:
-    """Any line; never raises."""
-    match = MARK.search(text)
-    if match is not None:
-        return ParsedLine(parse_head(text[: match.start()]), match[1] or "VERSION", text[match.end() :])
-    old = OLD.match(text)
-    if old is not None:
-        return ParsedLine(parse_head(text[: old.start(1)]), old[1], text[old.end() :])
-    return ParsedLine(Head(rank=rank_of(text)), "", text)
 
 
 def parse_head(text: str, file: str = "", rank: int | None = None) -> Head:

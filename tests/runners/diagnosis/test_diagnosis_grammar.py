@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distui.runners.diagnosis.lines import Stamp, rank_of, stamp_of, take_apart
+from distui.runners.diagnosis.lines import MARK, OLD, Head, Stamp, parse_head, rank_of, stamp_of
 from distui.runners.diagnosis.reading import Reading, rank_in_name
 from distui.runners.diagnosis.verdict import judge
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedLine:
+    """A line as a reading takes it apart."""
+
+    head: Head
+    level: str
+    """One of LEVELS; "VERSION"; "" for what is no line of NCCL."""
+    message: str
+
+
+def take_apart(text: str) -> ParsedLine:
+    """Any line; never raises."""
+    match = MARK.search(text)
+    if match is not None:
+        return ParsedLine(parse_head(text[: match.start()]), match[1] or "VERSION", text[match.end() :])
+    old = OLD.match(text)
+    if old is not None:
+        return ParsedLine(parse_head(text[: old.start(1)]), old[1], text[old.end() :])
+    return ParsedLine(Head(rank=rank_of(text)), "", text)
+
 
 PLAIN = "gpu-7.cluster_a:811:860 [2] "
 PREFIXES = {
