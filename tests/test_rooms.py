@@ -294,6 +294,14 @@ def test_imports_that_wait_are_listed() -> None:
     assert found == LATE_IMPORTS
 
 
+@pytest.mark.parametrize(
+    "page", [*sorted(ROOT.glob("docs/*.md")), ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name
+)
+def test_modules_that_the_documentation_names_exist(page: Path) -> None:
+    there = {path.name for path in sources("presets", "runners", "tui", "tests")} | {"train.py", "hatch_build.py"}
+    assert set(re.findall(r"\b[a-z_0-9]+\.py\b", page.read_text())) <= there
+
+
 def texts() -> Iterator[tuple[str, str]]:
     """Every text file that git keeps, or would."""
     listed = subprocess.run(
