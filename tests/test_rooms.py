@@ -298,7 +298,10 @@ def test_imports_that_wait_are_listed() -> None:
     "page", [*sorted(ROOT.glob("docs/*.md")), ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name
 )
 def test_modules_that_the_documentation_names_exist(page: Path) -> None:
-    there = {path.name for path in sources("presets", "runners", "tui", "tests")} | {"train.py", "hatch_build.py"}
+    there = {path.name for path in sources("presets", "runners", "tui", "tests")} | {
+        "train.py",
+        "hatch_build.py",
+    }
     assert set(re.findall(r"\b[a-z_0-9]+\.py\b", page.read_text())) <= there
 
 
