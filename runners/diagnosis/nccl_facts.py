@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import enum
-import re
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from ...presets.finding import Finding
-from ..finding_ledger import Key, by_key
-from ..model import RankPhase, RunPhase
-from .detectors import View
 from .lines import Stamp
 from .rules import Raw
 
@@ -264,77 +258,3 @@ def keep(where: set[str], name: str) -> None:
     """Add, unless there are enough."""
     if len(where) < KEPT:
         where.add(name[:200])
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Findings that an earlier process raised: kept until enough is seen again to tell whether they hold. Pure.
-
-
-AGAIN_S = 20.0
-"""Seconds with pulses of every running rank after which what is not found again does not hold."""
-LONGER_S = {"straggler": 60.0, "input-bound": 60.0, "mem-creep": 360.0}
-"""The same of what only more data tells."""
-SILENT_S = 120.0
-"""Seconds after which a rank without pulses is not waited for."""
-_WATCHED = re.compile(r"(hang|start|expect)-.*|straggler|input-bound|mem-creep|oom-near|version-mismatch")
-"""Found by looks at what runs; the others by what has happened, which the journal tells at once."""
-_VERDICT = re.compile(r"hang|start")
-"""Of these a new one takes the place of an old one."""
-_GOING_ON = (RunPhase.STARTING, RunPhase.RUNNING)
-_ALIVE = (RankPhase.STARTING, RankPhase.RUNNING)
-
-
-class Inherited:
-    """The findings of an earlier process, each until it is judged anew."""
-
-    def __init__(self, findings: Iterable[Finding], attempt: int) -> None:
-        self._left = by_key(findings)
-        self._attempt = attempt
-        self._began: float | None = None
-        self._first: dict[int, float] = {}
-        """Rank → when its first pulse was looked at."""
-
-    def judge(self, view: View, findings: list[Finding]) -> list[Finding]:
-        """What holds: what is found, and what cannot be found again yet. What says the same stays as it was."""
-        if not self._left:
-            return findings
-        self._began = view.now if self._began is None else self._began
-        for rank in view.history:
-            self._first.setdefault(rank, view.now)
-        current = by_key(findings)
-        changed = any(
-            _verdict(each) and not _mild(each) and at not in self._left for at, each in current.items()
-        )
-        kept: dict[Key, Finding] = {}
-        for at, old in self._left.items():
-            new = current.get(at)
-            if new is None or (_mild(new) and not _mild(old)):
-                if self._open(old, view) and not (changed and _verdict(old)):
-                    kept[at] = old
-            elif (new.severity, new.text) == (old.severity, old.text):
-                kept[at] = old
-        self._left = kept
-        if any(_verdict(each) and not _mild(each) for each in kept.values()):
-            current = {at: each for at, each in current.items() if not (_verdict(each) and _mild(each))}
-        return list((current | kept).values())
-
-    def _open(self, old: Finding, view: View) -> bool:
-        """Whether it may still be found again."""
-        state = view.state
-        ranks = [(number, rank.phase) for number, rank in state.ranks.items() if rank.phase in _ALIVE]
-        if state.attempt != self._attempt or state.phase not in _GOING_ON or not _WATCHED.fullmatch(old.id):
-            return False
-        if state.ranks and not ranks:
-            return False
-        began = self._began or view.now
-        running = [rank for rank, phase in ranks if phase is RankPhase.RUNNING]
-        seen = max((self._first.get(rank, began + SILENT_S) for rank in running), default=began)
-        return view.now < seen + LONGER_S.get(old.id, AGAIN_S)
-
-
-def _mild(finding: Finding) -> bool:
-    return not finding.alarm
-
-
-def _verdict(finding: Finding) -> bool:
-    return _VERDICT.match(finding.id) is not None

@@ -162,7 +162,11 @@ def test_another_user_executes_nothing_through_any_port_of_the_run(world: World,
     ports = [one.rpartition(":")[2] for one in apart(run)]
     words = [sys.executable, "-c", ATTACK.format(nobody=NOBODY), ",".join(ports)]
     stores = [data.hex() for data in pickled(marker, run.id)]
+    runner, ranks = run.runner_pid(), run.pids()
     subprocess.run([*words, ",".join(stores)], timeout=60, check=True)
+    status = run.status()
+    assert (status["attempt"], status["runner_pid"]) == (1, runner), "nobody but its owner restarts it"
+    assert [rank["pid"] for rank in status["ranks"]] == ranks
     assert run.distui("restart", "--yes").code == 0
     met(run, run.status()["attempt"])
     assert not marker.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -74,7 +75,7 @@ def test_no_secret_of_a_launch_is_written_or_printed(
     env |= {f"SERVICE_{at}": url.format(next(fresh)) for at, url in enumerate(URLS)}
     (world.work / "enough").unlink(missing_ok=True)
     script = world.script("shows.py", SHOWS)
-    half = dict(itertools.islice(env.items(), len(env) // 2))
+    half = dict(itertools.islice(reversed(env.items()), len(env) // 2))  # URLs among them
     given_env = [word for name, value in half.items() for word in ("--env", f"{name}={value}")]
     rest = {name: value for name, value in env.items() if name not in half}
     command = ("exec", "--restarts", "3", "--grace", "1", *given_env, "--", sys.executable, script, *words)
@@ -143,6 +144,39 @@ def test_a_secret_that_nobody_remembers_is_not_run_as_stars(world: World) -> Non
     assert not (world.work / "seen.json").exists()
 
 
+SAYS = """
+import os, sys, time
+print("step 0 loss 1.0", len(sys.argv), flush=True)
+while not os.path.exists("enough"):
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.torch
+def test_no_secret_of_a_training_is_in_its_files_or_its_bundle(world: World) -> None:
+    """As `launch` writes them, while it runs and after its end; the exporting shell has other secrets of its own."""
+    value = "zq7Kx2mPw9Lr4Tn8Vb3c"
+    words = [word.format(value) for form in ARGUMENTS for word in form]
+    url = f"COMET_URL=https://x:{value}@y/z"
+    script = world.script("says.py", SAYS)
+    run = world.run("launch", "ddp", "--nproc-per-node", "1", "--env", url, "--", script, *words)
+    assert run.wait("running") == 0
+    plan = world.distui("plan", "ddp", "--nproc-per-node", "1", "--env", url, "--", script, *words).fine()
+    shell = {"MY_TOKEN": value[::-1], "WANDB_API_KEY": value[::-1]}
+    for name in ("live.tar.gz", "ended.tar.gz"):
+        printed = run.distui("export", name, env=shell).fine().out
+        printed += run.distui("status", "--json").out + run.distui("events", "--json").out + plan.out
+        with tarfile.open(world.work / name) as tar:
+            packed = b"".join(tar.extractfile(member).read() for member in tar if member.isfile())  # type: ignore[union-attr]
+        written = everything(run.path) + everything(world.sockets)
+        for secret in (value, value[::-1]):
+            assert secret not in printed
+            assert secret.encode() not in packed
+            assert secret.encode() not in written
+        (world.work / "enough").touch()
+        assert run.wait() == 0
+
+
 @pytest.mark.parametrize("umask", [0o000, pytest.param(0o077, marks=pytest.mark.long)])
 @pytest.mark.torch
 def test_files_are_their_owners_alone_whatever_the_umask(world: World, umask: int) -> None:
@@ -153,6 +187,8 @@ def test_files_are_their_owners_alone_whatever_the_umask(world: World, umask: in
     script = str(Path(__file__).parents[2] / "presets" / "examples" / "plain_ddp.py")
     command = ("launch", "ddp", "--nproc-per-node", "2", "--detach", "--json", "--", script, "--steps", "3")
     about = world.distui(*command, umask=umask).fine().json()
+    world.distui("wait", about["run"], "--until", "running", umask=umask).fine()
+    private(world)
     world.distui("wait", about["run"], umask=umask).fine()
     whole = world.script("made.py", made)
     done = world.distui(
@@ -160,12 +196,18 @@ def test_files_are_their_owners_alone_whatever_the_umask(world: World, umask: in
     )
     world.distui("wait", done.fine().json()["run"], umask=umask).fine()
     world.distui("presets", "new", "mine", "--from", "ddp", umask=umask)
+    private(world)
+    assert stat.S_IMODE(out.stat().st_mode) == 0o666 & ~umask  # what a training writes is the user's own
+
+
+def private(world: World) -> None:
+    """Every file and folder of distui's is for its owner alone, also while ranks run."""
     for top in (world.root / ".local", world.root / ".config", world.sockets):
         for path in (top, *top.rglob("*")) if top.exists() else ():
-            mode = stat.S_IMODE(path.lstat().st_mode)
-            assert mode & 0o077 == 0, (str(path), oct(mode))
-            assert mode == (0o700 if path.is_dir() else 0o600), (str(path), oct(mode))
-    assert stat.S_IMODE(out.stat().st_mode) == 0o666 & ~umask  # what a training writes is the user's own
+            with contextlib.suppress(FileNotFoundError):  # of an attempt that begins or ends now
+                mode, is_folder = stat.S_IMODE(path.lstat().st_mode), path.is_dir()
+                assert mode & 0o077 == 0, (str(path), oct(mode))
+                assert mode == (0o700 if is_folder else 0o600), (str(path), oct(mode))
 
 
 def test_a_state_folder_of_somebody_else_is_refused(world: World) -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from strangers import NOBODY, OTHER, as_root, as_user
 from distui.presets import trusted_files
 from distui.presets.load import PresetError, library, load, read_own
 from distui.presets.text_formats import DEEPEST, decode
+from distui.tui.cli import main
 
 EVIL = '[preset.ddp]\nbase = "ddp"\nenv = { LD_PRELOAD = "/tmp/evil.so" }\n[preset.theirs]\nbase = "ddp"\n'
 
@@ -352,10 +354,36 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_text_is_a_sentence_that_names_the_file(shared: Shared, name: str) -> None:
     (shared.mine / "distui.toml").write_bytes(HOSTILE[name])
+    began = time.process_time()
     with pytest.raises(PresetError) as caught:
         library(shared.mine, shared.env)
+    assert time.process_time() - began < 5, "a parser of quadratic time takes a minute"
     assert str(caught.value).startswith(str(shared.mine / "distui.toml"))
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_text_among_the_users_own_presets_is_a_sentence_of_every_verb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    folder = tmp_path / "distui" / "presets"
+    folder.mkdir(parents=True)
+    (folder / "x.toml").write_bytes(HOSTILE[name])
+    (tmp_path / "t.py").touch()
+    for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "HOME"):
+        monkeypatch.setenv(variable, str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for words in (
+        ["presets"],
+        ["presets", "show", "x"],
+        ["plan", "x", "--", "t.py"],
+        ["launch", "x", "--", "t.py"],
+    ):
+        code = main(words)
+        said = capsys.readouterr().err
+        assert code == (1 if words == ["presets"] else 2), (words, said)
+        assert "x.toml" in said or words == ["presets"], words
+        assert "Traceback" not in said
 
 
 def test_what_is_deep_enough_for_anybody_is_read() -> None:

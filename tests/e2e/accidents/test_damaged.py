@@ -115,6 +115,7 @@ def test_every_damage(two: tuple[Run, Run], file: str, capsys: pytest.CaptureFix
         ):
             assert main(words) == 0, (name, words)
         assert "hurt" in capsys.readouterr().out, name
+        assert not hurt.marked(), f"{name}: an agent was started"
         shutil.rmtree(hurt.path)
         shutil.copytree(whole, hurt.path)
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from distui.presets.finding import Finding
+from distui.runners.diagnosis import judging as inheritance
 from distui.runners.diagnosis import judging as judging_module
-from distui.runners.diagnosis import nccl_facts as inheritance
 from distui.runners.diagnosis.detectors import KEPT, View
 from distui.runners.diagnosis.judging import Judging, owns
 from distui.runners.model import (

@@ -67,12 +67,11 @@ def test_known_values_go_wherever_they_stand() -> None:
 def test_documents_stay_documents() -> None:
     plan = {
         "env": {"HF_TOKEN": "x1", "MAX_TOKENS": "2048", "KEY": None, "LR": "1"},
-        "argv": ["--password", "pw", "a"],
+        "argv": ["--password", "pw", "a", "--token=pw", "--hf-token", "pw"],
     }
-    plan["argv"] = ["--password=pw", "a"]
     masked = json.loads(Masker().document(json.dumps(plan).encode()))
     assert masked["env"] == {"HF_TOKEN": "***", "MAX_TOKENS": "2048", "KEY": None, "LR": "1"}
-    assert masked["argv"] == ["--password=***", "a"]
+    assert masked["argv"] == ["--password", "***", "a", "--token=***", "--hf-token", "***"]
     journal = b'{"seq":1,"event":{"env":{"A_KEY":"secret"}}}\n{"torn\n'
     assert Masker().lines(journal) == b'{"seq":1,"event":{"env":{"A_KEY":"***"}}}\n'
 
