@@ -129,7 +129,7 @@ def test_a_torchrun_in_a_script_of_somebody_elses_that_leaves_at_once_is_none_ei
     status = run.status()
     assert (status["state"], status["exit_code"]) == ("succeeded", 0)
     assert status["text"] == f"the command ended with exit code 0, but {said}"
-    assert findings(status)["acted-idle"]["severity"] == "warn"
+    assert findings(status)["acted-idle"]["severity"] == "warning"
     assert [rank["step"] for rank in status["ranks"]] == [0, 0]
     assert f"the command ended with exit code 0, but {said}" in run.distui("status").fine().out
     assert run.distui("wait").fine().out == f"example: the command ended with exit code 0, but {said}\n"

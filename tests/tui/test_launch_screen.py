@@ -267,6 +267,7 @@ async def test_a_preset_that_does_not_load_says_why_and_starts_nothing(here: Her
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.torch
 @pytest.mark.parametrize("text", [THEIRS, "x = ["], ids=["presets", "no TOML"])
 async def test_a_strangers_project_file_is_named_and_nothing_of_it_is_taken(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str

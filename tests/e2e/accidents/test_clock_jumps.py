@@ -97,7 +97,7 @@ def test_the_clock_is_set_back_under_a_live_run(world: World, clock: Path) -> No
     assert second["lasted_s"] is None, "nobody has measured it"
     text = shown(world, run.id)
     ledger = [line.split() for line in text.splitlines() if re.match(r" +[123]  \d\d:\d\d:\d\d", line)]
-    assert [words[2] for words in ledger if words[0] == "2" and "restart" in words] == ["n/a"], text
+    assert [words[3] for words in ledger if words[0] == "2" and "restart" in words] == ["n/a"], text
     run.stop().fine()
     assert run.status()["state"] == "stopped"
     shown(world, run.id)

@@ -109,7 +109,7 @@ async def test_an_old_library_says_so_and_a_restart_does_it(library: Callable[[b
             "NCCL 2.21.5 cannot change NCCL_DEBUG live (2.24 or newer can): add --restart to restart now",
         )
         assert run.state.nccl is None
-        assert [rank.nccl_live for rank in run.state.ranks.values()] == [False, False]
+        await run.until(lambda s: [rank.nccl_live for rank in s.ranks.values()] == [False, False])
         done = await run.nccl("INFO", "COLL", restart=True)
         assert done.ok
         assert done.text.startswith("restarted: attempt 2, 2 ranks running")
