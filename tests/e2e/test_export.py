@@ -8,10 +8,12 @@ import io
 import json
 import os
 import tarfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from patience import slowness
 
 from .hostile import terminal
 from .runs import DISTUI, Done, Run, World, until
@@ -304,6 +306,33 @@ def test_a_bundle_of_lines_too_deep(world: World, elsewhere: World) -> None:
     diagnosed = elsewhere.distui("diagnose", str(file))
     assert (diagnosed.code, "Traceback" in diagnosed.out + diagnosed.err) == (1, False), diagnosed.err
     replayed(elsewhere, file)
+
+
+@pytest.mark.long
+def test_a_bundle_of_two_hundred_thousand_findings(world: World, elsewhere: World) -> None:
+    """Read in seconds, not in a minute; of findings some are kept."""
+    run = noisy(world)
+    run.distui("export", "out.tar.gz").fine()
+
+    def flood(name: str, data: bytes) -> bytes:
+        if name != "journal.jsonl":
+            return data
+        head, last = data.rstrip(b"\n").rsplit(b"\n", 1)
+        stamped = json.loads(last)
+        lines = (
+            json.dumps({**stamped, "seq": stamped["seq"] + at, "event": {"type": "FindingRaised", "finding": {
+                "id": f"f{at}", "severity": "error", "text": f"finding {at} " + "x" * 150}}}).encode()
+            for at in range(200_000)
+        )  # fmt: skip
+        return b"\n".join((head, *lines, b""))
+
+    file = forged(world.work / "out.tar.gz", world.work / "flood", flood)
+    for verb in ("status", "diagnose"):
+        began = time.monotonic()
+        done = elsewhere.distui(verb, str(file))
+        assert time.monotonic() - began < 25 * slowness(), verb
+        assert "Traceback" not in done.err
+    assert len(elsewhere.distui("status", str(file), "--json").json()["findings"]) <= 2000
 
 
 @pytest.mark.parametrize("name", ["run.json", "journal.jsonl"])

@@ -300,6 +300,26 @@ async def test_a_strangers_project_file_is_named_and_nothing_of_it_is_taken(
         assert it.app.screen is screen
 
 
+@pytest.mark.torch
+async def test_a_projects_preset_is_named_with_its_file_and_its_variables_before_anything_starts(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "distui.toml"
+    file.write_text('[preset.theirs]\nbase = "ddp"\nenv = { LD_PRELOAD = "/tmp/x.so" }\n')
+    (tmp_path / "train.py").write_text("print('hello')\n")
+    monkeypatch.chdir(tmp_path)
+    async with shown(here(), 160, 50) as it:
+        screen = await opened(it)
+        await chosen(it, screen, "theirs")
+        plan = await planned(it, screen, "LD_PRELOAD")
+        assert f"project {file}" in next(line for line in plan.splitlines() if line.startswith("preset"))
+        assert f"LD_PRELOAD=/tmp/x.so  # preset, project {file}" in plan
+        await it.press("ctrl+l")
+        await it.until(lambda: it.app.screen is not screen)
+        assert str(file) in "".join(it.screen().split()), "the question names the file, too"
+        await it.press("escape")
+
+
 async def test_a_project_file_that_cannot_be_read_does_not_end_the_cockpit(
     here: Here, tmp_path: Path
 ) -> None:
