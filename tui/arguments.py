@@ -155,7 +155,7 @@ def _looking(verbs: Verbs) -> None:
     verb = verbs.add_parser("watch", help="jobs that distui did not start, read-only")
     verb.add_argument("pid", nargs="?", type=int, metavar="PID", help="any process of the job")
     _json(verb)
-    verb.set_defaults(verb="runs:watch")
+    verb.set_defaults(verb="status:watch")
     verb = verbs.add_parser("ls", help="the runs there are")
     elsewhere(verb, many=True)
     _json(verb)

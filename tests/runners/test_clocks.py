@@ -23,7 +23,7 @@ from distui.tui.follower import LinkPhase, LinkStatus
 from distui.tui.rows.frame import Frame
 from distui.tui.rows.log import end_rows, ledger_rows
 from distui.tui.rows.plain import ago
-from distui.tui.status_text import describe, headline
+from distui.tui.verbs.status import describe, headline
 
 DAY = 86400.0
 PLAN = PlanSummary(preset="ddp", strategy="ddp", launcher="torchrun", command="train.py")

@@ -21,7 +21,7 @@ from distui.runners.model import (
 )
 from distui.runners.state import RunState
 from distui.tui.rows.status import cost
-from distui.tui.status_text import describe, unsaid
+from distui.tui.verbs.status import describe, unsaid
 
 PLAN = PlanSummary(preset="ddp", strategy="ddp", launcher="torchrun", command="train.py", nnodes=2)
 SLURM = Cluster(

@@ -21,15 +21,16 @@ from ...runners.export import Gathering
 from ...runners.formatting import size_text
 from ...runners.wire.link import Link
 from . import runs
+from . import status as showing
 
 # -----------------------------------------------------------------------------------------------------------
 # status, events and logs, of a run or of a bundle that another person exported.
 
 
 def status(options: argparse.Namespace) -> int:
-    """See runs.status."""
+    """See status.status."""
     with _of_bundle(options):
-        return runs.status(options)
+        return showing.status(options)
 
 
 def events(options: argparse.Namespace) -> int:
@@ -78,7 +79,7 @@ def export(options: argparse.Namespace) -> int:
         state = await snapshot(link)
         if entry.record.kind == "node":  # the link leads to the hub of the whole run
             entry = run_directories.resolve(entry.record.whole)
-        runs.complete(state, entry, link)
+        showing.complete(state, entry, link)
         with BundleWriter(path, entry.record.run, options.force) as writer:
             return await Gathering(entry, link, state, writer, options.logs << 20).run()
 

@@ -164,10 +164,10 @@ def begin(prepared: Prepared, options: argparse.Namespace) -> int:
         line = f"{about['name']} is starting: `distui attach {about['name']}` opens it"
         sys.stdout.write((json.dumps(about) if options.json else line) + "\n")
         return 0
-    from . import runs  # what reads runs takes a while to load
+    from . import runs, status  # what reads runs takes a while to load
 
     if options.json or not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
-        return asyncio.run(runs.stay(entry, prepared.plan, as_json=options.json))
+        return asyncio.run(status.stay(entry, prepared.plan, as_json=options.json))
     return runs.show(entry.record.run, options.readonly, options.ascii) or outcome(entry)
 
 

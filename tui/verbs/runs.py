@@ -1,4 +1,4 @@
-"""ls, status, events, wait, watch, attach: commands that read runs."""
+"""ls, events, wait, attach: which runs there are, their journals, and the cockpit on one."""
 
 from __future__ import annotations
 
@@ -15,38 +15,19 @@ from typing import Any
 
 import msgspec
 
-from ...presets.plan import Plan
 from ...presets.sanitize import LONGEST, clean_text, escaped_json
 from ...runners import journal, run_directories
-from ...runners.connect import follow_until, reached, snapshot, with_link
-from ...runners.diagnosis.judging import missing
+from ...runners.connect import follow_until, reached, with_link
 from ...runners.errors import RunError, UnreachableError
 from ...runners.formatting import NA, time_of_day
 from ...runners.history import History
-from ...runners.local_agent import open_link
-from ...runners.model import (
-    AttemptEnded,
-    AttemptStarted,
-    FindingRaised,
-    HostTick,
-    RankTick,
-    RunEnded,
-    RunPhase,
-    Stamped,
-)
-from ...runners.state import RunState
-from ...runners.status import DAMAGED, hidden, status_json
-from ...runners.watch.discover import WatchedJob, find_job, scan
-from ...runners.watch.watch_link import WatchLink
-from ...runners.wire.file_link import DiskLink, FilesLink, damage
-from ...runners.wire.link import Link, LinkError
-from ..follower import WATCH
+from ...runners.model import FindingRaised, RankTick, RunEnded, RunPhase, Stamped
+from ...runners.status import DAMAGED, hidden
+from ...runners.wire.link import Link
 from ..rows.plain import ago, table
-from ..source import first_pid, job_name
-from ..status_text import describe, headline, unsaid
 
 # -----------------------------------------------------------------------------------------------------------
-# ls, status, events, wait: looking at runs from the command line.
+# ls, events, wait: looking at runs from the command line.
 
 
 LOST = 6
@@ -124,32 +105,6 @@ class _Listed:
         return [*notes, run_directories.why_lost(self.entry, self.orphans)] if self.orphans else notes
 
 
-def status(options: argparse.Namespace) -> int:
-    """Everything that is true of one run now."""
-
-    async def use(entry: run_directories.Entry, link: Link) -> RunState:
-        state = await snapshot(link)
-        complete(state, entry, link)
-        return state
-
-    state = asyncio.run(with_link(options.run, use))
-    sys.stdout.write((json.dumps(status_json(state)) if options.json else describe(state)) + "\n")
-    return 0
-
-
-def complete(state: RunState, entry: run_directories.Entry, link: Link) -> None:
-    """What the link has not said: damaged files that its agent does not need; what `ls` says where there is none."""
-    if isinstance(link, FilesLink) and not state.phase.ended:
-        state.phase = run_directories.phase(entry, entry.history())
-    reported = isinstance(link, DiskLink) or any(
-        finding.id == DAMAGED for finding in state.findings.values()
-    )
-    for event in () if reported else damage(entry, entry.history()):
-        state.apply(Stamped(time.time(), event, node=entry.record.node))
-    if state.plan is not None and not state.plan.launcher:
-        state.plan = None  # neither journal nor plan.json says it
-
-
 def events(options: argparse.Namespace) -> int:
     """The journal, as it stands, or on and on."""
     if not options.follow:
@@ -224,119 +179,6 @@ async def _wait(link: Link, until: str) -> int:
     if state.phase is RunPhase.SUCCEEDED and state.attempts and state.attempts[-1].idle:
         sys.stdout.write(clean_text(f"{state.name}: {state.end_text}") + "\n")
     return 0 if state.phase is RunPhase.SUCCEEDED else 1
-
-
-# -----------------------------------------------------------------------------------------------------------
-# A run followed as text, where there is no terminal: a line for each thing that happens, and one every few seconds.
-
-
-EVERY_S = 5.0
-"""Seconds between two headlines while nothing happens."""
-
-
-async def stay(entry: run_directories.Entry, plan: Plan, *, as_json: bool) -> int:
-    """Follow until the run has ended; its outcome as 0 or 1. A lost link is taken up again."""
-    if not as_json:
-        for note in plan.notes:
-            sys.stdout.write(f"note: {clean_text(note, LONGEST)}\n")
-        sys.stdout.write(f"the run goes on if you leave: `distui attach {entry.record.name}` opens it\n")
-    state = RunState()
-    while not state.phase.ended:
-        try:
-            link = await open_link(entry)
-            try:
-                await _follow(link, state, quiet=as_json)
-            finally:
-                await link.close()
-        except LinkError as error:
-            sys.stderr.write(f"distui: {clean_text(str(error))}\n")
-            await asyncio.sleep(1.0)
-    sys.stdout.write((json.dumps(status_json(state)) if as_json else "\n" + describe(state)) + "\n")
-    return 0 if state.phase == "succeeded" else 1
-
-
-async def _follow(link: Link, state: RunState, *, quiet: bool) -> None:
-    printed, shown, latest = len(state.notices), 0.0, 0.0
-    causes: list[str] = []
-    async for stamped in link.events(state.seq):
-        state.apply(stamped)
-        if quiet:
-            continue
-        if isinstance(stamped.event, AttemptStarted):
-            causes.clear()
-        for moment, text in state.notices[printed:]:
-            if isinstance(stamped.event, AttemptEnded | FindingRaised | RunEnded):
-                causes.append(text := unsaid(text, causes))  # a cause is printed once, not by each of these
-            latest = max(latest, moment)  # a node's own times, some of which arrive late
-            if text:
-                _say(latest, text)
-        if isinstance(event := stamped.event, AttemptEnded):
-            causes.append(event.idle if event.first_cause is None else event.first_cause.text)
-        printed = len(state.notices)
-        due = state.live and time.monotonic() - shown >= EVERY_S
-        if due and isinstance(stamped.event, RankTick | HostTick):
-            shown = time.monotonic()
-            latest = max(latest, stamped.time)
-            _say(latest, headline(state))
-
-
-def _say(moment: float, text: str) -> None:
-    sys.stdout.write(f"{time_of_day(moment)}  {clean_text(text)}\n")
-    sys.stdout.flush()
-
-
-# -----------------------------------------------------------------------------------------------------------
-# watch: jobs that distui did not start.
-
-
-def watch(options: argparse.Namespace) -> int:
-    """One job in the cockpit, read-only; several as a list; as text where there is no terminal."""
-    jobs = list(scan().jobs.values())
-    meant = [job for job in jobs if job.run is None] or jobs  # what is not distui's own has no other verb
-    if options.pid is None and len(meant) > 1:
-        return _list(jobs, options.json)
-    job = find_job(scan(), first_pid(meant[0]) if options.pid is None and meant else options.pid)
-    if not options.json and sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty():
-        return show(f"{WATCH}{first_pid(job)}", True, options.ascii)
-    state = asyncio.run(_once(job))
-    lacks = missing(state, 1)  # its output is where its ranks write it, and is not searched
-    if options.json:
-        sys.stdout.write(json.dumps(status_json(state) | {"missing": lacks}) + "\n")
-    else:
-        sys.stdout.write(
-            "\n".join([describe(state).rstrip(), "", *(f"Missing: {sentence}." for sentence in lacks)])
-            + "\n"
-        )
-    return 0
-
-
-async def _once(job: WatchedJob) -> RunState:
-    link = WatchLink(job)
-    try:
-        return await snapshot(link)
-    finally:
-        await link.close()
-
-
-def _list(jobs: list[WatchedJob], as_json: bool) -> int:
-    rows = [
-        {
-            "pid": first_pid(job),
-            "name": job_name(job),
-            "launcher": job.launcher,
-            "ranks": len(job.ranks),
-            "run": job.run,
-        }
-        for job in jobs
-    ]
-    if as_json:
-        sys.stdout.write(json.dumps(rows) + "\n")
-        return 0
-    for row in rows:
-        whose = f"distui run {row['run']}" if row["run"] else f"started by {row['launcher']}"
-        sys.stdout.write(f"{row['pid']:>8}  {row['name']}  {row['ranks']} ranks  {whose}\n")
-    sys.stdout.write("`distui watch PID` opens one of them\n")
-    return 0
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,323 @@
+"""status, watch, and a run followed as text: what the cockpit shows where there is none. Rows are the cockpit's."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Iterable
+
+from ...presets.plan import Plan
+from ...presets.sanitize import LONGEST, clean_text
+from ...runners import run_directories
+from ...runners.connect import snapshot, with_link
+from ...runners.diagnosis.judging import missing
+from ...runners.formatting import NA, duration_text, elapsed, plural, size_text, time_of_day
+from ...runners.local_agent import open_link
+from ...runners.model import (
+    HUB,
+    AttemptEnded,
+    AttemptStarted,
+    FindingRaised,
+    Host,
+    HostTick,
+    LinkState,
+    RankTick,
+    RunEnded,
+    RunPhase,
+    Stamped,
+)
+from ...runners.state import Node, RunState, StageProgress
+from ...runners.status import DAMAGED, applied, hidden, status_json
+from ...runners.watch.discover import WatchedJob, find_job, scan
+from ...runners.watch.watch_link import WatchLink
+from ...runners.wire.file_link import DiskLink, FilesLink, damage
+from ...runners.wire.link import Link, LinkError
+from ..follower import WATCH, LinkPhase, LinkStatus
+from ..rows.frame import Frame
+from ..rows.log import cause_rows, ledger_rows
+from ..rows.plain import plain, table
+from ..rows.ranks import plain_table
+from ..rows.status import cost, recovered
+from ..source import first_pid, job_name
+from .runs import show
+
+WIDTH = 121
+"""Columns at which sentences are folded."""
+
+
+def headline(state: RunState, now: float | None = None) -> str:
+    """One line: what runs, how far, how fast."""
+    now = time.time() if now is None else now
+    steps = [
+        rank.sample.step for rank in state.ranks.values() if rank.sample and rank.sample.step is not None
+    ]
+    paces = [
+        rank.sample.step_s
+        for rank in state.ranks.values()
+        if rank.sample and rank.sample.step_s is not None
+    ]
+    unseen = hidden(state)
+    parts = [
+        state.name,
+        state.phase.words,
+        f"attempt {NA if unseen else state.attempt}",
+        f"{NA} ranks" if unseen else plural(len(state.ranks), "rank"),
+    ]
+    if steps:
+        parts.append(f"step {min(steps)}")
+    if paces:
+        parts.append(f"{max(paces) * 1000:.1f} ms a step")
+    if state.phase is not RunPhase.LOST:  # nobody saw for how long
+        parts.append(duration_text(state.lasted(now)))
+    return "  ".join(parts)
+
+
+def unsaid(text: str, earlier: Iterable[str]) -> str:
+    """What a sentence of several parts says beyond those that were told already; "" for nothing."""
+    stated = list(earlier)
+    parts = [part for part in text.split("; ") if not any(part in sentence for sentence in stated)]
+    for sentence in stated:
+        parts = [part.removesuffix(f": {sentence}").removesuffix(f", but {sentence}") for part in parts]
+    return "; ".join(parts)
+
+
+def describe(state: RunState, now: float | None = None) -> str:
+    """Everything `distui status` says."""
+    now = time.time() if now is None else now
+    frame = Frame(state, LinkStatus(LinkPhase.FOLLOWING, now), now, now)
+    lines = [headline(state, now)]
+    if state.plan is not None:
+        plan = state.plan
+        preset = f"preset {plan.preset}, " if plan.preset else ""
+        backend = f", backend {plan.backend}" if plan.backend else ""
+        lines.append(f"{preset}{plan.launcher}: {plan.command}{backend}")
+    acted = applied(state)
+    if acted is not None:
+        lines.append(f"preset {acted.state}: {acted.text}")
+    lines += cluster(state, now)
+    for node in state.nodes.values():
+        lines.append(_node(node))
+    if state.ranks:
+        lines += ["", *plain_table(frame)]
+    for node in state.nodes.values():
+        if node.gpus:
+            lines += ["", *gpus(node)]
+    if state.attempts:
+        lines += ["", *plain(ledger_rows(state, WIDTH))]
+    cause = state.attempts[-1].first_cause if state.attempts else None
+    if cause is not None:
+        lines += ["", *plain(cause_rows(cause, WIDTH))]
+    stated = [] if cause is None else [cause.text]
+    findings = [finding for finding in state.findings.values() if finding.text not in stated]
+    lines += ["", *(f"{finding.severity}: {finding.text}" for finding in findings)] if findings else []
+    end = unsaid(state.end_text, stated)
+    if end:
+        lines += ["", end]
+    return "\n".join(clean_text(line) for line in lines)
+
+
+def cluster(state: RunState, now: float | None = None) -> list[str]:
+    """Where a launched run lives, what it has cost, and how far its launch is; [] for a run on this machine."""
+    lines = []
+    cloud = state.cluster
+    if cloud is not None:
+        parts = [cloud.name and f"cluster {cloud.name}", cloud.infra, cloud.resources, cloud.state]
+        parts.append(f"job {cloud.job}" if cloud.job is not None else "")
+        parts.append(recovered(cloud))
+        parts.append(cost(cloud, now))
+        parts.append(f"autostop after {cloud.autostop_min} min" if cloud.autostop_min is not None else "")
+        parts.append("taken down" if cloud.down else "")
+        lines.append("  ".join(part for part in parts if part))
+    if not state.ranks:
+        lines += [_stage(state, progress, now) for progress in state.stages.values()]
+    return lines
+
+
+def _stage(state: RunState, progress: StageProgress, now: float | None) -> str:
+    until = progress.ended if progress.ended is not None else (time.time() if now is None else now)
+    how = "failed" if progress.failed else "under way" if progress.ended is None else "done"
+    node = state.nodes.get(progress.node)
+    name = node.host if node is not None and node.host else f"node {progress.node}"
+    where = "" if progress.node == HUB else f" on {name}"
+    detail = f": {progress.text}" if progress.text else ""
+    return f"{progress.stage}{where} {how} ({duration_text(elapsed(progress.began, until))}){detail}"
+
+
+def _node(node: Node) -> str:
+    parts = [f"node {node.node}", node.host]
+    if node.link is not None and node.link is not LinkState.UP:
+        parts.append(f"link {node.link}: {node.link_text}" if node.link_text else f"link {node.link}")
+    metrics: Host | None = node.metrics
+    if metrics is not None:
+        cpu = NA if metrics.cpu_percent is None else f"{metrics.cpu_percent:.0f} %"
+        parts.append(f"cpu {cpu} of {metrics.cores} cores")
+        parts.append(f"memory {size_text(metrics.mem_used)} of {size_text(metrics.mem_total)}")
+    if node.gpu_problem:
+        parts.append(node.gpu_problem)
+    return "  ".join(part for part in parts if part)
+
+
+def gpus(node: Node) -> list[str]:
+    """A line a GPU."""
+    head = ("gpu", "name", "util", "memory", "power", "temp", "clocks")
+    rows = [head]
+    for gpu in node.gpus:
+        held = ", ".join(gpu.throttle) if gpu.throttle else ("free" if gpu.throttle is not None else NA)
+        rows.append(
+            (
+                str(gpu.index),
+                gpu.name,
+                "lost" if gpu.lost else NA if gpu.util is None else f"{gpu.util:.0f} %",
+                f"{size_text(gpu.mem_used)} of {size_text(gpu.mem_total)}",
+                NA if gpu.power_w is None else f"{gpu.power_w:.0f} W",
+                NA if gpu.temp_c is None else f"{gpu.temp_c:.0f} °C",
+                held,
+            )
+        )
+    return table(rows, frozenset({0, 2, 4, 5}))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# status: one run now.
+
+
+def status(options: argparse.Namespace) -> int:
+    """Everything that is true of one run now."""
+
+    async def use(entry: run_directories.Entry, link: Link) -> RunState:
+        state = await snapshot(link)
+        complete(state, entry, link)
+        return state
+
+    state = asyncio.run(with_link(options.run, use))
+    sys.stdout.write((json.dumps(status_json(state)) if options.json else describe(state)) + "\n")
+    return 0
+
+
+def complete(state: RunState, entry: run_directories.Entry, link: Link) -> None:
+    """What the link has not said: damaged files that its agent does not need; what `ls` says where there is none."""
+    if isinstance(link, FilesLink) and not state.phase.ended:
+        state.phase = run_directories.phase(entry, entry.history())
+    reported = isinstance(link, DiskLink) or any(
+        finding.id == DAMAGED for finding in state.findings.values()
+    )
+    for event in () if reported else damage(entry, entry.history()):
+        state.apply(Stamped(time.time(), event, node=entry.record.node))
+    if state.plan is not None and not state.plan.launcher:
+        state.plan = None  # neither journal nor plan.json says it
+
+
+# -----------------------------------------------------------------------------------------------------------
+# A run followed as text, where there is no terminal: a line for each thing that happens, and one every few seconds.
+
+
+EVERY_S = 5.0
+"""Seconds between two headlines while nothing happens."""
+
+
+async def stay(entry: run_directories.Entry, plan: Plan, *, as_json: bool) -> int:
+    """Follow until the run has ended; its outcome as 0 or 1. A lost link is taken up again."""
+    if not as_json:
+        for note in plan.notes:
+            sys.stdout.write(f"note: {clean_text(note, LONGEST)}\n")
+        sys.stdout.write(f"the run goes on if you leave: `distui attach {entry.record.name}` opens it\n")
+    state = RunState()
+    while not state.phase.ended:
+        try:
+            link = await open_link(entry)
+            try:
+                await _follow(link, state, quiet=as_json)
+            finally:
+                await link.close()
+        except LinkError as error:
+            sys.stderr.write(f"distui: {clean_text(str(error))}\n")
+            await asyncio.sleep(1.0)
+    sys.stdout.write((json.dumps(status_json(state)) if as_json else "\n" + describe(state)) + "\n")
+    return 0 if state.phase == "succeeded" else 1
+
+
+async def _follow(link: Link, state: RunState, *, quiet: bool) -> None:
+    printed, shown, latest = len(state.notices), 0.0, 0.0
+    causes: list[str] = []
+    async for stamped in link.events(state.seq):
+        state.apply(stamped)
+        if quiet:
+            continue
+        if isinstance(stamped.event, AttemptStarted):
+            causes.clear()
+        for moment, text in state.notices[printed:]:
+            if isinstance(stamped.event, AttemptEnded | FindingRaised | RunEnded):
+                causes.append(text := unsaid(text, causes))  # a cause is printed once, not by each of these
+            latest = max(latest, moment)  # a node's own times, some of which arrive late
+            if text:
+                _say(latest, text)
+        if isinstance(event := stamped.event, AttemptEnded):
+            causes.append(event.idle if event.first_cause is None else event.first_cause.text)
+        printed = len(state.notices)
+        due = state.live and time.monotonic() - shown >= EVERY_S
+        if due and isinstance(stamped.event, RankTick | HostTick):
+            shown = time.monotonic()
+            latest = max(latest, stamped.time)
+            _say(latest, headline(state))
+
+
+def _say(moment: float, text: str) -> None:
+    sys.stdout.write(f"{time_of_day(moment)}  {clean_text(text)}\n")
+    sys.stdout.flush()
+
+
+# -----------------------------------------------------------------------------------------------------------
+# watch: jobs that distui did not start.
+
+
+def watch(options: argparse.Namespace) -> int:
+    """One job in the cockpit, read-only; several as a list; as text where there is no terminal."""
+    jobs = list(scan().jobs.values())
+    meant = [job for job in jobs if job.run is None] or jobs  # what is not distui's own has no other verb
+    if options.pid is None and len(meant) > 1:
+        return _list(jobs, options.json)
+    job = find_job(scan(), first_pid(meant[0]) if options.pid is None and meant else options.pid)
+    if not options.json and sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty():
+        return show(f"{WATCH}{first_pid(job)}", True, options.ascii)
+    state = asyncio.run(_once(job))
+    lacks = missing(state, 1)  # its output is where its ranks write it, and is not searched
+    if options.json:
+        sys.stdout.write(json.dumps(status_json(state) | {"missing": lacks}) + "\n")
+    else:
+        sys.stdout.write(
+            "\n".join([describe(state).rstrip(), "", *(f"Missing: {sentence}." for sentence in lacks)])
+            + "\n"
+        )
+    return 0
+
+
+async def _once(job: WatchedJob) -> RunState:
+    link = WatchLink(job)
+    try:
+        return await snapshot(link)
+    finally:
+        await link.close()
+
+
+def _list(jobs: list[WatchedJob], as_json: bool) -> int:
+    rows = [
+        {
+            "pid": first_pid(job),
+            "name": job_name(job),
+            "launcher": job.launcher,
+            "ranks": len(job.ranks),
+            "run": job.run,
+        }
+        for job in jobs
+    ]
+    if as_json:
+        sys.stdout.write(json.dumps(rows) + "\n")
+        return 0
+    for row in rows:
+        whose = f"distui run {row['run']}" if row["run"] else f"started by {row['launcher']}"
+        sys.stdout.write(f"{row['pid']:>8}  {row['name']}  {row['ranks']} ranks  {whose}\n")
+    sys.stdout.write("`distui watch PID` opens one of them\n")
+    return 0
