@@ -9,14 +9,14 @@ from dataclasses import replace
 from textual.signal import Signal
 
 from ..runners.errors import LaunchError
-from ..runners.model import Command, CommandDone, Down, Restart, SetAutostop, Stop
+from ..runners.model import Command, CommandDone, Down, Dump, Restart, SetAutostop, Stop
 from ..runners.wire.client import new_id
 from ..runners.wire.link import LinkError, Window
 from . import terminal
 from .follower import Follower, LinkPhase, RunSource
 from .rows.confirm import CommandError, Confirmation, confirmation, no_cluster, parse
+from .rows.dumps import dump_rows
 from .rows.frame import Frame, ViewOptions
-from .rows.log import dump_rows
 from .screens.modal import ConfirmScreen, NcclScreen, TextScreen, TypedScreen
 from .terminal import LendingApp
 
@@ -139,7 +139,8 @@ class CommandingApp(LendingApp):
             return
         self.notify(done.text, severity="information" if done.ok else "error", markup=False)
         if done.data:
-            self._show_dump(done)
+            what = command.what if isinstance(command, Dump) else "stacks"
+            self.push_screen(TextScreen(done.text, dump_rows(what, done.data), self.view.ascii))
 
     def _warn(self, text: str) -> None:
         self.notify(text, severity="warning", markup=False)
@@ -154,9 +155,6 @@ class CommandingApp(LendingApp):
             done = await self.source.afterwards(self.run_id, command)
         self.run_worker(follower.run(), group="follow", exclusive=True)  # reads what was written
         return done
-
-    def _show_dump(self, done: CommandDone) -> None:
-        self.push_screen(TextScreen(done.text, dump_rows(done.data), self.view.ascii))
 
     def restart(self) -> None:
         """Restart the worker group; while the agent is lost, reconnect instead."""

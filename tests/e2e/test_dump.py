@@ -45,10 +45,10 @@ def hung(world: World) -> Iterator[Run]:
 
 def test_what_the_ranks_do_is_told_as_one_view(hung: Run) -> None:
     lines = hung.distui("dump", "stacks").fine().out.splitlines()
-    assert lines[0] == "1 rank (0) here:"
-    there = lines.index("1 rank (1) there:")
-    assert any(line.startswith("    ") and line.endswith("hang.py:10 step") for line in lines[:there])
-    assert any(line.startswith("  > ") and line.endswith("hang.py:8 asleep") for line in lines[there:])
+    assert lines[0] == "rank 0 alone"
+    there = lines.index("rank 1 alone")
+    assert any(line.startswith("    step ") and line.endswith("hang.py:10") for line in lines[:there])
+    assert any(line.startswith("  › asleep ") and line.endswith("hang.py:8") for line in lines[there:])
     raw = hung.distui("dump", "stacks", "--raw", "--rank", "1").fine().out
     assert raw.startswith("--- rank 1\n")
     assert "Thread 0x" in raw

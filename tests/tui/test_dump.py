@@ -9,7 +9,8 @@ import pytest
 
 from distui.runners.model import CommandDone
 from distui.tui.cli import main
-from distui.tui.verbs import dump
+from distui.tui.rows import dumps
+from distui.tui.rows.plain import plain
 from distui.tui.verbs.dump import together
 
 GIB = 1 << 30
@@ -21,18 +22,18 @@ def stack(*frames: tuple[int, str]) -> str:
 
 
 def test_equal_stacks_are_told_once_and_the_others_show_where_they_part() -> None:
-    texts = {rank: stack((50, "step"), (90, "<module>")) for rank in range(64)}
-    texts[5] = texts[9] = stack((33, "load"), (90, "<module>"))
-    assert dump.stacks(texts) == [
-        "62 ranks (0-4, 6-8, 10-63) here:",
-        "    /srv/train.py:50 step",
-        "    /srv/train.py:90 <module>",
+    texts = {str(rank): stack((50, "step"), (90, "<module>")) for rank in range(64)}
+    texts["5"] = texts["9"] = stack((33, "load"), (90, "<module>"))
+    assert plain(dumps.merged_rows("stacks", texts)) == [
+        "62 ranks here: 0-4, 6-8, 10-63",
+        "    step      /srv/train.py:50",
+        "    <module>  /srv/train.py:90",
         "",
-        "2 ranks (5, 9) there:",
-        "  > /srv/train.py:33 load",
-        "    /srv/train.py:90 <module>",
+        "2 ranks here: 5, 9",
+        "  › load      /srv/train.py:33",
+        "    <module>  /srv/train.py:90",
     ]
-    assert dump.stacks({0: ""}) == ["1 rank (0) here: no Python stack of the main thread is known"]
+    assert plain(dumps.merged_rows("stacks", {"0": ""})) == ["rank 0 alone", "    no Python runs there"]
 
 
 def recorder(seq: int, *, done: bool, size: int = 20) -> str:
@@ -47,7 +48,7 @@ def recorder(seq: int, *, done: bool, size: int = 20) -> str:
 
 def test_flight_recorders_are_one_table_a_group() -> None:
     texts = {0: recorder(42, done=False), 1: recorder(42, done=False), 2: recorder(41, done=True)}
-    assert dump.flight(texts) == [
+    assert dumps.flight(texts) == [
         "Group 0 (default_pg): 3 ranks known",
         "    ranks  called  completed  newest call",
         "    0, 1       42         41  all_reduce Float[20]  /srv/train.py:50 step",
@@ -58,16 +59,16 @@ def test_flight_recorders_are_one_table_a_group() -> None:
             "since 22:13:20 UTC; rank 2 has not called it."
         ),
     ]
-    differs = dump.flight({0: recorder(7, done=False), 1: recorder(7, done=False, size=21)})
+    differs = dumps.flight({0: recorder(7, done=False), 1: recorder(7, done=False, size=21)})
     assert differs[-1] == (
         "    First difference in size: #7: all_reduce Float[20] at /srv/train.py:50 step (rank 0); "
         "all_reduce Float[21] at /srv/train.py:50 step (rank 1)."
     )
-    assert dump.flight({0: '{"entries": []}'}) == ["No rank has called a collective yet."]
+    assert dumps.flight({0: '{"entries": []}'}) == ["No rank has called a collective yet."]
     both = json.dumps({"recorders": [{"kind": kind, "entries": []} for kind in ("nccl", "fr")]})
-    assert dump.flight({0: both}) == ["No rank has called a collective yet."]
+    assert dumps.flight({0: both}) == ["No rank has called a collective yet."]
     older = json.dumps({"recorders": [{"version": "2.4", "kind": "nccl", "entries": []}]})
-    (said,) = dump.flight({0: older, 1: older})
+    (said,) = dumps.flight({0: older, 1: older})
     assert "what gloo does is n/a" in said, "torch 2.7 has no recorder for gloo"
 
 
@@ -82,7 +83,7 @@ def cuda(**more: Any) -> str:
 
 def test_memory_is_a_row_a_device() -> None:
     here = json.dumps({"rss_bytes": GIB, "max_rss_bytes": GIB, "note": "no CUDA in this rank"})
-    lines = dump.memory({0: cuda(snapshot="/n/rank-0.memory-1.pickle"), 1: here})
+    lines = dumps.memory({0: cuda(snapshot="/n/rank-0.memory-1.pickle"), 1: here})
     assert lines == [
         "rank  resident     peak  GPU  allocated  reserved  peak alloc.  peak res.  split  OOMs",
         "   0   1.0 GiB  2.0 GiB    0   30.0 GiB  40.0 GiB     35.0 GiB   40.0 GiB    10%     0",
@@ -95,13 +96,22 @@ def test_memory_is_a_row_a_device() -> None:
         "    rank 0: /n/rank-0.memory-1.pickle",
         "Rank 1: no CUDA in this rank.",
     ]
-    assert "--record" not in "\n".join(dump.memory({0: cuda(snapshot="/n/a", recording=True)}))
-    (values,) = dump.memory_values({3: cuda()})
+    assert "--record" not in "\n".join(dumps.memory({0: cuda(snapshot="/n/a", recording=True)}))
+    (values,) = dumps.memory_values({3: cuda()})
     assert (values["rank"], values["devices"]["0"]["fragmentation"], values["devices"]["0"]["retries"]) == (
         3,
         0.1,
         2,
     )
+
+
+def test_the_screen_has_the_same_table_and_what_cannot_be_read_as_it_came() -> None:
+    texts = {"0": cuda(), "1": cuda()}
+    assert plain(dumps.dump_rows("memory", texts)) == plain(dumps.merged_rows("memory", texts))
+    for odd in ("[]", '{"cuda": 3}', '{"rss_bytes": "much"}', "no hook answers"):
+        assert plain(dumps.dump_rows("memory", {"0": odd})) == ["rank 0", f"  {odd}"]
+        with pytest.raises(ValueError, match=r"\w"):
+            dumps.merged_rows("memory", {"0": odd})
 
 
 def test_answers_to_parts_of_a_question_are_one() -> None:

@@ -11,18 +11,16 @@ from distui.presets.finding import Finding
 from distui.runners.diagnosis.judging import worst_first
 from distui.runners.model import Event, FindingRaised, Pulse, PulseTick
 from distui.tui.rows.banner import banner_rows
+from distui.tui.rows.dumps import dump_rows, stack_rows, stack_title
 from distui.tui.rows.findings import (
     coverage_rows,
     detail_rows,
     item_row,
     items,
     no_findings,
-    stack_rows,
-    stack_title,
 )
 from distui.tui.rows.frame import Frame
 from distui.tui.rows.glyphs import row_width
-from distui.tui.rows.log import dump_rows
 
 
 def raised(*found: Finding) -> Frame:
@@ -168,7 +166,7 @@ def test_a_rank_without_a_stack_says_so(text: str) -> None:
 
 
 def test_a_dump_of_stacks_begins_with_where_the_ranks_are_and_has_all_of_it() -> None:
-    shown = text_of(dump_rows(told.stacks()))
+    shown = text_of(dump_rows("stacks", told.stacks()))
     assert shown.startswith("7 ranks here: 0-4, 6-7")
     assert shown.count("Current thread") == 8
-    assert text_of(dump_rows({"0": "no hook answers"})) == "rank 0\n  no hook answers"
+    assert text_of(dump_rows("stacks", {"0": "no hook answers"})) == "rank 0\n  no hook answers"

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from ...presets.sanitize import clean_text
 from ...presets.secrets import mask
-from ...runners.diagnosis.exceptions import main_frames
 from ...runners.diagnosis.judging import standing
 from ...runners.formatting import duration_exact, plural, spans_text, time_of_day
 from ...runners.logs.follow import Level
@@ -18,7 +17,6 @@ from ...runners.model import FirstCause, Outcome, RunPhase
 from ...runners.state import Attempt, RunState
 from . import glyphs
 from .banner import cause_text
-from .findings import stack_rows
 from .frame import Frame
 from .glyphs import Cell, Row, fit, wrap
 from .launching import remains
@@ -293,14 +291,3 @@ def event_rows(frame: Frame, width: int) -> list[Row]:
 
 def _rank_and_node(rank: int | None, node: int | None) -> str:
     return (f"  rank {rank}" if rank is not None else "") + (f"  node {node}" if node is not None else "")
-
-
-def dump_rows(data: Mapping[str, str]) -> list[Row]:
-    """What a dump brought, by rank; of stacks first where the ranks are, equal ones together."""
-    rows: list[Row] = []
-    if any(main_frames(text) for text in data.values()):
-        rows += [*stack_rows(data), ()]
-    for rank, text in sorted(data.items(), key=lambda item: (len(item[0]), item[0])):
-        rows.append(((f"rank {rank}", "head"),))
-        rows += [((f"  {clean_text(line)}", "text"),) for line in text.splitlines()]
-    return rows

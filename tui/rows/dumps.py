@@ -1,0 +1,275 @@
+"""What ranks answered to a dump as rows: where all of them are, their collectives, their memory. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from ...presets.sanitize import clean_text
+from ...runners.diagnosis import recorder as recorders
+from ...runners.diagnosis.exceptions import StackGroup, main_frames, merged
+from ...runners.formatting import (
+    NA,
+    agreeing,
+    plural,
+    size_text,
+    spans,
+    spans_short,
+    spans_text,
+    time_of_day,
+)
+from . import glyphs
+from .glyphs import Row, fit
+from .plain import table
+
+MOST = 12
+"""Runs of ranks that a line names."""
+
+
+def merged_rows(what: str, data: Mapping[str, str]) -> list[Row]:
+    """The answers of all ranks as one view, nothing cut. Raises ValueError where they cannot be read."""
+    if what == "stacks":
+        return stack_rows(data, whole=True)
+    try:
+        lines = flight(by_rank(data)) if what == "flight" else memory(by_rank(data))
+    except (AttributeError, KeyError, TypeError):  # a rank may answer anything
+        raise ValueError("its values are not what a hook reports") from None
+    return [_line(line) for line in lines]
+
+
+def dump_rows(what: str, data: Mapping[str, str]) -> list[Row]:
+    """The same on the screen: behind stacks each rank's own text, which has all threads; so has what cannot be read."""
+    rows: list[Row] = []
+    if any(main_frames(text) for text in data.values()):
+        rows += [*stack_rows(data), ()]
+    elif what != "stacks":
+        with suppress(ValueError):
+            return merged_rows(what, data)
+    for rank, text in sorted(data.items(), key=lambda item: (len(item[0]), item[0])):
+        rows.append(((f"rank {rank}", "head"),))
+        rows += [_line(f"  {line}") for line in text.splitlines()]
+    return rows
+
+
+def _line(text: str) -> Row:
+    return ((clean_text(text), "text"),)
+
+
+def by_rank(data: Mapping[str, str]) -> dict[int, str]:
+    """The answers by number; what stands under another name is left out."""
+    return {int(rank): text for rank, text in data.items() if rank.isdecimal()}
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Stacks of many ranks: equal ones together, the largest group first.
+
+
+_PACKAGES = re.compile(r"/(?:site|dist)-packages/|/lib/python\d\.\d+/")
+
+
+def stack_title(data: Mapping[str, str]) -> str:
+    """How many ranks answered, and in how many places they are."""
+    groups = _groups(data)
+    return f"Where {plural(len(data), 'rank')} are: {plural(len(groups), 'place')}"
+
+
+def stack_rows(data: Mapping[str, str], whole: bool = False) -> list[Row]:
+    """A group after the other; where the ways part is marked. `whole`: no name and no path is cut."""
+    rows: list[Row] = []
+    for group in _groups(data):
+        rows += [*_group_rows(group, data, whole), ()]
+    return rows[:-1]
+
+
+def _groups(data: Mapping[str, str]) -> list[StackGroup]:
+    return merged(by_rank(data))
+
+
+def _group_rows(group: StackGroup, data: Mapping[str, str], whole: bool) -> list[Row]:
+    many = len(group.ranks)
+    head = (
+        f"{plural(many, 'rank')} here: {spans_short(group.ranks, ', ')}"
+        if many > 1
+        else f"rank {group.ranks[0]} alone"
+    )
+    rows: list[Row] = [((head, "head"),)]
+    if not group.frames:
+        text = data.get(str(group.ranks[0]), "").strip()
+        reason = (
+            clean_text(text.splitlines()[0]) if text and not main_frames(text) else "no Python runs there"
+        )
+        return [*rows, ((f"    {reason}", "dim"),)]
+    parted = len(group.frames) - group.shared - 1
+    longest = max(len(frame.rpartition(" ")[2]) for frame in group.frames)
+    edge = (longest if whole else min(24, longest)) + 2
+    for at, frame in enumerate(group.frames):
+        where, _, function = clean_text(frame).rpartition(" ")
+        place = where if whole else _end_of(where)
+        mark = glyphs.CURSOR if group.shared and at == parted else " "
+        ink = "dim" if group.shared and at > parted else "text"
+        rows.append(((f"  {mark} ", "warn"), (fit(function, edge), ink), (place, "dim")))
+    return rows
+
+
+def _end_of(where: str, width: int = 34) -> str:
+    """File and line: of a package what stands in it, of a long path the end, because the line stands there."""
+    inside = _PACKAGES.split(where)[-1]
+    return inside if len(inside) <= width else f"…{inside[1 - width :]}"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Flight recorders: a table a group, and what it shows.
+
+
+def flight(texts: Mapping[int, str]) -> list[str]:
+    """A table a group, and what it shows. Raises ValueError."""
+    lines: list[str] = []
+    for group in recorders.merged(texts):
+        lines += [""] if lines else []
+        named = f"{group.name} ({group.desc})" if group.desc else group.name
+        members = f"{len(group.ranks)} ranks" + (
+            f" ({spans(group.ranks, MOST)})" if group.sure else " known"
+        )
+        lines += [f"Group {named}: {members}", *(f"    {row}" for row in _rows(group))]
+        lines += [f"    {sentence}" for sentence in _sentences(group)]
+    return lines or [_nothing(texts)]
+
+
+def _nothing(texts: Mapping[int, str]) -> str:
+    """Why no call is there: torch before 2.8 or so has no recorder for gloo."""
+    kinds = {
+        str(entry.get("kind")) for text in texts.values() for entry in json.loads(text).get("recorders", ())
+    }
+    if kinds == {"nccl"}:
+        return (
+            "No call is recorded: this torch records NCCL's collectives alone, and what gloo does is n/a."
+        )
+    return "No rank has called a collective yet."
+
+
+def _rows(group: recorders.RecorderGroup) -> list[str]:
+    """Ranks that are equally far share a row."""
+    alike: dict[tuple[str, str, str], list[int]] = {}
+    for part in group.parts:
+        newest = "" if part.newest is None else f"{part.newest.what}  {part.newest.site}".rstrip()
+        alike.setdefault((_number(part.called), _number(part.completed), newest), []).append(part.rank)
+    rows = [("ranks", "called", "completed", "newest call")]
+    rows += [(spans(those, MOST), *row) for row, those in sorted(alike.items(), key=lambda item: item[1])]
+    return table(rows, frozenset({1, 2}))
+
+
+def _number(value: int | None) -> str:
+    return NA if value is None else str(value)
+
+
+def _sentences(group: recorders.RecorderGroup) -> list[str]:
+    sentences = []
+    if group.lowest:
+        verb = agreeing(group.lowest, "is", "are")
+        sentences.append(f"Furthest behind {verb} {spans_text('rank', group.lowest)}.")
+    for wait in group.waits:
+        clock = time_of_day(wait.since, utc=True)
+        site = f" ({wait.call.site})" if wait.call.site else ""
+        verb = agreeing(wait.ranks, "waits", "wait")
+        who = spans_text("rank", wait.ranks).capitalize()
+        text = f"{who} {verb} in #{wait.call.seq} {wait.call.what}{site} since {clock}"
+        if wait.missing:
+            have = agreeing(wait.missing, "has", "have")
+            text += f"; {spans_text('rank', wait.missing)} {have} not called it"
+        elif not group.unasked:
+            text += "; every rank known has called it" if set(wait.ranks) == set(group.ranks) else ""
+        sentences.append(text + ".")
+    for parting in group.divergences:
+        shown = [
+            f"{call.what} at {call.site or NA} ({spans_text('rank', those)})"
+            for call, those in parting.variants
+        ]
+        sentences.append(f"First difference in {parting.of}: #{parting.seq}: {'; '.join(shown)}.")
+    if group.unasked:
+        sentences.append(f"Nothing was told by {spans_text('rank', group.unasked)}.")
+    return sentences
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Memory: of each rank and device, and where the snapshots are.
+
+
+CUDA = "allocated_bytes.all.current", "reserved_bytes.all.current"
+PEAKS = "allocated_bytes.all.peak", "reserved_bytes.all.peak"
+SPLIT = "inactive_split_bytes.all.current"
+VIEWER = "https://pytorch.org/memory_viz"
+
+
+def memory(texts: Mapping[int, str]) -> list[str]:
+    """A row a rank and device, and where the snapshots are. Raises ValueError."""
+    entries = memory_values(texts)
+    rows: list[tuple[str, ...]] = [("rank", "resident", "peak")]
+    if any(entry["devices"] for entry in entries):
+        rows[0] += ("GPU", "allocated", "reserved", "peak alloc.", "peak res.", "split", "OOMs")
+    for entry in entries:
+        host = (str(entry["rank"]), size_text(entry["rss_bytes"]), size_text(entry["max_rss_bytes"]))
+        rows += [(*host, *_device(name, its)) for name, its in entry["devices"].items()] or [
+            host + (NA,) * (len(rows[0]) - 3)
+        ]
+    lines = table(rows, frozenset(range(len(rows[0]))))
+    return [*lines, *_snapshots(entries)]
+
+
+def _device(name: str, its: Mapping[str, Any]) -> tuple[str, ...]:
+    split = its["fragmentation"]
+    sizes = (size_text(its[key]) for key in ("allocated", "reserved", "peak_allocated", "peak_reserved"))
+    return (name, *sizes, NA if split is None else f"{split:.0%}", _number(its["ooms"]))
+
+
+def _snapshots(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    paths = [f"    rank {entry['rank']}: {entry['snapshot']}" for entry in entries if entry["snapshot"]]
+    lines = [""] if paths or any(entry["note"] for entry in entries) else []
+    if paths:
+        curve = all(entry["recording"] for entry in entries if entry["snapshot"])
+        hint = "" if curve else "; `distui dump RUN memory --record` lets the next ones show a curve"
+        lines += [f"Snapshots on the ranks' nodes, for {VIEWER}{hint}:", *paths]
+    notes: dict[str, list[int]] = {}
+    for entry in entries:
+        if entry["note"]:
+            notes.setdefault(entry["note"], []).append(entry["rank"])
+    return lines + [f"{spans_text('rank', those).capitalize()}: {note}." for note, those in notes.items()]
+
+
+def memory_values(texts: Mapping[int, str]) -> list[dict[str, Any]]:
+    """By rank, as values: sizes in bytes; `fragmentation` is the share of what is reserved that lies unused in
+    blocks which are used in part. Raises ValueError."""
+    entries = []
+    for rank in sorted(texts):
+        answer = json.loads(texts[rank])
+        if not isinstance(answer, dict):
+            raise ValueError("it is no object")
+        cuda = answer.get("cuda") or {}
+        entries.append(
+            {
+                "rank": rank,
+                "rss_bytes": answer.get("rss_bytes"),
+                "max_rss_bytes": answer.get("max_rss_bytes"),
+                "devices": {name: _device_values(its) for name, its in sorted(cuda.items())},
+                "recording": bool(answer.get("recording")),
+                "snapshot": answer.get("snapshot"),
+                "note": answer.get("note") or answer.get("snapshot_error"),
+            }
+        )
+    return entries
+
+
+def _device_values(its: Mapping[str, Any]) -> dict[str, Any]:
+    reserved, split = its.get(CUDA[1]), its.get(SPLIT)
+    return {
+        "allocated": its.get(CUDA[0]),
+        "reserved": reserved,
+        "peak_allocated": its.get(PEAKS[0]),
+        "peak_reserved": its.get(PEAKS[1]),
+        "total": its.get("total_bytes"),
+        "fragmentation": split / reserved if reserved and split is not None else None,
+        "retries": its.get("num_alloc_retries"),
+        "ooms": its.get("num_ooms"),
+    }
