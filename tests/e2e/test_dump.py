@@ -48,7 +48,9 @@ def test_what_the_ranks_do_is_told_as_one_view(hung: Run) -> None:
     assert lines[0] == "rank 0 alone"
     there = lines.index("rank 1 alone")
     assert any(line.startswith("    step ") and line.endswith("hang.py:10") for line in lines[:there])
-    assert any(line.startswith("  › asleep ") and line.endswith("hang.py:8") for line in lines[there:])
+    assert lines[there + 1].startswith("    asleep ")
+    assert lines[there + 1].endswith("hang.py:8")
+    assert lines[there + 2].startswith("  › <module> ")
     raw = hung.distui("dump", "stacks", "--raw", "--rank", "1").fine().out
     assert raw.startswith("--- rank 1\n")
     assert "Thread 0x" in raw

@@ -10,6 +10,7 @@ import scripted as play
 import several
 from test_rows import line_of, text_of
 
+from distui.runners.hub.sky_process import Candidate
 from distui.runners.logs.follow import Level
 from distui.runners.model import (
     HUB,
@@ -35,9 +36,10 @@ from distui.tui.rows.confirm import CommandError, parse
 from distui.tui.rows.frame import Frame, ViewOptions
 from distui.tui.rows.glyphs import row_width
 from distui.tui.rows.heat import heat_rows
-from distui.tui.rows.launching import failure, launch_rows, launch_title, launching, remains
+from distui.tui.rows.launching import failure, launch_rows, launch_title, launching
 from distui.tui.rows.log import LogLine, choices, end_rows, files_for, label_of, log_row
 from distui.tui.rows.ranks import table_rows
+from distui.tui.rows.sky_nodes import candidate_rows, candidate_table, remains
 from distui.tui.rows.status import fit_name, names, silent, status_row
 
 
@@ -353,3 +355,18 @@ def test_a_lost_host_is_named_once() -> None:
     why = "c2 does not answer: is it up, and the network between?"
     told = [*several.running(), (125.0, 1, LinkChanged(LinkState.LOST, "c2", why))]
     assert text_of(banner_rows(frame_of(told), 120, 6)).strip() == f"✖ {why}"
+
+
+def test_the_verb_prints_the_candidates_of_the_launch_form() -> None:
+    offers = [
+        Candidate("slurm/lab", "", "64", "512", "H100:8", None, True),
+        Candidate("aws/us-east-1", "p5.48xlarge", "192", "2048", "H100:8", 196.64, False),
+    ]
+    assert candidate_table(offers) == [
+        "infra          instance     CPUs    GB  GPUs       $/h",
+        "slurm/lab      -              64   512  H100:8     n/a  first",
+        "aws/us-east-1  p5.48xlarge   192  2048  H100:8  196.64",
+    ]
+    assert (
+        "".join(text for text, _ in candidate_rows(offers)[1]).split() == candidate_table(offers)[2].split()
+    )

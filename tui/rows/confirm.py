@@ -17,7 +17,8 @@ from ...runners.model import Command, Down, Dump, Restart, SetAutostop, SetNccl,
 from ...runners.state import RunState
 from . import glyphs
 from .glyphs import Row, fit
-from .launching import billed, given_up, launching, price, remains
+from .launching import launching
+from .sky_nodes import billed, given_up, price, remains
 from .status import listed, names, silent, without
 
 # -----------------------------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ def _group_rows(group: StackGroup, data: Mapping[str, str], whole: bool) -> list
     for at, frame in enumerate(group.frames):
         where, _, function = clean_text(frame).rpartition(" ")
         place = where if whole else _end_of(where)
-        mark = glyphs.CURSOR if group.shared and at == parted else " "
+        mark = glyphs.CURSOR if at == parted else " "
         ink = "dim" if group.shared and at > parted else "text"
         rows.append(((f"  {mark} ", "warn"), (fit(function, edge), ink), (place, "dim")))
     return rows

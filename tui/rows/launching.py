@@ -1,4 +1,4 @@
-"""A launch in progress as rows: candidate nodes, cost, stages, nodes that join."""
+"""A launch in progress as rows: rings and times of NCCL's init, stages, nodes that join."""
 
 from __future__ import annotations
 
@@ -6,87 +6,19 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from ...presets.sanitize import clean_text
 from ...runners.diagnosis.nccl_facts import Communicator
-from ...runners.formatting import NA, duration_exact, elapsed, plural
-from ...runners.model import HUB, Cluster, LinkState, Stage
+from ...runners.formatting import duration_exact, elapsed, plural
+from ...runners.model import HUB, LinkState, Stage
 from ...runners.state import Node, RunState, StageProgress
 from . import glyphs
 from .frame import Frame
 from .glyphs import Cell, Row, clip, fit, wrap
 from .matrix import host_of, hosts_in_order
 from .nccl_cards import READY, STAGES, late_ranks, short, slowest
-from .status import cost, fit_name, link_state, names
-
-if TYPE_CHECKING:
-    from ...runners.hub.sky_process import Candidate
-
-# -----------------------------------------------------------------------------------------------------------
-# The nodes that SkyPilot would take, as rows.
-
-
-_WIDTHS = (("infra", 20), ("instance", 18), ("CPUs", 5), ("GB", 5), ("GPUs", 9), ("$/h", 8))
-_RIGHT = ("CPUs", "GB", "$/h")
-
-
-def head_row() -> Row:
-    """The names of the columns."""
-    return tuple((f"{fit(name, width, right=name in _RIGHT)} ", "dim") for name, width in _WIDTHS)
-
-
-def candidate_row(offer: Candidate) -> Row:
-    """One kind of nodes, with its price for all of them."""
-    price = NA if offer.price_per_hour is None else f"{offer.price_per_hour:.2f}"
-    texts = (offer.infra, offer.instance, offer.vcpus, offer.memory_gb, offer.gpus, price)
-    cells: list[Cell] = []
-    for text, (name, width) in zip(texts, _WIDTHS, strict=True):
-        style = "stale" if text in ("", NA) else "head" if offer.chosen else "text"
-        cells.append((f"{fit(text or '-', width, right=name in _RIGHT)} ", style))
-    return (*cells, ("first", "ok")) if offer.chosen else tuple(cells)
-
-
-def candidate_rows(offers: Sequence[Candidate]) -> list[Row]:
-    """As SkyPilot orders them."""
-    return [candidate_row(offer) for offer in offers]
-
-
-# -----------------------------------------------------------------------------------------------------------
-# What a run's cluster costs, and how it is left: said wherever a run is over, or is about to be.
-
-
-HOSTS = "hosts"
-"""`Cluster.infra` of hosts that the user named: nobody pays for them through distui."""
-
-
-def billed(state: RunState) -> Cluster | None:
-    """The cluster that has to be taken down by somebody; None where there is none."""
-    cluster = state.cluster
-    if cluster is None or cluster.managed or cluster.down or cluster.infra == HOSTS or not cluster.name:
-        return None
-    return cluster
-
-
-def remains(state: RunState, now: float | None = None) -> str:
-    """What stays of the cluster after the run, and how to be rid of it, in a sentence; "" where nothing does."""
-    cluster = billed(state)
-    if cluster is None:
-        return ""
-    price = cost(cluster, now)
-    paid = f"is billed ({price})" if price else "may be billed (SkyPilot names no price)"
-    if cluster.state == "STOPPED":
-        return f"cluster {cluster.name} is stopped, its disks may be billed: :down takes it away"
-    if cluster.autostop_min is not None:
-        late = f"goes down after {cluster.autostop_min} min without a job"
-        return f"cluster {cluster.name} {paid} and {late}; :down takes it down now"
-    return f"cluster {cluster.name} stays and {paid} until :down takes it down"
-
-
-def price(cluster: Cluster, now: float | None = None) -> str:
-    """What it costs, for a question about it."""
-    return cost(cluster, now) or "unknown: SkyPilot names no price"
-
+from .sky_nodes import HOSTS, given_up, remains
+from .status import fit_name, link_state, names
 
 # -----------------------------------------------------------------------------------------------------------
 # How a communicator came to be: its rings, and the time that each rank or node took. Pure.
@@ -460,19 +392,6 @@ def _keys(frame: Frame, width: int) -> list[Row]:
     rest = wrap(given_up(frame.state, frame.now), width - 2, "dim", first=" x  ")
     (text, style), *_ = rest[0]
     return [((" x  ", "key"), (text[4:], style)), *rest[1:]]
-
-
-def given_up(state: RunState, now: float | None = None) -> str:
-    """What giving the launch up does, in a sentence."""
-    cluster = state.cluster
-    if cluster is not None and cluster.managed:
-        return "cancels the managed job; SkyPilot takes its cluster down"
-    if cluster is not None and cluster.infra == HOSTS:
-        return "gives the launch up: what was started on the hosts is ended"
-    left = remains(state, now) or (
-        "what SkyPilot has brought up by then stays and is billed until `distui down` takes it down"
-    )
-    return f"gives the launch up; {left}"
 
 
 def _failed(frame: Frame, failed: LaunchFailure, width: int) -> list[Row]:

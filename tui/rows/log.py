@@ -19,7 +19,7 @@ from . import glyphs
 from .banner import cause_text
 from .frame import Frame
 from .glyphs import Cell, Row, fit, wrap
-from .launching import remains
+from .sky_nodes import remains
 from .status import fit_name
 
 # -----------------------------------------------------------------------------------------------------------

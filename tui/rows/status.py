@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -17,13 +16,14 @@ from ...runners.formatting import (
     step_short,
     usage_short,
 )
-from ...runners.model import Cluster, LinkState, RunPhase
+from ...runners.model import LinkState, RunPhase
 from ...runners.state import Node, RunState
 from ...runners.status import applied
 from ..follower import PresetEntry, RunEntry
 from . import glyphs
 from .frame import Frame
 from .glyphs import Row, clip, fit, join, percent, row_width, wrap
+from .sky_nodes import cost, recovered
 
 # -----------------------------------------------------------------------------------------------------------
 # The run list, and what stands there before the first run.
@@ -345,19 +345,3 @@ def _age(frame: Frame) -> Row:
         return ()
     word = "took" if state.phase in (RunPhase.SUCCEEDED, RunPhase.FAILED, RunPhase.STOPPED) else "for"
     return ((f"{word} {duration_exact(state.lasted(frame.node_now(0)))}", "dim"),)
-
-
-def recovered(cluster: Cluster) -> str:
-    """How often SkyPilot recovered a managed job; "" for never."""
-    return f"recovered {plural(cluster.recoveries, 'time')}" if cluster.recoveries else ""
-
-
-def cost(cluster: Cluster, now: float | None = None) -> str:
-    """Price an hour, and so far; "" where SkyPilot names no price."""
-    if cluster.price_per_hour is None:
-        return ""
-    price = f"${cluster.price_per_hour:.2f}/h"
-    if cluster.since is None:
-        return price
-    until = cluster.until or (time.time() if now is None else now)
-    return f"{price}, ${cluster.price_per_hour * max(0.0, until - cluster.since) / 3600:.2f} so far"

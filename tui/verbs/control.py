@@ -24,7 +24,7 @@ from ...runners.agent.processes import disposition
 from ...runners.connect import history, with_link
 from ...runners.errors import NoSuchRunError, RunError, UnreachableError
 from ...runners.forced_stop import stop_run
-from ...runners.formatting import NA, agreeing, plural, spans_text
+from ...runners.formatting import agreeing, spans_text
 from ...runners.hub import cluster_state, launch_order
 from ...runners.hub.sky_process import Candidate, candidates_for
 from ...runners.launch import sky, this_machine
@@ -45,7 +45,9 @@ from ...runners.model import (
 from ...runners.state import RunState
 from ...runners.wire.client import new_id
 from ...runners.wire.link import Link, LinkError
-from ..rows.confirm import HARMLESS, signal_name
+from ..rows import confirm
+from ..rows.plain import plain
+from ..rows.sky_nodes import candidate_table
 from .launch import begin, node_resources, show
 
 # -----------------------------------------------------------------------------------------------------------
@@ -111,7 +113,7 @@ def send_signal(options: argparse.Namespace) -> int:
     """Send a signal to ranks; where it would end one, after asking."""
     with _refusing(lambda: _which(options, options.signal, "signal", "signal", "USR1")):
         number = parse_signal(options.signal)
-    state = _there(options, always=signal_name(number.name) not in HARMLESS)
+    state = _there(options, always=confirm.signal_name(number.name) not in confirm.HARMLESS)
     effect = consequence(state, number, options.rank) if state is not None and not state.phase.ended else ""
     if effect and not options.yes:
         if not sys.stdin.isatty():
@@ -124,15 +126,15 @@ def send_signal(options: argparse.Namespace) -> int:
 def parse_signal(text: str) -> signal.Signals:
     """A signal by its name, with or without SIG. Raises RunError."""
     try:
-        return signal.Signals[f"SIG{signal_name(text)}"]
+        return signal.Signals[f"SIG{confirm.signal_name(text)}"]
     except KeyError:
         raise RunError(f"there is no signal {text}: name one as in USR1, TERM or STOP") from None
 
 
 def consequence(state: RunState, number: signal.Signals, asked: Sequence[int]) -> str:
     """What a signal does beside being heard, as a sentence; "" where every rank goes on after it."""
-    name = signal_name(number.name)
-    if name in HARMLESS:
+    name = confirm.signal_name(number.name)
+    if name in confirm.HARMLESS:
         return ""
     hostname = os.uname().nodename
     ends, unseen = [], []
@@ -256,27 +258,8 @@ def candidates(options: argparse.Namespace) -> int:
         rows = [{field: getattr(offer, field) for field in Candidate.__slots__} for offer in offers]
         sys.stdout.write(json.dumps(rows) + "\n")
         return 0 if offers else 1
-    sys.stdout.write(table(offers))
+    sys.stdout.write("\n".join(candidate_table(offers)) + "\n")
     return 0 if offers else 1
-
-
-def table(offers: list[Candidate]) -> str:
-    """The candidates as lines."""
-    rows = [("INFRA", "INSTANCE", "VCPUS", "GB", "GPUS", "$/HOUR", "")]
-    for offer in offers:
-        price = NA if offer.price_per_hour is None else f"{offer.price_per_hour:.2f}"
-        cells = (
-            offer.infra,
-            offer.instance or "-",
-            offer.vcpus or "-",
-            offer.memory_gb or "-",
-            offer.gpus or "-",
-            price,
-        )
-        rows.append((*cells, "chosen" if offer.chosen else ""))
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def down(options: argparse.Namespace) -> int:
@@ -284,33 +267,17 @@ def down(options: argparse.Namespace) -> int:
     entry, cluster = _cluster(options.run)
     if cluster.down:
         return _answer(options, True, f"cluster {cluster.name} is down already")
-    typed = options.yes
+    command, typed = Down(new_id(), cluster.name), options.yes
     if typed is None:
-        sys.stderr.write(_loses(entry, cluster))
+        state = entry.state()
+        state.cluster, state.phase = cluster, run_directories.phase(entry)
+        asked = confirm.down(state, command)
+        sys.stderr.write("\n".join([asked.title, *plain(asked.lines), "type its name to take it down: "]))
         sys.stderr.flush()
         typed = sys.stdin.readline().strip()
     if typed != cluster.name:
         raise RunError(f"{typed!r} is not the name of the cluster ({cluster.name}): nothing was done")
-    return _command(options, entry, Down(new_id(), cluster.name))
-
-
-def _loses(entry: run_directories.Entry, cluster: Cluster) -> str:
-    lines = [
-        f"cluster {cluster.name} ({cluster.infra or 'not up yet'}, {cluster.resources or 'no nodes known'})"
-    ]
-    if not run_directories.ended(entry):
-        lines.append(f"  run {entry.record.name} is live on it: {_at(entry.state())}")
-    lines.append("  everything on its disks is lost: checkpoints, logs, data that was not copied")
-    lines.append("type its name to take it down: ")
-    return "\n".join(lines)
-
-
-def _at(state: RunState) -> str:
-    """Where a live run stands, and what becomes of it."""
-    if not state.ranks:
-        return f"{state.phase}, no rank yet; it is given up first"
-    ranks, nodes = plural(len(state.ranks), "rank"), plural(len(state.nodes), "node")
-    return f"{state.phase}, attempt {state.attempt}, {ranks} on {nodes}; they are stopped first"
+    return _command(options, entry, command)
 
 
 def autostop(options: argparse.Namespace) -> int:

@@ -40,7 +40,7 @@ from ..rows.frame import Frame
 from ..rows.log import cause_rows, ledger_rows
 from ..rows.plain import plain, table
 from ..rows.ranks import plain_table
-from ..rows.status import cost, recovered
+from ..rows.sky_nodes import cost, recovered
 from ..source import first_pid, job_name
 from .runs import show
 

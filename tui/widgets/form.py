@@ -18,7 +18,7 @@ from ..keys import bindings
 from ..rows import glyphs
 from ..rows.form import Field, FormRows, begun_with, form_rows, stepped
 from ..rows.glyphs import Row, wrap
-from ..rows.launching import candidate_rows, head_row
+from ..rows.sky_nodes import candidate_rows, head_row
 from ..rows.status import matching, preset_rows
 from .rows_view import RowsView
 

@@ -357,9 +357,12 @@ async def test_the_command_line_says_what_is_live_before_it_asks(
     assert (process.returncode, out.decode()) == (0, "cluster tc is down; many was stopped first\n"), err
     asked = err.decode().splitlines()
     assert asked == [
-        "cluster tc (slurm/lab/gpu, 2x(H100:8))",
-        "  run many is live on it: running, attempt 1, 2 ranks on 2 nodes; they are stopped first",
-        "  everything on its disks is lost: checkpoints, logs, data that was not copied",
+        "Take cluster tc down?",
+        "cluster     tc  slurm/lab/gpu  2x(H100:8)  UP",
+        "cost        unknown: SkyPilot names no price",
+        "run         many is on it: its ranks are stopped first",
+        "ranks       0, 1, on 2 nodes (host0, host1)",
+        "lost        all on its disks: checkpoints, logs, data that was not copied",
         "type its name to take it down: ",
     ]
     status = run.entry.state()
