@@ -283,16 +283,19 @@ def launch_title(state: RunState) -> str:
 def launch_rows(frame: Frame, width: int) -> list[Row]:
     """Stages, nodes, and what comes next."""
     state = frame.state
-    rows: list[Row] = []
-    for stage in Stage:
-        rows += _stage(frame, stage, width)
-    rows += _node_rows(frame, width)
+    rows = stage_rows(frame, width)
     failed = failure(state)
     if failed is not None:
         return [*rows, (), *_failed(frame, failed, width)]
     if state.cluster is not None and state.cluster.managed:
         return [*rows, (), *wrap(MANAGED, width - 1, "warn", first=" "), (), *_keys(frame, width)]
     return [*rows, (), *_keys(frame, width)]
+
+
+def stage_rows(frame: Frame, width: int) -> list[Row]:
+    """A row a stage, and below them a row a node with its own."""
+    rows = [row for stage in Stage for row in _stage(frame, stage, width)]
+    return rows + _node_rows(frame, width)
 
 
 def _mark(progress: StageProgress | None) -> Cell:
@@ -363,6 +366,10 @@ def _node_rows(frame: Frame, width: int) -> list[Row]:
             words = "" if progress is None else f" {_took(frame, progress)}"
             cells += [(mark, style), (fit(words, _TIME - 1), "text")]
         rows.append(clip((*cells, *_link(frame, number)), width))
+        for stage in stages:
+            progress = state.stages.get((stage, number))
+            if progress is not None and progress.failed:
+                rows += wrap(f"{stage}: {clean_text(progress.text)}", width - 1, first="     ")
     return rows
 
 

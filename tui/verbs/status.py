@@ -14,10 +14,9 @@ from ...presets.sanitize import LONGEST, clean_text
 from ...runners import run_directories
 from ...runners.connect import snapshot, with_link
 from ...runners.diagnosis.judging import missing
-from ...runners.formatting import NA, duration_text, elapsed, plural, size_text, time_of_day
+from ...runners.formatting import NA, duration_text, plural, size_text, time_of_day
 from ...runners.local_agent import open_link
 from ...runners.model import (
-    HUB,
     AttemptEnded,
     AttemptStarted,
     FindingRaised,
@@ -29,7 +28,7 @@ from ...runners.model import (
     RunPhase,
     Stamped,
 )
-from ...runners.state import Node, RunState, StageProgress
+from ...runners.state import Node, RunState
 from ...runners.status import DAMAGED, applied, hidden, status_json
 from ...runners.watch.discover import WatchedJob, find_job, scan
 from ...runners.watch.watch_link import WatchLink
@@ -37,6 +36,7 @@ from ...runners.wire.file_link import DiskLink, FilesLink, damage
 from ...runners.wire.link import Link, LinkError
 from ..follower import WATCH, LinkPhase, LinkStatus
 from ..rows.frame import Frame
+from ..rows.launching import stage_rows
 from ..rows.log import cause_rows, ledger_rows
 from ..rows.plain import plain, table
 from ..rows.ranks import plain_table
@@ -98,8 +98,10 @@ def describe(state: RunState, now: float | None = None) -> str:
     if acted is not None:
         lines.append(f"preset {acted.state}: {acted.text}")
     lines += cluster(state, now)
-    for node in state.nodes.values():
-        lines.append(_node(node))
+    if state.stages and not state.ranks:
+        lines += ["", *plain(stage_rows(frame, WIDTH))]
+    else:
+        lines += [_node(node) for node in state.nodes.values()]
     if state.ranks:
         lines += ["", *plain_table(frame)]
     for node in state.nodes.values():
@@ -120,30 +122,17 @@ def describe(state: RunState, now: float | None = None) -> str:
 
 
 def cluster(state: RunState, now: float | None = None) -> list[str]:
-    """Where a launched run lives, what it has cost, and how far its launch is; [] for a run on this machine."""
-    lines = []
+    """Where a launched run lives, and what it has cost; [] for a run on this machine."""
     cloud = state.cluster
-    if cloud is not None:
-        parts = [cloud.name and f"cluster {cloud.name}", cloud.infra, cloud.resources, cloud.state]
-        parts.append(f"job {cloud.job}" if cloud.job is not None else "")
-        parts.append(recovered(cloud))
-        parts.append(cost(cloud, now))
-        parts.append(f"autostop after {cloud.autostop_min} min" if cloud.autostop_min is not None else "")
-        parts.append("taken down" if cloud.down else "")
-        lines.append("  ".join(part for part in parts if part))
-    if not state.ranks:
-        lines += [_stage(state, progress, now) for progress in state.stages.values()]
-    return lines
-
-
-def _stage(state: RunState, progress: StageProgress, now: float | None) -> str:
-    until = progress.ended if progress.ended is not None else (time.time() if now is None else now)
-    how = "failed" if progress.failed else "under way" if progress.ended is None else "done"
-    node = state.nodes.get(progress.node)
-    name = node.host if node is not None and node.host else f"node {progress.node}"
-    where = "" if progress.node == HUB else f" on {name}"
-    detail = f": {progress.text}" if progress.text else ""
-    return f"{progress.stage}{where} {how} ({duration_text(elapsed(progress.began, until))}){detail}"
+    if cloud is None:
+        return []
+    parts = [cloud.name and f"cluster {cloud.name}", cloud.infra, cloud.resources, cloud.state]
+    parts.append(f"job {cloud.job}" if cloud.job is not None else "")
+    parts.append(recovered(cloud))
+    parts.append(cost(cloud, now))
+    parts.append(f"autostop after {cloud.autostop_min} min" if cloud.autostop_min is not None else "")
+    parts.append("taken down" if cloud.down else "")
+    return ["  ".join(part for part in parts if part)]
 
 
 def _node(node: Node) -> str:
