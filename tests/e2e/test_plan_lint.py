@@ -8,7 +8,7 @@ from .runs import EXAMPLES, World
 def test_a_plan_with_what_was_found_on_it(world: World) -> None:
     words = ("--nproc-per-node", "2", "--env", "NCCL_TIMEOUT=5", "--", str(EXAMPLES / "plain_ddp.py"))
     text = world.distui("plan", "ddp", *words).fine().out
-    assert "\nlint\n  error L1 NCCL_TIMEOUT: Neither NCCL nor torch reads NCCL_TIMEOUT" in text
+    assert "\nlint\n  error L1 NCCL_TIMEOUT 5\n      Neither NCCL nor torch reads NCCL_TIMEOUT" in text
     (found,) = world.distui("plan", "ddp", "--json", *words).fine().json()["findings"]
     assert (found["id"], found["severity"], found["where"]) == ("L1", "error", "NCCL_TIMEOUT")
     assert found["remedy"]
@@ -17,7 +17,7 @@ def test_a_plan_with_what_was_found_on_it(world: World) -> None:
 def test_a_plan_says_which_sizes_do_not_fit(world: World) -> None:
     words = ("--nproc-per-node", "2", "--", str(EXAMPLES / "chargpt.py"), "--heads", "3")
     text = world.distui("plan", "tp", *words).fine().out
-    assert "error L44 mesh.tp: 3 heads cannot be divided by tp 2: 3 / 2 = 1.5." in text
+    assert "error L44 mesh.tp 2\n      3 heads cannot be divided by tp 2: 3 / 2 = 1.5." in text
 
 
 def test_nothing_found_nothing_said(world: World) -> None:

@@ -51,19 +51,22 @@ def made() -> Examination:
 
 def test_findings_by_node_then_facts_then_pairs() -> None:
     lines = text(made(), ["a", "b", "c"]).splitlines()
-    assert lines[:10] == [
+    assert lines[:13] == [
         "a",
-        "  warning  D-X  Bad.  [7]",
-        "           Mend it.",
+        "  warning D-X 7",
+        "      Bad.",
+        "      → Mend it.",
         "",
         "c",
-        "  error    D-SSH  It cannot be reached: no.",
+        "  error D-SSH no",
+        "      It cannot be reached: no.",
         "",
         "between the nodes",
-        "  warning  D-Y  They differ.",
+        "  warning D-Y",
+        "      They differ.",
         "",
     ]
-    assert re.split(" {2,}", lines[11]) == [
+    assert re.split(" {2,}", lines[14]) == [
         *(
             "a",
             "2.13.0",
@@ -77,8 +80,8 @@ def test_findings_by_node_then_facts_then_pairs() -> None:
         ),
         *("1.0 GiB", "+0.012 s"),
     ]
-    assert lines[12].split() == ["b", *["n/a"] * 10]
-    assert lines[14:] == [
+    assert lines[15].split() == ["b", *["n/a"] * 10]
+    assert lines[17:] == [
         "All-reduce of 16.0 MiB with nccl:",
         "round  pair   ms  GB/s",
         "    1  a, b  n/a   n/a  dead",
@@ -138,9 +141,9 @@ def test_this_node(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_error_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--python", "/no/such/python", "--no-pairs"]) == 1
     out, _ = capsys.readouterr()
+    assert "  error D-PYTHON" in out
     assert (
-        "  error    D-PYTHON  The training environment's Python cannot be used: /no/such/python is no executable."
-        in out
+        "      The training environment's Python cannot be used: /no/such/python is no executable.\n" in out
     )
     assert "1 error" in out.splitlines()[-1]
 

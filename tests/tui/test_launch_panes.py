@@ -88,8 +88,8 @@ async def test_what_the_check_finds_is_counted_told_and_asked_about(rig: Start) 
         await it.until(lambda: "3 lint: 1 error, 1 warning, 1 note" in it.screen())
         await it.press("f4")
         lines = it.screen()
-        assert "✖ error L1  nnodes = 2" in lines
-        assert "▲ warning L2  NCCL_IB_DISABLE = 1" in lines
+        assert "✖ error L1 nnodes 2" in lines
+        assert "▲ warning L2 NCCL_IB_DISABLE 1" in lines
         assert "◌ note L3" in lines
         assert lines.index("error L1") < lines.index("warning L2") < lines.index("note L3")
         assert "→ Open a port." in lines

@@ -50,7 +50,7 @@ def test_files_as_text(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert out.startswith(
         "error L1 train.sh:2 NCCL_TIMEOUT=3600\n    Neither NCCL nor torch reads NCCL_TIMEOUT"
     )
-    assert out.endswith("\n    Did you mean --nproc-per-node?\n\n2 errors\n")
+    assert out.endswith("\n    → Did you mean --nproc-per-node?\n\n2 errors\n")
     assert f"$ distui lint train.sh\n{out}```" in (ROOT / "docs/lint.md").read_text("utf-8")
 
 

@@ -13,16 +13,16 @@ from typing import Any, Literal, Union, get_args, get_origin
 from rich.cells import cell_len
 
 from ...presets import model, nccl
-from ...presets.finding import SEVERITIES, Finding
+from ...presets.finding import Finding
 from ...presets.memory import FORMATS, format_for
 from ...presets.model import Loaded, help_of
 from ...presets.secrets import mask
-from ...runners.formatting import plural
 from ...runners.launch.hosts import shell_words
 from ...runners.launch.launch_form import LaunchForm, LaunchPreview
 from ...runners.launch.options import of_form
 from . import glyphs
 from .glyphs import Cell, Row, fit, wrap
+from .plain import counted, finding_lines
 
 # -----------------------------------------------------------------------------------------------------------
 # The fields of the launch form: the run's own, and every field of the preset, read off its schema. Pure.
@@ -441,21 +441,15 @@ def finding_rows(preview: LaunchPreview | None, width: int) -> list[Row]:
 def finding_row(finding: Finding, width: int) -> list[Row]:
     """One finding: where and what, below it what to do."""
     glyph, style = glyphs.severity(finding)
-    where = " = ".join(filter(None, (finding.where, finding.value)))
-    head: Row = (
-        (f" {glyph} ", style),
-        (f"{finding.severity} {finding.id}", "head"),
-        (f"  {where}" if where else "", "dim"),
-    )
-    remedy = wrap(finding.remedy, width - 1, "dim", first="   → ", then="     ") if finding.remedy else []
-    return [head, *wrap(finding.text, width - 1, "text", first="   "), *remedy]
+    head, text, *remedy = finding_lines(finding)
+    name = f"{finding.severity} {finding.id}"
+    rows: list[Row] = [((f" {glyph} ", style), (name, "head"), (head.removeprefix(name), "dim"))]
+    rows += wrap(text.strip(), width - 1, "text", first="    ")
+    return rows + [
+        row for line in remedy for row in wrap(line.strip(), width - 1, "dim", first="    ", then="      ")
+    ]
 
 
-def counted(findings: Sequence[Finding]) -> str:
+def check_title(findings: Sequence[Finding]) -> str:
     """ "lint: 1 error, 2 warnings"; "lint" where there is nothing."""
-    parts = []
-    for severity in SEVERITIES:
-        number = sum(finding.severity == severity for finding in findings)
-        if number:
-            parts.append(plural(number, severity))
-    return f"lint: {', '.join(parts)}" if parts else "lint"
+    return ": ".join(filter(None, ("lint", counted(findings))))

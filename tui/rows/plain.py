@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ...presets.finding import SEVERITIES, Finding
 from ...presets.sanitize import clean_text
-from ...runners.formatting import NA, duration_text, elapsed
+from ...runners.formatting import NA, duration_text, elapsed, plural
 
 
 def plain(rows: Iterable[Sequence[tuple[str, str]]]) -> list[str]:
@@ -30,3 +31,15 @@ def ago(began: float | None, now: float) -> str:
     """ "3 min ago"; "n/a" where a clock was set back since."""
     seconds = elapsed(began, now)
     return NA if seconds is None else f"{duration_text(seconds)} ago"
+
+
+def finding_lines(finding: Finding) -> list[str]:
+    """What a check found: severity, id, place and value; below it what is wrong, and what to do."""
+    head = " ".join(filter(None, (finding.severity, finding.id, finding.where, finding.value)))
+    return [head, f"    {finding.text}", *([f"    → {finding.remedy}"] if finding.remedy else [])]
+
+
+def counted(findings: Iterable[Finding]) -> str:
+    """ "1 error, 2 warnings"; "" for none."""
+    severities = [finding.severity for finding in findings]
+    return ", ".join(plural(severities.count(kind), kind) for kind in SEVERITIES if kind in severities)

@@ -27,7 +27,7 @@ from ..rows.form import (
     KIND,
     NAMED,
     SET,
-    counted,
+    check_title,
     fields,
     finding_rows,
     keys_row,
@@ -373,7 +373,7 @@ class LaunchScreen(Screen[None]):
             "plan", lambda width: plan_rows(preview, width), "plan ✖" if preview.problems else ""
         )
         self.details.put("YAML", lambda width: yaml_rows(preview, width))
-        self.details.put("lint", lambda width: finding_rows(preview, width), counted(preview.findings))
+        self.details.put("lint", lambda width: finding_rows(preview, width), check_title(preview.findings))
 
     def _memory(self, form: LaunchForm, width: int) -> list[Row]:
         if self.loaded is None:

@@ -7,22 +7,23 @@ import asyncio
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...presets.finding import SEVERITIES, Finding, failed
+from ...presets.finding import Finding, failed
 from ...presets.sanitize import clean_text
 from ...runners import run_directories
 from ...runners.doctor.examine import Examination, NodeToCheck, Wish, examine
 from ...runners.doctor.node_checks import MIB, ExaminedNode
 from ...runners.doctor.pairs import Result, state, usual
 from ...runners.errors import RunError
-from ...runners.formatting import NA, plural, size_text
+from ...runners.formatting import NA, size_text
 from ...runners.hub import on_hosts
 from ...runners.launch.request import check_port
 from ...runners.remote_hosts import Way, of_options, ssh_options
 from ..arguments import names_hosts
-from ..rows.plain import table
+from ..rows.plain import counted, finding_lines, table
 
 MOST_MIB = 4096
 BAR_CELLS = 24
@@ -131,7 +132,7 @@ def text(outcome: Examination, names: Sequence[str]) -> str:
     if outcome.nodes:
         lines += [*table([HEAD, *(_row(node) for node in outcome.nodes)]), ""]
     lines += _pairs(outcome)
-    lines.append(_sum(outcome.findings))
+    lines.append(counted(outcome.findings) or "Nothing stands in the way.")
     return "\n".join(clean_text(line) for line in lines) + "\n"
 
 
@@ -143,14 +144,9 @@ def _findings(findings: Sequence[Finding], names: Sequence[str]) -> list[str]:
     lines = []
     for where, some in groups.items():
         if some:
-            lines += [where, *(line for finding in some for line in _finding(finding)), ""]
+            shown = (line for finding in some for line in finding_lines(replace(finding, where="")))
+            lines += [where, *(f"  {line}" for line in shown), ""]
     return lines
-
-
-def _finding(finding: Finding) -> list[str]:
-    value = f"  [{finding.value}]" if finding.value and finding.value not in finding.text else ""
-    lines = [f"  {finding.severity:<7}  {finding.id}  {finding.text}{value}"]
-    return [*lines, f"           {finding.remedy}"] if finding.remedy else lines
 
 
 def _row(node: ExaminedNode) -> tuple[str, ...]:
@@ -194,12 +190,6 @@ def _pair(result: Result, members: Sequence[str]) -> tuple[str, str, str]:
     if result.seconds is None or result.bandwidth is None:
         return names, NA, NA
     return names, f"{result.seconds * 1000:.1f}", f"{result.bandwidth / 1e9:.2f}"
-
-
-def _sum(findings: Sequence[Finding]) -> str:
-    counts = [(kind, sum(finding.severity == kind for finding in findings)) for kind in SEVERITIES]
-    parts = [plural(count, severity) for severity, count in counts if count]
-    return ", ".join(parts) if parts else "Nothing stands in the way."
 
 
 def document(outcome: Examination, names: Sequence[str]) -> dict[str, Any]:

@@ -151,8 +151,12 @@ def show(prepared: Prepared, options: argparse.Namespace, findings: Sequence[Fin
         document = prepared.json() | ({"findings": [hit.as_dict() for hit in findings]} if findings else {})
         sys.stdout.write(json.dumps(document) + "\n")
         return 0
-    lines = [f"  {hit.severity} {hit.id} {hit.where}: {hit.text} {hit.remedy}".rstrip() for hit in findings]
-    sys.stdout.write(prepared.text() + clean_whole("\n".join(["", "lint", *lines, ""] if lines else [])))
+    sys.stdout.write(prepared.text())
+    if findings:
+        from ..rows.plain import finding_lines  # a launch that begins prints none
+
+        lines = [f"  {line}" for finding in findings for line in finding_lines(finding)]
+        sys.stdout.write(clean_whole("\n".join(["", "lint", *lines, ""])))
     return 0
 
 
