@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import scripted as play
 
+from distui.presets.finding import Finding
 from distui.runners.model import (
     HUB,
     AttemptStarted,
@@ -93,3 +95,20 @@ def test_what_is_told_already_is_left_out_at_the_end_of_a_sentence_too() -> None
     assert unsaid(f"it ended, but {cause}", [cause]) == "it ended"
     assert unsaid(f"gave up: {cause} again", [cause]) == f"gave up: {cause} again"
     assert unsaid("rank 2 raised ValueError: x", [cause]) == "rank 2 raised ValueError: x"
+
+
+def test_gpus_and_findings_are_the_rows_of_the_cockpit() -> None:
+    state = RunState().apply_all(play.stamped(play.running()))
+    for finding in (
+        Finding(id="slow", severity="warning", role="hint", text="it crawls", rank=1),
+        Finding(id="slow", severity="warning", role="hint", text="it creeps", rank=2),
+        Finding(id="hang-python", severity="error", text="rank 3 waits", rank=3, since=play.NOW - 60),
+    ):
+        state.findings[finding.id, finding.rank, finding.node] = finding
+    lines = describe(state, play.NOW).splitlines()
+    assert "  0  NVIDIA H100 80GB HBM3   97%  61.0/80G   400W   55C  n/a" in lines
+    assert [line.split() for line in lines[-3:]] == [
+        ["✖", "cause", "r3", "60s", "rank", "3", "waits"],
+        ["▲", "hint", "r1", "it", "crawls"],
+        ["▲", "hint", "r2", "it", "creeps"],
+    ]

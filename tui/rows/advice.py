@@ -260,7 +260,7 @@ def memory_rows(advice: Advice, preset: Preset, width: int) -> list[Row]:
     inside = width - 2
     try:
         mine = of_preset(advice, preset)
-        rows = _bar_rows(preset.name, mine, inside)
+        rows = _bar_rows(preset.name, mine, inside, elsewhere(advice, mine))
     except PlanError as error:
         mine, rows = None, wrap(f"{preset.name}: n/a, {error}", inside, first=" ")
     rows += [(), *wrap(verdict(advice), inside, "head", first=" "), ()]
@@ -268,21 +268,24 @@ def memory_rows(advice: Advice, preset: Preset, width: int) -> list[Row]:
     return [*rows, (), *table_rows(advice, mine, inside)]
 
 
-def _bar_rows(name: str, mine: Estimate, width: int) -> list[Row]:
+def _bar_rows(name: str, mine: Estimate, width: int, beside: str) -> list[Row]:
     """Total, bar, components, and what is left out."""
     state, style = ("fits", "ok") if mine.fits else ("too much", "bad")
     limit = f" of {mine.limit / GB:g} GB on each GPU ({USABLE:.0%} are usable): "
     rows: list[Row] = [((f" {name}  {mine.total / GB:.2f}", "head"), (limit, "text"), (state, style))]
     rows += [((" ", "text"), *bar_row(mine, width)), *_legend_rows(mine, width)]
-    if elsewhere(mine):
-        rows += wrap(f"Beside it, for each rank: {elsewhere(mine)}.", width, first=" ")
+    if beside:
+        rows += wrap(f"Beside it: {beside}.", width, first=" ")
     return [*rows, *(row for note in mine.notes for row in wrap(note, width, "dim", first=" "))]
 
 
-def elsewhere(estimate: Estimate) -> str:
-    """ "34 GB of host memory": what a rank needs beside its GPU; "" where it is nothing."""
+def elsewhere(advice: Advice, estimate: Estimate) -> str:
+    """ "84 GB of host memory a node": what a strategy needs beside the GPUs; "" where it is nothing."""
     parts = (("host memory", estimate.host), ("disk", estimate.disk))
-    return ", ".join(f"{size / GB:.0f} GB of {name}" for name, size in parts if size)
+    sizes = [(name, size * advice.gpus.count / GB) for name, size in parts if size]
+    return ", ".join(
+        f"{f'{size:,.0f}' if size >= 10 else f'{size:.2g}'} GB of {name} a node" for name, size in sizes
+    )
 
 
 def _legend_rows(estimate: Estimate, width: int) -> list[Row]:
@@ -317,7 +320,8 @@ def table_rows(advice: Advice, mine: Estimate | None, width: int) -> list[Row]:
         mark = glyphs.CURSOR if mine is not None and numbers(case) == numbers(mine) else " "
         state: Cell = (row[-1], "ok" if case.fits else "bad")
         rows.append(((f" {mark} ", "accent"), (f"{line(row)}  ", "text"), state))
-    beside = [f"{case.strategy.title}: {elsewhere(case)}" for case in advice.estimates if elsewhere(case)]
+    needs = [(case.strategy.title, elsewhere(advice, case)) for case in advice.estimates]
+    beside = [f"{name}: {amount}" for name, amount in needs if amount]
     if beside:
-        rows += wrap(f"Beside it, for each rank, {'; '.join(beside)}.", width, "dim", first="   ")
+        rows += wrap(f"Beside it, {'; '.join(beside)}.", width, "dim", first="   ")
     return rows

@@ -81,8 +81,8 @@ def items(given: Iterable[Finding]) -> list[Item]:
     return listed
 
 
-def item_row(frame: Frame, item: Item, width: int) -> Row:
-    """Severity, role, where, since when, and what."""
+def item_row(frame: Frame, item: Item, width: int | None = None) -> Row:
+    """Severity, role, where, since when, and what; without a `width` all of it."""
     first = item.first
     glyph, style = glyphs.severity(first)
     quiet = not first.alarm and first.id != NO_VERDICT
@@ -97,7 +97,7 @@ def item_row(frame: Frame, item: Item, width: int) -> Row:
         (fit(old, 4, right=True) + "  ", "dim"),
         (summary, ink),
     )
-    return clip(cells, width)
+    return cells if width is None else clip(cells, width)
 
 
 def _now(frame: Frame, finding: Finding) -> float:

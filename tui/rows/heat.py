@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...runners.formatting import NA, duration_short, size_short, spans_short, step_short
+from ...runners.formatting import NA, duration_short, size_short, spans_short, step_short, usage_short
 from ...runners.model import Gpu, RankSample
 from ...runners.state import Node, Rank, RunState
 from . import glyphs
 from .frame import Frame, gpu_of, ranks_on
 from .glyphs import Cell, Row, clip, fit, percent
+from .plain import table
 from .status import fit_name, link_state, names
 
 # -----------------------------------------------------------------------------------------------------------
@@ -252,6 +253,18 @@ def _gpu_value(metric: str, gpu: Gpu) -> tuple[float | None, str]:
             return None, NA
         return (gpu.temp_c - _COLD_C) / (_HOT_C - _COLD_C) * 100, f"{gpu.temp_c:.0f}C"
     return gpu.util, percent(gpu.util)
+
+
+def gpu_table(frame: Frame, node: Node) -> list[str]:
+    """A node's GPUs as text, a line each: what the map can show of them, and what holds their clocks down."""
+    rows: list[tuple[str, ...]] = [("GPU", "name", "util", "mem", "power", "temp", "clocks")]
+    fresh = frame.fresh(node.node, node.gpu_sampled)
+    for gpu in node.gpus:
+        util, power, temp = (_gpu_value(metric, gpu)[1] for metric in ("util", "power", "temp"))
+        held = NA if gpu.throttle is None else ", ".join(gpu.throttle) or "free"
+        values = ("lost" if gpu.lost else util, usage_short(gpu.mem_used, gpu.mem_total), power, temp, held)
+        rows.append((str(gpu.index), gpu.name, *(values if fresh else (NA,) * len(values))))
+    return table(rows, frozenset({0, 2, 3, 4, 5}))
 
 
 def _share(used: float | None, total: float | None) -> float | None:

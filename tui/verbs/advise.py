@@ -12,7 +12,6 @@ from ...presets.cluster import GB, parse_gpus
 from ...presets.finding import PlanError
 from ...presets.memory import (
     FORMATS,
-    USABLE,
     VOCABULARY,
     Estimate,
     Shape,
@@ -116,7 +115,7 @@ def _question(asked: _Asked) -> list[str]:
 def _row(advice: Advice, estimate: Estimate) -> tuple[str, ...]:
     """A strategy's numbers, and what it needs beside the GPUs."""
     *cells, state = rows.table_row(estimate)
-    needs = _elsewhere(advice, estimate)
+    needs = rows.elsewhere(advice, estimate)
     if needs and estimate.fits:
         state = f"fits with {needs}"
     elif needs and replace(estimate, host_limit=None).fits:
@@ -124,33 +123,15 @@ def _row(advice: Advice, estimate: Estimate) -> tuple[str, ...]:
     return (*cells, state)
 
 
-def _elsewhere(advice: Advice, estimate: Estimate) -> str:
-    """ "84 GB of host memory a node"; "" where all is on the GPUs."""
-    parts = [
-        ("host memory", estimate.host * advice.gpus.count / GB),
-        ("disk", estimate.disk * advice.gpus.count / GB),
-    ]
-    return ", ".join(f"{_gigabytes(size)} of {name} a node" for name, size in parts if size)
-
-
-def _gigabytes(size: float) -> str:
-    return f"{size:,.0f} GB" if size >= 10 else f"{size:.2g} GB"
-
-
 def _conclusion(asked: _Asked) -> list[str]:
     """The simplest that fits, why, and what to do next."""
     advice, first = asked.advice, asked.advice.first
+    lines = [rows.verdict(advice)]
     if first is None:
-        usable = f"{USABLE:.0%} of {advice.gpus.memory_gb:g} GB are usable"
-        lines = [f"Nothing fits on these GPUs ({usable})."]
         helps = "What would help:" if asked.remedies else "Take a smaller model, or GPUs with more memory."
     else:
-        lines = [
-            rows.verdict(advice),
-            _launch(asked, first),
-            "    (--dry-run in front of the -- shows the whole plan first)",
-            *first.notes,
-        ]
+        lines += [_launch(asked, first), "    (--dry-run in front of the -- shows the whole plan first)"]
+        lines += first.notes
         helps = "To have everything on the GPUs:" if asked.remedies else ""
     return [*lines, *["", helps] * bool(helps), *(f"  * {remedy.text}" for remedy in asked.remedies)]
 

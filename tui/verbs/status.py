@@ -13,7 +13,7 @@ from ...presets.plan import Plan
 from ...presets.sanitize import LONGEST, clean_text
 from ...runners import run_directories
 from ...runners.connect import snapshot, with_link
-from ...runners.diagnosis.judging import missing
+from ...runners.diagnosis.judging import missing, worst_first
 from ...runners.formatting import NA, duration_text, plural, size_text, time_of_day
 from ...runners.local_agent import open_link
 from ...runners.model import (
@@ -35,10 +35,12 @@ from ...runners.watch.watch_link import WatchLink
 from ...runners.wire.file_link import DiskLink, FilesLink, damage
 from ...runners.wire.link import Link, LinkError
 from ..follower import WATCH, LinkPhase, LinkStatus
+from ..rows.findings import Item, item_row
 from ..rows.frame import Frame
+from ..rows.heat import gpu_table
 from ..rows.launching import stage_rows
 from ..rows.log import cause_rows, ledger_rows
-from ..rows.plain import plain, table
+from ..rows.plain import plain
 from ..rows.ranks import plain_table
 from ..rows.sky_nodes import cost, recovered
 from ..source import first_pid, job_name
@@ -106,15 +108,16 @@ def describe(state: RunState, now: float | None = None) -> str:
         lines += ["", *plain_table(frame)]
     for node in state.nodes.values():
         if node.gpus:
-            lines += ["", *gpus(node)]
+            lines += ["", *gpu_table(frame, node)]
     if state.attempts:
         lines += ["", *plain(ledger_rows(state, WIDTH))]
     cause = state.attempts[-1].first_cause if state.attempts else None
     if cause is not None:
         lines += ["", *plain(cause_rows(cause, WIDTH))]
     stated = [] if cause is None else [cause.text]
-    findings = [finding for finding in state.findings.values() if finding.text not in stated]
-    lines += ["", *(f"{finding.severity}: {finding.text}" for finding in findings)] if findings else []
+    findings = worst_first(finding for finding in state.findings.values() if finding.text not in stated)
+    if findings:
+        lines += ["", *plain(item_row(frame, Item((finding,))) for finding in findings)]
     end = unsaid(state.end_text, stated)
     if end:
         lines += ["", end]
@@ -147,26 +150,6 @@ def _node(node: Node) -> str:
     if node.gpu_problem:
         parts.append(node.gpu_problem)
     return "  ".join(part for part in parts if part)
-
-
-def gpus(node: Node) -> list[str]:
-    """A line a GPU."""
-    head = ("gpu", "name", "util", "memory", "power", "temp", "clocks")
-    rows = [head]
-    for gpu in node.gpus:
-        held = ", ".join(gpu.throttle) if gpu.throttle else ("free" if gpu.throttle is not None else NA)
-        rows.append(
-            (
-                str(gpu.index),
-                gpu.name,
-                "lost" if gpu.lost else NA if gpu.util is None else f"{gpu.util:.0f} %",
-                f"{size_text(gpu.mem_used)} of {size_text(gpu.mem_total)}",
-                NA if gpu.power_w is None else f"{gpu.power_w:.0f} W",
-                NA if gpu.temp_c is None else f"{gpu.temp_c:.0f} °C",
-                held,
-            )
-        )
-    return table(rows, frozenset({0, 2, 4, 5}))
 
 
 # -----------------------------------------------------------------------------------------------------------
