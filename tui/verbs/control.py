@@ -18,7 +18,6 @@ from ...presets.finding import PlanError
 from ...presets.launchers import skypilot
 from ...presets.nccl import NcclError, parse_level, parse_subsys
 from ...presets.sanitize import clean_text, escaped_json
-from ...presets.secrets import mask
 from ...runners import environment, run_directories
 from ...runners.agent.processes import disposition
 from ...runners.connect import history, with_link
@@ -79,10 +78,8 @@ def restart(options: argparse.Namespace) -> int:
     changes: dict[str, str | None] = {**env, **dict.fromkeys(options.unset)}
     if refused := environment.refusal(changes):
         raise RunError(refused)
-    if not _sure(options, "restart", [f"{name}={mask(name, value)}" for name, value in env.items()]
-                 + [f"-{name}" for name in options.unset]):  # fmt: skip
-        return 1
-    return _do(options, Restart(new_id(), env, tuple(options.unset), options.reachable))
+    command = Restart(new_id(), env, tuple(options.unset), options.reachable)
+    return _do(options, command) if _sure(options, command) else 1
 
 
 def from_shell(names: list[str]) -> dict[str, str]:
@@ -95,11 +92,12 @@ def from_shell(names: list[str]) -> dict[str, str]:
 
 def stop(options: argparse.Namespace) -> int:
     """End the run, after asking; also where its agent cannot."""
-    if not _sure(options, "stop", []):
+    command = Stop(new_id(), options.grace)
+    if not _sure(options, command):
         return 1
     entry = run_directories.resolve(options.run)
     try:
-        done = asyncio.run(stop_run(entry, Stop(new_id(), options.grace), _to_stderr, open_link))
+        done = asyncio.run(stop_run(entry, command, _to_stderr, open_link))
     except LinkError as error:
         raise UnreachableError(f"{entry.record.name}: {error}") from None
     return _report(options, done)
@@ -118,7 +116,7 @@ def send_signal(options: argparse.Namespace) -> int:
     if effect and not options.yes:
         if not sys.stdin.isatty():
             raise RunError(f"{effect}: add --yes to send it")
-        if not _answered(effect):
+        if not _answered(f"{clean_text(effect)}. "):
             return 1
     return _do(options, Signal(new_id(), options.signal, tuple(options.rank)))
 
@@ -217,22 +215,21 @@ def _report(options: argparse.Namespace, done: CommandDone) -> int:
     return 0 if done.ok else 1
 
 
-def _sure(options: argparse.Namespace, verb: str, changes: list[str]) -> bool:
-    """Say what will happen and ask; without a terminal only --yes is an answer. Raises RunError."""
+def _sure(options: argparse.Namespace, command: Restart | Stop) -> bool:
+    """Ask what the cockpit asks; without a terminal only --yes is an answer. Raises RunError."""
     if options.yes:
         return True
     if not sys.stdin.isatty():
+        verb = type(command).__name__.lower()
         raise RunError(f"{verb} asks first, and there is no terminal to ask on: add --yes")
     state = run_directories.resolve(options.run).state()  # its files: an agent may not answer
-    grace = state.plan.grace_s if state.plan else 30.0
-    question = f"{verb} {state.name}: {len(state.ranks)} ranks get SIGTERM, after {grace:g} s SIGKILL"
-    question += f"; environment: {' '.join(changes)}" if changes else ""
-    return _answered(question)
+    asked = confirm.stop(state, command) if isinstance(command, Stop) else confirm.restart(state, command)
+    return _answered("".join(f"{line}\n" for line in (clean_text(asked.title), *plain(asked.lines))))
 
 
 def _answered(question: str) -> bool:
     """Whether the user, being asked, says yes."""
-    sys.stderr.write(f"{clean_text(question)}. Really? [y/N] ")
+    sys.stderr.write(f"{question}Really? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() in ("y", "yes"):
         return True
