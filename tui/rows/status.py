@@ -212,7 +212,7 @@ def _parts(frame: Frame) -> list[tuple[int, Row]]:
         (9, _autostop(frame)),
         (7, ((plural(len(state.ranks), "rank"), "text"),) if state.ranks else ()),
         *_load(frame),
-        *_steps(frame),
+        *steps(frame),
         (10, _nccl(frame)),
         (11, _obeys(frame)),
         (12, _age(frame)),
@@ -302,17 +302,18 @@ def _cpu(frame: Frame) -> Row:
     return ((f"cpu {percent(sum(samples) / len(samples))} a rank", "text"),) if samples else ()
 
 
-def _steps(frame: Frame) -> list[tuple[int, Row]]:
+def steps(frame: Frame) -> list[tuple[int, Row]]:
+    """How far the slowest rank is and how fast, as parts of the status line."""
     samples = [
         rank.sample
         for rank in frame.state.ranks.values()
         if rank.sample is not None and frame.fresh(rank.place.node, rank.sampled)
     ]
-    steps = [sample.step for sample in samples if sample.step is not None]
+    reached = [sample.step for sample in samples if sample.step is not None]
     times = [sample.step_s for sample in samples if sample.step_s is not None]
     running = not frame.state.phase.ended
     return [
-        (4, ((f"step {min(steps)}", "text"),) if steps else ()),
+        (4, ((f"step {min(reached)}", "text"),) if reached else ()),
         (11, ((f"{step_short(max(times))}/step", "text"),) if times and running else ()),
     ]
 

@@ -43,6 +43,7 @@ from ..rows.log import cause_rows, ledger_rows
 from ..rows.plain import plain
 from ..rows.ranks import plain_table
 from ..rows.sky_nodes import cost, recovered
+from ..rows.status import steps
 from ..source import first_pid, job_name
 from .runs import show
 
@@ -52,29 +53,22 @@ WIDTH = 121
 
 def headline(state: RunState, now: float | None = None) -> str:
     """One line: what runs, how far, how fast."""
-    now = time.time() if now is None else now
-    steps = [
-        rank.sample.step for rank in state.ranks.values() if rank.sample and rank.sample.step is not None
-    ]
-    paces = [
-        rank.sample.step_s
-        for rank in state.ranks.values()
-        if rank.sample and rank.sample.step_s is not None
-    ]
-    unseen = hidden(state)
+    frame, unseen = _frame(state, now), hidden(state)
     parts = [
         state.name,
         state.phase.words,
         f"attempt {NA if unseen else state.attempt}",
         f"{NA} ranks" if unseen else plural(len(state.ranks), "rank"),
+        *plain(row for _, row in steps(frame) if row),
     ]
-    if steps:
-        parts.append(f"step {min(steps)}")
-    if paces:
-        parts.append(f"{max(paces) * 1000:.1f} ms a step")
     if state.phase is not RunPhase.LOST:  # nobody saw for how long
-        parts.append(duration_text(state.lasted(now)))
+        parts.append(duration_text(state.lasted(frame.now)))
     return "  ".join(parts)
+
+
+def _frame(state: RunState, now: float | None) -> Frame:
+    now = time.time() if now is None else now
+    return Frame(state, LinkStatus(LinkPhase.FOLLOWING, now), now, now)
 
 
 def unsaid(text: str, earlier: Iterable[str]) -> str:
@@ -88,9 +82,8 @@ def unsaid(text: str, earlier: Iterable[str]) -> str:
 
 def describe(state: RunState, now: float | None = None) -> str:
     """Everything `distui status` says."""
-    now = time.time() if now is None else now
-    frame = Frame(state, LinkStatus(LinkPhase.FOLLOWING, now), now, now)
-    lines = [headline(state, now)]
+    frame = _frame(state, now)
+    lines = [headline(state, frame.now)]
     if state.plan is not None:
         plan = state.plan
         preset = f"preset {plan.preset}, " if plan.preset else ""
@@ -99,7 +92,7 @@ def describe(state: RunState, now: float | None = None) -> str:
     acted = applied(state)
     if acted is not None:
         lines.append(f"preset {acted.state}: {acted.text}")
-    lines += cluster(state, now)
+    lines += cluster(state, frame.now)
     if state.stages and not state.ranks:
         lines += ["", *plain(stage_rows(frame, WIDTH))]
     else:
@@ -124,7 +117,7 @@ def describe(state: RunState, now: float | None = None) -> str:
     return "\n".join(clean_text(line) for line in lines)
 
 
-def cluster(state: RunState, now: float | None = None) -> list[str]:
+def cluster(state: RunState, now: float) -> list[str]:
     """Where a launched run lives, and what it has cost; [] for a run on this machine."""
     cloud = state.cluster
     if cloud is None:
