@@ -65,6 +65,11 @@ class Finding:
         """Whether somebody should act; a note is only worth knowing."""
         return self.severity != "note"
 
+    def as_lines(self) -> list[str]:
+        """As lint, plan and doctor print it: severity, id, place and value; below it what is wrong, and what to do."""
+        head = " ".join(filter(None, (self.severity, self.id, self.where, self.value)))
+        return [head, f"    {self.text}", *([f"    → {self.remedy}"] if self.remedy else [])]
+
     def as_dict(self) -> dict[str, str]:
         """For `--json` of lint, plan and doctor."""
         return {

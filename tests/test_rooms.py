@@ -218,7 +218,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 269,
-    "lines": 65_742,
+    "lines": 65_692,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 43,
@@ -242,7 +242,7 @@ LATE_IMPORTS = {
     "tui/__main__.py": {"tui.cli"},
     "tui/app.py": {"tui.rows.advice", "tui.screens.launch"},
     "tui/verbs/export.py": {"tui.verbs.logs"},
-    "tui/verbs/launch.py": {"presets.lint", "tui.verbs.runs"},
+    "tui/verbs/launch.py": {"presets.lint", "tui.verbs.runs", "tui.verbs.status"},
     "tui/verbs/presets.py": {
         "presets.imports", "presets.lint.markup", "runners.daemon", "runners.run_directories", "tui.verbs.lint"
     },

@@ -412,7 +412,7 @@ def dump_verb(verbs: Any) -> None:
         "--record", action="store_true", help="memory: have torch record allocations for later snapshots"
     )
     verb.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")
-    verb.set_defaults(verb="dump:dump")
+    verb.set_defaults(verb="control:dump")
 
 
 def bundle_verbs(verbs: Any) -> None:

@@ -10,9 +10,9 @@ from test_rows import frame_of, line_of, text_of
 from distui.presets.finding import Finding
 from distui.runners.diagnosis.judging import worst_first
 from distui.runners.model import Event, FindingRaised, Pulse, PulseTick
-from distui.tui.rows.banner import banner_rows
 from distui.tui.rows.dumps import dump_rows, stack_rows, stack_title
 from distui.tui.rows.findings import (
+    banner_rows,
     coverage_rows,
     detail_rows,
     item_row,

@@ -31,8 +31,8 @@ from distui.runners.model import (
 from distui.runners.state import RunState
 from distui.tui.follower import LinkPhase, LinkStatus
 from distui.tui.rows import confirm
-from distui.tui.rows.banner import banner_rows
 from distui.tui.rows.confirm import CommandError, parse
+from distui.tui.rows.findings import banner_rows
 from distui.tui.rows.frame import Frame, ViewOptions
 from distui.tui.rows.glyphs import row_width
 from distui.tui.rows.heat import heat_rows

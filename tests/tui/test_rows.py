@@ -38,7 +38,7 @@ from distui.runners.state import RunState
 from distui.runners.status import status_json
 from distui.tui.follower import LinkPhase, LinkStatus
 from distui.tui.rows import glyphs
-from distui.tui.rows.banner import banner_rows
+from distui.tui.rows.findings import banner_rows
 from distui.tui.rows.frame import Frame, ViewOptions
 from distui.tui.rows.glyphs import Row, clip, fit, hang, row_width
 from distui.tui.rows.heat import heat_rows, heat_title, node_cells, plan_layout

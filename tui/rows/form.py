@@ -22,7 +22,7 @@ from ...runners.launch.launch_form import LaunchForm, LaunchPreview
 from ...runners.launch.options import of_form
 from . import glyphs
 from .glyphs import Cell, Row, fit, wrap
-from .plain import counted, finding_lines
+from .plain import counted
 
 # -----------------------------------------------------------------------------------------------------------
 # The fields of the launch form: the run's own, and every field of the preset, read off its schema. Pure.
@@ -441,7 +441,7 @@ def finding_rows(preview: LaunchPreview | None, width: int) -> list[Row]:
 def finding_row(finding: Finding, width: int) -> list[Row]:
     """One finding: where and what, below it what to do."""
     glyph, style = glyphs.severity(finding)
-    head, text, *remedy = finding_lines(finding)
+    head, text, *remedy = finding.as_lines()
     name = f"{finding.severity} {finding.id}"
     rows: list[Row] = [((f" {glyph} ", style), (name, "head"), (head.removeprefix(name), "dim"))]
     rows += wrap(text.strip(), width - 1, "text", first="    ")

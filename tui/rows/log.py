@@ -16,7 +16,7 @@ from ...runners.logs.log_files import STREAMS, LogFile, command_id, file_id, par
 from ...runners.model import FirstCause, Outcome, RunPhase
 from ...runners.state import Attempt, RunState
 from . import glyphs
-from .banner import cause_text
+from .findings import cause_text
 from .frame import Frame
 from .glyphs import Cell, Row, fit, wrap
 from .sky_nodes import remains

@@ -33,12 +33,6 @@ def ago(began: float | None, now: float) -> str:
     return NA if seconds is None else f"{duration_text(seconds)} ago"
 
 
-def finding_lines(finding: Finding) -> list[str]:
-    """What a check found: severity, id, place and value; below it what is wrong, and what to do."""
-    head = " ".join(filter(None, (finding.severity, finding.id, finding.where, finding.value)))
-    return [head, f"    {finding.text}", *([f"    → {finding.remedy}"] if finding.remedy else [])]
-
-
 def counted(findings: Iterable[Finding]) -> str:
     """ "1 error, 2 warnings"; "" for none."""
     severities = [finding.severity for finding in findings]

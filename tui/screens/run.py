@@ -28,8 +28,8 @@ from ...runners.wire.link import LinkError
 from ..cockpit_commands import CommandingApp
 from ..follower import RunEntry
 from ..keys import bindings
-from ..rows.banner import banner_rows
 from ..rows.dumps import stack_rows, stack_title
+from ..rows.findings import banner_rows
 from ..rows.frame import METRICS, Frame
 from ..rows.glyphs import Row, wrap
 from ..rows.heat import PaneHeights, heat_rows, plan_layout, shown_nodes, side_width

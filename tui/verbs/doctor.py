@@ -23,7 +23,7 @@ from ...runners.hub import on_hosts
 from ...runners.launch.request import check_port
 from ...runners.remote_hosts import Way, of_options, ssh_options
 from ..arguments import names_hosts
-from ..rows.plain import counted, finding_lines, table
+from ..rows.plain import counted, table
 
 MOST_MIB = 4096
 BAR_CELLS = 24
@@ -144,7 +144,7 @@ def _findings(findings: Sequence[Finding], names: Sequence[str]) -> list[str]:
     lines = []
     for where, some in groups.items():
         if some:
-            shown = (line for finding in some for line in finding_lines(replace(finding, where="")))
+            shown = (line for finding in some for line in replace(finding, where="").as_lines())
             lines += [where, *(f"  {line}" for line in shown), ""]
     return lines
 

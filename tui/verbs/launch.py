@@ -153,9 +153,7 @@ def show(prepared: Prepared, options: argparse.Namespace, findings: Sequence[Fin
         return 0
     sys.stdout.write(prepared.text())
     if findings:
-        from ..rows.plain import finding_lines  # a launch that begins prints none
-
-        lines = [f"  {line}" for finding in findings for line in finding_lines(finding)]
+        lines = [f"  {line}" for finding in findings for line in finding.as_lines()]
         sys.stdout.write(clean_whole("\n".join(["", "lint", *lines, ""])))
     return 0
 

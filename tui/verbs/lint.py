@@ -20,7 +20,7 @@ from ...runners import local_agent, run_directories
 from ...runners.errors import RunError
 from ...runners.launch.hosts import run_name
 from ..arguments import names_hosts
-from ..rows.plain import counted, finding_lines
+from ..rows.plain import counted
 from . import launch
 
 
@@ -36,7 +36,7 @@ def lint(options: argparse.Namespace) -> int:
 
 def text(findings: Sequence[Finding]) -> str:
     """A block a finding, and a last line that counts them."""
-    blocks = ["\n".join((*finding_lines(finding), "")) for finding in findings]
+    blocks = ["\n".join((*finding.as_lines(), "")) for finding in findings]
     return clean_whole("\n".join([*blocks, f"{counted(findings) or 'nothing found'}\n"]))
 
 

@@ -12,7 +12,7 @@ from textual.screen import Screen
 from textual.signal import Signal
 
 from ..keys import ACTIONS, bindings, key_text
-from ..rows.banner import banner_rows
+from ..rows.findings import banner_rows
 from ..rows.frame import Frame
 from ..rows.glyphs import Cell, Row, row_width
 from ..rows.heat import heat_rows, heat_title
