@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 # -----------------------------------------------------------------------------------------------------------
@@ -39,6 +39,7 @@ class Finding:
     """"error": it does not work, or not as it says; "warning": it costs time or money; "note": worth knowing."""
     text: str
     """What is wrong and why, a sentence."""
+    _: KW_ONLY
     role: str = "cause"
     """"cause", "hint", "symptom" or "fact": what it has to do with a failure."""
     rank: int | None = None
