@@ -4,7 +4,9 @@ columns."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Sequence, Sized
+
+from ..presets.finding import SEVERITIES, Finding
 
 NA = "n/a"
 """How an unknown value is written; never 0."""
@@ -55,6 +57,14 @@ def plural(count: int, noun: str) -> str:
     """ "1 rank", "8 ranks", "2 processes"; from 10,000 on with separators."""
     ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
     return f"{count:{',' if count >= 10_000 else ''}} {noun}{ending}"
+
+
+def severities_text(findings: Sequence[Finding]) -> str:
+    """ "1 error, 2 warnings"; "" where there is nothing."""
+    counts = [
+        (sum(finding.severity == severity for finding in findings), severity) for severity in SEVERITIES
+    ]
+    return ", ".join(plural(count, severity) for count, severity in counts if count)
 
 
 def agreeing(subjects: Sized, singular: str, several: str) -> str:

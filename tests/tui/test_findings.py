@@ -7,8 +7,7 @@ import scripted as play
 import told
 from test_rows import frame_of, line_of, text_of
 
-from distui.presets.finding import Finding
-from distui.runners.diagnosis.judging import worst_first
+from distui.presets.finding import Finding, worst_first
 from distui.runners.model import Event, FindingRaised, Pulse, PulseTick
 from distui.tui.rows.banner import banner_rows
 from distui.tui.rows.findings import (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ...runners.diagnosis.judging import NO_VERDICT
 from ...runners.formatting import duration_short, elapsed, spans_text
 from ...runners.model import FirstCause, LinkState
 from ..follower import LinkPhase
@@ -113,8 +112,8 @@ def _findings(frame: Frame) -> list[Row]:
         named = finding.rank is None or f"rank {finding.rank}" in finding.text
         where = f" {place(frame.state, item)}:" if many else "" if named else f" rank {finding.rank}:"
         remedy = f" ({finding.remedy})" if finding.remedy else ""
-        quiet = not finding.alarm and finding.id != NO_VERDICT
-        rows.append(((f" {glyph}", style), (f"{where} {finding.text}{remedy}", "dim" if quiet else "text")))
+        ink = "dim" if finding.quiet else "text"
+        rows.append(((f" {glyph}", style), (f"{where} {finding.text}{remedy}", ink)))
     return rows
 
 

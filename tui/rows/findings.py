@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ...presets.finding import Finding
+from ...presets.finding import Finding, worst_first
 from ...presets.sanitize import clean_text
 from ...runners.diagnosis.exceptions import StackGroup, main_frames, merged
-from ...runners.diagnosis.judging import NO_VERDICT, untimed, worst_first
+from ...runners.diagnosis.judging import untimed
 from ...runners.formatting import (
     duration_exact,
     duration_short,
@@ -91,15 +91,14 @@ def item_row(frame: Frame, item: Item, width: int) -> Row:
     """Severity, role, where, since when, and what."""
     first = item.first
     glyph, style = glyphs.severity(first)
-    quiet = not first.alarm and first.id != NO_VERDICT
-    ink = "dim" if quiet or item.follows else "text"
+    ink = "dim" if first.quiet or item.follows else "text"
     summary = _symptoms(item) if item.follows else _summary(item)
     since = min((each.since for each in item.findings if each.since is not None), default=None)
     old = "" if since is None else duration_short(elapsed(since, _now(frame, first)))
     cells: tuple[Cell, ...] = (
         (f"{'│' if item.follows else glyph} ", "dim" if item.follows else style),
-        (fit("" if item.follows else first.role, 8), "dim" if quiet else style),
-        (fit(place(frame.state, item), 9) + " ", "dim" if quiet else "accent"),
+        (fit("" if item.follows else first.role, 8), "dim" if first.quiet else style),
+        (fit(place(frame.state, item), 9) + " ", "dim" if first.quiet else "accent"),
         (fit(old, 4, right=True) + "  ", "dim"),
         (summary, ink),
     )

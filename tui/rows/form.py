@@ -13,11 +13,11 @@ from typing import Any, Literal, Union, get_args, get_origin
 from rich.cells import cell_len
 
 from ...presets import model, nccl
-from ...presets.finding import SEVERITIES, Finding
+from ...presets.finding import Finding
 from ...presets.memory import FORMATS, format_for
 from ...presets.model import Loaded, help_of
 from ...presets.secrets import mask
-from ...runners.formatting import plural
+from ...runners.formatting import severities_text
 from ...runners.launch.hosts import shell_words
 from ...runners.launch.launch_form import LaunchForm, LaunchPreview
 from ...runners.launch.options import of_form
@@ -453,9 +453,4 @@ def finding_row(finding: Finding, width: int) -> list[Row]:
 
 def counted(findings: Sequence[Finding]) -> str:
     """ "lint: 1 error, 2 warnings"; "lint" where there is nothing."""
-    parts = []
-    for severity in SEVERITIES:
-        number = sum(finding.severity == severity for finding in findings)
-        if number:
-            parts.append(plural(number, severity))
-    return f"lint: {', '.join(parts)}" if parts else "lint"
+    return f"lint: {severities_text(findings)}" if findings else "lint"

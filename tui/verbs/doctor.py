@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...presets.finding import SEVERITIES, Finding, failed
+from ...presets.finding import Finding, failed
 from ...presets.sanitize import clean_text
 from ...runners import run_directories
 from ...runners.doctor.examine import Examination, NodeToCheck, Wish, examine
 from ...runners.doctor.node_checks import MIB, ExaminedNode
 from ...runners.doctor.pairs import Result, state, usual
 from ...runners.errors import RunError
-from ...runners.formatting import NA, plural, size_text
+from ...runners.formatting import NA, severities_text, size_text
 from ...runners.hub import on_hosts
 from ...runners.launch.request import check_port
 from ...runners.remote_hosts import Way, of_options, ssh_options
@@ -131,7 +131,7 @@ def text(outcome: Examination, names: Sequence[str]) -> str:
     if outcome.nodes:
         lines += [*table([HEAD, *(_row(node) for node in outcome.nodes)]), ""]
     lines += _pairs(outcome)
-    lines.append(_sum(outcome.findings))
+    lines.append(severities_text(outcome.findings) or "Nothing stands in the way.")
     return "\n".join(clean_text(line) for line in lines) + "\n"
 
 
@@ -194,12 +194,6 @@ def _pair(result: Result, members: Sequence[str]) -> tuple[str, str, str]:
     if result.seconds is None or result.bandwidth is None:
         return names, NA, NA
     return names, f"{result.seconds * 1000:.1f}", f"{result.bandwidth / 1e9:.2f}"
-
-
-def _sum(findings: Sequence[Finding]) -> str:
-    counts = [(kind, sum(finding.severity == kind for finding in findings)) for kind in SEVERITIES]
-    parts = [plural(count, severity) for severity, count in counts if count]
-    return ", ".join(parts) if parts else "Nothing stands in the way."
 
 
 def document(outcome: Examination, names: Sequence[str]) -> dict[str, Any]:

@@ -151,7 +151,7 @@ def show(prepared: Prepared, options: argparse.Namespace, findings: Sequence[Fin
         document = prepared.json() | ({"findings": [hit.as_dict() for hit in findings]} if findings else {})
         sys.stdout.write(json.dumps(document) + "\n")
         return 0
-    lines = [f"  {hit.severity} {hit.id} {hit.where}: {hit.text} {hit.remedy}".rstrip() for hit in findings]
+    lines = [f"  {hit.head}: {hit.text} {hit.remedy}".rstrip() for hit in findings]
     sys.stdout.write(prepared.text() + clean_whole("\n".join(["", "lint", *lines, ""] if lines else [])))
     return 0
 

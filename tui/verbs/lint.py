@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...presets.finding import SEVERITIES, Finding, PlanError, PresetError, failed, worst_first
+from ...presets.finding import Finding, PlanError, PresetError, failed, worst_first
 from ...presets.lint import SUFFIXES, lint_file, lint_plan, lint_text, markup, refusal
 from ...presets.lint.markup import MOST_BYTES, MarkupNode, Unreadable
 from ...presets.load import Library, library, load
@@ -18,7 +18,7 @@ from ...presets.plan import Plan, make_plan
 from ...presets.sanitize import clean_whole
 from ...runners import local_agent, run_directories
 from ...runners.errors import RunError
-from ...runners.formatting import plural
+from ...runners.formatting import severities_text
 from ...runners.launch.hosts import run_name
 from ..arguments import names_hosts
 from . import launch
@@ -38,15 +38,13 @@ def text(findings: Sequence[Finding]) -> str:
     """A block a finding, and a last line that counts them."""
     blocks = []
     for hit in findings:
-        head = " ".join(filter(None, (f"{hit.severity} {hit.id} {hit.where}".rstrip(), hit.value)))
+        head = f"{hit.head} {hit.value}".rstrip()
         blocks.append(
             "".join(
                 f"{line}\n" for line in (head, *(f"    {part}" for part in (hit.text, hit.remedy) if part))
             )
         )
-    counts = [(sum(hit.severity == severity for hit in findings), severity) for severity in SEVERITIES]
-    counted = ", ".join(plural(count, severity) for count, severity in counts if count)
-    return clean_whole("\n".join([*blocks, f"{counted or 'nothing found'}\n"]))
+    return clean_whole("\n".join([*blocks, f"{severities_text(findings) or 'nothing found'}\n"]))
 
 
 def _checked(options: argparse.Namespace) -> list[Finding]:
