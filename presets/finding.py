@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 # -----------------------------------------------------------------------------------------------------------
@@ -25,6 +25,11 @@ class PlanError(Exception):
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[str, ...] = ("error", "warning", "note")
 """From the worst."""
+Role = Literal["cause", "hint", "symptom", "fact", "trace", "noise"]
+ROLES: tuple[str, ...] = ("cause", "hint", "symptom", "fact", "trace", "noise")
+"""From what explains a failure to what says nothing."""
+NO_VERDICT = "hang-no-verdict"
+"""Of the notes, the one that a user waits for."""
 _EARLIER: Mapping[str, Severity] = {"warn": "warning", "info": "note"}
 """What journals of earlier versions say."""
 
@@ -39,8 +44,9 @@ class Finding:
     """"error": it does not work, or not as it says; "warning": it costs time or money; "note": worth knowing."""
     text: str
     """What is wrong and why, a sentence."""
+    _: KW_ONLY
     role: str = "cause"
-    """"cause", "hint", "symptom" or "fact": what it has to do with a failure."""
+    """Of `ROLES`: what it has to do with a failure."""
     rank: int | None = None
     node: int | None = None
     remedy: str = ""
@@ -70,6 +76,11 @@ class Finding:
         head = " ".join(filter(None, (self.severity, self.id, self.where, self.value)))
         return [head, f"    {self.text}", *([f"    → {self.remedy}"] if self.remedy else [])]
 
+    @property
+    def quiet(self) -> bool:
+        """Whether it stands behind and is shown dim: a note that nobody waits for."""
+        return not self.alarm and self.id != NO_VERDICT
+
     def as_dict(self) -> dict[str, str]:
         """For `--json` of lint, plan and doctor."""
         return {
@@ -84,8 +95,14 @@ class Finding:
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Errors, then warnings, then notes, each in the order in which they were found."""
-    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
+    """By severity, then causes before hints before symptoms; the earlier ones first, else as they were found."""
+    return sorted(findings, key=_order)
+
+
+def _order(finding: Finding) -> tuple[int, bool, int, float]:
+    severity = SEVERITIES.index(finding.severity if finding.severity in SEVERITIES else "warning")
+    role = ROLES.index(finding.role) if finding.role in ROLES else len(ROLES)
+    return severity, finding.quiet, role, float("inf") if finding.since is None else finding.since
 
 
 def failed(findings: Iterable[Finding]) -> bool:

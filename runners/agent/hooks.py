@@ -8,6 +8,7 @@ import contextlib
 import os
 import shlex
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,6 +44,8 @@ from .runner_process import ServedRun
 
 LINE_LIMIT = 64 << 20
 """Bytes of one answer: a flight recorder of 2,000 entries is a few MB."""
+YOUNG_S = 10.0
+"""How long a rank may take from its start to its hook: an interpreter that starts on a busy machine."""
 ROUND_S = 0.05
 """How long a sample waits for the counts of steps. Who answers later is counted with the next sample."""
 ASK_STEPS = b'{"op":"steps","id":0}\n'
@@ -84,6 +87,7 @@ class HookClient:
         self.stacks_file: Path | None = None
         self._path, self._changed, self._has_counted = path, changed, counted
         self._writer: asyncio.StreamWriter | None = None
+        self._young_until, self._heard = time.monotonic() + YOUNG_S, asyncio.Event()
         self._requests = rpc.OpenRequests[dict[str, Any]]()
         self.hello: dict[str, Any] = {}
         self.signals = 0
@@ -97,6 +101,11 @@ class HookClient:
     @property
     def up(self) -> bool:
         return self._writer is not None
+
+    async def heard(self) -> None:
+        """Wait until the hook has said hello, the rank is gone, or a rank that has said nothing has no hook."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._heard.wait(), max(0.0, self._young_until - time.monotonic()))
 
     async def run(self) -> None:
         """Connect as soon as the hook listens, then read until the rank is gone; cancel to stop."""
@@ -122,6 +131,7 @@ class HookClient:
         if hello.get("pid") != self.pid:
             return  # the socket of the attempt before; ours is about to replace it
         self.hello, self._writer = hello, writer
+        self._heard.set()
         self._report("armed" if hello.get("armed") else "up")
         while line := await reader.readline():
             if self.counts and self._took_steps(line):
@@ -149,6 +159,7 @@ class HookClient:
 
     def _fail(self) -> None:
         self.counts, self._steps = False, None
+        self._heard.set()
         self._requests.fail(HookError(f"rank {self.rank} is gone"))
 
     def _report(self, state: str) -> None:
@@ -178,7 +189,7 @@ class HookClient:
         """Ask; the answer to come. Raises HookError when there is no hook."""
         if self._writer is None:
             raise HookError(
-                f"rank {self.rank} has no hook (started with --no-hook or python -I, or no Python)"
+                f"rank {self.rank} has no hook (started by `exec`, with --no-hook or python -I, or no Python)"
             )
         question = self._requests.open()
         self._writer.write(msgspec.json.encode({"op": op, "id": question.number, **fields}) + b"\n")

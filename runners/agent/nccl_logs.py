@@ -128,7 +128,9 @@ class Guard:
         role = "fact" if done else "cause"
         evidence = (f"{flood.text}: {limits}",)
         node = self._run.node
-        finding = Finding(FLOOD_ID, "warning", text, role, None, node, remedy, evidence, since=time.time())
+        finding = Finding(
+            FLOOD_ID, "warning", text, role=role, node=node, remedy=remedy, evidence=evidence, since=time.time(),
+        )  # fmt: skip
         raised = self._run.state.findings.get((FLOOD_ID, None, node))
         if raised is None or raised.text != text:
             self._run.findings.raise_finding(finding)
@@ -410,7 +412,9 @@ class RaisedFindings:
         text = "the logs grow faster than they can be read: of what is between, only warnings are looked at"
         seen = f"{left / 1e6:.0f} MB were not read yet when parts were first left out; the files are whole"
         remedy = "`distui nccl RUN WARN` ends a flood of NCCL's; `distui diagnose` reads the files whole"
-        finding = Finding(BEHIND_ID, "note", text, "fact", None, self._node, remedy, (seen,), since=now)
+        finding = Finding(
+            BEHIND_ID, "note", text, role="fact", node=self._node, remedy=remedy, evidence=(seen,), since=now,
+        )  # fmt: skip
         return [self._raise(finding)]
 
     def _fired(self, reading: Reading) -> Iterator[LogFinding]:

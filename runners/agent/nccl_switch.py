@@ -164,6 +164,8 @@ class NcclSwitch:
         hooks = self._hooks.chosen(ranks)
         if not hooks:
             raise CommandRefused("no rank is running")
+        if self._run.plan.hook and self._run.plan.launcher == "torchrun":  # else nobody would come
+            await asyncio.gather(*(hook.heard() for hook in hooks))
         acks = await asyncio.gather(*(hook.change(op, **fields) for hook in hooks), return_exceptions=True)
         good = {hook.rank: ack for hook, ack in zip(hooks, acks, strict=True) if isinstance(ack, dict)}
         silent = [str(ack) for ack in acks if isinstance(ack, HookError)]

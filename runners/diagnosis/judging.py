@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...presets.finding import SEVERITIES, Finding
+from ...presets.finding import Finding, worst_first
 from ...presets.plan import Plan
 from ..finding_ledger import FindingLedger, Key, by_key
 from ..formatting import spans_text
@@ -28,25 +28,9 @@ from .statements import Statements
 # What a run's journal says stands against it now, and which data a verdict lacks. Pure.
 
 
-ROLES = {"cause": 0, "hint": 1, "symptom": 2, "fact": 3}
-NO_VERDICT = "hang-no-verdict"
-"""Of the findings that are no alarm, the one that a user waits for."""
-
-
 def standing(state: RunState) -> list[Finding]:
     """The findings that hold, the worst first."""
     return worst_first(state.findings.values())
-
-
-def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """By severity, then causes before hints before symptoms; the earlier ones first."""
-    return sorted(findings, key=_order)
-
-
-def _order(finding: Finding) -> tuple[int, bool, int, float]:
-    gravity = SEVERITIES.index(finding.severity) if finding.severity in SEVERITIES else 1
-    since = float("inf") if finding.since is None else finding.since
-    return gravity, finding.id != NO_VERDICT, ROLES.get(finding.role, 4), since
 
 
 def missing(state: RunState, logs: int) -> list[str]:

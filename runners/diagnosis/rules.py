@@ -9,9 +9,9 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from ...presets.finding import SEVERITIES, Finding, Severity
+from ...presets.finding import ROLES, SEVERITIES, Finding, Role, Severity
 from ...presets.sanitize import clean_text
 from .lines import Head, Stamp, Thread, stamp_of
 
@@ -33,10 +33,6 @@ def report_bug(error: BaseException, name: str, what: str, node: int | None = No
 # A line is tried against a rule's pattern only where one of the rule's needles stands in it. All needles of all rules
 # are one compiled alternation.
 
-
-Role = Literal["cause", "hint", "symptom", "fact", "trace", "noise"]
-ROLES: tuple[Role, ...] = ("cause", "hint", "symptom", "fact", "trace", "noise")
-"""From what explains a failure to what says nothing."""
 
 BEFORE = r"[ \[(<:,'/\"*|>\]]"
 """What may stand before a needle: fewer places to look at than all of a line."""

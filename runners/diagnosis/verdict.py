@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ...presets.finding import SEVERITIES, Finding
+from ...presets.finding import ROLES, SEVERITIES, Finding
 from .judging import derived, several_nodes
 from .lines import Head
 from .reading import Reading
-from .rules import ROLES, Evidence, RankProgress, RuleHits
+from .rules import Evidence, RankProgress, RuleHits
 
 Order = Literal["lines", "time", "unknown"]
 

@@ -202,8 +202,8 @@ def test_a_cause_is_told_once_with_its_line_rank_and_node() -> None:
     assert isinstance(event, FindingRaised)
     rule = next(rule for rule in reading.book.rules if rule.id == "ib-port-error")
     assert event.finding == Finding(
-        "ib-port-error", "error", rule.text, "cause", 3, 5, rule.remedy,
-        (f"{HERE}/rank-3.nccl:2: {PORT}",), since=100.0,
+        "ib-port-error", "error", rule.text, rank=3, node=5, remedy=rule.remedy,
+        evidence=(f"{HERE}/rank-3.nccl:2: {PORT}",), since=100.0,
     )  # fmt: skip
     assert told(its, PORT, PORT, reading=reading) == []
 

@@ -7,8 +7,7 @@ import scripted as play
 import told
 from test_rows import frame_of, line_of, text_of
 
-from distui.presets.finding import Finding
-from distui.runners.diagnosis.judging import worst_first
+from distui.presets.finding import Finding, worst_first
 from distui.runners.model import Event, FindingRaised, Pulse, PulseTick
 from distui.tui.rows.dumps import dump_rows, stack_rows, stack_title
 from distui.tui.rows.findings import (
@@ -30,13 +29,13 @@ def raised(*found: Finding) -> Frame:
 
 def test_the_worst_is_first_and_causes_come_before_what_follows_from_them() -> None:
     found = [
-        Finding("a", "note", "a", "fact"),
-        Finding("b", "warning", "b", "symptom"),
-        Finding("c", "warning", "c", "hint"),
-        Finding("d", "warning", "d", "cause", since=20.0),
-        Finding("e", "warning", "e", "cause", since=10.0),
-        Finding("f", "error", "f", "hint"),
-        Finding("hang-no-verdict", "note", "no verdict: missing", "fact"),
+        Finding("a", "note", "a", role="fact"),
+        Finding("b", "warning", "b", role="symptom"),
+        Finding("c", "warning", "c", role="hint"),
+        Finding("d", "warning", "d", role="cause", since=20.0),
+        Finding("e", "warning", "e", role="cause", since=10.0),
+        Finding("f", "error", "f", role="hint"),
+        Finding("hang-no-verdict", "note", "no verdict: missing", role="fact"),
     ]
     ids = [one.id for one in worst_first(found)]
     assert ids == ["f", "e", "d", "c", "b", "hang-no-verdict", "a"]
@@ -62,7 +61,7 @@ def test_without_a_cause_symptoms_stand_for_themselves_a_row_a_kind() -> None:
 
 
 def test_a_cause_that_is_no_alarm_takes_no_symptoms() -> None:
-    frame = raised(Finding("c", "note", "c", "cause"), Finding("s", "warning", "s", "symptom"))
+    frame = raised(Finding("c", "note", "c", role="cause"), Finding("s", "warning", "s", role="symptom"))
     assert [item.first.id for item in items(frame.state.findings.values())] == ["s", "c"]
 
 

@@ -145,16 +145,16 @@ def findings() -> Iterable[Finding]:
     )  # fmt: skip
     for rank in (0, 1, 2):
         yield Finding(
-            "pt-watchdog", "warning", f"rank {rank}'s watchdog says a timeout", "symptom", rank=rank
+            "pt-watchdog", "warning", f"rank {rank}'s watchdog says a timeout", role="symptom", rank=rank
         )
-    yield Finding("sock-closed-by-peer", "warning", "a peer closed its connection", "symptom", rank=4)
+    yield Finding("sock-closed-by-peer", "warning", "a peer closed its connection", role="symptom", rank=4)
     yield Finding(
-        "expect-gdr", "warning", "GPUDirect RDMA is off although both nodes have it", "hint", node=0
+        "expect-gdr", "warning", "GPUDirect RDMA is off although both nodes have it", role="hint", node=0
     )
     yield Finding(
-        "hang-no-verdict", "note", "no verdict: missing the stack of rank 5 (no hook)", "fact", rank=5
+        "hang-no-verdict", "note", "no verdict: missing the stack of rank 5 (no hook)", role="fact", rank=5
     )
-    yield Finding("first-step", "note", "the first step takes long: it compiles", "fact")
+    yield Finding("first-step", "note", "the first step takes long: it compiles", role="fact")
 
 
 def stacks() -> dict[str, str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ...presets.finding import Finding
+from ...presets.finding import Finding, worst_first
 from ...presets.sanitize import clean_text
-from ...runners.diagnosis.judging import NO_VERDICT, untimed, worst_first
+from ...runners.diagnosis.judging import untimed
 from ...runners.formatting import (
     duration_exact,
     duration_short,
@@ -87,15 +87,14 @@ def item_row(frame: Frame, item: Item, width: int | None = None) -> Row:
     """Severity, role, where, since when, and what; without a `width` all of it."""
     first = item.first
     glyph, style = glyphs.severity(first)
-    quiet = not first.alarm and first.id != NO_VERDICT
-    ink = "dim" if quiet or item.follows else "text"
+    ink = "dim" if first.quiet or item.follows else "text"
     summary = _symptoms(item) if item.follows else _summary(item)
     since = min((each.since for each in item.findings if each.since is not None), default=None)
     old = "" if since is None else duration_short(elapsed(since, _now(frame, first)))
     cells: tuple[Cell, ...] = (
         (f"{'│' if item.follows else glyph} ", "dim" if item.follows else style),
-        (fit("" if item.follows else first.role, 8), "dim" if quiet else style),
-        (fit(place(frame.state, item), 9) + " ", "dim" if quiet else "accent"),
+        (fit("" if item.follows else first.role, 8), "dim" if first.quiet else style),
+        (fit(place(frame.state, item), 9) + " ", "dim" if first.quiet else "accent"),
         (fit(old, 4, right=True) + "  ", "dim"),
         (summary, ink),
     )
@@ -353,8 +352,9 @@ def _findings(frame: Frame) -> list[Row]:
         named = finding.rank is None or f"rank {finding.rank}" in finding.text
         where = f" {place(frame.state, item)}:" if many else "" if named else f" rank {finding.rank}:"
         remedy = f" ({finding.remedy})" if finding.remedy else ""
-        quiet = not finding.alarm and finding.id != NO_VERDICT
-        rows.append(((f" {glyph}", style), (f"{where} {finding.text}{remedy}", "dim" if quiet else "text")))
+        rows.append(
+            ((f" {glyph}", style), (f"{where} {finding.text}{remedy}", "dim" if finding.quiet else "text"))
+        )
     return rows
 
 

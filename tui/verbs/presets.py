@@ -120,8 +120,7 @@ def _from_file(file: Path) -> Imported:
         raise RunError(f"--from {file}: it cannot be read ({error.strerror})") from None
     imported, problems = imports.import_preset(str(file), data, yaml)
     for problem in problems:
-        sentence = f"{problem.severity} {problem.id} {problem.where}: {problem.text}"
-        sys.stderr.write(f"distui: {clean_text(sentence, LONGEST)}\n")
+        sys.stderr.write(f"distui: {clean_text(f'{problem.as_lines()[0]}: {problem.text}', LONGEST)}\n")
     return imported
 
 

@@ -9,11 +9,12 @@ import sys
 import time
 from collections.abc import Iterable
 
+from ...presets.finding import worst_first
 from ...presets.plan import Plan
 from ...presets.sanitize import LONGEST, clean_text
 from ...runners import run_directories
 from ...runners.connect import snapshot, with_link
-from ...runners.diagnosis.judging import missing, worst_first
+from ...runners.diagnosis.judging import missing
 from ...runners.formatting import NA, duration_text, plural, size_text, time_of_day
 from ...runners.local_agent import open_link
 from ...runners.model import (

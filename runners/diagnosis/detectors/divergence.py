@@ -36,12 +36,10 @@ def gpudirect(facts: NcclFacts, node: NcclNode, number: int) -> Iterator[Finding
         "expect-gdr",
         "warning",
         f"{node.host} sends over RDMA through host memory: GPUDirect RDMA is off",
-        "cause",
-        None,
-        number,
-        "Load nvidia_peermem (or a kernel and driver with dma-buf), and see that GPUs and NICs share PCIe switches: "
-        "`nvidia-smi topo -m`. GeForce cards cannot do it at all.",
-        (*[line for lines in kinds.values() for line in lines][:2], *loaded),
+        node=number,
+        remedy="Load nvidia_peermem (or a kernel and driver with dma-buf), and see that GPUs and NICs share PCIe "
+        "switches: `nvidia-smi topo -m`. GeForce cards cannot do it at all.",
+        evidence=(*[line for lines in kinds.values() for line in lines][:2], *loaded),
     )
 
 
@@ -81,12 +79,14 @@ def _odd(
         "expect-p2p",
         "warning" if nvlink else "note",
         f"ranks {pairs} of {node.host} are connected over {kind}, and the other GPUs there by P2P",
-        "cause" if nvlink else "hint",
-        rank if len(slow) > 1 else None,
-        number,
-        "Compare this GPU with the others: `nvidia-smi topo -m`, `nvidia-smi nvlink -s`; where GPUs sit on two "
+        role="cause" if nvlink else "hint",
+        rank=rank if len(slow) > 1 else None,
+        node=number,
+        remedy="Compare this GPU with the others: `nvidia-smi topo -m`, `nvidia-smi nvlink -s`; where GPUs sit on two "
         "sockets without NVLink it is as it should be.",
-        tuple(line for name in dict.fromkeys(slow.values()) for line in _line(facts.raw, comm, name)),
+        evidence=tuple(
+            line for name in dict.fromkeys(slow.values()) for line in _line(facts.raw, comm, name)
+        ),
         ranks=tuple(sorted({rank for ends in slow for rank in ends})),
     )
 

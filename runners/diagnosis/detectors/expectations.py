@@ -62,7 +62,7 @@ def _variable_finding(name: str, value: str, read: Mapping[str, str]) -> Finding
         f"expect-env:{name}",
         "warning" if alarm else "note",
         f"NCCL has not read {name}: {why}",
-        "cause" if alarm else "hint",
+        role="cause" if alarm else "hint",
         remedy=f"Write {near}." if near else "See `distui lint`, and set it in the preset or with --nccl.",
         evidence=(f"the plan sets {name}={value}", f"NCCL says that it read {', '.join(names[:8])}{more}"),
     )
@@ -295,7 +295,7 @@ def _finding(
     name: str, severity: str, text: str, node: int | None, remedy: str, evidence: Iterable[str]
 ) -> Finding:
     role = "hint" if severity == "note" else "cause"
-    return Finding(name, severity, text, role, None, node, remedy, tuple(evidence))
+    return Finding(name, severity, text, role=role, node=node, remedy=remedy, evidence=tuple(evidence))
 
 
 # ---- networks

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ....presets.finding import Finding
+from ....presets.finding import NO_VERDICT, Finding
 from ...formatting import agreeing, spans_text, time_of_day
 from ...model import Collective, Gpu, Pulse, RankPhase, Site, Stall
 from . import arrivals, divergence, naming, waits
@@ -241,7 +241,7 @@ def no_verdict(view: View, blocked: Sequence[Pending]) -> Finding:
     lacking = tuple(_lacking(view, blocked)) or ("every rank's data is there, and none of it tells",)
     waiting = f"{spans_text('rank', ranks)} {agreeing(ranks, 'waits', 'wait')}"
     return Finding(
-        "hang-no-verdict", "note", f"{waiting} in {naming.call_text(first.call)} and nothing tells why: {lacking[0]}",
+        NO_VERDICT, "note", f"{waiting} in {naming.call_text(first.call)} and nothing tells why: {lacking[0]}",
         role="fact", ranks=ranks, since=first.since,
         remedy="take all stacks: distui dump RUN stacks; with NCCL, raise NCCL_DEBUG to INFO",
         evidence=(*(waiting_text(view, pending) for pending in blocked[:4]), *lacking),

@@ -140,7 +140,7 @@ def judged(before: Finding, *found: Finding) -> list[Finding]:
     return inheritance.Inherited([before], 1).judge(view, list(found))
 
 
-HANG = Finding("hang-not-joined", "error", "rank 1 sleeps", "cause", 1, 0, since=5.0)
+HANG = Finding("hang-not-joined", "error", "rank 1 sleeps", rank=1, node=0, since=5.0)
 
 
 def test_a_finding_that_says_the_same_stays_as_it_was() -> None:

@@ -169,9 +169,20 @@ async def test_a_rank_without_a_hook_is_told_apart() -> None:
         done = await run.nccl("INFO")
         assert not done.ok
         assert done.text == (
-            "rank 0 has no hook (started with --no-hook or python -I, or no Python); "
+            "rank 0 has no hook (started by `exec`, with --no-hook or python -I, or no Python); "
             "--restart sets the level through the environment instead"
         )
+
+
+async def test_a_rank_that_is_only_starting_is_waited_for(tmp_path: Path) -> None:
+    """Its interpreter comes up two seconds after its process."""
+    slow = tmp_path / "python"
+    slow.write_text(f'#!/bin/sh\n[ -z "$RANK" ] || sleep 2\nexec "{sys.executable}" "$@"\n')
+    slow.chmod(0o755)
+    async with driven(launch(PLAIN_DDP, nproc_per_node=1, python=str(slow))) as run:
+        await run.until(lambda s: str(s.phase) == "running")
+        done = await run.nccl("INFO")
+        assert done.ok, done.text
 
 
 def test_what_stands_is_the_plan_and_then_each_attempts_changes() -> None:
