@@ -249,10 +249,6 @@ class NodePart:
         roce = " over RoCE" if kinds == {"RoCE"} else ""
         return [name + roce * name.startswith("IB") for name in sorted(self.networks)]
 
-    def network(self) -> str:
-        """The networks as one text; "" where it is not said."""
-        return ", ".join(self.named_networks())
-
 
 def keep(where: set[str], name: str) -> None:
     """Add, unless there are enough."""

@@ -85,12 +85,17 @@ def test_the_first_cause_is_on_top_and_the_documentation_shows_it(
         lines[3]
         == "    Symptoms that go with it: sock-closed-by-peer 1 × (rank 0), pt-watchdog 1 × (rank 0)"
     )
-    assert "Communicator 0x673b: 2 ranks, seen on 2 hosts: 2 complete" in lines
-    assert "    pairs: 1 over NET/IB/GDRDMA" in lines
-    assert lines[-2] == (
-        "Node gpu-a: NCCL 2.26.2+cuda12.2; rank 0; network IB over RoCE; interfaces eth0; HCAs mlx5_0:1 RoCE"
-    )
-    assert lines[-1] == "Node gpu-b: NCCL n/a; rank 1; network n/a"
+    assert lines[5:10] == [
+        "● gpu-a  rank 0",
+        "  NCCL        2.26.2+cuda12.2",
+        "  network     IB over RoCE",
+        "  interfaces  eth0",
+        "  HCAs        mlx5_0:1 (RoCE)",
+    ]
+    assert lines[10] == "▲ gpu-b  rank 1"
+    assert lines[-2:] == [
+        "● 0x673b    2 ranks on 2 hosts seen  2 complete", "  pairs       1 over NET/IB/GDRDMA",
+    ]  # fmt: skip
     assert f"$ distui diagnose train.log\n{out}```" in (ROOT / "docs/diagnosis.md").read_text("utf-8")
 
 

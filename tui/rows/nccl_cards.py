@@ -212,6 +212,14 @@ def slowest(comm: Communicator) -> Init | None:
     return max(comm.inits, key=lambda init: init.seconds, default=None)
 
 
+def transports(comm: Communicator) -> dict[str, int]:
+    """What ranks are connected over → number of pairs, as far as they are kept; the most first."""
+    kinds: dict[tuple[int, int], list[str]] = {}
+    for pair in comm.pairs:
+        kinds.setdefault((pair.source, pair.target), []).append(pair.kind)
+    return dict(Counter(" and ".join(sorted(its)) for its in kinds.values()).most_common())
+
+
 def communicator_name(comm: Communicator) -> str:
     """Its id, or that it has none."""
     return comm.id or "of no named communicator"
@@ -226,7 +234,7 @@ def communicator_rows(facts: NcclFacts, chosen: Communicator, width: int) -> lis
         shown[-1] = chosen
     rows: list[StatementRow] = []
     for comm in (comm for comm in ordered if comm in shown):
-        rows += _communicator(facts, comm, comm is chosen, len(ordered) > 1, width)
+        rows += communicator_card(facts, comm, width, comm is chosen, len(ordered) > 1)
     left = [comm for comm in ordered if comm not in shown]
     if left:
         sizes = Counter(plural(comm.nranks, "rank") if comm.nranks else NA for comm in left)
@@ -235,9 +243,10 @@ def communicator_rows(facts: NcclFacts, chosen: Communicator, width: int) -> lis
     return rows
 
 
-def _communicator(
-    facts: NcclFacts, comm: Communicator, chosen: bool, several: bool, width: int
+def communicator_card(
+    facts: NcclFacts, comm: Communicator, width: int, chosen: bool = True, several: bool = False
 ) -> list[StatementRow]:
+    """Its name, size and stages, who is late, and all else where it is the chosen one, marked among several."""
     line = facts.raw.get(f"comm:{comm.id}")
     late, absent = late_ranks(comm), missing(comm)
     glyph, style = (glyphs.WARN, "warn") if late or absent else (glyphs.OK, "ok")
@@ -291,6 +300,7 @@ def _facts_of(comm: Communicator) -> list[tuple[str, str]]:
     return [
         ("init", took),
         ("channels", ", ".join(channels)),
+        ("pairs", ", ".join(f"{count:,} over {kind}" for kind, count in transports(comm).items())),
         ("tuned", _counted(comm.tuning)),
         ("called", _counted(comm.collectives)),
     ]

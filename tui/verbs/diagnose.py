@@ -15,19 +15,24 @@ from ...presets.sanitize import clean_text
 from ...runners import bundle_file, run_directories
 from ...runners.bundle_file import opened
 from ...runners.diagnosis import judging, report
-from ...runners.diagnosis.nccl_facts import CommunicatorPart, NodePart
+from ...runners.diagnosis.live import collect
+from ...runners.diagnosis.nccl_facts import NcclFacts
 from ...runners.diagnosis.reading import Reading
-from ...runners.diagnosis.report import behind, document
+from ...runners.diagnosis.report import document
 from ...runners.diagnosis.verdict import LogFinding, Verdict, judge
 from ...runners.errors import NoSuchRunError
-from ...runners.formatting import NA, plural, spans_text
+from ...runners.formatting import plural, spans_text
 from ...runners.model import RunEnded, RunPhase, Stamped
 from ...runners.state import RunState
 from ...runners.watch.discover import pids_of, scan
+from ..rows.nccl_cards import by_size, communicator_card, node_rows
+from ..rows.plain import plain
 
 STDIN = ("(standard input)", Path("/dev/stdin"))
 SHOWN = 8
-"""Communicators and nodes that are shown; --json has all."""
+"""Communicators that are shown; --json has all."""
+UNCUT = 1 << 20
+"""Columns of a line that no screen bounds."""
 ORDERS = {"time": ", by time", "lines": "", "unknown": ""}
 UNORDERED = "Which cause came first is not known: the files' lines carry no common time."
 
@@ -127,21 +132,20 @@ def text(reading: Reading, verdict: Verdict) -> list[str]:
     minor = (finding for finding in verdict.findings if finding.role in ("fact", "trace", "noise"))
     counts = ", ".join(f"{finding.id} {finding.count} ×" for finding in minor)
     lines += ["", f"Also said: {counts}"] if counts else []
-    communicators = reading.statements.sessions.all()
-    versions = ", ".join(sorted(reading.statements.versions))
-    lines += ["", f"NCCL {versions}"] if versions else []
-    for communicator in communicators[:SHOWN]:
-        lines += ["", *_communicator(communicator)]
-    nodes = list(reading.statements.nodes.values())
-    lines += [""] if nodes else []
-    for node in nodes[:SHOWN]:
-        lines.append(_node(node, reading.statements.sessions.ranks_on(node.host)))
-    more = max(0, len(communicators) - SHOWN), max(0, len(nodes) - SHOWN)
-    if any(more):
-        lines.append(
-            f"… {plural(more[0], 'communicator')} and {plural(more[1], 'node')} more: --json has them"
-        )
-    return lines
+    facts = collect(reading)
+    of_nodes = {version for node in facts.nodes for version in node.versions}
+    unplaced = ", ".join(sorted(reading.statements.versions - of_nodes))
+    lines += ["", f"NCCL {unplaced}"] if unplaced else []
+    return lines + statements(facts)
+
+
+def statements(facts: NcclFacts) -> list[str]:
+    """The cards of the NCCL screen, none of their rows cut."""
+    cards = [node_rows(facts, UNCUT)] if facts.nodes else []
+    cards += [communicator_card(facts, comm, UNCUT) for comm in by_size(facts)[:SHOWN]]
+    lines = [line for card in cards for line in ("", *plain(row for row, _ in card))]
+    more = len(facts.communicators) - SHOWN
+    return [*lines, f"… {plural(more, 'communicator')} more: --json has them"] if more > 0 else lines
 
 
 def _folded(finding: LogFinding, verdict: Verdict) -> bool:
@@ -199,56 +203,3 @@ def _finding(finding: LogFinding, before: str = "") -> list[str]:
     lines += [f"    {finding.remedy}"] if finding.remedy else []
     lines += [f"    {variables}"] if variables else []
     return lines
-
-
-def _head(comm: CommunicatorPart) -> str:
-    """ "Communicator 0x673b: 16 ranks, 2 nodes: 15 complete, 1 started"."""
-    if comm.nranks is None:
-        return "Of communicators that no line names:"
-    nodes = (
-        plural(comm.nnodes, "node")
-        if comm.nnodes is not None
-        else f"seen on {plural(len(comm.hosts), 'host')}"
-    )
-    stages = [f"{number} {stage}" for stage, number in comm.stages().items()]
-    silent = comm.nranks - len(comm.ranks)
-    stages += [f"{silent} not in these logs"] if silent > 0 else []
-    return f"Communicator{' ' * bool(comm.id)}{comm.id}: {plural(comm.nranks, 'rank')}, {nodes}: {', '.join(stages)}"
-
-
-def _communicator(comm: CommunicatorPart) -> list[str]:
-    """A card of some lines; what is not said is left out, but for the numbers of ranks and nodes."""
-    lines = [_head(comm)]
-    late = behind(comm)
-    lines += [f"    behind: {spans_text('rank', late)}"] if late else []
-    slowest = comm.slowest()
-    if slowest is not None:
-        phases = ", ".join(f"{name} {value:g} s" for name, value in slowest.phases.items())
-        lines.append(f"    init {slowest.seconds:g} s (rank {slowest.rank}, the slowest: {phases})")
-    shape = [f"{number} {kind}" for kind, number in comm.channels.items()]
-    shape += [f"{len(comm.rings)} rings"] if comm.rings else []
-    shape += [f"{comm.trees} trees"] if comm.trees else []
-    for label, parts in (
-        ("channels", shape),
-        ("pairs", [f"{number} over {kind}" for kind, number in comm.transports().items()]),
-        ("tuned", [f"{choice} {number} ×" for choice, number in comm.tuning.most_common(6)]),
-        ("called", [f"{called} {number} ×" for called, number in comm.collectives.most_common(6)]),
-    ):
-        lines += [f"    {label}: {', '.join(parts)}"] if parts else []
-    return lines
-
-
-def _node(node: NodePart, ranks: list[int]) -> str:
-    hcas = [f"{name} {kind}" for name, kind in node.hcas.items()]
-    parts = [
-        f"NCCL {', '.join(sorted(node.versions)) or NA}",
-        spans_text("rank", ranks) if ranks else f"ranks {NA}",
-        f"network {node.network() or NA}",
-        f"bootstrap {node.bootstrap}" if node.bootstrap else "",
-        f"interfaces {', '.join(list(node.interfaces)[:6])}" if node.interfaces else "",
-        f"HCAs {', '.join(hcas[:8])}" if hcas else "",
-        f"plugins {', '.join(sorted(node.plugins)[:4])}" if node.plugins else "",
-        f"{plural(len(node.env), 'variable')} read" if node.env else "",
-    ]
-    name = node.host or f"{NA} ({node.file})"
-    return f"Node {name}: {'; '.join(part for part in parts if part)}"

@@ -195,7 +195,7 @@ def test_what_a_node_has() -> None:
     assert (node.host, node.versions, node.bootstrap) == ("node-a", {"2.27.5+cuda12.9"}, "eth0")
     assert node.interfaces == {"eth0": "10.0.0.1", "eth1": "10.1.0.1"}
     assert node.hcas == {"mlx5_0:1": "RoCE", "mlx5_1:1": "RoCE"}
-    assert (node.networks, node.network()) == ({"IB"}, "IB over RoCE")
+    assert (node.networks, node.named_networks()) == ({"IB"}, ["IB over RoCE"])
     assert node.env == {"NCCL_IB_HCA": "mlx5_0,mlx5_1"}
     assert node.plugins == {"aws-ofi-nccl 1.4.0aws"}
 
