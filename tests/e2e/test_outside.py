@@ -66,8 +66,8 @@ def test_a_gloo_job_without_hooks_is_read_from_outside(
     assert (pulse.stack[0].name, pulse.stack[0].line) == ("asleep", 8)
     assert any(site.name == "all_reduce" for site in seen(run, 0, monkeypatch).stack)
     lines = run.distui("dump", "stacks").fine().out.splitlines()
-    assert lines[0] == "1 rank (0) here:"
-    there = lines.index("1 rank (1) there:")
+    assert lines[0] == "rank 0 alone"
+    there = lines.index("rank 1 alone")
     assert any(line.endswith("hang.py:10 step") for line in lines[:there])
     assert any(line.endswith("hang.py:8 asleep") for line in lines[there:])
     run.stop().fine()
