@@ -16,7 +16,7 @@ def test_down_asks_for_the_name(desk: Desk, training: str) -> None:
     desk.distui("stop", training, "--yes")
     wrong = desk.distui("down", "train", input="manny\n")
     assert wrong.returncode == 2
-    assert "everything on its disks is lost" in wrong.stderr
+    assert "all on its disks: checkpoints, logs, data that was not copied" in wrong.stderr
     assert "'manny' is not the name of the cluster (many): nothing was done" in wrong.stderr
     done = desk.distui("down", "train", input="many\n")
     assert (done.returncode, done.stdout) == (0, "cluster many is down\n")
