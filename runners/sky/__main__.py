@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import sys
 
-from . import catalog, clusters
+from . import sdk
 from .serve import SkyServer
 
 VERBS = {
     verb.__name__: verb
     for verb in (
-        catalog.version, catalog.enabled, catalog.check, catalog.accelerators, catalog.candidates, catalog.read_task,
-        clusters.launch, clusters.follow, clusters.describe, clusters.reach, clusters.jobs, clusters.job_state,
-        clusters.tail, clusters.provision_log, clusters.cancel, clusters.autostop, clusters.down, clusters.cost,
-        clusters.managed_launch, clusters.managed_follow, clusters.managed_jobs, clusters.managed_cancel,
-        clusters.managed_tail,
+        sdk.version, sdk.enabled, sdk.check, sdk.accelerators, sdk.candidates, sdk.read_task, sdk.launch, sdk.follow,
+        sdk.describe, sdk.reach, sdk.jobs, sdk.job_state, sdk.tail, sdk.provision_log, sdk.cancel, sdk.autostop,
+        sdk.down, sdk.cost, sdk.managed_launch, sdk.managed_follow, sdk.managed_jobs, sdk.managed_cancel,
+        sdk.managed_tail,
     )
 }  # fmt: skip
 """What may be asked for, by the name of its function."""
@@ -30,7 +29,7 @@ def main() -> int:
     os.dup2(2, 1)
     os.close(null)
     sys.stdout = sys.stderr
-    SkyServer(questions, answers, VERBS, clusters.give_up).serve()
+    SkyServer(questions, answers, VERBS, sdk.give_up).serve()
     os._exit(0)  # threads that wait for SkyPilot are not waited for
 
 
