@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
-from . import environ, mesh, nccl, script_support
+from . import mesh, nccl, rank_environment, script_support
 from .finding import PlanError
 from .launchers import torchrun, wiring
 from .model import Loaded, Preset, RestartPolicy, Topology
@@ -82,7 +82,7 @@ class Place:
     script_beside: Mapping[str, str | bytes] = field(default_factory=dict)
     """Files beside the script that it imports: path from there → text."""
     user_env: Mapping[str, str] = field(default_factory=dict)
-    """`environ.inherited` of the user's own environment."""
+    """`rank_environment.inherited` of the user's own environment."""
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def for_node(plan: Plan, node: int, addresses: Sequence[str], run_dir: str, cwd:
         node=node,
         argv=argv,
         env={**env, "DISTUI_RUN_ID": run, **seat},
-        origins={**plan.origins, **dict.fromkeys(seat, environ.DISTUI)},
+        origins={**plan.origins, **dict.fromkeys(seat, rank_environment.DISTUI)},
         files=wiring.moved(files, names, plan.run_dir, run_dir),
     )
 
@@ -251,7 +251,7 @@ class Plan:
     sources: tuple[str, ...] = ()
     """Files beside the builtin ones that the preset comes from."""
     origins: Mapping[str, str] = field(default_factory=dict)
-    """Name of a variable of `env` → where it comes from, see `environ.origins`; of `hosts`: "PATTERN:NAME"."""
+    """Name of a variable of `env` → where it comes from, see `rank_environment.origins`; of `hosts`: "PATTERN:NAME"."""
 
 
 def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
@@ -259,7 +259,7 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
     script = _script(request, place)
     preset = _adapted(loaded.preset, request)
     wished = {**preset.env, **preset.nccl.env, **request.wished}
-    gpus = environ.visible_gpus(place.gpus, {**place.user_env, **wished})
+    gpus = rank_environment.visible_gpus(place.gpus, {**place.user_env, **wished})
     ranks = mesh.ranks(preset, gpus, place.cores, place.nodes)
     sizes = _mesh(preset, ranks.nproc)
     env, notes = _rank_env(preset, request, place, wished, ranks)
@@ -307,12 +307,14 @@ def _origins(loaded: Loaded, request: Request, place: Place, env: Mapping[str, s
         for path, origin in loaded.origins.items()
         if path.startswith(("env.", "nccl."))
     }
-    sources = environ.origins(env, place.user_env, preset, request.wished)
+    sources = rank_environment.origins(env, place.user_env, preset, request.wished)
     for pattern, variables in _hosts(loaded.preset.hosts, request).items():
         for name in variables:
-            origin = f"{environ.PRESET}, {loaded.origins.get(f'hosts.{pattern}', loaded.preset.name)}"
+            origin = (
+                f"{rank_environment.PRESET}, {loaded.origins.get(f'hosts.{pattern}', loaded.preset.name)}"
+            )
             asked = name in request.hosts.get(pattern, {})
-            sources[f"{pattern}:{name}"] = environ.COMMAND_LINE if asked else origin
+            sources[f"{pattern}:{name}"] = rank_environment.COMMAND_LINE if asked else origin
     return sources
 
 
@@ -347,8 +349,8 @@ def _rank_env(
         )
     if preset.topology.nnodes == 1 and preset.launcher.kind == "torchrun":
         given = {**place.user_env, **wished}
-        env |= {name: value for name, value in environ.INSIDE.items() if name not in given}
-    env |= environ.contract(preset, ranks.backend)
+        env |= {name: value for name, value in rank_environment.INSIDE.items() if name not in given}
+    env |= rank_environment.contract(preset, ranks.backend)
     env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(max(1, round(preset.launcher.grace_s)))
     return env, notes
 
@@ -361,10 +363,10 @@ def _layered(
     Raises PlanError.
     """
     _check_env(request, wished)
-    common = environ.common(place.run, place.ras_port)
-    env = environ.layered(common, place.user_env, wished)
-    before = environ.layered(common, place.user_env, base)
-    notes = environ.notes(env, place.user_env, wished)
+    common = rank_environment.common(place.run, place.ras_port)
+    env = rank_environment.layered(common, place.user_env, wished)
+    before = rank_environment.layered(common, place.user_env, base)
+    notes = rank_environment.notes(env, place.user_env, wished)
     return env, [*notes, *nccl.notes(request.nccl_presets, before, env)]
 
 
@@ -475,7 +477,7 @@ def _hosts(preset: Mapping[str, Mapping[str, str]], request: Request) -> dict[st
     patterns = [*(name for name in preset if name not in request.hosts), *request.hosts]
     hosts = {name: {**preset.get(name, {}), **request.hosts.get(name, {})} for name in patterns}
     for pattern, variables in hosts.items():
-        refusal = environ.refusal(variables)
+        refusal = rank_environment.refusal(variables)
         refusal = refusal or next(
             (f"{name} for hosts {pattern} is a secret, which no plan keeps: give it to all nodes with --env."
              for name, value in variables.items() if holds_secret(name, value)), None,
@@ -492,6 +494,6 @@ def _check_env(request: Request, wished: Mapping[str, str]) -> None:
         problem = nccl.check(name, value)
         if problem:
             raise PlanError(problem)
-    refusal = environ.refusal(wished)
+    refusal = rank_environment.refusal(wished)
     if refusal:
         raise PlanError(refusal)

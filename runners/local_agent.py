@@ -126,8 +126,8 @@ def _same_environment(python: str, other: str) -> bool:
 
 def place(record: RunRecord, request: Request, port: int | None = None) -> Place:
     """What a launch on this machine finds."""
-    from ..presets.environ import inherited
     from ..presets.plan import Place
+    from ..presets.rank_environment import inherited
 
     exists, source = _script(request)
     return Place(

@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..presets.environ import DISTUI, TORCH
 from ..presets.finding import PlanError
 from ..presets.launchers.torchrun import MAX_RESTARTS
 from ..presets.memory_advice import Counted, acts_on_import, counted_from
 from ..presets.plan import Plan
+from ..presets.rank_environment import DISTUI, TORCH
 from ..presets.sanitize import quoted
 from ..presets.secrets import mask, mask_words
 from .errors import RunError

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from ..presets.finding import PlanError, PresetError
 from ..presets.sanitize import clean_text
 from ..runners import run_directories
-from ..runners.errors import LaunchError, RunError
+from ..runners.diagnosis.nccl_facts import NcclFacts
+from ..runners.errors import LaunchError, NoSuchRunError, RunError
 from ..runners.forced_stop import stop_run
 from ..runners.formatting import elapsed
 from ..runners.local_agent import open_link
 from ..runners.model import CommandDone, Down, SetAutostop, Stop
+from ..runners.state import RunState
 from ..runners.watch.discover import WatchedJob, find_job, name_of, scan
 from ..runners.wire.link import Link, LinkError
 from .follower import WATCH, PresetEntry, RunEntry
 
-# What watches jobs and what plans launches is imported where it is used: the first picture of a run needs neither.
 if TYPE_CHECKING:
     from ..presets.model import Loaded
     from ..runners.hub.sky_process import Candidate
     from ..runners.launch.launch_form import LaunchForm, LaunchPreview
     from .preset_library import PresetLibrary
     from .terminal import Shell
+
+
+# What watches jobs and what plans launches is imported where it is used: the first picture of a run needs neither.
 
 
 def first_pid(job: WatchedJob) -> int:
@@ -172,3 +179,53 @@ class LocalSource:
         except (RunError, OSError) as error:
             raise LinkError(str(error)) from None
         return CommandDone(command.id, ok, text)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Where the NCCL screen has its facts from: the nodes while a run lives, the logs on this machine once it has ended.
+
+
+class NodeFacts:
+    """Facts of the nodes as one; decoded again only where a node has said something new."""
+
+    def __init__(self) -> None:
+        self._documents: tuple[bytes, ...] = ()
+        self._facts: NcclFacts | None = None
+
+    def of(self, state: RunState) -> NcclFacts | None:
+        """What the nodes told so far; None where none has."""
+        documents = tuple(node.nccl for _, node in sorted(state.nodes.items()) if node.nccl is not None)
+        if documents != self._documents:
+            self._documents, self._facts = documents, merged(documents)
+        return self._facts
+
+
+def merged(documents: Iterable[bytes]) -> NcclFacts | None:
+    """The documents of several nodes as one; those that cannot be understood are left out."""
+    facts: list[NcclFacts] = []
+    for document in documents:
+        try:
+            facts.append(msgspec.json.decode(document, type=NcclFacts))
+        except msgspec.DecodeError:  # of an agent of another version
+            continue
+    if len(facts) < 2:
+        return facts[0] if facts else None
+    from ..runners.diagnosis.live import merge  # only where there are several nodes
+
+    return merge(facts)
+
+
+def read_run(run: str, stop: threading.Event) -> NcclFacts | None:
+    """Facts from the logs of a run; None when it was stopped. Takes as long as reading them. Raises RunError."""
+    from ..runners.diagnosis import report  # the rules take a while to load
+    from ..runners.diagnosis.live import collect
+
+    away = "the logs of this run are not on this machine: `distui diagnose FILE` reads them where they are"
+    try:
+        files = report.of_run(run_directories.resolve(run))
+    except NoSuchRunError:  # of a source that keeps its runs elsewhere
+        raise RunError(away) from None
+    if not files:
+        raise RunError(away)
+    reading, _ = report.read_run(files, stop.is_set)
+    return None if stop.is_set() else collect(reading)

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
-from .. import environ, mesh, model
+from .. import mesh, model, rank_environment
 from ..finding import Finding, worst_first
 from ..launchers import skypilot
 from ..launchers.skypilot import Resources
@@ -80,7 +80,9 @@ def _environment(plan: Plan, loaded: Loaded, seen: script.ScriptContents | None)
     env = {
         name: value
         for name, value in plan.env.items()
-        if not name.startswith("DISTUI_") and name not in own and environ.WATCHED.get(name) != value
+        if not name.startswith("DISTUI_")
+        and name not in own
+        and rank_environment.WATCHED.get(name) != value
     }
     yield from torchrun_args.check_all(env, where, plan.nnodes)
     for name, value in preset.env.items():
@@ -243,7 +245,7 @@ def _command(plan: Plan, resources: Resources | None) -> Iterator[Finding]:
         nnodes=plan.nnodes,
         every_node=plan.nnodes > 1,
         own_nodes=resources is not None,
-        env={name: value for name, value in plan.env.items() if name not in environ.WATCHED},
+        env={name: value for name, value in plan.env.items() if name not in rank_environment.WATCHED},
     )
     yield from launches.check_text(shlex.join(plan.argv) if text is None else text, around)
 

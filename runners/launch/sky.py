@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from ...presets.environ import inherited
 from ...presets.finding import PlanError
 from ...presets.launchers import skypilot, wiring
 from ...presets.launchers.skypilot import Cargo, Resources
 from ...presets.load import load
 from ...presets.model import Loaded
 from ...presets.plan import Place, Plan, Request, command_plan, make_plan, rendezvous_port
+from ...presets.rank_environment import inherited
 from ...presets.render import hidden as hidden_of
 from ...presets.render import plan_to_json, render
 from ...presets.secrets import is_secret

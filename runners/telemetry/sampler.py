@@ -17,10 +17,10 @@ import time
 import msgspec
 
 from ..model import Event, FindingRaised, GpuTick
+from .driver_watchdog import NO_DRIVER, SHORTEST_S
 from .gpu_health import xid_finding
 from .gpu_samples import DriverGpus, Tier
 from .nvml import Driver, DriverFailed, NoDriver, Xids
-from .watchdog import NO_DRIVER, SHORTEST_S
 
 XID_S = 10.0
 """The same Xid of the same GPU is told again at most this often (seconds), with a count."""

@@ -30,9 +30,9 @@ from ..model import (
     Stamped,
     Via,
 )
+from ..telemetry.driver_watchdog import GpuSource, witness
 from ..telemetry.host import HostSampler
 from ..telemetry.rank_samples import Launched, RankSampler, place
-from ..telemetry.watchdog import GpuSource, witness
 from ..wire.link import Window
 from .discover import RankProcess, Scan, WatchedJob, scan
 from .job_changes import Watched, advance, begin, outputs

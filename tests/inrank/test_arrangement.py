@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from distui.presets import environ, mesh
+from distui.presets import mesh, rank_environment
 from distui.presets.load import BUILTIN, load
 
 pytestmark = pytest.mark.torch
@@ -32,7 +32,7 @@ def test_ranks_and_plan_agree_on_the_mesh(
     preset: Any, monkeypatch: pytest.MonkeyPatch, name: str, world: int
 ) -> None:
     made = load(name).preset
-    for variable, value in environ.contract(made, "gloo").items():
+    for variable, value in rank_environment.contract(made, "gloo").items():
         monkeypatch.setenv(variable, value)
     monkeypatch.setenv("WORLD_SIZE", str(world))
     planned, numbers = mesh.dimensions(made, world), []

@@ -13,9 +13,9 @@ from textual.events import Paste
 
 from distui.presets.cluster import GB
 from distui.presets.finding import Finding
-from distui.presets.guide import QUESTIONS
 from distui.presets.load import load
 from distui.presets.memory import estimate_for, format_for, shape, survey
+from distui.presets.preset_guide import QUESTIONS
 from distui.runners.launch.launch_form import LaunchForm, LaunchPreview
 from distui.tui.rows.form import NAMED, SET
 from distui.tui.screens.launch import GuideScreen, LaunchScreen

@@ -10,7 +10,6 @@ from test_rows import frame_of, line_of, text_of
 
 from distui.runners.diagnosis.nccl_facts import Communicator, Init, NcclFacts, Pair
 from distui.runners.model import Event
-from distui.tui.nccl_source import NodeFacts, merged
 from distui.tui.rows.glyphs import row_width, to_ascii
 from distui.tui.rows.launching import bars, crossings, init_rows, phase_letters, ring_rows
 from distui.tui.rows.matrix import LETTERS, grid, letter, matrix_rows, wanted_width
@@ -23,6 +22,7 @@ from distui.tui.rows.nccl_cards import (
     node_groups,
     node_rows,
 )
+from distui.tui.source import NodeFacts, merged
 
 
 def matrix(one: Communicator, width: int) -> list[str]:

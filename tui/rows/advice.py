@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from ...presets.cluster import GB, NodeGpus, parse_gpus
 from ...presets.finding import PlanError
-from ...presets.guide import QUESTIONS, Question, Recommendation
 from ...presets.memory import (
     FORMATS,
     USABLE,
@@ -21,6 +20,7 @@ from ...presets.memory import (
     survey,
 )
 from ...presets.model import Preset
+from ...presets.preset_guide import QUESTIONS, Question, Recommendation
 from ...runners.formatting import plural
 from ...runners.launch.launch_form import LaunchForm
 from ..keys import ACTIONS, SCOPES, key_text

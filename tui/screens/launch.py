@@ -15,7 +15,7 @@ from textual.timer import Timer
 from textual.widgets import Static
 
 from ...presets.finding import PlanError
-from ...presets.guide import QUESTIONS, Recommendation, recommend
+from ...presets.preset_guide import QUESTIONS, Recommendation, recommend
 from ...presets.sanitize import clean_text
 from ...presets.secrets import holds_secret
 from ...runners.errors import LaunchError, RunError

@@ -18,7 +18,6 @@ from ...runners.diagnosis.nccl_facts import Communicator, FactLine, NcclFacts
 from ...runners.errors import RunError
 from ...runners.formatting import plural
 from ..keys import bindings
-from ..nccl_source import NodeFacts, read_run
 from ..rows.findings import Item, coverage_rows, detail_rows, item_row, items, no_findings
 from ..rows.frame import Frame
 from ..rows.glyphs import Row, wrap
@@ -26,6 +25,7 @@ from ..rows.log import end_rows
 from ..rows.matrix import wanted_width
 from ..rows.nccl import map_rows, statement_rows, title, why_empty
 from ..rows.nccl_cards import StatementRow, by_size, chosen_of
+from ..source import NodeFacts, read_run
 from .panes import Pane
 from .rows_view import RowsView
 
