@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
@@ -10,7 +11,7 @@ from pathlib import PurePath
 from . import mesh, nccl, rank_environment, script_support
 from .finding import PlanError
 from .launchers import torchrun, wiring
-from .model import Loaded, Preset, RestartPolicy, Topology
+from .model import MESH_OPTIONS, Loaded, Preset, RestartPolicy, Topology
 from .secrets import holds_secret, mask_words
 
 # -----------------------------------------------------------------------------------------------------------
@@ -336,6 +337,25 @@ def _mesh(preset: Preset, nproc: int) -> dict[str, int]:
     return mesh.dimensions(preset, preset.topology.nnodes * nproc)
 
 
+def contract(preset: Preset, backend: str) -> dict[str, str]:
+    """What `parallelize()` reads."""
+    precision = {"param": preset.precision.param, "reduce": preset.precision.reduce}
+    mesh = {name: getattr(preset.mesh, name) for name in MESH_OPTIONS[preset.strategy.kind]}
+    batch = {"micro": preset.batch.micro, "accumulation": preset.batch.accumulation}
+    return {
+        "DISTUI_STRATEGY": preset.strategy.kind,
+        "DISTUI_STRATEGY_OPTIONS": json.dumps(preset.strategy.options(), sort_keys=True),
+        "DISTUI_MESH": json.dumps(
+            {name: size for name, size in mesh.items() if size is not None}, sort_keys=True
+        ),
+        "DISTUI_BATCH": json.dumps(
+            {name: size for name, size in batch.items() if size is not None}, sort_keys=True
+        ),
+        "DISTUI_PRECISION": json.dumps(precision, sort_keys=True),
+        "DISTUI_BACKEND": backend,
+    }
+
+
 def _rank_env(
     preset: Preset, request: Request, place: Place, wished: Mapping[str, str], ranks: mesh.Ranks
 ) -> tuple[dict[str, str], list[str]]:
@@ -350,7 +370,7 @@ def _rank_env(
     if preset.topology.nnodes == 1 and preset.launcher.kind == "torchrun":
         given = {**place.user_env, **wished}
         env |= {name: value for name, value in rank_environment.INSIDE.items() if name not in given}
-    env |= rank_environment.contract(preset, ranks.backend)
+    env |= contract(preset, ranks.backend)
     env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(max(1, round(preset.launcher.grace_s)))
     return env, notes
 

@@ -6,10 +6,7 @@ shell already holds under those names, the preset, the request. Then what nobody
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-
-from .model import MESH_OPTIONS, Preset
 
 WATCHED: Mapping[str, str] = {
     # The ranks must not share the launcher's store: a restarted group would read the addresses of the
@@ -70,25 +67,6 @@ def inherited(user: Mapping[str, str]) -> dict[str, str]:
 def common(run: str, ras_port: int) -> dict[str, str]:
     """What every rank gets before anyone's wishes."""
     return {**WATCHED, "NCCL_RAS_ADDR": f"localhost:{ras_port}", "DISTUI_RUN_ID": run}
-
-
-def contract(preset: Preset, backend: str) -> dict[str, str]:
-    """What `parallelize()` reads."""
-    precision = {"param": preset.precision.param, "reduce": preset.precision.reduce}
-    mesh = {name: getattr(preset.mesh, name) for name in MESH_OPTIONS[preset.strategy.kind]}
-    batch = {"micro": preset.batch.micro, "accumulation": preset.batch.accumulation}
-    return {
-        "DISTUI_STRATEGY": preset.strategy.kind,
-        "DISTUI_STRATEGY_OPTIONS": json.dumps(preset.strategy.options(), sort_keys=True),
-        "DISTUI_MESH": json.dumps(
-            {name: size for name, size in mesh.items() if size is not None}, sort_keys=True
-        ),
-        "DISTUI_BATCH": json.dumps(
-            {name: size for name, size in batch.items() if size is not None}, sort_keys=True
-        ),
-        "DISTUI_PRECISION": json.dumps(precision, sort_keys=True),
-        "DISTUI_BACKEND": backend,
-    }
 
 
 def refusal(wished: Mapping[str, str]) -> str | None:

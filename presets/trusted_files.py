@@ -7,13 +7,11 @@ import errno
 import fcntl
 import functools
 import grp
-import hashlib
 import json
 import os
 import pwd
 import shlex
 import stat
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -121,6 +119,8 @@ def name_of(path: str | Path) -> str:
 
 def digest(data: bytes) -> str:
     """What a trusted content is recognised by."""
+    import hashlib  # slow to import, and few have trusted a file
+
     return hashlib.sha256(data).hexdigest()
 
 
@@ -422,6 +422,8 @@ def _alone(env: Mapping[str, str]) -> Iterator[None]:
 
 def _write(env: Mapping[str, str], files: list[Trusted]) -> None:
     """The list, whole or not at all, readable by its owner alone."""
+    import tempfile
+
     document = {"files": {entry.path: {"sha256": entry.sha256, "since": entry.since} for entry in files}}
     path = file_of(env)
     number, name = tempfile.mkstemp(".tmp", f".{path.name}.", path.parent)  # 0600

@@ -29,10 +29,11 @@ from typing import Any, TypeVar
 from ..presets.finding import PlanError, PresetError
 from ..presets.plan import Request
 from . import connect, environment, forced_stop, remote_hosts, run_directories
+from .environment import pairs
 from .errors import NoSuchRunError, RunError, UnknownOutcomeError, UnreachableError
 from .formatting import plural
 from .inrank.env_changes import is_name
-from .launch.hosts import nccl_pairs, pairs
+from .launch.hosts import nccl_pairs
 from .launch.prepare import prepare
 from .launch.request import Here, LaunchRequest, OnHosts
 from .local_agent import open_link

@@ -6,13 +6,14 @@ Values that may be secret are not written: they are in the memory of the run's o
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..presets import rank_environment
 from ..presets.secrets import MASK, holds_secret
 from . import file_io
+from .errors import RunError
 from .inrank.env_changes import UNSET, too_much
 from .inrank.env_changes import refusal as changes_refusal
 
@@ -171,4 +172,15 @@ def remembered(names: Iterable[str], *processes: Mapping[str, str]) -> dict[str,
     values: dict[str, str] = {}
     for process in processes:
         values |= {name: process[name] for name in names if name in process}
+    return values
+
+
+def pairs(words: Sequence[str], option: str, prefix: str = "") -> dict[str, str]:
+    """`K=V` words as a mapping; `prefix` is put before names that lack it. Raises RunError."""
+    values = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name.replace("_", "").isalnum():
+            raise RunError(f"{option} {word}: write it as NAME=VALUE")
+        values[name if name.startswith((prefix, f"TORCH_{prefix}")) else prefix + name] = value
     return values

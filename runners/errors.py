@@ -47,3 +47,7 @@ class UnknownOutcomeError(RunError):
     """A command was sent, and whoever was to answer died: it was done, or not."""
 
     code = 5
+
+
+OUTCOME_UNKNOWN = "not known whether that was done: the agent died before it had answered"
+"""The answer to a command that whoever was to answer did not live to give."""

@@ -18,13 +18,13 @@ from msgspec import structs
 from ..presets.secrets import MASK, holds_secret, is_secret, mask_text, mask_value
 from . import bundle_file, file_io, journal, run_directories
 from .bundle_file import FORMAT, MOST_FILE, BundleWriter, Manifest
-from .diagnosis import judging, report
+from .diagnosis import report
 from .diagnosis.report import document
 from .diagnosis.verdict import judge
 from .formatting import spans_text
 from .model import HUB, Stamped
 from .state import RunState
-from .status import status_json
+from .status import standing_json, status_json
 from .telemetry.metrics import LEVELS, Row
 from .wire.link import Link, LinkError
 
@@ -240,7 +240,7 @@ class Gathering:
         """What `distui diagnose --json` says of it; of the logs that are on this machine, whole."""
         files = report.of_run(self._entry)
         reading, unread = report.read_run(files)
-        diagnosis = document(reading, judge(reading)) | {"live": judging.document(self._state, len(files))}
+        diagnosis = document(reading, judge(reading)) | {"live": standing_json(self._state, len(files))}
         self._lacks(*diagnosis["live"]["missing"], *unread)
         self._json("diagnose.json", self._masker.value(diagnosis))
 

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import file_io, host_processes, run_directories
-from .agent.commands import LOST
 from .agent.processes import gone, marked, resume, send_signal, state_of, sweep, unmarked
 from .agent.runner_process import ReportTail
-from .errors import RunError, UnreachableError
+from .errors import OUTCOME_UNKNOWN, RunError, UnreachableError
 from .journal import Chronicle
 from .model import (
     AttemptEnded,
@@ -152,7 +151,7 @@ def _close(chronicle: Chronicle, run_dir: Path, node: int, command: str, left: l
         chronicle.emit(AttemptEnded(number, Outcome.STOPPED, None, f"attempt {number} stopped"), node=node)
     for asked in [*state.open_commands]:
         if asked != command:
-            chronicle.emit(CommandDone(asked, False, LOST), node=node)
+            chronicle.emit(CommandDone(asked, False, OUTCOME_UNKNOWN), node=node)
     text = f"stopped, but these processes would not end: {', '.join(left)}" if left else "stopped"
     chronicle.emit(RunEnded(RunPhase.STOPPED, 1, text), node=node)
     chronicle.emit(CommandDone(command, not left, f"{text} without its agent"), node=node)

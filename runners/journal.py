@@ -10,11 +10,10 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from ..presets.plan import Plan
 from ..presets.sanitize import clean_text
 from ..presets.secrets import mask_value
 from . import file_io
@@ -31,6 +30,9 @@ from .model import (
     Stamped,
 )
 from .state import RunState
+
+if TYPE_CHECKING:
+    from ..presets.plan import Plan
 
 # -----------------------------------------------------------------------------------------------------------
 # journal.jsonl: every event of a run, one JSON object a line, in the order the agent saw them.

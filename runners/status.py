@@ -11,7 +11,9 @@ from typing import Any, Literal
 import msgspec
 
 from ..presets import mesh
-from .model import HUB, PlanSummary, RunPhase, Wrapped
+from ..presets.finding import Finding, worst_first
+from .formatting import spans_text
+from .model import HUB, LinkState, PlanSummary, RankPhase, RunPhase, Wrapped
 from .state import Attempt, Node, Rank, RunState, StageProgress
 
 # -----------------------------------------------------------------------------------------------------------
@@ -259,3 +261,59 @@ def short(dims: Mapping[str, int], rank: int) -> str:
     if len(dims) < 2:
         return ""
     return " ".join(f"{names.get(name, name)}{at}" for name, at in coordinates(dims, rank).items())
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What a run's journal says stands against it now, and which data a verdict lacks; read without any detector. Pure.
+
+
+def standing(state: RunState) -> list[Finding]:
+    """The findings that hold, the worst first."""
+    return worst_first(state.findings.values())
+
+
+def missing(state: RunState, logs: int) -> list[str]:
+    """Data that a diagnosis would want and has not, a sentence each. `logs`: how many logs were read."""
+    gaps = [] if logs else ["no logs of the newest attempt are on this machine"]
+    for node in state.nodes.values():
+        if node.link is LinkState.LOST and not state.phase.ended:
+            gaps.append(f"{node.host or f'node {node.node}'} does not answer: what it says is of before")
+    blind = [
+        number
+        for number, rank in sorted(state.ranks.items())
+        if rank.phase is RankPhase.RUNNING and not rank.hook
+    ]
+    if blind and not state.phase.ended:
+        pulses = [state.ranks[number].pulse for number in blind]
+        lacking = (
+            "no flight recorder"
+            if all(pulse and pulse.stack for pulse in pulses)
+            else "no stack, no flight recorder"
+        )
+        gaps.append(f"no hook answers in {spans_text('rank', blind)}: {lacking}")
+    if untimed(state) and not state.phase.ended:
+        gaps.append(UNTIMED)
+    return gaps
+
+
+UNTIMED = "TORCH_NCCL_ENABLE_TIMING=1 has torch record how long collectives take: without it no slow rank is found"
+"""On NCCL, where a collective is called long before it runs."""
+
+
+def untimed(state: RunState) -> bool:
+    """Whether NCCL's collectives are seen, and none of them has a duration."""
+    if state.plan is None or state.plan.backend != "nccl":
+        return False
+    pulses = [rank.pulse for rank in state.ranks.values() if rank.pulse is not None]
+    seen = [call for pulse in pulses for call in pulse.recent if not call.p2p]
+    return bool(seen) and all(call.duration_ms is None for call in seen)
+
+
+def standing_json(state: RunState, logs: int) -> dict[str, Any]:
+    """For `--json`: `state`, `attempt`, `findings[]` as in `status --json`, `missing[]`."""
+    return {
+        "state": str(state.phase),
+        "attempt": state.attempt,
+        "findings": [finding.of_run() for finding in standing(state)],
+        "missing": missing(state, logs),
+    }

@@ -168,12 +168,12 @@ def _looking(verbs: Verbs) -> None:
     verb = verbs.add_parser("status", help="show the current state of a run")
     _run(verb)
     _json(verb)
-    verb.set_defaults(verb="export:status")
+    verb.set_defaults(verb="status:status")
     verb = verbs.add_parser("events", help="the journal of a run")
     _run(verb)
     verb.add_argument("-f", "--follow", action="store_true", help="keep following new output")
     _json(verb)
-    verb.set_defaults(verb="export:events")
+    verb.set_defaults(verb="runs:events")
     verb = verbs.add_parser("wait", help="wait for a run; returns its outcome")
     _run(verb)
     verb.add_argument(
@@ -198,7 +198,7 @@ def _logs(verbs: Verbs) -> None:
     verb.add_argument("-f", "--follow", action="store_true", help="keep following new output")
     verb.add_argument("--grep", default="", metavar="RE", help="only lines that match")
     verb.add_argument("--attempt", type=count, metavar="N", help="(default: the newest)")
-    verb.set_defaults(verb="export:logs")
+    verb.set_defaults(verb="logs:logs")
 
 
 def _changing(verbs: Verbs) -> None:
@@ -357,17 +357,17 @@ def cluster_verbs(verbs: Verbs, run: Callable[[argparse.ArgumentParser], None]) 
     verb.add_argument("--nnodes", "--num-nodes", metavar="N", help="nodes (default: 1)")
     _add_all(verb, "candidates", NODES)
     verb.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")
-    verb.set_defaults(verb="control:candidates")
+    verb.set_defaults(verb="clusters:candidates")
     verb = verbs.add_parser("down", help="take the cluster of a run down, with everything on it")
     run(verb)
     verb.add_argument("--yes", metavar="CLUSTER", help="do not ask: the cluster's name")
     verb.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")
-    verb.set_defaults(verb="control:down")
+    verb.set_defaults(verb="clusters:down")
     verb = verbs.add_parser("autostop", help="when the cluster of a run goes down by itself")
     verb.add_argument("run", metavar="RUN")
     verb.add_argument("minutes", type=minutes, metavar="MINUTES|off", help="without a job")
     verb.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")
-    verb.set_defaults(verb="control:autostop")
+    verb.set_defaults(verb="clusters:autostop")
     verb = verbs.add_parser(
         "relaunch",
         aliases=["rerun"],
@@ -377,7 +377,7 @@ def cluster_verbs(verbs: Verbs, run: Callable[[argparse.ArgumentParser], None]) 
     verb.add_argument("--name", metavar="NAME", help="name of the new run (default: the same)")
     for flag in ("--detach", "--dry-run", "--json"):
         _add(verb, option(flag))
-    verb.set_defaults(verb="control:relaunch")
+    verb.set_defaults(verb="clusters:relaunch")
 
 
 def diagnose_verb(verbs: Any) -> None:
@@ -412,7 +412,7 @@ def dump_verb(verbs: Any) -> None:
         "--record", action="store_true", help="memory: have torch record allocations for later snapshots"
     )
     verb.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")
-    verb.set_defaults(verb="control:dump")
+    verb.set_defaults(verb="dump:dump")
 
 
 def bundle_verbs(verbs: Any) -> None:

@@ -14,9 +14,10 @@ from ..presets.render import check_saved, saved_text
 from ..presets.sanitize import LONGEST, clean_text
 from ..presets.secrets import mask_text
 from ..presets.trusted_files import private_folder
+from ..runners.environment import pairs
 from ..runners.errors import RunError
 from ..runners.file_io import write_atomically
-from ..runners.launch.hosts import nccl_pairs, pairs, shell_words
+from ..runners.launch.hosts import nccl_pairs, shell_words
 from ..runners.launch.launch_form import LaunchForm
 from .follower import PresetEntry
 

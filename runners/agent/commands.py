@@ -15,6 +15,7 @@ from msgspec import structs
 
 from ...presets.secrets import mask
 from ..environment import RESTART, refusal, shown
+from ..errors import OUTCOME_UNKNOWN
 from ..formatting import plural
 from ..model import (
     Action,
@@ -56,7 +57,6 @@ DUMP_BYTES = MAX_LINE - (256 << 10)
 
 MOST_TEXT = 16384
 """Characters of a sentence in the journal."""
-LOST = "not known whether that was done: the agent died before it had answered"
 
 VERBS = {
     Restart: "restart", Stop: "stop", SetNccl: "nccl", Signal: "signal", Dump: "dump", Down: "down",
@@ -179,7 +179,7 @@ class Restarts:
         await run.until(lambda: self._runner_listens() or run.state.phase.ended, RUNNER_SECONDS)
         if run.state.attempt == before and not run.state.phase.ended:
             if run.runner is None or not run.runner.listening:
-                raise CommandRefused(LOST)
+                raise CommandRefused(OUTCOME_UNKNOWN)
             answers = [await run.runner.ask("ping")]
             nested = run.state.runner_socket
             if nested and nested != run.runner.who.socket:
@@ -229,9 +229,9 @@ class AgentCommands:
             elif asked.verb == "restart":
                 ok, text = True, await self._restarts.outcome(attempt)
             else:
-                ok, text = False, LOST
+                ok, text = False, OUTCOME_UNKNOWN
         except (CommandRefused, HookError, OSError, TimeoutError) as error:
-            ok, text = False, str(error) or LOST
+            ok, text = False, str(error) or OUTCOME_UNKNOWN
         self._run.emit(CommandDone(asked.id, ok, text))
 
     async def execute(self, command: Action) -> CommandDone:

@@ -9,11 +9,10 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...presets.plan import Plan
 from .. import file_io, rpc, run_directories
 from ..finding_ledger import FindingLedger
 from ..history import REPORT
@@ -22,6 +21,9 @@ from ..model import Event, RunPhase, Stamped
 from ..run_directories import RUNNER_FILE, Entry
 from ..wire import client
 from .processes import gone, state_of
+
+if TYPE_CHECKING:
+    from ...presets.plan import Plan
 
 LAUNCH = Path(__file__).resolve().parent.parent / "inrank" / "launch.py"
 ASK_S, LATE_S = 10.0, 2.0

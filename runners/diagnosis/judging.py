@@ -1,4 +1,4 @@
-"""Runs the detectors over a run's state and journal; what holds, and which data is missing."""
+"""Runs the detectors over a run's state and journal."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from ...presets.finding import Finding, worst_first
+from ...presets.finding import Finding
 from ...presets.plan import Plan
 from ..finding_ledger import FindingLedger, Key, by_key
-from ..formatting import spans_text
-from ..model import Event, FindingRaised, LinkState, Pulse, RankPhase, RunPhase
+from ..model import Event, FindingRaised, Pulse, RankPhase, RunPhase
 from ..state import RunState
 from . import rules
 from .detectors import KEPT, Detector, View, died, expectations, hang, memory_growth, starting, straggler
@@ -23,62 +21,6 @@ from .detectors.memory_curve import Curve, Point, room
 from .nccl_facts import CommunicatorPart, InitStage
 from .rules import Tally
 from .statements import Statements
-
-# -----------------------------------------------------------------------------------------------------------
-# What a run's journal says stands against it now, and which data a verdict lacks. Pure.
-
-
-def standing(state: RunState) -> list[Finding]:
-    """The findings that hold, the worst first."""
-    return worst_first(state.findings.values())
-
-
-def missing(state: RunState, logs: int) -> list[str]:
-    """Data that a diagnosis would want and has not, a sentence each. `logs`: how many logs were read."""
-    gaps = [] if logs else ["no logs of the newest attempt are on this machine"]
-    for node in state.nodes.values():
-        if node.link is LinkState.LOST and not state.phase.ended:
-            gaps.append(f"{node.host or f'node {node.node}'} does not answer: what it says is of before")
-    blind = [
-        number
-        for number, rank in sorted(state.ranks.items())
-        if rank.phase is RankPhase.RUNNING and not rank.hook
-    ]
-    if blind and not state.phase.ended:
-        pulses = [state.ranks[number].pulse for number in blind]
-        lacking = (
-            "no flight recorder"
-            if all(pulse and pulse.stack for pulse in pulses)
-            else "no stack, no flight recorder"
-        )
-        gaps.append(f"no hook answers in {spans_text('rank', blind)}: {lacking}")
-    if untimed(state) and not state.phase.ended:
-        gaps.append(UNTIMED)
-    return gaps
-
-
-UNTIMED = "TORCH_NCCL_ENABLE_TIMING=1 has torch record how long collectives take: without it no slow rank is found"
-"""On NCCL, where a collective is called long before it runs."""
-
-
-def untimed(state: RunState) -> bool:
-    """Whether NCCL's collectives are seen, and none of them has a duration."""
-    if state.plan is None or state.plan.backend != "nccl":
-        return False
-    pulses = [rank.pulse for rank in state.ranks.values() if rank.pulse is not None]
-    seen = [call for pulse in pulses for call in pulse.recent if not call.p2p]
-    return bool(seen) and all(call.duration_ms is None for call in seen)
-
-
-def document(state: RunState, logs: int) -> dict[str, Any]:
-    """For `--json`: `state`, `attempt`, `findings[]` as in `status --json`, `missing[]`."""
-    return {
-        "state": str(state.phase),
-        "attempt": state.attempt,
-        "findings": [finding.of_run() for finding in standing(state)],
-        "missing": missing(state, logs),
-    }
-
 
 # -----------------------------------------------------------------------------------------------------------
 # Findings that an earlier process raised: kept until enough is seen again to tell whether they hold. Pure.

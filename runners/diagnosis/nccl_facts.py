@@ -5,11 +5,13 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from .lines import Stamp
-from .rules import Raw
+if TYPE_CHECKING:
+    from .lines import Stamp
+    from .rules import Raw
 
 # -----------------------------------------------------------------------------------------------------------
 # What NCCL's logs say is so, as it travels from each node to whoever judges or shows the whole run.

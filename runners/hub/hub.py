@@ -15,9 +15,9 @@ from typing import Any
 from ...presets.finding import Finding
 from ...presets.plan import Plan
 from .. import file_io
-from ..agent.commands import LOST
 from ..agent.server import AgentServer
 from ..diagnosis.judging import Judging
+from ..errors import OUTCOME_UNKNOWN
 from ..host_processes import StartMode
 from ..journal import summarise
 from ..model import (
@@ -107,7 +107,7 @@ class Hub:
         ready()
         run.emit(AgentStarted(os.getpid(), release, resumed))
         for asked in [*run.state.open_commands]:
-            run.emit(CommandDone(asked, False, LOST))  # the journals of the nodes have more
+            run.emit(CommandDone(asked, False, OUTCOME_UNKNOWN))  # the journals of the nodes have more
         for node, grown in self.logs.kept_sizes().items():
             run.emit(grown, node=node)
         tasks = [

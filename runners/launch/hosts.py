@@ -17,6 +17,7 @@ from ...presets.nccl import check
 from ...presets.plan import Place, Request, make_plan, rendezvous_port
 from ...presets.render import plan_to_json, render
 from .. import local_agent, preview, remote_hosts, run_directories
+from ..environment import pairs
 from ..errors import RunError, UnreachableError
 from ..history import RunRecord
 from ..hub.on_hosts import KIND, HostsRequest
@@ -25,17 +26,6 @@ from .request import LaunchRequest, OnHosts, Prepared, check_port, hub_record, s
 
 # -----------------------------------------------------------------------------------------------------------
 # Words that a user types (`K=V`, `HOSTS:K=V`, a script's path) as what a request holds.
-
-
-def pairs(words: Sequence[str], option: str, prefix: str = "") -> dict[str, str]:
-    """`K=V` words as a mapping; `prefix` is put before names that lack it. Raises RunError."""
-    values = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals or not name.replace("_", "").isalnum():
-            raise RunError(f"{option} {word}: write it as NAME=VALUE")
-        values[name if name.startswith((prefix, f"TORCH_{prefix}")) else prefix + name] = value
-    return values
 
 
 def host_pairs(words: Sequence[str]) -> dict[str, dict[str, str]]:

@@ -16,10 +16,11 @@ from ...presets.load import load
 from ...presets.plan import Request
 from ...presets.render import named
 from .. import local_agent, remote_hosts
+from ..environment import pairs
 from ..errors import RunError
 from ..hub.sky_process import Candidate, candidates_for
 from ..remote_hosts import Named
-from .hosts import nccl_pairs, pairs, shell_words
+from .hosts import nccl_pairs, shell_words
 from .options import option
 from .prepare import prepare
 from .request import Here, LaunchRequest, OnHosts, OnSky, Prepared

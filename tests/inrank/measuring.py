@@ -18,9 +18,9 @@ from typing import Any
 
 from starts import environment, finished, torchrun
 
-from distui.presets import rank_environment
 from distui.presets.load import load
 from distui.presets.memory import CPU, FORMATS, Estimate, Shape, estimate_for
+from distui.presets.plan import contract
 
 ALLOCATING = Path(__file__).parent / "allocating.py"
 MB = 10**6
@@ -74,7 +74,7 @@ class Case:
     def measure(self, folder: Path) -> list[dict[str, int]]:
         """Bytes of each component in each rank, from real ranks."""
         loaded = load(self.preset, self.overrides, cwd=Path("/"), env={"HOME": "/nonexistent"})
-        env = environment(**BLOCK, **rank_environment.contract(loaded.preset, "gloo"))
+        env = environment(**BLOCK, **contract(loaded.preset, "gloo"))
         args = str(folder), json.dumps(asdict(self))
         alone: list[str | Path] = [sys.executable, ALLOCATING, *args]
         finished(alone if self.ranks == 1 else torchrun(ALLOCATING, *args, ranks=self.ranks), env, folder)

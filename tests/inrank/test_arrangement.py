@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from distui.presets import mesh, rank_environment
+from distui.presets import mesh
 from distui.presets.load import BUILTIN, load
+from distui.presets.plan import contract
 
 pytestmark = pytest.mark.torch
 
@@ -32,7 +33,7 @@ def test_ranks_and_plan_agree_on_the_mesh(
     preset: Any, monkeypatch: pytest.MonkeyPatch, name: str, world: int
 ) -> None:
     made = load(name).preset
-    for variable, value in rank_environment.contract(made, "gloo").items():
+    for variable, value in contract(made, "gloo").items():
         monkeypatch.setenv(variable, value)
     monkeypatch.setenv("WORLD_SIZE", str(world))
     planned, numbers = mesh.dimensions(made, world), []

@@ -11,7 +11,7 @@ from distui.runners.model import CommandDone
 from distui.tui.cli import main
 from distui.tui.rows import dumps
 from distui.tui.rows.plain import plain
-from distui.tui.verbs.control import together
+from distui.tui.verbs.dump import together
 
 GIB = 1 << 30
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from ...presets.finding import Finding, worst_first
 from ...presets.sanitize import clean_text
-from ...runners.diagnosis.judging import untimed
 from ...runners.formatting import (
     duration_exact,
     duration_short,
@@ -19,6 +18,7 @@ from ...runners.formatting import (
 )
 from ...runners.model import FirstCause, LinkState
 from ...runners.state import RunState
+from ...runners.status import untimed
 from ..follower import LinkPhase
 from . import glyphs
 from .frame import Frame

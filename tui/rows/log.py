@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from ...presets.sanitize import clean_text
 from ...presets.secrets import mask
-from ...runners.diagnosis.judging import standing
 from ...runners.formatting import duration_exact, plural, spans_text, time_of_day
 from ...runners.logs.follow import Level
 from ...runners.logs.log_files import STREAMS, LogFile, command_id, file_id, parse_file_id
 from ...runners.model import FirstCause, Outcome, RunPhase
 from ...runners.state import Attempt, RunState
+from ...runners.status import standing
 from . import glyphs
 from .findings import cause_text
 from .frame import Frame

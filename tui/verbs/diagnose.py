@@ -14,7 +14,7 @@ from typing import Any
 from ...presets.sanitize import clean_text
 from ...runners import bundle_file, run_directories
 from ...runners.bundle_file import opened
-from ...runners.diagnosis import judging, report
+from ...runners.diagnosis import report
 from ...runners.diagnosis.live import collect
 from ...runners.diagnosis.nccl_facts import NcclFacts
 from ...runners.diagnosis.reading import Reading
@@ -24,6 +24,7 @@ from ...runners.errors import NoSuchRunError
 from ...runners.formatting import plural, spans_text
 from ...runners.model import RunEnded, RunPhase, Stamped
 from ...runners.state import RunState
+from ...runners.status import standing, standing_json
 from ...runners.watch.discover import pids_of, scan
 from ..rows.nccl_cards import by_size, communicator_card, node_rows
 from ..rows.plain import plain
@@ -75,7 +76,7 @@ def _of_run(entry: run_directories.Entry, as_json: bool) -> int:
         why = state.end_text or run_directories.why_lost(entry, run_directories.orphans(entry))
         state.apply(Stamped(time.time(), RunEnded(RunPhase.LOST, None, why)))
     reading, unread = report.read_run(files)
-    verdict, live = judge(reading), judging.document(state, len(files))
+    verdict, live = judge(reading), standing_json(state, len(files))
     live["missing"] += [*history.problems, *unread]
     lines = [f"{entry.record.name} is {state.end_text}.", ""] if lost else []
     lines += against(entry.record.name, state, live["missing"])
@@ -97,7 +98,7 @@ def _print(as_json: bool, value: dict[str, Any], lines: Sequence[str]) -> None:
 
 def against(name: str, state: RunState, missing: Sequence[str]) -> list[str]:
     """What stands against a run by its own detectors, as lines."""
-    findings = judging.standing(state)
+    findings = standing(state)
     lost = state.phase is RunPhase.LOST
     when = "when it was last heard of" if lost else "at its end" if state.phase.ended else "now"
     lines = [f"Findings of {name} {when}:" if findings else f"No findings of {name} {when}."]

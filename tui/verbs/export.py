@@ -1,74 +1,23 @@
-"""export, and reading a bundle that somebody exported."""
+"""export: a run as one file for another person."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import os
-import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from ...presets.sanitize import clean_text, escaped_json
 from ...runners import run_directories
-from ...runners.bundle_file import BundleWriter, Manifest, opened
+from ...runners.bundle_file import BundleWriter, Manifest
 from ...runners.connect import snapshot, with_link
 from ...runners.export import Gathering
 from ...runners.formatting import size_text
 from ...runners.wire.link import Link
-from . import runs
-from . import status as showing
-
-# -----------------------------------------------------------------------------------------------------------
-# status, events and logs, of a run or of a bundle that another person exported.
-
-
-def status(options: argparse.Namespace) -> int:
-    """See status.status."""
-    with _of_bundle(options):
-        return showing.status(options)
-
-
-def events(options: argparse.Namespace) -> int:
-    """See runs.events."""
-    with _of_bundle(options):
-        return runs.events(options)
-
-
-def logs(options: argparse.Namespace) -> int:
-    """See logs.logs."""
-    from . import logs as printing
-
-    with _of_bundle(options):
-        return printing.logs(options)
-
-
-@contextmanager
-def _of_bundle(options: argparse.Namespace) -> Iterator[None]:
-    """Where RUN is a bundle's file, its run is the one that is meant. Raises RunError."""
-    if options.run is None or not _is_packed(options.run):
-        yield
-        return
-    with opened(Path(options.run)) as manifest:
-        options.run = manifest.run
-        yield
-
-
-def _is_packed(name: str) -> bool:
-    """Whether a name is that of a regular file that begins as gzip's do, whatever its ending."""
-    try:
-        with open(os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and file.read(2) == b"\x1f\x8b"
-    except (OSError, ValueError):
-        return False
-
-
-# -----------------------------------------------------------------------------------------------------------
-# export: a run as one file for another person.
+from .status import complete
 
 
 def export(options: argparse.Namespace) -> int:
@@ -79,7 +28,7 @@ def export(options: argparse.Namespace) -> int:
         state = await snapshot(link)
         if entry.record.kind == "node":  # the link leads to the hub of the whole run
             entry = run_directories.resolve(entry.record.whole)
-        showing.complete(state, entry, link)
+        complete(state, entry, link)
         with BundleWriter(path, entry.record.run, options.force) as writer:
             return await Gathering(entry, link, state, writer, options.logs << 20).run()
 

@@ -19,8 +19,9 @@ from ...presets.load import load
 from ...presets.plan import Request
 from ...presets.sanitize import LONGEST, clean_text, clean_whole
 from ...runners import local_agent, run_directories
+from ...runners.environment import pairs
 from ...runners.errors import NoTorchError, RunError
-from ...runners.launch.hosts import host_pairs, nccl_pairs, pairs
+from ...runners.launch.hosts import host_pairs, nccl_pairs
 from ...runners.launch.prepare import prepare
 from ...runners.launch.request import LaunchRequest, OnHosts, OnSky, Prepared
 from ...runners.model import RunPhase

@@ -24,12 +24,14 @@ from ...runners.logs.log_files import LogError, LogFile, parse_file_id
 from ...runners.model import CaughtUp, LogGrew, RunEnded
 from ...runners.state import RunState
 from ...runners.wire.link import Link
+from .runs import run_or_bundle
 
 POLL_SECONDS = 0.5
 MOST_PROBLEMS = 8
 """Files that cannot be read which are named."""
 
 
+@run_or_bundle
 def logs(options: argparse.Namespace) -> int:
     """Print the logs of the newest attempt, or the one asked for."""
 

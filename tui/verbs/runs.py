@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import gc
 import json
 import os
+import stat
 import sys
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -26,6 +30,9 @@ from ...runners.status import DAMAGED, hidden
 from ...runners.wire.link import Link
 from ..rows.plain import ago, table
 
+if TYPE_CHECKING:
+    from ...runners.bundle_file import Manifest
+
 # -----------------------------------------------------------------------------------------------------------
 # ls, events, wait: looking at runs from the command line.
 
@@ -34,6 +41,38 @@ LOST = 6
 """Exit code of `wait` for a run whose agent and runner are gone."""
 TIMED_OUT = 124
 """Exit status of a wait whose time was over, as timeout(1) has it: the run may still come there."""
+
+
+Verb = Callable[[argparse.Namespace], int]
+
+
+def run_or_bundle(verb: Verb) -> Verb:
+    """A verb whose RUN may be the file of a bundle, whose run is meant then. Raises RunError."""
+
+    @functools.wraps(verb)
+    def of_bundle(options: argparse.Namespace) -> int:
+        if options.run is None or not _is_packed(options.run):
+            return verb(options)
+        with _opened(options.run) as manifest:
+            options.run = manifest.run
+            return verb(options)
+
+    return of_bundle
+
+
+def _opened(bundle: str) -> AbstractContextManager[Manifest]:
+    from ...runners.bundle_file import opened  # few name one
+
+    return opened(Path(bundle))
+
+
+def _is_packed(name: str) -> bool:
+    """Whether a name is that of a regular file that begins as gzip's do, whatever its ending."""
+    try:
+        with open(os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and file.read(2) == b"\x1f\x8b"
+    except (OSError, ValueError):
+        return False
 
 
 def ls(options: argparse.Namespace) -> int:
@@ -105,6 +144,7 @@ class _Listed:
         return [*notes, run_directories.why_lost(self.entry, self.orphans)] if self.orphans else notes
 
 
+@run_or_bundle
 def events(options: argparse.Namespace) -> int:
     """The journal, as it stands, or on and on."""
     if not options.follow:
@@ -204,9 +244,7 @@ def replay(options: argparse.Namespace) -> int:
     """Open the record of a run that has ended, or a bundle that another person exported."""
     if options.run is not None and os.path.isfile(options.run):
         check_terminal()
-        from ...runners.bundle_file import opened
-
-        with opened(Path(options.run)) as manifest:
+        with _opened(options.run) as manifest:
             return show(manifest.run, True, options.ascii)
     entry = run_directories.resolve(options.run)
     if not run_directories.ended(entry):

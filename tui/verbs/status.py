@@ -8,13 +8,12 @@ import json
 import sys
 import time
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from ...presets.finding import worst_first
-from ...presets.plan import Plan
 from ...presets.sanitize import LONGEST, clean_text
 from ...runners import run_directories
 from ...runners.connect import snapshot, with_link
-from ...runners.diagnosis.judging import missing
 from ...runners.formatting import NA, duration_text, plural, size_text, time_of_day
 from ...runners.local_agent import open_link
 from ...runners.model import (
@@ -30,9 +29,8 @@ from ...runners.model import (
     Stamped,
 )
 from ...runners.state import Node, RunState
-from ...runners.status import DAMAGED, applied, hidden, status_json
+from ...runners.status import DAMAGED, applied, hidden, missing, status_json
 from ...runners.watch.discover import WatchedJob, find_job, scan
-from ...runners.watch.watch_link import WatchLink
 from ...runners.wire.file_link import DiskLink, FilesLink, damage
 from ...runners.wire.link import Link, LinkError
 from ..follower import WATCH, LinkPhase, LinkStatus
@@ -46,7 +44,10 @@ from ..rows.ranks import plain_table
 from ..rows.sky_nodes import cost, recovered
 from ..rows.status import steps
 from ..source import first_pid, job_name
-from .runs import show
+from .runs import run_or_bundle, show
+
+if TYPE_CHECKING:
+    from ...presets.plan import Plan
 
 WIDTH = 121
 """Columns at which sentences are folded."""
@@ -150,6 +151,7 @@ def _node(node: Node) -> str:
 # status: one run now.
 
 
+@run_or_bundle
 def status(options: argparse.Namespace) -> int:
     """Everything that is true of one run now."""
 
@@ -261,6 +263,8 @@ def watch(options: argparse.Namespace) -> int:
 
 
 async def _once(job: WatchedJob) -> RunState:
+    from ...runners.watch.watch_link import WatchLink  # slow to import
+
     link = WatchLink(job)
     try:
         return await snapshot(link)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from distui.runners.diagnosis.judging import UNTIMED, missing, untimed
 from distui.runners.model import Collective, PlanSummary, Pulse, RankPhase, RankPlace
 from distui.runners.state import Rank, RunState
+from distui.runners.status import UNTIMED, missing, untimed
 
 
 def state_of(backend: str, duration: float | None, calls: int = 3) -> RunState:
