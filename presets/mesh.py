@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from .finding import PlanError
-from .model import MESH_OPTIONS, Batch, Mesh, Preset
+
+if TYPE_CHECKING:
+    from .model import Batch, Preset
 
 # -----------------------------------------------------------------------------------------------------------
 # The ranks as a mesh with named dimensions: sizes, coordinates, and the arithmetic of a batch. Pure.
@@ -40,6 +42,8 @@ def dimensions(preset: Preset, world: int) -> dict[str, int]:
 
 def check(preset: Preset) -> None:
     """Raises PlanError where the strategy has no use for a dimension, or an option lacks its dimension."""
+    from .model import MESH_OPTIONS, Mesh  # `ls` and `status` name dimensions without a preset
+
     mesh, kind = preset.mesh, preset.strategy.kind
     for name in ("pp", "dp_replicate", "ep", "cp", "tp"):
         if getattr(mesh, name) > 1 and name not in MESH_OPTIONS[kind]:

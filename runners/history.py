@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, structs
 
+from ..presets.finding import PlanError
 from . import file_io, journal
 from .model import HUB, PlanSummary, RunCreated, RunEnded, RunPhase, Stamped
 from .state import RunState
@@ -115,8 +116,7 @@ def _created(path: Path, record: RunRecord) -> Stamped:
 
 
 def _plan(path: Path) -> PlanSummary:
-    from ..presets.finding import PlanError  # slow to import, and most journals are whole
-    from ..presets.render import plan_from_json
+    from ..presets.render import plan_from_json  # slow to import, and most journals are whole
     from .journal import summarise
 
     try:

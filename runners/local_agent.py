@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..presets.rank_environment import inherited
 from . import environment, file_io, run_directories
 from .errors import NoTorchError, RunError, UnreachableError
 from .formatting import plural
@@ -127,7 +128,6 @@ def _same_environment(python: str, other: str) -> bool:
 def place(record: RunRecord, request: Request, port: int | None = None) -> Place:
     """What a launch on this machine finds."""
     from ..presets.plan import Place
-    from ..presets.rank_environment import inherited
 
     exists, source = _script(request)
     return Place(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from types import ModuleType
 
 from textual.signal import Signal
 
@@ -15,10 +16,16 @@ from ..runners.wire.link import LinkError, Window
 from . import terminal
 from .follower import Follower, LinkPhase, RunSource
 from .rows.confirm import CommandError, Confirmation, confirmation, no_cluster, parse
-from .rows.dumps import dump_rows
 from .rows.frame import Frame, ViewOptions
 from .screens.modal import ConfirmScreen, NcclScreen, TextScreen, TypedScreen
 from .terminal import LendingApp
+
+
+def dumps() -> ModuleType:
+    """The rows of dumps: with what reads them slow to import, and few cockpits show one."""
+    from .rows import dumps as rows
+
+    return rows
 
 
 class CommandingApp(LendingApp):
@@ -140,7 +147,7 @@ class CommandingApp(LendingApp):
         self.notify(done.text, severity="information" if done.ok else "error", markup=False)
         if done.data:
             what = command.what if isinstance(command, Dump) else "stacks"
-            self.push_screen(TextScreen(done.text, dump_rows(what, done.data), self.view.ascii))
+            self.push_screen(TextScreen(done.text, dumps().dump_rows(what, done.data), self.view.ascii))
 
     def _warn(self, text: str) -> None:
         self.notify(text, severity="warning", markup=False)

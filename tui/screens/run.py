@@ -25,10 +25,9 @@ from ...runners.logs.log_files import LogError
 from ...runners.model import Dump
 from ...runners.wire.client import new_id
 from ...runners.wire.link import LinkError
-from ..cockpit_commands import CommandingApp
+from ..cockpit_commands import CommandingApp, dumps
 from ..follower import RunEntry
 from ..keys import bindings
-from ..rows.dumps import stack_rows, stack_title
 from ..rows.findings import banner_rows
 from ..rows.frame import METRICS, Frame
 from ..rows.glyphs import Row, wrap
@@ -228,7 +227,7 @@ class DiagnosingScreen(Screen[None]):
         if not done.data:
             self.notify(done.text, severity="information" if done.ok else "error", markup=False)
             return
-        self._show_text(stack_title(done.data), stack_rows(done.data))
+        self._show_text(dumps().stack_title(done.data), dumps().stack_rows(done.data))
 
     def _show_text(self, title: str, rows: list[Row]) -> None:
         self.app.push_screen(TextScreen(title, rows, self.app.view.ascii))
