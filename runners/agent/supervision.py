@@ -81,6 +81,11 @@ class _Noted(Struct, frozen=True):
     alone: bool = False
     """It imported torch and never had a process group."""
 
+    @property
+    def trained_nothing(self) -> bool:
+        """Whether 0 steps are none, and not steps that nobody counted."""
+        return self.optimizer or self.alone
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -136,7 +141,8 @@ def last_samples(
     for number, rank in sorted(ranks.items()):
         seen = rank.sample or RankSample(number, rank.pid)
         log = run_dir / file_id(node, attempt, number, "err")
-        step = max(filter(None, (seen.step, _steps(log, "end"), _steps(log, "exc"))), default=seen.step)
+        known = (seen.step, _steps(log, "end"), _steps(log, "exc"))
+        step = max((each for each in known if each is not None), default=None)
         last = RankSample(
             number, rank.pid, rss_bytes=seen.rss_bytes, gpu=seen.gpu, gpu_source=seen.gpu_source,
             gpu_mem=seen.gpu_mem, step=step,
@@ -148,7 +154,9 @@ def last_samples(
 
 
 def _steps(error_log: Path, ending: str) -> int | None:
-    return _noted(error_log, ending).step
+    """None where 0 may only mean that nobody counted: a loop without an optimizer of torch's, among others."""
+    note = _noted(error_log, ending)
+    return note.step or (0 if note.step == 0 and note.trained_nothing else None)
 
 
 def _noted(error_log: Path, ending: str) -> _Noted:
@@ -170,7 +178,7 @@ def idle_text(run_dir: Path, node: int, attempt: int, ranks: Mapping[int, Rank])
     """
     files = [file_id(node, attempt, number, "err") for number in sorted(ranks)]
     noted = [_noted(run_dir / file, "end") for file in files]
-    if not noted or not all(note.step == 0 and (note.optimizer or note.alone) for note in noted):
+    if not noted or not all(note.step == 0 and note.trained_nothing for note in noted):
         return ""
     for file in files:
         for name in (str(Path(file).with_suffix(".out")), file):

@@ -1,4 +1,4 @@
-"""distui from Python: what docs/python.md shows, done for real in a user's own process."""
+"""distui from Python: what the README and docs/python.md show, done for real in a user's own process."""
 
 from __future__ import annotations
 
@@ -10,20 +10,31 @@ import pytest
 
 from .runs import EXAMPLES, World
 
-PAGE = Path(__file__).parents[2] / "docs" / "python.md"
+ROOT = Path(__file__).parents[2]
 
 
-def shown() -> str:
+def shown(page: str) -> str:
     """The example of the page."""
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    return str(blocks[0])
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    return str(block)
+
+
+@pytest.mark.torch
+def test_the_example_of_the_readme(world: World) -> None:
+    """Exactly as printed; the run goes on when the program has ended."""
+    world.script("train.py", (EXAMPLES / "plain_ddp.py").read_text())
+    done = world.python(shown("README.md")).fine()
+    assert done.out.startswith("restarted: attempt 2, 2 ranks running after")
+    assert done.err == ""
+    (run,) = world.distui("ls", "--json").json()
+    assert (run["state"], run["attempt"]) == ("running", 2)
 
 
 @pytest.mark.torch
 def test_the_example_of_the_page(world: World) -> None:
     """Exactly as printed, but for the steps of its script."""
     world.script("train.py", (EXAMPLES / "plain_ddp.py").read_text())
-    code = shown()
+    code = shown("docs/python.md")
     assert '"--steps", "200"' in code
     done = world.python(code.replace('"--steps", "200"', '"--steps", "0", "--step-delay", "0.02"')).fine()
     assert "restarted: attempt 2, 2 ranks running after" in done.out

@@ -82,11 +82,12 @@ def test_how_far_the_ranks_had_come_outlasts_them(tmp_path: Path) -> None:
     (home / "rank-1.exc").write_text(json.dumps({"time": 5.0, "type": "E", "text": "", "step": 99}))
     (home / "rank-2.end").write_text("not whol")
     (home / "rank-3.end").write_text(json.dumps({"time": 5.0, "step": 0}))
-    ranks = {number: Rank(RankPlace(number, number, 0), pid=10 + number) for number in range(4)}
+    (home / "rank-4.end").write_text(json.dumps({"time": 5.0, "step": 0, "alone": True}))
+    ranks = {number: Rank(RankPlace(number, number, 0), pid=10 + number) for number in range(5)}
     for rank, step in ((0, 97), (1, None), (2, 50)):
         pace = 0.2 if rank != 1 else None
         ranks[rank].sample = RankSample(rank, 10 + rank, 88.0, 1 << 20, step=step, step_s=pace)
     last = last_samples(tmp_path, 0, 2, ranks, lambda rank, pid: {(1, 11): 0.3}.get((rank, pid or 0)))
-    assert [(one.rank, one.step) for one in last] == [(0, 100), (1, 99), (2, 50)]
+    assert [(one.rank, one.step) for one in last] == [(0, 100), (1, 99), (2, 50), (4, 0)]
     assert (last[0].rss_bytes, last[0].step_s, last[0].cpu_percent) == (1 << 20, 0.2, None)
     assert last[1].step_s == 0.3, "a rank that ends answers no more: the pace that was known last"

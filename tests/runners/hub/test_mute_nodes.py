@@ -10,6 +10,7 @@ import time
 import pytest
 
 from distui.runners import file_io, run_directories
+from distui.runners.agent.processes import state_of
 from distui.runners.hub.commands import ALIVE_S
 from distui.runners.model import Restart, RunPhase, Signal, Stop
 from distui.runners.state import RunState
@@ -36,6 +37,8 @@ async def test_a_stopped_runner_keeps_every_node_from_restarting(site: Site) -> 
     async with run.viewer() as viewer:
         await viewer.until(running)
         os.kill(runner_pid(run, 1), signal.SIGSTOP)
+        while state_of(runner_pid(run, 1)) != "T":  # until then its other threads still answer
+            await asyncio.sleep(0.01)
         began = time.monotonic()
         done = await viewer.link.send(Restart(new_id()))
         assert not done.ok
