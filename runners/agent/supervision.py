@@ -141,8 +141,8 @@ def last_samples(
     for number, rank in sorted(ranks.items()):
         seen = rank.sample or RankSample(number, rank.pid)
         log = run_dir / file_id(node, attempt, number, "err")
-        known = (seen.step, _steps(log, "end"), _steps(log, "exc"))
-        step = max((each for each in known if each is not None), default=None)
+        counts = (seen.step, _steps(log, "end"), _steps(log, "exc"))
+        step = max((count for count in counts if count is not None), default=None)
         last = RankSample(
             number, rank.pid, rss_bytes=seen.rss_bytes, gpu=seen.gpu, gpu_source=seen.gpu_source,
             gpu_mem=seen.gpu_mem, step=step,
