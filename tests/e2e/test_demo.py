@@ -84,6 +84,7 @@ def test_make_demo_shows_restarts_leaves_and_comes_back(world: World) -> None:
     assert until(lambda: not [line for line in world.processes().values() if " attach " in line], 10)
 
 
+@pytest.mark.long
 def test_demo_without_a_terminal_prints_the_same_as_text_until_the_end(world: World) -> None:
     done = world.distui("demo", "--steps", "30", timeout=120).fine()
     assert "step" in done.out

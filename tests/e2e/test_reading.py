@@ -247,7 +247,9 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("state", [stopped, failed], ids=lambda state: state.__name__)
+@pytest.mark.parametrize(
+    "state", [pytest.param(stopped, marks=pytest.mark.long), failed], ids=lambda state: state.__name__
+)
 def test_a_damaged_run_that_has_ended_is_not_trained_again(
     world: World, state: Callable[[World], Run]
 ) -> None:

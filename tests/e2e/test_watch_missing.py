@@ -103,7 +103,7 @@ def log_title(text: str) -> str:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("ending", ["told to end", "killed"])
+@pytest.mark.parametrize("ending", [pytest.param("told to end", marks=pytest.mark.long), "killed"])
 def test_the_cockpit_says_that_a_watched_job_has_ended(world: World, ending: str) -> None:
     """Within seconds, in the header and of each rank; and what was never written is no error of the log's."""
     words = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2"]

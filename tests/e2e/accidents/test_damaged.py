@@ -132,7 +132,7 @@ def appended(path: Path) -> None:
     ("damage", "sentence"),
     [
         (appended, "journal.jsonl has 1 line that cannot be read"),
-        (as_folder, "journal.jsonl is no regular file"),
+        pytest.param(as_folder, "journal.jsonl is no regular file", marks=pytest.mark.long),
     ],
 )
 def test_one_damaged_journal_breaks_no_verb(

@@ -174,6 +174,7 @@ def kept_full(world: World) -> Iterator[None]:
         (world.state / "ballast").unlink()
 
 
+@pytest.mark.long
 @pytest.mark.torch
 @pytest.mark.timeout(200)
 def test_no_command_on_a_full_disk_is_lost(small: World) -> None:
