@@ -218,7 +218,7 @@ def test_cycles_are_recognised() -> None:
 
 RATCHETS = {
     "modules": 269,
-    "lines": 65_720,
+    "lines": 65_750,
     "cycles": 0,
     "in_cycles": 0,
     "local_imports": 43,

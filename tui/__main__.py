@@ -13,6 +13,10 @@ def main() -> int:
         return run()
     except KeyboardInterrupt:
         return 130
+    except RuntimeError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            return 130  # Python 3.11 makes a RuntimeError of it where it comes in a __set_name__, as of an enum
+        raise
 
 
 if __name__ == "__main__":

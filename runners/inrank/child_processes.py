@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import gc
+import functools
 import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
+from typing import Any
 
 
 def signal_name(exit_code: int | None) -> str | None:
@@ -82,27 +84,50 @@ def local_rank_of(pid: int) -> int | None:
     return int(local) if local.isdigit() and env.get("DISTUI_RUNNER_PID") == str(os.getpid()) else None
 
 
-def wait_peeking(pid: int) -> int | None:
+_codes: dict[int, tuple[int, float]] = {}
+"""Exit codes that a Popen of this process has taken: pid → code, and the monotonic time."""
+
+
+def note_exit_codes() -> None:
+    """Have every Popen of this process tell the exit code that it reaps from now on: a Popen is gone soon after."""
+
+    def noting(plain: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(plain)
+        def noted(process: Any, *args: Any, **named: Any) -> Any:
+            code = plain(process, *args, **named)
+            if code is not None:
+                _codes[process.pid] = code, time.monotonic()
+            return code
+
+        return noted
+
+    kind: Any = subprocess.Popen
+    if not hasattr(kind.poll, "__wrapped__"):
+        kind.poll, kind.wait = noting(kind.poll), noting(kind.wait)
+
+
+def wait_peeking(pid: int, since: float = 0.0) -> int | None:
     """Block until a child ends; its exit code (negative: signal), left for its owner to reap.
 
-    None when the owner was quicker and its exit code cannot be found either.
+    None when the owner was quicker and its exit code is not known either; see `note_exit_codes`. `since`: a monotonic
+    time before which the pid was another process's.
     """
     try:
         info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     except OSError:
-        return _reaped(pid)
+        return _reaped(pid, since)
     if info is None:
         return None
     return info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
 
 
-def _reaped(pid: int, seconds: float = 0.5) -> int | None:
-    """The exit code that the process's owner, a Popen somewhere in this interpreter, has taken."""
+def _reaped(pid: int, since: float, seconds: float = 2.0) -> int | None:
+    """The exit code that the process's owner has taken, or is about to tell."""
     deadline = time.monotonic() + seconds
     while True:
-        for item in gc.get_objects():
-            if type(item) is subprocess.Popen and item.pid == pid and item.returncode is not None:
-                return int(item.returncode)
+        code, at = _codes.get(pid, (0, -1.0))
+        if at >= since:
+            return code
         if time.monotonic() > deadline:
             return None
         time.sleep(0.01)

@@ -214,6 +214,7 @@ class WorkerGroup:
 
         `before`: the children there were until now.
         """
+        child_processes.note_exit_codes()
         self.unseen = {place["local_rank"] for place in places}
         arguments = (self.attempt, places, list(before))
         threading.Thread(target=self._find, args=arguments, name="distui-find", daemon=True).start()
@@ -235,14 +236,14 @@ class WorkerGroup:
 
     def follow(self, place: dict[str, Any], pid: int) -> threading.Thread:
         """Report that a rank runs, and when it has ended how; the thread that does the latter."""
-        attempt, local = self.attempt, place["local_rank"]
+        attempt, began, local = self.attempt, self.began, place["local_rank"]
         self.pids[local] = pid
         self.unseen.discard(local)
         about = {"attempt": attempt, "rank": place["rank"], "local_rank": local, "pid": pid}
         self.report("RankChanged", state="running", **about)
 
         def wait() -> None:
-            code = child_processes.wait_peeking(pid)
+            code = child_processes.wait_peeking(pid, began)
             now = time.time()
             with self.lock:
                 asked = self.ending or self.stopping or self.restart.is_set()

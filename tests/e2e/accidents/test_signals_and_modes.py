@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from distui.tui.__main__ import main as command
+
 from ..runs import DISTUI, Done, Run, World, until
 
 DROPPED = [
@@ -124,7 +126,7 @@ def test_a_hostfile_without_end(world: World) -> None:
 
 def test_ctrl_c_before_anything_is_loaded(world: World) -> None:
     """At whatever moment it comes once the command's own code runs."""
-    traced = 0
+    traced = []
     for late_s in (0.05, 0.1, 0.15, 0.2):
         process = subprocess.Popen(
             [sys.executable, "-m", "distui.tui", "wait", "nothing"],
@@ -135,8 +137,23 @@ def test_ctrl_c_before_anything_is_loaded(world: World) -> None:
         time.sleep(late_s)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
-        traced += "distui/tui/cli.py" in err and "Traceback" in err
-    assert traced == 0
+        traced += [err] if "distui/tui/cli.py" in err and "Traceback" in err else []
+    assert not traced, traced[0]
+
+
+def test_ctrl_c_while_a_class_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.11 does not let it out of a class body: it becomes the cause of a RuntimeError."""
+
+    class Interrupted:
+        def __set_name__(self, owner: type, name: str) -> None:
+            raise KeyboardInterrupt
+
+    def load() -> int:
+        type("Loaded", (), {"field": Interrupted()})
+        return 0
+
+    monkeypatch.setattr("distui.tui.cli.main", load)
+    assert command() == 130
 
 
 def test_an_id_as_long_as_a_line_shuts_no_run(world: World) -> None:
