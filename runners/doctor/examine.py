@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,18 +12,32 @@ from typing import Any
 from ...presets.finding import Finding, worst_first
 from .. import local_agent
 from ..remote_hosts import HostError, Way, each
-from . import network_checks, node_checks, pairs
-from . import network_checks as pair_checks
+from . import network_checks, node_checks
+from .network_checks import Members, Result, check_pairs, first_round, second_round
 from .node_checks import ExaminedNode, sentence
-from .pairs import PairMember, Result
-from .session import NodeSession
+from .session import NodeSession, Worker
 
 FACTS_SECONDS = 300.0
 PORTS = (29400, 29401, 29402, 29500, 21001)
 """Below what kernels give out, as those of launches are; the first are torchrun's own."""
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 40.0
+START_SECONDS = 120.0
+"""Until torch is imported on every node: about a minute from a cold network file system."""
+PAIR_SECONDS = 60.0
+"""From then on, for all of one pair."""
+TORCH_SHARE = 0.7
+"""Of that, what torch may wait before it gives up and says why."""
+GRACE_SECONDS = 4.0
+"""How long the others may take to say what they saw, once a member has failed."""
+ENVIRONMENT = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/dev/stderr", "OMP_NUM_THREADS": "1"}
 Progress = Callable[[str, int, int], None]
+PER_NODE = (
+    node_checks.check_software,
+    node_checks.check_hardware,
+    node_checks.check_system,
+    network_checks.check_network,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +64,7 @@ class Wish:
     try_pairs: bool = True
     size: int = 16 << 20
     """Bytes of an all-reduce."""
-    pair_seconds: float = pairs.PAIR_SECONDS
+    pair_seconds: float = PAIR_SECONDS
 
 
 @dataclass(kw_only=True)
@@ -89,6 +104,12 @@ async def examine(wish: Wish, progress: Progress) -> Examination:
         await asyncio.gather(*(session.close() for session in sessions))
     outcome.findings = worst_first(outcome.findings)
     return outcome
+
+
+def check(nodes: Sequence[ExaminedNode]) -> list[Finding]:
+    """What is found on each node, and between them."""
+    findings = [finding for node in nodes for check_node in PER_NODE for finding in check_node(node)]
+    return findings + network_checks.check_differences(nodes)
 
 
 async def _nodes(
@@ -195,7 +216,7 @@ async def _listen(wish: Wish, head: _Node) -> int | None:
     return None
 
 
-# --- pairs ---------------------------------------------------------------------------------------------------------
+# --- pairs: workers on the nodes, and what each reported ------------------------------------------------------------
 
 
 async def _pairs(wish: Wish, nodes: Sequence[_Node], outcome: Examination, progress: Progress) -> None:
@@ -210,8 +231,8 @@ async def _pairs(wish: Wish, nodes: Sequence[_Node], outcome: Examination, progr
     def done(number: int, through: int, total: int) -> None:
         progress(f"pairs, round {number} of 2", through, total)
 
-    outcome.rounds = await pairs.two_rounds(members, wish.size, done, wish.pair_seconds)
-    outcome.findings += pair_checks.check_pairs(outcome.members, *outcome.rounds)
+    outcome.rounds = await two_rounds(members, wish.size, done, wish.pair_seconds)
+    outcome.findings += check_pairs(outcome.members, *outcome.rounds)
 
 
 def _able(node: ExaminedNode) -> bool:
@@ -260,19 +281,222 @@ def _skipped(wish: Wish, able: Sequence[_Node]) -> Finding:
     )  # fmt: skip
 
 
-# -----------------------------------------------------------------------------------------------------------
-# From facts to findings: pure functions, by subject.
+@dataclass(frozen=True, slots=True)
+class PairMember:
+    """One rank of a pair."""
+
+    name: str
+    session: NodeSession
+    python: str
+    """Interpreter of the training environment."""
+    address: str
+    """By which the others reach it."""
+    device: int | None = None
+    """Index of a GPU; None: gloo on the processor."""
 
 
-PER_NODE = (
-    node_checks.check_software,
-    node_checks.check_hardware,
-    node_checks.check_system,
-    network_checks.check_network,
-)
+@dataclass
+class _Seen:
+    """How far a member came."""
+
+    stage: str = "import"
+    error: str = ""
+    seconds: float | None = None
+    right: bool = True
+    lost: bool = False
+    over: bool = False
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        return self.over and self.seconds is None
 
 
-def check(nodes: Sequence[ExaminedNode]) -> list[Finding]:
-    """What is found on each node, and between them."""
-    findings = [finding for node in nodes for check_node in PER_NODE for finding in check_node(node)]
-    return findings + network_checks.check_differences(nodes)
+async def two_rounds(
+    members: Sequence[PairMember],
+    size: int,
+    done: Callable[[int, int, int], None],
+    seconds: float = PAIR_SECONDS,
+) -> tuple[list[Result], list[Result]]:
+    """All results of each round. `done` hears of round, groups that are through, and all of them."""
+    first = await _wave(members, first_round(len(members)), size, seconds, _counter(done, 1))
+    second: list[Result] = []
+    waves = second_round(first)
+    count = _counter(done, 2)
+    total = sum(len(wave) for wave in waves)
+    for wave in waves:
+        second += await _wave(members, wave, size, seconds, lambda more, _: count(more, total))
+    return first, second
+
+
+def _counter(done: Callable[[int, int, int], None], number: int) -> Callable[[int, int], None]:
+    through = 0
+
+    def count(more: int, total: int) -> None:
+        nonlocal through
+        through += more
+        done(number, through, total)
+
+    return count
+
+
+async def _wave(
+    members: Sequence[PairMember],
+    groups: Sequence[Members],
+    size: int,
+    seconds: float,
+    count: Callable[[int, int], None],
+) -> list[Result]:
+    async def measure(group: Members) -> Result:
+        result = await try_group(members, group, size, seconds)
+        count(1, len(groups))
+        return result
+
+    count(0, len(groups))
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(measure(group)) for group in groups]
+    return [task.result() for task in running]
+
+
+async def try_group(members: Sequence[PairMember], group: Members, size: int, seconds: float) -> Result:
+    """One group's all-reduce, within START_SECONDS and `seconds`."""
+    chosen = [members[number] for number in group]
+    seen = [_Seen() for _ in chosen]
+    async with contextlib.AsyncExitStack() as stack:
+        workers = []
+        for rank, member in enumerate(chosen):
+            spec = _spec(rank, chosen, member, size, seconds)
+            run = member.session.run(member.python, spec, START_SECONDS + seconds)
+            workers.append(await stack.enter_async_context(run))
+        late = await _all_ready(workers, seen)
+        if not late and not any(side.over for side in seen):
+            late = await _reduced(workers, seen, seconds)
+    return _result(group, size, chosen, seen, late)
+
+
+def _spec(
+    rank: int, chosen: Sequence[PairMember], member: PairMember, size: int, seconds: float
+) -> dict[str, Any]:
+    return {
+        "do": "pair",
+        "rank": rank,
+        "world": len(chosen),
+        "address": chosen[0].address,
+        "device": member.device,
+        "bytes": size,
+        "seconds": seconds * TORCH_SHARE,
+        "port": 0,
+        "env": ENVIRONMENT,
+    }
+
+
+async def _all_ready(workers: Sequence[Worker], seen: Sequence[_Seen]) -> str:
+    """Wait until each has imported torch; why not, or ""."""
+
+    async def until_ready(worker: Worker, side: _Seen) -> None:
+        while not side.over and side.stage == "import":
+            await _hear(worker, side)
+
+    tasks = [asyncio.create_task(until_ready(*pair)) for pair in zip(workers, seen, strict=True)]
+    return await _all(tasks, START_SECONDS, f"torch was not imported within {START_SECONDS:.0f} s")
+
+
+async def _reduced(workers: Sequence[Worker], seen: Sequence[_Seen], seconds: float) -> str:
+    """Let them meet and reduce; why they did not end, or ""."""
+    for worker in workers:
+        await worker.write_line({"go": True})
+
+    async def until_over(worker: Worker, side: _Seen, others: Sequence[Worker]) -> None:
+        while not side.over:
+            message = await _hear(worker, side)
+            for other in others if "port" in message else ():
+                await other.write_line({"port": message["port"]})
+
+    tasks = [
+        asyncio.create_task(until_over(worker, side, workers[1:] if not rank else ()))
+        for rank, (worker, side) in enumerate(zip(workers, seen, strict=True))
+    ]
+    watching = asyncio.create_task(_grace(tasks, seen))
+    try:
+        return await _all(tasks, seconds, f"not done within {seconds:.0f} s")
+    finally:
+        watching.cancel()
+
+
+async def _grace(tasks: Sequence[asyncio.Task[None]], seen: Sequence[_Seen]) -> None:
+    """Once one has failed, the others get a little time, and are no longer waited for."""
+    waiting = set(tasks)
+    while waiting and not any(side.failed for side in seen):
+        _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait(waiting, timeout=GRACE_SECONDS) if waiting else None
+    for task in waiting:
+        task.cancel()
+
+
+async def _all(tasks: Sequence[asyncio.Task[None]], seconds: float, late: str) -> str:
+    """Wait for all; `late` when they are not through in time."""
+    try:
+        done, waiting = await asyncio.wait(tasks, timeout=seconds)
+        for task in done:
+            if not task.cancelled():
+                task.result()
+        return late if waiting else ""
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _hear(worker: Worker, side: _Seen) -> dict[str, Any]:
+    """Take in what a member says next."""
+    try:
+        message = await worker.hear()
+    except HostError as error:
+        side.error, side.lost, side.over = str(error), True, True
+        return {}
+    side.stage = message.get("stage", side.stage)
+    side.error = message.get("error", side.error)
+    if "seconds" in message:
+        side.seconds, side.right, side.over = message["seconds"], message["right"], True
+    if "exit" in message:
+        side.over, side.lines = True, message["said"]
+        if side.seconds is None and not side.error:
+            side.lost, side.error = True, _ended(message)
+    return message
+
+
+def _ended(message: dict[str, Any]) -> str:
+    code = message["exit"]
+    last = f": {message['said'][-1]}" if message["said"] else ""
+    return (
+        f"its process was killed by signal {-code}{last}"
+        if (code or 0) < 0
+        else f"ended with code {code}{last}"
+    )
+
+
+def _result(
+    group: Members, size: int, chosen: Sequence[PairMember], seen: Sequence[_Seen], late: str
+) -> Result:
+    times = [side.seconds for side in seen]
+    measured = [value for value in times if value is not None]
+    if len(measured) == len(seen):
+        return Result(group, size, max(measured), all(side.right for side in seen))
+    return Result(group, size, problem=_problem(chosen, seen, late))
+
+
+def _problem(chosen: Sequence[PairMember], seen: Sequence[_Seen], late: str) -> str:
+    """Whose words matter: of one that is gone, of one that failed, of nobody."""
+    pairs = list(zip(chosen, seen, strict=True))
+    for member, side in sorted(pairs, key=lambda pair: not pair[1].lost):
+        if side.error:
+            warned = [line for line in side.lines if "NCCL WARN" in line]
+            more = f" ({warned[-1]})" if warned else ""
+            return f"{member.name}, in {_where(side.stage)}: {side.error}{more}"
+    stood = ", ".join(f"{member.name} in {_where(side.stage)}" for member, side in pairs)
+    return f"{late or 'no answer'}: {stood}"
+
+
+def _where(stage: str) -> str:
+    return {"import": "the import of torch", "ready": "the start", "connect": "meeting the other"}.get(
+        stage, f"the {stage}"
+    )

@@ -24,7 +24,7 @@ class ExaminedNode:
 
     name: str
     facts: Mapping[str, Any]
-    """What runners/doctor/node/serve.py says; null is unknown."""
+    """What `node_server.gather` returns; None is unknown."""
     ahead_s: float | None = None
     """Its clock ahead of this machine's."""
     doubt_s: float = 0.0

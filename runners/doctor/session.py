@@ -18,7 +18,8 @@ from typing import Any
 from .. import rpc
 from ..remote_hosts import HostError, Way
 from ..wire import ssh
-from .node.children import BOOT, MAGIC
+from .node_facts import MAGIC
+from .node_server import BOOT
 
 READY_SECONDS = 60.0
 LINE_BYTES = 4 << 20
@@ -38,11 +39,11 @@ FIND = (
     'echo "distui: no Python 3.8 or newer is found there: install one" >&2; exit 3'
 )
 """Without what a login shell that is no sh would take for its own within single quotes."""
-MODULES = ("children", "system", "network", "serve")
-"""Of the node's end, in the order in which they import each other."""
 HERE = Path(__file__).resolve().parent
-TEXTS = {"gpus": HERE / "node" / "gpus.py", "checking": HERE.parent / "inrank" / "torch_check.py"}
-"""What the node's end executes in other interpreters."""
+MODULES = (HERE / "node_facts.py", HERE / "node_server.py")
+"""The node's end, in the order of their imports."""
+TORCH_CHECK = HERE.parent / "inrank" / "torch_check.py"
+"""What the node's end executes in the training environment's interpreter."""
 LOADER = """
 import sys, types
 root = types.ModuleType("distui_doctor")
@@ -54,15 +55,16 @@ for name, text in MODULES.items():
     sys.modules[module.__name__] = module
     setattr(root, name, module)
     exec(compile(text, name + ".py", "exec"), module.__dict__)
-root.serve.serve(TEXTS)
+TEXTS = {"nvml": MODULES["node_facts"] + "\\nreport_nvml()\\n", "torch": TORCH_CHECK + "\\nmain()\\n"}
+root.node_server.serve(TEXTS)
 """
 
 
 def source() -> bytes:
     """The node's end as one script."""
-    modules = {name: (HERE / "node" / f"{name}.py").read_text(encoding="utf-8") for name in MODULES}
-    texts = {name: path.read_text(encoding="utf-8") + "\nmain()\n" for name, path in TEXTS.items()}
-    return f"MODULES = {json.dumps(modules)}\nTEXTS = {json.dumps(texts)}\n{LOADER}".encode()
+    modules = {path.stem: path.read_text(encoding="utf-8") for path in MODULES}
+    torch_check = TORCH_CHECK.read_text(encoding="utf-8")
+    return f"MODULES = {json.dumps(modules)}\nTORCH_CHECK = {json.dumps(torch_check)}\n{LOADER}".encode()
 
 
 class NodeSession:

@@ -1,6 +1,6 @@
 """What a training environment's interpreter says of torch, and one rank of a pair that tries an all-reduce.
 
-Executed as text on stdin (see runners/doctor/node/children.py): nothing of distui need be installed. A spec of one line
+Executed as text on stdin (see runners/doctor/node_server.py): nothing of distui need be installed. A spec of one line
 says what to do; answers are lines of JSON behind DISTUI-DOCTOR.
 """
 

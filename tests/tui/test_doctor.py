@@ -15,8 +15,8 @@ import pytest
 
 from distui.presets.finding import Finding
 from distui.runners.doctor.examine import Examination
+from distui.runners.doctor.network_checks import Result
 from distui.runners.doctor.node_checks import ExaminedNode
-from distui.runners.doctor.pairs import Result
 from distui.tui.cli import main
 from distui.tui.verbs.doctor import document, text
 

@@ -15,8 +15,8 @@ from ...presets.finding import Finding, failed
 from ...presets.sanitize import clean_text
 from ...runners import run_directories
 from ...runners.doctor.examine import Examination, NodeToCheck, Wish, examine
+from ...runners.doctor.network_checks import Result, state, usual
 from ...runners.doctor.node_checks import MIB, ExaminedNode
-from ...runners.doctor.pairs import Result, state, usual
 from ...runners.errors import RunError
 from ...runners.formatting import NA, size_text
 from ...runners.hub import on_hosts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from distui.runners.doctor.session import TEXTS
+from distui.runners.doctor.session import TORCH_CHECK
 
 REDUCING = '        stage = "all-reduce"\n'
 REDUCE = "    torch.distributed.all_reduce(values)\n"
@@ -33,7 +33,7 @@ exec(compile(text.replace({old!r}, {new!r}), "torch_check.py", "exec"))
 def python(folder: Path, fault: str) -> str:
     """Path of an interpreter with that fault."""
     old, new = FAULTS[fault]
-    assert old in TEXTS["checking"].read_text()
+    assert old in TORCH_CHECK.read_text()
     path = folder / fault
     path.write_text(WRAPPER.format(python=sys.executable, old=old, new=new))
     path.chmod(0o755)

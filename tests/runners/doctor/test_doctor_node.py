@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.doctor import session
-from distui.runners.doctor.node import network, system
-from distui.runners.doctor.node.children import BOOT
+from distui.runners.doctor import node_facts, session
+from distui.runners.doctor.node_server import BOOT
 
 RIG = Path(__file__).parents[2] / "rigs" / "nvml"
 ACS, SERIAL = 0x000D, 0x0003
@@ -51,7 +50,7 @@ def config(*parts: tuple[int, bytes], size: int = 4096) -> bytes:
     ids=range(9),
 )
 def test_the_acs_capability(data: bytes, control: int | None) -> None:
-    assert system.acs_control(data) == control
+    assert node_facts.acs_control(data) == control
 
 
 def device(root: Path, name: str, class_: str, data: bytes) -> None:
@@ -66,13 +65,13 @@ def test_bridges(tmp_path: Path) -> None:
     device(tmp_path, "0000:00:02.0", "0x060400", config())
     device(tmp_path, "0000:01:00.0", "0x030200", config(capability(ACS, 0x100, 0, 0x001D)))
     root = f"{tmp_path}/"
-    assert system.bridges(root) == {"bridges": 2, "acs": [{"device": "0000:00:01.0", "control": 0x1D}]}
+    assert node_facts.bridges(root) == {"bridges": 2, "acs": [{"device": "0000:00:01.0", "control": 0x1D}]}
 
 
 def test_bridges_of_which_a_user_sees_nothing(tmp_path: Path) -> None:
     device(tmp_path, "0000:00:01.0", "0x060400", config(size=64))
-    assert system.bridges(f"{tmp_path}/") is None
-    assert system.bridges(f"{tmp_path}/nothing/") is None
+    assert node_facts.bridges(f"{tmp_path}/") is None
+    assert node_facts.bridges(f"{tmp_path}/nothing/") is None
 
 
 def files(root: Path, **texts: str) -> str:
@@ -91,13 +90,13 @@ def test_infiniband(tmp_path: Path) -> None:
         **{f"{at}state": "4: ACTIVE\n", f"{at}phys_state": "5: LinkUp\n"},
         **{f"{at}rate": "400 Gb/sec (4X NDR)\n", f"{at}link_layer": "InfiniBand\n"},
     )
-    (port,) = system.infiniband(root)
+    (port,) = node_facts.infiniband(root)
     assert port == {
         "device": "mlx5_0", "port": "1", "state": "ACTIVE", "physical": "LinkUp", "link_layer": "InfiniBand",
         "gbps": 400.0,
     }  # fmt: skip
     (tmp_path / "sys/class/infiniband/mlx5_0/ports/1/rate").write_text("unknown\n")
-    assert system.infiniband(root)[0]["gbps"] is None
+    assert node_facts.infiniband(root)[0]["gbps"] is None
 
 
 def test_driver_and_gpudirect(tmp_path: Path) -> None:
@@ -108,18 +107,18 @@ def test_driver_and_gpudirect(tmp_path: Path) -> None:
         proc__kallsyms="0000000000000000 T dma_buf_export\n", proc__cmdline="ro intel_iommu=on iommu=pt quiet\n",
         proc__driver__nvidia__gpus__0__information=gpu,
     )  # fmt: skip
-    assert system.driver(root) == {"version": "570.172.08", "open": True}
-    assert system.gpudirect(root) == {"peermem": True, "dma_buf": True}
-    assert system.iommu(root) == {"cmdline": ["intel_iommu=on", "iommu=pt"], "active": None}
-    assert system.kernel_gpus(root) == []
+    assert node_facts.driver(root) == {"version": "570.172.08", "open": True}
+    assert node_facts.gpudirect(root) == {"peermem": True, "dma_buf": True}
+    assert node_facts.iommu(root) == {"cmdline": ["intel_iommu=on", "iommu=pt"], "active": None}
+    assert node_facts.kernel_gpus(root) == []
     files(tmp_path, dev__nvidia0="")
-    assert system.kernel_gpus(root) == [{"name": "NVIDIA H100", "uuid": "GPU-1", "bus": "0000:19"}]
+    assert node_facts.kernel_gpus(root) == [{"name": "NVIDIA H100", "uuid": "GPU-1", "bus": "0000:19"}]
     empty = files(
         tmp_path / "empty", proc__modules="nvidia 1 0 - Live 0x0\n", proc__kallsyms="0 T nothing\n"
     )
-    assert system.driver(empty) is None
-    assert system.gpudirect(empty) == {"peermem": False, "dma_buf": False}
-    assert system.gpudirect(f"{tmp_path}/none/") == {"peermem": None, "dma_buf": None}
+    assert node_facts.driver(empty) is None
+    assert node_facts.gpudirect(empty) == {"peermem": False, "dma_buf": False}
+    assert node_facts.gpudirect(f"{tmp_path}/none/") == {"peermem": None, "dma_buf": None}
 
 
 def test_control_groups_of_version_2(tmp_path: Path) -> None:
@@ -128,7 +127,7 @@ def test_control_groups_of_version_2(tmp_path: Path) -> None:
         sys__fs__cgroup__a__memory_dot_max="1048576\n", sys__fs__cgroup__a__b__memory_dot_max="max\n",
         sys__fs__cgroup__a__b__cpu_dot_max="150000 100000\n", sys__fs__cgroup__a__cpu_dot_max="max 100000\n",
     )  # fmt: skip
-    assert system.cgroup(root) == {"memory": 1048576, "cores": 1.5}
+    assert node_facts.cgroup(root) == {"memory": 1048576, "cores": 1.5}
 
 
 def test_control_groups_of_version_1(tmp_path: Path) -> None:
@@ -138,8 +137,8 @@ def test_control_groups_of_version_1(tmp_path: Path) -> None:
         sys__fs__cgroup__memory__memory_dot_limit_in_bytes="9223372036854771712\n",
         sys__fs__cgroup__cpu__a__cpu_dot_cfs_quota_us="-1\n", sys__fs__cgroup__cpu__a__cpu_dot_cfs_period_us="100000\n",
     )  # fmt: skip
-    assert system.cgroup(root) == {"memory": 1048576, "cores": None}
-    assert system.cgroup(f"{tmp_path}/none/") == {"memory": None, "cores": None}
+    assert node_facts.cgroup(root) == {"memory": 1048576, "cores": None}
+    assert node_facts.cgroup(f"{tmp_path}/none/") == {"memory": None, "cores": None}
 
 
 def test_what_of_the_environment_is_told() -> None:
@@ -150,36 +149,36 @@ def test_what_of_the_environment_is_told() -> None:
         "NCCL_TOKEN": "x",
         "PYTHONPATH": "/p",
     }
-    assert system.variables(environ) == {"NCCL_DEBUG": "INFO", "PYTHONPATH": "/p"}
-    assert network.masked("http://me:secret@proxy/") == "http://***@proxy/"
+    assert node_facts.variables(environ) == {"NCCL_DEBUG": "INFO", "PYTHONPATH": "/p"}
+    assert node_facts.masked("http://me:secret@proxy/") == "http://***@proxy/"
 
 
 def test_nccls_own_files() -> None:
     lines = ["# all", "NCCL_IB_HCA = mlx5 # these", "", "=x", "NCCL_DEBUG=WARN"]
-    assert system.settings(lines) == {"NCCL_IB_HCA": "mlx5", "NCCL_DEBUG": "WARN"}
+    assert node_facts.settings(lines) == {"NCCL_IB_HCA": "mlx5", "NCCL_DEBUG": "WARN"}
 
 
 def test_a_port_that_is_in_use_and_who_has_it() -> None:
-    with network.listener(0) as taken:
+    with node_facts.listener(0) as taken:
         port = taken.getsockname()[1]
-        state = network.port_state(port)
+        state = node_facts.port_state(port)
         assert (state["free"], state["owner"]["pid"]) == (False, os.getpid())
         own = Path("/proc/self/cmdline").read_bytes().split(b"\0")[0].decode()
         assert own in state["owner"]["command"]
-        assert network.connect("127.0.0.1", port, 5.0)["ok"]
-    assert network.port_state(port)["free"]
-    refused = network.connect("127.0.0.1", port, 5.0)
+        assert node_facts.connect("127.0.0.1", port, 5.0)["ok"]
+    assert node_facts.port_state(port)["free"]
+    refused = node_facts.connect("127.0.0.1", port, 5.0)
     assert (refused["ok"], refused["problem"]) == (False, "Connection refused")
 
 
 def test_names_that_are_not_there() -> None:
-    assert network.resolve("localhost")["addresses"]
-    found = network.resolve("no such host")
+    assert node_facts.resolve("localhost")["addresses"]
+    found = node_facts.resolve("no such host")
     assert (found["addresses"], bool(found["problem"])) == ([], True)
-    assert network.limited(lambda: [1], 5.0) == [1]
+    assert node_facts.limited(lambda: [1], 5.0) == [1]
     blocked = socket.socketpair()
     try:
-        assert network.limited(lambda: blocked[0].recv(1), 0.05) == "no answer within 0 s"
+        assert node_facts.limited(lambda: blocked[0].recv(1), 0.05) == "no answer within 0 s"
     finally:
         blocked[1].sendall(b"x")
         for one in blocked:
@@ -187,14 +186,10 @@ def test_names_that_are_not_there() -> None:
 
 
 def test_it_runs_on_python_3_8() -> None:
-    paths = [*(session.HERE / "node").glob("*.py"), session.TEXTS["checking"]]
-    assert len(paths) == 7
-    for path in paths:
-        version = (3, 8) if path.parent.name == "node" else (3, 9)
+    for path in (*session.MODULES, session.TORCH_CHECK):
+        version = (3, 8) if path in session.MODULES else (3, 9)
         tree = ast.parse(path.read_text(), str(path), feature_version=version)
-        assert any(
-            isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body
-        ) or (path.name == "__init__.py")
+        assert any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body)
 
 
 def test_it_answers_with_every_python_that_is_here() -> None:
@@ -218,7 +213,7 @@ def test_it_answers_with_every_python_that_is_here() -> None:
 
 
 def test_it_needs_the_standard_library_alone() -> None:
-    for path in (session.HERE / "node").glob("*.py"):
+    for path in session.MODULES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 assert {name.name.partition(".")[0] for name in node.names} <= set(sys.stdlib_module_names)
@@ -255,7 +250,7 @@ def fake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def nvml(library: Path, scenario: Path) -> dict[str, object]:
     """What a process says that asks the driver as facts do."""
-    text = session.TEXTS["gpus"].read_text() + "\nmain()\n"
+    text = session.MODULES[0].read_text() + "\nreport_nvml()\n"
     env = {**os.environ, "DISTUI_NVML_LIBRARY": str(library), "DISTUI_FAKE_NVML_SCENARIO": str(scenario)}
     done = subprocess.run(
         [sys.executable, "-I", "-c", text], env=env, input="{}\n", capture_output=True, text=True, timeout=30,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from distui.runners.doctor import network_checks as checks
-from distui.runners.doctor.pairs import (
+from distui.runners.doctor.network_checks import (
     Blame,
     Members,
     Result,

@@ -1,21 +1,33 @@
-"""The node outside its GPUs and its network: kernel, memory, limits, disks, clock."""
+"""Facts of a node, read on the node itself: kernel, memory, limits, disks, PCI, network and NVIDIA's driver.
+
+Standard library alone and Python 3.8 or newer: session.py sends the text of this module, nothing is installed there.
+What cannot be read is None.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import errno
+import fcntl
 import glob
+import json
 import os
 import platform
 import re
 import resource
 import shutil
+import socket
 import struct
+import sys
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-
+MAGIC = "DISTUI-DOCTOR "
+"""Begins each line of an answer: libraries and login shells write lines, too."""
 TIME_ERROR = 5
 """adjtimex(2): the kernel's clock is not synchronised."""
 TIMEX_BYTES = 256
@@ -186,9 +198,7 @@ def which(name: str) -> str | None:
     return shutil.which(os.path.expanduser(name))
 
 
-# -----------------------------------------------------------------------------------------------------------
-# NVIDIA's driver as the kernel shows it, InfiniBand, and what GPUDirect needs.
-
+# --- NVIDIA's driver as the kernel shows it, InfiniBand, GPUDirect ---
 
 IOMMU_WORDS = ("iommu=", "intel_iommu=", "amd_iommu=", "iommu.passthrough=", "pci=", "pcie_acs_override=")
 
@@ -265,9 +275,7 @@ def iommu(root: str = "/") -> dict[str, Any]:
     return {"cmdline": [word for word in words if word.startswith(IOMMU_WORDS)], "active": active}
 
 
-# -----------------------------------------------------------------------------------------------------------
-# PCI bridges that send what GPUs tell each other through the root complex: Access Control Services.
-
+# --- PCI bridges that redirect traffic between GPUs through the root complex: Access Control Services ---
 
 ACS_ID = 0x000D
 ACS_CONTROL = 6
@@ -304,7 +312,7 @@ def bridges(root: str = "/") -> dict[str, Any] | None:
     count = hidden = 0
     for name in names:
         path = os.path.join(base, name)
-        if not _text(path + "/class").startswith(BRIDGE_CLASS):
+        if not read(path + "/class").startswith(BRIDGE_CLASS):
             continue
         count += 1
         try:
@@ -324,9 +332,245 @@ def bridges(root: str = "/") -> dict[str, Any] | None:
     return {"bridges": count, "acs": acs}
 
 
-def _text(path: str) -> str:
+# --- network: how the node is reached, and how it reaches others ---
+
+SIOCGIFADDR = 0x8915
+DNS_SECONDS = 10.0
+LISTENING = "0A"
+
+
+def interfaces(root: str = "/") -> list[dict[str, Any]]:
+    """Network interfaces; `mbps` is None where the kernel does not know the speed (virtual ones)."""
+    base = root + "sys/class/net"
     try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read().strip()
+        names = sorted(name for name in os.listdir(base) if os.path.isdir(base + "/" + name))
     except OSError:
-        return ""
+        return []
+    six = _ipv6(read(root + "proc/net/if_inet6"))
+    faces = []
+    for name in names:
+        path = base + "/" + name
+        speed, mtu = read(path + "/speed"), read(path + "/mtu")
+        flags = int(read(path + "/flags") or "0", 16)
+        four = ipv4(name)
+        faces.append(
+            {
+                "name": name,
+                "up": bool(flags & 1) and read(path + "/operstate") in ("up", "unknown"),
+                "loopback": bool(flags & 8),
+                "device": os.path.exists(path + "/device"),
+                "mtu": int(mtu) if mtu.isdigit() else None,
+                "mbps": int(speed) if speed.isdigit() and int(speed) > 0 else None,
+                "addresses": ([four] if four else []) + six.get(name, []),
+            }
+        )
+    return faces
+
+
+def ipv4(name: str) -> str | None:
+    """The first address of an interface; None without one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            reply = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+        except OSError:
+            return None
+    return socket.inet_ntoa(reply[20:24])
+
+
+def _ipv6(text: str) -> dict[str, list[str]]:
+    """Addresses by interface, without those of a link alone."""
+    addresses: dict[str, list[str]] = {}
+    for words in (line.split() for line in text.splitlines()):
+        if len(words) == 6 and words[3] != "20":
+            address = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words[0]))
+            addresses.setdefault(words[5], []).append(address)
+    return addresses
+
+
+def limited(do: Callable[[], Any], seconds: float = DNS_SECONDS) -> Any:
+    """What a call that may hang returns, or "no answer within …"; its OSError in words."""
+    box: list[Any] = []
+
+    def work() -> None:
+        try:
+            box.append(do())
+        except OSError as error:
+            box.append("%s" % (error.strerror or error))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return box[0] if box else f"no answer within {seconds:.0f} s"
+
+
+def resolve(name: str) -> dict[str, Any]:
+    """Addresses of a name, how long that took in seconds, and why there are none."""
+    began = time.monotonic()
+    outcome = limited(lambda: sorted({str(info[4][0]) for info in socket.getaddrinfo(name, None)}))
+    answer = {"name": name, "addresses": [], "problem": "", "seconds": round(time.monotonic() - began, 3)}
+    answer["problem" if isinstance(outcome, str) else "addresses"] = outcome
+    return answer
+
+
+def reverse(address: str) -> dict[str, Any]:
+    """Name of an address, and why there is none."""
+
+    def name() -> list[str]:
+        return [socket.getnameinfo((address, 0), socket.NI_NAMEREQD)[0]]
+
+    outcome = limited(name)
+    return {"address": address, "name": None if isinstance(outcome, str) else outcome[0],
+            "problem": outcome if isinstance(outcome, str) else ""}  # fmt: skip
+
+
+def ssh_address() -> str | None:
+    """By which the one who asks reached this node; None where it is the same machine, or sshd does not say."""
+    words = os.environ.get("SSH_CONNECTION", "").split()
+    return words[2] if len(words) == 4 else None
+
+
+def names(faces: list[dict[str, Any]], address: str | None) -> dict[str, Any]:
+    """DNS both ways: the own name's addresses, and the name of the own address."""
+    own = [each for face in faces if face["up"] and not face["loopback"] for each in face["addresses"]]
+    at = address or (own[0] if own else None)
+    return {"own": resolve(socket.gethostname()), "reverse": reverse(at) if at else None}
+
+
+def listener(port: int) -> socket.socket:
+    """A socket that listens on every address, as torch's store does. Raises OSError."""
+    six = socket.has_ipv6 and os.path.exists("/proc/net/if_inet6")
+    server = socket.socket(socket.AF_INET6 if six else socket.AF_INET)
+    try:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if six:
+            server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        server.bind(("::" if six else "", port))
+        server.listen(64)
+    except OSError:
+        server.close()
+        raise
+    return server
+
+
+def port_state(port: int) -> dict[str, Any]:
+    """Whether a port is free, and who has it: pid and command, as far as this user may see."""
+    try:
+        listener(port).close()
+    except OSError as error:
+        busy = error.errno == errno.EADDRINUSE
+        owner = _owner(port) if busy else None
+        return {"port": port, "free": False, "owner": owner, "problem": error.strerror or str(error)}
+    return {"port": port, "free": True, "owner": None, "problem": ""}
+
+
+def _owner(port: int) -> dict[str, Any] | None:
+    inodes = set()
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for words in (line.split() for line in read(path).splitlines()[1:]):
+            if words[3] == LISTENING and int(words[1].rpartition(":")[2], 16) == port:
+                inodes.add(f"socket:[{words[9]}]")
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if any(os.readlink(f"/proc/{pid}/fd/{fd}") in inodes for fd in os.listdir(f"/proc/{pid}/fd")):
+                command = read(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
+                return {"pid": int(pid), "command": command[:200]}
+        except OSError:
+            continue
+    return None
+
+
+def connect(host: str, port: int, seconds: float) -> dict[str, Any]:
+    """Whether a connection comes about, and why not."""
+    began = time.monotonic()
+    try:
+        socket.create_connection((host, port), seconds).close()
+    except OSError as error:
+        late = isinstance(error, socket.timeout)
+        return {"ok": False, "problem": "timed out" if late else error.strerror or str(error)}
+    return {"ok": True, "problem": "", "seconds": round(time.monotonic() - began, 4)}
+
+
+def masked(text: str) -> str:
+    """Without what looks like a password in a URL."""
+    return re.sub(r"//[^/@\s]+@", "//***@", text)
+
+
+# --- NVML by ctypes, without a package of the node ---
+
+LIBRARY = os.environ.get("DISTUI_NVML_LIBRARY") or "libnvidia-ml.so.1"
+TEXT_BYTES = 96
+P2P_READ = 0
+SENTENCES = {
+    9: "the NVIDIA kernel driver is not loaded",
+    18: "the NVIDIA library and its kernel driver differ in version",
+}
+
+
+class Memory(ctypes.Structure):
+    """nvmlMemory_t."""
+
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+
+def nvml_facts() -> dict[str, Any]:
+    """Driver and GPUs; {"problem": …} where the library is there and does not work, {} without it."""
+    try:
+        nvml = ctypes.CDLL(LIBRARY)
+    except OSError:
+        return {}
+    code = nvml.nvmlInit_v2()
+    if code:
+        return {"problem": SENTENCES.get(code, f"the NVIDIA driver does not start (NVML error {code})")}
+    count = ctypes.c_uint()
+    nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+    handles = [ctypes.c_void_p() for _ in range(count.value)]
+    lost = [
+        index for index, handle in enumerate(handles)
+        if nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle))
+    ]  # fmt: skip
+    version = ctypes.create_string_buffer(TEXT_BYTES)
+    readable = not nvml.nvmlSystemGetDriverVersion(version, ctypes.c_uint(TEXT_BYTES))
+    return {
+        "version": version.value.decode() if readable else None,
+        "gpus": [_gpu(nvml, handle) for index, handle in enumerate(handles) if index not in lost],
+        "lost": lost,
+        "no_p2p": _no_p2p(nvml, [handle for index, handle in enumerate(handles) if index not in lost]),
+    }
+
+
+def _gpu(nvml: Any, handle: Any) -> dict[str, Any]:
+    memory = Memory()
+    readable = not nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))
+    return {
+        "name": _text(nvml.nvmlDeviceGetName, handle),
+        "uuid": _text(nvml.nvmlDeviceGetUUID, handle),
+        "memory": memory.total if readable else None,
+        "used": memory.used if readable else None,
+    }
+
+
+def _text(function: Any, handle: Any) -> Any:
+    buffer = ctypes.create_string_buffer(TEXT_BYTES)
+    return None if function(handle, buffer, ctypes.c_uint(TEXT_BYTES)) else buffer.value.decode()
+
+
+def _no_p2p(nvml: Any, handles: list[Any]) -> Any:
+    """Pairs of GPUs that cannot read each other's memory; None where the driver does not say."""
+    function = getattr(nvml, "nvmlDeviceGetP2PStatus", None)
+    if function is None:
+        return None
+    pairs = []
+    for first in range(len(handles)):
+        for second in range(first + 1, len(handles)):
+            status = ctypes.c_int()
+            if function(handles[first], handles[second], P2P_READ, ctypes.byref(status)):
+                return None
+            if status.value:
+                pairs.append([first, second])
+    return pairs
+
+
+def report_nvml() -> None:
+    """Write `nvml_facts` as a line of JSON: called in a process of its own, as the driver may hang."""
+    sys.stdin.buffer.readline()
+    sys.stdout.write(MAGIC + json.dumps(nvml_facts()) + "\n")

@@ -1,1 +1,0 @@
-"""What is executed on a node that is looked at: standard library, Python 3.8 or newer, nothing installed there."""

@@ -1,0 +1,290 @@
+"""The doctor's end on a node: requests on stdin, a line of JSON each; answers on stdout.
+
+What may hang or break (a driver call, an import of torch, a rank of a pair) runs in a child process. All children end
+with stdin. Standard library alone and Python 3.8 or newer: session.py sends the text of this module.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from . import node_facts
+from .node_facts import MAGIC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Report = Callable[[dict[str, Any]], None]
+
+BOOT = (
+    "import sys;sys.path[:]=[p for p in sys.path if p];i=sys.stdin.buffer;exec(i.read(int(i.readline())))"
+)
+"""Executes what comes on stdin behind its length, and no module of the working directory; without anything that a login
+shell would read in quotes."""
+KEPT_LINES = 12
+
+
+class Child:
+    """One such process, in a session of its own; what it says goes to `report`, at last {"exit": …, "said": […]}."""
+
+    every: dict[int, Child] = {}
+
+    def __init__(
+        self,
+        python: Sequence[str],
+        text: str,
+        spec: dict[str, Any],
+        seconds: float,
+        report: Report,
+    ) -> None:
+        self._report, self._late = report, False
+        self._stderr: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)
+        environ = dict(os.environ, **spec.get("env", {}))
+        self._process = subprocess.Popen(
+            [*python, "-c", BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            start_new_session=True, env=environ,
+        )  # fmt: skip
+        Child.every[self._process.pid] = self
+        self._timer = threading.Timer(seconds, self._too_late)
+        self._timer.daemon = True
+        self._timer.start()
+        self._hearing = threading.Thread(target=self._hear_errors, daemon=True)
+        self._hearing.start()
+        threading.Thread(target=self._hear, daemon=True).start()
+        source = text.encode()
+        self._write(b"%d\n" % len(source) + source)
+        self.send(spec)
+
+    @property
+    def pid(self) -> int:
+        """Also the id of its session and process group."""
+        return self._process.pid
+
+    def send(self, value: dict[str, Any]) -> None:
+        """A line on its stdin; one that has ended hears nothing."""
+        self._write(json.dumps(value).encode() + b"\n")
+
+    def _write(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
+        except (OSError, ValueError):
+            return
+
+    def end(self) -> None:
+        """Kill it, and what it started."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            return
+
+    def _too_late(self) -> None:
+        self._late = True
+        self.end()
+        # A call that hangs in the kernel outlives SIGKILL: nobody waits for it.
+        self._finished(None)
+
+    def _hear(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            text = line.decode("utf-8", "replace")
+            if text.startswith(MAGIC):
+                self._report(json.loads(text[len(MAGIC) :]))
+        code = self._process.wait()
+        self._hearing.join(1.0)
+        self.end()  # what it may have left in its group
+        self._finished(code)
+
+    def _hear_errors(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            text = line.decode("utf-8", "replace").strip()
+            if text:
+                self._stderr.append(text[:500])
+
+    def _finished(self, code: int | None) -> None:
+        self._timer.cancel()
+        if Child.every.pop(self._process.pid, None) is not None:
+            self._report({"exit": code, "said": list(self._stderr), "late": self._late})
+
+
+def end_all() -> None:
+    """Kill every child."""
+    for child in list(Child.every.values()):
+        child.end()
+
+
+def once(
+    python: Sequence[str], text: str, spec: dict[str, Any], seconds: float
+) -> tuple[dict[str, Any] | None, str]:
+    """The first thing that a child says, or None and why it said nothing."""
+    heard: queue.Queue[dict[str, Any]] = queue.Queue()
+    try:
+        child = Child(python, text, spec, seconds, heard.put)
+    except OSError as error:
+        return None, f"{python[0]} cannot be executed ({error.strerror})"
+    answer = heard.get()
+    child.end()
+    if "exit" not in answer:
+        return answer, ""
+    if answer["late"]:
+        return None, f"no answer within {seconds:.0f} s"
+    lines = answer["said"]
+    return None, lines[-1] if lines else f"ended with code {answer['exit']} and said nothing"
+
+
+LIFE_SECONDS = 3600
+"""If the connection breaks and nobody notices, no longer than this."""
+
+_lock = threading.Lock()
+_listeners: list[socket.socket] = []
+_workers: dict[int, Child] = {}
+
+
+def say(value: dict[str, Any]) -> None:
+    """A line to the one who asks; where that one has gone, everything ends."""
+    with _lock:
+        try:
+            sys.stdout.write(MAGIC + json.dumps(value) + "\n")
+            sys.stdout.flush()
+        except OSError:
+            leave()
+
+
+def leave() -> None:
+    """End, and everything that was started with it."""
+    end_all()
+    os._exit(0)
+
+
+def serve(texts: dict[str, str]) -> None:
+    """Answer until stdin ends. `texts`: sources that children execute, by name."""
+    signal.alarm(LIFE_SECONDS)
+    say({"ready": True})
+    for line in sys.stdin.buffer:
+        asked = json.loads(line)
+        if asked["op"] == "clock":
+            say({"id": asked["id"], "clock": time.time()})
+        elif asked["op"] == "run":
+            _run(asked, texts)
+        elif asked["op"] == "tell":
+            _forward(asked)
+        else:
+            threading.Thread(target=_answer, args=(asked, texts), daemon=True).start()
+    leave()
+
+
+def _answer(asked: dict[str, Any], texts: dict[str, str]) -> None:
+    if asked["op"] == "facts":
+        answer = gather(asked, texts)
+    elif asked["op"] == "listen":
+        answer = _listen(asked["port"])
+    else:
+        answer = node_facts.connect(asked["host"], asked["port"], asked["within"])
+        answer["resolved"] = node_facts.resolve(asked["name"]) if asked["name"] else None
+    say({"id": asked["id"], **answer})
+
+
+def _listen(port: int) -> dict[str, Any]:
+    """Listen until the end; nobody need accept for a connection to come about."""
+    try:
+        _listeners.append(node_facts.listener(port))
+    except OSError as error:
+        return {"ok": False, "problem": error.strerror or str(error)}
+    return {"ok": True, "problem": ""}
+
+
+def _run(asked: dict[str, Any], texts: dict[str, str]) -> None:
+    number = asked["id"]
+
+    def reply(value: dict[str, Any]) -> None:
+        say({"id": number, **value})
+
+    try:
+        _workers[number] = Child([asked["python"]], texts["torch"], asked["spec"], asked["seconds"], reply)
+    except OSError as error:
+        reply({"exit": None, "late": False, "said": [f"{asked['python']}: {error.strerror}"]})
+
+
+def _forward(asked: dict[str, Any]) -> None:
+    worker = _workers.get(asked["to"])
+    if worker is None:
+        return
+    if asked["value"] is None:
+        worker.end()
+    else:
+        worker.send(asked["value"])
+
+
+GPU_SECONDS = 20.0
+TORCH_SECONDS = 90.0
+"""An import of torch from a cold network file system takes about a minute."""
+
+
+def gather(spec: dict[str, Any], texts: dict[str, str]) -> dict[str, Any]:
+    """The facts. `spec`: python (of the training; "" for PATH's), cwd, port (None: not looked at)."""
+    faces = node_facts.interfaces()
+    address = node_facts.ssh_address()
+    gpus, gpu_problem = once([sys.executable, "-I"], texts["nvml"], {}, GPU_SECONDS)
+    training, training_problem = _training(spec["python"], texts["torch"])
+    return {
+        **node_facts.kernel(),
+        "agent_python": {
+            "version": ".".join(str(part) for part in sys.version_info[:3]),
+            "executable": sys.executable,
+        },
+        "training": training,
+        "training_problem": training_problem,
+        "driver": node_facts.driver(),
+        "kernel_gpus": node_facts.kernel_gpus(),
+        "nvml": gpus,
+        "nvml_problem": gpu_problem,
+        "infiniband": node_facts.infiniband(),
+        "gpudirect": node_facts.gpudirect(),
+        "iommu": node_facts.iommu(),
+        "pci": node_facts.bridges(),
+        "interfaces": faces,
+        "ssh_address": address,
+        "dns": node_facts.names(faces, address),
+        "port": None if spec["port"] is None else node_facts.port_state(spec["port"]),
+        "shm": node_facts.shm(),
+        "limits": node_facts.limits(),
+        "disks": node_facts.disks(spec["cwd"]),
+        "cgroup": node_facts.cgroup(),
+        "clock_synchronised": node_facts.clock_synchronised(),
+        "env": {
+            name: node_facts.masked(value) for name, value in node_facts.variables(dict(os.environ)).items()
+        },
+        "nccl_conf": node_facts.conf_files(os.path.expanduser("~")),
+    }
+
+
+def _training(python: str, text: str) -> tuple[dict[str, Any] | None, str]:
+    """What the training environment's interpreter reports, and why it reports nothing.
+
+    Without a name: the first of PATH's that has torch, as a launch takes it.
+    """
+    wanted: list[str] = [python] if python else ["python", "python3"]
+    paths = [path for path in map(node_facts.which, wanted) if path is not None]
+    if not paths:
+        return None, "%s is no executable" % (python or "python")
+    answers = []
+    for path in paths:
+        answer, problem = once([path], text, {"do": "facts"}, TORCH_SECONDS)
+        if answer is not None and answer.get("torch"):
+            return {**answer, "executable": path}, ""
+        answers.append(
+            (None if answer is None else {**answer, "executable": path}, problem and f"{path}: {problem}")
+        )
+    return answers[0]
