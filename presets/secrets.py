@@ -6,6 +6,7 @@ detect-secrets 1.5 (Apache-2.0), and of the services that trainings use.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
@@ -489,3 +490,91 @@ def _masked_member(key: str, value: Any, hide: Hide, check: Check = _any) -> Any
         shown = {name: _masked_member(str(name), part, hide) for name, part in value.items()}
         return {name: _masked_member(key, part, hide, _mixed) for name, part in shown.items()}
     return mask_value(value, hide)
+
+
+# --- what leaves this machine: secrets by rule and by value --------------------------------------------------------
+
+SHORTEST = 6
+"""Characters of a value that is looked for everywhere: a shorter one would be found in innocent words."""
+
+
+class Masker:
+    """Masks texts and JSON values; `count` says how often something was."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        """`secrets`: values that are masked wherever they stand."""
+        self.count = 0
+        forms = {form for value in secrets if _tells(value) for form in _forms(value)}
+        ordered = sorted((form.encode() for form in forms), key=len, reverse=True)
+        self._values = re.compile(b"|".join(map(re.escape, ordered))) if ordered else None
+
+    def _hide(self, value: str) -> str:
+        self.count += 1
+        return MASK
+
+    def text(self, data: bytes) -> bytes:
+        """A text of any kind and encoding."""
+        # Latin-1 keeps every byte; the rules are about ASCII.
+        return mask_text(self._without_values(data).decode("latin-1"), self._hide).encode("latin-1")
+
+    def _without_values(self, data: bytes) -> bytes:
+        if self._values is None:
+            return data
+        data, number = self._values.subn(MASK.encode(), data)
+        self.count += number
+        return data
+
+    def value(self, value: Any) -> Any:
+        """A JSON value: texts in it, command lines in lists, and whole texts whose name is that of a secret."""
+        return mask_value(self._plain(value), self._hide)
+
+    def _plain(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._without_values(value.encode("utf-8", "replace")).decode("utf-8", "replace")
+        if isinstance(value, list):
+            return [self._plain(part) for part in value]
+        if isinstance(value, dict):
+            return {key: self._plain(part) for key, part in value.items()}
+        return value
+
+    def document(self, data: bytes) -> bytes:
+        """A JSON document; as text where it is none."""
+        try:
+            return json.dumps(self.value(json.loads(data)), indent=1).encode()
+        except (ValueError, RecursionError):
+            return self.text(data)
+
+    def lines(self, data: bytes) -> bytes:
+        """JSON, one object a line; what is none is left out, as a reader of the journal would."""
+        return b"".join(self._line(line) for line in data.splitlines())
+
+    def _line(self, line: bytes) -> bytes:
+        try:
+            return json.dumps(self.value(json.loads(line)), separators=(",", ":")).encode() + b"\n"
+        except (ValueError, RecursionError):
+            return b""
+
+
+def _tells(value: str) -> bool:
+    harmless = value.lower() in ("none", "null", "true", "false") or _NUMBER.fullmatch(value)
+    return len(value) >= SHORTEST and not harmless
+
+
+def _forms(value: str) -> set[str]:
+    """The value as it stands in a text and in JSON."""
+    return {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+
+
+def secrets_in(env: Mapping[str, str]) -> set[str]:
+    """Values of the variables that hold secrets, and the passwords in others' URLs."""
+    values = {value for name, value in env.items() if is_secret(name) and _tells(value)}
+    parts: set[str] = set()
+
+    def noted(value: str) -> str:
+        parts.add(value)
+        return MASK
+
+    for name, value in env.items():
+        if not is_secret(name) and holds_secret(name, value):
+            mask_text(value, noted)
+    return values | {part for whole in parts for part in (whole, whole.partition(":")[2]) if _tells(part)}

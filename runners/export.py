@@ -1,132 +1,448 @@
-"""What `distui export` gathers of a run, with secrets masked."""
+"""The diagnostic bundle of `distui export`: what is gathered of a run, with secrets masked, and how it is opened again.
+
+A bundle is a tar file of plain files under one name, packed with gzip; a manifest ends it. Reading trusts nothing: only
+the files that a bundle has, by their names; no links, no other kinds; sizes and hashes are checked.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import gzip
+import hashlib
+import io
 import json
 import os
 import re
+import secrets
+import shutil
+import tarfile
+import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from types import TracebackType
 
 import msgspec
-from msgspec import structs
+from msgspec import Struct, structs
 
-from ..presets.secrets import MASK, holds_secret, is_secret, mask_text, mask_value
-from . import bundle_file, file_io, journal, run_directories
-from .bundle_file import FORMAT, MOST_FILE, BundleWriter, Manifest
+from ..presets.secrets import Masker, secrets_in
+from ..presets.trusted_files import private_folder
+from . import file_io, journal, run_directories
 from .diagnosis import report
 from .diagnosis.report import document
 from .diagnosis.verdict import judge
-from .formatting import spans_text
-from .model import HUB, Stamped
+from .errors import RunError
+from .formatting import size_text, spans_text
+from .logs.log_files import parse_file_id
+from .model import HUB, Event, RankSample, RankTick, RunEnded, RunPhase, Stamped
 from .state import RunState
 from .status import standing_json, status_json
 from .telemetry.metrics import LEVELS, Row
 from .wire.link import Link, LinkError
 
-# -----------------------------------------------------------------------------------------------------------
-# Secrets taken out of what leaves this machine: by the rules of presets/secrets.py, and by value. Pure.
+HEAD = 256 << 10
+"""Bytes of a log's beginning."""
+ALL_LOGS = 1 << 30
+"""Bytes that the ends of all logs may have together; where they are many each is given less."""
+LEAST_TAIL = 64 << 10
 
 
-SHORTEST = 6
-"""Characters of a value that is looked for everywhere: a shorter one would be found in innocent words."""
-
-_NUMBER = re.compile(r"-?[\d.]{1,7}")
-
-
-class Masker:
-    """Masks texts and JSON values; `count` says how often something was."""
-
-    def __init__(self, secrets: Iterable[str] = ()) -> None:
-        """`secrets`: values that are masked wherever they stand."""
-        self.count = 0
-        forms = {form for value in secrets if _tells(value) for form in _forms(value)}
-        ordered = sorted((form.encode() for form in forms), key=len, reverse=True)
-        self._values = re.compile(b"|".join(map(re.escape, ordered))) if ordered else None
-
-    def _hide(self, value: str) -> str:
-        self.count += 1
-        return MASK
-
-    def text(self, data: bytes) -> bytes:
-        """A text of any kind and encoding."""
-        # Latin-1 keeps every byte; the rules are about ASCII.
-        return mask_text(self._without_values(data).decode("latin-1"), self._hide).encode("latin-1")
-
-    def _without_values(self, data: bytes) -> bytes:
-        if self._values is None:
-            return data
-        data, number = self._values.subn(MASK.encode(), data)
-        self.count += number
-        return data
-
-    def value(self, value: Any) -> Any:
-        """A JSON value: texts in it, command lines in lists, and whole texts whose name is that of a secret."""
-        return mask_value(self._plain(value), self._hide)
-
-    def _plain(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self._without_values(value.encode("utf-8", "replace")).decode("utf-8", "replace")
-        if isinstance(value, list):
-            return [self._plain(part) for part in value]
-        if isinstance(value, dict):
-            return {key: self._plain(part) for key, part in value.items()}
-        return value
-
-    def document(self, data: bytes) -> bytes:
-        """A JSON document; as text where it is none."""
-        try:
-            return json.dumps(self.value(json.loads(data)), indent=1).encode()
-        except (ValueError, RecursionError):
-            return self.text(data)
-
-    def lines(self, data: bytes) -> bytes:
-        """JSON, one object a line; what is none is left out, as a reader of the journal would."""
-        return b"".join(self._line(line) for line in data.splitlines())
-
-    def _line(self, line: bytes) -> bytes:
-        try:
-            return json.dumps(self.value(json.loads(line)), separators=(",", ":")).encode() + b"\n"
-        except (ValueError, RecursionError):
-            return b""
+def tail_of(wanted: int, files: int) -> int:
+    """Bytes of the end of each of so many logs."""
+    return min(wanted, max(LEAST_TAIL, ALL_LOGS // max(files, 1)))
 
 
-def _tells(value: str) -> bool:
-    harmless = value.lower() in ("none", "null", "true", "false") or _NUMBER.fullmatch(value)
-    return len(value) >= SHORTEST and not harmless
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of a file, in bytes."""
+
+    begin: int
+    end: int
 
 
-def _forms(value: str) -> set[str]:
-    """The value as it stands in a text and in JSON."""
-    return {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+def spans(size: int, tail: int) -> list[Span]:
+    """The pieces that are taken of a file: all of it, or its beginning and its end."""
+    return [Span(0, size)] if size <= HEAD + tail else [Span(0, HEAD), Span(size - tail, size)]
 
 
-def secrets_in(env: Mapping[str, str]) -> set[str]:
-    """Values of the variables that hold secrets, and the passwords in others' URLs."""
-    values = {value for name, value in env.items() if is_secret(name) and _tells(value)}
-    parts: set[str] = set()
-
-    def noted(value: str) -> str:
-        parts.add(value)
-        return MASK
-
-    for name, value in env.items():
-        if not is_secret(name) and holds_secret(name, value):
-            mask_text(value, noted)
-    return values | {part for whole in parts for part in (whole, whole.partition(":")[2]) if _tells(part)}
+def marker(begin: int, end: int, size: int) -> bytes:
+    """The line that stands for what is left out."""
+    return (
+        f"[distui export left out {end - begin:,} bytes here: {begin:,} to {end:,} of {size:,}]\n".encode()
+    )
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Everything of a run that a bundle holds, read from its directory and through its link, masked, and written.
+def joined(pieces: list[tuple[int, bytes]], size: int) -> tuple[bytes, bool]:
+    """Pieces that were read (where each begins, its bytes) as one text with markers, and whether it was cut."""
+    text, at, cut = b"", 0, False
+    for begin, data in pieces:
+        if begin > at:
+            text += (b"\n" if text and not text.endswith(b"\n") else b"") + marker(at, begin, size)
+            cut = True
+        elif begin < at:  # a window that begins with its line repeats bytes
+            begin, data = at, data[at - begin :]
+        text += data
+        at = begin + len(data)
+    return text, cut
 
 
 WINDOW = 1 << 20
 """Bytes that are asked for at once."""
 _ROW = msgspec.json.Decoder(Row)
+MANIFEST = run_directories.MANIFEST
+FORMAT = 1
+MOST_FILE = 256 << 20
+MOST_BYTES = 8 << 30
+MOST_FILES = 200_000
+MOST_RATIO, FREE_OF_RATIO = 500, 64 << 20
+"""How many times its size a bundle may unpack to, beyond so many bytes: logs come to 300, zeros to 1000."""
+BLOCK = 512
+"""Bytes of a tar file's records."""
+
+_TOP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_FIXED = re.compile(
+    r"plan\.json|run\.json|journal\.jsonl|status\.json|findings\.json|diagnose\.json|MANIFEST\.json"
+    r"|(?:node-\d{1,6}/)?metrics/(?:1|10|60)s\.jsonl(?:\.1)?"
+)
+
+
+class File(Struct, frozen=True, omit_defaults=True):
+    """A file of a bundle, as its manifest tells of it."""
+
+    name: str
+    bytes: int
+    sha256: str
+    of: int | None = None
+    """Bytes that the file has on its node, where it was cut; None where it is whole."""
+
+
+class Manifest(Struct, frozen=True):
+    """The last file of a bundle."""
+
+    format: int
+    distui: str
+    """Version that wrote it."""
+    created: float
+    """Unix time."""
+    run: str
+    name: str
+    state: str
+    live: bool
+    """Whether the run had not ended yet."""
+    files: list[File]
+    missing: list[str]
+    """What belongs to the run and is not here: a sentence each."""
+    masked: int
+    """How many secrets were taken out."""
+
+
+class BundleWriter:
+    """Writes a bundle whole or not at all: as a context manager, under a name of its own until it is finished."""
+
+    def __init__(self, path: Path, top: str, force: bool = False) -> None:
+        """`top`: the folder inside. Raises RunError where the file is there, unless `force`."""
+        self._path, self._top, self._force = path, top, force
+        if not _TOP.fullmatch(top):
+            raise RunError(
+                f"a bundle of a run cannot be opened whose directory is called {top!r}: rename the directory, with "
+                "letters, digits, '.', '_' and '-' alone"
+            )
+        self.files: list[File] = []
+        self._at = time.time()
+        if path.is_dir() or (path.exists() and not force):
+            raise RunError(_is_there(path))
+        if path.exists() and not path.is_file():
+            raise RunError(
+                f"{path} is a device or a pipe, and no file that may be replaced: name another one"
+            )
+        # The name is known before the file is made, so that a signal at any moment leaves none.
+        self._temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
+
+    def __enter__(self) -> BundleWriter:
+        """Make the file. Raises RunError."""
+        made = False
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            self._file = os.fdopen(os.open(self._temporary, flags, 0o600), "wb")
+            self._packed = gzip.GzipFile("", "wb", compresslevel=6, fileobj=self._file)
+            self._tar = tarfile.TarFile(fileobj=self._packed, mode="w", format=tarfile.USTAR_FORMAT)
+            made = True
+        except OSError as error:
+            raise RunError(_unwritable(self._path, error)) from None
+        finally:
+            if not made:
+                self._temporary.unlink(missing_ok=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None
+    ) -> None:
+        """What was not finished leaves nothing behind."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+        self._temporary.unlink(missing_ok=True)
+
+    def add(self, name: str, data: bytes, of: int | None = None) -> None:
+        """One file. Raises RunError where the disk refuses."""
+        info = tarfile.TarInfo(f"{self._top}/{name}")
+        info.size, info.mtime, info.mode = len(data), int(self._at), 0o600
+        try:
+            self._tar.addfile(info, io.BytesIO(data))
+        except OSError as error:
+            raise RunError(_unwritable(self._path, error)) from None
+        self.files.append(File(name, len(data), hashlib.sha256(data).hexdigest(), of))
+
+    def finish(self, manifest: Manifest) -> None:
+        """Write the manifest and give the file its name. Raises RunError."""
+        self.add(MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+        try:
+            self._tar.close()
+            self._packed.close()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._name()
+        except FileExistsError:
+            raise RunError(_is_there(self._path)) from None
+        except OSError as error:
+            raise RunError(_unwritable(self._path, error)) from None
+
+    def _name(self) -> None:
+        """Where nothing may be replaced, a link fails where a file came meanwhile."""
+        if self._force:
+            self._temporary.replace(self._path)
+            return
+        try:
+            os.link(self._temporary, self._path)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            if self._path.exists():
+                raise FileExistsError from None
+            self._temporary.replace(self._path)
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a file begins as a bundle does; a pipe is none, for what was read of it is gone."""
+    if not os.path.isfile(path):  # also of a name too long for a file
+        return False
+    try:
+        with path.open("rb") as file, gzip.GzipFile(fileobj=file) as packed:
+            head = packed.read(BLOCK)
+        return _header(head, path) is not None
+    except (OSError, EOFError, zlib.error, RunError):
+        return False
+
+
+def unpack(path: Path, folder: Path) -> Manifest:
+    """Write a bundle's files below `folder`/RUN and return its manifest. Raises RunError."""
+    try:
+        _check_sizes(path)
+        with path.open("rb") as file, gzip.GzipFile(fileobj=file) as packed:
+            hashes = dict(_members(packed, path, folder))
+    except (OSError, EOFError, zlib.error) as error:
+        raise RunError(
+            f"{path} cannot be read ({_words(error)}): have it exported or copied again"
+        ) from None
+    tops = {name.partition("/")[0] for name in hashes}
+    if len(tops) != 1:
+        raise RunError(_no_bundle(path, "it holds several runs"))
+    top = tops.pop()
+    try:
+        manifest = msgspec.json.decode((folder / top / MANIFEST).read_bytes(), type=Manifest)
+    except (OSError, msgspec.MsgspecError):
+        raise RunError(_no_bundle(path, "it has no manifest, or was cut off")) from None
+    if manifest.format != FORMAT:
+        raise RunError(
+            f"{path} is of distui {manifest.distui}, in a form that this version does not read: use that one"
+        )
+    listed = {f"{top}/{file.name}": file.sha256 for file in manifest.files}
+    if manifest.run != top or listed != {
+        name: digest for name, digest in hashes.items() if name != f"{top}/{MANIFEST}"
+    }:
+        raise RunError(
+            f"{path} is not what was exported: its files differ from its manifest; have it exported again"
+        )
+    return manifest
+
+
+def _check_sizes(path: Path) -> None:
+    """Go through all of it before anything is written: its sizes, its names, and that a manifest is at its end.
+
+    Raises RunError, OSError, EOFError and zlib.error.
+    """
+    whole, names = 0, dict[str, None]()
+    with path.open("rb") as file, gzip.GzipFile(fileobj=file) as packed:
+        while (info := _header(packed.read(BLOCK), path)) is not None:
+            whole += info.size
+            if info.name in names:
+                raise RunError(_no_bundle(path, f"{info.name} is in it twice"))
+            names[info.name] = None
+            if len(names) > MOST_FILES or info.size > MOST_FILE or whole > MOST_BYTES:
+                raise RunError(
+                    _no_bundle(
+                        path, f"it unpacks to more than {MOST_BYTES >> 30} GiB, or {info.name} is too large"
+                    )
+                )
+            left = -(-info.size // BLOCK) * BLOCK
+            while left:
+                data = packed.read(min(left, 1 << 20))
+                if not data:
+                    raise EOFError("it ends too early")
+                left -= len(data)
+                _check_ratio(path, packed.tell(), file.tell())
+    if len({name.partition("/")[0] for name in names}) > 1:
+        raise RunError(_no_bundle(path, "it holds several runs"))
+    if not names or next(reversed(names)).rpartition("/")[2] != MANIFEST:
+        raise RunError(_no_bundle(path, "it has no manifest, or was cut off"))
+    free = shutil.disk_usage(tempfile.gettempdir()).free
+    if whole > free:
+        raise RunError(
+            f"{path} unpacks to {size_text(whole)}, and {tempfile.gettempdir()} has {size_text(free)}: free space "
+            "there, or set TMPDIR"
+        )
+
+
+def _check_ratio(path: Path, unpacked: int, packed: int) -> None:
+    if unpacked > FREE_OF_RATIO and unpacked > MOST_RATIO * packed:
+        raise RunError(_no_bundle(path, f"it unpacks to more than {MOST_RATIO} times its size"))
+
+
+def _members(packed: gzip.GzipFile, path: Path, folder: Path) -> Iterator[tuple[str, str]]:
+    """Each file, written, and its hash."""
+    room = MOST_BYTES
+    for number in range(MOST_FILES + 1):
+        info = _header(packed.read(BLOCK), path)
+        if info is None:
+            packed.read(1 << 20)  # what fills the last record, and gzip's own sum
+            return
+        if number == MOST_FILES or info.size > min(MOST_FILE, room):
+            raise RunError(_no_bundle(path, f"{info.name} is too large"))
+        room -= info.size
+        target = folder / info.name
+        if target.exists():
+            raise RunError(_no_bundle(path, f"{info.name} is in it twice"))
+        private_folder(target.parent)
+        yield info.name, _copy(packed, target, info.size)
+
+
+def _copy(packed: gzip.GzipFile, target: Path, size: int) -> str:
+    digest, left = hashlib.sha256(), size
+    with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
+        while left:
+            data = packed.read(min(left, 1 << 20))
+            if not data:
+                raise EOFError("it ends too early")
+            digest.update(data)
+            file.write(data)
+            left -= len(data)
+    packed.read(-size % BLOCK)
+    return digest.hexdigest()
+
+
+def _header(block: bytes, path: Path) -> tarfile.TarInfo | None:
+    """The next file; None at the end. Only headers are read by tarfile, so that no extension of the format acts."""
+    if not block.strip(b"\0"):
+        return None
+    try:
+        info = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
+    except (tarfile.HeaderError, UnicodeDecodeError):
+        raise RunError(_no_bundle(path, "it is no tar file")) from None
+    top, _, name = info.name.partition("/")
+    belongs = _FIXED.fullmatch(name) is not None or parse_file_id(name) is not None
+    if (
+        info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE)
+        or not _TOP.fullmatch(top)
+        or not belongs
+        or info.size < 0
+    ):
+        raise RunError(_no_bundle(path, f"{info.name!r} belongs into no bundle"))
+    return info
+
+
+def _is_there(path: Path) -> str:
+    return f"{path} is there already: name another file, or replace it with --force"
+
+
+def _unwritable(path: Path, error: OSError) -> str:
+    return f"{path} cannot be written ({(error.strerror or str(error)).lower()}): name a file where there is room"
+
+
+def _no_bundle(path: Path, why: str) -> str:
+    return f"{path} is no bundle of `distui export`: {why}"
+
+
+def _words(error: BaseException) -> str:
+    return (getattr(error, "strerror", None) or str(error)).lower()
+
+
+# --- opening -----------------------------------------------------------------------------------------------------
+
+STATE_HOME = "XDG_STATE_HOME_HOME"
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Manifest]:
+    """Within it the registry knows the run of the bundle and no other; it leaves nothing behind. Raises RunError."""
+    before = os.environ.get(STATE_HOME)
+    with tempfile.TemporaryDirectory(prefix="distui-replay-") as folder:
+        os.environ[STATE_HOME] = folder
+        try:
+            yield _settle(path, unpack(path, run_directories.runs_dir()))
+        except RunError as error:  # the folder is gone when it is read: the bundle and its member are named
+            error.args = (re.sub(rf"{re.escape(folder)}/distui/runs/[^/\s]+", str(path), str(error)),)
+            raise
+        finally:
+            if before is None:
+                del os.environ[STATE_HOME]
+            else:
+                os.environ[STATE_HOME] = before
+
+
+def _settle(path: Path, manifest: Manifest) -> Manifest:
+    """Make it a run of this machine that has ended; nobody is asked for it any more."""
+    entry = run_directories.served(run_directories.runs_dir() / manifest.run)
+    if entry is None:
+        raise RunError(f"{path} holds no run.json that can be read: have it exported again")
+    record = structs.replace(entry.record, kind="local", whole="")
+    file_io.write_atomically(entry.path / run_directories.RUN_FILE, msgspec.json.encode(record))
+    state = entry.state()
+    if not state.phase.ended:
+        status = file_io.document_or_none(entry.path / "status.json", _Status) or _Status()
+        node = HUB if state.merged else min(state.nodes, default=0)
+        with (entry.path / journal.NAME).open("ab") as file:
+            for number, event in enumerate(_closing(status, manifest), state.seq + 1):
+                at = manifest.created if status.ended is None else status.ended
+                file.write(msgspec.json.encode(Stamped(at, event, number, node)) + b"\n")
+    return manifest
+
+
+class _Status(msgspec.Struct):
+    """What is wanted of the status that was exported."""
+
+    text: str = ""
+    exit_code: int | None = None
+    ended: float | None = None
+    ranks: tuple[RankSample, ...] = ()
+
+
+def _closing(status: _Status, manifest: Manifest) -> list[Event]:
+    """How far the ranks were, which no journal keeps while they live, and how it stood when it was exported. Pure."""
+    samples = [RankTick(status.ranks)] if status.ranks else []
+    for phase in RunPhase:
+        if phase.ended and phase == manifest.state:
+            return [*samples, RunEnded(phase, status.exit_code, status.text)]
+    clock = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(manifest.created))
+    return [
+        *samples,
+        RunEnded(RunPhase.EXPORTED, None, f"it was {manifest.state} when it was exported, {clock}"),
+    ]
+
+
+# --- gathering ---------------------------------------------------------------------------------------------------
 
 
 class Gathering:
@@ -137,8 +453,8 @@ class Gathering:
     ) -> None:
         """`tail`: bytes of the end of each log."""
         self._entry, self._link, self._state, self._writer = entry, link, state, writer
-        self._tail = bundle_file.tail_of(tail, len(state.log_sizes))
-        self._masker = Masker(secrets(entry, state))
+        self._tail = tail_of(tail, len(state.log_sizes))
+        self._masker = Masker(secrets_of(entry, state))
         self._history = entry.history()
         self.missing = list(self._history.problems)
 
@@ -216,7 +532,7 @@ class Gathering:
         """One log, cut to size."""
         pieces: list[tuple[int, bytes]] = []
         problem = ""
-        for span in bundle_file.spans(size, self._tail):
+        for span in spans(size, self._tail):
             at = span.begin
             while at < span.end and not problem:
                 try:
@@ -230,7 +546,7 @@ class Gathering:
                 if window.next <= at:
                     break
                 at = window.next
-        data, cut = bundle_file.joined(pieces, size)
+        data, cut = joined(pieces, size)
         if problem:
             self.missing.append(f"{file}: {problem}")
         if pieces or not problem:
@@ -259,7 +575,7 @@ def curves(data: bytes) -> bool:
     return all(file_io.decoded(_ROW, line) is not None for line in lines if line)
 
 
-def secrets(entry: run_directories.Entry, state: RunState) -> set[str]:
+def secrets_of(entry: run_directories.Entry, state: RunState) -> set[str]:
     """Values of secret variables here, and of those processes of the run that are on this machine."""
     named = (
         file_io.read(entry.path / name)

@@ -245,7 +245,7 @@ LATE_IMPORTS = {
     "tui/verbs/presets.py": {
         "presets.imports", "presets.lint.markup", "runners.daemon", "runners.run_directories", "tui.verbs.lint"
     },
-    "tui/verbs/runs.py": {"runners.bundle_file", "tui.app", "tui.source", "tui.verbs.other_hosts"},
+    "tui/verbs/runs.py": {"runners.export", "tui.app", "tui.source", "tui.verbs.other_hosts"},
     "tui/verbs/status.py": {"runners.watch.watch_link"},
     "runners/inrank/runner.py": {
         "runners.inrank.command", "runners.inrank.elastic", "runners.inrank.nested_torchrun"

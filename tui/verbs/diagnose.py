@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...presets.sanitize import clean_text
-from ...runners import bundle_file, run_directories
-from ...runners.bundle_file import opened
+from ...runners import export, run_directories
 from ...runners.diagnosis import report
 from ...runners.diagnosis.live import collect
 from ...runners.diagnosis.nccl_facts import NcclFacts
@@ -21,6 +20,7 @@ from ...runners.diagnosis.reading import Reading
 from ...runners.diagnosis.report import document
 from ...runners.diagnosis.verdict import LogFinding, Verdict, judge
 from ...runners.errors import NoSuchRunError
+from ...runners.export import opened
 from ...runners.formatting import plural, spans_text
 from ...runners.model import RunEnded, RunPhase, Stamped
 from ...runners.state import RunState
@@ -41,7 +41,7 @@ UNORDERED = "Which cause came first is not known: the files' lines carry no comm
 def diagnose(options: argparse.Namespace) -> int:
     """Print what was found; 1 where a cause is an error. Raises RunError."""
     names = options.names
-    if len(names) == 1 and bundle_file.is_bundle(Path(names[0])):
+    if len(names) == 1 and export.is_bundle(Path(names[0])):
         with opened(Path(names[0])) as manifest:
             return _of_run(run_directories.resolve(manifest.run), options.json)
     if len(names) > 1 or (names and (names[0] == "-" or os.path.exists(names[0]))):

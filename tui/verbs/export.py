@@ -12,9 +12,8 @@ import msgspec
 
 from ...presets.sanitize import clean_text, escaped_json
 from ...runners import run_directories
-from ...runners.bundle_file import BundleWriter, Manifest
 from ...runners.connect import snapshot, with_link
-from ...runners.export import Gathering
+from ...runners.export import BundleWriter, Gathering, Manifest
 from ...runners.formatting import size_text
 from ...runners.wire.link import Link
 from .status import complete

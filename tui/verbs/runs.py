@@ -31,7 +31,7 @@ from ...runners.wire.link import Link
 from ..rows.plain import ago, table
 
 if TYPE_CHECKING:
-    from ...runners.bundle_file import Manifest
+    from ...runners.export import Manifest
 
 # -----------------------------------------------------------------------------------------------------------
 # ls, events, wait: looking at runs from the command line.
@@ -61,7 +61,7 @@ def run_or_bundle(verb: Verb) -> Verb:
 
 
 def _opened(bundle: str) -> AbstractContextManager[Manifest]:
-    from ...runners.bundle_file import opened  # few name one
+    from ...runners.export import opened  # few name one
 
     return opened(Path(bundle))
 
@@ -168,7 +168,7 @@ def events(options: argparse.Namespace) -> int:
 
 
 def _of_opening(stamped: Stamped) -> bool:
-    """Whether it only says how far a bundle goes: nothing that happened in the run (see export/opening.py)."""
+    """Whether it only says how far a bundle goes: nothing that happened in the run (see `export.opened`)."""
     event = stamped.event
     return isinstance(event, RankTick) or (isinstance(event, RunEnded) and event.phase is RunPhase.EXPORTED)
 

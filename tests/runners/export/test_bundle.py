@@ -13,10 +13,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from distui.runners import bundle_file
-from distui.runners.bundle_file import BundleWriter, File, Manifest, is_bundle, unpack
+from distui.runners import export
 from distui.runners.errors import RunError
-from distui.runners.export import curves, numbered
+from distui.runners.export import BundleWriter, File, Manifest, curves, is_bundle, numbered, unpack
 from distui.runners.model import RunEnded, RunPhase, Stamped
 
 TOP = "20260101-000000-job-0a1b2c3d"
@@ -172,14 +171,14 @@ def test_what_is_not_what_was_exported_is_refused(
 def test_a_file_that_unfolds_without_end_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bundle_file, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(export, "MOST_BYTES", 1 << 20)
     big = packed(tmp_path / "a.tar.gz", [(member(OUT), b"\0" * (2 << 20))])
     with pytest.raises(RunError, match="too large"):
         unpack(big, tmp_path / "out")
     many = [(member(OUT.replace("rank-0", f"rank-{rank}")), b"\0" * (300 << 10)) for rank in range(5)]
     with pytest.raises(RunError, match=r"rank-3.out is too large"):
         unpack(packed(tmp_path / "b.tar.gz", many), tmp_path / "other")
-    monkeypatch.setattr(bundle_file, "MOST_FILES", 2)
+    monkeypatch.setattr(export, "MOST_FILES", 2)
     with pytest.raises(RunError, match="too large"):
         unpack(packed(tmp_path / "c.tar.gz", many[:3]), tmp_path / "third")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from distui.runners import run_directories
-from distui.runners.bundle_file import Manifest, opened, unpack
+from distui.runners.export import Manifest, opened, unpack
 from distui.tui.cli import main
 
 from .site import Site, Whole, until

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from distui.runners.export import Masker, secrets_in
+from distui.presets.secrets import Masker, secrets_in
 
 TOKEN = "hf_" + "aB3" * 8
 
