@@ -28,10 +28,10 @@ from ..model import (
     RankTick,
 )
 from ..state import Rank
-from ..telemetry.driver_watchdog import GpuSource, witness
+from ..telemetry.driver_watchdog import GpuSource
 from ..telemetry.host import HostSampler
 from ..telemetry.metrics import MetricsStore
-from ..telemetry.rank_samples import Launched, Placement, RankSampler, place
+from ..telemetry.rank_samples import Launched, Placement, RankSampler, place, witness
 from .hooks import Hooks
 from .processes import environ_of
 from .runner_process import ServedRun

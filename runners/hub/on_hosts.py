@@ -21,8 +21,7 @@ from ..errors import RunError
 from ..inrank.secure_channel import KEY_FILE
 from ..model import Cluster, ClusterChanged, LinkChanged, LinkState, Stage, StageChanged, Stop
 from ..node import package as bundles
-from ..node.job import RELAY_KEY
-from ..node.job_document import HUB_FILE, Document, Start
+from ..node.job import HUB_FILE, RELAY_KEY, Document, Start
 from ..remote_hosts import HostError, Way, call, each, pack, send_bundle, send_work
 from ..wire.client import new_id
 from ..wire.link import LinkError

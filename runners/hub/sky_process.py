@@ -30,7 +30,7 @@ from .launch_order import CloudError
 
 PYTHON = "DISTUI_SKY_PYTHON"
 """The user's word for which interpreter has SkyPilot."""
-START = Path(__file__).resolve().parent.parent / "sky" / "start.py"
+SERVE = Path(__file__).resolve().parent.parent / "sky" / "serve.py"
 MOST_LINE = 16 << 20
 """Bytes of an answer; lists of accelerators are long."""
 CLOSE_SECONDS = 3.0
@@ -103,7 +103,7 @@ class Sky:
             python = self._python if os.access(self._python, os.X_OK) else interpreter()
             try:
                 self._process = await asyncio.create_subprocess_exec(
-                    python, str(START), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+                    python, str(SERVE), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.DEVNULL if self._log is None else self._log,
                     limit=MOST_LINE, start_new_session=True, umask=users_umask(),
                 )  # fmt: skip

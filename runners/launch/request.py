@@ -20,7 +20,7 @@ from ..errors import RunError
 from ..history import RunRecord
 from ..hub.launch_order import LAUNCH_FILE
 from ..inrank.secure_channel import KEY_FILE
-from ..node.job_document import HUB_FILE, Document
+from ..node.job import HUB_FILE, Document
 from ..remote_hosts import Named
 
 # -----------------------------------------------------------------------------------------------------------

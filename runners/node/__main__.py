@@ -1,16 +1,43 @@
-"""`python -m distui.runners.node job RUN | start RUN NODE | probe`: what `node.sh` executes."""
+"""`python -m distui.runners.node job RUN [NODE] | start RUN NODE | probe`: what `node.sh` executes."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import socket
+import subprocess
 import sys
+import time
 from importlib.metadata import version
 from pathlib import Path
 
+from ...presets.plan import part_id, part_run8
+from .. import file_io
+from ..errors import RunError
 from ..local_agent import gpus_here
-from . import job, start
+from ..wire.client import socket_dir
+from . import boot, job
+
+START_SECONDS = 60.0
+MOST_INPUT = 16 << 20
+
+
+def main(argv: list[str]) -> int:
+    """Exit code of the verb; 2 with a sentence for wrong words, and when nothing was started."""
+    try:
+        if argv == ["probe"]:
+            sys.stdout.write(probe() + "\n")
+            return 0
+        if argv[:1] == ["job"] and len(argv) in (2, 3):
+            return job.job(argv[1], int(argv[2]) if len(argv) == 3 else None)
+        if argv[:1] == ["start"] and len(argv) == 3:
+            return start(argv[1], int(argv[2]))
+    except RunError as error:
+        sys.stderr.write(f"distui: {error}\n")
+        return 2
+    sys.stderr.write(boot.USAGE)
+    return 2
 
 
 def probe() -> str:
@@ -28,17 +55,41 @@ def probe() -> str:
     )
 
 
-def main(argv: list[str]) -> int:
-    """Exit code of the verb; 2 with a sentence for wrong words."""
-    if argv == ["probe"]:
-        sys.stdout.write(probe() + "\n")
-        return 0
-    if argv[:1] == ["job"] and len(argv) in (2, 3):
-        return job.main(argv[1:])
-    if argv[:1] == ["start"] and len(argv) == 3:
-        return start.main(argv[1:])
-    sys.stderr.write("usage: node.sh job RUN | start RUN NODE | attach RUN8 NODE | probe | distui …\n")
-    return 2
+def start(run: str, node: int) -> int:
+    """Start the job of a node where no scheduler does, detached, with the document on stdin; 0 once its agent answers.
+
+    Raises RunError.
+    """
+    given = job.read_start(sys.stdin.buffer.read(MOST_INPUT), run)
+    job.write_document(given.job)
+    log = job.path_of(run).with_name(f"{part_id(run, node)}.log")
+    try:
+        with open(log, "ab", opener=file_io.opener) as file:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", __package__, "job", run, str(node)],
+                stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
+                env={**os.environ, **given.env},
+            )  # fmt: skip
+        _await(process, str(socket_dir() / f"{part_run8(given.job.run8, node)}.sock"), log)
+    except OSError as error:
+        raise RunError(str(error)) from None
+    return 0
+
+
+def _await(process: subprocess.Popen[bytes], path: str, log: Path) -> None:
+    """Wait until the agent answers. Raises RunError with the last words of a job that ended instead."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probing:
+            if probing.connect_ex(path) == 0:
+                return
+        if process.poll() is not None:
+            last = log.read_text(errors="replace").rstrip().rpartition("\n")[2]
+            if last.startswith("distui: "):
+                raise RunError(last.removeprefix("distui: "))
+            raise RunError(f"the job ended at once: see {log}")
+        time.sleep(0.05)
+    raise RunError(f"no agent came up within {START_SECONDS:.0f} s: see {log}")
 
 
 if __name__ == "__main__":

@@ -1,25 +1,32 @@
-"""The job on each node of a SkyPilot task: starts the node's part, and echoes the ranks' output."""
+"""The job of one node of a run: its document, its part of the run with an agent, and the ranks' output on its stdout.
+
+The job stays as long as its part lives. Whatever started it (SkyPilot under Slurm, say) ends all nodes when one process
+exits with an error, and a session's leftovers with the session: so this process leaves last, with the part's outcome.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import platform
+import re
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from ...presets import cluster
 from ...presets.cluster import Seat
 from ...presets.finding import PlanError
 from ...presets.plan import Plan, for_host, for_node, part_id, part_run8
-from ...presets.render import plan_to_json
+from ...presets.render import plan_from_json, plan_to_json, revealed
 from ...presets.secrets import SECRET_WORDS
 from ...presets.trusted_files import private_folder
 from .. import environment, file_io, run_directories
@@ -34,8 +41,89 @@ from ..model import LogGrew, RunEnded, RunPhase, Stop
 from ..state import RunState
 from ..wire.client import SocketLink, new_id
 from ..wire.link import LinkError
-from . import job_document
-from .job_document import Document, path_of
+
+# -----------------------------------------------------------------------------------------------------------
+# The job document: what every node of a run gets, ~/.distui/jobs/<run>.json.
+
+
+HUB_FILE = "job.json"
+"""The document in the hub's run directory, before it travels."""
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_RUN8 = re.compile(r"[0-9a-f]{8}")
+
+
+class Document(Struct, frozen=True):
+    """One run on several nodes."""
+
+    run: str
+    run8: str
+    name: str
+    created: float
+    nnodes: int
+    plan: dict[str, Any]
+    """`render.plan_to_json` of the plan for all nodes, with placeholders, secrets masked."""
+    addresses: tuple[str, ...] | None = None
+    """Of every node by number; None: whatever starts the job on the nodes says them."""
+
+    def whole(self) -> Plan:
+        """The plan for all nodes, with the secret words that this process was given. Raises RunError."""
+        try:
+            return revealed(plan_from_json(self.plan), os.environ)
+        except PlanError as error:
+            raise RunError(str(error)) from None
+
+
+class Start(Struct, frozen=True):
+    """What `node.sh start` reads from stdin: the document, and what must not stand in a file."""
+
+    job: Document
+    env: dict[str, str] = {}
+    """What `render.hidden` gives of the plan, and DISTUI_RELAY_KEY."""
+
+
+def path_of(run: str) -> Path:
+    """Where the document of a run lies on this node. Raises RunError for what cannot be a run's id."""
+    if not _RUN.fullmatch(run):
+        raise RunError(f"{run!r} is no id of a run")
+    return Path.home() / ".distui" / "jobs" / f"{run}.json"
+
+
+def read_document(run: str) -> Document:
+    """Raises RunError."""
+    path = path_of(run)
+    try:
+        document = msgspec.json.decode(path.read_bytes(), type=Document)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise RunError(f"the job document {path} cannot be read: {error}") from None
+    return _checked(document, run)
+
+
+def write_document(document: Document) -> None:
+    """Put it where `read_document` reads it. Raises RunError."""
+    path = path_of(document.run)
+    try:
+        private_folder(path.parent)
+        file_io.write_atomically(path, msgspec.json.encode(document))
+    except OSError as error:
+        raise RunError(f"the job document {path} cannot be written: {error.strerror}") from None
+
+
+def read_start(data: bytes, run: str) -> Start:
+    """What came on stdin. Raises RunError."""
+    try:
+        start = msgspec.json.decode(data, type=Start)
+    except msgspec.MsgspecError as error:
+        raise RunError(f"what came on stdin is no start of a run: {error}") from None
+    _checked(start.job, run)
+    return start
+
+
+def _checked(document: Document, run: str) -> Document:
+    """The document itself, if it is that run's. Raises RunError."""
+    if document.run != run or not _RUN8.fullmatch(document.run8):
+        raise RunError(f"the job document of {run} is that of {document.run!r}")
+    return document
+
 
 # -----------------------------------------------------------------------------------------------------------
 # The ranks' output on the job's own stdout, so that whoever shows a job's log shows what the ranks say.
@@ -153,9 +241,7 @@ def to_stdout(data: bytes) -> None:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# The job of one node: starts its agent and stays as long as its part of the run lives.
-# Whatever started the job (SkyPilot under Slurm, say) ends all nodes when one process ends with an error, and a
-# session's leftovers with the session: so this process leaves last, with what the part came to.
+# The job: starts the part's agent, and another where one is gone.
 
 
 STOPPED = 143
@@ -176,7 +262,7 @@ def job(run: str, node: int | None = None) -> int:
     whatever started the job says it.
     """
     ours = own_environment()
-    doc = job_document.read(run)
+    doc = read_document(run)
     plan = doc.whole()
     try:
         if node is None:
@@ -303,15 +389,6 @@ def say(text: str) -> None:
     to_stdout(f"distui: {text}\n".encode())
 
 
-def main(argv: list[str]) -> int:
-    """`job RUN [NODE]`: exit code, 2 with a sentence when nothing was started."""
-    try:
-        return job(argv[0], int(argv[1]) if len(argv) > 1 else None)
-    except RunError as error:
-        sys.stderr.write(f"distui: {error}\n")
-        return 2
-
-
 # -----------------------------------------------------------------------------------------------------------
 # One node's part of a run: a run directory of its own, made once and continued ever after.
 
@@ -422,8 +499,6 @@ def own_environment() -> dict[str, str]:
 @contextlib.contextmanager
 def job_lock(entry: run_directories.Entry) -> Iterator[None]:
     """Held by the job process of a part. Raises RunError when there is another one."""
-    import fcntl
-
     lock = os.open(entry.path / "job.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

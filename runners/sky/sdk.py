@@ -11,7 +11,7 @@ import subprocess
 import sys
 from typing import Any
 
-from .serve import LineStream, SkyCall
+from .serve import LineStream, SkyCall, SkyServer
 
 SUPPORTED = (0, 14)
 """The release whose SDK this package was written against and tried with."""
@@ -315,3 +315,31 @@ def managed_tail(call: SkyCall, job: int) -> int:
 
     call.pass_on(jobs.tail_logs(job_id=job, follow=True, preload_content=False) or ())
     return 0
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The process: what it may be asked for, and its streams.
+
+
+VERBS = {
+    verb.__name__: verb
+    for verb in (
+        version, enabled, check, accelerators, candidates, read_task, launch, follow, describe, reach, jobs, job_state,
+        tail, provision_log, cancel, autostop, down, cost, managed_launch, managed_follow, managed_jobs, managed_cancel,
+        managed_tail,
+    )
+}  # fmt: skip
+"""What may be asked for, by the name of its function."""
+
+
+def main() -> None:
+    """Serve. What SkyPilot prints itself goes to stderr, and it can ask nothing: its stdin is empty."""
+    questions = os.fdopen(os.dup(0), "r", encoding="utf-8")
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    os.close(null)
+    sys.stdout = sys.stderr
+    SkyServer(questions, answers, VERBS, give_up).serve()
+    os._exit(0)  # threads that wait for SkyPilot are not waited for

@@ -1,4 +1,6 @@
-"""JSON lines: asked on stdin, answered on stdout; each verb in a thread, because SkyPilot's calls block.
+"""`PYTHON serve.py`: SkyPilot's verbs for whoever asks on stdin, each in a thread, because SkyPilot's calls block.
+
+A plain file for the interpreter that has SkyPilot and need not have distui. It speaks lines of JSON:
 
 Asked:     {"id": 1, "verb": "launch", "args": {…}}    and    {"cancel": 1}
 Told:      {"id": 1, "said": "text of SkyPilot"}       {"id": 1, "request": "id at the API server"}
@@ -7,8 +9,12 @@ Answered:  {"id": 1, "data": …}    or    {"id": 1, "error": {"kind": "Resource
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import io
 import json
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -108,3 +114,22 @@ def explain(error: Exception) -> dict[str, str]:
     history = getattr(error, "failover_history", None) or []
     tried = "\n".join(f"{type(failure).__name__}: {failure}" for failure in history)
     return {"kind": type(error).__name__, "text": str(error), "tried": tried}
+
+
+def load() -> None:
+    """Make this folder importable as `distui_sky`; nothing of distui's or of the user's may shadow SkyPilot."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    spec = importlib.util.spec_from_file_location(
+        "distui_sky", os.path.join(here, "__init__.py"), submodule_search_locations=[here]
+    )
+    if spec is None or spec.loader is None:
+        raise SystemExit(f"distui: {here} is not whole: install distui again")
+    package = importlib.util.module_from_spec(spec)
+    sys.modules["distui_sky"] = package
+    spec.loader.exec_module(package)
+    sys.path[:] = [path for path in sys.path if path and os.path.abspath(path) != here]
+
+
+if __name__ == "__main__":
+    load()
+    importlib.import_module("distui_sky.sdk").main()

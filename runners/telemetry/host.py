@@ -11,8 +11,7 @@ from pathlib import Path
 import psutil
 
 from ..model import Host
-from .cgroup import Cgroup, MemoryUse
-from .proc import KeptFile
+from .proc import Cgroup, KeptFile, MemoryUse
 
 # -----------------------------------------------------------------------------------------------------------
 # Growing counters turned into rates per second, without ever inventing one.

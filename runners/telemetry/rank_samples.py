@@ -13,8 +13,18 @@ from msgspec import structs
 from ...presets.finding import Finding
 from ..formatting import size_text, spans_text
 from ..model import Gpu, RankSample
-from .cgroup import Limits
-from .proc import KeptFile, Stat, below, children, parse_io, parse_stat, read_io, read_stat
+from .proc import (
+    KeptFile,
+    Limits,
+    Stat,
+    below,
+    children,
+    parse_io,
+    parse_stat,
+    read_io,
+    read_nspids,
+    read_stat,
+)
 
 # -----------------------------------------------------------------------------------------------------------
 # Whose child each process is, kept from one look at /proc to the next, so that only new ones are read.
@@ -280,6 +290,36 @@ def _foreign(
                 remedy="end it if it is left over from an earlier run, or choose other GPUs",
                 evidence=tuple(f"pid {pid}" for pid in others),
             )
+
+
+INITIAL = "pid:[4026531836]"
+"""The initial pid namespace: its inode number is fixed (PROC_PID_INIT_INO in the kernel's proc_ns.h)."""
+
+
+def witness(
+    launched: Sequence[Launched], gpus: Sequence[Gpu], ours: Iterable[int] = (), proc: str = "/proc"
+) -> Pids:
+    """Read what `place` needs; `ours` are further processes of this run (launcher, runner).
+
+    About 20 µs for each process of a rank; worth repeating when a GPU's pids changed.
+    """
+    own = {pid for process in launched for pid in process.pids}
+    initial = _initial(proc)
+    seen = {pid for gpu in gpus for pid in gpu.pids or ()}
+    stats = {pid: read_stat(pid, proc) for pid in seen - own}
+    return Pids(
+        namespaced={} if initial else {pid: read_nspids(pid, proc) for pid in own},
+        names={pid: stat.name for pid, stat in stats.items() if stat is not None},
+        ours=frozenset(ours),
+        initial=initial,
+    )
+
+
+def _initial(proc: str) -> bool:
+    try:
+        return os.readlink(f"{proc}/self/ns/pid") == INITIAL
+    except OSError:
+        return False
 
 
 # -----------------------------------------------------------------------------------------------------------

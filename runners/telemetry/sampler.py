@@ -1,26 +1,201 @@
-"""The sampler: a child process that talks to the NVIDIA driver and to nobody else.
+"""The sampler: a child process that asks the NVIDIA driver, and serves nobody but its parent.
 
 `python -m distui.runners.telemetry.sampler --interval SECONDS` writes one JSON event a line to stdout: a
-`GpuTick` each interval, a `FindingRaised` for an Xid error. It ends when its stdin does, that is, with its
-parent, even while a driver call hangs. Exit status 3: no driver library or no GPU; 1: the driver failed;
-in both cases the last line is a `GpuTick` that says why.
+`GpuTick` each interval, a `FindingRaised` for an Xid error. What is cheap is asked every second, what is dear more
+rarely. It ends when its stdin does, that is, with its parent, even while a driver call hangs. Exit status 3: no driver
+library or no GPU; 1: the driver failed; in both cases the last line is a `GpuTick` that says why.
 """
 
 from __future__ import annotations
 
+import enum
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
-from ..model import Event, FindingRaised, GpuTick
+from ..model import Event, FindingRaised, Gpu, GpuTick
 from .driver_watchdog import NO_DRIVER, SHORTEST_S
-from .gpu_health import xid_finding
-from .gpu_samples import DriverGpus, Tier
-from .nvml import Driver, DriverFailed, NoDriver, Xids
+from .gpu_health import recovery_words, throttle_words, xid_finding
+from .host import Counter
+from .nvml import ALL_LINKS, MEMORY_V2, Driver, DriverFailed, GpuLost, NoDriver, NvmlDevice, Xids
+
+# Field ids, clocks and sensors by their numbers in nvml.h: older nvidia-ml-py do not name all of them.
+MEMORY_TEMP, ENERGY_MJ, PCIE_TX, PCIE_RX, RECOVERY = 82, 83, 197, 198, 230
+NVLINK_TX, NVLINK_RX = 138, 139
+FAST_FIELDS = (MEMORY_TEMP, ENERGY_MJ, (NVLINK_TX, ALL_LINKS), (NVLINK_RX, ALL_LINKS), PCIE_TX, PCIE_RX)
+CLOCK_SM, CLOCK_MEM = 1, 2
+SENSOR_GPU = 0
+UNCORRECTED, VOLATILE = 1, 0
+
+PCIE_CEILING = 130e9
+"""Bytes a second that no PCIe link of today exceeds (generation 6, 16 lanes)."""
+NVLINK_CEILING = 2e12 / 1024
+"""KiB a second that no GPU's NVLinks together exceed."""
+
+
+class Tier(enum.Enum):
+    """What is asked together; the value is its period in seconds."""
+
+    FAST = 1.0
+    PROCS = 2.0
+    SLOW = 30.0
+
+
+class DriverGpus:
+    """All GPUs of a driver; `sample` keeps what the tiers not asked for said last."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._gpus = [_SampledGpu(driver, index) for index in range(driver.count)]
+
+    @property
+    def devices(self) -> dict[int, NvmlDevice]:
+        """The devices that were reached, by NVML index."""
+        return {gpu.index: gpu.device for gpu in self._gpus if gpu.device is not None}
+
+    def sample(self, tiers: Iterable[Tier], now: float) -> tuple[Gpu, ...]:
+        """Ask `tiers` of every GPU; `now` in monotonic seconds."""
+        wanted = frozenset(tiers)
+        return tuple(gpu.sample(wanted, now) for gpu in self._gpus)
+
+
+class _SampledGpu:
+    """One GPU with what is known of it."""
+
+    def __init__(self, driver: Driver, index: int) -> None:
+        self._driver = driver
+        self.index = index
+        self.device: NvmlDevice | None = None
+        self._fixed: dict[str, Any] = {"uuid": "", "name": "GPU"}
+        self._values: dict[str, Any] = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        self._values.clear()
+        self._counters = {
+            "pcie_tx_bps": Counter(PCIE_CEILING),
+            "pcie_rx_bps": Counter(PCIE_CEILING),
+            "nvlink_tx_bps": Counter(NVLINK_CEILING),
+            "nvlink_rx_bps": Counter(NVLINK_CEILING),
+        }
+        self._complete = False
+
+    def sample(self, tiers: frozenset[Tier], now: float) -> Gpu:
+        try:
+            self._ask(tiers if self._complete else frozenset(Tier), now)
+        except GpuLost:
+            self._forget()
+            text = "the driver no longer reaches this GPU"
+            return Gpu(self.index, **self._fixed, lost=True, error=text)
+        error = self.device.error if self.device is not None else None
+        return Gpu(self.index, **self._fixed, **self._values, error=error)
+
+    def _ask(self, tiers: frozenset[Tier], now: float) -> None:
+        if self.device is None:
+            device = self._driver.device(self.index)
+            self._fixed = _fixed(device)
+            self.device = device
+        device = self.device
+        device.error = None
+        if Tier.FAST in tiers:
+            self._values |= _fast(device) | self._rates(device.fields(FAST_FIELDS), now)
+        if Tier.PROCS in tiers:
+            self._values |= _procs(device)
+        if Tier.SLOW in tiers:
+            self._values |= _slow(device)
+        self._complete = True
+
+    def _rates(self, fields: dict[int, tuple[int, int]], now: float) -> dict[str, Any]:
+        rates: dict[str, Any] = {
+            "mem_temp_c": _scaled(_whole(fields.get(MEMORY_TEMP)), 1.0),
+            "energy_j": _scaled(_whole(fields.get(ENERGY_MJ)), 1e-3),
+        }
+        for name, field, unit in (
+            ("pcie_tx_bps", PCIE_TX, 1),
+            ("pcie_rx_bps", PCIE_RX, 1),
+            ("nvlink_tx_bps", NVLINK_TX, 1024),
+            ("nvlink_rx_bps", NVLINK_RX, 1024),
+        ):
+            value, bits = fields.get(field, (None, 64))
+            rates[name] = _scaled(self._counters[name].rate(value, now, bits=bits), unit)
+        return rates
+
+
+def _fixed(device: NvmlDevice) -> dict[str, Any]:
+    """What does not change while the driver is loaded."""
+    return {
+        "uuid": device.ask("nvmlDeviceGetUUID") or "",
+        "name": device.ask("nvmlDeviceGetName") or "GPU",
+        "max_sm_mhz": device.ask("nvmlDeviceGetMaxClockInfo", CLOCK_SM),
+    }
+
+
+def _fast(device: NvmlDevice) -> dict[str, Any]:
+    use = device.ask("nvmlDeviceGetUtilizationRates")
+    # Version 1 of the memory call counts what the driver keeps for itself as used.
+    memory = device.first(("nvmlDeviceGetMemoryInfo", MEMORY_V2), ("nvmlDeviceGetMemoryInfo",))
+    reasons = device.first(
+        ("nvmlDeviceGetCurrentClocksEventReasons",), ("nvmlDeviceGetCurrentClocksThrottleReasons",)
+    )
+    return {
+        "util": None if use is None else float(use.gpu),
+        "mem_used": None if memory is None else int(memory.used),
+        "mem_total": None if memory is None else int(memory.total),
+        "power_w": _scaled(device.ask("nvmlDeviceGetPowerUsage"), 1e-3),
+        "temp_c": _scaled(
+            device.first(
+                ("nvmlDeviceGetTemperatureV", SENSOR_GPU), ("nvmlDeviceGetTemperature", SENSOR_GPU)
+            ),
+            1.0,
+        ),
+        "sm_mhz": device.ask("nvmlDeviceGetClockInfo", CLOCK_SM),
+        "mem_mhz": device.ask("nvmlDeviceGetClockInfo", CLOCK_MEM),
+        "throttle": None if reasons is None else throttle_words(reasons),
+    }
+
+
+def _procs(device: NvmlDevice) -> dict[str, Any]:
+    procs = device.first(
+        ("nvmlDeviceGetComputeRunningProcesses_v3",), ("nvmlDeviceGetComputeRunningProcesses_v2",)
+    )
+    if procs is None:
+        return {"pids": None, "pid_mem": None}
+    # A process that computes holds memory: 0 is what some containers' drivers say for "not told".
+    return {
+        "pids": tuple(int(proc.pid) for proc in procs),
+        "pid_mem": tuple(int(proc.usedGpuMemory) if proc.usedGpuMemory else None for proc in procs),
+    }
+
+
+def _slow(device: NvmlDevice) -> dict[str, Any]:
+    rows = device.ask("nvmlDeviceGetRemappedRows")
+    mig = device.ask("nvmlDeviceGetMigMode")
+    action = device.fields((RECOVERY,)).get(RECOVERY)
+    return {
+        "power_limit_w": _scaled(device.ask("nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
+        "ecc_uncorrected": device.ask("nvmlDeviceGetTotalEccErrors", UNCORRECTED, VOLATILE),
+        "remap_pending": None if rows is None else bool(rows[2]),
+        "remap_failed": None if rows is None else bool(rows[3]),
+        "pcie_replays": device.ask("nvmlDeviceGetPcieReplayCounter"),
+        "pcie_gen": device.ask("nvmlDeviceGetCurrPcieLinkGeneration"),
+        "pcie_width": device.ask("nvmlDeviceGetCurrPcieLinkWidth"),
+        "recovery": None if action is None else recovery_words(action[0]),
+        "mig": None if mig is None else bool(mig[0]),
+    }
+
+
+def _whole(field: tuple[int, int] | None) -> int | None:
+    return None if field is None else field[0]
+
+
+def _scaled(value: float | None, unit: float) -> float | None:
+    return None if value is None else round(value * unit, 3)
+
 
 XID_S = 10.0
 """The same Xid of the same GPU is told again at most this often (seconds), with a count."""

@@ -19,7 +19,7 @@ from distui.runners.launch import sky
 from distui.runners.launch.prepare import prepare
 from distui.runners.launch.request import LaunchRequest, OnSky
 from distui.runners.launch.sky import PreparedSky
-from distui.runners.node.job_document import HUB_FILE, Document
+from distui.runners.node.job import HUB_FILE, Document
 from distui.tui.cli import main
 
 pytestmark = pytest.mark.timeout(120)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from distui.runners.formatting import spans_short
-from distui.runners.telemetry.cgroup import Limits, MemoryUse
+from distui.runners.telemetry.proc import Limits, MemoryUse
 
 
 def put(path: Path, text: str) -> None:

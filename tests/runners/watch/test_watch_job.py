@@ -9,7 +9,7 @@ import pytest
 from distui.runners.model import Outcome, RankPhase, RunPhase, Stamped
 from distui.runners.state import RunState
 from distui.runners.watch.discover import Output, RankProcess, Scan, WatchedJob
-from distui.runners.watch.job_changes import Watched, advance, begin, outputs
+from distui.runners.watch.watch_link import Watched, advance, begin, outputs
 
 LAUNCHER = (50, 500)
 
