@@ -306,6 +306,30 @@ def test_modules_that_the_documentation_names_exist(page: Path) -> None:
     assert set(re.findall(r"\b[a-z_0-9]+\.py\b", page.read_text())) <= there
 
 
+def heading_anchors(page: Path) -> set[str]:
+    """Anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [*sorted(ROOT.glob("docs/*.md")), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))],
+    ids=lambda page: page.name,
+)  # fmt: skip
+def test_links_of_the_documentation_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if link.startswith("https://"):
+            continue
+        if not target.exists() or (anchor and anchor not in heading_anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
 def texts() -> Iterator[tuple[str, str]]:
     """Every text file that git keeps, or would."""
     listed = subprocess.run(

@@ -60,11 +60,11 @@ LAUNCH_MEMORY = Shot(
     ("\x0e", "train.py", *[DOWN] * 10, "7B", DOWN, "8xA100-80GB", "\x1b[15~", BEFORE, "/", "a rank falls", "\r", "\t"),
 )  # fmt: skip
 FAILED = Shot(
-    "failed", "What is known of why a run failed", (120, 40), (r"rank 1", r"step 5"), ("v",), r"failed"
+    "failed", "Why a run failed", (120, 40), (r"rank 1", r"step 5"), ("v",), r"failed"
 )
 
 VERDICT = Shot(
-    "verdict", "Which rank the others wait for, and how that is known", (120, 40), ("evidence", r"SIGCONT"), ("i",),
+    "verdict", "The rank that the others wait for, with the evidence", (120, 40), ("evidence", r"SIGCONT"), ("i",),
     r"is stopped",
 )  # fmt: skip
 
