@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import model, nccl, rank_environment
+from . import model, nccl, worker_group
 from .finding import Finding, PresetError
 from .launchers import accelerate
 from .launchers import deepspeed as deepspeed_launcher
@@ -463,9 +463,7 @@ def _deepspeed(text: str, source: str, draft: Imported) -> None:
 
 
 def _made(name: str, value: str) -> bool:
-    usual = {**rank_environment.WATCHED, **rank_environment.INSIDE, "OMP_NUM_THREADS": "1"}.get(
-        name
-    ) == value
+    usual = {**worker_group.WATCHED, **worker_group.INSIDE, "OMP_NUM_THREADS": "1"}.get(name) == value
     return usual or name in MADE_NAMES or name.startswith(MADE)
 
 

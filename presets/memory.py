@@ -1,152 +1,21 @@
-"""The memory estimate: what a training needs on each GPU, from model, batch, precision and sharding. Pure."""
+"""The memory estimate: what a training needs on each GPU, from model, batch, precision and sharding. Pure.
+
+Model states as in "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (Rajbhandari and others, 2020,
+section 3); activations as in "Reducing Activation Recomputation in Large Transformer Models" (Korthikanti and others,
+2022, sections 4 and 5), with the attention scores left out, which fused attention does not keep. Compared with what was
+allocated in tests/inrank/test_memory_measured.py.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
-from . import mesh
-from .cluster import GB
-from .finding import PlanError
 from .model import Offload, Preset
-from .strategies import (
-    STRATEGIES,
-    MemoryStrategy,
-    hybrid,
-    of_preset,
-    offloaded,
-    pipeline,
-    simple,
-    tensor,
-)
-
-# -----------------------------------------------------------------------------------------------------------
-# What a memory estimate is asked about: the model and its batch, number formats, the device. Pure.
-
-
-CONTEXT_BYTES = 1.5 * GB
-"""CUDA context, kernels and NCCL's buffers on each GPU: a rough constant."""
-USABLE = 0.92
-"""Share of a GPU's memory that an allocator fills before it fails for fragments."""
-VOCABULARY = 32_000
-"""Words of a model that says nothing else."""
-FEWEST = 100_000
-"""Parameters of the smallest model that somebody means by a bare number."""
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Format:
-    """Bytes of model states for each parameter."""
-
-    name: str
-    weights: int
-    gradients: int
-    optimizer: int
-    """Adam's two moments in 32 bit, and a 32 bit copy of the weights where there is one."""
-    text: str
-
-
-FORMATS: Mapping[str, Format] = {
-    form.name: form
-    for form in (
-        Format(name="bf16", weights=2, gradients=2, optimizer=8, text="bf16 weights, Adam in fp32"),
-        Format(name="mixed", weights=2, gradients=2, optimizer=12,
-               text="bf16 weights, Adam and a copy of the weights in fp32"),
-        Format(name="fp32", weights=4, gradients=4, optimizer=8, text="all in fp32"),
-    )
-}  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Device:
-    """What a device adds to what is computed on it."""
-
-    context: float
-    """Bytes before the first tensor."""
-    foreach: bool
-    """Whether torch's Adam updates all parameters at once by default, with a further copy of one moment meanwhile."""
-
-
-GPU = Device(context=CONTEXT_BYTES, foreach=True)
-CPU = Device(context=0.0, foreach=False)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Shape:
-    """A decoder-only transformer and its batch."""
-
-    parameters: int
-    layers: int
-    hidden: int
-    vocab: int = VOCABULARY
-    seq: int = 2048
-    """Positions of a sequence."""
-    micro_batch: int = 1
-    """Sequences that one GPU takes at once."""
-    recompute: bool = False
-    """Activation checkpointing of every layer."""
-    outside: int | None = None
-    """Parameters outside the layers. None: an embedding and a head of `vocab` × `hidden`."""
-    largest: int | None = None
-    """Parameters of the largest tensor. None: as usual."""
-
-    @property
-    def rest(self) -> int:
-        """Parameters outside the layers."""
-        usual = min(2 * self.vocab * self.hidden, self.parameters // 2)
-        return usual if self.outside is None else self.outside
-
-    @property
-    def layer(self) -> float:
-        """Parameters of one layer."""
-        return (self.parameters - self.rest) / self.layers
-
-    @property
-    def tensor(self) -> float:
-        """Parameters of the largest tensor, which nothing divides that hands out whole tensors."""
-        usual = max(self.rest / 2, min(4 * self.hidden**2, self.layer))
-        return usual if self.largest is None else self.largest
-
-
-def parse_parameters(text: str) -> int:
-    """ "7B", "350M", "1.3b", "124_000_000" → a number. Raises PlanError."""
-    cleaned = text.strip().replace("_", "").replace(",", "").upper()
-    unit = cleaned[-1:] if cleaned[-1:] in "KMBT" else ""
-    if not unit and cleaned.replace(".", "", 1).isdecimal() and 0 < float(cleaned) < FEWEST:
-        raise PlanError(f"--params {text}: {text} what? Write the unit: {cleaned}B or {cleaned}M.")
-    try:
-        number = float(cleaned.removesuffix(unit)) * _UNITS[unit]
-    except ValueError:
-        number = 0.0
-    if not 1 <= number <= 1e15:  # also false for nan
-        raise PlanError(f"--params {text}: write a number of parameters, as in 7B or 350M.")
-    return round(number)
-
-
-def shape(
-    parameters: int, layers: int | None = None, hidden: int | None = None, vocab: int = VOCABULARY
-) -> Shape:
-    """A transformer with this many parameters; missing dimensions take typical values.
-
-    A layer has 12 h² parameters, and the usual hidden size is 128 times the number of layers (7B: 4096 × 32).
-    """
-    if hidden is None:
-        free = (
-            (parameters / (12 * layers)) ** 0.5 if layers else 128 * (parameters / (12 * 128**2)) ** (1 / 3)
-        )
-        step = 512 if free >= 2048 else 64
-        hidden = max(64, step * round(free / step))
-    if layers is None:
-        layers = max(1, round((parameters - 2 * vocab * hidden) / (12 * hidden**2)))
-    return Shape(parameters=parameters, layers=layers, hidden=hidden, vocab=vocab)
-
-
-# -----------------------------------------------------------------------------------------------------------
-# What a preset does with a model's memory: how often each part of it is divided, gathered, copied. Pure.
-
+from .worker_group import dimensions
+from .workload import FORMATS, GPU, USABLE, Device, Format, Shape
 
 BUCKET = 500_000_000
 """Elements that DeepSpeed reduces or gathers at a time where its configuration says nothing else."""
@@ -202,7 +71,7 @@ def layout_of(preset: Preset, ranks: int) -> Layout:
     kind = preset.strategy.kind
     if kind == "single":
         return Layout(engine="torch", compute=_compute(preset), lasting=preset.batch.accumulation > 1)
-    sizes = mesh.dimensions(preset, ranks)
+    sizes = dimensions(preset, ranks)
     return _deepspeed(preset, ranks) if kind == "deepspeed" else _torch(preset, sizes)
 
 
@@ -287,14 +156,6 @@ def _number(preset: Preset, key: str, usual: int) -> int:
     zero = preset.deepspeed.get("zero_optimization")
     value = zero.get(key) if isinstance(zero, Mapping) else None
     return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else usual
-
-
-# -----------------------------------------------------------------------------------------------------------
-# The formulas: bytes of each component on the fullest GPU, by layout. Pure.
-# Model states as in "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (Rajbhandari and others,
-# 2020, section 3); activations as in "Reducing Activation Recomputation in Large Transformer Models" (Korthikanti and
-# others, 2022, sections 4 and 5), with the attention scores left out, which fused attention does not keep.
-# Compared with what was allocated in tests/inrank/test_memory_measured.py.
 
 
 OUTSIDE = 4
@@ -486,19 +347,25 @@ def _elsewhere(layout: Layout, form: Format, mine: float) -> tuple[float, float]
     return host, disk
 
 
-# -----------------------------------------------------------------------------------------------------------
-# How much memory a training takes on each GPU under each strategy: an estimate, by component. Pure.
-# The formulas are in memory_parts, what a preset divides in memory_layout, the strategies in memory_rows.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryStrategy:
+    """One way to spread a model over the ranks, and how distui does it."""
+
+    key: str
+    title: str
+    words: str
+    """Of `distui launch`: a shipped preset and its options."""
+    why: str
+    preset: Preset
+    """What of that preset memory depends on."""
 
 
-__all__ = [
-    "CONTEXT_BYTES", "CPU", "FORMATS", "GPU", "STRATEGIES", "USABLE", "Device", "Estimate", "Format",
-    "MemoryStrategy", "Shape", "activations", "compare", "estimate", "estimate_for", "format_for", "needed",
-    "parse_parameters", "shape", "survey",
-]  # fmt: skip
-
-MOST_RANKS = 1 << 17
-"""No more are tried."""
+def of_preset(preset: Preset) -> MemoryStrategy:
+    """A preset of any kind as a strategy."""
+    title = preset.title or preset.name
+    return MemoryStrategy(
+        key=preset.name, title=title, words=preset.name, why=preset.summary, preset=preset
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -579,66 +446,3 @@ def format_for(preset: Preset) -> Format:
     precision casts them and keeps a copy in fp32."""
     half = preset.strategy.kind == "deepspeed" and preset.precision.param != "fp32"
     return FORMATS["mixed" if half else "fp32"]
-
-
-def compare(model: Shape, form: Format, ranks: int, limit: float) -> list[Estimate]:
-    """The strategies of data parallelism that make sense with so many ranks, from the simplest on."""
-    return [estimate(strategy, model, form, ranks, limit) for strategy in simple(ranks)]
-
-
-def survey(
-    model: Shape, form: Format, per_node: int, nodes: int, limit: float, host_limit: float | None = None
-) -> list[Estimate]:
-    """All strategies that make sense on so many nodes of so many GPUs, from the simplest on.
-
-    `limit`: bytes of a GPU; `host_limit`: bytes of host memory of a node, None where that is not known.
-    """
-    ranks = per_node * nodes
-
-    def weigh(strategy: MemoryStrategy) -> Estimate:
-        plain = estimate(strategy, model, form, ranks, limit)
-        return replace(plain, host_limit=None if host_limit is None else host_limit / per_node)
-
-    *first, last = map(weigh, simple(ranks))
-    estimates = [*first, *([weigh(hybrid(nodes))] if min(nodes, per_node) > 1 else []), last]
-    estimates += _least(tensor, _products(per_node, model), weigh)
-    estimates += _least(pipeline, _stages(ranks, model), weigh)
-    return [*estimates, *map(weigh, offloaded())]
-
-
-def _least(
-    make: Callable[[int], MemoryStrategy], sizes: Sequence[int], weigh: Callable[[MemoryStrategy], Estimate]
-) -> list[Estimate]:
-    """The smallest size that fits, else the one that needs least; none where there is no size."""
-    estimates = [weigh(make(size)) for size in sizes]
-    fitting = [each for each in estimates if each.fits]
-    return (fitting or sorted(estimates, key=lambda each: each.total))[:1]
-
-
-def _products(per_node: int, model: Shape) -> list[int]:
-    """Over how many ranks of a node a matrix may be divided."""
-    return [size for size in _powers(per_node) if per_node % size == 0 and model.hidden % size == 0]
-
-
-def _stages(ranks: int, model: Shape) -> list[int]:
-    """Into how many stages the layers may be cut."""
-    return [size for size in _powers(min(ranks, model.layers)) if ranks % size == 0]
-
-
-def _powers(most: int) -> Iterable[int]:
-    return (1 << power for power in range(1, most.bit_length()) if 1 << power <= most)
-
-
-def needed(model: Shape, form: Format, limit: float) -> int | None:
-    """The fewest ranks on which ZeRO-3 fits; None where no number helps: what is not in shards is too much."""
-
-    def fits(ranks: int) -> bool:
-        return estimate(STRATEGIES[-1], model, form, ranks, limit).fits
-
-    if not fits(MOST_RANKS):
-        return None
-    low, high = 0, MOST_RANKS  # too few, enough
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high

@@ -118,6 +118,11 @@ class Mesh:
     microbatches: int | None = None
     """With `pp`: pieces of each batch; the pipeline idles (pp-1)/(microbatches+pp-1) of the time. None: 2 × pp."""
 
+    @staticmethod
+    def takers(option: str) -> list[str]:
+        """Kinds of strategy that go with a field of this class."""
+        return [kind for kind, options in MESH_OPTIONS.items() if option in options]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:

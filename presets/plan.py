@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
-from . import mesh, nccl, rank_environment, script_support
+from . import nccl, script_support, worker_group
 from .finding import PlanError
 from .launchers import torchrun, wiring
 from .model import MESH_OPTIONS, Loaded, Preset, RestartPolicy, Topology
@@ -83,7 +83,7 @@ class Place:
     script_beside: Mapping[str, str | bytes] = field(default_factory=dict)
     """Files beside the script that it imports: path from there → text."""
     user_env: Mapping[str, str] = field(default_factory=dict)
-    """`rank_environment.inherited` of the user's own environment."""
+    """`worker_group.inherited_env` of the user's own environment."""
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def for_node(plan: Plan, node: int, addresses: Sequence[str], run_dir: str, cwd:
         node=node,
         argv=argv,
         env={**env, "DISTUI_RUN_ID": run, **seat},
-        origins={**plan.origins, **dict.fromkeys(seat, rank_environment.DISTUI)},
+        origins={**plan.origins, **dict.fromkeys(seat, worker_group.DISTUI)},
         files=wiring.moved(files, names, plan.run_dir, run_dir),
     )
 
@@ -252,7 +252,7 @@ class Plan:
     sources: tuple[str, ...] = ()
     """Files beside the builtin ones that the preset comes from."""
     origins: Mapping[str, str] = field(default_factory=dict)
-    """Name of a variable of `env` → where it comes from, see `rank_environment.origins`; of `hosts`: "PATTERN:NAME"."""
+    """Name of a variable of `env` → where it comes from, see `worker_group.env_origins`; of `hosts`: "PATTERN:NAME"."""
 
 
 def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
@@ -260,8 +260,8 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
     script = _script(request, place)
     preset = _adapted(loaded.preset, request)
     wished = {**preset.env, **preset.nccl.env, **request.wished}
-    gpus = rank_environment.visible_gpus(place.gpus, {**place.user_env, **wished})
-    ranks = mesh.ranks(preset, gpus, place.cores, place.nodes)
+    gpus = worker_group.visible_gpus(place.gpus, {**place.user_env, **wished})
+    ranks = worker_group.ranks(preset, gpus, place.cores, place.nodes)
     sizes = _mesh(preset, ranks.nproc)
     env, notes = _rank_env(preset, request, place, wished, ranks)
     obeyed = _inspect(preset, request, place, ranks.backend, sizes)
@@ -287,7 +287,7 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
         nproc_per_node=ranks.nproc,
         backend=ranks.backend,
         mesh=sizes,
-        batch=mesh.check_batch(preset.batch, sizes) or "",
+        batch=worker_group.check_batch(preset.batch, sizes) or "",
         obeys=obeyed.how,
         restart=preset.restart,
         grace_s=preset.launcher.grace_s,
@@ -308,14 +308,12 @@ def _origins(loaded: Loaded, request: Request, place: Place, env: Mapping[str, s
         for path, origin in loaded.origins.items()
         if path.startswith(("env.", "nccl."))
     }
-    sources = rank_environment.origins(env, place.user_env, preset, request.wished)
+    sources = worker_group.env_origins(env, place.user_env, preset, request.wished)
     for pattern, variables in _hosts(loaded.preset.hosts, request).items():
         for name in variables:
-            origin = (
-                f"{rank_environment.PRESET}, {loaded.origins.get(f'hosts.{pattern}', loaded.preset.name)}"
-            )
+            origin = f"{worker_group.PRESET}, {loaded.origins.get(f'hosts.{pattern}', loaded.preset.name)}"
             asked = name in request.hosts.get(pattern, {})
-            sources[f"{pattern}:{name}"] = rank_environment.COMMAND_LINE if asked else origin
+            sources[f"{pattern}:{name}"] = worker_group.COMMAND_LINE if asked else origin
     return sources
 
 
@@ -333,8 +331,8 @@ def _inspect(
 def _mesh(preset: Preset, nproc: int) -> dict[str, int]:
     """The mesh of all ranks; that of the fewest of an elastic run must exist, too. Raises PlanError."""
     if preset.topology.nnodes_min is not None:
-        mesh.dimensions(preset, preset.topology.nnodes_min * nproc)
-    return mesh.dimensions(preset, preset.topology.nnodes * nproc)
+        worker_group.dimensions(preset, preset.topology.nnodes_min * nproc)
+    return worker_group.dimensions(preset, preset.topology.nnodes * nproc)
 
 
 def contract(preset: Preset, backend: str) -> dict[str, str]:
@@ -357,7 +355,7 @@ def contract(preset: Preset, backend: str) -> dict[str, str]:
 
 
 def _rank_env(
-    preset: Preset, request: Request, place: Place, wished: Mapping[str, str], ranks: mesh.Ranks
+    preset: Preset, request: Request, place: Place, wished: Mapping[str, str], ranks: worker_group.Ranks
 ) -> tuple[dict[str, str], list[str]]:
     """Environment of every rank, and what the user should know about it. Raises PlanError."""
     env, notes = _layered(request, place, {**preset.env, **preset.nccl.env}, wished)
@@ -369,7 +367,7 @@ def _rank_env(
         )
     if preset.topology.nnodes == 1 and preset.launcher.kind == "torchrun":
         given = {**place.user_env, **wished}
-        env |= {name: value for name, value in rank_environment.INSIDE.items() if name not in given}
+        env |= {name: value for name, value in worker_group.INSIDE.items() if name not in given}
     env |= contract(preset, ranks.backend)
     env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(max(1, round(preset.launcher.grace_s)))
     return env, notes
@@ -383,10 +381,10 @@ def _layered(
     Raises PlanError.
     """
     _check_env(request, wished)
-    common = rank_environment.common(place.run, place.ras_port)
-    env = rank_environment.layered(common, place.user_env, wished)
-    before = rank_environment.layered(common, place.user_env, base)
-    notes = rank_environment.notes(env, place.user_env, wished)
+    common = worker_group.common_env(place.run, place.ras_port)
+    env = worker_group.layered_env(common, place.user_env, wished)
+    before = worker_group.layered_env(common, place.user_env, base)
+    notes = worker_group.env_notes(env, place.user_env, wished)
     return env, [*notes, *nccl.notes(request.nccl_presets, before, env)]
 
 
@@ -409,8 +407,10 @@ def command_plan(command: tuple[str, ...], request: Request, place: Place) -> Pl
     if not command or not command[0]:
         raise PlanError("No command was given: write it after --, as in `distui exec -- bash train.sh`.")
     env, notes = _layered(request, place, {}, request.wished)
-    fewest, nnodes = mesh.parse_nnodes(request.nnodes or 1)
-    mesh.check_nodes(Preset(name="", topology=Topology(nnodes=nnodes, nnodes_min=fewest)), place.nodes)
+    fewest, nnodes = worker_group.parse_nnodes(request.nnodes or 1)
+    worker_group.check_nodes(
+        Preset(name="", topology=Topology(nnodes=nnodes, nnodes_min=fewest)), place.nodes
+    )
     return Plan(
         run=place.run,
         name=request.name or PurePath(command[0]).stem or "command",
@@ -463,10 +463,10 @@ def _adapted(preset: Preset, request: Request) -> Preset:
     """The preset with the request's wishes in it."""
     shape, launcher, restart = preset.topology, preset.launcher, preset.restart
     if request.nnodes is not None:
-        fewest, nnodes = mesh.parse_nnodes(request.nnodes)
+        fewest, nnodes = worker_group.parse_nnodes(request.nnodes)
         shape = replace(shape, nnodes=nnodes, nnodes_min=fewest)
     if request.nproc_per_node is not None:
-        shape = replace(shape, nproc_per_node=mesh.parse_nproc(request.nproc_per_node))
+        shape = replace(shape, nproc_per_node=worker_group.parse_nproc(request.nproc_per_node))
     if request.grace_s is not None:
         launcher = replace(launcher, grace_s=request.grace_s)
     if request.restart_limit is not None:
@@ -497,7 +497,7 @@ def _hosts(preset: Mapping[str, Mapping[str, str]], request: Request) -> dict[st
     patterns = [*(name for name in preset if name not in request.hosts), *request.hosts]
     hosts = {name: {**preset.get(name, {}), **request.hosts.get(name, {})} for name in patterns}
     for pattern, variables in hosts.items():
-        refusal = rank_environment.refusal(variables)
+        refusal = worker_group.env_refusal(variables)
         refusal = refusal or next(
             (f"{name} for hosts {pattern} is a secret, which no plan keeps: give it to all nodes with --env."
              for name, value in variables.items() if holds_secret(name, value)), None,
@@ -514,6 +514,6 @@ def _check_env(request: Request, wished: Mapping[str, str]) -> None:
         problem = nccl.check(name, value)
         if problem:
             raise PlanError(problem)
-    refusal = rank_environment.refusal(wished)
+    refusal = worker_group.env_refusal(wished)
     if refusal:
         raise PlanError(refusal)

@@ -1,19 +1,285 @@
-"""The decision guide: a few questions, and the preset that the answers lead to, with the reasons. Pure."""
+"""Which preset: the strategies compared, what to change when a model does not fit, and a guide by questions. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
-from .cluster import GB, NodeGpus, parse_gpus
 from .finding import PlanError
-from .memory import FORMATS, Estimate, Shape, compare, estimate, estimate_for, needed, shape
-from .model import Precision, Preset, Strategy
-from .strategies import hybrid
+from .memory import Estimate, MemoryStrategy, estimate, estimate_for
+from .model import Batch, Mesh, Precision, Preset, Strategy
+from .workload import FORMATS, GB, Format, NodeGpus, Shape, parse_gpus, shape
 
+MOST_RANKS = 1 << 17
+"""No more are tried."""
+SHORTEST = 128
+"""Positions below which no shorter sequence is tried."""
 HUGE = 40 * GB
 """Parameters from which dividing each matrix product pays on many nodes."""
+
+
+def _preset(mesh: Mesh | None = None, precision: Precision | None = None, **how: Any) -> Preset:
+    return Preset(
+        name="", strategy=Strategy(**how), mesh=mesh or Mesh(), precision=precision or Precision()
+    )
+
+
+_HALF = Precision(param="bf16")
+
+STRATEGIES: Sequence[MemoryStrategy] = (
+    MemoryStrategy(key="single", title="one GPU", words="single", preset=_preset(kind="single"),
+                   why="nothing is exchanged, nothing can go wrong"),
+    MemoryStrategy(key="ddp", title="DDP", words="ddp", preset=_preset(kind="ddp", gradient_as_bucket_view=True),
+                   why="a replica a rank and one all-reduce a step, the fastest"),
+    MemoryStrategy(key="zero1", title="ZeRO-1", words="zero1",
+                   preset=_preset(kind="zero1", gradient_as_bucket_view=True),
+                   why="DDP with the optimizer's states in shards, the same traffic and much less memory"),
+    MemoryStrategy(key="zero2", title="ZeRO-2", words="fsdp2-zero2",
+                   preset=_preset(kind="fsdp2", reshard_after_forward=False),
+                   why="gradients in shards, too; the weights are gathered once a step and kept until backward"),
+    MemoryStrategy(key="zero3", title="ZeRO-3", words="fsdp2", preset=_preset(kind="fsdp2"),
+                   why="everything in shards, the least memory and half as much traffic again")
+)  # fmt: skip
+"""What needs no more than data parallelism, from the simplest on."""
+
+_OFFLOAD: Sequence[MemoryStrategy] = (
+    MemoryStrategy(key="offload", title="ZeRO-3, host", words="fsdp2-offload",
+                   preset=_preset(kind="fsdp2", cpu_offload=True),
+                   why="all states rest in host memory and travel each step: several times slower"),
+    MemoryStrategy(key="ds-cpu", title="DeepSpeed, host", words="ds-zero3-cpu",
+                   preset=_preset(kind="deepspeed", stage=3, offload_optimizer="cpu", offload_param="cpu",
+                                  precision=_HALF),
+                   why="as fsdp2-offload, for scripts on DeepSpeed, Accelerate or the HF Trainer"),
+    MemoryStrategy(key="ds-nvme", title="DeepSpeed, NVMe", words="ds-zero3-nvme",
+                   preset=_preset(kind="deepspeed", stage=3, offload_optimizer="nvme", offload_param="nvme",
+                                  precision=_HALF),
+                   why="all states rest on a local disk of each node: very slow, for what has no room elsewhere")
+)  # fmt: skip
+
+
+def simple(ranks: int) -> list[MemoryStrategy]:
+    """Those of STRATEGIES that make sense with so many ranks."""
+    return [strategy for strategy in STRATEGIES if (strategy.key == "single") == (ranks == 1)]
+
+
+def hybrid(nodes: int) -> MemoryStrategy:
+    """Shards inside a node, a replica of them a node."""
+    return MemoryStrategy(
+        key="hsdp",
+        title="HSDP",
+        words="hsdp" + _set("dp_replicate", nodes, 2),
+        preset=_preset(Mesh(dp_replicate=nodes), kind="fsdp2"),
+        why="shards inside a node, and between nodes no more traffic than DDP has",
+    )
+
+
+def tensor(ranks: int) -> MemoryStrategy:
+    """Each matrix divided over `ranks` of a node, the rest of it as ZeRO-3."""
+    return MemoryStrategy(
+        key="tp",
+        title=f"ZeRO-3 + TP {ranks}",
+        words="fsdp2-tp" + _set("tp", ranks, 2),
+        preset=_preset(Mesh(tp=ranks), kind="fsdp2"),
+        why="matrices and activations are divided inside a node, too; wants NVLink and a tp_plan",
+    )
+
+
+def pipeline(stages: int) -> MemoryStrategy:
+    """The layers cut into stages; two pieces of a batch for each."""
+    return MemoryStrategy(
+        key="pp",
+        title=f"PP {stages}",
+        words="pp-1f1b" + _set("pp", stages, 2) + _set("microbatches", 2 * stages, 4),
+        preset=_preset(Mesh(pp=stages, microbatches=2 * stages), kind="ddp"),
+        why=f"stages exchange activations alone, for slow links; wants batches of {2 * stages} and a pp_plan",
+    )
+
+
+def offloaded() -> Iterator[MemoryStrategy]:
+    """What rests outside the GPUs, the fastest first."""
+    yield from _OFFLOAD
+
+
+def _set(name: str, value: int, shipped: int) -> str:
+    return "" if value == shipped else f" --set mesh.{name}={value}"
+
+
+def compare(model: Shape, form: Format, ranks: int, limit: float) -> list[Estimate]:
+    """The strategies of data parallelism that make sense with so many ranks, from the simplest on."""
+    return [estimate(strategy, model, form, ranks, limit) for strategy in simple(ranks)]
+
+
+def survey(
+    model: Shape, form: Format, per_node: int, nodes: int, limit: float, host_limit: float | None = None
+) -> list[Estimate]:
+    """All strategies that make sense on so many nodes of so many GPUs, from the simplest on.
+
+    `limit`: bytes of a GPU; `host_limit`: bytes of host memory of a node, None where that is not known.
+    """
+    ranks = per_node * nodes
+
+    def weigh(strategy: MemoryStrategy) -> Estimate:
+        plain = estimate(strategy, model, form, ranks, limit)
+        return replace(plain, host_limit=None if host_limit is None else host_limit / per_node)
+
+    *first, last = map(weigh, simple(ranks))
+    estimates = [*first, *([weigh(hybrid(nodes))] if min(nodes, per_node) > 1 else []), last]
+    estimates += _least(tensor, _products(per_node, model), weigh)
+    estimates += _least(pipeline, _stages(ranks, model), weigh)
+    return [*estimates, *map(weigh, offloaded())]
+
+
+def _least(
+    make: Callable[[int], MemoryStrategy], sizes: Sequence[int], weigh: Callable[[MemoryStrategy], Estimate]
+) -> list[Estimate]:
+    """The smallest size that fits, else the one that needs least; none where there is no size."""
+    estimates = [weigh(make(size)) for size in sizes]
+    fitting = [each for each in estimates if each.fits]
+    return (fitting or sorted(estimates, key=lambda each: each.total))[:1]
+
+
+def _products(per_node: int, model: Shape) -> list[int]:
+    """Over how many ranks of a node a matrix may be divided."""
+    return [size for size in _powers(per_node) if per_node % size == 0 and model.hidden % size == 0]
+
+
+def _stages(ranks: int, model: Shape) -> list[int]:
+    """Into how many stages the layers may be cut."""
+    return [size for size in _powers(min(ranks, model.layers)) if ranks % size == 0]
+
+
+def _powers(most: int) -> Iterable[int]:
+    return (1 << power for power in range(1, most.bit_length()) if 1 << power <= most)
+
+
+def needed(model: Shape, form: Format, limit: float) -> int | None:
+    """The fewest ranks on which ZeRO-3 fits; None where no number helps: what is not in shards is too much."""
+
+    def fits(ranks: int) -> bool:
+        return estimate(STRATEGIES[-1], model, form, ranks, limit).fits
+
+    if not fits(MOST_RANKS):
+        return None
+    low, high = 0, MOST_RANKS  # too few, enough
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Remedy:
+    """One change, and the simplest strategy that fits with it."""
+
+    change: str
+    """What to do, the beginning of a sentence."""
+    options: str
+    """Of `distui advise`, to see its table; "" where there are none."""
+    estimate: Estimate | None
+    """None: of ZeRO-3 on more GPUs."""
+
+    @property
+    def text(self) -> str:
+        """A sentence."""
+        if self.estimate is None:
+            return f"{self.change}."
+        how = f"{self.change} ({self.options})" if self.options else self.change
+        return f"{how}: {self.estimate.strategy.title} fits, with `{self.estimate.strategy.words}`."
+
+
+def on_gpus(estimates: list[Estimate]) -> Estimate | None:
+    """The simplest that fits with everything on the GPUs."""
+    return next((row for row in estimates if row.fits and not row.host and not row.disk), None)
+
+
+def remedies(model: Shape, form: Format, per_node: int, nodes: int, limit: float) -> list[Remedy]:
+    """Changes after which something fits without host memory or disk, the cheapest first; [] where none helps."""
+    return list(_tried(model, form, per_node, nodes, limit))
+
+
+def _tried(model: Shape, form: Format, per_node: int, nodes: int, limit: float) -> Iterator[Remedy]:
+    def simplest(changed: Shape, passes: int = 1) -> Estimate | None:
+        rows = survey(changed, form, per_node, nodes, limit)
+        if passes > 1:
+            rows = [
+                _accumulating(row, changed, form, per_node * nodes, passes) for row in rows if _can(row)
+            ]
+        return on_gpus(rows)
+
+    again = replace(model, recompute=True)
+    helped = False
+    if not model.recompute and (fit := simplest(again)):
+        helped = True
+        yield Remedy(change="Compute activations again in backward", options="--recompute", estimate=fit)
+    for changed in (model,) if helped or model.recompute else (model, again):
+        remedy = _smaller(changed, simplest)
+        if remedy:
+            helped = True
+            yield remedy
+            break
+    if not helped and (remedy := _shorter(again, simplest, "" if model.recompute else " --recompute")):
+        yield remedy
+    if more := _more(model, form, per_node, nodes, limit):
+        yield more
+
+
+def _smaller(model: Shape, simplest: Callable[[Shape, int], Estimate | None]) -> Remedy | None:
+    """The batch in as few passes as will do."""
+    for passes in _divisors(model.micro_batch):
+        size = model.micro_batch // passes
+        if fit := simplest(replace(model, micro_batch=size), passes):
+            options = f"--micro-batch {size}" + " --recompute" * model.recompute
+            return Remedy(
+                change=f"Accumulate gradients over {passes} passes", options=options, estimate=fit
+            )
+    return None
+
+
+def _shorter(model: Shape, simplest: Callable[[Shape], Estimate | None], also: str) -> Remedy | None:
+    """The longest sequence that fits, one at a time."""
+    seq = model.seq // 2
+    while seq >= SHORTEST:
+        if fit := simplest(replace(model, seq=seq, micro_batch=1)):
+            options = f"--seq {seq}" + " --micro-batch 1" * (model.micro_batch > 1) + also
+            return Remedy(change="Take shorter sequences", options=options, estimate=fit)
+        seq //= 2
+    return None
+
+
+def _more(model: Shape, form: Format, per_node: int, nodes: int, limit: float) -> Remedy | None:
+    """More of the same GPUs, as it is or with as little as possible kept."""
+    for changed in (model, replace(model, recompute=True, micro_batch=1)):
+        ranks = needed(changed, form, limit)
+        if ranks is not None and ranks > per_node * nodes:
+            least = (
+                "" if changed == model else ", with one sequence at a time and activations computed again"
+            )
+            machines = f" ({-(-ranks // per_node)} nodes)" if ranks > per_node else ""
+            change = f"Take more GPUs: ZeRO-3 fits on {ranks} such{machines}{least}"
+            return Remedy(change=change, options="", estimate=None)
+    return None
+
+
+def _can(row: Estimate) -> bool:
+    """Whether the strategy may accumulate: a pipeline does so by itself."""
+    return row.strategy.preset.mesh.pp == 1
+
+
+def _accumulating(plain: Estimate, model: Shape, form: Format, ranks: int, passes: int) -> Estimate:
+    """The same strategy with several passes a step."""
+    old = plain.strategy
+    preset = replace(old.preset, batch=Batch(accumulation=passes))
+    words = f"{old.words} --set batch.accumulation={passes}"
+    strategy = MemoryStrategy(key=old.key, title=old.title, words=words, why=old.why, preset=preset)
+    return estimate(strategy, model, form, ranks, plain.limit)
+
+
+def _divisors(number: int) -> list[int]:
+    """Those above 1, the smallest first."""
+    small = [each for each in range(1, math.isqrt(number) + 1) if number % each == 0]
+    return sorted({*small, *(number // each for each in small)} - {1})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from . import mesh, model
+from . import model, worker_group
 from .finding import PlanError, PresetError
 from .launchers import torchrun
 from .load import Definition, Library, check_name, load
@@ -85,7 +85,7 @@ def _head(plan: Plan) -> list[str]:
     if plan.nproc_per_node is not None:
         lines.append(f"ranks        {_ranks(plan.nnodes, plan.nnodes_min, plan.nproc_per_node)}")
     if len(plan.mesh) > 1:
-        lines += [f"mesh         {mesh.text(plan.mesh)}", *_coordinates(plan.mesh)]
+        lines += [f"mesh         {worker_group.mesh_text(plan.mesh)}", *_coordinates(plan.mesh)]
     if plan.batch:
         lines.append(f"batch        {plan.batch}")
     if plan.nnodes > 1:
@@ -103,7 +103,7 @@ def _coordinates(sizes: Mapping[str, int]) -> list[str]:
     world = math.prod(sizes.values())
     lines = []
     for rank in range(min(world, LISTED)):
-        at = mesh.coordinates(sizes, rank)
+        at = worker_group.coordinates(sizes, rank)
         lines.append(f"  rank {rank:<6} {'  '.join(f'{name} {number}' for name, number in at.items())}")
     return lines + [f"  … {world - LISTED} more, all of them in --json"] * (world > LISTED)
 
@@ -133,7 +133,7 @@ def plan_to_json(plan: Plan, *, masked: bool = False) -> dict[str, Any]:
         document[item.name] = list(value) if isinstance(value, tuple) else value
     document["mesh"] = dict(plan.mesh)
     document["coordinates"] = [
-        mesh.coordinates(plan.mesh, rank) for rank in range(math.prod(plan.mesh.values()))
+        worker_group.coordinates(plan.mesh, rank) for rank in range(math.prod(plan.mesh.values()))
     ]
     document["hosts"] = {pattern: dict(variables) for pattern, variables in plan.hosts.items()}
     document["env"] = dict(plan.env)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..presets import rank_environment
+from ..presets import worker_group
 from ..presets.secrets import MASK, holds_secret
 from . import file_io
 from .errors import RunError
@@ -64,7 +64,7 @@ class Started:
 def refusal(changes: Mapping[str, str | None]) -> str:
     """Why a restart cannot change this, whoever asks for it, as a sentence; "" when it can. None unsets a variable."""
     given = {name: value or "" for name, value in changes.items()}
-    return rank_environment.refusal(given) or changes_refusal(changes) or too_much(changes)
+    return worker_group.env_refusal(given) or changes_refusal(changes) or too_much(changes)
 
 
 def of_launch(shell: Mapping[str, str], planned: Mapping[str, str]) -> dict[str, str]:

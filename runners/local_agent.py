@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..presets.rank_environment import inherited
+from ..presets.worker_group import inherited_env
 from . import environment, file_io, run_directories
 from .errors import NoTorchError, RunError, UnreachableError
 from .formatting import plural
@@ -142,7 +142,7 @@ def place(record: RunRecord, request: Request, port: int | None = None) -> Place
         script_exists=exists,
         script_source=source,
         script_beside=read_beside(Path(request.script or ""), source),
-        user_env=inherited(os.environ),
+        user_env=inherited_env(os.environ),
     )
 
 

@@ -16,11 +16,11 @@ from typing import Any
 
 from ..presets.finding import PlanError
 from ..presets.launchers.torchrun import MAX_RESTARTS
-from ..presets.memory_advice import Counted, acts_on_import, counted_from
 from ..presets.plan import Plan
-from ..presets.rank_environment import DISTUI, TORCH
 from ..presets.sanitize import quoted
 from ..presets.secrets import mask, mask_words
+from ..presets.worker_group import DISTUI, TORCH
+from ..presets.workload import Counted, acts_on_import, counted_from
 from .errors import RunError
 from .local_agent import MOST_SOURCE, check_python
 from .wire.client import stem

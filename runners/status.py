@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..presets import mesh
+from ..presets import worker_group
 from ..presets.finding import Finding, worst_first
 from .formatting import spans_text
 from .model import HUB, LinkState, PlanSummary, RankPhase, RunPhase, Wrapped
@@ -252,7 +252,7 @@ def sizes(state: RunState) -> dict[str, int]:
 
 def coordinates(dims: Mapping[str, int], rank: int) -> dict[str, int]:
     """Of one rank; empty where `dims` (of `sizes`) is."""
-    return mesh.coordinates(dims, rank) if dims else {}
+    return worker_group.coordinates(dims, rank) if dims else {}
 
 
 def short(dims: Mapping[str, int], rank: int) -> str:

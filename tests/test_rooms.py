@@ -260,7 +260,6 @@ LATE_IMPORTS = {
     # The rules of diagnosis take a while to load.
     "runners/agent/agent.py": {"runners.diagnosis.judging"},
     # `ls` and `status` read runs without presets, plans, launches and hubs.
-    "presets/mesh.py": {"presets.model"},
     "runners/history.py": {"presets.render", "runners.journal"},
     "runners/hub/hub.py": {"runners.hub.cluster_launch"},
     "runners/local_agent.py": {

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from ..presets import nccl
 from ..presets.finding import PresetError
 from ..presets.load import Library, check_name, library, load, user_dir
-from ..presets.mesh import parse_nnodes
 from ..presets.model import Loaded
 from ..presets.render import check_saved, saved_text
 from ..presets.sanitize import LONGEST, clean_text
 from ..presets.secrets import mask_text
 from ..presets.trusted_files import private_folder
+from ..presets.worker_group import parse_nnodes
 from ..runners.environment import pairs
 from ..runners.errors import RunError
 from ..runners.file_io import write_atomically

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
-from .. import mesh, model, rank_environment
+from .. import model, worker_group
 from ..finding import Finding, worst_first
 from ..launchers import skypilot
 from ..launchers.skypilot import Resources
@@ -80,9 +80,7 @@ def _environment(plan: Plan, loaded: Loaded, seen: script.ScriptContents | None)
     env = {
         name: value
         for name, value in plan.env.items()
-        if not name.startswith("DISTUI_")
-        and name not in own
-        and rank_environment.WATCHED.get(name) != value
+        if not name.startswith("DISTUI_") and name not in own and worker_group.WATCHED.get(name) != value
     }
     yield from torchrun_args.check_all(env, where, plan.nnodes)
     for name, value in preset.env.items():
@@ -139,7 +137,7 @@ def _launcher(plan: Plan, preset: Preset) -> Iterator[Finding]:
 def _deepspeed(plan: Plan, preset: Preset, seen: script.ScriptContents | None) -> Iterator[Finding]:
     """DeepSpeed's configuration: what is written for it, else what the preset adds to it."""
     filled = False if seen and any(full == "deepspeed.initialize" for full, _, _ in seen.calls) else None
-    world = mesh.data_ranks(plan.mesh) if plan.mesh else None
+    world = worker_group.data_ranks(plan.mesh) if plan.mesh else None
     written = [name for name in plan.files if name.endswith(".json")]
     for name in written:
         try:
@@ -245,7 +243,7 @@ def _command(plan: Plan, resources: Resources | None) -> Iterator[Finding]:
         nnodes=plan.nnodes,
         every_node=plan.nnodes > 1,
         own_nodes=resources is not None,
-        env={name: value for name, value in plan.env.items() if name not in rank_environment.WATCHED},
+        env={name: value for name, value in plan.env.items() if name not in worker_group.WATCHED},
     )
     yield from launches.check_text(shlex.join(plan.argv) if text is None else text, around)
 

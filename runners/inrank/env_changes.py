@@ -30,9 +30,9 @@ LAUNCHERS = frozenset(
         "TORCHELASTIC_USE_AGENT_STORE",
     }
 )
-"""torch computes these for each rank; the same names as presets.rank_environment.LAUNCHER_OWN, which a plan refuses."""
+"""torch computes these for each rank; the same names as presets.worker_group.LAUNCHER_OWN, which a plan refuses."""
 RUNNERS = frozenset(("NCCL_DEBUG_FILE", "TORCHELASTIC_ERROR_FILE"))
-"""The runner gives each rank its own value; see presets.rank_environment.PER_RANK."""
+"""The runner gives each rank its own value; see presets.worker_group.PER_RANK."""
 
 UNSET = "DISTUI_UNSET"
 """Names that changes have removed, by lines, for a new runner: torch would give some of them to the ranks by itself."""

@@ -11,11 +11,11 @@ from typing import Any
 
 from ...presets.finding import PlanError
 from ...presets.load import load
-from ...presets.mesh import parse_nnodes
 from ...presets.model import Loaded
 from ...presets.nccl import check
 from ...presets.plan import Place, Request, make_plan, rendezvous_port
 from ...presets.render import plan_to_json, render
+from ...presets.worker_group import parse_nnodes
 from .. import local_agent, preview, remote_hosts, run_directories
 from ..environment import pairs
 from ..errors import RunError, UnreachableError

@@ -17,11 +17,11 @@ from ...presets.launchers.skypilot import Cargo, Resources
 from ...presets.load import load
 from ...presets.model import Loaded
 from ...presets.plan import Place, Plan, Request, command_plan, make_plan, rendezvous_port
-from ...presets.rank_environment import inherited
 from ...presets.render import hidden as hidden_of
 from ...presets.render import plan_to_json, render
 from ...presets.secrets import is_secret
 from ...presets.text_formats import dump
+from ...presets.worker_group import inherited_env
 from .. import daemon, local_agent, preview, run_directories
 from ..errors import RunError
 from ..history import RunRecord
@@ -99,7 +99,7 @@ def prepare_task(launch: LaunchRequest, place: OnSky) -> PreparedSky:
         config = read_task(file)
         record = run_directories.new_record(request.name or run_name(config.get("name") or Path(file).stem))
         nnodes = _number(request.nnodes, config.get("num_nodes") or 1)
-        users = inherited({name: str(value) for name, value in (config.get("envs") or {}).items()})
+        users = inherited_env({name: str(value) for name, value in (config.get("envs") or {}).items()})
         facts = replace(_anywhere(record, place.resources), user_env=users)
         plan = replace(
             command_plan(skypilot.own_command(), request, facts),

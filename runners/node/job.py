@@ -22,13 +22,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ...presets import cluster
-from ...presets.cluster import Seat
+from ...presets import worker_group
 from ...presets.finding import PlanError
 from ...presets.plan import Plan, for_host, for_node, part_id, part_run8
 from ...presets.render import plan_from_json, plan_to_json, revealed
 from ...presets.secrets import SECRET_WORDS
 from ...presets.trusted_files import private_folder
+from ...presets.worker_group import Seat
 from .. import environment, file_io, run_directories
 from ..errors import RunError
 from ..formatting import size_text
@@ -266,11 +266,11 @@ def job(run: str, node: int | None = None) -> int:
     plan = doc.whole()
     try:
         if node is None:
-            seat = cluster.seat(
+            seat = worker_group.seat(
                 os.environ, plan.nnodes, plan.nnodes_min, nodefile=nodefile(), host=platform.node()
             )
         else:
-            seat = cluster.given(node, doc.addresses or (), plan.nnodes, plan.nnodes_min)
+            seat = worker_group.given_seat(node, doc.addresses or (), plan.nnodes, plan.nnodes_min)
     except PlanError as error:
         raise RunError(str(error)) from None
     entry = establish(doc, seat, work_directory(plan, own=node is None))

@@ -19,8 +19,9 @@ from typing import Any
 from starts import environment, finished, torchrun
 
 from distui.presets.load import load
-from distui.presets.memory import CPU, FORMATS, Estimate, Shape, estimate_for
+from distui.presets.memory import Estimate, estimate_for
 from distui.presets.plan import contract
+from distui.presets.workload import CPU, FORMATS, Shape
 
 ALLOCATING = Path(__file__).parent / "allocating.py"
 MB = 10**6

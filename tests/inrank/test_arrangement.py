@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from distui.presets import mesh
+from distui.presets import worker_group
 from distui.presets.load import BUILTIN, load
 from distui.presets.plan import contract
 
@@ -36,15 +36,15 @@ def test_ranks_and_plan_agree_on_the_mesh(
     for variable, value in contract(made, "gloo").items():
         monkeypatch.setenv(variable, value)
     monkeypatch.setenv("WORLD_SIZE", str(world))
-    planned, numbers = mesh.dimensions(made, world), []
+    planned, numbers = worker_group.dimensions(made, world), []
     for rank in range(world):
         monkeypatch.setenv("RANK", str(rank))
         found = preset.coordinates()
-        assert {key: found[key] for key in planned} == mesh.coordinates(planned, rank)
+        assert {key: found[key] for key in planned} == worker_group.coordinates(planned, rank)
         assert all(found[key] == 0 for key in found.keys() - planned.keys())
         numbers.append(preset.data_rank())
-    assert preset.data_ranks() == mesh.data_ranks(planned)
-    assert sorted(set(numbers)) == list(range(mesh.data_ranks(planned)))
+    assert preset.data_ranks() == worker_group.data_ranks(planned)
+    assert sorted(set(numbers)) == list(range(worker_group.data_ranks(planned)))
     assert math.prod(planned.values()) == world
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from distui.presets.cluster import Seat, expand, given, seat
 from distui.presets.finding import PlanError
+from distui.presets.worker_group import Seat, expand_hosts, given_seat, seat
 
 SKY = {
     "SKYPILOT_NODE_RANK": "1",
@@ -100,7 +100,7 @@ def test_one_node_needs_nobody_to_say_so() -> None:
 
 
 def test_what_the_launch_gave() -> None:
-    assert given(1, ["a", "b"], 2) == Seat(1, ("a", "b"), None, "the launch")
+    assert given_seat(1, ["a", "b"], 2) == Seat(1, ("a", "b"), None, "the launch")
 
 
 def test_an_elastic_plan_takes_fewer() -> None:
@@ -145,9 +145,9 @@ def test_what_cannot_be(env: dict[str, str], nnodes: int, words: str) -> None:
     ],
 )
 def test_slurms_lists_of_hosts(names: str, hosts: list[str]) -> None:
-    assert expand(names) == hosts
+    assert expand_hosts(names) == hosts
 
 
 def test_a_list_of_a_million_hosts_is_refused() -> None:
     with pytest.raises(PlanError, match="more than"):
-        expand("c[1-1000000]")
+        expand_hosts("c[1-1000000]")

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from distui.presets.cluster import GB, parse_gpus
 from distui.presets.finding import PlanError
 from distui.presets.load import BUILTIN, load
-from distui.presets.memory import FORMATS, estimate_for, parse_parameters, shape
+from distui.presets.memory import estimate_for
 from distui.presets.preset_guide import QUESTIONS, recommend
+from distui.presets.workload import FORMATS, GB, parse_gpus, parse_parameters, shape
 
 EASY = {
     "model": "1B", "gpu": "H100", "count": "8", "nodes": "1", "script": "parallelize", "sequences": "4096",

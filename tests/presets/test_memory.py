@@ -6,19 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from distui.presets.cluster import GB, parse_gpus
 from distui.presets.finding import PlanError
-from distui.presets.memory import (
-    FORMATS,
-    STRATEGIES,
-    Shape,
-    activations,
-    compare,
-    estimate,
-    needed,
-    parse_parameters,
-    shape,
-)
+from distui.presets.memory import activations, estimate
+from distui.presets.preset_guide import STRATEGIES, compare, needed
+from distui.presets.workload import FORMATS, GB, Shape, parse_gpus, parse_parameters, shape
 
 BF16, MIXED, FP32 = (FORMATS[name] for name in ("bf16", "mixed", "fp32"))
 

@@ -10,22 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distui.presets.cluster import GB
 from distui.presets.finding import PlanError
 from distui.presets.load import BUILTIN, load
-from distui.presets.memory import (
-    FORMATS,
-    STRATEGIES,
-    Estimate,
-    Shape,
-    compare,
-    estimate_for,
-    format_for,
-    shape,
-    survey,
-)
+from distui.presets.memory import Estimate, estimate_for, format_for
 from distui.presets.model import Preset
 from distui.presets.plan import Place, Request, make_plan
+from distui.presets.preset_guide import STRATEGIES, compare, survey
+from distui.presets.workload import FORMATS, GB, Shape, shape
 
 BF16, MIXED, FP32 = (FORMATS[name] for name in ("bf16", "mixed", "fp32"))
 MODEL = shape(7 * GB, 32, 4096)

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from distui.presets.cluster import GB
 from distui.presets.load import load
-from distui.presets.memory import FORMATS, Shape, estimate_for, needed, shape, survey
-from distui.presets.memory_advice import on_gpus, remedies
+from distui.presets.memory import estimate_for
+from distui.presets.preset_guide import needed, on_gpus, remedies, survey
+from distui.presets.workload import FORMATS, GB, Shape, shape
 
 BF16 = FORMATS["bf16"]
 

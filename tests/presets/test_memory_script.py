@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from distui.presets.finding import PlanError
-from distui.presets.memory_advice import (
+from distui.presets.workload import (
     Counted,
     acts_on_import,
     counted_from,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from distui.presets import rank_environment
+from distui.presets import worker_group
 from distui.presets.load import load
 from distui.presets.model import Loaded
 from distui.presets.plan import Place, Plan, PlanError, Request, command_plan, make_plan
@@ -289,9 +289,9 @@ def test_a_command_is_supervised_as_it_is() -> None:
 
 
 def test_everything_inherited_is_what_the_layers_look_at() -> None:
-    shell = dict.fromkeys((*rank_environment.WATCHED, "HOME", "OMP_NUM_THREADS"), "7")
-    seen = rank_environment.inherited(shell)
+    shell = dict.fromkeys((*worker_group.WATCHED, "HOME", "OMP_NUM_THREADS"), "7")
+    seen = worker_group.inherited_env(shell)
     assert "HOME" not in seen
     made = plan(user_env=seen)
     assert "OMP_NUM_THREADS" not in made.env
-    assert all(made.env[name] == "7" for name in rank_environment.WATCHED)
+    assert all(made.env[name] == "7" for name in worker_group.WATCHED)

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from distui.presets.memory_advice import Counted
+from distui.presets.workload import Counted
 from distui.runners.errors import RunError
 from distui.runners.preview import count
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from distui.presets import mesh
+from distui.presets import worker_group
 from distui.presets.load import BUILTIN, load
 
 from .cases import CASES, NOT_HERE
@@ -92,7 +92,7 @@ def _why(name: str, launcher: str) -> bool:
 def _ran(name: str) -> str:
     """ "ran: 4 ranks = dp_replicate 2 × dp_shard 2, loss 3.82, a rank holds 50 % of the parameters"."""
     case, found = CASES[name], known().get(name, {"loss": math.nan, "held": math.nan})
-    sizes = mesh.text(mesh.dimensions(load(name).preset, case.world))
+    sizes = worker_group.mesh_text(worker_group.dimensions(load(name).preset, case.world))
     ranks = "1 process" if case.world == 1 else f"{case.world} ranks" + sizes.removeprefix(str(case.world))
     return f"ran: {ranks}, loss {found['loss']:.2f}, a rank holds {found['held']:.0%} of the parameters".replace(
         "%", " %"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from distui.presets import model
-from distui.presets.cluster import GB, name_of_gpu
 from distui.presets.load import BUILTIN, Library, library, load
-from distui.presets.memory import FORMATS, USABLE, shape, survey
+from distui.presets.preset_guide import survey
+from distui.presets.workload import FORMATS, GB, USABLE, name_of_gpu, shape
 from distui.runners.errors import RunError
 from distui.runners.launch.launch_form import LaunchForm, LaunchPreview, hardware_here
 from distui.tui.follower import PresetEntry

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ...presets.cluster import GB, NodeGpus, parse_gpus
 from ...presets.finding import PlanError
-from ...presets.memory import (
+from ...presets.memory import Estimate, estimate_for, format_for
+from ...presets.model import Preset
+from ...presets.preset_guide import QUESTIONS, Question, Recommendation, needed, survey
+from ...presets.workload import (
     FORMATS,
+    GB,
     USABLE,
-    Estimate,
     Format,
+    NodeGpus,
     Shape,
-    estimate_for,
-    format_for,
-    needed,
+    parse_gpus,
     parse_parameters,
     shape,
-    survey,
 )
-from ...presets.model import Preset
-from ...presets.preset_guide import QUESTIONS, Question, Recommendation
 from ...runners.formatting import plural
 from ...runners.launch.launch_form import LaunchForm
 from ..keys import ACTIONS, SCOPES, key_text

@@ -14,9 +14,10 @@ from rich.cells import cell_len
 
 from ...presets import model, nccl
 from ...presets.finding import Finding
-from ...presets.memory import FORMATS, format_for
+from ...presets.memory import format_for
 from ...presets.model import Loaded, help_of
 from ...presets.secrets import mask
+from ...presets.workload import FORMATS
 from ...runners.launch.hosts import shell_words
 from ...runners.launch.launch_form import LaunchForm, LaunchPreview
 from ...runners.launch.options import of_form

@@ -8,25 +8,20 @@ import sys
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ...presets.cluster import GB, parse_gpus
 from ...presets.finding import PlanError
-from ...presets.memory import (
+from ...presets.memory import Estimate
+from ...presets.preset_guide import Remedy, needed, on_gpus, remedies, survey
+from ...presets.workload import (
     FORMATS,
+    GB,
     VOCABULARY,
-    Estimate,
-    Shape,
-    needed,
-    parse_parameters,
-    shape,
-    survey,
-)
-from ...presets.memory_advice import (
     Counted,
-    Remedy,
-    on_gpus,
+    Shape,
+    parse_gpus,
     parse_model_args,
+    parse_parameters,
     parse_script,
-    remedies,
+    shape,
     shape_of,
 )
 from ...runners.errors import RunError

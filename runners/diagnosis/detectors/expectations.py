@@ -14,7 +14,6 @@ import msgspec
 from ....presets.finding import Finding, nearest
 from ....presets.nccl import catalogue
 from ....presets.plan import Plan
-from ....presets.strategies import STRATEGIES, offloaded
 from ...formatting import plural
 from ...model import Outcome, PlanSummary
 from ...status import applied
@@ -74,17 +73,9 @@ def _variable_finding(name: str, value: str, read: Mapping[str, str]) -> Finding
 # estimates.
 
 
-LADDER: Sequence[str] = (
-    *(strategy.words for strategy in STRATEGIES),
-    next(way.words for way in offloaded() if way.key == "offload"),
-)
+LADDER: Sequence[str] = ("single", "ddp", "zero1", "fsdp2-zero2", "fsdp2", "fsdp2-offload")
 """Presets in the order in which each needs less memory of a GPU."""
-DEEPSPEED: Sequence[str] = (
-    "ds-zero1",
-    "ds-zero2",
-    "ds-zero3",
-    *(way.words for way in offloaded() if way.key.startswith("ds-")),
-)
+DEEPSPEED: Sequence[str] = ("ds-zero1", "ds-zero2", "ds-zero3", "ds-zero3-cpu", "ds-zero3-nvme")
 KINDS: Mapping[str, str] = {
     "single": "single",
     "ddp": "ddp",

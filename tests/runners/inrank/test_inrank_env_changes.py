@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from distui.presets.rank_environment import LAUNCHER_OWN, PER_RANK
+from distui.presets.worker_group import LAUNCHER_OWN, PER_RANK
 from distui.runners.inrank import control, env_changes, hook
 
 from .inrank_rig import Asking, driven, eventually, execute, rank

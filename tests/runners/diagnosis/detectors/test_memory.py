@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from distui.presets.finding import Finding
-from distui.presets.memory import STRATEGIES
+from distui.presets.preset_guide import STRATEGIES, offloaded
 from distui.runners.diagnosis.detectors import View, expectations, memory_curve, memory_growth
 from distui.runners.diagnosis.detectors.memory_curve import GIB, Curve, Point
 from distui.runners.model import (
@@ -171,6 +171,8 @@ def test_the_next_step_of_the_ladder(preset: str, kind: str, following: str | No
 
 def test_the_ladder_is_that_of_advice() -> None:
     assert list(expectations.LADDER) == [*(one.words for one in STRATEGIES), "fsdp2-offload"]
+    staged = [way.words for way in offloaded() if way.key.startswith("ds-")]
+    assert list(expectations.DEEPSPEED[3:]) == staged
 
 
 def test_a_script_that_obeys_nothing_is_not_sent_to_another_preset() -> None:

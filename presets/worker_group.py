@@ -1,0 +1,578 @@
+"""The worker group of a plan: its nodes and ranks, its mesh, the arithmetic of a batch, the environment of a rank.
+
+Four layers make that environment, the later wins: what distui sets so that a run can be watched and restarted, what the
+user's shell already holds under those names, the preset, the request. Then what nobody may change.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from .finding import PlanError
+
+if TYPE_CHECKING:
+    from .model import Batch, Preset
+
+WITH = {"schedule": "pp", "microbatches": "pp", "sequence_parallel": "tp"}
+"""Option of Mesh → the dimension without which it does nothing."""
+
+
+def dimensions(preset: Preset, world: int) -> dict[str, int]:
+    """Name → size, outermost first; the rank runs fastest in the last. Sizes of 1 are left out, but for the data's.
+
+    Data parallelism gets what is left: "dp_shard" where the model is in shards, else "dp". Raises PlanError.
+    """
+    check_mesh(preset)
+    mesh, kind = preset.mesh, preset.strategy.kind
+    fixed = {"pp": mesh.pp, "dp_replicate": mesh.dp_replicate, "ep": mesh.ep, "cp": mesh.cp, "tp": mesh.tp}
+    product = math.prod(fixed.values())
+    if world % product:
+        raise PlanError(
+            f"{_product(fixed)} does not divide the world size {world}: "
+            f"take {_round_up(world, product)} ranks, or change [mesh]."
+        )
+    rest = "dp_shard" if kind in ("fsdp1", "fsdp2") else "dp"
+    sizes = {"pp": mesh.pp, "dp_replicate": mesh.dp_replicate, rest: world // product}
+    sizes |= {"ep": mesh.ep, "cp": mesh.cp, "tp": mesh.tp}
+    return {name: size for name, size in sizes.items() if size > 1 or name == rest}
+
+
+def check_mesh(preset: Preset) -> None:
+    """Raises PlanError where the strategy has no use for a dimension, or an option lacks its dimension."""
+    mesh, kind = preset.mesh, preset.strategy.kind
+    for name in ("pp", "dp_replicate", "ep", "cp", "tp"):
+        takers = mesh.takers(name)
+        if getattr(mesh, name) > 1 and kind not in takers:
+            raise PlanError(
+                f"mesh.{name} {getattr(mesh, name)} does not go with strategy {kind}: take {' or '.join(takers)}, "
+                f"or mesh.{name} 1."
+            )
+    usual = type(mesh)()
+    for option, needs in WITH.items():
+        if getattr(mesh, option) != getattr(usual, option) and getattr(mesh, needs) == 1:
+            raise PlanError(
+                f"mesh.{option} does nothing without mesh.{needs} above 1: set it, or leave it out."
+            )
+    if mesh.pp > 1 and preset.batch.accumulation > 1:
+        raise PlanError(
+            "batch.accumulation does not go with mesh.pp: a pipeline accumulates over its mesh.microbatches."
+        )
+    if mesh.ep > 1 and max(mesh.pp, mesh.cp) > 1:
+        raise PlanError("mesh.ep goes with data parallelism alone: leave mesh.pp and mesh.cp at 1.")
+
+
+def coordinates(sizes: Mapping[str, int], rank: int) -> dict[str, int]:
+    """Where `rank` is in each dimension."""
+    position = {}
+    for name, size in reversed(list(sizes.items())):
+        rank, position[name] = divmod(rank, size)
+    return dict(reversed(list(position.items())))
+
+
+def mesh_text(sizes: Mapping[str, int]) -> str:
+    """ "8 = pp 2 × dp_shard 2 × tp 2"."""
+    return f"{math.prod(sizes.values())} = {' × '.join(f'{name} {size}' for name, size in sizes.items())}"
+
+
+def data_ranks(sizes: Mapping[str, int]) -> int:
+    """How many ranks see different samples."""
+    return math.prod(sizes.get(name, 1) for name in ("dp", "dp_shard", "dp_replicate", "ep"))
+
+
+def check_batch(batch: Batch, sizes: Mapping[str, int]) -> str | None:
+    """The arithmetic of a step, "64 = micro 4 × accumulation 2 × 8 data-parallel ranks"; None where micro is not said.
+
+    Raises PlanError where `batch.total` is another number.
+    """
+    if batch.micro is None:
+        if batch.total is not None:
+            raise PlanError(
+                f"batch.total {batch.total} cannot be checked: say batch.micro too, the samples a rank takes at once."
+            )
+        return None
+    ranks = data_ranks(sizes)
+    product = batch.micro * batch.accumulation * ranks
+    arithmetic = (
+        f"micro {batch.micro} × accumulation {batch.accumulation} × {ranks} data-parallel ranks = {product}"
+    )
+    if batch.total is not None and batch.total != product:
+        per_pass = batch.micro * ranks
+        fits = not batch.total % per_pass
+        remedy = (
+            f"accumulation {batch.total // per_pass} gives it" if fits else f"take a multiple of {per_pass}"
+        )
+        raise PlanError(f"batch.total {batch.total} is not {arithmetic}: {remedy}.")
+    return arithmetic
+
+
+def _product(fixed: Mapping[str, int]) -> str:
+    parts = [f"{name} {size}" for name, size in fixed.items() if size > 1]
+    product = math.prod(fixed.values())
+    return f"mesh {' × '.join(parts)} = {product}" if len(parts) > 1 else f"mesh {parts[0]}"
+
+
+def _round_up(world: int, product: int) -> int:
+    return product * max(1, -(-world // product))
+
+
+CPU_RANKS_PER_CORE = 8
+"""More ranks a core than this is taken for a typing error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """What a topology comes to on one node."""
+
+    nproc: int
+    """On one node."""
+    backend: Literal["nccl", "gloo"]
+    notes: tuple[str, ...] = ()
+
+
+def parse_nproc(text: int | str) -> int | Literal["gpu", "cpu", "auto"]:
+    """A number of ranks or "gpu", "cpu", "auto". Raises PlanError."""
+    match text:
+        case "gpu" | "cpu" | "auto":
+            return text
+    try:
+        number = int(text)
+    except ValueError:
+        raise PlanError(f"nproc_per_node {text!r} is neither a number nor gpu, cpu or auto.") from None
+    if number < 1:
+        raise PlanError(f"nproc_per_node {number} starts no rank: give 1 or more.")
+    return number
+
+
+def parse_nnodes(text: int | str) -> tuple[int | None, int]:
+    """Fewest and most nodes of "N" (fewest None) or "MIN:MAX", an elastic run. Raises PlanError."""
+    low, colon, high = str(text).partition(":")
+    try:
+        fewest, most = int(low), int(high) if colon else int(low)
+    except ValueError:
+        raise PlanError(f"nnodes {text!r} is neither a number nor MIN:MAX: write 4, or 2:4.") from None
+    if colon and not 1 <= fewest <= most:
+        raise PlanError(f"nnodes {text} is no range of nodes: write MIN:MAX with 1 ≤ MIN ≤ MAX.")
+    return (fewest if fewest < most else None), most
+
+
+def check_nodes(preset: Preset, nodes: int | None) -> None:
+    """Raises PlanError unless `nodes` machines (None: as many as asked for) can hold the preset."""
+    nnodes, fewest = preset.topology.nnodes, preset.topology.nnodes_min
+    if nnodes < 1:
+        raise PlanError(f"nnodes {nnodes} starts nothing: give 1.")
+    if fewest is not None and not 1 <= fewest <= nnodes:
+        raise PlanError(f"nnodes_min {fewest} is not between 1 and nnodes {nnodes}: give one that is.")
+    if nodes is None or nnodes <= nodes:
+        return
+    if nodes == 1:
+        raise PlanError(
+            f"nnodes {nnodes} needs more than this machine, where distui starts its runs: give 1."
+        )
+    raise PlanError(f"nnodes {nnodes} > {nodes} nodes that there are: give at most {nodes}.")
+
+
+def ranks(preset: Preset, gpus: int, cores: int, nodes: int | None = 1) -> Ranks:
+    """Ranks and backend of `preset` on each node, with that many visible GPUs and cores there.
+
+    `nodes` there are, None: as many as asked for. Raises PlanError.
+    """
+    check_nodes(preset, nodes)
+    where = "this machine" if nodes == 1 else "a node"
+    asked = parse_nproc(preset.topology.nproc_per_node)
+    nproc = _nproc(asked, gpus, cores, where)
+    if preset.strategy.kind == "single" and nproc > 1:
+        raise PlanError(f"strategy single is one rank, not nproc_per_node {nproc}: take the preset ddp.")
+    on_gpu = gpus > 0 and asked != "cpu"
+    if on_gpu and nproc > gpus:
+        raise PlanError(
+            f"nproc_per_node {nproc} > {gpus} {_gpus(gpus)}: give at most {gpus}, "
+            "or --env CUDA_VISIBLE_DEVICES= to run on CPU."
+        )
+    if not on_gpu and nproc > cores * CPU_RANKS_PER_CORE:
+        most = cores * CPU_RANKS_PER_CORE
+        raise PlanError(
+            f"nproc_per_node {nproc} > {cores} cores × {CPU_RANKS_PER_CORE} = {most}: give at most {most}."
+        )
+    if preset.strategy.kind == "single" and preset.topology.nnodes > 1:
+        raise PlanError(
+            f"strategy single is one rank, not nnodes {preset.topology.nnodes}: take the preset ddp."
+        )
+    return Ranks(nproc, "nccl" if on_gpu else "gloo", _backend_notes(gpus, asked, nproc, where))
+
+
+def _nproc(asked: int | str, gpus: int, cores: int, where: str) -> int:
+    if asked == "gpu" and not gpus:
+        raise PlanError(
+            f"nproc_per_node gpu, but no GPU is visible on {where}: give a number, cpu or auto."
+        )
+    if asked == "gpu" or (asked == "auto" and gpus):
+        return gpus
+    return cores if isinstance(asked, str) else asked
+
+
+def _backend_notes(gpus: int, asked: int | str, nproc: int, where: str) -> tuple[str, ...]:
+    if not gpus:
+        ranks_of = f", {nproc} ranks (one a core)" if asked == "auto" and nproc > 1 else ""
+        return (f"No GPU is visible on {where}: backend gloo{ranks_of}.",)
+    if asked == "cpu":
+        return (f"The ranks run on CPU as asked: backend gloo; the {_gpus(gpus)} of {where} stay idle.",)
+    if nproc < gpus:
+        return (f"Uses {nproc} of {gpus} GPUs.",)
+    return ()
+
+
+def _gpus(count: int) -> str:
+    return "GPU" if count == 1 else "GPUs"
+
+
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?$")
+_ITEM = re.compile(r"[^,\[]*(?:\[[^\]]*\][^,\[]*)*")
+MOST_NODES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One node's place among the nodes of a job."""
+
+    node: int
+    """From 0; the head is 0."""
+    addresses: tuple[str, ...]
+    """Of every node, by number; the others reach it there."""
+    gpus: int | None
+    """GPUs that were given to the job on each node; None when nobody says."""
+    source: str
+    """"SkyPilot", "PBS", "Slurm", "the environment" or "the launch"."""
+
+
+def seat(
+    env: Mapping[str, str],
+    nnodes: int,
+    nnodes_min: int | None = None,
+    *,
+    nodefile: str | None = None,
+    host: str = "",
+) -> Seat:
+    """This node's seat: SkyPilot's word first (its steps under Slurm are numbered from 0 each), then that of PBS, of
+    Slurm, then NODE_RANK and NODE_IPS.
+
+    Variables: docs of SkyPilot ("Distributed jobs"), qsub(1B), srun(1), and torchrun's own names. `nodefile` is the
+    text of the file that PBS_NODEFILE names, None where there is none that can be read; `host` is this node's name.
+    Raises PlanError when they do not say, contradict each other, or are not the plan's `nnodes`.
+    """
+    if "SKYPILOT_NODE_RANK" in env:
+        claimed = _skypilot(env)
+    elif "PBS_NODEFILE" in env:
+        claimed = _agreed(env, _pbs(env, nodefile, host))
+    elif "SLURM_NODEID" in env:
+        claimed = _agreed(env, _slurm(env))
+    elif "NODE_RANK" in env:
+        claimed = _plain(env)
+    elif nnodes == 1:
+        claimed = Seat(0, ("127.0.0.1",), None, "the launch")
+    else:
+        raise PlanError(
+            "Nothing says which node this is: SKYPILOT_NODE_RANK, PBS_NODEFILE, SLURM_NODEID and NODE_RANK are all "
+            "unset."
+        )
+    return check_seat(claimed, nnodes, nnodes_min)
+
+
+def given_seat(node: int, addresses: Sequence[str], nnodes: int, nnodes_min: int | None = None) -> Seat:
+    """The seat that the launch itself gave. Raises PlanError."""
+    return check_seat(Seat(node, tuple(addresses), None, "the launch"), nnodes, nnodes_min)
+
+
+def check_seat(seat: Seat, nnodes: int, nnodes_min: int | None) -> Seat:
+    """`seat`, if the plan fits it. Raises PlanError."""
+    count, least = len(seat.addresses), nnodes if nnodes_min is None else nnodes_min
+    if not 0 <= seat.node < count:
+        raise PlanError(f"{seat.source} says that this is node {seat.node} of {count}: that cannot be.")
+    if not least <= count <= nnodes:
+        asked = nnodes if least == nnodes else f"{least} to {nnodes}"
+        raise PlanError(
+            f"{seat.source} gives {count} nodes, and the plan is for {asked}: launch it with --nnodes {count}."
+        )
+    return seat
+
+
+def _skypilot(env: Mapping[str, str]) -> Seat:
+    addresses = tuple(env.get("SKYPILOT_NODE_IPS", "").split())
+    count = _number(env, "SKYPILOT_NUM_NODES")
+    if count is not None and count != len(addresses):
+        raise PlanError(
+            f"SKYPILOT_NUM_NODES is {count}, and SKYPILOT_NODE_IPS names {len(addresses)} nodes: they disagree."
+        )
+    node = _number(env, "SKYPILOT_NODE_RANK")
+    return Seat(node or 0, addresses, _number(env, "SKYPILOT_NUM_GPUS_PER_NODE"), "SkyPilot")
+
+
+def _slurm(env: Mapping[str, str]) -> Seat:
+    names = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST", "")
+    addresses = tuple(expand_hosts(names))
+    count = _number(env, "SLURM_STEP_NUM_NODES")
+    if count is None:
+        count = _number(env, "SLURM_NNODES")
+    if count is not None and count != len(addresses):
+        raise PlanError(
+            f"Slurm says {count} nodes, and its list {names!r} has {len(addresses)}: they disagree."
+        )
+    return Seat(_number(env, "SLURM_NODEID") or 0, addresses, _number(env, "SLURM_GPUS_ON_NODE"), "Slurm")
+
+
+def _agreed(env: Mapping[str, str], seat: Seat) -> Seat:
+    """`seat`, where the plain variables and Slurm's say nothing else. Raises PlanError."""
+    others = [("NODE_RANK", "NNODES")]
+    if seat.source != "Slurm":
+        others.append(("SLURM_NODEID", "SLURM_NNODES"))
+    for rank, count in others:
+        node, nodes = _number(env, rank), _number(env, count)
+        if node is not None and node != seat.node:
+            raise PlanError(f"{seat.source} says node {seat.node}, and {rank} is {node}: they disagree.")
+        if node is not None and nodes is not None and nodes != len(seat.addresses):
+            raise PlanError(
+                f"{seat.source} gives {len(seat.addresses)} nodes, and {count} is {nodes}: they disagree."
+            )
+    return seat
+
+
+PBS_RANKS = (
+    ("PALS_NODEID", ""),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PBS_NODENUM", ""),
+)
+"""Variables by which mpiexec and pbsdsh number what they start, and how many that are; with one process a node these
+are the nodes."""
+
+
+def _pbs(env: Mapping[str, str], nodefile: str | None, host: str) -> Seat:
+    """PBS names each node once a slot, the head first. Raises PlanError."""
+    if not env.get("PBS_JOBID"):
+        raise PlanError("PBS_NODEFILE is set, and PBS_JOBID is not: this is no job of PBS.")
+    if nodefile is None:
+        raise PlanError(
+            f"PBS_NODEFILE is {env['PBS_NODEFILE']}, and there is no such file that can be read."
+        )
+    addresses = tuple(dict.fromkeys(nodefile.split()))
+    if not addresses:
+        raise PlanError(f"PBS_NODEFILE is {env['PBS_NODEFILE']}, which names no node.")
+    numbers = _pbs_numbers(env, len(addresses))
+    short = [name.partition(".")[0] for name in addresses]
+    if host and short.count(host.partition(".")[0]) == 1:
+        numbers["the place of this host in PBS_NODEFILE"] = short.index(host.partition(".")[0])
+    if len(set(numbers.values())) > 1:
+        listed = ", ".join(f"{name} says node {number}" for name, number in numbers.items())
+        raise PlanError(f"{listed}: they disagree.")
+    if not numbers and len(addresses) > 1:
+        names = ", ".join(name for name, _ in PBS_RANKS)
+        raise PlanError(
+            f"PBS gives {len(addresses)} nodes, and nothing says which one this is: {names} are all unset, and "
+            "PBS_NODEFILE does not name this host."
+        )
+    return Seat(next(iter(numbers.values()), 0), addresses, None, "PBS")
+
+
+def _pbs_numbers(env: Mapping[str, str], count: int) -> dict[str, int]:
+    """What the variables say. Raises PlanError where more than one process a node was started."""
+    numbers = {}
+    for name, size in PBS_RANKS:
+        number, of = _number(env, name), _number(env, size) if size else None
+        if number is None:
+            continue
+        if of is not None and of != count:
+            raise PlanError(
+                f"{size} is {of}, and PBS gives {count} nodes: start one process a node, as in mpiexec -n {count} "
+                "--ppn 1."
+            )
+        numbers[name] = number
+    return numbers
+
+
+def _plain(env: Mapping[str, str]) -> Seat:
+    addresses = tuple(env.get("NODE_IPS", "").replace(",", " ").split())
+    count = _number(env, "NNODES")
+    if count is not None and count != len(addresses):
+        raise PlanError(f"NNODES is {count}, and NODE_IPS names {len(addresses)} nodes: they disagree.")
+    return Seat(_number(env, "NODE_RANK") or 0, addresses, None, "the environment")
+
+
+def _number(env: Mapping[str, str], name: str) -> int | None:
+    """The number in a variable, None without one. Raises PlanError for anything else."""
+    text = env.get(name, "").strip()
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise PlanError(f"{name} is {text!r}, and must be a number.")
+    return int(text)
+
+
+def expand_hosts(names: str) -> list[str]:
+    """The names in one of Slurm's host lists: "gpu[01-03,7],login" → gpu01 gpu02 gpu03 gpu7 login.
+
+    Raises PlanError for what is no such list.
+    """
+    if names.count("[") != names.count("]"):
+        raise PlanError(f"{names!r} is no list of hosts as Slurm writes them.")
+    hosts: list[str] = []
+    for item in filter(None, _ITEM.findall(names)):
+        hosts += _expand_item(item, names)
+    return hosts
+
+
+def _expand_item(item: str, names: str) -> list[str]:
+    before, bracket, rest = item.partition("[")
+    if not bracket:
+        return [before]
+    inside, _, after = rest.partition("]")
+    numbers: list[str] = []
+    for part in inside.split(","):
+        match = _RANGE.match(part)
+        if match is None:
+            raise PlanError(f"{names!r} is no list of hosts as Slurm writes them.")
+        first, last = match[1], match[2] or match[1]
+        if int(last) - int(first) > MOST_NODES:
+            raise PlanError(f"{names!r} names more than {MOST_NODES} hosts.")
+        numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+    return [before + number + tail for number in numbers for tail in _expand_item(after, names)]
+
+
+WATCHED: Mapping[str, str] = {
+    # The ranks must not share the launcher's store: a restarted group would read the addresses of the
+    # group before it, and hang. The launcher itself reads this variable too.
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    # NCCL and Python buffer stdout; a killed rank would take its last lines with it.
+    "PYTHONUNBUFFERED": "1",
+    # All three present from the start: a live switch then replaces entries instead of growing the
+    # environment under a thread that reads it, and NCCL 2.24 to 2.26 keep the old mask when it is unset.
+    "NCCL_DEBUG": "WARN",
+    "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV",
+    "NCCL_DEBUG_TIMESTAMP_LEVELS": "ALL",
+    # The flight recorder, under its name and the one before torch 2.8.
+    "TORCH_FR_BUFFER_SIZE": "2000",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+    # CUDA then counts GPUs as the driver does, so that a rank's number names the same GPU everywhere.
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+}
+"""Set for every launcher, each overridable by the user."""
+
+PER_RANK = frozenset({"NCCL_DEBUG_FILE", "TORCHELASTIC_ERROR_FILE"})
+"""The runner gives each rank its own value."""
+
+LAUNCHER_OWN = frozenset(
+    {
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "ROLE_RANK",
+        "ROLE_WORLD_SIZE",
+        "ROLE_NAME",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "TORCHELASTIC_RESTART_COUNT",
+        "TORCHELASTIC_MAX_RESTARTS",
+        "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_USE_AGENT_STORE",
+    }
+)
+"""The launcher computes these for each rank."""
+
+INSIDE: Mapping[str, str] = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
+"""Set for torchrun on one node: ranks that have only each other need not listen where others can connect. Whoever says
+otherwise, in the shell too, is obeyed."""
+
+INHERITED = (*WATCHED, *INSIDE, "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", *sorted(PER_RANK))
+"""Names whose value in the user's own environment changes a plan."""
+
+
+def inherited_env(user: Mapping[str, str]) -> dict[str, str]:
+    """The part of the user's environment that a plan depends on: what a Place holds."""
+    return {name: user[name] for name in INHERITED if name in user}
+
+
+def common_env(run: str, ras_port: int) -> dict[str, str]:
+    """What every rank gets before anyone's wishes."""
+    return {**WATCHED, "NCCL_RAS_ADDR": f"localhost:{ras_port}", "DISTUI_RUN_ID": run}
+
+
+def env_refusal(wished: Mapping[str, str]) -> str | None:
+    """Why a variable of `wished` cannot be given to every rank, as a sentence; None when all can."""
+    for name, value in wished.items():
+        if not name.isprintable() or set(name) & {"=", " "} or not name:
+            return f"{name!r} is not a name for an environment variable: write NAME=VALUE."
+        if "\0" in value:
+            return f"the value of {name} holds a NUL, which no environment variable can."
+        if name in LAUNCHER_OWN:
+            return f"{name} is computed for each rank by the launcher: leave it out."
+        if name.startswith("DISTUI_"):
+            return f"{name} is distui's own: leave it out; a preset's fields set it."
+    return None
+
+
+def layered_env(
+    common_env: Mapping[str, str], user: Mapping[str, str], wished: Mapping[str, str]
+) -> dict[str, str]:
+    """`common_env`, where the user's shell `user` holds another value that one, then `wished`."""
+    kept = {name: user[name] for name in common_env if name in WATCHED and name in user}
+    return {**common_env, **kept, **{k: v for k, v in wished.items() if k not in PER_RANK}}
+
+
+def env_notes(env: Mapping[str, str], user: Mapping[str, str], wished: Mapping[str, str]) -> list[str]:
+    """What the user should know about the layers, a sentence each."""
+    lines = [
+        f"{name}={env[name]} comes from your environment."
+        for name in WATCHED
+        if name in user and name not in wished and user[name] != WATCHED[name]
+    ]
+    for name in sorted(PER_RANK & (user.keys() | wished.keys())):
+        lines.append(f"{name} is set by the runner for each rank; your value is not used.")
+    if env.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1":
+        lines.append("Without TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 a restarted worker group can hang.")
+    return lines
+
+
+def visible_gpus(gpus: int, env: Mapping[str, str]) -> int:
+    """How many of `gpus` CUDA_VISIBLE_DEVICES in `env` leaves; CUDA reads up to its first bad entry."""
+    listed = env.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        return gpus
+    count = 0
+    for entry in (part.strip() for part in listed.split(",")):
+        if not entry or (entry.lstrip("-").isdigit() and not 0 <= int(entry) < gpus):
+            break
+        count += 1
+    return min(count, gpus) if gpus else 0
+
+
+OLD_RECORDER = "TORCH_NCCL_TRACE_BUFFER_SIZE"
+"""The runner takes it away where torch is 2.9 or newer, which warns of it: see inrank/elastic.py."""
+SHELL, PRESET, COMMAND_LINE, DISTUI, TORCH = "shell", "preset", "command line", "distui", "torch"
+"""Where a variable of a rank comes from."""
+
+
+def env_origins(
+    env: Mapping[str, str], user: Mapping[str, str], preset: Mapping[str, str], asked: Mapping[str, str]
+) -> dict[str, str]:
+    """Where each variable of `env` comes from.
+
+    `user`: what the shell holds; `preset`: name → file or option that set it in the preset; `asked`: of the request.
+    """
+    sources = {}
+    for name in env:
+        if name in asked:
+            sources[name] = COMMAND_LINE
+        elif name in preset:
+            option = preset[name].startswith("--set ")
+            sources[name] = f"{COMMAND_LINE}, {preset[name]}" if option else f"{PRESET}, {preset[name]}"
+        else:
+            kept = name in WATCHED and name in user and env[name] == user[name]
+            sources[name] = SHELL if kept else DISTUI
+    if OLD_RECORDER in env and env[OLD_RECORDER] == env.get("TORCH_FR_BUFFER_SIZE"):
+        sources[OLD_RECORDER] += ", only where torch is older than 2.9"
+    return sources
