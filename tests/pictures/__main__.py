@@ -59,9 +59,7 @@ LAUNCH_MEMORY = Shot(
     "launch-memory", "What fits on which GPUs, beside the form", (120, 40), (r"is the simplest that fits", "fsdp2"),
     ("\x0e", "train.py", *[DOWN] * 10, "7B", DOWN, "8xA100-80GB", "\x1b[15~", BEFORE, "/", "a rank falls", "\r", "\t"),
 )  # fmt: skip
-FAILED = Shot(
-    "failed", "Why a run failed", (120, 40), (r"rank 1", r"step 5"), ("v",), r"failed"
-)
+FAILED = Shot("failed", "Why a run failed", (120, 40), (r"rank 1", r"step 5"), ("v",), r"failed")
 
 VERDICT = Shot(
     "verdict", "The rank that the others wait for, with the evidence", (120, 40), ("evidence", r"SIGCONT"), ("i",),
