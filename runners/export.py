@@ -32,9 +32,8 @@ from msgspec import Struct, structs
 from ..presets.secrets import Masker, secrets_in
 from ..presets.trusted_files import private_folder
 from . import file_io, journal, run_directories
-from .diagnosis import report
-from .diagnosis.report import document
-from .diagnosis.verdict import judge
+from .diagnosis.reading import logs_of_run, read_run
+from .diagnosis.verdict import document, judge
 from .errors import RunError
 from .formatting import size_text, spans_text
 from .logs.log_files import parse_file_id
@@ -554,8 +553,8 @@ class Gathering:
 
     def _diagnosis(self) -> None:
         """What `distui diagnose --json` says of it; of the logs that are on this machine, whole."""
-        files = report.of_run(self._entry)
-        reading, unread = report.read_run(files)
+        files = logs_of_run(self._entry)
+        reading, unread = read_run(files)
         diagnosis = document(reading, judge(reading)) | {"live": standing_json(self._state, len(files))}
         self._lacks(*diagnosis["live"]["missing"], *unread)
         self._json("diagnose.json", self._masker.value(diagnosis))

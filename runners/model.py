@@ -661,7 +661,7 @@ class NcclTick(Struct, frozen=True, tag=True):
 
     attempt: int
     document: Raw
-    """One JSON object; see diagnosis/live.py."""
+    """One JSON object; see diagnosis/nccl_facts.py."""
 
 
 class LogGrew(Struct, frozen=True, tag=True):

@@ -101,7 +101,7 @@ class Node:
     link_text: str = ""
     retry_at: float | None = None
     nccl: bytes | None = None
-    """What NCCL's logs there say, as a JSON object; see diagnosis/live.py."""
+    """What NCCL's logs there say, as a JSON object; see diagnosis/nccl_facts.py."""
     phase: RunPhase | None = None
     """How the node's part of the run ended; None while it goes on."""
 

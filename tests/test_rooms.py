@@ -255,7 +255,7 @@ LATE_IMPORTS = {
     "tui/keys.py": {"presets.load"},
     "tui/source.py": {
         "runners.hub.cluster_state", "runners.launch.launch_form", "runners.watch.watch_link", "tui.preset_library",
-        "tui.terminal", "runners.diagnosis.live", "runners.diagnosis.report",
+        "tui.terminal", "runners.diagnosis.reading",
     },
     # The rules of diagnosis take a while to load.
     "runners/agent/agent.py": {"runners.diagnosis.judging"},

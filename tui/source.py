@@ -13,7 +13,7 @@ import msgspec
 from ..presets.finding import PlanError, PresetError
 from ..presets.sanitize import clean_text
 from ..runners import run_directories
-from ..runners.diagnosis.nccl_facts import NcclFacts
+from ..runners.diagnosis.nccl_facts import NcclFacts, merge
 from ..runners.errors import LaunchError, NoSuchRunError, RunError
 from ..runners.forced_stop import stop_run
 from ..runners.formatting import elapsed
@@ -210,22 +210,19 @@ def merged(documents: Iterable[bytes]) -> NcclFacts | None:
             continue
     if len(facts) < 2:
         return facts[0] if facts else None
-    from ..runners.diagnosis.live import merge  # only where there are several nodes
-
     return merge(facts)
 
 
 def read_run(run: str, stop: threading.Event) -> NcclFacts | None:
     """Facts from the logs of a run; None when it was stopped. Takes as long as reading them. Raises RunError."""
-    from ..runners.diagnosis import report  # the rules take a while to load
-    from ..runners.diagnosis.live import collect
+    from ..runners.diagnosis.reading import logs_of_run, read_run  # the rules take a while to load
 
     away = "the logs of this run are not on this machine: `distui diagnose FILE` reads them where they are"
     try:
-        files = report.of_run(run_directories.resolve(run))
+        files = logs_of_run(run_directories.resolve(run))
     except NoSuchRunError:  # of a source that keeps its runs elsewhere
         raise RunError(away) from None
     if not files:
         raise RunError(away)
-    reading, _ = report.read_run(files, stop.is_set)
-    return None if stop.is_set() else collect(reading)
+    reading, _ = read_run(files, stop.is_set)
+    return None if stop.is_set() else reading.facts()

@@ -15,12 +15,12 @@ from msgspec import Raw, structs
 
 from ...presets.finding import Finding
 from ...presets.nccl import FLOOD_BYTES, disk_reserve
-from ..diagnosis import live, rules
-from ..diagnosis.lines import LONGEST, decoded
+from ..diagnosis import nccl_facts
 from ..diagnosis.nccl_facts import NcclFacts
-from ..diagnosis.reading import Reading
+from ..diagnosis.reading import LONGEST, Reading, decoded
 from ..diagnosis.rules import book
 from ..diagnosis.verdict import LogFinding, finding_of, fired
+from ..finding_ledger import report_bug
 from ..formatting import size_text
 from ..logs.log_files import LogError, LogFile, attempt_dir, opened, parse_file_id
 from ..model import FindingCleared, FindingRaised, NcclTick
@@ -504,7 +504,7 @@ class NcclLogs:
     def _failed(self, error: BaseException) -> None:
         """A bug in reading must not end the agent, and must be seen."""
         self._tails = None
-        finding = rules.report_bug(error, "logs-unread", "the logs are read no further", self._run.node)
+        finding = report_bug(error, "logs-unread", "the logs are read no further", self._run.node)
         self._run.emit(FindingRaised(finding))
 
     # ---- turns
@@ -553,7 +553,7 @@ class NcclLogs:
         self._last, self._seen = None, {}
         node = self._run.state.nodes.get(self._run.node)
         if node is not None and node.nccl is not None:  # of the attempt before
-            self._run.emit(NcclTick(attempt, Raw(live.encode(NcclFacts()))))
+            self._run.emit(NcclTick(attempt, Raw(nccl_facts.encode(NcclFacts()))))
         here = attempt_dir(self._run.node, attempt) + "/"
         names = {rule.id for rule in book().rules} | {BEHIND_ID}
         raised: dict[str, Finding] = {}
@@ -583,7 +583,7 @@ class NcclLogs:
 
     def _tick(self, tails: Tails, now: float) -> None:
         """Statements, where they are not the same as before."""
-        facts = live.placed(live.collect(tails.reading), self._run.node, *self._own)
+        facts = nccl_facts.placed(tails.reading.facts(), self._run.node, *self._own)
         for comm in facts.communicators:
             self._seen.setdefault(comm.id, now)
         facts = structs.replace(
@@ -597,7 +597,7 @@ class NcclLogs:
         same = structs.replace(facts, lines=0)
         if self._last != same:
             self._last, self._ticked = same, time.monotonic()
-            self._run.emit(NcclTick(tails.attempt, Raw(live.encode(facts))))
+            self._run.emit(NcclTick(tails.attempt, Raw(nccl_facts.encode(facts))))
 
 
 def rdma(root: Path = Path("/")) -> tuple[tuple[str, ...], bool | None]:

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from ..diagnosis.exceptions import main_frames
+from ..diagnosis.recorder import main_frames
 from ..model import Event, Pulse, PulseTick, RankPhase, Site, Stall
 from ..state import RunState
 from ..telemetry.proc import read_io, read_once, read_stat

@@ -12,8 +12,7 @@ from pathlib import Path
 from msgspec import structs
 
 from ...presets.finding import Finding
-from ..diagnosis import rules
-from ..finding_ledger import FindingLedger
+from ..finding_ledger import FindingLedger, report_bug
 from ..formatting import size_text
 from ..logs.log_files import GrowthWatch, Notifier
 from ..model import (
@@ -282,7 +281,7 @@ class Sampling:
         try:
             await self._sample()
         except Exception as error:  # noqa: BLE001
-            finding = rules.report_bug(error, "sampler-failed", "a sample failed")
+            finding = report_bug(error, "sampler-failed", "a sample failed")
             self._raise(finding.id, finding.severity, finding.text, finding.remedy)
 
     async def stop(self, task: asyncio.Task[None]) -> None:

@@ -11,16 +11,12 @@ from dataclasses import dataclass, field
 
 from ...presets.finding import Finding
 from ...presets.plan import Plan
-from ..finding_ledger import FindingLedger, Key, by_key
+from ..finding_ledger import FindingLedger, Key, by_key, report_bug
 from ..model import Event, FindingRaised, Pulse, RankPhase, RunPhase
 from ..state import RunState
-from . import rules
 from .detectors import KEPT, Detector, View, died, expectations, hang, memory_growth, starting, straggler
 from .detectors.arrivals import Arrivals
 from .detectors.memory_curve import Curve, Point, room
-from .nccl_facts import CommunicatorPart, InitStage
-from .rules import Tally
-from .statements import Statements
 
 # -----------------------------------------------------------------------------------------------------------
 # Findings that an earlier process raised: kept until enough is seen again to tell whether they hold. Pure.
@@ -97,99 +93,6 @@ def _verdict(finding: Finding) -> bool:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Findings that no single line says: from statements, and from what the rules found.
-
-
-RDMA_RULES = ("ofi-init-failed", "ofi-no-efa", "ofi-av", "ib-open-device")
-"""Where one of these fired there is, or should be, an RDMA device."""
-
-
-def derived(statements: Statements, tally: Tally) -> dict[str, str]:
-    """Id of a rule → what it was seen by, a sentence."""
-    texts = {
-        "net-socket-fallback": _sockets(statements, tally),
-        "gdr-asymmetric": _asymmetric_gdr(statements),
-        "version-mismatch": _versions(statements),
-        "p2p-hang": _hang(statements, tally),
-    }
-    return {rule: text for rule, text in texts.items() if text}
-
-
-def several_nodes(statements: Statements) -> bool | None:
-    """Whether a communicator spans nodes; None where nothing says so."""
-    sizes = [part.nnodes for part in statements.sessions.communicators if part.nnodes is not None]
-    if any(len(part.hosts) > 1 for part in statements.sessions.communicators) or max(sizes, default=0) > 1:
-        return True
-    whole = [part for part in statements.sessions.communicators if part.nranks is not None]
-    alone = bool(whole) and all(part.nnodes == 1 or len(part.ranks) == part.nranks for part in whole)
-    return False if alone else None
-
-
-def _fired(tally: Tally, *ids: str) -> bool:
-    return any(entry.count for entry in tally.entries if entry.rule.id in ids)
-
-
-def _sockets(statements: Statements, tally: Tally) -> str:
-    """Traffic between nodes over TCP where an RDMA device is there, and nobody asked for TCP."""
-    if not several_nodes(statements):
-        return ""
-    for node in statements.nodes.values():
-        asked = (
-            node.env.get("NCCL_IB_DISABLE", "0") != "0" or node.env.get("NCCL_NET", "").lower() == "socket"
-        )
-        expected = node.hcas or "NCCL_IB_HCA" in node.env or _fired(tally, *RDMA_RULES)
-        if "Socket" in node.networks and expected and not asked:
-            why = f"it has {', '.join(sorted(node.hcas)[:4])}" if node.hcas else "RDMA was to be used"
-            return f"{node.host} uses network Socket, and {why}"
-    return ""
-
-
-def _asymmetric_gdr(statements: Statements) -> str:
-    for communicator in statements.sessions.all():
-        for (source, target, channel), (sends, receives) in communicator.ends.items():
-            if sends is not None and receives is not None and sends != receives:
-                who = "sender" if sends else "receiver"
-                return f"channel {channel} from rank {source} to rank {target}: only the {who} uses GPUDirect RDMA"
-    return ""
-
-
-def _versions(statements: Statements) -> str:
-    """Hosts of one communicator that say different versions."""
-    for communicator in statements.sessions.communicators:
-        versions = {
-            next(iter(node.versions)): host
-            for host in sorted(communicator.hosts)
-            if (node := statements.nodes.get(host)) is not None and len(node.versions) == 1
-        }
-        if len(versions) > 1:
-            return ", ".join(f"{host} has {version}" for version, host in sorted(versions.items())[:4])
-    return ""
-
-
-def _hang(statements: Statements, tally: Tally) -> str:
-    """The first collective timed out on one node, all of whose GPUs are connected by P2P and none by NVLink SHARP."""
-    causes = any(
-        entry.count
-        for entry in tally.entries
-        if entry.rule.role == "cause" and entry.rule.severity == "error"
-    )
-    seqs = [progress.seq for progress in tally.progress.values() if progress.seq is not None]
-    if causes or not seqs or max(seqs) > 1:
-        return ""
-    for comm in statements.sessions.communicators:
-        if _p2p_alone(comm) and comm.reached(InitStage.COMPLETE):
-            return f"{comm.nranks} ranks on one node were ready, and collective {max(seqs)} timed out"
-    return ""
-
-
-def _p2p_alone(communicator: CommunicatorPart) -> bool:
-    kinds = {kind for each in communicator.pairs.values() for kind in each}
-    single_node = communicator.nnodes == 1 or (communicator.nnodes is None and len(communicator.hosts) == 1)
-    nvls = communicator.nvls or communicator.channels.get("nvls", 0) > 0
-    return single_node and bool(kinds) and all(kind.startswith("P2P/") for kind in kinds) and not nvls
-
-
-# -----------------------------------------------------------------------------------------------------------
 # Looks at a run every few seconds with all detectors, and tells what has changed since the last look.
 # One process judges a run: its agent where it has one, else the hub of its nodes.
 
@@ -262,7 +165,7 @@ class Judging:
         if failed is None or (FAILED, None, None) in self._state.findings:
             return
         what = "internal error in the detectors; the diagnosis is incomplete (traceback in agent.log)"
-        self._emit(FindingRaised(rules.report_bug(failed, FAILED, what)))
+        self._emit(FindingRaised(report_bug(failed, FAILED, what)))
 
     def judge(self, now: float | None = None) -> None:
         """One look; `now` in unix seconds, or this moment."""

@@ -1,20 +1,34 @@
-"""NCCL's nodes, communicators and ranks, as its logs describe them."""
+"""NCCL's nodes and communicators, as its logs describe them: from one node to whoever judges or shows the whole run."""
 
 from __future__ import annotations
 
 import enum
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, structs
 
-if TYPE_CHECKING:
-    from .lines import Stamp
-    from .rules import Raw
-
-# -----------------------------------------------------------------------------------------------------------
 # What NCCL's logs say is so, as it travels from each node to whoever judges or shows the whole run.
+
+
+class InitStage(enum.IntEnum):
+    """How far one rank of a communicator has come."""
+
+    STARTED = 0
+    BOOTSTRAPPED = 1
+    """It knows its peers: how many nodes there are."""
+    COMPLETE = 2
+    CONNECTED = 3
+    """Rings or trees: at init until 2.21, at the first collective from 2.22 on."""
+    RUNNING = 4
+    """A collective was called; only said where COLL is on."""
+    DESTROYED = 5
+    ABORTED = 6
+
+
+STAGES = tuple(stage.name.lower() for stage in InitStage)
+"""As they follow each other."""
 
 
 class Pair(Struct, frozen=True, array_like=True):
@@ -110,149 +124,152 @@ class NcclFacts(Struct, frozen=True, omit_defaults=True):
     "bootstrap:<host>", "hcas:<host>", "comm:<id>", "pair:<id>:<kind>", "rule:<id>"."""
 
 
-# -----------------------------------------------------------------------------------------------------------
-# What statements hold: nodes, communicators, and the ranks in them.
+RANKS = 1024
+"""Most ranks of a communicator that are told one by one."""
+PAIRS = 20_000
+"""Most pairs of a communicator; of more only the first between each two hosts, of each kind."""
+COMMUNICATORS = 256
+"""Most communicators; the smallest are left out."""
+NODES = 1024
+RINGS = 8
+
+_encoder, _decoder = msgspec.json.Encoder(), msgspec.json.Decoder(NcclFacts)
 
 
-RANKS = 1 << 16
-"""Most ranks of a communicator that are kept one by one."""
-PAIRS = 1 << 17
-"""Most pairs of ranks of a communicator whose transport is kept."""
-NODES = 4096
-"""Most hosts that are kept."""
-KEPT = 64
-"""Most names of one kind that are kept of a node."""
+def encode(facts: NcclFacts) -> bytes:
+    """One JSON object."""
+    return _encoder.encode(facts)
 
 
-class InitStage(enum.IntEnum):
-    """How far one rank of a communicator has come."""
-
-    STARTED = 0
-    BOOTSTRAPPED = 1
-    """It knows its peers: how many nodes there are."""
-    COMPLETE = 2
-    CONNECTED = 3
-    """Rings or trees: at init until 2.21, at the first collective from 2.22 on."""
-    RUNNING = 4
-    """A collective was called; only said where COLL is on."""
-    DESTROYED = 5
-    ABORTED = 6
+def decode(document: bytes) -> NcclFacts:
+    """Raises msgspec.MsgspecError for what is none."""
+    return _decoder.decode(document)
 
 
-@dataclass(slots=True)
-class RankPart:
-    """One process's part in one communicator."""
-
-    rank: int
-    host: str
-    pid: int | None
-    pointer: str
-    stage: InitStage = InitStage.STARTED
-    stamp: Stamp | None = None
-    """Of its first line; None where that carries none."""
+def placed(facts: NcclFacts, node: int, devices: tuple[str, ...], peermem: bool | None) -> NcclFacts:
+    """The facts of one node's logs, with its number and what its own files say of it."""
+    return structs.replace(
+        facts,
+        nodes=tuple(
+            structs.replace(host, node=node, devices=devices, peermem=peermem) for host in facts.nodes
+        ),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """How long the init of one rank took, in seconds."""
-
-    rank: int
-    seconds: float
-    phases: dict[str, float]
-    """kernels, bootstrap, topo, …"""
-
-
-@dataclass(slots=True)
-class CommunicatorPart:
-    """What the logs say about one communicator."""
-
-    id: str
-    """As NCCL writes it, from 2.18 on; "" where it does not."""
-    nranks: int | None = None
-    nnodes: int | None = None
-    ranks: dict[int, RankPart] = field(default_factory=dict)
-    hosts: set[str] = field(default_factory=set)
-    timed: dict[int, Timing] = field(default_factory=dict)
-    """How long init took each rank."""
-    rings: dict[int, str] = field(default_factory=dict)
-    """Channel → ranks in order, as rank 0 writes them (until 2.28 long ones are cut)."""
-    trees: int = 0
-    """Channels that have a tree."""
-    channels: dict[str, int] = field(default_factory=dict)
-    """"coll", "collnet", "nvls", "p2p" and "p2p per peer" → how many."""
-    pairs: dict[tuple[int, int], set[str]] = field(default_factory=dict)
-    """From rank, to rank → transports."""
-    ends: dict[tuple[int, int, int], list[bool | None]] = field(default_factory=dict)
-    """From, to, channel → whether sender and receiver use GPUDirect RDMA; only until both have said the same."""
-    nvls: bool = False
-    collectives: Counter[str] = field(default_factory=Counter)
-    tuning: Counter[str] = field(default_factory=Counter)
-    """ "AllReduce RING LL" → how often it was chosen."""
-    lines: dict[str, Raw] = field(default_factory=dict)
-    """The first that names it ("comm"), and the first of each transport ("pair:SHM")."""
-
-    def stages(self) -> dict[str, int]:
-        """Stage → number of ranks that stand there."""
-        counts = Counter(part.stage for part in self.ranks.values())
-        return {stage.name.lower(): counts[stage] for stage in InitStage if counts[stage]}
-
-    def transports(self) -> dict[str, int]:
-        """Transport → number of pairs."""
-        counts = Counter(" and ".join(sorted(kinds)) for kinds in self.pairs.values())
-        return dict(counts.most_common())
-
-    def slowest(self) -> Timing | None:
-        """The rank whose init took longest; None where none says how long it took."""
-        return max(self.timed.values(), key=lambda timing: timing.seconds, default=None)
-
-    def reached(self, stage: InitStage) -> bool:
-        """Whether every rank is known to have come so far."""
-        return len(self.ranks) == self.nranks and all(part.stage >= stage for part in self.ranks.values())
-
-    def take(self, other: CommunicatorPart) -> None:
-        """What was said before it was known of which communicator."""
-        self.pairs.update(other.pairs)
-        self.timed.update(other.timed)
-        self.ends.update(other.ends)
-        self.rings.update(other.rings)
-        self.channels.update(other.channels)
-        self.trees = max(self.trees, other.trees)
-        self.nvls = self.nvls or other.nvls
-        self.collectives.update(other.collectives)
-        self.tuning.update(other.tuning)
-        self.lines = other.lines | self.lines
+def shifted(facts: NcclFacts, shift: float) -> NcclFacts:
+    """By a clock that is `shift` seconds ahead."""
+    return structs.replace(
+        facts,
+        communicators=tuple(
+            structs.replace(
+                comm,
+                began={rank: at + shift for rank, at in comm.began.items()},
+                seen=None if comm.seen is None else comm.seen + shift,
+            )
+            for comm in facts.communicators
+        ),
+    )
 
 
-@dataclass(slots=True)
-class NodePart:
-    """What the logs say about one host."""
-
-    host: str
-    file: str = ""
-    """Which lines without a host are meant; "" where there is one."""
-    versions: set[str] = field(default_factory=set)
-    interfaces: dict[str, str] = field(default_factory=dict)
-    """Of sockets: name → address."""
-    bootstrap: str = ""
-    """The interface of the bootstrap."""
-    hcas: dict[str, str] = field(default_factory=dict)
-    """ "mlx5_0:1" → "IB", "RoCE", with "/SHARP" where it can."""
-    networks: set[str] = field(default_factory=set)
-    """What traffic between nodes goes over: "IB", "Socket", a plugin's name."""
-    plugins: set[str] = field(default_factory=set)
-    env: dict[str, str] = field(default_factory=dict)
-    """Variables that NCCL says it has read."""
-    lines: dict[str, Raw] = field(default_factory=dict)
-    """The first that names it ("host"), its version, network, bootstrap, and its HCAs."""
-
-    def named_networks(self) -> list[str]:
-        """ "IB over RoCE", "Socket", …"""
-        kinds = {kind.partition("/")[0] for kind in self.hcas.values()}
-        roce = " over RoCE" if kinds == {"RoCE"} else ""
-        return [name + roce * name.startswith("IB") for name in sorted(self.networks)]
+def speed(kind: str) -> int:
+    """Transports from the fastest, 0, to the slowest: what NCCL takes where nothing better is there."""
+    if kind.startswith("P2P"):
+        return 0
+    if kind == "SHM":
+        return 1
+    return 4 if kind == "NET/Socket" else 2 if kind.endswith("/GDRDMA") else 3
 
 
-def keep(where: set[str], name: str) -> None:
-    """Add, unless there are enough."""
-    if len(where) < KEPT:
-        where.add(name[:200])
+def folded_pairs(pairs: Iterable[Pair], owners: Mapping[int, str]) -> tuple[tuple[Pair, ...], int]:
+    """At most PAIRS, and how many are left out."""
+    given = tuple(pairs)
+    if len(given) <= PAIRS:
+        return given, 0
+    first: dict[tuple[str | None, str | None, str], Pair] = {}
+    for pair in given:
+        first.setdefault((owners.get(pair.source), owners.get(pair.target), pair.kind), pair)
+    kept = tuple(first.values())[:PAIRS]
+    return kept, len(given) - len(kept)
+
+
+def merge(facts: Iterable[NcclFacts]) -> NcclFacts:
+    """What several nodes say, as one: communicators by id and size, nodes by host and number."""
+    given = list(facts)
+    nodes: dict[tuple[str, int | None], NcclNode] = {}
+    same: dict[tuple[str, int | None], list[Communicator]] = {}
+    raw: dict[str, FactLine] = {}
+    for each in given:
+        for node in each.nodes:
+            nodes.setdefault((node.host, node.node), node)
+        for communicator in each.communicators:
+            same.setdefault((communicator.id, communicator.nranks), []).append(communicator)
+        raw = each.raw | raw
+    merged = [_union(each) if len(each) > 1 else each[0] for each in same.values()]
+    merged.sort(key=lambda each: -(each.nranks or 0))
+    return NcclFacts(
+        nodes=tuple(nodes.values())[:NODES],
+        communicators=tuple(merged[:COMMUNICATORS]),
+        lines=sum(each.lines for each in given),
+        nccl_lines=sum(each.nccl_lines for each in given),
+        behind=sum(each.behind for each in given),
+        sampled=any(each.sampled for each in given),
+        raw=raw,
+    )
+
+
+def _union(same: list[Communicator]) -> Communicator:
+    """One communicator, as several nodes tell of it."""
+    hosts: dict[str, tuple[int, ...]] = {}
+    stages: dict[int, str] = {}
+    inits: dict[int, Init] = {}
+    began: dict[int, float] = {}
+    for comm in same:
+        for host, ranks in comm.hosts.items():
+            hosts[host] = tuple(sorted({*hosts.get(host, ()), *ranks}))
+        for rank, stage in comm.stages.items():
+            if rank not in stages or STAGES.index(stage) > STAGES.index(stages[rank]):
+                stages[rank] = stage
+        inits |= {init.rank: init for init in comm.inits}
+        began = {**comm.began, **began}
+    owners = {rank: host for host, ranks in hosts.items() for rank in ranks}
+    pairs, folded = folded_pairs(dict.fromkeys(pair for comm in same for pair in comm.pairs), owners)
+    seen = [comm.seen for comm in same if comm.seen is not None]
+    first = same[0]
+    return Communicator(
+        id=first.id,
+        nranks=first.nranks,
+        nnodes=max((comm.nnodes for comm in same if comm.nnodes is not None), default=None),
+        hosts=hosts,
+        stages=dict(sorted(stages.items())[:RANKS]),
+        began=dict(sorted(began.items())[:RANKS]),
+        inits=tuple(inits[rank] for rank in sorted(inits)[:RANKS]),
+        pairs=pairs,
+        rings=tuple(dict.fromkeys(ring for comm in same for ring in comm.rings))[:RINGS],
+        ring_count=max(comm.ring_count for comm in same),
+        trees=max(comm.trees for comm in same),
+        channels=_most(comm.channels for comm in same),
+        nvls=_any(comm.nvls for comm in same),
+        tuning=_sum(comm.tuning for comm in same),
+        collectives=_sum(comm.collectives for comm in same),
+        folded=folded + sum(comm.folded for comm in same),
+        seen=min(seen, default=None),
+    )
+
+
+def _most(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    most: Counter[str] = Counter()
+    for count in counts:
+        most |= Counter(count)
+    return dict(most)
+
+
+def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for count in counts:
+        total.update(count)
+    return dict(total)
+
+
+def _any(answers: Iterable[bool | None]) -> bool | None:
+    given = [answer for answer in answers if answer is not None]
+    return any(given) if given else None

@@ -2,15 +2,56 @@
 
 from __future__ import annotations
 
+import gzip
+import os
 import re
-from collections.abc import Callable, Iterable
+import stat
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from .. import run_directories
+from ..errors import RunError
+from ..logs import follow
+from ..logs.log_files import list_files, parse_file_id, whole_id
 from .exceptions import Exceptions
-from .lines import MARK, OLD, Head, lines_of, parse_head, rank_of, stamp_of
-from .rules import BEGIN, ENDINGS, WIDTH, Book, Raw, Tally, Version, book
-from .statements import Statements
+from .nccl_facts import (
+    COMMUNICATORS,
+    NODES,
+    RANKS,
+    RINGS,
+    Communicator,
+    FactLine,
+    Init,
+    NcclFacts,
+    NcclNode,
+    Pair,
+    folded_pairs,
+    speed,
+)
+from .rules import (
+    BEGIN,
+    ENDINGS,
+    MARK,
+    OLD,
+    WIDTH,
+    Book,
+    Evidence,
+    Head,
+    Raw,
+    Stamp,
+    Tally,
+    Version,
+    book,
+    parse_head,
+    rank_of,
+    stamp_of,
+)
+from .statements import CommunicatorPart, NodePart, Statements
 
 REPORT, REPORT_LINES = "pt-nccl-error", 64
 """With what torch begins its report of an error of NCCL, and in how many lines NCCL's own reason follows."""
@@ -213,6 +254,34 @@ class Reading:
         rank = self._rank if named is None else named
         return Head(rank=rank, source=(self._name, None, rank))
 
+    def facts(self) -> NcclFacts:
+        """What was read so far."""
+        statements, raw = self.statements, dict[str, FactLine]()
+        nodes = [_node(node, raw) for node in list(statements.nodes.values())[:NODES]]
+        parts = statements.sessions.all()
+        counted: Counter[int | None] = Counter()
+        communicators = []
+        for comm in parts:
+            name = comm.id
+            if not name and comm.ranks:
+                counted[comm.nranks] += 1
+                name = f"{comm.nranks} ranks, no. {counted[comm.nranks]}"
+            communicators.append((name, comm))
+        communicators.sort(
+            key=lambda each: -(each[1].nranks or 0)
+        )  # stable: else in the order of their making
+        kept = tuple(_communicator(name, comm, raw) for name, comm in communicators[:COMMUNICATORS])
+        for entry in self.tally.entries:
+            if entry.firsts:
+                raw[f"rule:{entry.rule.id}"] = _line(entry.firsts[0].evidence)
+        return NcclFacts(
+            nodes=tuple(nodes),
+            communicators=kept,
+            lines=self.lines,
+            nccl_lines=self.nccl_lines,
+            raw=raw,
+        )
+
 
 def _other(word: str) -> tuple[Say, bool] | None:
     """Words that are no fixed ones."""
@@ -239,3 +308,257 @@ def read(paths: Iterable[str | Path], names: Iterable[str] | None = None) -> Rea
         for lines in lines_of(Path(path)):
             reading.feed(lines)
     return reading
+
+
+BLOCK = 1 << 20
+LONGEST = 1 << 16
+"""Bytes of a line that are looked at."""
+
+_ELSE = bytes(range(9)) + bytes(range(14, 27)) + bytes(range(28, 32))
+"""Bytes that no text holds."""
+
+
+def lines_of(path: Path, refuse: bool = True) -> Iterator[list[str]]:
+    """Lines of a text file, some at a time; of a long one its beginning. Raises RunError.
+
+    `refuse`: what begins as no text does; else its bytes that are none are replaced.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise RunError(_why(path, error)) from None
+    try:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise RunError(f"{path} is a directory: name the log files in it, as in {path}/*.log")
+        yield from lines_in(partial(os.read, descriptor, BLOCK), _Text(path, refuse).check)
+    except OSError as error:
+        raise RunError(_why(path, error)) from None
+    finally:
+        os.close(descriptor)
+
+
+def lines_in(read: Callable[[], bytes], check: Callable[[bytes], None]) -> Iterator[list[str]]:
+    """Lines of a text that `read` gives in blocks, b"" at its end; `check` sees each block before it is used."""
+    rest, skipping = b"", False
+    while block := read():
+        check(block)
+        if skipping:  # the rest of a line whose beginning is in `rest`
+            if (at := block.find(b"\n")) < 0:
+                continue
+            block, skipping = block[at:], False
+        whole, newline, tail = block.rpartition(b"\n")
+        if newline:
+            yield decoded(rest + whole)
+            rest = tail
+        else:
+            rest += tail
+        if len(rest) > LONGEST:
+            rest, skipping = rest[:LONGEST], True
+    if rest:
+        yield decoded(rest)
+
+
+def decoded(data: bytes) -> list[str]:
+    """Whole lines, each cut where it is too long."""
+    lines = data.replace(b"\r\n", b"\n").decode("utf-8", "replace").split("\n")
+    if len(data) > LONGEST and max(map(len, lines)) > LONGEST:
+        return [line[:LONGEST] for line in lines]
+    return lines
+
+
+class _Text:
+    """Whether a file is one, by how it begins."""
+
+    def __init__(self, path: Path, refuse: bool) -> None:
+        self._path, self._begun = path, not refuse
+
+    def check(self, block: bytes) -> None:
+        if not self._begun and _binary(block[:8192]):
+            raise RunError(f"{self._path} is no text: give the logs themselves, unpacked")
+        self._begun = True
+
+
+def _binary(sample: bytes) -> bool:
+    """Whether more than a few bytes are none of a text."""
+    return len(sample) - len(sample.translate(None, _ELSE)) > len(sample) // 20
+
+
+def _why(path: Path, error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"{path} does not exist: name log files, or a run (`distui ls` lists them)"
+    return f"{path} cannot be read ({(error.strerror or str(error)).lower()}): name log files that you may read"
+
+
+Named = tuple[str, Path]
+"""What a file is called in findings, and where it is."""
+PACKED = b"\x1f\x8b"
+
+
+def read_all(files: Iterable[Named], stopped: Callable[[], bool] = bool) -> Reading:
+    """Each file to its end, packed by gzip or not; pieces of one file follow one another. Raises RunError.
+
+    `stopped` is asked at each block: once it says so, no more is read.
+    """
+    reading = Reading()
+    for name, path in files:
+        if not _fed(reading, name, packed_lines(path) if is_packed(path) else lines_of(path), stopped):
+            break
+    return reading
+
+
+def read_run(files: Iterable[Named], stopped: Callable[[], bool] = bool) -> tuple[Reading, list[str]]:
+    """The same of a run's logs, whatever bytes ranks wrote; and which cannot be read, a sentence each."""
+    reading, unread = Reading(), list[str]()
+    for name, path in files:
+        try:
+            if not _fed(reading, name, lines_of(path, refuse=False), stopped):
+                break
+        except RunError as error:
+            unread.append(str(error).replace(str(path), name))
+    return reading, unread
+
+
+def _fed(reading: Reading, name: str, blocks: Iterator[list[str]], stopped: Callable[[], bool]) -> bool:
+    """Whether it was read to its end."""
+    if reading.files[-1:] != [name]:
+        reading.open(name)
+    for lines in blocks:
+        if stopped():
+            return False
+        reading.feed(lines)
+    return True
+
+
+def logs_of_run(entry: run_directories.Entry) -> list[Named]:
+    """The logs of the newest attempt that are on this machine: the run's, its parts', and what a hub has kept."""
+    paths: dict[str, list[Path]] = {file.id: [entry.path / file.id] for file in list_files(entry.path)}
+    for part in run_directories.parts(entry.record.run) if entry.record.kind == "hub" else ():
+        node = part.record.node
+        paths |= {whole_id(file.id, node): [part.path / file.id] for file in list_files(part.path)}
+    for kept, held in follow.pieces(entry.path).items():
+        paths.setdefault(kept, [entry.path / follow.FOLDER / f"{kept}@{begin}" for begin in held])
+    logs = [
+        file for name in paths if (file := parse_file_id(name)) is not None and file.attempt is not None
+    ]
+    newest = max((file.attempt or 0 for file in logs), default=0)
+    chosen = sorted((file for file in logs if file.attempt == newest), key=lambda file: file.order)
+    return [(file.id, path) for file in chosen for path in paths[file.id]]
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a file begins as gzip's do; what cannot be read is said by whoever reads it.
+
+    A pipe is none: what was read of it is gone.
+    """
+    if not os.path.isfile(path):  # also of a name too long for a file
+        return False
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == PACKED
+    except OSError:
+        return False
+
+
+def packed_lines(path: Path) -> Iterator[list[str]]:
+    """Lines of a text that gzip packed, some at a time; of a long one its beginning. Raises RunError."""
+
+    def check(block: bytes) -> None:
+        if b"\0" in block[:8192]:
+            raise RunError(f"{path} holds no text: give the logs themselves")
+
+    try:
+        with gzip.open(path) as file:
+            yield from lines_in(partial(file.read, BLOCK), check)
+    except (OSError, EOFError, zlib.error) as error:
+        raise RunError(f"{path} cannot be unpacked ({str(error).lower()}): have it copied again") from None
+
+
+def _line(evidence: Evidence) -> FactLine:
+    return FactLine(evidence.file, evidence.line, evidence.text)
+
+
+def _node(node: NodePart, raw: dict[str, FactLine]) -> NcclNode:
+    name = node.host or node.file
+    raw |= {f"{_key(key)}:{name}{_rest(key)}": _line(line.evidence()) for key, line in node.lines.items()}
+    first = node.lines.get("host")
+    file_id = None if first is None else parse_file_id(first.file)
+    address = node.interfaces.get(node.bootstrap, "")
+    return NcclNode(
+        host=name,
+        node=None if file_id is None else file_id.node,
+        versions=tuple(sorted(node.versions)),
+        networks=tuple(node.named_networks()),
+        bootstrap=":".join(text for text in (node.bootstrap, address) if text),
+        interfaces=tuple(f"{face}:{its}" for face, its in node.interfaces.items()),
+        hcas=dict(node.hcas),
+        plugins=tuple(sorted(node.plugins)),
+        env=dict(node.env),
+    )
+
+
+def _key(key: str) -> str:
+    """ "network Socket" → "network": a second network's line is `network:<host>:Socket`."""
+    return key.partition(" ")[0]
+
+
+def _rest(key: str) -> str:
+    _, blank, rest = key.partition(" ")
+    return blank and f":{rest}"
+
+
+def _communicator(name: str, comm: CommunicatorPart, raw: dict[str, FactLine]) -> Communicator:
+    for key, line in comm.lines.items():
+        what, _, kind = key.partition(":")
+        raw[f"{what}:{name}" + (f":{kind}" if kind else "")] = _line(line.evidence())
+    members = list(comm.ranks.values())[:RANKS]
+    hosts: dict[str, list[int]] = {}
+    for part in members:
+        hosts.setdefault(part.host, []).append(part.rank)
+    owners = {part.rank: part.host for part in members}
+    pairs, folded = folded_pairs(_pairs(comm), owners)
+    began = ((part.rank, _unix(part.stamp)) for part in members)
+    nvls = comm.channels.get("nvls")
+    return Communicator(
+        id=name,
+        nranks=comm.nranks,
+        nnodes=comm.nnodes,
+        hosts={host: tuple(sorted(ranks)) for host, ranks in sorted(hosts.items())},
+        stages={part.rank: part.stage.name.lower() for part in members},
+        began={rank: at for rank, at in began if at is not None},
+        inits=tuple(
+            Init(timed.rank, timed.seconds, timed.phases) for timed in list(comm.timed.values())[:RANKS]
+        ),
+        pairs=pairs,
+        rings=_rings(comm),
+        ring_count=comm.channels.get("coll") or len(comm.rings),
+        trees=comm.trees,
+        channels=dict(comm.channels),
+        nvls=True if comm.nvls or nvls else None if nvls is None else False,
+        tuning=dict(comm.tuning),
+        collectives=dict(comm.collectives),
+        folded=folded,
+    )
+
+
+def _pairs(comm: CommunicatorPart) -> Iterable[Pair]:
+    """One for each transport of a pair, the fastest kind first."""
+    for (source, target), kinds in comm.pairs.items():
+        for kind in sorted(kinds, key=speed):
+            yield Pair(source, target, kind)
+
+
+def _rings(comm: CommunicatorPart) -> tuple[tuple[int, ...], ...]:
+    """Different orders that are whole; long ones are cut by NCCL itself until 2.28."""
+    orders = dict.fromkeys(tuple(map(int, text.split())) for _, text in sorted(comm.rings.items()))
+    return tuple(order for order in orders if len(order) == comm.nranks)[:RINGS]
+
+
+def _unix(stamp: Stamp | None) -> float | None:
+    """Of NCCL's own stamp, by the clock and zone of this machine."""
+    if stamp is None or stamp.kind != "nccl":
+        return None
+    whole, _, part = stamp.text.partition(".")
+    try:
+        return time.mktime(time.strptime(whole, "%Y-%m-%d %H:%M:%S")) + float(f"0.{part or 0}")
+    except (ValueError, OverflowError):
+        return None

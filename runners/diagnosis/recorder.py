@@ -1,19 +1,16 @@
-"""PyTorch flight recorder dumps: parsed, and merged to one table for each process group."""
+"""What ranks dump, of many merged: flight recorders to one table a process group, stacks to groups of equal ones."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..inrank.collectives import completed
 
-# -----------------------------------------------------------------------------------------------------------
-# Flight recorders of many ranks merged into one table a process group: who is how far, who waits, where they
-# part.
 # Torch's own `torchfrtrace` needs NCCL's dumps of all ranks; this reads gloo's as well, and of some ranks only.
-
 
 DEFAULT = "0"
 """Name of the group of all ranks."""
@@ -76,7 +73,7 @@ class RecorderGroup:
         return tuple(sorted(set(self.ranks) - {part.rank for part in self.parts}))
 
 
-def merged(texts: Mapping[int, str]) -> list[RecorderGroup]:
+def merged_recorders(texts: Mapping[int, str]) -> list[RecorderGroup]:
     """Groups in the order of their names, out of each rank's recorder as JSON text. Raises ValueError for other text."""
     groups: dict[Key, GroupRecord] = {}
     for rank in sorted(texts):
@@ -171,7 +168,7 @@ def _parting(calls: list[CollectiveCall]) -> str:
             return "type"
         if len({call.sizes for call in calls}) > 1:
             return "size"
-    return "call site" if len({place(call) for call in calls if call.site}) > 1 else ""
+    return "call site" if len({_short(call.site) for call in calls if call.site}) > 1 else ""
 
 
 def _variants(
@@ -180,14 +177,10 @@ def _variants(
     by: dict[tuple[str, ...], list[int]] = {}
     for rank, call in sorted(calls.items()):
         by.setdefault(
-            (place(call),) if of == "call site" else (call.op, call.dtypes, call.sizes), []
+            (_short(call.site),) if of == "call site" else (call.op, call.dtypes, call.sizes), []
         ).append(rank)
     ordered = sorted(by.values(), key=lambda ranks: (-len(ranks), ranks[0]))
     return tuple((calls[ranks[0]], tuple(ranks)) for ranks in ordered)
-
-
-# -----------------------------------------------------------------------------------------------------------
-# One rank's flight recorder, as torch writes it for NCCL and for gloo, into calls by process group. Pure.
 
 
 SIZED = frozenset(
@@ -357,6 +350,87 @@ def _site(frames: Iterable[Any]) -> str:
     return ""
 
 
-def place(call: CollectiveCall) -> str:
-    """Nodes may keep the same files under different directories."""
-    return "/".join(call.site.rsplit("/", 2)[-2:])
+def _short(site: str) -> str:
+    """A place with the last two parts of its path: nodes may keep the same files under different directories."""
+    return "/".join(site.rsplit("/", 2)[-2:])
+
+
+_HEAD = re.compile(r"(Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[(.*)\])? \(most recent call first\):")
+_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
+_CUT = "..."
+"""faulthandler's last line where there are more than 100 threads: the main one, the oldest, is among those left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """One thread of a text that faulthandler wrote."""
+
+    label: str
+    """As it names the thread: "Thread 0x7f…", with its name where Python tells."""
+    current: bool
+    """Whether it is the thread that wrote the text."""
+    frames: tuple[str, ...]
+    """ "file:line function", innermost first; () where no Python runs in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackGroup:
+    """Ranks whose main threads are at the same place."""
+
+    ranks: tuple[int, ...]
+    frames: tuple[str, ...]
+    """ "file:line function" of the main thread, innermost first; () when it is not known or runs no Python."""
+    shared: int = 0
+    """How many of the outermost frames are those of the first group; the one further in is where the ways part."""
+
+
+def merged_stacks(texts: Mapping[int, str]) -> list[StackGroup]:
+    """Groups of equal main threads out of faulthandler's text of each rank: the largest first, then by rank."""
+    ranks_at: dict[tuple[str, ...], list[int]] = {}
+    shown: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for rank in sorted(texts):
+        frames = main_frames(texts[rank])
+        key = tuple(map(_short, frames))
+        ranks_at.setdefault(key, []).append(rank)
+        shown.setdefault(key, frames)
+    ordered = sorted(ranks_at.items(), key=lambda item: (-len(item[1]), item[1][0]))
+    return [StackGroup(tuple(ranks), shown[key], _shared(key, ordered[0][0])) for key, ranks in ordered]
+
+
+def main_frames(text: str) -> tuple[str, ...]:
+    """Frames of the main thread, innermost first; () when the text does not hold it."""
+    stacks = threads(text)
+    if not stacks:
+        return ()
+    if text.rstrip().endswith("\n" + _CUT):
+        # A signal is handled in the main thread; what the hook's own thread wrote does not hold it.
+        return next((thread.frames for thread in stacks if thread.current and not _hook(thread)), ())
+    return stacks[-1].frames  # Python keeps its threads newest first
+
+
+def threads(text: str) -> list[Thread]:
+    """All threads of the text, in its order; [] when it is none of faulthandler's."""
+    parts: list[tuple[str, bool, list[str]]] = []
+    for line in text.splitlines():
+        head = _HEAD.fullmatch(line)
+        if head is not None:
+            named = f" [{head[3]}]" if head[3] else ""
+            parts.append((f"Thread {head[2]}{named}", head[1] == "Current thread", []))
+            continue
+        frame = _FRAME.fullmatch(line)
+        if frame is not None and parts:
+            parts[-1][2].append(f"{frame[1]}:{frame[2]} {frame[3]}")
+    return [Thread(label, current, tuple(frames)) for label, current, frames in parts]
+
+
+def _hook(thread: Thread) -> bool:
+    return any("/inrank/hook.py:" in frame for frame in thread.frames)
+
+
+def _shared(frames: Sequence[str], first: Sequence[str]) -> int:
+    number = 0
+    for mine, its in zip(reversed(frames), reversed(first), strict=False):
+        if mine != its:
+            break
+        number += 1
+    return number

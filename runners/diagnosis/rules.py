@@ -1,37 +1,133 @@
-"""The rules that explain log lines: loaded from rules.toml, matched in one pass, counted."""
+"""What a line of a log means: who wrote it and when, which rules of rules.toml it fires, and how often they fired."""
 
 from __future__ import annotations
 
 import functools
 import re
 import tomllib
-import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, NamedTuple
 
-from ...presets.finding import ROLES, SEVERITIES, Finding, Role, Severity
+from ...presets.finding import ROLES, SEVERITIES, Role, Severity
 from ...presets.sanitize import clean_text
-from .lines import Head, Stamp, Thread, stamp_of
 
-# -----------------------------------------------------------------------------------------------------------
-# A bug of distui's own, where it must end nothing and must be seen.
+LEVELS = ("INFO", "WARN", "TRACE", "CALL", "ABORT")
+
+MARK = re.compile(r"NCCL (?:(INFO|WARN|TRACE|CALL|ABORT) |version (?=\d))")
+"""Where a head ends and the message begins; without a group: the line that says NCCL's version."""
+OLD = re.compile(r"^.*?(?<![\w.-])[\w.-]+:\d+:\d+ \[-?\d+\] (INFO|WARN|TRACE) ")
+"""The form of 2.3."""
+
+_HEAD = re.compile(
+    r"(?<![\w.-])(?!\d\d:\d\d:\d\d )(?P<host>[A-Za-z0-9_][\w.\-]*):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) "
+    r"(?:\[(?P<dev>-?\d{1,10})\] )?(?P<place>.*)$"
+)
+_BARE = re.compile(r"(?:^|\s)\[(?P<dev>-?\d{1,10})\] (?P<place>.*)$")
+_PLACE = re.compile(r"(?:\d+\.\d+ )?(?P<file>\S[^\r]{0,200}?):(?P<line>\d+) (?:\((?P<func>\w+)\) )?$")
+_DEVICES = 1024
+"""No host has as many GPUs: 2.14 to 2.22 write what lies in memory where CUDA fails."""
+
+_RANK = re.compile(r"\[(?:rank(\d+)\]|\d+,(\d+)\]<std|PG .{0,80}?Rank (\d+)\]|Rank (\d+)\])")
+"""torchrun and torch, mpirun, torch's process groups."""
+_TASK = re.compile(r"(\d{1,7}): ")
+"""srun -l: only before a head, since other texts begin like that too."""
+_STAMP = re.compile(
+    r"\[(?P<nccl>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)\] "
+    r"|\[[EWIF](?P<glog>\d{3,4} \d\d:\d\d:\d\d(?:\.\d+)?)"
+    r"|(?<!\d)(?P<iso>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?)"
+)
 
 
-def report_bug(error: BaseException, name: str, what: str, node: int | None = None) -> Finding:
-    """The finding `name` about it, a sentence that begins with `what`; the traceback goes into the process's log."""
-    traceback.print_exception(error)
-    text = f"{what}: {type(error).__name__}: {error}"
-    return Finding(
-        name, "warning", text, node=node, remedy="the traceback stands in agent.log; please report it"
+Thread = tuple[str, int | None, int | None]
+
+
+@dataclass(slots=True, eq=False)
+class Head:
+    """What stands before a message. None and "" are unknown."""
+
+    host: str = ""
+    pid: int | None = None
+    tid: int | None = None
+    dev: int | None = None
+    """CUDA device; None also where NCCL wrote a number that is none."""
+    file: str = ""
+    line: int | None = None
+    func: str = ""
+    rank: int | None = None
+    """As the launcher or torch writes it before the line, or the file's name says."""
+    thread: Thread = ("", None, None)
+    """Host, process and thread; the file in place of a host that is not known."""
+    process: Thread = ("", None, None)
+    """The same without the thread."""
+    source: Thread = ("", None, None)
+    """Host or file, process, rank: who counts as one."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Stamp:
+    """When a line was written. Only stamps of one kind can be compared."""
+
+    kind: str
+    """"nccl": its own, the host's time; "glog": torch's, without a year; "iso": somebody's on the way."""
+    text: str
+    """Sorts as time."""
+
+    @property
+    def local(self) -> str | None:
+        """Month, day and time of the host, which NCCL and torch both write; None for a shipper's."""
+        if self.kind == "iso":
+            return None
+        return self.text if self.kind == "glog" else self.text[5:7] + self.text[8:]
+
+
+def parse_head(text: str, file: str = "", rank: int | None = None) -> Head:
+    """What stands before `NCCL INFO`, in a file that is the log of `rank`."""
+    match = _HEAD.search(text)
+    bare = match or _BARE.search(text)
+    after = bare["place"] if bare else text
+    place = _PLACE.match(after) if after else None
+    dev = int(bare["dev"]) if bare is not None and bare["dev"] else None
+    before = text[: match.start()] if match else text
+    written = rank_of(before) if before else None
+    task = _TASK.match(before) if match and before and written is None else None
+    host, pid, tid = (match["host"], int(match["pid"]), int(match["tid"])) if match else ("", None, None)
+    rank = int(task[1]) if task else rank if written is None else written
+    return Head(
+        host,
+        pid,
+        tid,
+        dev if dev is not None and 0 <= dev < _DEVICES else None,
+        place["file"] if place else "",
+        int(place["line"][:9]) if place else None,
+        (place["func"] or "") if place else "",
+        rank,
+        (host or file, pid, tid),
+        (host or file, pid, None),
+        (host or file, pid, rank),
     )
 
 
-# -----------------------------------------------------------------------------------------------------------
-# What a line means: rules.toml, loaded once, and looked for in one pass over a line.
-# A line is tried against a rule's pattern only where one of the rule's needles stands in it. All needles of all rules
-# are one compiled alternation.
+def rank_of(text: str) -> int | None:
+    """The rank that a launcher or torch writes into a line; None where nobody does."""
+    match = _RANK.search(text, 0, 400)
+    return None if match is None else int(next(digits for digits in match.groups() if digits)[:9])
+
+
+def stamp_of(text: str) -> Stamp | None:
+    """When the line was written, by NCCL's own stamp where it has one, else by the first that there is."""
+    first: Stamp | None = None
+    for match in _STAMP.finditer(text, 0, 400):
+        kind = match.lastgroup or ""
+        value = match[kind].replace("T", " ").replace(",", ".")
+        if kind == "glog":  # E429 is April 29th
+            day, _, rest = value.partition(" ")
+            value = f"{day.zfill(4)} {rest}"
+        if kind == "nccl":
+            return Stamp(kind, value)
+        first = first or Stamp(kind, value)
+    return first
 
 
 BEFORE = r"[ \[(<:,'/\"*|>\]]"
@@ -173,10 +269,6 @@ def _rule(place: int, table: Mapping[str, Any]) -> Rule:
 def book() -> Book:
     """The rules that ship."""
     return parse(resources.files(__package__).joinpath("rules.toml").read_text("utf-8"))
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Which rules fired, how often, where first, and on which ranks. Memory does not grow with the number of lines.
 
 
 EVIDENCE = 3

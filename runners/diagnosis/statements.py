@@ -1,30 +1,208 @@
-"""What the logs say is so: per node and communicator, from messages of NCCL in the order in which they were written."""
+"""What NCCL's messages (2.3 to 2.32) say is so, per node and communicator, in the order in which they were written."""
 
 from __future__ import annotations
 
+import functools
 import re
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
-from . import lines as say
-from .lines import Head, Thread
-from .nccl_facts import (
-    KEPT,
-    NODES,
-    PAIRS,
-    RANKS,
-    CommunicatorPart,
-    InitStage,
-    NodePart,
-    RankPart,
-    Timing,
-    keep,
-)
-from .rules import Raw, Version, parse_version
+from .nccl_facts import InitStage
+from .rules import Head, Raw, Stamp, Thread, Version, parse_version
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+COMM = re.compile(
+    r"(?:\[Rank \d+\] )?(?:(?P<call>nccl\w+) )?comm (?P<pointer>0x[0-9a-f]+|\(nil\)) rank (?P<rank>\d{1,9}) "
+    r"n[rR]anks (?P<nranks>\d{1,9})(?P<rest>.*)"
+)
+NNODES = re.compile(r" nNodes (\d{1,9}) ")
+COMM_ID = re.compile(r" commId (0x[0-9a-f]+)")
+ENDING = re.compile(r"- (Init START|Init COMPLETE|Destroy COMPLETE|Abort COMPLETE)")
+TIMINGS = re.compile(
+    r"Init timings(?: - \w+)?: rank (\d{1,9}) nranks (\d{1,9}) total (\d{1,9}\.\d{1,9}) \((.*)\)"
+)
+PHASE = re.compile(r"(\w{1,40}) (\d{1,9}\.\d{1,9})")
+LINK = re.compile(
+    r"(?:Channel|Ring) (\d{1,6})(?:/\d+)? : (\d{1,9})(?:\[\w+\])? -> (\d{1,9})(?:\[\w+\])?"
+    r"(?: \[(send|receive)\])? via (.+)"
+)
+RING = re.compile(r"Channel (\d{1,6})(?:/\d+)? :((?: +\d+)+)")
+TREE = re.compile(r"(?:\[(\d{1,6})\] |Tree (\d{1,6}) : )-?\d+(?:/-?\d+)* ?->")
+CHANNELS = re.compile(r"(\d{1,9}) (coll|collnet|nvls|p2p) channels( per peer)?")
+HCA = re.compile(r"\[\d+\](\S+?:\d+)/(\S+)")
+OOB = re.compile(r"; OOB ([^:\s]+):(\S+)")
+INTERFACE = re.compile(r"(?:\[\d+\])?([^:\s\[\]]+):(\S+?)<\d+>")
+BOOTSTRAP = re.compile(r"Bootstrap ?: Using (?:\[\d+\])?([^:\s]+):")
+NETWORK = re.compile(r"Using (?:network|internal Network) (.+?)\s*$")
+ASSIGNED = re.compile(r"Assigned NET plugin (.+) to comm")
+PLUGIN = re.compile(
+    r"(?:NET/Plugin ?: Loaded net plugin (?P<net>.+)|NET/OFI (?:Using|Initializing) (?P<ofi>aws-ofi-nccl \S+)"
+    r"|P2P plugin (?P<p2p>\S+)|(?P<kind>TUNER|PROFILER)/Plugin: Using (?P<name>.+))"
+)
+VARIABLE = re.compile(r"(NCCL_[A-Z0-9_]+) set (?:by environment )?to (.+?)\.?\s*$")
+COLLECTIVE = re.compile(r"(\w{1,40}): opCount [0-9a-f]+ .*?comm (0x[0-9a-f]+)")
+TUNED = re.compile(r"(?:(\w+): )?\d+ Bytes -> Algo (\w+) proto (\w+)")
+VERSION = re.compile(r"(?:NCCL version )?(\d+\.\d+(?:\.\d+)*)(\+cuda[\w.]+)?")
+
+ALGORITHMS = {
+    "0": "TREE",
+    "1": "RING",
+    "2": "COLLNET_DIRECT",
+    "3": "COLLNET_CHAIN",
+    "4": "NVLS",
+    "5": "NVLS_TREE",
+}
+PROTOCOLS = {"0": "LL", "1": "LL128", "2": "SIMPLE"}
+"""2.21 writes numbers, later ones names."""
+
+
+@functools.lru_cache(4096)
+def transport(via: str) -> str:
+    """How two ranks are connected: "P2P/IPC", "SHM", "NET/IB/GDRDMA", "NET/AWS Libfabric", …"""
+    via = via.partition(" comm ")[0].strip()
+    if via.startswith(("direct shared", "SHM")):
+        return "SHM"
+    parts = via.split("/")
+    if parts[0] == "NET" and len(parts) > 1:
+        direct = any(part.startswith("GDRDMA") for part in parts[2:])
+        return f"NET/{parts[1][:60]}" + "/GDRDMA" * direct
+    if parts[0] == "P2P" and len(parts) > 1:
+        return f"P2P/{parts[1].split('[')[0][:60]}"
+    return parts[0][:60]
+
+
+RANKS = 1 << 16
+"""Most ranks of a communicator that are kept one by one."""
+PAIRS = 1 << 17
+"""Most pairs of ranks of a communicator whose transport is kept."""
+NODES = 4096
+"""Most hosts that are kept."""
+KEPT = 64
+"""Most names of one kind that are kept of a node."""
+
+
+@dataclass(slots=True)
+class RankPart:
+    """One process's part in one communicator."""
+
+    rank: int
+    host: str
+    pid: int | None
+    pointer: str
+    stage: InitStage = InitStage.STARTED
+    stamp: Stamp | None = None
+    """Of its first line; None where that carries none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long the init of one rank took, in seconds."""
+
+    rank: int
+    seconds: float
+    phases: dict[str, float]
+    """kernels, bootstrap, topo, …"""
+
+
+@dataclass(slots=True)
+class CommunicatorPart:
+    """What the logs say about one communicator."""
+
+    id: str
+    """As NCCL writes it, from 2.18 on; "" where it does not."""
+    nranks: int | None = None
+    nnodes: int | None = None
+    ranks: dict[int, RankPart] = field(default_factory=dict)
+    hosts: set[str] = field(default_factory=set)
+    timed: dict[int, Timing] = field(default_factory=dict)
+    """How long init took each rank."""
+    rings: dict[int, str] = field(default_factory=dict)
+    """Channel → ranks in order, as rank 0 writes them (until 2.28 long ones are cut)."""
+    trees: int = 0
+    """Channels that have a tree."""
+    channels: dict[str, int] = field(default_factory=dict)
+    """"coll", "collnet", "nvls", "p2p" and "p2p per peer" → how many."""
+    pairs: dict[tuple[int, int], set[str]] = field(default_factory=dict)
+    """From rank, to rank → transports."""
+    ends: dict[tuple[int, int, int], list[bool | None]] = field(default_factory=dict)
+    """From, to, channel → whether sender and receiver use GPUDirect RDMA; only until both have said the same."""
+    nvls: bool = False
+    collectives: Counter[str] = field(default_factory=Counter)
+    tuning: Counter[str] = field(default_factory=Counter)
+    """ "AllReduce RING LL" → how often it was chosen."""
+    lines: dict[str, Raw] = field(default_factory=dict)
+    """The first that names it ("comm"), and the first of each transport ("pair:SHM")."""
+
+    def stages(self) -> dict[str, int]:
+        """Stage → number of ranks that stand there."""
+        counts = Counter(part.stage for part in self.ranks.values())
+        return {stage.name.lower(): counts[stage] for stage in InitStage if counts[stage]}
+
+    def transports(self) -> dict[str, int]:
+        """Transport → number of pairs."""
+        counts = Counter(" and ".join(sorted(kinds)) for kinds in self.pairs.values())
+        return dict(counts.most_common())
+
+    def slowest(self) -> Timing | None:
+        """The rank whose init took longest; None where none says how long it took."""
+        return max(self.timed.values(), key=lambda timing: timing.seconds, default=None)
+
+    def reached(self, stage: InitStage) -> bool:
+        """Whether every rank is known to have come so far."""
+        return len(self.ranks) == self.nranks and all(part.stage >= stage for part in self.ranks.values())
+
+    def take(self, other: CommunicatorPart) -> None:
+        """What was said before it was known of which communicator."""
+        self.pairs.update(other.pairs)
+        self.timed.update(other.timed)
+        self.ends.update(other.ends)
+        self.rings.update(other.rings)
+        self.channels.update(other.channels)
+        self.trees = max(self.trees, other.trees)
+        self.nvls = self.nvls or other.nvls
+        self.collectives.update(other.collectives)
+        self.tuning.update(other.tuning)
+        self.lines = other.lines | self.lines
+
+
+@dataclass(slots=True)
+class NodePart:
+    """What the logs say about one host."""
+
+    host: str
+    file: str = ""
+    """Which lines without a host are meant; "" where there is one."""
+    versions: set[str] = field(default_factory=set)
+    interfaces: dict[str, str] = field(default_factory=dict)
+    """Of sockets: name → address."""
+    bootstrap: str = ""
+    """The interface of the bootstrap."""
+    hcas: dict[str, str] = field(default_factory=dict)
+    """ "mlx5_0:1" → "IB", "RoCE", with "/SHARP" where it can."""
+    networks: set[str] = field(default_factory=set)
+    """What traffic between nodes goes over: "IB", "Socket", a plugin's name."""
+    plugins: set[str] = field(default_factory=set)
+    env: dict[str, str] = field(default_factory=dict)
+    """Variables that NCCL says it has read."""
+    lines: dict[str, Raw] = field(default_factory=dict)
+    """The first that names it ("host"), its version, network, bootstrap, and its HCAs."""
+
+    def named_networks(self) -> list[str]:
+        """ "IB over RoCE", "Socket", …"""
+        kinds = {kind.partition("/")[0] for kind in self.hcas.values()}
+        roce = " over RoCE" if kinds == {"RoCE"} else ""
+        return [name + roce * name.startswith("IB") for name in sorted(self.networks)]
+
+
+def keep(where: set[str], name: str) -> None:
+    """Add, unless there are enough."""
+    if len(where) < KEPT:
+        where.add(name[:200])
+
 
 COMMUNICATORS = 1024
 SESSIONS = 1 << 14
@@ -98,7 +276,7 @@ class Sessions:
     def join(self, head: Head, match: re.Match[str]) -> InitSession:
         """A thread is in a communicator: `match` is one of COMM."""
         pointer, rank, nranks = match["pointer"], int(match["rank"]), int(match["nranks"])
-        name = say.COMM_ID.search(match["rest"])
+        name = COMM_ID.search(match["rest"])
         communicator = self._communicator(name[1] if name else "", rank, nranks)
         for before in (self._by_thread.get(head.thread), self.by_pointer.get((head.process, pointer))):
             if before is not None and before.part is None:
@@ -143,10 +321,6 @@ def _room(where: dict[K, V]) -> None:
             del where[key]
 
 
-# -----------------------------------------------------------------------------------------------------------
-# What the logs say is so: per node and communicator, from messages of NCCL in the order in which they were written.
-
-
 Note = tuple[dict[str, Raw], str, RankPart | None]
 """Where a line is kept, under which key, and the rank whose first it is."""
 
@@ -165,7 +339,7 @@ class Statements:
 
     def version_line(self, head: Head, message: str) -> None:
         """ "2.21.5+cuda12.4" behind "NCCL version"; until 2.21, and at WARN, without a host."""
-        if match := say.VERSION.match(message):
+        if match := VERSION.match(message):
             version = match[1] + (match[2] or "")
             self.version = parse_version(version)
             keep(self.versions, version)
@@ -188,10 +362,10 @@ class Statements:
 
     def comm(self, head: Head, message: str) -> None:
         """A line that names a communicator, rank and nranks."""
-        if not (match := say.COMM.match(message)):
+        if not (match := COMM.match(message)):
             return
         pointer, rest = match["pointer"], match["rest"]
-        ending = say.ENDING.search(rest)
+        ending = ENDING.search(rest)
         session = self.sessions.by_pointer.get((head.process, pointer))
         if session is None or session.part is None or (ending and ending[1] == "Init START"):
             if ending and ending[1].startswith(("Destroy", "Abort")):
@@ -200,7 +374,7 @@ class Statements:
             self.noted.append((session.communicator.lines, "comm", session.part))
         self.node(head)
         part, communicator = session.part, session.communicator
-        if nodes := say.NODES.search(rest):
+        if nodes := NNODES.search(rest):
             communicator.nnodes = int(nodes[1])
             _advance(part, InitStage.BOOTSTRAPPED)
         if ending is not None:
@@ -210,9 +384,9 @@ class Statements:
 
     def timings(self, head: Head, message: str) -> None:
         """How long init took, by phase."""
-        if match := say.TIMINGS.match(message):
+        if match := TIMINGS.match(message):
             rank, timed = int(match[1]), self.sessions.of(head).communicator.timed
-            phases = {name: float(value) for name, value in say.PHASE.findall(match[4])[:16]}
+            phases = {name: float(value) for name, value in PHASE.findall(match[4])[:16]}
             if len(timed) < RANKS:
                 timed[rank] = Timing(rank, float(match[3]), phases)
 
@@ -221,9 +395,9 @@ class Statements:
     def channel(self, head: Head, message: str) -> None:
         """A connection of two ranks, or the ring of a channel."""
         communicator = self.sessions.of(head, message).communicator
-        if match := say.LINK.match(message):
+        if match := LINK.match(message):
             channel, source, target = int(match[1]), int(match[2]), int(match[3])
-            via = say.transport(match[5])
+            via = transport(match[5])
             kinds = communicator.pairs.get((source, target))
             if kinds is None or via not in kinds:
                 self._pair(communicator, (source, target), via)
@@ -231,7 +405,7 @@ class Statements:
                 _end(
                     communicator, (source, target, channel), match[4] == "receive", via.endswith("/GDRDMA")
                 )
-        elif (match := say.RING.match(message)) and len(communicator.rings) < KEPT:
+        elif (match := RING.match(message)) and len(communicator.rings) < KEPT:
             communicator.rings.setdefault(int(match[1]), " ".join(match[2].split()))
 
     def _pair(self, communicator: CommunicatorPart, ends: tuple[int, int], via: str) -> None:
@@ -245,7 +419,7 @@ class Statements:
 
     def trees(self, head: Head, message: str) -> None:
         """The trees of a rank."""
-        depths = [int(a or b) + 1 for a, b in say.TREE.findall(message)]
+        depths = [int(a or b) + 1 for a, b in TREE.findall(message)]
         communicator = self.sessions.of(head).communicator
         communicator.trees = max([communicator.trees, *depths])
 
@@ -257,7 +431,7 @@ class Statements:
     def channels(self, head: Head, message: str) -> None:
         """How many channels there are of each kind."""
         communicator = self.sessions.of(head).communicator
-        for number, kind, peer in say.CHANNELS.findall(message):
+        for number, kind, peer in CHANNELS.findall(message):
             communicator.channels[kind + peer] = int(number)
 
     def numbered(self, head: Head, message: str) -> None:
@@ -275,21 +449,21 @@ class Statements:
         """The interfaces of bootstrap and sockets, and the HCAs."""
         if (node := self.node(head)) is None or "Using" not in message:
             return
-        if match := say.BOOTSTRAP.match(message):
+        if match := BOOTSTRAP.match(message):
             node.bootstrap = match[1]
             self._first(node.lines, "bootstrap")
         devices, _, oob = message.partition("; OOB ")
         if message.startswith("NET/IB"):
             self._first(node.lines, "hcas")
-            for name, kind in say.HCA.findall(devices)[:KEPT]:
+            for name, kind in HCA.findall(devices)[:KEPT]:
                 node.hcas[name[:60]] = kind[:60]
-        for name, address in say.INTERFACE.findall(oob if message.startswith("NET/IB") else message)[:KEPT]:
+        for name, address in INTERFACE.findall(oob if message.startswith("NET/IB") else message)[:KEPT]:
             if len(node.interfaces) < KEPT:
                 node.interfaces.setdefault(name[:60], address[:60])
 
     def network(self, head: Head, message: str) -> None:
         """What traffic between nodes goes over."""
-        match = say.NETWORK.match(message) or say.ASSIGNED.match(message)
+        match = NETWORK.match(message) or ASSIGNED.match(message)
         if match and (node := self.node(head)):
             if match[1] not in node.networks:  # a second one is news, too
                 self.noted.append((node.lines, f"network {match[1]}" if node.networks else "network", None))
@@ -297,7 +471,7 @@ class Statements:
 
     def plugin(self, head: Head, message: str) -> None:
         """A plugin that was loaded."""
-        if (match := say.PLUGIN.match(message)) and (node := self.node(head)):
+        if (match := PLUGIN.match(message)) and (node := self.node(head)):
             keep(
                 node.plugins,
                 match["net"] or match["ofi"] or match["p2p"] or f"{match['kind']}: {match['name']}",
@@ -305,27 +479,23 @@ class Statements:
 
     def variable(self, head: Head, message: str) -> None:
         """A variable that NCCL has read."""
-        if (
-            (match := say.VARIABLE.match(message))
-            and (node := self.node(head))
-            and len(node.env) < 4 * KEPT
-        ):
+        if (match := VARIABLE.match(message)) and (node := self.node(head)) and len(node.env) < 4 * KEPT:
             node.env[match[1][:80]] = match[2][:200]
 
     # ---- what is called
 
     def collective(self, head: Head, message: str) -> None:
         """A collective, where COLL is on, or the tuner's choice."""
-        if match := say.COLLECTIVE.match(message):
+        if match := COLLECTIVE.match(message):
             session = self.sessions.by_pointer.get((head.process, match[2])) or self.sessions.of(head)
             called = session.communicator.collectives
             if match[1] in called or len(called) < KEPT:
                 called[match[1]] += 1
             _advance(session.part, InitStage.RUNNING)
-        elif match := say.TUNED.match(message):
+        elif match := TUNED.match(message):
             algorithm, protocol = (
-                say.ALGORITHMS.get(match[2], match[2]),
-                say.PROTOCOLS.get(match[3], match[3]),
+                ALGORITHMS.get(match[2], match[2]),
+                PROTOCOLS.get(match[3], match[3]),
             )
             choice = " ".join(word for word in (match[1], algorithm, protocol) if word)
             chosen = self.sessions.of(head).communicator.tuning

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from ...presets.finding import ROLES, SEVERITIES, Finding
-from .judging import derived, several_nodes
-from .lines import Head
+from ..logs.log_files import parse_file_id
+from .nccl_facts import InitStage
 from .reading import Reading
-from .rules import Evidence, RankProgress, RuleHits
+from .rules import Evidence, Head, RankProgress, RuleHits, Tally
+from .statements import CommunicatorPart, NodePart, Statements
 
 Order = Literal["lines", "time", "unknown"]
 
@@ -154,3 +155,193 @@ def behind(progress: Mapping[int, RankProgress]) -> tuple[int, ...]:
             least = min(numbers.values())
             return tuple(sorted(rank for rank, value in numbers.items() if value == least))
     return ()
+
+
+RDMA_RULES = ("ofi-init-failed", "ofi-no-efa", "ofi-av", "ib-open-device")
+"""Where one of these fired there is, or should be, an RDMA device."""
+
+
+def derived(statements: Statements, tally: Tally) -> dict[str, str]:
+    """Id of a rule → what it was seen by, a sentence."""
+    texts = {
+        "net-socket-fallback": _sockets(statements, tally),
+        "gdr-asymmetric": _asymmetric_gdr(statements),
+        "version-mismatch": _versions(statements),
+        "p2p-hang": _hang(statements, tally),
+    }
+    return {rule: text for rule, text in texts.items() if text}
+
+
+def several_nodes(statements: Statements) -> bool | None:
+    """Whether a communicator spans nodes; None where nothing says so."""
+    sizes = [part.nnodes for part in statements.sessions.communicators if part.nnodes is not None]
+    if any(len(part.hosts) > 1 for part in statements.sessions.communicators) or max(sizes, default=0) > 1:
+        return True
+    whole = [part for part in statements.sessions.communicators if part.nranks is not None]
+    alone = bool(whole) and all(part.nnodes == 1 or len(part.ranks) == part.nranks for part in whole)
+    return False if alone else None
+
+
+def _fired(tally: Tally, *ids: str) -> bool:
+    return any(entry.count for entry in tally.entries if entry.rule.id in ids)
+
+
+def _sockets(statements: Statements, tally: Tally) -> str:
+    """Traffic between nodes over TCP where an RDMA device is there, and nobody asked for TCP."""
+    if not several_nodes(statements):
+        return ""
+    for node in statements.nodes.values():
+        asked = (
+            node.env.get("NCCL_IB_DISABLE", "0") != "0" or node.env.get("NCCL_NET", "").lower() == "socket"
+        )
+        expected = node.hcas or "NCCL_IB_HCA" in node.env or _fired(tally, *RDMA_RULES)
+        if "Socket" in node.networks and expected and not asked:
+            why = f"it has {', '.join(sorted(node.hcas)[:4])}" if node.hcas else "RDMA was to be used"
+            return f"{node.host} uses network Socket, and {why}"
+    return ""
+
+
+def _asymmetric_gdr(statements: Statements) -> str:
+    for communicator in statements.sessions.all():
+        for (source, target, channel), (sends, receives) in communicator.ends.items():
+            if sends is not None and receives is not None and sends != receives:
+                who = "sender" if sends else "receiver"
+                return f"channel {channel} from rank {source} to rank {target}: only the {who} uses GPUDirect RDMA"
+    return ""
+
+
+def _versions(statements: Statements) -> str:
+    """Hosts of one communicator that say different versions."""
+    for communicator in statements.sessions.communicators:
+        versions = {
+            next(iter(node.versions)): host
+            for host in sorted(communicator.hosts)
+            if (node := statements.nodes.get(host)) is not None and len(node.versions) == 1
+        }
+        if len(versions) > 1:
+            return ", ".join(f"{host} has {version}" for version, host in sorted(versions.items())[:4])
+    return ""
+
+
+def _hang(statements: Statements, tally: Tally) -> str:
+    """The first collective timed out on one node, all of whose GPUs are connected by P2P and none by NVLink SHARP."""
+    causes = any(
+        entry.count
+        for entry in tally.entries
+        if entry.rule.role == "cause" and entry.rule.severity == "error"
+    )
+    seqs = [progress.seq for progress in tally.progress.values() if progress.seq is not None]
+    if causes or not seqs or max(seqs) > 1:
+        return ""
+    for comm in statements.sessions.communicators:
+        if _p2p_alone(comm) and comm.reached(InitStage.COMPLETE):
+            return f"{comm.nranks} ranks on one node were ready, and collective {max(seqs)} timed out"
+    return ""
+
+
+def _p2p_alone(communicator: CommunicatorPart) -> bool:
+    kinds = {kind for each in communicator.pairs.values() for kind in each}
+    single_node = communicator.nnodes == 1 or (communicator.nnodes is None and len(communicator.hosts) == 1)
+    nvls = communicator.nvls or communicator.channels.get("nvls", 0) > 0
+    return single_node and bool(kinds) and all(kind.startswith("P2P/") for kind in kinds) and not nvls
+
+
+RANKS_NAMED = 64
+"""Most ranks of a communicator that are listed as behind the others."""
+
+
+def document(reading: Reading, verdict: Verdict) -> dict[str, Any]:
+    """For `--json`; docs/diagnosis.md says what each key holds. None is unknown."""
+    first = verdict.first
+    statements = reading.statements
+    return {
+        "files": reading.files,
+        "lines": reading.lines,
+        "nccl_lines": reading.nccl_lines,
+        "nccl": sorted(statements.versions),
+        "first_cause": None if first is None else {"id": first.id, "order": verdict.order},
+        "victims": [
+            {"id": victim.id, "count": victim.count, "ranks": list(victim.ranks)}
+            for victim in verdict.victims
+        ],
+        "behind": list(verdict.behind),
+        "findings": [_finding(finding) for finding in verdict.findings],
+        "nodes": [
+            _node(node, statements.sessions.ranks_on(node.host)) for node in statements.nodes.values()
+        ],
+        "communicators": [_communicator(part) for part in statements.sessions.all()],
+        "communicators_left_out": statements.sessions.left_out,
+    }
+
+
+def _finding(finding: LogFinding) -> dict[str, Any]:
+    return {
+        "id": finding.id,
+        "severity": finding.severity,
+        "role": finding.role,
+        "layer": finding.layer,
+        "confidence": finding.confidence,
+        "rank": finding.rank,
+        "node": node_of(finding),
+        "host": finding.host or None,
+        "ranks": list(finding.ranks),
+        "hosts": list(finding.hosts),
+        "count": finding.count,
+        "text": finding.text,
+        "remedy": finding.remedy,
+        "env": dict(finding.env),
+        "values": dict(finding.values),
+        "seen": finding.seen,
+        "evidence": [{"file": its.file, "line": its.line, "text": its.text} for its in finding.lines],
+    }
+
+
+def node_of(finding: LogFinding) -> int | None:
+    """The node's number, where the first line stands in a log of a run."""
+    log = parse_file_id(finding.lines[0].file) if finding.lines else None
+    return None if log is None else log.node
+
+
+def _node(node: NodePart, ranks: list[int]) -> dict[str, Any]:
+    return {
+        "host": node.host or None,
+        "file": node.file or None,
+        "nccl": sorted(node.versions),
+        "ranks": ranks,
+        "bootstrap": node.bootstrap or None,
+        "interfaces": dict(node.interfaces),
+        "hcas": dict(node.hcas),
+        "networks": sorted(node.networks),
+        "plugins": sorted(node.plugins),
+        "env": dict(node.env),
+    }
+
+
+def _communicator(communicator: CommunicatorPart) -> dict[str, Any]:
+    slowest = communicator.slowest()
+    return {
+        "id": communicator.id or None,
+        "nranks": communicator.nranks,
+        "nnodes": communicator.nnodes,
+        "hosts": sorted(communicator.hosts),
+        "ranks_seen": len(communicator.ranks),
+        "stages": communicator.stages(),
+        "behind": _late(communicator)[:RANKS_NAMED],
+        "init": None
+        if slowest is None
+        else {"seconds": slowest.seconds, "rank": slowest.rank, "phases_s": dict(slowest.phases)},
+        "rings": {str(channel): ring for channel, ring in sorted(communicator.rings.items())},
+        "trees": communicator.trees or None,
+        "channels": dict(communicator.channels),
+        "transports": communicator.transports(),
+        "nvls": communicator.nvls or None,
+        "tuning": dict(communicator.tuning),
+        "collectives": dict(communicator.collectives),
+    }
+
+
+def _late(communicator: CommunicatorPart) -> list[int]:
+    """Ranks that have come less far in a communicator than the furthest; [] where all are alike."""
+    parts = communicator.ranks.values()
+    furthest = max((part.stage for part in parts), default=None)
+    return sorted(part.rank for part in parts if part.stage != furthest)

@@ -16,7 +16,7 @@ from msgspec import MsgspecError, Raw, structs
 from ...presets.finding import Finding
 from ...presets.plan import part_id
 from .. import run_directories
-from ..diagnosis import live
+from ..diagnosis import nccl_facts
 from ..finding_ledger import FindingLedger
 from ..local_agent import open_agent
 from ..logs.log_files import whole_id
@@ -124,10 +124,10 @@ def _moved(at: float | None, shift: float) -> float | None:
 def _later(document: Raw, shift: float) -> Raw:
     """What NCCL's logs say, by our clock; as it is, where it is of a version that this one does not read."""
     try:
-        facts = live.decode(bytes(document))
+        facts = nccl_facts.decode(bytes(document))
     except MsgspecError:
         return document
-    return Raw(live.encode(live.shifted(facts, shift)))
+    return Raw(nccl_facts.encode(nccl_facts.shifted(facts, shift)))
 
 
 def _shifted(pulse: Pulse, shift: float) -> Pulse:

@@ -17,7 +17,7 @@ from distui.runners import local_agent, run_directories
 from distui.runners.agent import nccl_logs as module
 from distui.runners.agent.nccl_logs import BEHIND, NEWEST, RETRIED_S, RaisedFindings, Tails, rdma
 from distui.runners.agent.processes import gone
-from distui.runners.diagnosis import live
+from distui.runners.diagnosis import nccl_facts
 from distui.runners.diagnosis.nccl_facts import NcclFacts
 from distui.runners.diagnosis.reading import Reading
 from distui.runners.diagnosis.verdict import judge
@@ -267,7 +267,7 @@ def test_rdma_ports_that_are_active(tmp_path: Path) -> None:
 
 def facts(state: RunState) -> NcclFacts | None:
     document = state.nodes[0].nccl if 0 in state.nodes else None
-    return None if document is None else live.decode(document)
+    return None if document is None else nccl_facts.decode(document)
 
 
 def collectives(state: RunState) -> int:

@@ -21,7 +21,7 @@ from distui.runners.agent.hooks import HookClient, HookError, Hooks
 from distui.runners.agent.processes import state_of
 from distui.runners.agent.pulses import Pulses
 from distui.runners.agent.pyspy import PySpy, PySpyError, Unseen, find, read, spoken, stacks
-from distui.runners.diagnosis.exceptions import main_frames, threads
+from distui.runners.diagnosis.recorder import main_frames, threads
 from distui.runners.model import RankChanged, RankPhase, Site
 from distui.runners.state import RunState
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.diagnosis.lines import MARK
 from distui.runners.diagnosis.reading import Reading, read
-from distui.runners.diagnosis.rules import Rule, book
+from distui.runners.diagnosis.rules import MARK, Rule, book
 from distui.runners.diagnosis.verdict import judge
 
 VERSIONS = ["2.18.1", "2.21.5", "2.24.3", "2.26.2", "2.27.5", "2.28.9", "2.29.7", "2.30.7", "2.32.3"]

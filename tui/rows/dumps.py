@@ -9,8 +9,13 @@ from contextlib import suppress
 from typing import Any
 
 from ...presets.sanitize import clean_text
-from ...runners.diagnosis import recorder as recorders
-from ...runners.diagnosis.exceptions import StackGroup, main_frames, merged
+from ...runners.diagnosis.recorder import (
+    RecorderGroup,
+    StackGroup,
+    main_frames,
+    merged_recorders,
+    merged_stacks,
+)
 from ...runners.formatting import (
     NA,
     agreeing,
@@ -85,7 +90,7 @@ def stack_rows(data: Mapping[str, str], whole: bool = False) -> list[Row]:
 
 
 def _groups(data: Mapping[str, str]) -> list[StackGroup]:
-    return merged(by_rank(data))
+    return merged_stacks(by_rank(data))
 
 
 def _group_rows(group: StackGroup, data: Mapping[str, str], whole: bool) -> list[Row]:
@@ -127,7 +132,7 @@ def _end_of(where: str, width: int = 34) -> str:
 def flight(texts: Mapping[int, str]) -> list[str]:
     """A table a group, and what it shows. Raises ValueError."""
     lines: list[str] = []
-    for group in recorders.merged(texts):
+    for group in merged_recorders(texts):
         lines += [""] if lines else []
         named = f"{group.name} ({group.desc})" if group.desc else group.name
         members = f"{len(group.ranks)} ranks" + (
@@ -150,7 +155,7 @@ def _nothing(texts: Mapping[int, str]) -> str:
     return "No rank has called a collective yet."
 
 
-def _rows(group: recorders.RecorderGroup) -> list[str]:
+def _rows(group: RecorderGroup) -> list[str]:
     """Ranks that are equally far share a row."""
     alike: dict[tuple[str, str, str], list[int]] = {}
     for part in group.parts:
@@ -165,7 +170,7 @@ def _number(value: int | None) -> str:
     return NA if value is None else str(value)
 
 
-def _sentences(group: recorders.RecorderGroup) -> list[str]:
+def _sentences(group: RecorderGroup) -> list[str]:
     sentences = []
     if group.lowest:
         verb = agreeing(group.lowest, "is", "are")

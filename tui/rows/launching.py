@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from ...presets.sanitize import clean_text
-from ...runners.diagnosis.nccl_facts import Communicator
+from ...runners.diagnosis.nccl_facts import STAGES, Communicator
 from ...runners.formatting import duration_exact, elapsed, plural
 from ...runners.model import HUB, LinkState, Stage
 from ...runners.state import Node, RunState, StageProgress
@@ -16,7 +16,7 @@ from . import glyphs
 from .frame import Frame
 from .glyphs import Cell, Row, clip, fit, wrap
 from .matrix import host_of, hosts_in_order
-from .nccl_cards import READY, STAGES, late_ranks, short, slowest
+from .nccl_cards import READY, late_ranks, short, slowest
 from .sky_nodes import HOSTS, given_up, remains
 from .status import fit_name, link_state, names
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...presets.secrets import mask
-from ...runners.diagnosis.nccl_facts import Communicator, FactLine, Init, NcclFacts, NcclNode
+from ...runners.diagnosis.nccl_facts import STAGES, Communicator, FactLine, Init, NcclFacts, NcclNode
 from ...runners.formatting import NA, agreeing, plural, spans, spans_text
 from . import glyphs
 from .glyphs import Row, clip, fit, row_width, wrap
 
-STAGES = ("started", "bootstrapped", "complete", "connected", "running", "destroyed", "aborted")
 READY = STAGES.index("complete")
 CARDS = 6
 """Communicators that are shown with the chosen one; the others are counted."""

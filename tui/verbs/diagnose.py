@@ -13,12 +13,9 @@ from typing import Any
 
 from ...presets.sanitize import clean_text
 from ...runners import export, run_directories
-from ...runners.diagnosis import report
-from ...runners.diagnosis.live import collect
 from ...runners.diagnosis.nccl_facts import NcclFacts
-from ...runners.diagnosis.reading import Reading
-from ...runners.diagnosis.report import document
-from ...runners.diagnosis.verdict import LogFinding, Verdict, judge
+from ...runners.diagnosis.reading import Reading, logs_of_run, read_all, read_run
+from ...runners.diagnosis.verdict import LogFinding, Verdict, document, judge
 from ...runners.errors import NoSuchRunError
 from ...runners.export import opened
 from ...runners.formatting import plural, spans_text
@@ -45,7 +42,7 @@ def diagnose(options: argparse.Namespace) -> int:
         with opened(Path(names[0])) as manifest:
             return _of_run(run_directories.resolve(manifest.run), options.json)
     if len(names) > 1 or (names and (names[0] == "-" or os.path.exists(names[0]))):
-        reading = report.read_all(STDIN if name == "-" else (name, Path(name)) for name in names)
+        reading = read_all(STDIN if name == "-" else (name, Path(name)) for name in names)
         verdict = judge(reading)
         _print(options.json, document(reading, verdict), text(reading, verdict))
         return 1 if verdict.failed else 0
@@ -70,12 +67,12 @@ def _foreign(name: str) -> str:
 
 def _of_run(entry: run_directories.Entry, as_json: bool) -> int:
     """What its detectors say, and then what its logs say, as far as they are here."""
-    files, history = report.of_run(entry), entry.history()
+    files, history = logs_of_run(entry), entry.history()
     state, lost = history.state, run_directories.phase(entry, history) is RunPhase.LOST
     if lost:
         why = state.end_text or run_directories.why_lost(entry, run_directories.orphans(entry))
         state.apply(Stamped(time.time(), RunEnded(RunPhase.LOST, None, why)))
-    reading, unread = report.read_run(files)
+    reading, unread = read_run(files)
     verdict, live = judge(reading), standing_json(state, len(files))
     live["missing"] += [*history.problems, *unread]
     lines = [f"{entry.record.name} is {state.end_text}.", ""] if lost else []
@@ -133,7 +130,7 @@ def text(reading: Reading, verdict: Verdict) -> list[str]:
     minor = (finding for finding in verdict.findings if finding.role in ("fact", "trace", "noise"))
     counts = ", ".join(f"{finding.id} {finding.count} ×" for finding in minor)
     lines += ["", f"Also said: {counts}"] if counts else []
-    facts = collect(reading)
+    facts = reading.facts()
     of_nodes = {version for node in facts.nodes for version in node.versions}
     unplaced = ", ".join(sorted(reading.statements.versions - of_nodes))
     lines += ["", f"NCCL {unplaced}"] if unplaced else []

@@ -15,8 +15,7 @@ from ...presets.sanitize import clean_text
 from ...presets.trusted_files import private_folder
 from ...runners import file_io
 from ...runners.connect import history, with_link
-from ...runners.diagnosis.exceptions import merged
-from ...runners.diagnosis.recorder import merged as recorded
+from ...runners.diagnosis.recorder import merged_recorders, merged_stacks
 from ...runners.errors import RunError
 from ...runners.model import (
     CommandDone,
@@ -101,8 +100,12 @@ def shown(what: str, data: Mapping[str, str]) -> list[str]:
 def values(what: str, texts: Mapping[int, str]) -> list[dict[str, Any]]:
     """The same for --json. Raises ValueError."""
     if what == "stacks":
-        return [{"ranks": list(group.ranks), "frames": list(group.frames)} for group in merged(texts)]
-    return memory_values(texts) if what == "memory" else [asdict(group) for group in recorded(texts)]
+        return [
+            {"ranks": list(group.ranks), "frames": list(group.frames)} for group in merged_stacks(texts)
+        ]
+    return (
+        memory_values(texts) if what == "memory" else [asdict(group) for group in merged_recorders(texts)]
+    )
 
 
 def _document(what: str, done: CommandDone, texts: Mapping[int, str]) -> dict[str, Any]:

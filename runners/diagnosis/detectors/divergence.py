@@ -8,8 +8,7 @@ from typing import NamedTuple
 from ....presets.finding import Finding
 from ...model import Collective, Pulse
 from .. import recorder
-from ..live import speed
-from ..nccl_facts import Communicator, FactLine, NcclFacts, NcclNode
+from ..nccl_facts import Communicator, FactLine, NcclFacts, NcclNode, speed
 
 # -----------------------------------------------------------------------------------------------------------
 # How the ranks of one node are connected, against what its hardware lets expect.

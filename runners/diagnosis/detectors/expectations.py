@@ -17,7 +17,7 @@ from ....presets.plan import Plan
 from ...formatting import plural
 from ...model import Outcome, PlanSummary
 from ...status import applied
-from .. import live
+from .. import nccl_facts
 from ..nccl_facts import Communicator, NcclFacts, NcclNode
 from .divergence import gpudirect, slow_pairs
 from .view import View
@@ -253,7 +253,7 @@ def _all(view: View) -> Iterator[NodeStatements | None]:
 
 def _read_statements(number: int, document: bytes) -> NodeStatements | None:
     try:
-        facts = live.decode(document)
+        facts = nccl_facts.decode(document)
     except msgspec.MsgspecError:
         return None
     wide = [comm for comm in facts.communicators if (comm.nnodes or 1) > 1]

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.diagnosis import live
+from distui.runners.diagnosis import nccl_facts
 from distui.runners.diagnosis.nccl_facts import Communicator, FactLine, NcclFacts, NcclNode, Pair
 from distui.runners.diagnosis.reading import Reading, read
-from distui.runners.diagnosis.report import document
-from distui.runners.diagnosis.verdict import judge
+from distui.runners.diagnosis.verdict import document, judge
 
 CORPUS = sorted((Path(__file__).parent / "corpus").glob("[0-9]*.log"))
 
@@ -54,7 +53,7 @@ def node_facts(node: int, ranks: tuple[int, int], nranks: int = 4) -> NcclFacts:
     for rank, its in lines(node, ranks, nranks).items():
         reading.open(f"node-{node}/attempt-001/rank-{rank}.nccl")
         reading.feed(its)
-    return live.placed(live.collect(reading), node, ("mlx5_0:1",), True)
+    return nccl_facts.placed(reading.facts(), node, ("mlx5_0:1",), True)
 
 
 def test_what_one_node_says() -> None:
@@ -99,7 +98,7 @@ def test_a_second_network_has_a_line_of_its_own() -> None:
     reading = Reading()
     reading.open("a")
     reading.feed([head(0, 0) + f"Using network {name}" for name in ("IB", "IB", "Socket")])
-    raw = live.collect(reading).raw
+    raw = reading.facts().raw
     assert (raw["network:node-0"].line, raw["network:node-0:Socket"].line) == (1, 3)
 
 
@@ -107,12 +106,12 @@ def test_a_ring_that_is_cut_has_no_order() -> None:
     reading = Reading()
     reading.open("a")
     reading.feed([head(0, 0) + start(0, 4), head(0, 0) + "Channel 00/02 : 0 1 2"])
-    (one,) = live.collect(reading).communicators
+    (one,) = reading.facts().communicators
     assert (one.rings, one.ring_count) == ((), 1)
 
 
 def test_several_nodes_are_one_communicator() -> None:
-    merged = live.merge([node_facts(0, (0, 1)), node_facts(1, (2, 3))])
+    merged = nccl_facts.merge([node_facts(0, (0, 1)), node_facts(1, (2, 3))])
     assert [(node.host, node.node) for node in merged.nodes] == [("node-0", 0), ("node-1", 1)]
     (one,) = merged.communicators
     assert one.hosts == {"node-0": (0, 1), "node-1": (2, 3)}
@@ -130,7 +129,7 @@ def test_of_two_nodes_the_further_stage_counts_and_the_earlier_sight() -> None:
         communicators=(Communicator("x", 2, stages={0: "running"}, seen=9.0, collectives={"A": 2}),)
     )
     for given in ([early, late], [late, early]):
-        (one,) = live.merge(given).communicators
+        (one,) = nccl_facts.merge(given).communicators
         assert (one.stages, one.seen, one.collectives) == ({0: "running"}, 5.0, {"A": 3})
 
 
@@ -141,8 +140,8 @@ def test_without_ids_communicators_are_told_apart_by_size_and_order() -> None:
         reading = Reading()
         reading.open("a")
         reading.feed([head(rank, rank) + line.format(number, rank) for number in (1, 2)])
-        facts.append(live.collect(reading))
-    merged = live.merge(facts)
+        facts.append(reading.facts())
+    merged = nccl_facts.merge(facts)
     assert [(one.id, one.stages) for one in merged.communicators] == [
         ("2 ranks, no. 1", {0: "complete", 1: "complete"}),
         ("2 ranks, no. 2", {0: "complete", 1: "complete"}),
@@ -164,7 +163,7 @@ def test_many_pairs_are_folded_to_hosts() -> None:
             if other != rank
         ]
     reading.feed(its)
-    (one,) = live.collect(reading).communicators
+    (one,) = reading.facts().communicators
     hosts = ranks // 8
     assert (
         len(one.pairs)
@@ -172,21 +171,21 @@ def test_many_pairs_are_folded_to_hosts() -> None:
         == len({(p.source // 8, p.target // 8) for p in one.pairs})
     )
     assert one.folded + len(one.pairs) == ranks * (ranks - 1)
-    assert len(live.encode(live.collect(reading))) < 200_000
+    assert len(nccl_facts.encode(reading.facts())) < 200_000
 
 
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
 def test_facts_travel(path: Path) -> None:
-    facts = live.collect(read([path]))
-    assert live.decode(live.encode(facts)) == facts
-    merged = live.merge([facts])
+    facts = read([path]).facts()
+    assert nccl_facts.decode(nccl_facts.encode(facts)) == facts
+    merged = nccl_facts.merge([facts])
     assert {one.id for one in merged.communicators} == {one.id for one in facts.communicators}
 
 
 def test_1024_ranks_are_merged_fast_enough_for_a_look() -> None:
-    documents = [live.encode(node_facts(node, (2 * node, 2 * node + 1), 1024)) for node in range(512)]
+    documents = [nccl_facts.encode(node_facts(node, (2 * node, 2 * node + 1), 1024)) for node in range(512)]
     began = time.perf_counter()
-    merged = live.merge(live.decode(document) for document in documents)
+    merged = nccl_facts.merge(nccl_facts.decode(document) for document in documents)
     took = time.perf_counter() - began
     (one,) = merged.communicators
     assert (len(one.stages), len(one.hosts), len(merged.nodes)) == (1024, 512, 512)

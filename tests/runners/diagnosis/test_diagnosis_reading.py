@@ -14,9 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from patience import slowness
 
-from distui.runners.diagnosis import lines as module
-from distui.runners.diagnosis.lines import BLOCK, LONGEST, lines_of
-from distui.runners.diagnosis.reading import read
+from distui.runners.diagnosis import reading as module
+from distui.runners.diagnosis.reading import BLOCK, LONGEST, lines_of, read
 from distui.runners.diagnosis.verdict import judge
 from distui.runners.errors import RunError
 

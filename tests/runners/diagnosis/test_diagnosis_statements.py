@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from distui.runners.diagnosis.lines import transport
-from distui.runners.diagnosis.nccl_facts import CommunicatorPart
 from distui.runners.diagnosis.reading import Reading
-from distui.runners.diagnosis.statements import Statements
+from distui.runners.diagnosis.statements import CommunicatorPart, Statements, transport
 
 A, B = "node-a:100:110 [0] NCCL INFO ", "node-b:200:210 [0] NCCL INFO "
 

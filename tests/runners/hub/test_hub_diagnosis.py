@@ -18,7 +18,7 @@ import pytest
 from distui.presets.finding import Finding
 from distui.presets.load import load
 from distui.presets.plan import Place, Plan, Request, make_plan, rendezvous_port
-from distui.runners.diagnosis import live
+from distui.runners.diagnosis import nccl_facts
 from distui.runners.model import FindingCleared, FindingRaised, RunPhase, Stamped
 from distui.runners.state import RunState
 
@@ -232,7 +232,7 @@ async def test_what_nccl_says_on_two_nodes_is_compared_by_the_hub_and_told_once(
             "expect-same-network": 0,
         }
         documents = [state.nodes[node].nccl for node in (0, 1)]
-        facts = live.merge(live.decode(one) for one in documents if one is not None)
+        facts = nccl_facts.merge(nccl_facts.decode(one) for one in documents if one is not None)
         (whole,) = facts.communicators
         assert (whole.nranks, whole.nnodes) == (2, 2)
         assert whole.hosts == {HOSTS[0]: (0,), HOSTS[1]: (1,)}

@@ -6,7 +6,7 @@ import pytest
 from msgspec import Raw
 
 from distui.presets.finding import Finding
-from distui.runners.diagnosis import live
+from distui.runners.diagnosis import nccl_facts
 from distui.runners.diagnosis.nccl_facts import Communicator, NcclFacts
 from distui.runners.hub.links import merge, shift_of, sub_id
 from distui.runners.logs.log_files import part_of, whole_id
@@ -78,9 +78,9 @@ def test_the_times_of_findings_and_of_what_nccl_says_are_moved_too() -> None:
     raised = FindingRaised(Finding("disk-low", "warning", "", node=0, since=50.0))
     assert merged(raised, shift=-10.0).event.finding.since == 40.0  # type: ignore[union-attr]
     facts = NcclFacts(communicators=(Communicator("0xabc", 2, began={1: 20.0}, seen=30.0),))
-    told = merged(NcclTick(1, Raw(live.encode(facts))), shift=-10.0).event
+    told = merged(NcclTick(1, Raw(nccl_facts.encode(facts))), shift=-10.0).event
     assert isinstance(told, NcclTick)
-    (one,) = live.decode(bytes(told.document)).communicators
+    (one,) = nccl_facts.decode(bytes(told.document)).communicators
     assert (one.began, one.seen) == ({1: 10.0}, 20.0)
     foreign = NcclTick(1, Raw(b'{"communicators": 7}'))
     assert merged(foreign, shift=-10.0).event == foreign

@@ -55,7 +55,7 @@ def test_a_recorder_as_it_is_told(tmp_path: Path) -> None:
     assert len(entries) == 129, "the newest, and the last of the group that is seldom used"
     assert sum(one["left_out"] for one in told["recorders"]) == 172
     assert entries[-1]["frames"][0]["name"] == "step"
-    groups = {group.name: group for group in recorder.merged({0: json.dumps(told)})}
+    groups = {group.name: group for group in recorder.merged_recorders({0: json.dumps(told)})}
     assert [(part.called, part.completed) for part in groups["0"].parts] == [(300, 300)]
     assert [(part.called, part.completed) for part in groups["1"].parts] == [(1, 1)]
 

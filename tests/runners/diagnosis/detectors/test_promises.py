@@ -13,7 +13,7 @@ import pytest
 from distui.presets.finding import Finding
 from distui.presets.load import load
 from distui.presets.plan import Place, Plan, Request, make_plan
-from distui.runners.diagnosis import live
+from distui.runners.diagnosis import nccl_facts
 from distui.runners.diagnosis.detectors import View
 from distui.runners.diagnosis.detectors.expectations import LATE_S, SETTLED_S, find
 from distui.runners.diagnosis.reading import Reading
@@ -73,9 +73,9 @@ class Job:
         for rank in range(node * EIGHT, (node + 1) * EIGHT):
             reading.open(f"node-{node}/attempt-001/rank-{rank}.nccl")
             reading.feed(list(self.lines(node, rank)))
-        facts = live.placed(live.collect(reading), node, self.devices, self.peermem)
+        facts = nccl_facts.placed(reading.facts(), node, self.devices, self.peermem)
         seen = tuple(msgspec.structs.replace(one, seen=self.seen) for one in facts.communicators)
-        return live.encode(msgspec.structs.replace(facts, communicators=seen))
+        return nccl_facts.encode(msgspec.structs.replace(facts, communicators=seen))
 
     def view(self) -> View:
         state = RunState(run=f"run-{id(self)}")
