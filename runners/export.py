@@ -380,7 +380,7 @@ def _words(error: BaseException) -> str:
 
 # --- opening -----------------------------------------------------------------------------------------------------
 
-STATE_HOME = "XDG_STATE_HOME_HOME"
+STATE_HOME = "XDG_STATE_HOME"
 
 
 @contextmanager
