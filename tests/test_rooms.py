@@ -240,7 +240,7 @@ def test_the_house_only_improves() -> None:
 LATE_IMPORTS = {
     # Verbs, screens and kinds of runners, of which one process needs one.
     "tui/__main__.py": {"tui.cli"},
-    "tui/app.py": {"tui.rows.advice", "tui.screens.launch"},
+    "tui/app.py": {"tui.screens.launch"},
     "tui/verbs/launch.py": {"presets.lint", "tui.verbs.runs", "tui.verbs.status"},
     "tui/verbs/presets.py": {
         "presets.imports", "presets.lint.markup", "runners.daemon", "runners.run_directories", "tui.verbs.lint"

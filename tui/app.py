@@ -20,13 +20,13 @@ from textual.signal import Signal
 from ..runners.model import CaughtUp, Event, GpuTick, HostTick, LogGrew, RankTick
 from . import terminal
 from .cockpit_commands import CommandingApp
-from .follower import WATCH, Follower, LinkPhase, RunEntry, RunSource
-from .keys import ACTIONS, MUTATING, bindings, key_text, keymap_path, load_keymap
+from .keys import ACTIONS, MUTATING, bindings, help_rows, key_text, keymap_path, load_keymap
 from .paint import NAMES, THEMES, Beat, CalmDriver, PacedApp
-from .rows.frame import Frame, ViewOptions
-from .rows.launching import launching
+from .rows.frame import Frame, LinkPhase, ViewOptions
+from .rows.run_status import RunEntry, launching
 from .screens.modal import TextScreen
 from .screens.run import RunList, RunScreen, RunsScreen
+from .source import WATCH, Follower, RunSource
 
 GARBAGE_AFTER_S = 2.0
 """When a start is over."""
@@ -193,8 +193,6 @@ class CockpitApp(CommandingApp, PacedApp):
         self.exit(return_code=0)
 
     def action_help(self) -> None:
-        from .rows.advice import help_rows
-
         keymap, _ = load_keymap(self._keys)
         self.push_screen(TextScreen("Keys", help_rows(self.view.readonly, keymap), self.view.ascii))
 

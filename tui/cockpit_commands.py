@@ -14,10 +14,11 @@ from ..runners.model import Command, CommandDone, Down, Dump, Restart, SetAutost
 from ..runners.wire.client import new_id
 from ..runners.wire.link import LinkError, Window
 from . import terminal
-from .follower import Follower, LinkPhase, RunSource
-from .rows.confirm import CommandError, Confirmation, confirmation, no_cluster, parse
-from .rows.frame import Frame, ViewOptions
+from .rows.confirm import CommandError, Confirmation, confirmation, parse
+from .rows.frame import Frame, LinkPhase, ViewOptions
+from .rows.run_status import no_cluster
 from .screens.modal import ConfirmScreen, NcclScreen, TextScreen, TypedScreen
+from .source import Follower, RunSource
 from .terminal import LendingApp
 
 

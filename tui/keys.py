@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from ..presets import trusted_files
 from ..presets.finding import PresetError, did_you_mean
+from .rows import glyphs
+from .rows.glyphs import Row, fit
 
 if TYPE_CHECKING:
     from textual.binding import Binding
@@ -173,3 +175,44 @@ def _complaint(path: Path, name: str, ids: set[str]) -> str:
         return f'{path}: {name} needs a key as text, such as "F"'
     meant = did_you_mean(name, sorted(ids))
     return f"{path}: there is no action {name!r}" + (f"; {meant}" if meant else "")
+
+
+def help_rows(readonly: bool, keymap: dict[str, str] | None = None) -> list[Row]:
+    """Every key, by where it works; what `--readonly` takes away is marked."""
+    changed = keymap or {}
+    rows: list[Row] = []
+    for scope, heading in SCOPES.items():
+        rows += [((f" {heading}", "head"),)]
+        for action in ACTIONS:
+            if action.scope != scope:
+                continue
+            gone = readonly and action.mutates
+            keys = key_text(changed.get(action.id, action.key))
+            note = "  (not in --readonly)" if gone else ""
+            row: Row = (
+                (f"  {fit(keys, 12)} ", "dim" if gone else "accent"),
+                (action.text + note, "dim" if gone else "text"),
+            )
+            rows.append(row)
+        rows.append(())
+    return rows + _legend()
+
+
+def _legend() -> list[Row]:
+    return [
+        ((" glyphs", "head"),),
+        *(
+            ((f"  {glyph}  ", style), (text, "text"))
+            for glyph, style, text in (
+                (glyphs.OK, "ok", "running, or ended well"),
+                (glyphs.WARN, "warn", "worth a look"),
+                (glyphs.BAD, "bad", "failed, killed or lost"),
+                (glyphs.STALE, "stale", "not there yet, or not heard for 3 s"),
+                (glyphs.MISSING, "stale", "no value, or too old to be shown as true"),
+            )
+        ),
+        (("  n/a", "stale"), ("  nobody can tell; never written as 0", "text")),
+        (),
+        ((" Whatever changes a run asks first: Enter cancels, y does it.", "dim"),),
+        ((" Keys are changed in ~/.config/distui/keys.toml, by the ids in docs/keys.md.", "dim"),),
+    ]

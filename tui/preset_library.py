@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..presets import nccl
 from ..presets.finding import PresetError
@@ -19,7 +21,24 @@ from ..runners.errors import RunError
 from ..runners.file_io import write_atomically
 from ..runners.launch.hosts import nccl_pairs, shell_words
 from ..runners.launch.launch_form import LaunchForm
-from .follower import PresetEntry
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PresetEntry:
+    """One line of the preset list."""
+
+    name: str
+    title: str
+    summary: str
+    """When to take it."""
+    strategy: str = ""
+    origin: str = ""
+    """"" shipped, "yours" or "project"."""
+    problem: str = ""
+    """Why it cannot be loaded, a sentence; "" where it can."""
 
 
 def listed(presets: Library) -> list[PresetEntry]:

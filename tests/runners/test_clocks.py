@@ -19,10 +19,9 @@ from distui.runners.model import (
 )
 from distui.runners.state import RunState
 from distui.runners.status import status_json
-from distui.tui.follower import LinkPhase, LinkStatus
-from distui.tui.rows.frame import Frame
-from distui.tui.rows.log import end_rows, ledger_rows
-from distui.tui.rows.plain import ago
+from distui.tui.rows.findings import end_rows, ledger_rows
+from distui.tui.rows.frame import Frame, LinkPhase, LinkStatus
+from distui.tui.rows.glyphs import ago
 from distui.tui.verbs.status import describe, headline
 
 DAY = 86400.0

@@ -46,7 +46,8 @@ from distui.runners.model import (
     Stop,
 )
 from distui.runners.wire.link import LinkError, Window
-from distui.tui.follower import PresetEntry, RunEntry
+from distui.tui.preset_library import PresetEntry
+from distui.tui.rows.run_status import RunEntry
 from distui.tui.terminal import Shell
 
 BEGAN = 1_700_000_000.0

@@ -14,7 +14,7 @@ from conftest import Rig, Start, shown
 
 from distui.runners.model import GpuTick, LogGrew, RankTick
 from distui.tui.paint import ASK, NAMES
-from distui.tui.widgets.rows_view import thumb
+from distui.tui.screens.rows_view import thumb
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -25,8 +25,9 @@ from distui.runners.model import (
     Signal,
     Stop,
 )
-from distui.tui.follower import LinkPhase, RunEntry
 from distui.tui.paint import ANSI, DARK, LIGHT
+from distui.tui.rows.frame import LinkPhase
+from distui.tui.rows.run_status import RunEntry
 from distui.tui.screens.launch import LaunchScreen
 from distui.tui.screens.modal import ConfirmScreen, NcclScreen, TextScreen
 from distui.tui.screens.run import RunScreen, RunsScreen

@@ -10,7 +10,7 @@ import pytest
 from distui.runners.model import CommandDone
 from distui.tui.cli import main
 from distui.tui.rows import dumps
-from distui.tui.rows.plain import plain
+from distui.tui.rows.glyphs import plain
 from distui.tui.verbs.dump import together
 
 GIB = 1 << 30

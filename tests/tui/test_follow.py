@@ -10,7 +10,8 @@ import scripted as play
 
 from distui.runners.model import Restart, RunPhase
 from distui.runners.wire.link import LinkError
-from distui.tui.follower import Follower, LinkPhase
+from distui.tui.rows.frame import LinkPhase
+from distui.tui.source import Follower
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from distui.runners.model import Dump, Restart, SetNccl, Signal, Stop
-from distui.tui.keys import ACTIONS, MUTATING, SCOPES, key_text, load_keymap
-from distui.tui.rows.advice import help_rows
+from distui.tui.keys import ACTIONS, MUTATING, SCOPES, help_rows, key_text, load_keymap
 from distui.tui.rows.confirm import CommandError, parse
 
 

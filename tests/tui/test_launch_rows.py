@@ -12,8 +12,7 @@ from distui.presets.preset_guide import survey
 from distui.presets.workload import FORMATS, GB, USABLE, name_of_gpu, shape
 from distui.runners.errors import RunError
 from distui.runners.launch.launch_form import LaunchForm, LaunchPreview, hardware_here
-from distui.tui.follower import PresetEntry
-from distui.tui.preset_library import form_overrides, listed
+from distui.tui.preset_library import PresetEntry, form_overrides, listed
 from distui.tui.rows import advice
 from distui.tui.rows.form import (
     KIND,
@@ -23,12 +22,15 @@ from distui.tui.rows.form import (
     fields,
     form_rows,
     launch_form,
+    matching,
     override,
     plan_rows,
+    preset_rows,
     stepped,
+    title_row,
+    why_rows,
 )
 from distui.tui.rows.glyphs import Row, row_width
-from distui.tui.rows.status import matching, preset_rows, title_row, why_rows
 
 
 def text(rows: list[Row]) -> list[str]:

@@ -9,8 +9,8 @@ import pytest
 from distui.runners.logs.follow import ask_window
 from distui.runners.logs.log_files import LogFile, parse_file_id
 from distui.runners.wire.link import Window
-from distui.tui.widgets import log_view
-from distui.tui.widgets.log_view import LogTail
+from distui.tui.screens import log_view
+from distui.tui.screens.log_view import LogTail
 
 OUT = "node-0/attempt-001/rank-0.out"
 ERR = "node-0/attempt-001/rank-1.err"

@@ -10,7 +10,7 @@ from test_looks import LARGE, MIDDLE, SMALL, Compare, look
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from distui.tui.widgets.form import FormView
+from distui.tui.screens.launch_panes import FormView
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from rich.segment import Segment
 from rich.style import Style
 
-from distui.tui.widgets.rows_view import merged
+from distui.tui.screens.rows_view import merged
 
 STYLES = [Style.parse(text) for text in ("red", "bold blue", "white on red", "underline", "reverse", "dim")]
 PIECES = st.lists(st.tuples(st.sampled_from(["", " ", "   ", "a", " b ", "█"]), st.sampled_from(STYLES)))

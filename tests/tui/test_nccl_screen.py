@@ -11,16 +11,28 @@ from test_rows import frame_of, line_of, text_of
 from distui.runners.diagnosis.nccl_facts import Communicator, Init, NcclFacts, Pair
 from distui.runners.model import Event
 from distui.tui.rows.glyphs import row_width, to_ascii
-from distui.tui.rows.launching import bars, crossings, init_rows, phase_letters, ring_rows
-from distui.tui.rows.matrix import LETTERS, grid, letter, matrix_rows, wanted_width
-from distui.tui.rows.nccl import map_rows, statement_rows, why_empty
-from distui.tui.rows.nccl_cards import (
+from distui.tui.rows.nccl import (
     chosen_of,
     communicator_rows,
     late_ranks,
     missing,
     node_groups,
     node_rows,
+    statement_rows,
+    why_empty,
+)
+from distui.tui.rows.nccl_map import (
+    LETTERS,
+    bars,
+    crossings,
+    grid,
+    init_rows,
+    letter,
+    map_rows,
+    matrix_rows,
+    phase_letters,
+    ring_rows,
+    wanted_width,
 )
 from distui.tui.source import NodeFacts, merged
 

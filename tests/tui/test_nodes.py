@@ -29,18 +29,23 @@ from distui.runners.model import (
     Stop,
 )
 from distui.runners.state import RunState
-from distui.tui.follower import LinkPhase, LinkStatus
 from distui.tui.rows import confirm
 from distui.tui.rows.confirm import CommandError, parse
-from distui.tui.rows.findings import banner_rows
-from distui.tui.rows.frame import Frame, ViewOptions
+from distui.tui.rows.findings import banner_rows, end_rows
+from distui.tui.rows.form import candidate_rows, candidate_table
+from distui.tui.rows.frame import Frame, LinkPhase, LinkStatus, ViewOptions, fit_name, names, silent
 from distui.tui.rows.glyphs import row_width
-from distui.tui.rows.heat import heat_rows
-from distui.tui.rows.launching import failure, launch_rows, launch_title, launching
-from distui.tui.rows.log import LogLine, choices, end_rows, files_for, label_of, log_row
-from distui.tui.rows.ranks import table_rows
-from distui.tui.rows.sky_nodes import candidate_rows, candidate_table, remains
-from distui.tui.rows.status import fit_name, names, silent, status_row
+from distui.tui.rows.log import LogLine, choices, files_for, label_of, log_row
+from distui.tui.rows.ranks import heat_rows, table_rows
+from distui.tui.rows.run_status import (
+    failure,
+    launch_rows,
+    launch_title,
+    launching,
+    no_cluster,
+    remains,
+    status_row,
+)
 
 
 def frame_of(events: Iterable[several.Told], now: float = play.NOW, **view: object) -> Frame:
@@ -274,9 +279,9 @@ def test_down_says_what_is_lost_and_wants_the_name() -> None:
         "on 2 nodes (c1, c2)",
     ):
         assert part in found
-    assert confirm.no_cluster(state) == ""
-    assert "managed job" in confirm.no_cluster(frame_of(several.managed()).state)
-    assert "no cluster" in confirm.no_cluster(frame_of(several.on_hosts()).state)
+    assert no_cluster(state) == ""
+    assert "managed job" in no_cluster(frame_of(several.managed()).state)
+    assert "no cluster" in no_cluster(frame_of(several.on_hosts()).state)
 
 
 def test_autostop_says_when_and_what_goes_with_it() -> None:

@@ -36,16 +36,14 @@ from distui.runners.model import (
 )
 from distui.runners.state import RunState
 from distui.runners.status import status_json
-from distui.tui.follower import LinkPhase, LinkStatus
 from distui.tui.rows import glyphs
-from distui.tui.rows.findings import banner_rows
-from distui.tui.rows.frame import Frame, ViewOptions
+from distui.tui.rows.confirm import begin, change, command, form_rows, ways
+from distui.tui.rows.findings import banner_rows, end_rows, event_rows
+from distui.tui.rows.frame import Frame, LinkPhase, LinkStatus, ViewOptions, plan_layout
 from distui.tui.rows.glyphs import Row, clip, fit, hang, row_width
-from distui.tui.rows.heat import heat_rows, heat_title, node_cells, plan_layout
-from distui.tui.rows.log import LogLine, end_rows, event_rows, files_for, log_row
-from distui.tui.rows.nccl import begin, change, command, form_rows, ways
-from distui.tui.rows.ranks import columns, head_row, lines, table_rows
-from distui.tui.rows.status import status_row
+from distui.tui.rows.log import LogLine, files_for, log_row
+from distui.tui.rows.ranks import columns, head_row, heat_rows, heat_title, lines, node_cells, table_rows
+from distui.tui.rows.run_status import status_row
 
 
 def line_of(row: Row) -> str:

@@ -22,7 +22,7 @@ from distui.runners.model import (
     Stamped,
 )
 from distui.runners.state import RunState
-from distui.tui.rows.sky_nodes import cost
+from distui.tui.rows.run_status import cost
 from distui.tui.verbs.status import describe, unsaid
 
 PLAN = PlanSummary(preset="ddp", strategy="ddp", launcher="torchrun", command="train.py", nnodes=2)

@@ -1,4 +1,4 @@
-"""The decision guide, the help and the memory advice as rows. Pure."""
+"""The decision guide and the memory advice as rows. Pure."""
 
 from __future__ import annotations
 
@@ -21,12 +21,8 @@ from ...presets.workload import (
 )
 from ...runners.formatting import plural
 from ...runners.launch.launch_form import LaunchForm
-from ..keys import ACTIONS, SCOPES, key_text
 from . import glyphs
 from .glyphs import Cell, Row, fit, wrap
-
-# -----------------------------------------------------------------------------------------------------------
-# The decision guide as rows. Pure.
 
 
 def choice_rows(question: Question) -> list[Row]:
@@ -56,62 +52,16 @@ def end_rows(recommended: Recommendation, width: int) -> list[Row]:
     ]
 
 
-# -----------------------------------------------------------------------------------------------------------
-# The help screen's rows, from the action table.
-
-
-def help_rows(readonly: bool, keymap: dict[str, str] | None = None) -> list[Row]:
-    """Every key, by where it works; what `--readonly` takes away is marked."""
-    changed = keymap or {}
-    rows: list[Row] = []
-    for scope, heading in SCOPES.items():
-        rows += [((f" {heading}", "head"),)]
-        for action in ACTIONS:
-            if action.scope != scope:
-                continue
-            gone = readonly and action.mutates
-            keys = key_text(changed.get(action.id, action.key))
-            note = "  (not in --readonly)" if gone else ""
-            row: Row = (
-                (f"  {fit(keys, 12)} ", "dim" if gone else "accent"),
-                (action.text + note, "dim" if gone else "text"),
-            )
-            rows.append(row)
-        rows.append(())
-    return rows + _legend()
-
-
-def _legend() -> list[Row]:
-    return [
-        ((" glyphs", "head"),),
-        *(
-            ((f"  {glyph}  ", style), (text, "text"))
-            for glyph, style, text in (
-                (glyphs.OK, "ok", "running, or ended well"),
-                (glyphs.WARN, "warn", "worth a look"),
-                (glyphs.BAD, "bad", "failed, killed or lost"),
-                (glyphs.STALE, "stale", "not there yet, or not heard for 3 s"),
-                (glyphs.MISSING, "stale", "no value, or too old to be shown as true"),
-            )
-        ),
-        (("  n/a", "stale"), ("  nobody can tell; never written as 0", "text")),
-        (),
-        ((" Whatever changes a run asks first: Enter cancels, y does it.", "dim"),),
-        ((" Keys are changed in ~/.config/distui/keys.toml, by the ids in docs/keys.md.", "dim"),),
-    ]
-
-
-# -----------------------------------------------------------------------------------------------------------
-# The memory of a training on each GPU: what was asked, the table of strategies, and a bar for one of them. Pure.
-
-
 HEAD = ("", "weights", "gradients", "optimizer", "states", "activations", "buffers", "total", "")
+
 PARTS = ("weights", "gradients", "optimizer", "states", "activations", "buffers", "total")
+
 BAR = (
     ("weights", "W", "heat2"), ("gradients", "G", "heat3"), ("optimizer", "O", "heat5"),
     ("activations", "A", "heat6"), ("buffers", "B", "heat8"),
 )  # fmt: skip
 """Component, its letter in the bar, its style: readable without colour."""
+
 _FULL_WIDTH = 102
 """Columns from which the table has the sum of the states, too."""
 

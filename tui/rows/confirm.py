@@ -1,28 +1,39 @@
-"""The `:` command line, and the questions that a command asks first. Pure."""
+"""What a user asks of a run: the `:` command line, the NCCL_DEBUG dialog, and the question before each command. Pure."""
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from statistics import median
 
 import msgspec
 
 from ...presets.finding import did_you_mean
-from ...presets.nccl import NcclError, parse_level, parse_subsys
+from ...presets.nccl import (
+    DEFAULT_SUBSYS,
+    FLOOD_BYTES,
+    LEVELS,
+    NcclError,
+    Subsystem,
+    cost,
+    disk_reserve,
+    flood_rate,
+    parse_level,
+    parse_subsys,
+    subsystems,
+)
 from ...presets.secrets import mask
 from ...runners import environment
-from ...runners.formatting import plural, spans
+from ...runners.formatting import duration_short, plural, size_short, spans, spans_text
 from ...runners.model import Command, Down, Dump, Restart, SetAutostop, SetNccl, Signal, Stop
 from ...runners.state import RunState
 from . import glyphs
-from .glyphs import Row, fit
-from .launching import launching
-from .sky_nodes import billed, given_up, price, remains
-from .status import listed, names, silent, without
-
-# -----------------------------------------------------------------------------------------------------------
-# The `:` command line: the same verbs as the shell's, parsed to commands. Pure.
+from .frame import listed, name_of, names, silent, without
+from .glyphs import Row, fit, wrap
+from .run_status import billed, given_up, launching, price, remains
 
 
 class CommandError(Exception):
@@ -99,9 +110,13 @@ def _stop(words: list[str], new: str, _: tuple[int, ...]) -> Command:
 
 
 def _rank(word: str) -> int:
-    if not word.isdigit():
+    if not word.isdecimal():
         raise CommandError(f"{word!r} is not a rank: give its number")
     return int(word)
+
+
+def _ranks(words: list[str]) -> tuple[int, ...]:
+    return tuple(_rank(word) for word in words if word != "rank")
 
 
 def _seconds(word: str) -> float:
@@ -145,15 +160,13 @@ def _nccl(words: list[str], new: str, marked: tuple[int, ...]) -> Command:
 def _signal(words: list[str], new: str, marked: tuple[int, ...]) -> Command:
     if not words:
         raise CommandError("signal needs a name: type signal SIGUSR1 [RANK …]")
-    ranks = tuple(_rank(word) for word in words[1:] if word != "rank") or marked
-    return Signal(id=new, signal=words[0].upper(), ranks=ranks)
+    return Signal(id=new, signal=words[0].upper(), ranks=_ranks(words[1:]) or marked)
 
 
 def _dump(words: list[str], new: str, marked: tuple[int, ...]) -> Command:
     if not words or words[0] not in ("stacks", "flight", "memory"):
         raise CommandError("dump needs what: type dump stacks, dump flight or dump memory")
-    ranks = tuple(_rank(word) for word in words[1:] if word != "rank") or marked
-    return Dump(id=new, what=words[0], ranks=ranks)
+    return Dump(id=new, what=words[0], ranks=_ranks(words[1:]) or marked)
 
 
 def _down(words: list[str], new: str, _: tuple[int, ...]) -> Command:
@@ -165,12 +178,7 @@ def _down(words: list[str], new: str, _: tuple[int, ...]) -> Command:
 def _autostop(words: list[str], new: str, _: tuple[int, ...]) -> Command:
     if words == ["off"]:
         return SetAutostop(id=new, minutes=None)
-    if (
-        len(words) != 1
-        or not words[0].isascii()
-        or not words[0].isdecimal()
-        or not 0 < int(words[0]) < 10**6
-    ):
+    if not re.fullmatch(r"0*[1-9][0-9]{0,5}", " ".join(words)):
         raise CommandError("autostop needs minutes without a job: type autostop 30, or autostop off")
     return SetAutostop(id=new, minutes=int(words[0]))
 
@@ -184,11 +192,6 @@ _PARSERS: dict[str, Callable[[list[str], str, tuple[int, ...]], Command]] = {
     "down": _down,
     "autostop": _autostop,
 }
-
-
-# -----------------------------------------------------------------------------------------------------------
-# What a change of the run would do, in words, before it is done.
-
 
 DEFAULT_GRACE_S = 30.0
 """Seconds between SIGTERM and SIGKILL where the plan does not say."""
@@ -208,10 +211,6 @@ class Confirmation:
     other: Command | None = None
     typed: str = ""
     """What has to be typed instead of `y`; "" where nothing has."""
-
-
-def _alive(state: RunState) -> list[int]:
-    return sorted(state.ranks)
 
 
 def _nodes(state: RunState, ranks: Iterable[int]) -> str:
@@ -270,7 +269,7 @@ def diff_rows(state: RunState, env: Mapping[str, str], unset: Iterable[str]) -> 
 
 def restart(state: RunState, command: Restart) -> Confirmation:
     """Restart of the worker group: always all ranks, because torch allows no less."""
-    ranks, missing = _alive(state), silent(state)
+    ranks, missing = sorted(state.ranks), silent(state)
     lines = (
         _who(state, ranks),
         *_silent(state),
@@ -315,7 +314,7 @@ def stop(state: RunState, command: Stop, now: float | None = None) -> Confirmati
     if launching(state):
         line = _line("launch", given_up(state, now))
         return Confirmation(f"Give up the launch of {state.name}?", (line,), "give it up", command)
-    ranks = _alive(state)
+    ranks = sorted(state.ranks)
     lines: list[Row] = [_who(state, ranks), *_silent(state)]
     if silent(state):
         lines.append(_line("", "what runs there goes on until it can be told", "warn"))
@@ -340,7 +339,7 @@ def down(state: RunState, command: Down, now: float | None = None) -> Confirmati
         lines += [_line("cluster", f"{name}  {where}"), _line("cost", price(cluster, now))]
     if live:
         lines.append(_line("run", f"{state.name} is on it: its ranks are stopped first", "warn"))
-        lines += [_who(state, _alive(state))] if state.ranks else []
+        lines += [_who(state, sorted(state.ranks))] if state.ranks else []
     lines.append(_line("lost", "all on its disks: checkpoints, logs, data that was not copied", "warn"))
     return Confirmation(f"Take cluster {name} down?", tuple(lines), "take it down", command, typed=name)
 
@@ -361,18 +360,6 @@ def autostop(state: RunState, command: SetAutostop, now: float | None = None) ->
     return Confirmation(f"Take {name} down after {minutes} without a job?", tuple(lines), "set it", command)
 
 
-def no_cluster(state: RunState) -> str:
-    """Why there is no cluster to take down, in a sentence; "" where there is one."""
-    cluster = state.cluster
-    if billed(state) is not None:
-        return ""
-    if cluster is not None and cluster.down:
-        return f"cluster {cluster.name} is down already"
-    if cluster is not None and cluster.managed:
-        return "SkyPilot takes the cluster of a managed job down itself: x ends the job"
-    return "this run has no cluster of SkyPilot's: there is nothing to take down"
-
-
 HARMLESS = frozenset({"CHLD", "CLD", "CONT", "URG", "WINCH", "STOP", "TSTP", "TTIN", "TTOU"})
 """Signals that end no process, whatever it does with them."""
 
@@ -384,7 +371,7 @@ def signal_name(text: str) -> str:
 
 def signal(state: RunState, command: Signal) -> Confirmation:
     """A signal to ranks."""
-    ranks = sorted(command.ranks) or _alive(state)
+    ranks = sorted(command.ranks) or sorted(state.ranks)
     lines: tuple[Row, ...] = (_who(state, ranks), _line("signals", command.signal))
     if signal_name(command.signal) not in HARMLESS:
         lines = (*lines, _line("ends", "a rank that has no handler for it", "warn"))
@@ -393,7 +380,7 @@ def signal(state: RunState, command: Signal) -> Confirmation:
 
 def nccl(state: RunState, command: SetNccl) -> Confirmation:
     """A change of NCCL_DEBUG, live or by a restart."""
-    ranks = sorted(command.ranks) or _alive(state)
+    ranks = sorted(command.ranks) or sorted(state.ranks)
     old = {state.ranks[rank].nccl_debug or "unknown" for rank in ranks if rank in state.ranks}
     change = f"{' / '.join(sorted(old)) or 'unknown'} → {command.level}"
     lines: list[Row] = [_who(state, ranks), _line("NCCL_DEBUG", change, "accent")]
@@ -427,3 +414,230 @@ def confirmation(state: RunState, command: Command, now: float | None = None) ->
     if isinstance(command, SetAutostop):
         return autostop(state, command, now)
     return None
+
+
+SECONDS: tuple[float | None, ...] = (None, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""How long a level can last, as the dialog offers it; `:nccl` takes any number."""
+
+ENDS_S = 60.0
+"""How long a level that writes for every collective lasts, unless somebody says otherwise."""
+
+USUAL = 200.0
+"""Collectives a second, where nobody knows how many there are."""
+
+_HEAD = 3
+"""Rows before the subsystems: level, duration, way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What is possible now."""
+
+    live: bool
+    text: str
+    """One sentence for the dialog."""
+
+
+def ways(state: RunState) -> Ways:
+    """Live where every rank's NCCL allows it; an honest restart otherwise."""
+    if state.plan is not None and state.plan.backend == "gloo":
+        return Ways(False, "this run uses gloo: NCCL_DEBUG changes nothing here")
+    if not state.ranks:
+        return Ways(False, "no rank has started yet")
+    unknown = [number for number, rank in state.ranks.items() if rank.nccl_live is None]
+    refused = [number for number, rank in state.ranks.items() if rank.nccl_live is False]
+    versions = sorted({rank.nccl_version for rank in state.ranks.values() if rank.nccl_version})
+    version = f"NCCL {', '.join(versions)}" if versions else "this NCCL"
+    if refused:
+        where = spans_text("rank", refused)
+        return Ways(False, f"{version} cannot change it live on {where} (2.24 or newer can): restart")
+    if len(unknown) == len(state.ranks):
+        return Ways(False, "no rank has loaded NCCL yet, or the hook is off: only a restart can change it")
+    if unknown:
+        return Ways(True, f"{version} changes it live; not yet known for {spans_text('rank', unknown)}")
+    return Ways(True, f"{version} changes it live on every rank")
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """The node with the least room."""
+
+    name: str
+    free: int
+    total: int
+    """Bytes both."""
+
+    @property
+    def room(self) -> int:
+        """Bytes that may be written."""
+        return max(0, self.free - disk_reserve(self.total))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NcclForm:
+    """What is chosen so far."""
+
+    level: str
+    seconds: float | None = None
+    restart: bool = False
+    chosen: frozenset[str] = frozenset()
+    offered: tuple[Subsystem, ...] = ()
+    """Subsystems that this NCCL has."""
+    ways: Ways = field(default_factory=lambda: Ways(False, ""))
+    ranks: tuple[int, ...] = ()
+    """() means all."""
+    timed: bool = True
+    """Whether the duration follows the choice: until somebody chooses one."""
+    rate: float | None = None
+    """Collectives a second of a rank, as the flight recorder tells; None: unknown."""
+    together: int = 1
+    """Most of these ranks on one node."""
+    disk: Disk | None = None
+
+    @property
+    def subsys(self) -> str:
+        """What is chosen, as NCCL_DEBUG_SUBSYS takes it."""
+        return ",".join(flag.name for flag in self.offered if flag.name in self.chosen)
+
+    @property
+    def floods(self) -> bool:
+        """Whether it writes for every collective, or is TRACE."""
+        return self.level == "TRACE" or flood_rate(self.level, self.subsys, 1.0, 1) > 0
+
+
+def begin(state: RunState, marked: frozenset[int]) -> NcclForm:
+    """The dialog as it opens: the level that the ranks have now."""
+    levels = {rank.nccl_debug for rank in state.ranks.values()}
+    versions = {rank.nccl_version for rank in state.ranks.values() if rank.nccl_version}
+    possible = ways(state)
+    ranks = tuple(sorted(marked & set(state.ranks)))
+    asked = ranks or tuple(state.ranks)
+    level = levels.pop() if len(levels) == 1 else None
+    return NcclForm(
+        level=level if level in LEVELS else "WARN",
+        restart=not possible.live,
+        offered=subsystems(versions.pop() if len(versions) == 1 else None),
+        ways=possible,
+        ranks=ranks,
+        rate=collectives_a_second(state),
+        together=max(Counter(state.ranks[rank].place.node for rank in asked).values(), default=1),
+        disk=_fullest(state, {state.ranks[rank].place.node for rank in asked}),
+    )
+
+
+def collectives_a_second(state: RunState) -> float | None:
+    """Of the rank in the middle; None where no flight recorder tells."""
+    rates = []
+    for rank in state.ranks.values():
+        done = rank.pulse.recent if rank.pulse is not None else ()
+        if len(done) > 1 and (took := done[-1].created - done[0].created) > 0:
+            rates.append((len(done) - 1) / took)
+    return median(rates) if rates else None
+
+
+def _fullest(state: RunState, nodes: set[int]) -> Disk | None:
+    """The disk with the least room of those that these nodes write to; None where none is known."""
+    disks = [
+        Disk(name_of(state, number), node.metrics.disk_free, node.metrics.disk_total)
+        for number, node in state.nodes.items()
+        if number in nodes
+        and node.metrics is not None
+        and node.metrics.disk_free is not None
+        and node.metrics.disk_total is not None
+    ]
+    return min(disks, key=lambda disk: disk.free, default=None)
+
+
+def change(form: NcclForm, row: int, step: int) -> NcclForm:
+    """The form after the value of a row was changed: the next (1) or previous (-1) one.
+
+    What floods gets an end, as long as nobody chose the duration.
+    """
+    if row == 1:
+        now = SECONDS.index(form.seconds)
+        return replace(form, seconds=SECONDS[(now + step) % len(SECONDS)], timed=False)
+    if row == 2:
+        return replace(form, restart=not form.restart if form.ways.live else True)
+    if row == 0:
+        form = replace(form, level=LEVELS[(LEVELS.index(form.level) + step) % len(LEVELS)])
+    elif row < _HEAD + len(form.offered):
+        form = replace(form, chosen=form.chosen ^ {form.offered[row - _HEAD].name})
+    return replace(form, seconds=ENDS_S if form.floods else None) if form.timed else form
+
+
+def form_rows(form: NcclForm, width: int) -> list[Row]:
+    """One row a choice; what is chosen is told by brackets, not by colour."""
+    level = "  ".join(f"({'x' if name == form.level else ' '}) {name}" for name in LEVELS)
+    seconds = "  ".join(f"({'x' if end == form.seconds else ' '}) {_lasting(end)}" for end in SECONDS)
+    live = "(x) live  ( ) restart" if not form.restart else "( ) live  (x) restart"
+    how = live if form.ways.live else "(x) restart of the worker group"
+    rows: list[Row] = [
+        ((fit("level", 7), "dim"), (level, "text")),
+        ((fit("for", 7), "dim"), (seconds, "text")),
+        ((fit("how", 7), "dim"), (how, "text")),
+    ]
+    for flag in form.offered:
+        on = flag.name in form.chosen
+        head = f"[{'x' if on else ' '}] {fit(flag.name, 10)} "
+        rows.append(((head, "head" if on else "text"), (fit(flag.text, max(10, width - len(head))), "dim")))
+    return rows
+
+
+def _lasting(seconds: float | None) -> str:
+    return "ever" if seconds is None else f"{seconds:g}s"
+
+
+def note_rows(form: NcclForm, width: int) -> list[Row]:
+    """Below the choices: what is possible, what it writes, the disk, and what ends it."""
+    each = USUAL if form.rate is None else max(form.rate, 0.1)
+    rate = flood_rate(form.level, form.subsys, each, form.together)
+    notes = (
+        ("live", form.ways.text),
+        ("writes", _written(form, each)),
+        ("disk", _room(form, rate)),
+        ("ends", _ends(form)),
+    )
+    return [
+        ((fit(label if not at else "", 7), "dim"), *row)
+        for label, text in notes
+        for at, row in enumerate(wrap(text, width - 7, "dim"))
+    ]
+
+
+def _written(form: NcclForm, each: float) -> str:
+    words = cost(form.level, form.subsys, float(f"{each:.2g}"), form.together)
+    if words:
+        return f"{words} a node{', if there are so many' if form.rate is None else ''}"
+    if form.level == "TRACE":
+        return "without bound where NCCL was built for TRACE, else what INFO does"
+    which = "" if form.chosen or form.level != "INFO" else f"{DEFAULT_SUBSYS} (none is chosen): "
+    return f"{which}little once the job runs"
+
+
+def _room(form: NcclForm, rate: float) -> str:
+    disk = form.disk
+    if disk is None:
+        return "how much is free is not known"
+    lasts = f": enough for {duration_short(disk.room / rate)}" if rate > 0 else ""
+    return f"{size_short(disk.free)} of {size_short(disk.total)} free on {disk.name}{lasts}"
+
+
+def _ends(form: NcclForm) -> str:
+    """What ends a flood."""
+    after = "when somebody changes it" if form.seconds is None else f"after {form.seconds:g} s"
+    if not form.ways.live:
+        return f"{after}; nothing takes it back earlier, because it cannot be changed live"
+    least = size_short(disk_reserve(form.disk.total)) if form.disk is not None else "5 %"
+    return f"{after}; earlier above {FLOOD_BYTES / 1e6:.0f} MB/s a node, or with less than {least} of disk free"
+
+
+def command(form: NcclForm, command_id: str) -> SetNccl:
+    """What the form asks for."""
+    return SetNccl(
+        id=command_id,
+        level=form.level,
+        subsys=form.subsys,
+        ranks=form.ranks,
+        seconds=form.seconds,
+        restart=form.restart,
+    )

@@ -27,8 +27,7 @@ from ...runners.formatting import (
     time_of_day,
 )
 from . import glyphs
-from .glyphs import Row, fit
-from .plain import table
+from .glyphs import Row, fit, table
 
 MOST = 12
 """Runs of ranks that a line names."""

@@ -1,4 +1,4 @@
-"""What is wrong, as rows: the lines below the status line, and findings, worst first, with their evidence. Pure."""
+"""What is wrong, as rows: the banner, and findings with their evidence; the report of a run that has ended. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ...presets.finding import Finding, worst_first
 from ...presets.sanitize import clean_text
+from ...presets.secrets import mask
 from ...runners.formatting import (
     duration_exact,
     duration_short,
@@ -16,14 +17,13 @@ from ...runners.formatting import (
     spans_text,
     time_of_day,
 )
-from ...runners.model import FirstCause, LinkState
-from ...runners.state import RunState
-from ...runners.status import untimed
-from ..follower import LinkPhase
+from ...runners.model import FirstCause, LinkState, Outcome, RunPhase
+from ...runners.state import Attempt, RunState
+from ...runners.status import standing, untimed
 from . import glyphs
-from .frame import Frame
+from .frame import Frame, LinkPhase, listed, names, silent
 from .glyphs import Cell, Row, clip, fit, wrap
-from .status import listed, names, silent
+from .run_status import remains
 
 QUIET = {None, "VERSION", "WARN"}
 """Levels of NCCL_DEBUG at which it makes no statements."""
@@ -33,6 +33,7 @@ HOOKED = ("up", "armed")
 
 _EACH = 12
 """Sentences of equal findings that are shown one by one."""
+
 _LABEL = 10
 
 
@@ -247,10 +248,6 @@ def _nccl_covered(state: RunState) -> Row:
     return _covered(what, heard, len(state.nodes), "node")
 
 
-# -----------------------------------------------------------------------------------------------------------
-# The lines below the status line: what a user must read now, worst first.
-
-
 SLOW_CONNECT_S = 5.0
 """After this long, connecting is worth a line of its own."""
 
@@ -365,3 +362,116 @@ def _newest(frame: Frame) -> list[Row]:
         return [((f"   {plan.preset}  {plan.command}", "dim"),)] if plan is not None else []
     at, text = frame.state.notices[-1]
     return [((f"   {duration_short(elapsed(at, frame.node_now(0)))} ago: ", "dim"), (text, "dim"))]
+
+
+_OUTCOME = {
+    Outcome.SUCCEEDED: "ok",
+    Outcome.FAILED: "bad",
+    Outcome.RESTARTED: "warn",
+    Outcome.STOPPED: "stale",
+    Outcome.LOST: "bad",
+}
+
+
+def end_rows(frame: Frame, width: int) -> list[Row]:
+    """The end of a run: what happened, why, and what it took."""
+    state = frame.state
+    glyph, style = glyphs.RUN[state.phase]
+    after = "" if state.phase is RunPhase.LOST else f" after {duration_exact(state.lasted(frame.now))}"
+    head = f" {glyph} {state.phase}{after}, {plural(len(state.attempts), 'attempt')}"
+    code = "" if state.exit_code is None else f", exit code {state.exit_code}"
+    rows: list[Row] = [((head + code, style),)]
+    if state.end_text:
+        rows += wrap(state.end_text, width - 1, first="   ")
+    left = remains(state, frame.now)
+    if left:
+        rows += wrap(left, width - 1, "warn", first="   ")
+    cause = _last_cause(state)
+    if cause is not None and state.phase is not RunPhase.SUCCEEDED:
+        rows += cause_rows(cause, width)
+    if len(state.attempts) > 1:
+        rows += ledger_rows(state, width)
+    return rows
+
+
+def _last_cause(state: RunState) -> FirstCause | None:
+    return next(filter(None, (attempt.first_cause for attempt in reversed(state.attempts))), None)
+
+
+def cause_rows(cause: FirstCause, width: int) -> list[Row]:
+    """The first cause: rank, sentence, last lines of its stderr, victims."""
+    place = f"rank {cause.rank} (local {cause.local_rank}, node {cause.node}, pid {cause.pid or 'unknown'})"
+    rows: list[Row] = [((" first cause  ", "dim"), (place, "head"))]
+    rows += wrap(cause_text(cause), width - 1, first="   ")
+    if cause.oom:
+        rows += wrap(f"killed for memory: {cause.oom}", width - 1, "warn", first="   ")
+    if cause.last_lines:
+        rows.append(((f" last lines of rank {cause.rank}'s stderr", "dim"),))
+    rows += [((" │ ", "bad"), (clean_text(line), "text")) for line in cause.last_lines]
+    if cause.victims:
+        rows += wrap(f"ended after it: {spans_text('rank', cause.victims)}", width - 1, "dim", first="   ")
+    return rows
+
+
+def ledger_rows(state: RunState, width: int) -> list[Row]:
+    """Every attempt: when, how long, why it began, how it ended, what changed."""
+    rows: list[Row] = [((" attempts", "dim"),)]
+    for attempt in state.attempts:
+        outcome = str(attempt.outcome) if attempt.outcome else "running"
+        style = _OUTCOME[attempt.outcome] if attempt.outcome else "ok"
+        over = attempt.ended is not None or state.ended is not None
+        took = (
+            duration_exact(attempt.lasted(None if attempt.ended is not None else state.ended))
+            if over
+            else ""
+        )
+        text = f"   {attempt.number:>3}  {time_of_day(attempt.began)}  {fit(attempt.cause, 10)}  {fit(took, 12)}"
+        rows.append(((text, "text"), (fit(outcome, 11), style), (_changes(attempt), "dim")))
+    return rows
+
+
+def _differing(attempt: Attempt) -> list[str]:
+    """What ranks have instead of what the attempt changed, a piece a rank."""
+    return [
+        f"rank {rank} has "
+        + " ".join(
+            f"no {name}" if value is None else f"{name}={value}" for name, value in sorted(env.items())
+        )
+        for rank, env in sorted(attempt.env_differs.items(), key=lambda pair: int(pair[0]))
+    ]
+
+
+def _changes(attempt: Attempt) -> str:
+    changed = " ".join(
+        f"-{name}" if value is None else f"{name}={mask(name, value)}"
+        for name, value in sorted(attempt.env_diff.items())
+    )
+    return "; ".join(filter(None, [changed, *_differing(attempt)]))
+
+
+def event_rows(frame: Frame, width: int) -> list[Row]:
+    """The events screen: findings with remedy and evidence, the ledger, the notices newest first."""
+    state = frame.state
+    rows: list[Row] = []
+    for finding in standing(state):
+        glyph, style = glyphs.severity(finding)
+        rows.append(
+            ((f" {glyph} {finding.id}", style), (_rank_and_node(finding.rank, finding.node), "dim"))
+        )
+        rows += wrap(finding.text, width - 1, first="   ")
+        if finding.remedy:
+            rows += wrap(f"do: {finding.remedy}", width - 1, "accent", first="   ")
+        rows += [((" │ ", "dim"), (clean_text(line), "dim")) for line in finding.evidence]
+    if not state.findings:
+        rows.append(((" no findings", "dim"),))
+    cause = _last_cause(state)
+    if cause is not None:
+        rows += [(), *cause_rows(cause, width)]
+    rows += [(), *ledger_rows(state, width), (), ((" notices, newest first", "dim"),)]
+    for at, text in reversed(state.notices):
+        rows += wrap(clean_text(text), width - 1, first=f"   {time_of_day(at)}  ", then=" " * 13)
+    return rows
+
+
+def _rank_and_node(rank: int | None, node: int | None) -> str:
+    return (f"  rank {rank}" if rank is not None else "") + (f"  node {node}" if node is not None else "")

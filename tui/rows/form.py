@@ -1,4 +1,4 @@
-"""The launch form as rows: fields, sections, plan. Pure."""
+"""The launch screen as rows: the list of presets, the form, the plan, and the nodes that SkyPilot would take. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import textwrap
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 from rich.cells import cell_len
 
@@ -18,21 +18,68 @@ from ...presets.memory import format_for
 from ...presets.model import Loaded, help_of
 from ...presets.secrets import mask
 from ...presets.workload import FORMATS
+from ...runners.formatting import NA
 from ...runners.launch.hosts import shell_words
 from ...runners.launch.launch_form import LaunchForm, LaunchPreview
 from ...runners.launch.options import of_form
+from ..preset_library import PresetEntry
 from . import glyphs
-from .glyphs import Cell, Row, fit, wrap
-from .plain import counted
+from .glyphs import Cell, Row, clip, counted, fit, row_width, table, wrap
 
-# -----------------------------------------------------------------------------------------------------------
-# The fields of the launch form: the run's own, and every field of the preset, read off its schema. Pure.
+if TYPE_CHECKING:
+    from ...runners.hub.sky_process import Candidate
+
+_MARKS = {"yours": "y", "project": "p"}
+
+
+def matching(entries: Sequence[PresetEntry], words: str) -> list[PresetEntry]:
+    """Those that hold every word, in whatever order: in name, title, summary, strategy or origin."""
+    wanted = words.lower().split()
+    return [entry for entry in entries if all(word in _text(entry) for word in wanted)]
+
+
+def _text(item: PresetEntry) -> str:
+    return f"{item.name} {item.title} {item.summary} {item.strategy} {item.origin} {item.problem}".lower()
+
+
+def preset_rows(entries: Sequence[PresetEntry], width: int) -> list[Row]:
+    """A row a preset: its name, and a mark where it does not ship or does not load."""
+    rows: list[Row] = []
+    for entry in entries:
+        name = fit(entry.name, max(4, width - 2))
+        if entry.problem:
+            rows.append(((f"{name} ", "stale"), (glyphs.BAD, "bad")))
+        else:
+            rows.append(((f"{name} ", "text"), (_MARKS.get(entry.origin, " "), "accent")))
+    return rows
+
+
+def why_rows(entry: PresetEntry | None, width: int, height: int) -> list[Row]:
+    """When to take the preset at hand; or why it cannot be taken."""
+    if entry is None:
+        return [((" no preset has all of these words: esc shows them all", "warn"),)]
+    if entry.problem:
+        return wrap(entry.problem, width - 1, first=f" {glyphs.BAD} ", then=" ")[:height]
+    return wrap(entry.summary, width - 1, first=" ")[:height]
+
+
+def title_row(entry: PresetEntry | None, width: int) -> Row:
+    """What the screen is, and what the preset at hand is; its name where there is room."""
+    head: Row = ((" distui · new run", "head"),)
+    if entry is None:
+        return head
+    origin = {"yours": " (your own)", "project": " (of this project)"}.get(entry.origin, "")
+    long = f" · {entry.name} · {entry.title}{origin}" if entry.title else f" · {entry.name}{origin}"
+    short = f" · {entry.title}{origin}" if entry.title else long
+    return clip((*head, (long if row_width(head) + cell_len(long) <= width else short, "text")), width)
 
 
 SET = "set."
 """Before the path of a preset's field, in the name of its row."""
+
 NAMED = "nccl-preset."
 """The same for a setting of NCCL by name."""
+
 KIND = f"{SET}strategy.kind"
 """The choice on which it depends which other fields there are."""
 
@@ -62,7 +109,9 @@ Typed = Mapping[str, str]
 """Name of a field → what was typed or chosen; missing or "" where nothing was."""
 
 QUOTED = "quoted as in a shell"
+
 OF_SKY = "For nodes that SkyPilot brings."
+
 ESTIMATE = "For the memory estimate alone."
 
 
@@ -249,13 +298,11 @@ def begun_with(field: Field, text: str, letter: str) -> str:
     return text
 
 
-# -----------------------------------------------------------------------------------------------------------
-# The launch form as rows: a heading for each table, a row for each field, help under the one at hand. Pure.
-
-
 LABEL = 25
 """Columns of the labels."""
+
 CARET = "▏"
+
 CHANGED = "◆"
 """Before a row that is not as the preset says."""
 
@@ -354,10 +401,6 @@ def _edited(text: str, caret: int, width: int) -> Row:
     return ((before, "head"), (CARET, "accent"), (after, "head"))
 
 
-# -----------------------------------------------------------------------------------------------------------
-# The plan of the launch form, the SkyPilot task and the findings of the check, as rows. Pure.
-
-
 _KEYS = (
     ("Enter", "start, asks first", "start"), ("tab", "next pane", "next"), ("/", "search", "search"),
     ("^g", "guide", "guide"), ("^s", "save", "save"), ("F2-F5", "plan … memory", "panes"), ("esc", "back", "back"),
@@ -454,3 +497,39 @@ def finding_row(finding: Finding, width: int) -> list[Row]:
 def check_title(findings: Sequence[Finding]) -> str:
     """ "lint: 1 error, 2 warnings"; "lint" where there is nothing."""
     return ": ".join(filter(None, ("lint", counted(findings))))
+
+
+_WIDTHS = (("infra", 20), ("instance", 18), ("CPUs", 5), ("GB", 5), ("GPUs", 9), ("$/h", 8))
+
+_RIGHT = ("CPUs", "GB", "$/h")
+
+
+def head_row() -> Row:
+    """The names of the columns."""
+    return tuple((f"{fit(name, width, right=name in _RIGHT)} ", "dim") for name, width in _WIDTHS)
+
+
+def _texts(offer: Candidate) -> tuple[str, ...]:
+    price = NA if offer.price_per_hour is None else f"{offer.price_per_hour:.2f}"
+    texts = (offer.infra, offer.instance, offer.vcpus, offer.memory_gb, offer.gpus, price)
+    return tuple(text or "-" for text in texts)
+
+
+def candidate_rows(offers: Sequence[Candidate]) -> list[Row]:
+    """As SkyPilot orders them: one kind of nodes each, with its price for all of them."""
+    return [_candidate_row(offer) for offer in offers]
+
+
+def _candidate_row(offer: Candidate) -> Row:
+    cells: list[Cell] = []
+    for text, (name, width) in zip(_texts(offer), _WIDTHS, strict=True):
+        style = "stale" if text in ("-", NA) else "head" if offer.chosen else "text"
+        cells.append((f"{fit(text, width, right=name in _RIGHT)} ", style))
+    return (*cells, ("first", "ok")) if offer.chosen else tuple(cells)
+
+
+def candidate_table(offers: Sequence[Candidate]) -> list[str]:
+    """The same as text, nothing cut."""
+    names = [name for name, _ in _WIDTHS]
+    rows = [(*_texts(offer), "first" if offer.chosen else "") for offer in offers]
+    return table([(*names, ""), *rows], frozenset(map(names.index, _RIGHT)))

@@ -1,13 +1,54 @@
-"""What one paint is made of: the run's state, the link's, and how the user wants to look at it."""
+"""What one paint is made of: the run's state, its link, the user's view of it, and the sizes of the panes.
+
+Also how nodes are named on the screen, and how the hub's link to each stands.
+"""
 
 from __future__ import annotations
 
+import enum
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from ...runners.formatting import elapsed
-from ...runners.model import Gpu, LinkState
+from ...runners.formatting import (
+    duration_exact,
+    elapsed,
+    plural,
+)
+from ...runners.model import (
+    Gpu,
+    LinkState,
+)
 from ...runners.state import Node, Rank, RunState
-from ..follower import LinkPhase, LinkStatus
+from . import glyphs
+from .glyphs import fit
+
+if TYPE_CHECKING:
+    pass
+
+
+class LinkPhase(enum.StrEnum):
+    """Where the connection to the agent stands."""
+
+    CONNECTING = "connecting"
+    FOLLOWING = "following"
+    LOST = "lost"
+    """Broken; the next try is at `LinkStatus.retry_at`."""
+    ENDED = "ended"
+    """The run has ended and everything was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatus:
+    """The connection as the screen shows it; times are unix seconds."""
+
+    phase: LinkPhase
+    since: float
+    retry_at: float | None = None
+    text: str = ""
+    """Why it broke, one sentence."""
+
 
 STALE_S = 3.0
 """Seconds without a sample after which values are shown as old: three times the sampling interval."""
@@ -106,3 +147,143 @@ def ranks_on(state: RunState, node: int) -> list[Rank]:
     """The ranks of one node, by rank."""
     mine = [rank for rank in state.ranks.values() if rank.place.node == node]
     return sorted(mine, key=lambda rank: rank.place.rank)
+
+
+MOST_NAMED = 4
+"""Nodes named in a sentence before the others are only counted."""
+
+
+def names(state: RunState) -> dict[int, str]:
+    """By node: its host without the domain, unless two would look the same; "node 2" where nobody knows."""
+    short = {number: _short(node.host) for number, node in state.nodes.items()}
+    twice = Counter(short.values())
+    return {
+        number: (short[number] if twice[short[number]] == 1 else node.host) or f"node {number}"
+        for number, node in state.nodes.items()
+    }
+
+
+def _short(host: str) -> str:
+    first = host.partition(".")[0]
+    return host if first.isdecimal() else first  # an address stays whole
+
+
+def name_of(state: RunState, node: int) -> str:
+    """The name of one node."""
+    return names(state).get(node, f"node {node}")
+
+
+def fit_name(name: str, width: int) -> str:
+    """A name in exactly `width` columns; a long one loses its front, because hosts differ at their ends."""
+    return fit(name if len(name) <= width else f"…{name[1 - width :]}", width)
+
+
+def listed(texts: Sequence[str]) -> str:
+    """`c1, c2`, `c1, c2, c3, c4 and 12 more`."""
+    more = f" and {len(texts) - MOST_NAMED} more" if len(texts) > MOST_NAMED else ""
+    return ", ".join(texts[:MOST_NAMED]) + more
+
+
+def silent(state: RunState) -> list[int]:
+    """Nodes that do not answer although their part of the run goes on."""
+    return [
+        number
+        for number, node in sorted(state.nodes.items())
+        if node.phase is None and node.link in (LinkState.CONNECTING, LinkState.LOST)
+    ]
+
+
+def without(state: RunState, missing: Sequence[int]) -> str:
+    """`c2`, `c2 and c3`, `5 nodes`."""
+    named = [name_of(state, node) for node in missing]
+    return " and ".join(named) if len(named) < 3 else plural(len(named), "node")
+
+
+def link_state(frame: Frame, node: Node) -> tuple[str, str, str] | None:
+    """Glyph, style and words where a node does not answer; None where it does or need not.
+
+    The only place that says for how long: whatever counts is painted each second.
+    """
+    since = duration_exact(elapsed(node.link_since, frame.now))
+    if frame.state.phase.ended or node.link not in (LinkState.CONNECTING, LinkState.LOST):
+        return None
+    if node.link is LinkState.CONNECTING:
+        return glyphs.STALE, "warn", f"connecting {since}"
+    wait = (node.retry_at or 0.0) - frame.now
+    again = f"again in {duration_exact(wait)}" if wait >= 1 else "trying now"
+    return glyphs.BAD, "bad", f"lost {since}, {again}"
+
+
+SMALLEST = (60, 15)
+"""Columns and rows below which only a summary is shown."""
+
+TALL = 30
+"""From this many rows on, panes have a whole frame; below, only a title line."""
+
+WIDE = 160
+"""From this many columns on, the log stands beside the rest."""
+
+SIDE = 90
+"""Most columns of a log that stands beside."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaneHeights:
+    """Heights in rows, frames included; 0 hides a pane. The log (or `main`) takes what is left."""
+
+    small: bool = False
+    framed: bool = False
+    beside: int = 0
+    """Columns of the log where it stands beside the rest; 0 where it stands below."""
+    banner: int = 1
+    heat: int = 0
+    table: int = 0
+    events: int = 0
+    main: str = "log"
+    """The pane that takes the rest: "log", "table", "events", "findings" or "nccl"."""
+
+
+def side_width(width: int) -> int:
+    """Columns of the log where it stands beside the rest."""
+    return min(SIDE, width * 9 // 20) if width >= WIDE else 0
+
+
+def plan_layout(
+    width: int,
+    height: int,
+    pane: str,
+    heat_rows: int,
+    ranks: int,
+    banner: int,
+    ended: bool = False,
+    launching: bool = False,
+) -> PaneHeights:
+    """What each pane gets; `heat_rows` and `ranks` are the rows that map and table would like.
+
+    After the end the map's place holds the report, and before the first rank the launch: both may take more.
+    """
+    if width < SMALLEST[0] or height < SMALLEST[1]:
+        return PaneHeights(small=True)
+    framed = height >= TALL
+    extra = 2 if framed else 1
+    shown = max(1, min(banner, 6 if framed else 2))
+    if pane in ("log", "events", "findings", "nccl"):
+        return PaneHeights(framed=framed, banner=1 if pane == "findings" else shown, main=pane)
+    if pane == "ranks":
+        return PaneHeights(framed=framed, banner=shown, main="table")
+    room = height - 2 - shown  # the status line and the footer
+    if width >= WIDE:
+        heat = min(heat_rows + extra, room // 2)
+        table = 0 if launching else min(ranks + 1 + extra, room - heat)
+        events = room - heat - table
+        if events < 2 + extra:
+            table, events = table + events, 0
+        return PaneHeights(
+            framed=framed, beside=side_width(width), banner=shown, heat=heat, table=table, events=events
+        )
+    if launching:
+        return PaneHeights(framed=framed, banner=shown, heat=min(heat_rows + extra, max(3, room * 2 // 3)))
+    heat = min(heat_rows + extra, max(3, room // 2 if ended else room // 3))
+    least_log = max(5, room // 4 if ended else room // 3)
+    table = max(min(ranks + 1 + extra, room - heat - least_log), 0)
+    return PaneHeights(framed=framed, banner=shown, heat=heat, table=table)

@@ -1,21 +1,22 @@
-"""States and values as glyphs and cells, so that nothing depends on colour alone."""
+"""States and values as glyphs, so that nothing depends on colour alone; rows of styled text, and both as plain text.
+
+A row is a tuple, because it is compared with what was painted last; a style is a name that tui/paint.py colours.
+"""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
-from ...presets.finding import Finding
-from ...runners.formatting import NA
+from ...presets.finding import SEVERITIES, Finding
+from ...presets.sanitize import clean_text
+from ...runners.formatting import NA, duration_text, elapsed, plural
 from ...runners.model import RankPhase, RunPhase
 
-# -----------------------------------------------------------------------------------------------------------
-# States and values as glyphs, so that nothing depends on colour alone.
-
-
 OK, WARN, BAD, STALE = "●", "▲", "✖", "◌"
+
 MISSING = "·"
 """A value that nobody has, or an old one."""
 
@@ -93,11 +94,6 @@ def to_ascii(text: str) -> str:
     return text if text.isascii() else text.translate(_ASCII)
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Rows of styled text as plain values, and how numbers are written.
-# A row is compared with what was painted last: a tuple. A style is a name; tui/paint.py colours it.
-
-
 Cell = tuple[str, str]
 """Text and the name of its style."""
 
@@ -170,3 +166,33 @@ def hang(row: Row, width: int) -> list[Row]:
     lines = textwrap.wrap(text, max(width - indent, 10)) or [""]
     first: Row = ((label, label_style), (lines[0], style))
     return [first, *(((" " * indent, label_style), (line, style)) for line in lines[1:])]
+
+
+def plain(rows: Iterable[Sequence[tuple[str, str]]]) -> list[str]:
+    """The texts of rows, without their styles."""
+    return [clean_text("".join(text for text, _ in row)).rstrip() for row in rows]
+
+
+def table(rows: Sequence[tuple[str, ...]], right: frozenset[int] = frozenset()) -> list[str]:
+    """Columns as wide as they need; those in `right` flush right."""
+    rows = [tuple(clean_text(cell) for cell in row) for row in rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def ago(began: float | None, now: float) -> str:
+    """ "3 min ago"; "n/a" where a clock was set back since."""
+    seconds = elapsed(began, now)
+    return NA if seconds is None else f"{duration_text(seconds)} ago"
+
+
+def counted(findings: Iterable[Finding]) -> str:
+    """ "1 error, 2 warnings"; "" for none."""
+    severities = [finding.severity for finding in findings]
+    return ", ".join(plural(severities.count(kind), kind) for kind in SEVERITIES if kind in severities)

@@ -1,4 +1,4 @@
-"""Log lines and reports as rows, and which files a choice of rank and stream means."""
+"""Log lines as rows, and which files a choice of rank and stream means. Pure."""
 
 from __future__ import annotations
 
@@ -7,24 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...presets.sanitize import clean_text
-from ...presets.secrets import mask
-from ...runners.formatting import duration_exact, plural, spans_text, time_of_day
 from ...runners.logs.follow import Level
 from ...runners.logs.log_files import STREAMS, LogFile, command_id, file_id, parse_file_id
-from ...runners.model import FirstCause, Outcome, RunPhase
-from ...runners.state import Attempt, RunState
-from ...runners.status import standing
+from ...runners.state import RunState
 from . import glyphs
-from .findings import cause_text
-from .frame import Frame
-from .glyphs import Cell, Row, fit, wrap
-from .sky_nodes import remains
-from .status import fit_name
-
-# -----------------------------------------------------------------------------------------------------------
-# Log lines as rows, and which files a choice of rank and stream means.
-
+from .frame import fit_name
+from .glyphs import Cell, Row, fit
 
 SERVICES = ("launch", "service")
 """Of a run on several nodes: what SkyPilot said, and what runners, agents and the hub said."""
@@ -35,6 +23,7 @@ _SELECTORS = {0xFE0E: None, 0xFE0F: None}
 """Of a glyph's looks: terminals do not agree how wide they make it."""
 
 _LEVEL = {Level.WARN: (glyphs.WARN, "warn"), Level.ERROR: (glyphs.BAD, "bad")}
+
 _FOREIGN = re.compile(r".*rank-(?P<rank>\d+)[^/]*\.(?P<stream>out|err|nccl)")
 
 
@@ -174,120 +163,3 @@ def common(old: list[LogLine], new: list[LogLine]) -> int:
     if count and old[count - 1] is new[count - 1] and old[0] is new[0]:
         return count
     return next((at for at in range(count) if old[at] is not new[at]), count)
-
-
-# -----------------------------------------------------------------------------------------------------------
-# What remains of a run: the first cause, the ledger of attempts, findings and notices.
-
-
-_OUTCOME = {
-    Outcome.SUCCEEDED: "ok",
-    Outcome.FAILED: "bad",
-    Outcome.RESTARTED: "warn",
-    Outcome.STOPPED: "stale",
-    Outcome.LOST: "bad",
-}
-
-
-def end_rows(frame: Frame, width: int) -> list[Row]:
-    """The end of a run: what happened, why, and what it took."""
-    state = frame.state
-    glyph, style = glyphs.RUN[state.phase]
-    after = "" if state.phase is RunPhase.LOST else f" after {duration_exact(state.lasted(frame.now))}"
-    head = f" {glyph} {state.phase}{after}, {plural(len(state.attempts), 'attempt')}"
-    code = "" if state.exit_code is None else f", exit code {state.exit_code}"
-    rows: list[Row] = [((head + code, style),)]
-    if state.end_text:
-        rows += wrap(state.end_text, width - 1, first="   ")
-    left = remains(state, frame.now)
-    if left:
-        rows += wrap(left, width - 1, "warn", first="   ")
-    cause = _last_cause(state)
-    if cause is not None and state.phase is not RunPhase.SUCCEEDED:
-        rows += cause_rows(cause, width)
-    if len(state.attempts) > 1:
-        rows += ledger_rows(state, width)
-    return rows
-
-
-def _last_cause(state: RunState) -> FirstCause | None:
-    return next(filter(None, (attempt.first_cause for attempt in reversed(state.attempts))), None)
-
-
-def cause_rows(cause: FirstCause, width: int) -> list[Row]:
-    """The first cause: rank, sentence, last lines of its stderr, victims."""
-    place = f"rank {cause.rank} (local {cause.local_rank}, node {cause.node}, pid {cause.pid or 'unknown'})"
-    rows: list[Row] = [((" first cause  ", "dim"), (place, "head"))]
-    rows += wrap(cause_text(cause), width - 1, first="   ")
-    if cause.oom:
-        rows += wrap(f"killed for memory: {cause.oom}", width - 1, "warn", first="   ")
-    if cause.last_lines:
-        rows.append(((f" last lines of rank {cause.rank}'s stderr", "dim"),))
-    rows += [((" │ ", "bad"), (clean_text(line), "text")) for line in cause.last_lines]
-    if cause.victims:
-        rows += wrap(f"ended after it: {spans_text('rank', cause.victims)}", width - 1, "dim", first="   ")
-    return rows
-
-
-def ledger_rows(state: RunState, width: int) -> list[Row]:
-    """Every attempt: when, how long, why it began, how it ended, what changed."""
-    rows: list[Row] = [((" attempts", "dim"),)]
-    for attempt in state.attempts:
-        outcome = str(attempt.outcome) if attempt.outcome else "running"
-        style = _OUTCOME[attempt.outcome] if attempt.outcome else "ok"
-        over = attempt.ended is not None or state.ended is not None
-        took = (
-            duration_exact(attempt.lasted(None if attempt.ended is not None else state.ended))
-            if over
-            else ""
-        )
-        text = f"   {attempt.number:>3}  {time_of_day(attempt.began)}  {fit(attempt.cause, 10)}  {fit(took, 12)}"
-        rows.append(((text, "text"), (fit(outcome, 11), style), (_changes(attempt), "dim")))
-    return rows
-
-
-def _differing(attempt: Attempt) -> list[str]:
-    """What ranks have instead of what the attempt changed, a piece a rank."""
-    return [
-        f"rank {rank} has "
-        + " ".join(
-            f"no {name}" if value is None else f"{name}={value}" for name, value in sorted(env.items())
-        )
-        for rank, env in sorted(attempt.env_differs.items(), key=lambda pair: int(pair[0]))
-    ]
-
-
-def _changes(attempt: Attempt) -> str:
-    changed = " ".join(
-        f"-{name}" if value is None else f"{name}={mask(name, value)}"
-        for name, value in sorted(attempt.env_diff.items())
-    )
-    return "; ".join(filter(None, [changed, *_differing(attempt)]))
-
-
-def event_rows(frame: Frame, width: int) -> list[Row]:
-    """The events screen: findings with remedy and evidence, the ledger, the notices newest first."""
-    state = frame.state
-    rows: list[Row] = []
-    for finding in standing(state):
-        glyph, style = glyphs.severity(finding)
-        rows.append(
-            ((f" {glyph} {finding.id}", style), (_rank_and_node(finding.rank, finding.node), "dim"))
-        )
-        rows += wrap(finding.text, width - 1, first="   ")
-        if finding.remedy:
-            rows += wrap(f"do: {finding.remedy}", width - 1, "accent", first="   ")
-        rows += [((" │ ", "dim"), (clean_text(line), "dim")) for line in finding.evidence]
-    if not state.findings:
-        rows.append(((" no findings", "dim"),))
-    cause = _last_cause(state)
-    if cause is not None:
-        rows += [(), *cause_rows(cause, width)]
-    rows += [(), *ledger_rows(state, width), (), ((" notices, newest first", "dim"),)]
-    for at, text in reversed(state.notices):
-        rows += wrap(clean_text(text), width - 1, first=f"   {time_of_day(at)}  ", then=" " * 13)
-    return rows
-
-
-def _rank_and_node(rank: int | None, node: int | None) -> str:
-    return (f"  rank {rank}" if rank is not None else "") + (f"  node {node}" if node is not None else "")

@@ -1,267 +1,317 @@
-"""The NCCL_DEBUG dialog and the NCCL screen as rows."""
+"""The NCCL screen: findings, and what NCCL reports of nodes and communicators, as cards. Pure.
+
+Equal nodes share a card, and what differs is marked.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
-from statistics import median
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from ...presets.nccl import (
-    DEFAULT_SUBSYS,
-    FLOOD_BYTES,
-    LEVELS,
-    Subsystem,
-    cost,
-    disk_reserve,
-    flood_rate,
-    subsystems,
-)
-from ...runners.diagnosis.nccl_facts import Communicator, FactLine, NcclFacts
-from ...runners.formatting import duration_short, plural, size_short, spans_text
-from ...runners.model import SetNccl
+from ...presets.secrets import mask
+from ...runners.diagnosis.nccl_facts import STAGES, Communicator, FactLine, Init, NcclFacts, NcclNode
+from ...runners.formatting import NA, agreeing, plural, size_short, spans, spans_text
 from ...runners.state import RunState
 from . import glyphs
 from .findings import QUIET, item_row, items
 from .frame import Frame
-from .glyphs import Row, fit, wrap
-from .launching import init_rows, launching, ring_rows
-from .matrix import matrix_rows
-from .nccl_cards import StatementRow, communicator_name, communicator_rows, node_rows
-from .status import name_of
+from .glyphs import Row, clip, fit, row_width, wrap
+from .run_status import launching
 
-# -----------------------------------------------------------------------------------------------------------
-# The NCCL_DEBUG dialog as a value: what can be chosen, what is possible live, and why not.
+READY = STAGES.index("complete")
+
+CARDS = 6
+"""Communicators that are shown with the chosen one; the others are counted."""
+
+_LABEL = 14
 
 
-SECONDS: tuple[float | None, ...] = (None, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""How long a level can last, as the dialog offers it; `:nccl` takes any number."""
+class StatementRow(NamedTuple):
+    """A row, and the line of a log that it rests on."""
 
-ENDS_S = 60.0
-"""How long a level that writes for every collective lasts, unless somebody says otherwise."""
-
-USUAL = 200.0
-"""Collectives a second, where nobody knows how many there are."""
-
-_HEAD = 3
-"""Rows before the subsystems: level, duration, way."""
+    row: Row
+    line: FactLine | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
-    """What is possible now."""
+class NodeGroup:
+    """Nodes of which NCCL says the same."""
 
-    live: bool
-    text: str
-    """One sentence for the dialog."""
-
-
-def ways(state: RunState) -> Ways:
-    """Live where every rank's NCCL allows it; an honest restart otherwise."""
-    if state.plan is not None and state.plan.backend == "gloo":
-        return Ways(False, "this run uses gloo: NCCL_DEBUG changes nothing here")
-    if not state.ranks:
-        return Ways(False, "no rank has started yet")
-    unknown = [number for number, rank in state.ranks.items() if rank.nccl_live is None]
-    refused = [number for number, rank in state.ranks.items() if rank.nccl_live is False]
-    versions = sorted({rank.nccl_version for rank in state.ranks.values() if rank.nccl_version})
-    version = f"NCCL {', '.join(versions)}" if versions else "this NCCL"
-    if refused:
-        where = spans_text("rank", refused)
-        return Ways(False, f"{version} cannot change it live on {where} (2.24 or newer can): restart")
-    if len(unknown) == len(state.ranks):
-        return Ways(False, "no rank has loaded NCCL yet, or the hook is off: only a restart can change it")
-    if unknown:
-        return Ways(True, f"{version} changes it live; not yet known for {spans_text('rank', unknown)}")
-    return Ways(True, f"{version} changes it live on every rank")
+    nodes: tuple[NcclNode, ...]
+    fields: Mapping[str, str]
+    """Label → what is said; "" is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Disk:
-    """The node with the least room."""
-
-    name: str
-    free: int
-    total: int
-    """Bytes both."""
-
-    @property
-    def room(self) -> int:
-        """Bytes that may be written."""
-        return max(0, self.free - disk_reserve(self.total))
+def short(host: str) -> str:
+    """A host without its domain; an address stays whole."""
+    first = host.partition(".")[0]
+    return host if first.isdecimal() or not first else first
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NcclForm:
-    """What is chosen so far."""
-
-    level: str
-    seconds: float | None = None
-    restart: bool = False
-    chosen: frozenset[str] = frozenset()
-    offered: tuple[Subsystem, ...] = ()
-    """Subsystems that this NCCL has."""
-    ways: Ways = field(default_factory=lambda: Ways(False, ""))
-    ranks: tuple[int, ...] = ()
-    """() means all."""
-    timed: bool = True
-    """Whether the duration follows the choice: until somebody chooses one."""
-    rate: float | None = None
-    """Collectives a second of a rank, as the flight recorder tells; None: unknown."""
-    together: int = 1
-    """Most of these ranks on one node."""
-    disk: Disk | None = None
-
-    @property
-    def subsys(self) -> str:
-        """What is chosen, as NCCL_DEBUG_SUBSYS takes it."""
-        return ",".join(flag.name for flag in self.offered if flag.name in self.chosen)
-
-    @property
-    def floods(self) -> bool:
-        """Whether it writes for every collective, or is TRACE."""
-        return self.level == "TRACE" or flood_rate(self.level, self.subsys, 1.0, 1) > 0
+def ranks_on(facts: NcclFacts, host: str) -> tuple[int, ...]:
+    """Ranks of a host in the largest communicator that it has a part in."""
+    own = [comm for comm in facts.communicators if host in comm.hosts]
+    largest = max(own, key=lambda comm: comm.nranks or 0, default=None)
+    return tuple(sorted(largest.hosts[host])) if largest else ()
 
 
-def begin(state: RunState, marked: frozenset[int]) -> NcclForm:
-    """The dialog as it opens: the level that the ranks have now."""
-    levels = {rank.nccl_debug for rank in state.ranks.values()}
-    versions = {rank.nccl_version for rank in state.ranks.values() if rank.nccl_version}
-    possible = ways(state)
-    ranks = tuple(sorted(marked & set(state.ranks)))
-    asked = ranks or tuple(state.ranks)
-    level = levels.pop() if len(levels) == 1 else None
-    return NcclForm(
-        level=level if level in LEVELS else "WARN",
-        restart=not possible.live,
-        offered=subsystems(versions.pop() if len(versions) == 1 else None),
-        ways=possible,
-        ranks=ranks,
-        rate=collectives_a_second(state),
-        together=max(Counter(state.ranks[rank].place.node for rank in asked).values(), default=1),
-        disk=_fullest(state, {state.ranks[rank].place.node for rank in asked}),
-    )
+# ---- nodes
+def node_groups(facts: NcclFacts) -> list[NodeGroup]:
+    """Groups of equal nodes, the largest first: the others are what is odd."""
+    groups: dict[tuple[str, ...], list[NcclNode]] = {}
+    fields: dict[tuple[str, ...], Mapping[str, str]] = {}
+    for node in facts.nodes:
+        compared = _compared(node)
+        key = (*compared.values(), *(f"{name}={value}" for name, value in sorted(node.env.items())))
+        groups.setdefault(key, []).append(node)
+        fields.setdefault(key, compared)
+    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
+    return [NodeGroup(tuple(nodes), fields[key]) for key, nodes in ordered]
 
 
-def collectives_a_second(state: RunState) -> float | None:
-    """Of the rank in the middle; None where no flight recorder tells."""
-    rates = []
-    for rank in state.ranks.values():
-        done = rank.pulse.recent if rank.pulse is not None else ()
-        if len(done) > 1 and (took := done[-1].created - done[0].created) > 0:
-            rates.append((len(done) - 1) / took)
-    return median(rates) if rates else None
+def _compared(node: NcclNode) -> dict[str, str]:
+    """What has to be the same on all nodes; addresses need not."""
+    hcas: dict[str, list[str]] = {}
+    for name, kind in node.hcas.items():
+        hcas.setdefault(kind, []).append(name)
+    return {
+        "NCCL": ", ".join(node.versions),
+        "network": ", ".join(node.networks),
+        "bootstrap": node.bootstrap.partition(":")[0],
+        "interfaces": ", ".join(interface.partition(":")[0] for interface in node.interfaces),
+        "HCAs": "; ".join(f"{', '.join(names)} ({kind})" for kind, names in hcas.items()),
+        "plugins": ", ".join(node.plugins),
+    }
 
 
-def _fullest(state: RunState, nodes: set[int]) -> Disk | None:
-    """The disk with the least room of those that these nodes write to; None where none is known."""
-    disks = [
-        Disk(name_of(state, number), node.metrics.disk_free, node.metrics.disk_total)
-        for number, node in state.nodes.items()
-        if number in nodes
-        and node.metrics is not None
-        and node.metrics.disk_free is not None
-        and node.metrics.disk_total is not None
-    ]
-    return min(disks, key=lambda disk: disk.free, default=None)
+_ALWAYS = ("NCCL", "network")
+"""What is n/a where nothing is said; the rest is then left out."""
 
 
-def change(form: NcclForm, row: int, step: int) -> NcclForm:
-    """The form after the value of a row was changed: the next (1) or previous (-1) one.
-
-    What floods gets an end, as long as nobody chose the duration.
-    """
-    if row == 1:
-        now = SECONDS.index(form.seconds)
-        return replace(form, seconds=SECONDS[(now + step) % len(SECONDS)], timed=False)
-    if row == 2:
-        return replace(form, restart=not form.restart if form.ways.live else True)
-    if row == 0:
-        form = replace(form, level=LEVELS[(LEVELS.index(form.level) + step) % len(LEVELS)])
-    elif row < _HEAD + len(form.offered):
-        form = replace(form, chosen=form.chosen ^ {form.offered[row - _HEAD].name})
-    return replace(form, seconds=ENDS_S if form.floods else None) if form.timed else form
-
-
-def form_rows(form: NcclForm, width: int) -> list[Row]:
-    """One row a choice; what is chosen is told by brackets, not by colour."""
-    level = "  ".join(f"({'x' if name == form.level else ' '}) {name}" for name in LEVELS)
-    seconds = "  ".join(f"({'x' if end == form.seconds else ' '}) {_lasting(end)}" for end in SECONDS)
-    live = "(x) live  ( ) restart" if not form.restart else "( ) live  (x) restart"
-    how = live if form.ways.live else "(x) restart of the worker group"
-    rows: list[Row] = [
-        ((fit("level", 7), "dim"), (level, "text")),
-        ((fit("for", 7), "dim"), (seconds, "text")),
-        ((fit("how", 7), "dim"), (how, "text")),
-    ]
-    for flag in form.offered:
-        on = flag.name in form.chosen
-        head = f"[{'x' if on else ' '}] {fit(flag.name, 10)} "
-        rows.append(((head, "head" if on else "text"), (fit(flag.text, max(10, width - len(head))), "dim")))
+def node_rows(facts: NcclFacts, width: int) -> list[StatementRow]:
+    """A card a group of equal nodes."""
+    groups = node_groups(facts)
+    rows: list[StatementRow] = []
+    for group in groups:
+        rows += _card(facts, group, groups[0], width)
     return rows
 
 
-def _lasting(seconds: float | None) -> str:
-    return "ever" if seconds is None else f"{seconds:g}s"
+def _card(facts: NcclFacts, group: NodeGroup, usual: NodeGroup, width: int) -> list[StatementRow]:
+    odd = group is not usual
+    hosts = [short(node.host) for node in group.nodes]
+    ranks = [rank for node in group.nodes for rank in ranks_on(facts, node.host)]
+    glyph, style = (glyphs.WARN, "warn") if odd else (glyphs.OK, "ok")
+    count = f"  {len(hosts)} nodes alike" if len(hosts) > 1 else ""
+    host = group.nodes[0].host
+    head: Row = ((f"{glyph} ", style), (_hosts(hosts), "head"), (count, "dim"))
+    rows = _headed(head, agreeing(ranks, "rank", "ranks"), spans(ranks), width, _line(facts, host))
+    for label, value in group.fields.items():
+        differs = odd and value != usual.fields[label]
+        if value or differs or label in _ALWAYS:
+            shown = _with_address(group, label, value)
+            others = f"   the others: {usual.fields[label] or NA}" if differs else ""
+            rows += _field(label, shown or NA, others, differs, width, _line(facts, host, label))
+    return rows + _variables(facts, group, usual, width)
 
 
-def note_rows(form: NcclForm, width: int) -> list[Row]:
-    """Below the choices: what is possible, what it writes, the disk, and what ends it."""
-    each = USUAL if form.rate is None else max(form.rate, 0.1)
-    rate = flood_rate(form.level, form.subsys, each, form.together)
-    notes = (
-        ("live", form.ways.text),
-        ("writes", _written(form, each)),
-        ("disk", _room(form, rate)),
-        ("ends", _ends(form)),
-    )
+def _headed(head: Row, label: str, text: str, width: int, line: FactLine | None) -> list[StatementRow]:
+    """The first row of a card with one more thing, which has a row of its own where it does not fit."""
+    named = f"{label} {text}" if label.startswith("rank") else text
+    whole: Row = (*head, (f"  {named}" if text else "", "dim"))
+    if row_width(whole) <= width or not text:
+        return [StatementRow(clip(whole, width), line)]
+    return [StatementRow(clip(head, width), line), *_field(label, text, "", False, width, line)]
+
+
+def _with_address(group: NodeGroup, label: str, value: str) -> str:
+    if label == "bootstrap" and len(group.nodes) == 1:
+        return group.nodes[0].bootstrap
+    return value
+
+
+def _line(facts: NcclFacts, host: str, label: str = "") -> FactLine | None:
+    """What a field rests on, else any line about the node."""
+    kinds = {"NCCL": "version", "network": "network", "bootstrap": "bootstrap", "HCAs": "hcas"}
+    order = [kinds[label]] if label in kinds else []
+    lines = (facts.raw.get(f"{kind}:{host}") for kind in (*order, "host", "network", "version"))
+    return next((line for line in lines if line is not None), None)
+
+
+def _field(
+    label: str, value: str, others: str, differs: bool, width: int, line: FactLine | None
+) -> list[StatementRow]:
+    lines = wrap(value + others, max(10, width - _LABEL), "warn" if differs else "text")
+    mark = glyphs.WARN if differs else " "
     return [
-        ((fit(label if not at else "", 7), "dim"), *row)
-        for label, text in notes
-        for at, row in enumerate(wrap(text, width - 7, "dim"))
+        StatementRow(
+            ((fit(f"{mark} {label}" if not at else "", _LABEL), "warn" if differs else "dim"), *row), line
+        )
+        for at, row in enumerate(lines)
     ]
 
 
-def _written(form: NcclForm, each: float) -> str:
-    words = cost(form.level, form.subsys, float(f"{each:.2g}"), form.together)
-    if words:
-        return f"{words} a node{', if there are so many' if form.rate is None else ''}"
-    if form.level == "TRACE":
-        return "without bound where NCCL was built for TRACE, else what INFO does"
-    which = "" if form.chosen or form.level != "INFO" else f"{DEFAULT_SUBSYS} (none is chosen): "
-    return f"{which}little once the job runs"
+def _variables(facts: NcclFacts, group: NodeGroup, usual: NodeGroup, width: int) -> list[StatementRow]:
+    """All of the usual nodes; of the others those that differ."""
+    own, common = group.nodes[0].env, usual.nodes[0].env
+    line = _line(facts, group.nodes[0].host)
+    if group is usual:
+        text = "  ".join(f"{name}={mask(name, value)}" for name, value in sorted(own.items()))
+        return _field("variables", text, "", False, width, line) if text else []
+    rows: list[StatementRow] = []
+    for name in sorted({*own, *common}):
+        if own.get(name) != common.get(name):
+            value = f"{name}={mask(name, own[name])}" if name in own else f"{name} is not set"
+            others = f"   the others: {mask(name, common[name]) if name in common else 'not set'}"
+            rows += _field("variable", value, others, True, width, line)
+    return rows
 
 
-def _room(form: NcclForm, rate: float) -> str:
-    disk = form.disk
-    if disk is None:
-        return "how much is free is not known"
-    lasts = f": enough for {duration_short(disk.room / rate)}" if rate > 0 else ""
-    return f"{size_short(disk.free)} of {size_short(disk.total)} free on {disk.name}{lasts}"
+def _hosts(hosts: Sequence[str]) -> str:
+    named = ", ".join(host or NA for host in hosts[:4])
+    return named + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
 
 
-def _ends(form: NcclForm) -> str:
-    """What ends a flood."""
-    after = "when somebody changes it" if form.seconds is None else f"after {form.seconds:g} s"
-    if not form.ways.live:
-        return f"{after}; nothing takes it back earlier, because it cannot be changed live"
-    least = size_short(disk_reserve(form.disk.total)) if form.disk is not None else "5 %"
-    return f"{after}; earlier above {FLOOD_BYTES / 1e6:.0f} MB/s a node, or with less than {least} of disk free"
+# ---- communicators
+def by_size(facts: NcclFacts) -> list[Communicator]:
+    """Communicators in the order of the screen: the largest first."""
+    return sorted(facts.communicators, key=lambda comm: -(comm.nranks or 0))
 
 
-def command(form: NcclForm, command_id: str) -> SetNccl:
-    """What the form asks for."""
-    return SetNccl(
-        id=command_id,
-        level=form.level,
-        subsys=form.subsys,
-        ranks=form.ranks,
-        seconds=form.seconds,
-        restart=form.restart,
+def chosen_of(facts: NcclFacts, wanted: str | None) -> Communicator | None:
+    """The communicator of this id; else one that is not ready, else the largest."""
+    ordered = by_size(facts)
+    named = next((comm for comm in ordered if comm.id == wanted), None)
+    late = next((comm for comm in ordered if late_ranks(comm) or missing(comm)), None)
+    return named or late or next(iter(ordered), None)
+
+
+def late_ranks(comm: Communicator) -> dict[str, tuple[int, ...]]:
+    """Stage → ranks that are not ready although others are; {} where all are alike."""
+    reached = [_stage(stage) for stage in comm.stages.values()]
+    if not reached or max(reached) < READY:
+        return {}
+    late: dict[str, list[int]] = {}
+    for rank, stage in sorted(comm.stages.items()):
+        if _stage(stage) < READY or stage == "aborted":
+            late.setdefault(stage, []).append(rank)
+    return {stage: tuple(ranks) for stage, ranks in late.items()}
+
+
+def missing(comm: Communicator) -> tuple[int, ...]:
+    """Ranks that no log has heard of; () where nothing is known of any."""
+    if comm.nranks is None or not comm.stages:
+        return ()
+    return tuple(rank for rank in range(comm.nranks) if rank not in comm.stages)
+
+
+def _stage(stage: str) -> int:
+    return STAGES.index(stage) if stage in STAGES else 0
+
+
+def slowest(comm: Communicator) -> Init | None:
+    """The rank whose init took longest."""
+    return max(comm.inits, key=lambda init: init.seconds, default=None)
+
+
+def transports(comm: Communicator) -> dict[str, int]:
+    """What ranks are connected over → number of pairs, as far as they are kept; the most first."""
+    kinds: dict[tuple[int, int], list[str]] = {}
+    for pair in comm.pairs:
+        kinds.setdefault((pair.source, pair.target), []).append(pair.kind)
+    return dict(Counter(" and ".join(sorted(its)) for its in kinds.values()).most_common())
+
+
+def communicator_name(comm: Communicator) -> str:
+    """Its id, or that it has none."""
+    return comm.id or "of no named communicator"
+
+
+def communicator_rows(facts: NcclFacts, chosen: Communicator, width: int) -> list[StatementRow]:
+    """A card each; the chosen one is marked and has all there is to say."""
+    ordered = by_size(facts)
+    wanted = [comm for comm in ordered if late_ranks(comm) or missing(comm) or comm is chosen]
+    shown = [*wanted[:CARDS], *(comm for comm in ordered if comm not in wanted)][:CARDS]
+    if chosen not in shown:
+        shown[-1] = chosen
+    rows: list[StatementRow] = []
+    for comm in (comm for comm in ordered if comm in shown):
+        rows += communicator_card(facts, comm, width, comm is chosen, len(ordered) > 1)
+    left = [comm for comm in ordered if comm not in shown]
+    if left:
+        sizes = Counter(plural(comm.nranks, "rank") if comm.nranks else NA for comm in left)
+        summary = ", ".join(f"{count} of {size}" for size, count in sizes.items())
+        rows.append(StatementRow(((f"  … {len(left)} more, all alike in their stages: {summary}", "dim"),)))
+    return rows
+
+
+def communicator_card(
+    facts: NcclFacts, comm: Communicator, width: int, chosen: bool = True, several: bool = False
+) -> list[StatementRow]:
+    """Its name, size and stages, who is late, and all else where it is the chosen one, marked among several."""
+    line = facts.raw.get(f"comm:{comm.id}")
+    late, absent = late_ranks(comm), missing(comm)
+    glyph, style = (glyphs.WARN, "warn") if late or absent else (glyphs.OK, "ok")
+    if not any(_stage(stage) >= READY for stage in comm.stages.values()):
+        glyph, style = glyphs.STALE, "warn"
+    mark = glyphs.MARK if chosen and several else " "
+    head: Row = (
+        (f"{glyph} ", style),
+        (communicator_name(comm), "head"),
+        (f" {mark}", "accent"),
+        (_shape(comm), "text"),
     )
+    rows = _headed(head, "stages", _counts(comm), width, line)
+    for stage, ranks in late.items():
+        rows += _field(
+            "behind", f"{spans_text('rank', ranks)}: {stage}, not complete", "", True, width, line
+        )
+    if absent:
+        rows += _field("missing", f"no line tells of {spans_text('rank', absent)}", "", True, width, line)
+    if chosen:
+        for label, text in _facts_of(comm):
+            rows += _field(label, text, "", False, width, line) if text else []
+    return rows
 
 
-# -----------------------------------------------------------------------------------------------------------
-# The NCCL screen's rows: findings, nodes, communicators; and of the chosen one its pairs, rings and init. Pure.
+def _shape(comm: Communicator) -> str:
+    if comm.nranks is None:
+        return ""
+    on = f"{plural(len(comm.hosts), 'host')} seen" if comm.nnodes is None else plural(comm.nnodes, "node")
+    return f"  {plural(comm.nranks, 'rank')} on {on}"
+
+
+def _counts(comm: Communicator) -> str:
+    if comm.nranks is None:
+        return ""
+    counts = Counter(comm.stages.values())
+    return ", ".join(f"{counts[stage]} {stage}" for stage in STAGES if counts[stage]) or f"stages {NA}"
+
+
+def _facts_of(comm: Communicator) -> list[tuple[str, str]]:
+    worst = slowest(comm)
+    took = ""
+    if worst is not None:
+        phases = sorted(worst.phases.items(), key=lambda item: -item[1])
+        parts = ", ".join(f"{name} {value:.2f}" for name, value in phases if value)
+        took = f"{worst.seconds:.2f} s, rank {worst.rank} the slowest{': ' + parts if parts else ''}"
+    channels = [f"{number} {kind}" for kind, number in comm.channels.items() if number]
+    channels += [plural(comm.ring_count, "ring")] if comm.ring_count else []
+    channels += [plural(comm.trees, "tree")] if comm.trees else []
+    channels += ["NVLink SHARP"] if comm.nvls else []
+    return [
+        ("init", took),
+        ("channels", ", ".join(channels)),
+        ("pairs", ", ".join(f"{count:,} over {kind}" for kind, count in transports(comm).items())),
+        ("tuned", _counted(comm.tuning)),
+        ("called", _counted(comm.collectives)),
+    ]
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,} ×" for name, count in Counter(counts).most_common(6))
 
 
 FINDINGS = 4
@@ -348,19 +398,3 @@ def _unread(facts: NcclFacts, width: int) -> list[Row]:
             for at, row in enumerate(wrap(text, width - 2))
         ]
     return rows
-
-
-def map_rows(facts: NcclFacts, comm: Communicator | None, width: int) -> list[StatementRow]:
-    """Of one communicator: the matrix, the rings, the timeline of init."""
-    if comm is None:
-        return []
-    return [
-        _head("transport of each pair", communicator_name(comm)),
-        *matrix_rows(comm, width, facts.raw),
-        StatementRow(()),
-        _head("rings"),
-        *(StatementRow(row) for row in ring_rows(comm, width)),
-        StatementRow(()),
-        _head("init"),
-        *(StatementRow(row) for row in init_rows(comm, width)),
-    ]

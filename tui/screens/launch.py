@@ -35,14 +35,14 @@ from ..rows.form import (
     launch_form,
     plan_rows,
     problem_rows,
+    title_row,
+    why_rows,
     yaml_rows,
 )
 from ..rows.glyphs import Row, wrap
-from ..rows.status import title_row, why_rows
-from ..widgets.boards import PANES, Details
-from ..widgets.form import Candidates, FormView, PresetList
-from ..widgets.rows_view import RowsView
+from .launch_panes import PANES, Candidates, Details, FormView, PresetList
 from .modal import ConfirmScreen, PromptScreen
+from .rows_view import RowsView
 
 if TYPE_CHECKING:
     from ...presets.model import Loaded

@@ -15,9 +15,9 @@ from textual.widgets import Input, Label, Static
 from ...runners.formatting import spans_text
 from ...runners.model import SetNccl
 from ...runners.state import RunState
+from ..rows.confirm import NcclForm, begin, change, command, form_rows, note_rows
 from ..rows.glyphs import Row, hang
-from ..rows.nccl import NcclForm, begin, change, command, form_rows, note_rows
-from ..widgets.rows_view import RowsView
+from .rows_view import RowsView
 
 # -----------------------------------------------------------------------------------------------------------
 # Screens on top of others: a question, a text, one line of input.

@@ -26,21 +26,29 @@ from ...runners.model import Dump
 from ...runners.wire.client import new_id
 from ...runners.wire.link import LinkError
 from ..cockpit_commands import CommandingApp, dumps
-from ..follower import RunEntry
 from ..keys import bindings
-from ..rows.findings import banner_rows
-from ..rows.frame import METRICS, Frame
+from ..rows.findings import banner_rows, end_rows
+from ..rows.frame import METRICS, Frame, PaneHeights, plan_layout, side_width
 from ..rows.glyphs import Row, wrap
-from ..rows.heat import PaneHeights, heat_rows, plan_layout, shown_nodes, side_width
-from ..rows.launching import launch_rows, launching
-from ..rows.log import Selection, end_rows, named
-from ..rows.ranks import next_sort
-from ..rows.status import EMPTY, head_row, run_row
-from ..widgets.boards import Diagnosis, FindingList, NcclBoard, StatementRows
-from ..widgets.log_view import LogView
-from ..widgets.panes import Banner, Events, HeatMap, KeyFooter, RankTable, StatusLine, Summary
-from ..widgets.rows_view import RowsView
+from ..rows.log import Selection, named
+from ..rows.ranks import heat_rows, next_sort, shown_nodes
+from ..rows.run_status import EMPTY, RunEntry, head_row, launch_rows, launching, run_row
+from .log_view import LogView
 from .modal import PromptScreen, TextScreen
+from .panes import (
+    Banner,
+    Diagnosis,
+    Events,
+    FindingList,
+    HeatMap,
+    KeyFooter,
+    NcclBoard,
+    RankTable,
+    StatementRows,
+    StatusLine,
+    Summary,
+)
+from .rows_view import RowsView
 
 # -----------------------------------------------------------------------------------------------------------
 # The run list: what there is, newest first, or what to do when there is nothing.

@@ -29,7 +29,7 @@ from ...runners.local_agent import default_python
 from ...runners.preview import count
 from ..rows import advice as rows
 from ..rows.advice import HEAD, PARTS, Advice
-from ..rows.plain import table
+from ..rows.glyphs import table
 
 BEYOND = (
     "Activations count beyond the gradients that take their place in backward, where each step frees these."

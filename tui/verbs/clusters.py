@@ -26,8 +26,8 @@ from ...runners.model import (
 )
 from ...runners.wire.client import new_id
 from ..rows import confirm
-from ..rows.plain import plain
-from ..rows.sky_nodes import candidate_table
+from ..rows.form import candidate_table
+from ..rows.glyphs import plain
 from .launch import begin, node_resources, show
 
 

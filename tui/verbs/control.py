@@ -35,7 +35,7 @@ from ...runners.state import RunState
 from ...runners.wire.client import new_id
 from ...runners.wire.link import Link, LinkError
 from ..rows import confirm
-from ..rows.plain import plain
+from ..rows.glyphs import plain
 
 
 def nccl(options: argparse.Namespace) -> int:

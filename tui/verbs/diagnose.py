@@ -23,8 +23,8 @@ from ...runners.model import RunEnded, RunPhase, Stamped
 from ...runners.state import RunState
 from ...runners.status import standing, standing_json
 from ...runners.watch.discover import pids_of, scan
-from ..rows.nccl_cards import by_size, communicator_card, node_rows
-from ..rows.plain import plain
+from ..rows.glyphs import plain
+from ..rows.nccl import by_size, communicator_card, node_rows
 
 STDIN = ("(standard input)", Path("/dev/stdin"))
 SHOWN = 8

@@ -23,7 +23,7 @@ from ...runners.hub import on_hosts
 from ...runners.launch.request import check_port
 from ...runners.remote_hosts import Way, of_options, ssh_options
 from ..arguments import names_hosts
-from ..rows.plain import counted, table
+from ..rows.glyphs import counted, table
 
 MOST_MIB = 4096
 BAR_CELLS = 24

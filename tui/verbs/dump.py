@@ -26,7 +26,7 @@ from ...runners.state import RunState
 from ...runners.wire.client import new_id
 from ...runners.wire.link import Link
 from ..rows.dumps import by_rank, memory_values, merged_rows
-from ..rows.plain import plain
+from ..rows.glyphs import plain
 from .control import check_ranks
 
 BATCH = 32

@@ -20,7 +20,7 @@ from ...runners import local_agent, run_directories
 from ...runners.errors import RunError
 from ...runners.launch.hosts import run_name
 from ..arguments import names_hosts
-from ..rows.plain import counted
+from ..rows.glyphs import counted
 from . import launch
 
 

@@ -14,7 +14,7 @@ from ...presets.sanitize import clean_text
 from ...runners.errors import RunError, UnreachableError
 from ...runners.hub.routes import check_remote_word
 from ...runners.remote_hosts import HostError, Named, Way, checked, command_on, list_on, ssh_options
-from ..rows.plain import ago, table
+from ..rows.glyphs import ago, table
 
 
 def ls(options: argparse.Namespace) -> int:

@@ -28,7 +28,7 @@ from ...runners.history import History
 from ...runners.model import FindingRaised, RankTick, RunEnded, RunPhase, Stamped
 from ...runners.status import DAMAGED, hidden
 from ...runners.wire.link import Link
-from ..rows.plain import ago, table
+from ..rows.glyphs import ago, table
 
 if TYPE_CHECKING:
     from ...runners.export import Manifest

@@ -33,17 +33,12 @@ from ...runners.status import DAMAGED, applied, hidden, missing, status_json
 from ...runners.watch.discover import WatchedJob, find_job, scan
 from ...runners.wire.file_link import DiskLink, FilesLink, damage
 from ...runners.wire.link import Link, LinkError
-from ..follower import WATCH, LinkPhase, LinkStatus
-from ..rows.findings import Item, item_row
-from ..rows.frame import Frame
-from ..rows.heat import gpu_table
-from ..rows.launching import stage_rows
-from ..rows.log import cause_rows, ledger_rows
-from ..rows.plain import plain
-from ..rows.ranks import plain_table
-from ..rows.sky_nodes import cost, recovered
-from ..rows.status import steps
-from ..source import first_pid, job_name
+from ..rows.findings import Item, cause_rows, item_row, ledger_rows
+from ..rows.frame import Frame, LinkPhase, LinkStatus
+from ..rows.glyphs import plain
+from ..rows.ranks import gpu_table, plain_table
+from ..rows.run_status import cost, recovered, stage_rows, steps
+from ..source import WATCH, first_pid, job_name
 from .runs import run_or_bundle, show
 
 if TYPE_CHECKING:

@@ -1,16 +1,25 @@
-"""How every pair of ranks is connected: one letter a pair, folded to nodes where ranks do not fit. Pure."""
+"""How the ranks of a communicator are connected: the transport of each pair, the rings, the time of init. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
-from ...runners.diagnosis.nccl_facts import Communicator, FactLine
+from ...runners.diagnosis.nccl_facts import STAGES, Communicator, FactLine, NcclFacts
 from ...runners.formatting import plural
 from . import glyphs
 from .glyphs import Cell, Row, clip, fit, wrap
-from .nccl_cards import StatementRow, short
+from .nccl import (
+    READY,
+    StatementRow,
+    _head,
+    communicator_name,
+    late_ranks,
+    short,
+    slowest,
+)
 
 MOST_RANKS = 64
 """Ranks of which each has a row; more are folded to nodes."""
@@ -19,7 +28,9 @@ LETTERS = "PVCGSN?T"
 """From the best: P2P, NVLink SHARP, CollNet, network with GPUDirect, shared memory, network, unknown, TCP."""
 
 _STYLE = {"P": "ok", "V": "ok", "C": "ok", "G": "accent", "S": "text", "N": "text", "?": "dim", "T": "warn"}
+
 _SELF = "\\"
+
 ODD = 4
 """Connections worse than the usual that are named."""
 
@@ -283,3 +294,215 @@ def _ends(source: int, target: int, at: dict[int, str], made: Grid) -> tuple[str
     if made.single:
         return f"r{source}", f"r{target}"
     return short(at.get(source, f"r{source}")), short(at.get(target, f"r{target}"))
+
+
+EACH = 16
+"""Ranks of which each has a bar; more have one a node."""
+
+BARS = 24
+"""Most bars; then those that were the last to be ready."""
+
+_RANKS_SHOWN = 8
+"""Ranks of a node that are written out in a ring."""
+
+
+# ---- rings
+def ring_rows(comm: Communicator, width: int) -> list[Row]:
+    """The order of the ranks, folded by node; equal rings are told once."""
+    at = host_of(comm)
+    orders: dict[tuple[int, ...], list[int]] = {}
+    for number, ring in enumerate(comm.rings):
+        if ring:
+            orders.setdefault(_begun(ring, at), []).append(number)
+    if not orders:
+        summary = f"{plural(comm.ring_count, 'ring')}: no line tells the order whole"
+        return wrap(summary if comm.ring_count else "no line tells of rings", width, "dim")
+    rows: list[Row] = []
+    for order, numbers in orders.items():
+        name = f"ring {','.join(map(str, numbers))}" if len(numbers) < 5 else plural(len(numbers), "ring")
+        lines = wrap(_ring_text(order, at), width - 14)
+        rows += [((fit(name if not row else "", 14), "dim"), *line) for row, line in enumerate(_cut(lines))]
+        entered, least = crossings(order, at)
+        if entered > least:
+            text = f"enters nodes {entered} times a round; {least} would do"
+            rows.append(((" " * 12 + f"{glyphs.WARN} ", "warn"), (text, "text")))
+    more = comm.ring_count - sum(map(len, orders.values()))
+    return rows + ([((f"{plural(more, 'more ring')} not told in full", "dim"),)] if more > 0 else [])
+
+
+def _cut(lines: list[Row], most: int = 3) -> list[Row]:
+    return lines if len(lines) <= most else [*lines[: most - 1], (("…", "dim"),)]
+
+
+def _begun(ring: Sequence[int], at: dict[int, str]) -> tuple[int, ...]:
+    """The same ring, begun where it enters the node of its lowest rank; on one node at the lowest rank."""
+    first = ring.index(min(ring))
+    if len({at.get(rank) for rank in ring}) > 1:
+        home = at.get(ring[first])
+        while at.get(ring[first - 1]) == home:
+            first = (first - 1) % len(ring)
+    return (*ring[first:], *ring[:first])
+
+
+def _ring_text(order: Sequence[int], at: dict[int, str]) -> str:
+    if len({at.get(rank) for rank in order}) < 2:
+        return " → ".join(map(str, (*order, order[0])))
+    parts = []
+    for host, ranks in groupby(order, lambda rank: at.get(rank, "")):
+        own = list(ranks)
+        inside = (
+            " ".join(map(str, own)) if len(own) <= _RANKS_SHOWN and len(order) <= 128 else f"×{len(own)}"
+        )
+        parts.append(f"{short(host) or 'n/a'} [{inside}]")
+    return " → ".join([*parts, parts[0].partition(" ")[0]])
+
+
+def crossings(order: Sequence[int], at: dict[int, str]) -> tuple[int, int]:
+    """How often a ring enters a node in one round, and how often it would have to."""
+    hosts = [at.get(rank) for rank in order]
+    if None in hosts or len(set(hosts)) < 2:
+        return 0, 0
+    return sum(here != before for here, before in zip(hosts, [hosts[-1], *hosts[:-1]], strict=True)), len(
+        set(hosts)
+    )
+
+
+# ---- init
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One rank or node: when it began and was ready, in seconds from the first line of all."""
+
+    label: str
+    began: float
+    ended: float | None
+    """None: not ready, or nobody says when."""
+    phases: tuple[tuple[str, float], ...] = ()
+    text: str = ""
+
+
+def bars(comm: Communicator) -> list[Bar]:
+    """A bar a rank, or a node where there are many; times are relative to the first that is known."""
+    first = min(comm.began.values(), default=0.0)
+    took = {init.rank: init for init in comm.inits}
+    ranks = sorted({*took, *comm.began})
+    late = {rank: stage for stage, late in late_ranks(comm).items() for rank in late}
+    late |= (
+        {rank: stage for rank, stage in comm.stages.items() if STAGES.index(stage) < READY}
+        if not took
+        else {}
+    )
+    at = host_of(comm)
+    if len(ranks) <= EACH:
+        return [_bar(f"r{rank}", [rank], comm, first, late) for rank in ranks]
+    shown = [
+        _bar(
+            short(host),
+            [rank for rank in comm.hosts[host] if rank in took or rank in comm.began],
+            comm,
+            first,
+            late,
+        )
+        for host in hosts_in_order(comm)
+    ]
+    shown += [_bar(f"r{rank}", [rank], comm, first, late) for rank in ranks if rank not in at]
+    shown = [bar for bar in shown if bar.text]
+    if len(shown) <= BARS:
+        return shown
+    last = sorted(shown, key=lambda bar: (bar.ended is not None, -(bar.ended or 0.0)))[:BARS]
+    return [bar for bar in shown if bar in last]
+
+
+def _bar(label: str, ranks: Sequence[int], comm: Communicator, first: float, late: dict[int, str]) -> Bar:
+    took = {init.rank: init for init in comm.inits if init.rank in ranks}
+    began = {rank: comm.began.get(rank, first) - first for rank in ranks}
+    ends = {rank: began[rank] + init.seconds for rank, init in took.items() if rank in began}
+    waiting = [late[rank] for rank in ranks if rank in late]
+    start = min(began.values(), default=0.0)
+    if waiting:
+        who = f"{len(waiting)} of {len(ranks)} " if len(ranks) > 1 else ""
+        return Bar(label, start, None, (), f"{who}{waiting[0]}, not complete")
+    if not ends:
+        return Bar(label, start, None, (), "time n/a" if ranks else "")
+    worst = max(ends, key=lambda rank: ends[rank])
+    phases = tuple((name, value) for name, value in took[worst].phases.items() if value > 0)
+    return Bar(label, start, ends[worst], phases, f"{ends[worst] - start:.2f} s")
+
+
+def init_rows(comm: Communicator, width: int) -> list[Row]:
+    """The bars, each letter a phase, and the legend of the slowest rank."""
+    shown = bars(comm)
+    if not shown:
+        return wrap("no line tells how long init took: NCCL 2.19 and newer do at INFO", width, "dim")
+    edge = min(16, max(len(bar.label) for bar in shown)) + 1
+    tail = max(len(bar.text) for bar in shown) + 1
+    room = max(10, min(100, width - edge - tail - 1))
+    longest = max((bar.ended or bar.began for bar in shown), default=0.0) or 1.0
+    names = phase_letters(name for init in comm.inits for name in init.phases)
+    rows = [
+        (
+            (fit(bar.label, edge), "dim"),
+            *_drawn(bar, room, longest, names),
+            (
+                " " + bar.text,
+                "text" if bar.ended is not None else "warn",
+            ),
+        )
+        for bar in shown
+    ]
+    return [*rows, *_init_legend(comm, names, width, len(shown))]
+
+
+def _drawn(bar: Bar, room: int, longest: float, names: dict[str, str]) -> list[Cell]:
+    """Blanks until it begins, then a letter for each share of a phase."""
+    start = min(room - 1, int(bar.began / longest * room))
+    if bar.ended is None:
+        return [(" " * start, "text"), ("░" * (room - start), "warn")]
+    stop = max(start + 1, round(bar.ended / longest * room))
+    length, total = stop - start, sum(value for _, value in bar.phases)
+    text, passed = "", 0.0
+    for name, value in bar.phases:
+        passed += value
+        text += names[name] * (round(passed / total * length) - len(text))
+    return [(" " * start, "text"), (text or "█" * length, "ok"), (" " * (room - stop), "text")]
+
+
+def phase_letters(phases: Iterable[str]) -> dict[str, str]:
+    """Phase → a letter of its own: the first of its name that is free."""
+    letters: dict[str, str] = {}
+    for name in phases:
+        if name not in letters:
+            taken = set(letters.values())
+            free = (char for char in (*name, *name.upper(), *"0123456789") if char not in taken)
+            letters[name] = next(free, "█")
+    return letters
+
+
+def _init_legend(comm: Communicator, names: dict[str, str], width: int, shown: int) -> list[Row]:
+    worst = slowest(comm)
+    if worst is None:
+        return []
+    parts = [f"{names[name]} {name} {value:.2f}" for name, value in worst.phases.items() if value > 0]
+    each = (
+        "a row a rank"
+        if shown and len({*comm.began, *(init.rank for init in comm.inits)}) <= EACH
+        else "a row a node"
+    )
+    from_ = "" if comm.began else "; the lines carry no time, so all begin at the left"
+    head = f"{each}, seconds of rank {worst.rank}, the slowest{from_}"
+    return [*wrap("  ".join(parts), width, "text"), *wrap(head, width, "dim")]
+
+
+def map_rows(facts: NcclFacts, comm: Communicator | None, width: int) -> list[StatementRow]:
+    """Of one communicator: the matrix, the rings, the timeline of init."""
+    if comm is None:
+        return []
+    return [
+        _head("transport of each pair", communicator_name(comm)),
+        *matrix_rows(comm, width, facts.raw),
+        StatementRow(()),
+        _head("rings"),
+        *(StatementRow(row) for row in ring_rows(comm, width)),
+        StatementRow(()),
+        _head("init"),
+        *(StatementRow(row) for row in init_rows(comm, width)),
+    ]

@@ -1,4 +1,4 @@
-"""The launch form: fields, preset list, candidate nodes."""
+"""The panes of the launch screen: presets, form, nodes of SkyPilot, and details beside them."""
 
 from __future__ import annotations
 
@@ -13,20 +13,85 @@ from textual.strip import Strip
 
 from ...runners.errors import LaunchError
 from ...runners.launch.launch_form import LaunchForm
-from ..follower import PresetEntry
 from ..keys import bindings
+from ..preset_library import PresetEntry
 from ..rows import glyphs
-from ..rows.form import Field, FormRows, begun_with, form_rows, stepped
+from ..rows.form import (
+    Field,
+    FormRows,
+    begun_with,
+    candidate_rows,
+    form_rows,
+    head_row,
+    matching,
+    preset_rows,
+    stepped,
+)
 from ..rows.glyphs import Row, wrap
-from ..rows.sky_nodes import candidate_rows, head_row
-from ..rows.status import matching, preset_rows
 from .rows_view import RowsView
 
 if TYPE_CHECKING:
     from ...runners.hub.sky_process import Candidate
 
-# -----------------------------------------------------------------------------------------------------------
-# The launch screen's list of nodes that SkyPilot would take: asked for beside, never waited for.
+PANES = ("plan", "YAML", "lint", "memory")
+
+Make = Callable[[int], list[Row]]
+"""The rows of a pane for so many columns."""
+
+
+class Details(RowsView):
+    """A pane with a title that names all of them."""
+
+    BINDINGS: ClassVar[list[Binding]] = [
+        Binding("enter", "screen.zoom", "whole height", id="launch.zoom"),
+        Binding("tab", "screen.onward(1)", "next pane", id="launch.next"),
+        Binding("shift+tab", "screen.onward(-1)", "pane before", id="launch.previous"),
+        *(
+            Binding(str(number), f"screen.pane({number})", name, id=f"launch.pane_{number}")
+            for number, name in enumerate(PANES, 1)
+        ),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__(id="details")
+        self.pane = PANES[0]
+        self._makes: dict[str, Make] = {name: lambda width: [] for name in PANES}
+        self._titles = {name: name for name in PANES}
+
+    def put(self, pane: str, make: Make, title: str = "") -> None:
+        """What a pane shows; `title`: how it is named when there is more to say than its name."""
+        self._makes[pane], self._titles[pane] = make, title or pane
+        self._rename()
+        if pane == self.pane:
+            self._draw()
+
+    def show(self, pane: str) -> None:
+        """Put a pane in front."""
+        if pane != self.pane:
+            self.pane = pane
+            self._left = 0
+            self._scroll_row(0)
+        self._rename()
+        self._draw()
+
+    def _rename(self) -> None:
+        names = (f"{number} {self._titles[name]}" for number, name in enumerate(PANES, 1))
+        self.entitle(
+            " · ".join(f"[{text}]" if PANES[at] == self.pane else text for at, text in enumerate(names))
+        )
+
+    def _draw(self) -> None:
+        self.set_rows(self._makes[self.pane](max(20, self.scrollable_content_region.width)))
+
+    def on_mount(self) -> None:
+        self._rename()
+
+    def watch_has_focus(self, value: bool) -> None:
+        super().watch_has_focus(value)
+        self.border_subtitle = "Enter: whole height, and back" if value else ""
+
+    def on_resize(self, event: Resize) -> None:
+        self._draw()
 
 
 STILL_S = 0.8
@@ -90,10 +155,6 @@ class Candidates(RowsView):
     def action_zoom(self) -> None:
         if self._candidates:
             self.post_message(self.Taken(self._candidates[self.cursor].infra))
-
-
-# -----------------------------------------------------------------------------------------------------------
-# The list of presets with its search.
 
 
 class PresetList(RowsView):
@@ -223,10 +284,6 @@ class PresetList(RowsView):
         super().on_blur()
         self.searching = False
         self._draw()
-
-
-# -----------------------------------------------------------------------------------------------------------
-# The launch form as one widget: rows that are typed into, chosen, or switched.
 
 
 PAGE = 8

@@ -23,9 +23,8 @@ from ...runners.logs.log_files import LogFile
 from ...runners.state import RunState
 from ...runners.wire.link import LinkError, Window
 from ..keys import bindings
-from ..rows.frame import Frame
+from ..rows.frame import Frame, names
 from ..rows.glyphs import Row
-from ..rows.launching import launching
 from ..rows.log import (
     LogLine,
     Selection,
@@ -37,11 +36,8 @@ from ..rows.log import (
     log_row,
     node_width,
 )
-from ..rows.status import names
+from ..rows.run_status import launching
 from .panes import Pane
-
-# -----------------------------------------------------------------------------------------------------------
-# What a log pane has loaded: found in, marked, and given away as text.
 
 
 class Lines(Pane):
@@ -97,10 +93,6 @@ class Lines(Pane):
         """Everything that is loaded."""
         several = self._tail is not None and len(self._tail.files) > 1
         return "".join(f"{line.label + '  ' if several else ''}{line.text}\n" for line in self._lines)
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Log lines pulled by window: the newest lines of some files, and earlier ones of a single file.
 
 
 WINDOW = 65536
@@ -277,10 +269,6 @@ class LogTail:
 def _first_read_last(file: LogFile) -> tuple[int, int]:
     order = ("log", "nccl", "err", "out")
     return (-(file.rank if file.rank is not None else -1), order.index(file.stream))
-
-
-# -----------------------------------------------------------------------------------------------------------
-# The log pane: all ranks or one, one stream or all, followed, filtered, searched, copied.
 
 
 PAUSE_S = 0.5

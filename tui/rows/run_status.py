@@ -1,0 +1,527 @@
+"""How a run stands, as rows: its line in the run list, the status line, a launch in progress, what its cluster costs.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...presets.sanitize import clean_text
+from ...runners.formatting import (
+    NA,
+    duration_exact,
+    duration_short,
+    elapsed,
+    plural,
+    step_short,
+    usage_short,
+)
+from ...runners.model import (
+    HUB,
+    Cluster,
+    LinkState,
+    RunPhase,
+    Stage,
+)
+from ...runners.state import Node, RunState, StageProgress
+from ...runners.status import applied
+from . import glyphs
+from .frame import Frame, fit_name, link_state, names
+from .glyphs import Cell, Row, clip, fit, join, percent, row_width, wrap
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEntry:
+    """One line of the run list."""
+
+    id: str
+    name: str
+    phase: str
+    """A RunPhase value, or a word of the source's own ("watched")."""
+    age_s: float | None
+    """Seconds since the run began; None when unknown."""
+    live: bool
+    readonly: bool
+    preset: str
+    problem: str = ""
+    """What is damaged of it, and names the file."""
+
+
+EMPTY: tuple[Row, ...] = (
+    (("No run yet.", "head"),),
+    ((f"  {fit('^n', 32)}", "accent"), ("pick a preset and start one", "text")),
+    ((f"  {fit('distui launch PRESET -- SCRIPT', 32)}", "accent"), ("the same from the shell", "text")),
+    ((f"  {fit('distui watch', 32)}", "accent"), ("jobs that distui did not start", "text")),
+)
+"""What to do when there is nothing to show."""
+
+
+def head_row() -> Row:
+    """The names of the columns."""
+    return (
+        (
+            f" {fit('run', 20)} {fit('state', 12)} {fit('age', 5, right=True)}  {fit('id', 24)}  preset",
+            "dim",
+        ),
+    )
+
+
+def run_row(entry: RunEntry) -> Row:
+    """One run."""
+    glyph, style = glyphs.run_phase(entry.phase)
+    note = "  (read-only)" if entry.readonly and entry.live else ""
+    return (
+        (f" {fit(entry.name or entry.id, 20)} ", "head" if entry.live else "text"),
+        (fit(f"{glyph} {entry.phase}", 12), style),
+        (f" {fit(duration_short(entry.age_s), 5, right=True)}  {fit(entry.id, 24)}", "dim"),
+        (f"  {glyphs.WARN} {entry.problem}" if entry.problem else "", "warn"),
+        (f"  {entry.preset or '-'}{note}", "text"),
+    )
+
+
+HOSTS = "hosts"
+"""`Cluster.infra` of hosts that the user named: nobody pays for them through distui."""
+
+
+def billed(state: RunState) -> Cluster | None:
+    """The cluster that has to be taken down by somebody; None where there is none."""
+    cluster = state.cluster
+    if cluster is None or cluster.managed or cluster.down or cluster.infra == HOSTS or not cluster.name:
+        return None
+    return cluster
+
+
+def no_cluster(state: RunState) -> str:
+    """Why there is no cluster to take down, in a sentence; "" where there is one."""
+    cluster = state.cluster
+    if billed(state) is not None:
+        return ""
+    if cluster is not None and cluster.down:
+        return f"cluster {cluster.name} is down already"
+    if cluster is not None and cluster.managed:
+        return "SkyPilot takes the cluster of a managed job down itself: x ends the job"
+    return "this run has no cluster of SkyPilot's: there is nothing to take down"
+
+
+def remains(state: RunState, now: float | None = None) -> str:
+    """What stays of the cluster after the run, and how to be rid of it, in a sentence; "" where nothing does."""
+    cluster = billed(state)
+    if cluster is None:
+        return ""
+    price = cost(cluster, now)
+    paid = f"is billed ({price})" if price else "may be billed (SkyPilot names no price)"
+    if cluster.state == "STOPPED":
+        return f"cluster {cluster.name} is stopped, its disks may be billed: :down takes it away"
+    if cluster.autostop_min is not None:
+        late = f"goes down after {cluster.autostop_min} min without a job"
+        return f"cluster {cluster.name} {paid} and {late}; :down takes it down now"
+    return f"cluster {cluster.name} stays and {paid} until :down takes it down"
+
+
+def price(cluster: Cluster, now: float | None = None) -> str:
+    """What it costs, for a question about it."""
+    return cost(cluster, now) or "unknown: SkyPilot names no price"
+
+
+def given_up(state: RunState, now: float | None = None) -> str:
+    """What giving the launch up does, in a sentence."""
+    cluster = state.cluster
+    if cluster is not None and cluster.managed:
+        return "cancels the managed job; SkyPilot takes its cluster down"
+    if cluster is not None and cluster.infra == HOSTS:
+        return "gives the launch up: what was started on the hosts is ended"
+    left = remains(state, now) or (
+        "what SkyPilot has brought up by then stays and is billed until `distui down` takes it down"
+    )
+    return f"gives the launch up; {left}"
+
+
+def recovered(cluster: Cluster) -> str:
+    """How often SkyPilot recovered a managed job; "" for never."""
+    return f"recovered {plural(cluster.recoveries, 'time')}" if cluster.recoveries else ""
+
+
+def cost(cluster: Cluster, now: float | None = None) -> str:
+    """Price an hour, and so far; "" where SkyPilot names no price."""
+    if cluster.price_per_hour is None:
+        return ""
+    price = f"${cluster.price_per_hour:.2f}/h"
+    if cluster.since is None:
+        return price
+    until = cluster.until or (time.time() if now is None else now)
+    return f"{price}, ${cluster.price_per_hour * max(0.0, until - cluster.since) / 3600:.2f} so far"
+
+
+def status_row(frame: Frame, width: int) -> Row:
+    """As many parts as fit, the least important ones left out first."""
+    parts = [(order, part) for order, part in _parts(frame) if part]
+    while parts and row_width(join([part for _, part in parts])) > width - 1:
+        parts.remove(max(parts, key=lambda item: item[0]))
+    return ((" ", "text"), *join([part for _, part in parts]))
+
+
+def small_terminal_rows(frame: Frame, width: int) -> tuple[Row, ...]:
+    """What a terminal too small for the screens gets."""
+    return (status_row(frame, width), ((" enlarge the terminal to 60×15; keys work", "dim"),))
+
+
+def _parts(frame: Frame) -> list[tuple[int, Row]]:
+    """(order in which to keep, part); 0 is kept longest."""
+    state = frame.state
+    glyph, style = glyphs.RUN[state.phase]
+    return [
+        (8, (("distui", "dim"),)),
+        (1, ((state.name or state.run or "…", "head"),)),
+        (0, ((f"{glyph} {state.phase.words.upper()}", style),)),
+        (2, _link_cell(frame)),
+        (6, _attempt(frame)),
+        (5, _nodes_cell(frame)),
+        (3, _cluster(frame)),
+        (6, _cost(frame)),
+        (9, _autostop(frame)),
+        (7, ((plural(len(state.ranks), "rank"), "text"),) if state.ranks else ()),
+        *_load(frame),
+        *steps(frame),
+        (10, _nccl(frame)),
+        (11, _obeys(frame)),
+        (12, _age(frame)),
+    ]
+
+
+def _obeys(frame: Frame) -> Row:
+    """Said of a script that a preset does not reach: by what was seen in the ranks, before that by its plan."""
+    plan, acted = frame.state.plan, applied(frame.state)
+    if acted is not None and acted.state == "not applied":
+        return (("preset not applied", "warn" if plan is not None and plan.obeys else "dim"),)
+    if acted is not None and acted.state == "applied":
+        return ()
+    if plan is None or not plan.preset or plan.obeys or frame.state.phase.ended:
+        return ()
+    return (("flags and env only", "dim"),)
+
+
+def _attempt(frame: Frame) -> Row:
+    number = frame.state.attempt
+    return ((f"attempt {number}", "warn" if number > 1 else "text"),) if number else ()
+
+
+def _nodes_cell(frame: Frame) -> Row:
+    state = frame.state
+    total = state.plan.nnodes if state.plan else len(state.nodes)
+    if not state.nodes or state.phase.ended:
+        return ()
+    if state.merged:
+        good = (LinkState.UP, LinkState.ENDED)
+        heard = sum(node.link in good for node in state.nodes.values())
+    else:
+        heard = sum(frame.fresh(node.node, node.heard) for node in state.nodes.values())
+    return ((f"{heard}/{plural(total, 'node')}", "text" if heard >= total else "warn"),)
+
+
+def _cluster(frame: Frame) -> Row:
+    """SkyPilot's word for a cluster that is not simply up, and what a managed job does not show."""
+    cluster = frame.state.cluster
+    if cluster is None:
+        return ()
+    if cluster.managed:
+        parts = [f"managed job {cluster.state}".rstrip(), recovered(cluster), "logs only"]
+        return ((", ".join(part for part in parts if part), "warn"),)
+    if cluster.down:
+        return (("cluster down", "dim"),)
+    return ((f"cluster {cluster.state}", "warn"),) if cluster.state not in ("", "UP") else ()
+
+
+def _cost(frame: Frame) -> Row:
+    cluster = frame.state.cluster
+    text = "" if cluster is None else cost(cluster, frame.now).removesuffix(" so far")
+    return ((text, "text"),) if text else ()
+
+
+def _autostop(frame: Frame) -> Row:
+    cluster = frame.state.cluster
+    if cluster is None or cluster.autostop_min is None or cluster.down:
+        return ()
+    return ((f"autostop {cluster.autostop_min} min", "dim"),)
+
+
+def _load(frame: Frame) -> list[tuple[int, Row]]:
+    if frame.state.phase.ended:
+        return []
+    gpus = [gpu for node in frame.state.nodes.values() for gpu in frame.gpus(node)]
+    utils = [gpu.util for gpu in gpus if gpu.util is not None]
+    used = [gpu.mem_used for gpu in gpus if gpu.mem_used is not None]
+    total = [gpu.mem_total for gpu in gpus if gpu.mem_total is not None]
+    if not gpus:
+        return [(3, _cpu(frame))]
+    util = percent(sum(utils) / len(utils)) if utils else NA
+    return [
+        (3, ((f"util {util}", "text"),)),
+        (9, ((f"mem {usage_short(sum(used), sum(total))}", "text"),) if used and total else ()),
+    ]
+
+
+def _cpu(frame: Frame) -> Row:
+    samples = [
+        rank.sample.cpu_percent
+        for rank in frame.state.ranks.values()
+        if rank.sample is not None
+        and rank.sample.cpu_percent is not None
+        and frame.fresh(rank.place.node, rank.sampled)
+    ]
+    return ((f"cpu {percent(sum(samples) / len(samples))} a rank", "text"),) if samples else ()
+
+
+def steps(frame: Frame) -> list[tuple[int, Row]]:
+    """How far the slowest rank is and how fast, as parts of the status line."""
+    samples = [
+        rank.sample
+        for rank in frame.state.ranks.values()
+        if rank.sample is not None and frame.fresh(rank.place.node, rank.sampled)
+    ]
+    reached = [sample.step for sample in samples if sample.step is not None]
+    times = [sample.step_s for sample in samples if sample.step_s is not None]
+    running = not frame.state.phase.ended
+    return [
+        (4, ((f"step {min(reached)}", "text"),) if reached else ()),
+        (11, ((f"{step_short(max(times))}/step", "text"),) if times and running else ()),
+    ]
+
+
+def _nccl(frame: Frame) -> Row:
+    levels = {rank.nccl_debug for rank in frame.state.ranks.values() if rank.nccl_debug}
+    if frame.state.plan is not None and frame.state.plan.backend == "gloo":
+        return ()
+    if not levels or frame.state.phase.ended:
+        return ()
+    name = levels.pop() if len(levels) == 1 else "mixed"
+    return ((f"NCCL_DEBUG {name}", "text" if name in ("WARN", "VERSION") else "warn"),)
+
+
+def _link_cell(frame: Frame) -> Row:
+    if frame.lost:
+        return ((f"{glyphs.BAD} agent lost" if frame.heard else f"{glyphs.BAD} no agent", "bad"),)
+    if frame.view.paused:
+        return (("PAUSED", "warn"),)
+    if not frame.state.live and not frame.state.phase.ended:
+        return ((f"{glyphs.STALE} connecting", "warn"),)
+    if frame.quiet:
+        return ((f"{glyphs.STALE} {duration_short(frame.silence)} old", "stale"),)
+    return (("read-only", "dim"),) if frame.view.readonly else ()
+
+
+def _age(frame: Frame) -> Row:
+    state = frame.state
+    if not state.began or state.phase is RunPhase.LOST:
+        return ()
+    word = "took" if state.phase in (RunPhase.SUCCEEDED, RunPhase.FAILED, RunPhase.STOPPED) else "for"
+    return ((f"{word} {duration_exact(state.lasted(frame.node_now(0)))}", "dim"),)
+
+
+_LABEL = 12
+
+_TIME = 12
+
+MANAGED = (
+    "SkyPilot gives no ssh to the nodes of a managed job: ranks, GPUs, steps and restarts are not seen here,"
+    " only its text (the log) and its state"
+)
+
+_PARTS = re.compile(
+    r"(?P<cause>.*?)(?:; (?P<elsewhere>--on \S+ has them \(.*?\)))?(?:; (?P<left>(?:whether )?cluster .*))?",
+    re.DOTALL,
+)
+"""How runners/hub/cluster_launch.py puts together why a launch failed; what does not look so is all cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFailure:
+    """Why a launch failed."""
+
+    stage: Stage
+    cause: str
+    elsewhere: str
+    """Who else has such nodes; "" where nobody said."""
+    left: str
+    """What is left of it; "" where that is nothing, or not known."""
+
+
+def launching(state: RunState) -> bool:
+    """Whether a launch is what there is to see: it goes on, or nothing came of it."""
+    begun = bool(state.stages) and not state.ranks and not state.attempts
+    return begun and (not state.phase.ended or failure(state) is not None)
+
+
+def failure(state: RunState) -> LaunchFailure | None:
+    """Why the launch failed; None while it goes on."""
+    failed = [progress for progress in state.stages.values() if progress.failed]
+    if not failed or not state.phase.ended:
+        return None
+    first = next((progress for progress in failed if progress.node == HUB), failed[0])
+    text = first.text or state.end_text.removeprefix("the launch failed: ")
+    parts = _PARTS.fullmatch(clean_text(text))
+    if parts is None:
+        return LaunchFailure(first.stage, clean_text(text), "", "")
+    return LaunchFailure(first.stage, parts["cause"], parts["elsewhere"] or "", parts["left"] or "")
+
+
+def launch_title(state: RunState) -> str:
+    """What is launched, and where."""
+    nodes = plural(state.plan.nnodes, "node") if state.plan is not None else ""
+    cluster = state.cluster
+    where = "" if cluster is None else cluster.infra
+    what = "managed job" if cluster is not None and cluster.managed else "launch"
+    return " · ".join(part for part in (what, nodes, where) if part)
+
+
+def launch_rows(frame: Frame, width: int) -> list[Row]:
+    """Stages, nodes, and what comes next."""
+    state = frame.state
+    rows = stage_rows(frame, width)
+    failed = failure(state)
+    if failed is not None:
+        return [*rows, (), *_failed(frame, failed, width)]
+    if state.cluster is not None and state.cluster.managed:
+        return [*rows, (), *wrap(MANAGED, width - 1, "warn", first=" "), (), *_keys(frame, width)]
+    return [*rows, (), *_keys(frame, width)]
+
+
+def stage_rows(frame: Frame, width: int) -> list[Row]:
+    """A row a stage, and below them a row a node with its own."""
+    rows = [row for stage in Stage for row in _stage(frame, stage, width)]
+    return rows + _node_rows(frame, width)
+
+
+def _mark(progress: StageProgress | None) -> Cell:
+    if progress is None:
+        return glyphs.MISSING, "stale"
+    if progress.failed:
+        return glyphs.BAD, "bad"
+    return (glyphs.STALE, "warn") if progress.ended is None else (glyphs.OK, "ok")
+
+
+def _took(frame: Frame, progress: StageProgress) -> str:
+    until = progress.ended if progress.ended is not None else (frame.state.ended or frame.now)
+    return duration_exact(elapsed(progress.began, until))
+
+
+def _whole(state: RunState, stage: Stage) -> StageProgress | None:
+    """A stage on all nodes; where only nodes tell of it, there is none."""
+    return state.stages.get((stage, HUB))
+
+
+def _stage(frame: Frame, stage: Stage, width: int) -> list[Row]:
+    """A row a stage, and its newest words, whole where it goes on."""
+    state = frame.state
+    progress = _whole(state, stage)
+    if progress is None and (state.phase.ended or any(key[0] is stage for key in state.stages)):
+        return []
+    if progress is None and not _expected(state, stage):
+        return []
+    mark, style = _mark(progress)
+    named = "text" if progress is not None else "stale"
+    took = fit("" if progress is None else _took(frame, progress), _TIME)
+    head: Row = ((f" {mark} ", style), (fit(stage, _LABEL), named), (took, "text"))
+    words = "" if progress is None or progress.failed else clean_text(progress.text)
+    if not words or progress is None:
+        return [head]
+    if progress.ended is not None:
+        return [clip((*head, (words, "dim")), width)]
+    first, *more = wrap(words, width - 3 - _LABEL - _TIME - 1)
+    return [(*head, *first), *(((" " * (3 + _LABEL + _TIME), "text"), *row) for row in more)]
+
+
+def _expected(state: RunState, stage: Stage) -> bool:
+    """Whether a stage that has not begun will come: hosts of one's own are neither provisioned nor set up."""
+    cluster = state.cluster
+    short = cluster is not None and (cluster.infra == HOSTS or cluster.managed)
+    return not (short and stage in (Stage.PROVISION, Stage.SYNC, Stage.SETUP))
+
+
+def _node_rows(frame: Frame, width: int) -> list[Row]:
+    """A row a node: its own stages, and its link."""
+    state = frame.state
+    stages = [stage for stage in Stage if any(key[0] is stage and key[1] != HUB for key in state.stages)]
+    numbers = sorted({node for _, node in state.stages if node != HUB} | set(state.nodes))
+    if not numbers:
+        return []
+    heads: list[Cell] = [("   ", "dim"), (fit("node", _LABEL), "dim")]
+    heads += [(fit(stage, _TIME), "dim") for stage in stages]
+    named = names(state)
+    rows: list[Row] = [(), (*heads, ("link", "dim"))]
+    for number in numbers:
+        cells: list[Cell] = [
+            ("   ", "text"),
+            (fit_name(named.get(number, f"node {number}"), _LABEL - 1) + " ", "text"),
+        ]
+        for stage in stages:
+            progress = state.stages.get((stage, number))
+            mark, style = _mark(progress)
+            words = "" if progress is None else f" {_took(frame, progress)}"
+            cells += [(mark, style), (fit(words, _TIME - 1), "text")]
+        rows.append(clip((*cells, *_link(frame, number)), width))
+        for stage in stages:
+            progress = state.stages.get((stage, number))
+            if progress is not None and progress.failed:
+                rows += wrap(f"{stage}: {clean_text(progress.text)}", width - 1, first="     ")
+    return rows
+
+
+def _link(frame: Frame, number: int) -> Row:
+    node = frame.state.nodes.get(number)
+    if node is None or node.link is None or _only_named(frame.state, node):
+        return ((glyphs.MISSING, "stale"),)
+    link = link_state(frame, node)
+    if link is None:
+        return ((f"{glyphs.OK} ", "ok"), (str(node.link), "text"))
+    why = f": {clean_text(node.link_text)}" if node.link_text else ""
+    return ((f"{link[0]} ", link[1]), (link[2] + why, "text"))
+
+
+def _only_named(state: RunState, node: Node) -> bool:
+    """Whether there is no link yet, or was none: a host has its name before anything else."""
+    if node.link in (LinkState.UP, LinkState.ENDED):
+        return False
+    ours = state.cluster is not None and state.cluster.infra == HOSTS
+    return state.phase.ended or (ours and (Stage.START, HUB) not in state.stages)
+
+
+def _keys(frame: Frame, width: int) -> list[Row]:
+    """What gives the launch up, and what would stay."""
+    if frame.state.phase.ended or frame.view.readonly:
+        return []
+    rest = wrap(given_up(frame.state, frame.now), width - 2, "dim", first=" x  ")
+    (text, style), *_ = rest[0]
+    return [((" x  ", "key"), (text[4:], style)), *rest[1:]]
+
+
+def _failed(frame: Frame, failed: LaunchFailure, width: int) -> list[Row]:
+    """Which stage, why, what is left and paid for, what to try."""
+    state = frame.state
+    ours = state.cluster is not None and state.cluster.infra == HOSTS
+    left = remains(state, frame.now) or failed.left or "nothing: no cluster is left, nothing is billed"
+    if ours:
+        left = "nothing: what was started on the hosts was ended"
+    tries = [f"{failed.elsewhere}: ^n, place"] if failed.elsewhere else []
+    again = (
+        "^n, or the same command once more" if ours else f"`distui relaunch {state.name}` does it once more"
+    )
+    tries += [again]
+    word = "given up" if state.phase == "stopped" else "failed"
+    rows: list[Row] = []
+    for label, text, style in (
+        (word, f"at {failed.stage}: {failed.cause}", "text"),
+        ("left", left, "warn" if "billed" in left and not left.startswith("nothing") else "text"),
+        *(("next" if not at else "", text, "text") for at, text in enumerate(tries)),
+    ):
+        mark = glyphs.BAD if label == "failed" else " "
+        lines = wrap(text, width - 13, style)
+        rows.append(((f" {mark} ", "bad"), (fit(label, 9), "dim"), *lines[0]))
+        rows += [((" " * 12, "text"), *line) for line in lines[1:]]
+    return rows
