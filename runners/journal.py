@@ -18,7 +18,7 @@ from ..presets.sanitize import clean_text
 from ..presets.secrets import mask_value
 from . import file_io
 from .formatting import plural
-from .inrank.output_filter import FULL
+from .inrank.control import FULL
 from .model import (
     TELEMETRY,
     AttemptEnded,

@@ -222,7 +222,7 @@ class FirstCause(Struct, frozen=True, omit_defaults=True):
     symptom: bool = False
     """True when what it says is only that somebody else was gone."""
     kind: str = ""
-    """Class of the failure, as in "died-<kind>": see inrank/classes.py."""
+    """Class of the failure, as in "died-<kind>": see inrank/failure_causes.py."""
     remedy: str = ""
     retry: str = ""
     """Whether a restart can help: "no", "maybe", "yes"."""

@@ -100,8 +100,8 @@ def _answer(python: str, path: str, question: str, seconds: float) -> dict[str, 
 # -----------------------------------------------------------------------------------------------------------
 # What a plan starts beyond what stands in it: the runner's command, the ranks' argv, what torch and the runner add
 # for each rank, and what is written. Pure, but for the interpreter's path.
-# What only the start of an attempt can say stands in angle brackets. The facts are those of inrank/plugin.py,
-# inrank/command.py and torch's local_elastic_agent.py; a test compares them with /proc/PID/environ of real ranks.
+# What only the start of an attempt can say stands in angle brackets. The facts are those of inrank/elastic.py,
+# inrank/runner.py and torch's local_elastic_agent.py; a test compares them with /proc/PID/environ of real ranks.
 
 
 INRANK = Path(__file__).resolve().parent / "inrank"
@@ -268,7 +268,7 @@ def _commands(plan: Plan, env: Mapping[str, str], inrank: str, run_dir: str) -> 
 
 
 def _python_path(env: Mapping[str, str], inrank: str, folders: Sequence[str]) -> dict[str, str]:
-    """As inrank/plugin.py has it."""
+    """As inrank/elastic.py has it."""
     if env.get("DISTUI_BACKEND") == "gloo" and env.get("ACCELERATE_USE_DEEPSPEED") == "true":
         folders = [*folders, "cpu"]
     if not folders:

@@ -247,9 +247,6 @@ LATE_IMPORTS = {
     },
     "tui/verbs/runs.py": {"runners.export", "tui.app", "tui.source", "tui.verbs.other_hosts"},
     "tui/verbs/status.py": {"runners.watch.watch_link"},
-    "runners/inrank/runner.py": {
-        "runners.inrank.command", "runners.inrank.elastic", "runners.inrank.nested_torchrun"
-    },
     # What a cockpit needs once somebody launches, watches, or opens a shell.
     "tui/cockpit_commands.py": {"tui.rows.dumps"},
     "tui/keys.py": {"presets.load"},

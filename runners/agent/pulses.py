@@ -181,7 +181,7 @@ EVERY_S, ATTENTIVE_S = 5.0, 2.0
 ANSWER_S = 1.5
 """How long a hook may take."""
 WHOLE_S = 15.0
-"""Seconds between looks at every collective where nobody waits; see inrank/collectives.py for what they cost."""
+"""Seconds between looks at every collective where nobody waits; see inrank/rank_pulse.py for what they cost."""
 SAMPLES = 10
 """Looks at a stack while attentive."""
 EARLY_S, WAITS_S, STILL_S = 2.0, 5.0, 8.0

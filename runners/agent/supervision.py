@@ -58,7 +58,7 @@ MOST_READ = 80
 
 
 class Raised(Struct, frozen=True):
-    """What the hook wrote when an exception was not caught: see inrank/traces.py."""
+    """What the hook wrote when an exception was not caught: see inrank/tracebacks.py."""
 
     time: float
     type: str

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ..inrank.failure_causes import Death, Failure, classify
-from ..inrank.traces import in_lines, of_launcher, raised_in
+from ..inrank.tracebacks import in_lines, of_launcher, raised_in
 from .rules import BEGIN, SOURCES, Evidence, First, Head, Rule, RuleHits, shown, stamp_of
 
 # -----------------------------------------------------------------------------------------------------------

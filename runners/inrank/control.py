@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.util
 import json
 import os
@@ -15,7 +16,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-from .output_filter import FULL, private
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""No room on the file system, in the quota, or under the limit of a file's size."""
+
+
+def private(path: str, flags: int) -> int:
+    """For `open(..., opener=private)`: what it creates is this user's alone, whatever the umask."""
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
 
 # -----------------------------------------------------------------------------------------------------------
 # The runner's unix socket: commands in (one JSON object a line), pokes out.

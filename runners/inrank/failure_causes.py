@@ -8,7 +8,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .traces import COMPILING, in_lines, unwrapped
+from .tracebacks import COMPILING, in_lines, unwrapped
 
 # -----------------------------------------------------------------------------------------------------------
 # What the texts of exceptions mean: a table, most telling first. The texts are those that real ranks wrote.
@@ -309,7 +309,7 @@ class Death(NamedTuple):
     exit_code: int | None
     """As subprocess gives it, negative for a signal; None: nobody saw it."""
     raised: Mapping[str, Any]
-    """What its hook noted of an exception that nobody caught (see traces.note_of); {} for none."""
+    """What its hook noted of an exception that nobody caught (see tracebacks.note_of); {} for none."""
     lines: Sequence[str] = ()
     """The last lines of its stderr."""
     pid: int | None = None

@@ -1,7 +1,8 @@
 """The hook inside every rank: a unix socket on which the agent asks, and a daemon thread that answers.
 
-Requests and answers are one JSON object a line. Stdlib only; torch is looked at only after the user's script
-imported it.
+Requests and answers are one JSON object a line. Standard library alone; torch is read only after the user's script
+imported it. Optimizer steps are counted, and at the first one the objects show what the model is wrapped with: whether a
+preset acted shows here alone. Nothing is called that changes anything.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import atexit
 import contextlib
 import faulthandler
 import functools
+import gc
 import json
 import os
 import signal
@@ -18,12 +20,12 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType, TracebackType
 from typing import Any
 
-from . import fast_exit, loopback, nccl_debug, output_filter, traces, wrapped_model
-from .control import Peers, accept_forever, listen, requests
+from . import rank_changes, rank_pulse, tracebacks
+from .control import Peers, accept_forever, listen, private, requests
 
 MISTAKES = (OSError, RuntimeError, AttributeError, ImportError, ValueError, LookupError, TypeError)
 """What answering may raise in a rank that is in any state whatever."""
@@ -105,7 +107,7 @@ class Steps:
 
     def at_end(self) -> dict[str, Any]:
         """The same, for the note of an end: whether there was anything with which to train, or to talk to others."""
-        group = wrapped_model.grouped()
+        group = grouped()
         return {
             "step": self.count,
             "made": self.made,
@@ -114,7 +116,7 @@ class Steps:
         }
 
     def _has_optimizer(self) -> bool:
-        return bool(self.optimizers or wrapped_model.optimizers())
+        return bool(self.optimizers or optimizers())
 
     def _stepped(
         self, optimizer: Any, args: Any, kwargs: Any, now: Callable[[], float] = time.time
@@ -132,12 +134,12 @@ class Steps:
             self.first = self.last = now()
 
     def _inspect(self, optimizer: Any) -> None:
-        """Look once what is wrapped with what; in a thread of its own, whose frames no compiler traces."""
+        """Look once what is wrapped with what; in a thread of its own, whose frames no compiler rank_pulse."""
         seen = threading.Event()
 
         def looking() -> None:
             with contextlib.suppress(*MISTAKES):
-                self.made = wrapped_model.describe(optimizer)
+                self.made = describe(optimizer)
             seen.set()
             if self.made is not None:
                 self.on_made(self.made)
@@ -149,16 +151,136 @@ class Steps:
     _stepped._torchdynamo_disable = True  # type: ignore[attr-defined]  # a compiled step must not trace it
 
 
+KINDS = (
+    ("ddp", "torch.nn.parallel.distributed", "DistributedDataParallel"),
+    ("fsdp1", "torch.distributed.fsdp", "FullyShardedDataParallel"),
+    ("fsdp2", "torch.distributed.fsdp", "FSDPModule"),
+    ("zero1", "torch.distributed.optim.zero_redundancy_optimizer", "ZeroRedundancyOptimizer"),
+    ("deepspeed", "deepspeed.runtime.engine", "DeepSpeedEngine"),
+    ("pipeline", "torch.distributed.pipelining.stage", "_PipelineStageBase"),
+)
+"""Strategy → module and class whose objects show it."""
+UNREADABLE = (AttributeError, RuntimeError, TypeError, ValueError, LookupError)
+"""What looking into objects of a version that nobody has seen yet may raise."""
+DTYPES = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
+
+
+def describe(optimizer: Any) -> dict[str, Any]:
+    """What there is in this process, whose `optimizer` made its first step."""
+    objects = _objects()
+    named = sorted(objects.keys() - {"pipeline"})
+    return {
+        "strategies": named,
+        "zero_stage": _zero_stage(objects.get("deepspeed")),
+        "dims": dict(_dimensions(objects.get("pipeline"), optimizer)),
+        "param": _computes_in(objects, optimizer),
+    }
+
+
+def optimizers() -> list[Any]:
+    """The optimizers of torch's that there are."""
+    kind = _class("torch.optim.optimizer", "Optimizer")
+    return [] if kind is None else [item for item in gc.get_objects() if issubclass(type(item), kind)]
+
+
+def grouped() -> bool | None:
+    """Whether torch.distributed had a process group at any time; None where that cannot be told."""
+    module = sys.modules.get("torch.distributed.distributed_c10d")
+    if module is None:
+        return False
+    if not hasattr(module, "_backend"):
+        return None
+    return module._backend is not None  # set with the first default group, and never taken back
+
+
+def _class(module: str, name: str) -> Any:
+    value = getattr(sys.modules.get(module), name, None)
+    return value if isinstance(value, type) else None
+
+
+def _objects() -> dict[str, Any]:
+    """One object of each kind that there is; of wrappers within wrappers any."""
+    kinds = [(name, _class(module, kind)) for name, module, kind in KINDS]
+    wanted = [(name, kind) for name, kind in kinds if kind is not None]
+    of_type: dict[type, str | None] = {}
+    objects: dict[str, Any] = {}
+    for item in gc.get_objects():
+        kind = type(item)
+        if kind not in of_type:
+            of_type[kind] = next((name for name, base in wanted if issubclass(kind, base)), None)
+        name = of_type[kind]
+        if name is not None:
+            objects.setdefault(name, item)
+    return objects
+
+
+def _zero_stage(engine: Any) -> int | None:
+    if engine is not None:
+        try:
+            return int(engine.zero_optimization_stage())
+        except UNREADABLE:
+            pass
+    return None
+
+
+def _parameters(optimizer: Any) -> Iterable[Any]:
+    for group in getattr(optimizer, "param_groups", ()):
+        yield from group.get("params", ())
+
+
+def _dimensions(stage: Any, optimizer: Any) -> Iterable[tuple[str, int]]:
+    """Named dimensions over which the model is divided, with their sizes."""
+    arranged = [
+        vars(module).get("ARRANGED")
+        for name, module in list(sys.modules.items())
+        if name.endswith("parallelize") and module is not None
+    ]
+    for sizes in arranged:
+        if isinstance(sizes, dict):
+            yield from sizes.items()
+    kind = _class("torch.distributed.tensor", "DTensor")
+    for parameter in _parameters(optimizer) if kind is not None else ():
+        if isinstance(parameter, kind):
+            try:
+                mesh = parameter.device_mesh
+                for at, (name, placed) in enumerate(zip(mesh.mesh_dim_names or (), parameter.placements)):
+                    if placed.is_shard():
+                        yield str(name), int(mesh.size(at))
+            except UNREADABLE:
+                continue
+    if isinstance(getattr(stage, "num_stages", None), int):
+        yield "pp", stage.num_stages
+
+
+def _computes_in(objects: dict[str, Any], optimizer: Any) -> str | None:
+    """The type that the wrapper computes in; else of the parameters, where no autocast can be behind it."""
+    engine, fsdp1, fsdp2 = (objects.get(name) for name in ("deepspeed", "fsdp1", "fsdp2"))
+    try:
+        if engine is not None:
+            return "bf16" if engine.bfloat16_enabled() else "fp16" if engine.fp16_enabled() else "fp32"
+        dtype = None
+        if fsdp2 is not None:
+            dtype = fsdp2._get_fsdp_state()._mp_policy.param_dtype
+        elif fsdp1 is not None:
+            dtype = getattr(fsdp1.mixed_precision, "param_dtype", None)
+        if dtype is not None:
+            return DTYPES.get(str(dtype), str(dtype))
+    except UNREADABLE:
+        return None
+    types = {str(getattr(parameter, "dtype", "")) for parameter in _parameters(optimizer)}
+    return "bf16" if types == {"torch.bfloat16"} else "fp16" if types == {"torch.float16"} else None
+
+
 class Hook:
     """Everything a rank answers."""
 
     def __init__(self, path: str, steps: Steps) -> None:
         self.steps = steps
-        self.levels = nccl_debug.Levels()
-        self._pulse = traces.PulseSampler()
+        self.levels = rank_changes.Levels()
+        self._pulse = rank_pulse.PulseSampler()
         self.armed = False
         steps.on_made = lambda made: self._push({"push": "made", "made": made})
-        self._leaving = fast_exit.Leaving()
+        self._leaving = rank_changes.Leaving()
         self._server = listen(path)
         self._thread: threading.Thread | None = None
         """To which SIGUSR2 may be sent: no call of the script's is interrupted by a signal to another thread."""
@@ -174,9 +296,9 @@ class Hook:
             "c10d": lambda request: self.levels.set_c10d(request["level"], request.get("lasting", True)),
             "back": lambda request: self.levels.back(),
             "stacks": lambda request: {"text": stacks()},
-            "flight": lambda request: {"text": traces.flight()},
-            "memory": lambda request: {"text": traces.memory()},
-            "record": lambda request: {"text": traces.record()},
+            "flight": lambda request: {"text": rank_pulse.flight()},
+            "memory": lambda request: {"text": rank_pulse.memory()},
+            "record": lambda request: {"text": rank_pulse.record()},
             "environ": lambda request: {"env": self.began_with(request["names"])},
             "leave": lambda request: self._leaving.soon(),
         }
@@ -204,7 +326,7 @@ class Hook:
             time.sleep(0.05 if time.monotonic() - began < 60 else 1.0)
         self.armed = True
         with contextlib.suppress(*MISTAKES):
-            self._push({"push": "armed", "nccl": nccl_debug.nccl_state()})
+            self._push({"push": "armed", "nccl": rank_changes.nccl_state()})
 
     def _push(self, message: dict[str, Any]) -> None:
         for peer, sending in list(self._peers.items()):
@@ -235,7 +357,7 @@ class Hook:
             "rank": os.environ.get("RANK"),
             "armed": self.armed,
             "made": self.steps.made,
-            "nccl": nccl_debug.nccl_state(),
+            "nccl": rank_changes.nccl_state(),
             "faulthandler": owns_signal(),
             "thread": self._thread.native_id if self._thread is not None else None,
         }
@@ -254,7 +376,7 @@ class Hook:
         }
 
     def pulse(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What the rank is doing; "samples": looks at the stack, "whole", "sites": see collectives.py."""
+        """What the rank is doing; "samples": looks at the stack, "whole", "sites": see rank_pulse.Collectives.sample."""
         asked = {key: request[key] for key in ("samples", "whole", "sites") if key in request}
         return self._pulse.take(self.steps.count, self.steps.last, **asked)
 
@@ -287,14 +409,14 @@ def stacks_by_signal() -> None:
         ignore = ctypes.CDLL(None).signal
         ignore.argtypes, ignore.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
         ignore(signal.SIGUSR2, int(signal.SIG_IGN))
-    file = open(os.environ["DISTUI_RANK_FILES"] + ".stacks", "w", opener=output_filter.private)  # noqa: SIM115
+    file = open(os.environ["DISTUI_RANK_FILES"] + ".stacks", "w", opener=private)  # noqa: SIM115
     faulthandler.register(signal.SIGUSR2, file, all_threads=True)
 
 
 def stacks() -> str:
     """Python stacks of all threads, as faulthandler writes them."""
     path = "%s.stacks.%d" % (os.environ["DISTUI_RANK_FILES"], time.time_ns())
-    with open(path, "w+", opener=output_filter.private) as file:
+    with open(path, "w+", opener=private) as file:
         os.unlink(path)
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)
@@ -314,7 +436,7 @@ def note_exceptions(steps: Steps) -> None:
             if os.getpid() == rank:
                 raised.set()
                 with contextlib.suppress(*MISTAKES):
-                    _note("exc", dict(traces.note_of(kind, value, trace), **steps.note()))
+                    _note("exc", dict(tracebacks.note_of(kind, value, trace), **steps.note()))
         finally:
             chained(kind, value, trace)
 
@@ -332,17 +454,15 @@ def note_exceptions(steps: Steps) -> None:
 def _note(ending: str, what: dict[str, Any]) -> None:
     with (
         contextlib.suppress(OSError, KeyError),
-        open(
-            "%s.%s" % (os.environ["DISTUI_RANK_FILES"], ending), "w", opener=output_filter.private
-        ) as file,
+        open("%s.%s" % (os.environ["DISTUI_RANK_FILES"], ending), "w", opener=private) as file,
     ):
         json.dump(dict(what, time=time.time()), file)
 
 
 def attach() -> None:
     """Called once by sitecustomize in a rank."""
-    loopback.arm()
-    output_filter.survive_full_disk()
+    rank_changes.arm()
+    rank_changes.survive_full_disk()
     steps = Steps()
     note_exceptions(steps)
     stacks_by_signal()

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any, BinaryIO
 
 from .control import Control
-from .membership import CoordinatorAddress
+from .rendezvous import CoordinatorAddress
 from .secure_channel import Channel, dial
 
 # -----------------------------------------------------------------------------------------------------------

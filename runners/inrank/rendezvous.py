@@ -1,4 +1,8 @@
-"""Where the nodes of a run meet: one node in its own memory, several at the coordinator."""
+"""How the nodes of a run meet: a single node in its own memory, several at the coordinator on the first of them.
+
+Both have what elastic.make_handler requires of torch's RendezvousHandler. Rank 0 opens the store of its group itself,
+on a port of its own in each round: ranks that shared a store of ours would read the addresses of the group before.
+"""
 
 from __future__ import annotations
 
@@ -6,161 +10,19 @@ import contextlib
 import datetime
 import os
 import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
-from . import coordinator, membership
-from .secure_channel import KEY_FILE, read_key
-
-# -----------------------------------------------------------------------------------------------------------
-# Where the nodes of a run meet: a single node in its own memory, several at the coordinator on the first of them.
-# Both have what plugin.make_handler asks of a RendezvousHandler of torch's. Rank 0 opens the store of its group
-# itself, on a port of its own in each round: ranks that shared a store of ours would read the addresses of the group
-# before.
-
+from . import coordinator
+from .coordinator import POLL_S
+from .secure_channel import KEY_FILE, Broken, Channel, dial, read_key
 
 OURS = ("distui", "c10d", "static")
 """Backends of torchrun's whose part the rendezvous here takes; any other stays torch's."""
 LOOPBACK = "127.0.0.1"
-
-
-class Alone:
-    """The rendezvous of one node: nobody to wait for, and no port."""
-
-    use_agent_store = False
-
-    def __init__(self, run_id: str, local_addr: str | None) -> None:
-        from torch.distributed import HashStore
-
-        self._run_id, self._local_addr = run_id, local_addr or LOOPBACK
-        self._store, self._round, self._closed = HashStore(), 0, False
-
-    def next_rendezvous(self) -> Any:
-        from torch.distributed import PrefixStore
-        from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
-
-        self._round += 1
-        part = PrefixStore("round/%d" % self._round, self._store)
-        return RendezvousInfo(part, 0, 1, RendezvousStoreInfo.build(0, part, self._local_addr))
-
-    def num_nodes_waiting(self) -> int:
-        return 0
-
-    def is_closed(self) -> bool:
-        return self._closed
-
-    def set_closed(self) -> None:
-        self._closed = True
-
-    def get_run_id(self) -> str:
-        return self._run_id
-
-    def shutdown(self) -> bool:
-        self._closed = True
-        return True
-
-
-def prepare(config: Any, run_dir: str) -> membership.CoordinatorAddress | None:
-    """On several nodes: how this one reaches the coordinator, which is started here where this is the head.
-
-    None where there is nobody to meet, or where the rendezvous is torch's. Raises ValueError with a sentence.
-    """
-    if config.max_nodes == 1 or config.rdzv_backend not in OURS:
-        return None
-    host, port = split(config.rdzv_endpoint)
-    key = read_key(run_dir, config.run_id)
-    if key is None:
-        raise ValueError(
-            "%s is missing, by which the nodes of a run know each other: launch the run again"
-            % os.path.join(run_dir, KEY_FILE)
-        )
-    conf = config.rdzv_configs
-    place = membership.CoordinatorAddress(
-        host, port, key, config.run_id, config.local_addr, int(conf.get("order", 0))
-    )
-    place.patience_s = {
-        name: float(conf.get(name + "_timeout", usual)) for name, usual in membership.PATIENCE_S.items()
-    }
-    if str(conf.get("is_host", "")).lower() in ("1", "true", "yes", "t", "y"):
-        limits = (config.min_nodes, config.max_nodes, place.patience_s["last_call"])
-        coordinator.start(host, port, key, limits, config.local_addr)
-    return place
-
-
-def split(endpoint: str) -> tuple[str, int]:
-    """Host and port of HOST:PORT or [IPV6]:PORT. Raises ValueError with a sentence."""
-    host, _, port = endpoint.strip().rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise ValueError("the rendezvous endpoint %r is not HOST:PORT" % endpoint)
-    return host.strip("[]"), int(port)
-
-
-def handler(params: Any, place: membership.CoordinatorAddress | None) -> Any:
-    """What the nodes meet by; `params`: torch's RendezvousParameters, which name the backend that was asked for."""
-    from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
-
-    if place is not None:
-        return membership.Among(place)
-    if params.max_nodes == 1:
-        return Alone(params.run_id, params.local_addr)
-    return get_rendezvous_handler(params)
-
-
-# -----------------------------------------------------------------------------------------------------------
-# What runners tell each other through the rendezvous: the number of an attempt, and that a restart was asked for.
-# Each round comes with a store of its own, which a runner waits at no longer than PATIENCE_S.
-
-
-PATIENCE_S = 10.0
-"""How long the others may take to say their number; who does not is no runner of ours, or is gone again."""
-BROKEN = (RuntimeError, OSError, ValueError)
-"""What a store raises whose other end has gone (DistNetworkError is a RuntimeError)."""
-
-
-class Round:
-    """The newest round of the rendezvous, as one of its nodes sees it."""
-
-    def __init__(self) -> None:
-        self._store: Any = None
-        self._size = 1
-        self._announced = False
-
-    def begin(self, info: Any, number: int) -> int:
-        """A round was agreed on, in which this node would count `number`; what all of them count: the greatest."""
-        self._store, self._size, self._announced = info.store, info.world_size, False
-        if self._size == 1:
-            return number
-        keys = ["distui/attempt/%d" % rank for rank in range(self._size)]
-        try:
-            self._store.set(keys[info.rank], str(number))
-            self._await(keys)
-            numbers = [int(self._store.get(key)) for key in keys if self._store.check([key])]
-        except BROKEN:
-            return number
-        return max([number, *numbers])
-
-    def _await(self, keys: list[str]) -> None:
-        with contextlib.suppress(*BROKEN):
-            self._store.wait(keys, datetime.timedelta(seconds=PATIENCE_S))
-
-    def announce_restart(self) -> None:
-        """Before this node ends its ranks for a restart: the others will see theirs fail of it."""
-        if self._size > 1 and not self._announced:
-            self._announced = True
-            try:
-                self._store.set("distui/restart", "1")
-            except BROKEN:
-                return
-
-    def restart_announced(self) -> bool:
-        """Whether a node of this round ended its ranks because it was asked to."""
-        try:
-            return self._size > 1 and bool(self._store.check(["distui/restart"]))
-        except BROKEN:
-            return False
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Which rendezvous a torchrun's arguments mean: distui's own, wherever the nodes are of one run (see rendezvous.py).
 
 
 def meet(args: Any, plan: dict[str, Any]) -> None:
@@ -207,3 +69,407 @@ def several_nodes(nnodes: Any, plan: dict[str, Any]) -> bool | None:
     if str(nnodes).split(":")[-1] == "1":
         return False
     return True if int(plan.get("nnodes", 1)) > 1 else None
+
+
+def prepare(config: Any, run_dir: str) -> CoordinatorAddress | None:
+    """On several nodes: how this one reaches the coordinator, which is started here where this is the head.
+
+    None where there is nobody to meet, or where the rendezvous is torch's. Raises ValueError with a sentence.
+    """
+    if config.max_nodes == 1 or config.rdzv_backend not in OURS:
+        return None
+    host, port = split(config.rdzv_endpoint)
+    key = read_key(run_dir, config.run_id)
+    if key is None:
+        raise ValueError(
+            "%s is missing, by which the nodes of a run know each other: launch the run again"
+            % os.path.join(run_dir, KEY_FILE)
+        )
+    conf = config.rdzv_configs
+    place = CoordinatorAddress(host, port, key, config.run_id, config.local_addr, int(conf.get("order", 0)))
+    place.patience_s = {
+        name: float(conf.get(name + "_timeout", usual)) for name, usual in PATIENCE_S.items()
+    }
+    if str(conf.get("is_host", "")).lower() in ("1", "true", "yes", "t", "y"):
+        limits = (config.min_nodes, config.max_nodes, place.patience_s["last_call"])
+        coordinator.start(host, port, key, limits, config.local_addr)
+    return place
+
+
+def split(endpoint: str) -> tuple[str, int]:
+    """Host and port of HOST:PORT or [IPV6]:PORT. Raises ValueError with a sentence."""
+    host, _, port = endpoint.strip().rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise ValueError("the rendezvous endpoint %r is not HOST:PORT" % endpoint)
+    return host.strip("[]"), int(port)
+
+
+def handler(params: Any, place: CoordinatorAddress | None) -> Any:
+    """What the nodes meet by; `params`: torch's RendezvousParameters, which name the backend that was asked for."""
+    from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+
+    if place is not None:
+        return CoordinatedRendezvous(place)
+    if params.max_nodes == 1:
+        return SingleNodeRendezvous(params.run_id, params.local_addr)
+    return get_rendezvous_handler(params)
+
+
+class SingleNodeRendezvous:
+    """The rendezvous of one node: nobody to wait for, and no port."""
+
+    use_agent_store = False
+
+    def __init__(self, run_id: str, local_addr: str | None) -> None:
+        from torch.distributed import HashStore
+
+        self._run_id, self._local_addr = run_id, local_addr or LOOPBACK
+        self._store, self._round, self._closed = HashStore(), 0, False
+
+    def next_rendezvous(self) -> Any:
+        from torch.distributed import PrefixStore
+        from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
+
+        self._round += 1
+        part = PrefixStore("round/%d" % self._round, self._store)
+        return RendezvousInfo(part, 0, 1, RendezvousStoreInfo.build(0, part, self._local_addr))
+
+    def num_nodes_waiting(self) -> int:
+        return 0
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def set_closed(self) -> None:
+        self._closed = True
+
+    def get_run_id(self) -> str:
+        return self._run_id
+
+    def shutdown(self) -> bool:
+        self._closed = True
+        return True
+
+
+Ask = Callable[..., "list[bytes]"]
+"""A question to the coordinator; raises OSError."""
+
+
+class SharedStore:
+    """The methods of torch's Store. Each raises what torch's own stores raise: DistNetworkError and DistStoreError."""
+
+    def __init__(self, ask: Ask, prefix: bytes, patience_s: float) -> None:
+        """`prefix`: what all keys begin with in the coordinator."""
+        self._coordinator, self._prefix = ask, prefix
+        self._patience = datetime.timedelta(seconds=patience_s)
+
+    @property
+    def timeout(self) -> datetime.timedelta:
+        return self._patience
+
+    def set_timeout(self, timeout: datetime.timedelta) -> None:
+        self._patience = timeout
+
+    def set(self, key: str, value: str | bytes) -> None:
+        self.multi_set([key], [value])
+
+    def multi_set(self, keys: list[str], values: list[str | bytes]) -> None:
+        pairs = zip(map(self._named, keys), map(plain, values))
+        self._ask(b"set", *(part for pair in pairs for part in pair))
+
+    def get(self, key: str) -> bytes:
+        return self.multi_get([key])[0]
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        return self._await(keys, self._patience)
+
+    def wait(self, keys: list[str], timeout: datetime.timedelta | None = None) -> None:
+        self._await(keys, self._patience if timeout is None else timeout)
+
+    def check(self, keys: list[str]) -> bool:
+        return all(self._ask(b"peek", *map(self._named, keys))[1:])
+
+    def add(self, key: str, value: int) -> int:
+        return int(self._ask(b"add", self._named(key), b"%d" % value)[1])
+
+    def delete_key(self, key: str) -> bool:
+        return self._ask(b"delete", self._named(key))[1] == b"1"
+
+    def num_keys(self) -> int:
+        return int(self._ask(b"count")[1])
+
+    def _await(self, keys: Iterable[str], patience: datetime.timedelta) -> list[bytes]:
+        from torch.distributed import DistStoreError
+
+        names = [self._named(key) for key in keys]
+        deadline = time.monotonic() + patience.total_seconds()
+        while True:
+            answer = self._ask(b"get", b"%d" % max(0, round(1000 * (deadline - time.monotonic()))), *names)
+            if answer[0] == b"ok":
+                return answer[1:]
+            if time.monotonic() >= deadline:
+                raise DistStoreError("no %s after %s" % (b" ".join(names).decode(), patience))
+
+    def _ask(self, *parts: bytes) -> list[bytes]:
+        from torch.distributed import DistNetworkError
+
+        try:
+            return self._coordinator(*parts)
+        except OSError as error:
+            raise DistNetworkError("the rendezvous is gone: %s" % error) from None
+
+    def _named(self, key: str) -> bytes:
+        return self._prefix + key.encode()
+
+
+def plain(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def make_store(ask: Ask, prefix: bytes, patience_s: float) -> Any:
+    """A store of torch's. Its methods are those above: torch's are for its own code in C++."""
+    from torch.distributed import Store
+
+    class RunStore(SharedStore, Store):  # type: ignore[misc]  # torch is not looked at for types
+        def __init__(self) -> None:
+            Store.__init__(self)
+            SharedStore.__init__(self, ask, prefix, patience_s)
+
+    return RunStore()
+
+
+PATIENCE_S = {"join": 600.0, "last_call": 5.0, "read": 60.0}
+"""How long the nodes wait for each other, for latecomers once they are enough, and for a coordinator that is silent; to
+be changed as for torch's c10d rendezvous, with --rdzv-conf NAME_timeout=SECONDS."""
+ANSWER_S = POLL_S + 10.0
+CLOSED_S = 3.0
+"""How long after the end of the rendezvous the coordinator may be silent."""
+RETURN_S = 20.0
+"""How long a coordinator that hung up may take to be there again: a runner that died is replaced."""
+AGAIN_S = 0.1
+
+
+@dataclass
+class CoordinatorAddress:
+    """Where the coordinator is, and who this node is there."""
+
+    host: str
+    port: int
+    key: bytes
+    run_id: str
+    local_addr: str | None
+    order: int
+    """Ranks of a round follow it."""
+    patience_s: dict[str, float] = field(default_factory=lambda: dict(PATIENCE_S))
+
+
+class CoordinatorLink:
+    """Questions to the coordinator, on one connection that is made when there is something to ask."""
+
+    def __init__(self, place: CoordinatorAddress) -> None:
+        self._place = place
+        self._channel: Channel | None = None
+        self._lock = threading.Lock()
+
+    def ask(self, *parts: bytes) -> list[bytes]:
+        """The answer. Asked a second time on a new connection where an old one broke, but never added twice.
+
+        Raises OSError.
+        """
+        with self._lock:
+            if self._channel is not None and not self._channel.idle():
+                self._hang_up()
+            fresh = self._channel is None
+            try:
+                return self._once(parts)
+            except OSError:
+                if fresh or parts[0] == b"add":
+                    raise
+            return self._once(parts)
+
+    def _once(self, parts: tuple[bytes, ...]) -> list[bytes]:
+        if self._channel is None:
+            self._channel = dial(self._place.host, self._place.port, self._place.key)
+        answered = False
+        try:
+            answer = self._channel.ask(parts, ANSWER_S)
+            answered = True
+            return answer
+        finally:
+            if not answered:  # also of a signal: an answer that nobody took must not be the next one's
+                self._hang_up()
+
+    def _hang_up(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    def close(self) -> None:
+        with self._lock:
+            self._hang_up()
+
+
+class CoordinatedRendezvous:
+    """The rendezvous of several nodes, at the coordinator."""
+
+    use_agent_store = False
+
+    def __init__(self, place: CoordinatorAddress) -> None:
+        self._place, self._line = place, CoordinatorLink(place)
+        self._token = os.urandom(16).hex().encode()
+        self._turn = 0
+        self._waiting, self._closed, self._gone = 0, False, ""
+        self._staying: threading.Thread | None = None
+        self._left = threading.Event()
+
+    def next_rendezvous(self) -> Any:
+        """Meet the others. Raises torch's RendezvousErrors."""
+        from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
+
+        self._turn += 1
+        number, rank, size = self._join()
+        self._waiting = 0
+        store = make_store(self._line.ask, b"round/%d/" % number, self._place.patience_s["read"])
+        self._stay()
+        return RendezvousInfo(
+            store, rank, size, RendezvousStoreInfo.build(rank, store, self._place.local_addr)
+        )
+
+    def _join(self) -> tuple[int, int, int]:
+        from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousTimeoutError
+
+        deadline = time.monotonic() + self._place.patience_s["join"]
+        while time.monotonic() < deadline:
+            answer = self._reach(b"join", self._token, b"%d" % self._place.order, b"%d" % self._turn)
+            if answer[0] == b"ok":
+                number, rank, size = map(int, answer[1:4])
+                return number, rank, size
+            if answer[0] == b"closed":
+                raise RendezvousClosedError
+        raise RendezvousTimeoutError("not enough nodes came in %g s" % self._place.patience_s["join"])
+
+    def _reach(self, *parts: bytes) -> list[bytes]:
+        """An answer of a coordinator that may not be there yet. Raises torch's RendezvousConnectionError."""
+        from torch.distributed.elastic.rendezvous import RendezvousConnectionError
+
+        patience = self._place.patience_s["read"]
+        deadline = time.monotonic() + (min(patience, RETURN_S) if self._staying else patience)
+        while True:
+            try:
+                return self._line.ask(*parts)
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    where = "%s:%d" % (self._place.host, self._place.port)
+                    raise RendezvousConnectionError("no rendezvous at %s: %s" % (where, error)) from None
+            time.sleep(AGAIN_S)
+
+    # --- being there -----------------------------------------------------------------------------------------
+
+    def _stay(self) -> None:
+        if self._staying is None or not self._staying.is_alive():
+            self._gone = ""
+            self._staying = threading.Thread(target=self._beat, name="distui-beat", daemon=True)
+            self._staying.start()
+
+    def _beat(self) -> None:
+        """Tell the coordinator that this node is alive, and hear at once who waits for the next round."""
+        line, version, silent_since = CoordinatorLink(self._place), b"0", 0.0
+        while not self._left.is_set():
+            try:
+                answer = line.ask(b"beat", self._token, version)
+            except OSError as error:
+                silent_since = silent_since or time.monotonic()
+                if time.monotonic() - silent_since > self._silence_s(error):
+                    self._gone = "the first node has ended the rendezvous: %s" % error
+                    return
+                self._left.wait(AGAIN_S)
+                continue
+            silent_since = 0.0
+            if answer[0] == b"ok":
+                version, self._waiting, self._closed = answer[1], int(answer[2]), answer[3] == b"1"
+            else:  # the first node's runner was started anew, and waits
+                version, self._waiting = b"0", 1
+                self._left.wait(POLL_S)
+        line.close()
+
+    def _silence_s(self, error: OSError) -> float:
+        if self._closed:
+            return CLOSED_S
+        hung_up = isinstance(error, (ConnectionError, Broken))
+        return RETURN_S if hung_up else self._place.patience_s["read"]
+
+    def num_nodes_waiting(self) -> int:
+        """Raises torch's RendezvousConnectionError where the coordinator is gone."""
+        from torch.distributed.elastic.rendezvous import RendezvousConnectionError
+
+        if self._gone:
+            raise RendezvousConnectionError(self._gone)
+        return self._waiting
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def set_closed(self) -> None:
+        """Raises OSError."""
+        self._closed = True
+        self._line.ask(b"close")
+
+    def get_run_id(self) -> str:
+        return self._place.run_id
+
+    def shutdown(self) -> bool:
+        self._left.set()
+        try:
+            self.set_closed()
+        except OSError:
+            return False  # the first node has left before
+        return True
+
+
+NUMBERS_S = 10.0
+"""How long the other nodes may take to write their number; who does not is no runner of ours, or is gone again."""
+BROKEN = (RuntimeError, OSError, ValueError)
+"""What a store raises whose other end has gone (DistNetworkError is a RuntimeError)."""
+
+
+class Round:
+    """The newest round of the rendezvous, as one of its nodes sees it."""
+
+    def __init__(self) -> None:
+        self._store: Any = None
+        self._size = 1
+        self._announced = False
+
+    def begin(self, info: Any, number: int) -> int:
+        """A round was agreed on, in which this node would count `number`; what all of them count: the greatest."""
+        self._store, self._size, self._announced = info.store, info.world_size, False
+        if self._size == 1:
+            return number
+        keys = ["distui/attempt/%d" % rank for rank in range(self._size)]
+        try:
+            self._store.set(keys[info.rank], str(number))
+            self._await(keys)
+            numbers = [int(self._store.get(key)) for key in keys if self._store.check([key])]
+        except BROKEN:
+            return number
+        return max([number, *numbers])
+
+    def _await(self, keys: list[str]) -> None:
+        with contextlib.suppress(*BROKEN):
+            self._store.wait(keys, datetime.timedelta(seconds=NUMBERS_S))
+
+    def announce_restart(self) -> None:
+        """Before this node ends its ranks for a restart: the others will see theirs fail of it."""
+        if self._size > 1 and not self._announced:
+            self._announced = True
+            try:
+                self._store.set("distui/restart", "1")
+            except BROKEN:
+                return
+
+    def restart_announced(self) -> bool:
+        """Whether a node of this round ended its ranks because it was asked to."""
+        try:
+            return self._size > 1 and bool(self._store.check(["distui/restart"]))
+        except BROKEN:
+            return False

@@ -1,11 +1,14 @@
-"""The group of ranks as its runner sees it: what is asked of it, its attempts, and who of it lives."""
+"""The group of ranks as its runner sees it: its commands, its attempts, and the processes of its ranks."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -13,13 +16,12 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
-from . import child_processes, env_changes, fast_exit
+from . import env_changes
 from .control import Control, Reporter
 from .restart_policy import Deaths, RankExit, after_failure, how_it_ended
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """What ends a run from outside, in order."""
-
 FIND_SECONDS = 60.0
 """How long a rank may take from the spawn to its own environment."""
 
@@ -117,7 +119,7 @@ class WorkerGroup:
         self.ending = bool(self.pids)
         self.restart.set()
         self.wake.set()
-        fast_exit.announce("%s.r%d" % (os.environ["DISTUI_SOCKETS"], local) for local in list(self.pids))
+        announce("%s.r%d" % (os.environ["DISTUI_SOCKETS"], local) for local in list(self.pids))
         self.on_restart()
         self._kill_after_grace(self.plan["grace_s"])
 
@@ -135,7 +137,7 @@ class WorkerGroup:
         def kill() -> None:
             for local, pid in pids.items():
                 if self.pids.get(local) == pid:
-                    child_processes.kill_group(pid, signal.SIGKILL)
+                    kill_group(pid, signal.SIGKILL)
 
         timer = threading.Timer(grace_s, kill)
         timer.daemon = True
@@ -214,7 +216,7 @@ class WorkerGroup:
 
         `before`: the children there were until now.
         """
-        child_processes.note_exit_codes()
+        note_exit_codes()
         self.unseen = {place["local_rank"] for place in places}
         arguments = (self.attempt, places, list(before))
         threading.Thread(target=self._find, args=arguments, name="distui-find", daemon=True).start()
@@ -224,10 +226,10 @@ class WorkerGroup:
         order, missing, new = sorted(by_local), set(by_local), []
         deadline = time.monotonic() + FIND_SECONDS
         while missing and time.monotonic() < deadline and attempt == self.attempt:
-            new += [pid for pid in child_processes.children() if pid not in new and pid not in before]
+            new += [pid for pid in children() if pid not in new and pid not in before]
             for position, pid in enumerate(new):
-                local = child_processes.local_rank_of(pid)
-                if local is None and position < len(order) and child_processes.is_zombie(pid):
+                local = local_rank_of(pid)
+                if local is None and position < len(order) and is_zombie(pid):
                     local = order[position]  # too short a life to be asked: the launcher spawns in order
                 if local in missing:
                     missing.discard(local)
@@ -243,7 +245,7 @@ class WorkerGroup:
         self.report("RankChanged", state="running", **about)
 
         def wait() -> None:
-            code = child_processes.wait_peeking(pid, began)
+            code = wait_peeking(pid, began)
             now = time.time()
             with self.lock:
                 asked = self.ending or self.stopping or self.restart.is_set()
@@ -253,7 +255,7 @@ class WorkerGroup:
                 if failed:
                     self.failed.set()
                 if not self.muted():
-                    name = child_processes.signal_name(code)
+                    name = signal_name(code)
                     self.report("RankChanged", state=state, exit_code=code, signal=name, at=now, **about)
                 if self.pids.get(local) == pid:
                     del self.pids[local]
@@ -304,3 +306,152 @@ def heed(handler: Callable[[int, FrameType | None], None]) -> None:
 def attempt_dir(node: str, number: int) -> str:
     """Directory of an attempt on a node (see runners.logs.log_files)."""
     return os.path.join(node, "attempt-%03d" % number)
+
+
+ANSWER_SECONDS = 1.0
+"""How long a rank's hook may take; a rank that is busy ends as it always does."""
+
+
+def announce(paths: Iterable[str]) -> None:
+    """The runner's side: tell the hooks at these sockets that their ranks make room. Returns at once."""
+    threading.Thread(target=_announce_all, args=(list(paths),), name="distui-announce", daemon=True).start()
+
+
+def _announce_all(paths: list[str]) -> None:
+    hooks = []
+    for path in paths:
+        hook = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        hook.settimeout(ANSWER_SECONDS)
+        try:
+            hook.connect(path)
+            hook.sendall(json.dumps({"op": "leave"}).encode() + b"\n")
+        except OSError:
+            hook.close()  # no hook, or gone
+            continue
+        hooks.append(hook)
+    for hook in hooks:  # closed before the hook has said hello, it would not read
+        with hook, hook.makefile("rb") as lines, contextlib.suppress(OSError):
+            while b'"leaving"' not in (lines.readline() or b'"leaving"'):
+                continue
+
+
+def signal_name(exit_code: int | None) -> str | None:
+    """Name of the signal behind a negative exit code, else None."""
+    if exit_code is None or exit_code >= 0:
+        return None
+    try:
+        return signal.Signals(-exit_code).name
+    except ValueError:
+        return "signal %d" % -exit_code
+
+
+def kill_group(pid: int, number: int) -> None:
+    """Signal the process group that a rank leads; nothing when it is gone."""
+    try:
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def children() -> list[int]:
+    """Pids of this process's children, oldest first, zombies included."""
+    pids: list[int] = []
+    try:
+        for task in os.listdir("/proc/self/task"):
+            with open("/proc/self/task/%s/children" % task) as file:
+                pids.extend(int(pid) for pid in file.read().split())
+    except OSError:
+        pids = _children_by_scan()
+    return sorted(pids, key=lambda pid: (start_ticks(pid), pid))
+
+
+def _children_by_scan() -> list[int]:
+    """For kernels without CONFIG_PROC_CHILDREN: field 4 of /proc/<pid>/stat is the parent."""
+    me = str(os.getpid())
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and stat_of(int(name))[1:2] == [me]]
+
+
+def stat_of(pid: int) -> list[str]:
+    """The fields of /proc/<pid>/stat from the third (state) on; [] when the process is gone."""
+    try:
+        with open("/proc/%d/stat" % pid) as file:
+            return file.read().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def start_ticks(pid: int) -> int:
+    """Clock ticks between boot and the start of a process (field 22 of stat); 0 when it is gone."""
+    return int((stat_of(pid) or ["0"] * 20)[19])
+
+
+def is_zombie(pid: int) -> bool:
+    """Whether a process has ended and was not reaped: its environment can no longer be read."""
+    return stat_of(pid)[:1] == ["Z"]
+
+
+def environ_of(pid: int) -> dict[str, str]:
+    """Environment with which a process was started, as a dict of str; {} when it is gone or not ours."""
+    try:
+        with open("/proc/%d/environ" % pid, "rb") as file:
+            raw = file.read()
+    except OSError:
+        return {}
+    pairs = (entry.partition(b"=") for entry in raw.split(b"\0") if b"=" in entry)
+    return {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, _, value in pairs}
+
+
+def local_rank_of(pid: int) -> int | None:
+    """Local rank by environment; None while the process is still a copy of its parent."""
+    env = environ_of(pid)
+    local = env.get("LOCAL_RANK", "")
+    return int(local) if local.isdigit() and env.get("DISTUI_RUNNER_PID") == str(os.getpid()) else None
+
+
+_codes: dict[int, tuple[int, float]] = {}
+"""Exit codes that a Popen of this process has taken: pid → code, and the monotonic time."""
+
+
+def note_exit_codes() -> None:
+    """Have every Popen of this process tell the exit code that it reaps from now on: a Popen is gone soon after."""
+
+    def noting(plain: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(plain)
+        def noted(process: Any, *args: Any, **named: Any) -> Any:
+            code = plain(process, *args, **named)
+            if code is not None:
+                _codes[process.pid] = code, time.monotonic()
+            return code
+
+        return noted
+
+    kind: Any = subprocess.Popen
+    if not hasattr(kind.poll, "__wrapped__"):
+        kind.poll, kind.wait = noting(kind.poll), noting(kind.wait)
+
+
+def wait_peeking(pid: int, since: float = 0.0) -> int | None:
+    """Block until a child ends; its exit code (negative: signal), left for its owner to reap.
+
+    None when the owner was quicker and its exit code is not known either; see `note_exit_codes`. `since`: a monotonic
+    time before which the pid was another process's.
+    """
+    try:
+        info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    except OSError:
+        return _reaped(pid, since)
+    if info is None:
+        return None
+    return info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
+
+
+def _reaped(pid: int, since: float, seconds: float = 2.0) -> int | None:
+    """The exit code that the process's owner has taken, or is about to tell."""
+    deadline = time.monotonic() + seconds
+    while True:
+        code, at = _codes.get(pid, (0, -1.0))
+        if at >= since:
+            return code
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.01)

@@ -22,26 +22,42 @@ or newer), so it may be copied beside a script.
 
 from __future__ import annotations
 
+import copy
 import gc
 import inspect
 import os
 import time
+import weakref
 from contextlib import nullcontext, suppress
-from typing import Any, ContextManager, Dict, Optional, Tuple, Type, Union, overload
+from typing import Any, ContextManager, Dict, List, Optional, Tuple, Type, Union, overload
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint import state_dict as dcp
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from . import data, pipeline, saving, settings, tensor
-from .saving import load_saved, state_for_saving
-from .settings import ParallelizeError, Settings, device, world_size
+from . import data, model_parallel, settings
+from .model_parallel import Pipeline
+from .settings import (
+    ParallelizeError,
+    Settings,
+    coordinates,
+    data_rank,
+    data_ranks,
+    device,
+    rank,
+    strategy,
+    world_size,
+)
 
 ARRANGED: Dict[str, int] = {}
 """Dimensions over which parallelize() has divided the model, with their sizes: what distui's hook shows."""
+Shapes = Dict[str, Tuple[int, ...]]
+SHAPES: "weakref.WeakKeyDictionary[nn.Module, Shapes]" = weakref.WeakKeyDictionary()
+"""Of models that parallelize() made: the names and sizes of their parameters before they were divided."""
 
 __all__ = [
     "ParallelizeError",
@@ -85,9 +101,9 @@ def parallelize(
     if config.strategy == "zero1" and optimizer is None:
         raise ParallelizeError(f"strategy zero1 divides the optimizer, so it has to build it: {usage}")
     _join(config)
-    shapes = saving.shapes_of(model)
+    shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
     model = _made_parallel(model, config)
-    saving.SHAPES[model] = shapes
+    SHAPES[model] = shapes
     sizes = settings.sizes(config, world_size())
     ARRANGED.update({name: size for name, size in sizes.items() if size > 1})
     if optimizer is None:
@@ -105,9 +121,8 @@ def forward_backward(model: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
     `inputs` are what `model` takes, samples in dimension 0, and `model` returns the loss. It accumulates as the
     preset says, over equal parts of the batch, and runs a pipeline's schedule. Raises ParallelizeError.
     """
-    stages = pipeline.pipeline_of(model)
-    if stages is not None:
-        return stages.train_step(*inputs)
+    if isinstance(model, Pipeline):
+        return model.train_step(*inputs)
     passes, total = settings.current().accumulation, None
     if any(len(value) % passes for value in inputs):
         raise ParallelizeError(f"a batch of {len(inputs[0])} cannot be cut into {passes} equal parts")
@@ -132,26 +147,6 @@ def positions(length: int) -> torch.Tensor:
     return torch.arange(at, at + length, device=device())
 
 
-def strategy() -> str:
-    """The strategy in force. Raises ParallelizeError for one that is not known."""
-    return settings.current().strategy
-
-
-def coordinates() -> Dict[str, int]:
-    """This rank's place in each dimension of the mesh: pp, dp_replicate, dp or dp_shard, ep, cp, tp."""
-    return settings.coordinates(settings.current(), world_size())
-
-
-def data_ranks() -> int:
-    """How many ranks see different samples."""
-    return settings.data_ranks(settings.current(), world_size())
-
-
-def data_rank() -> int:
-    """Which of them this rank is: ranks of one pipeline, sequence or matrix product share a number."""
-    return settings.data_rank(settings.current(), world_size())
-
-
 def finish(together: bool = True) -> None:
     """Leave the process group so that the interpreter can end safely; `del model, optimizer` before.
 
@@ -169,6 +164,64 @@ def finish(together: bool = True) -> None:
         # Gloo's threads outlive destroy for a moment; an interpreter that ends meanwhile aborts with
         # "terminate called without an active exception" (about one exit in four without this wait).
         time.sleep(0.5)
+
+
+def state_for_saving(model: nn.Module, optimizer: torch.optim.Optimizer, **more: Any) -> Dict[str, Any]:
+    """A full checkpoint on rank 0 and {} elsewhere, the same under every strategy. Every rank must call it.
+
+    Parameters are named, not numbered, so that a checkpoint of one strategy can be loaded under
+    another; `more` (a step count, say) is kept beside them. It is a copy: training may go on.
+    """
+    cut = isinstance(model, Pipeline)
+    inner = model.module if cut else model
+    # FSDP1 on the CPU dies of a signal when it moves there what is there already (torch 2.13).
+    stays = cut or (isinstance(model, FullyShardedDataParallel) and device().type == "cpu")
+    whole = dcp.StateDictOptions(full_state_dict=True, cpu_offload=not stays)
+    weights = dcp.get_model_state_dict(inner, options=whole)
+    if not isinstance(optimizer, ZeroRedundancyOptimizer):
+        moments = dcp.get_optimizer_state_dict(inner, optimizer, options=whole)
+    else:
+        optimizer.consolidate_state_dict(to=0)
+        moments = _renamed(optimizer.state_dict(), dict(enumerate(_names(model)))) if not rank() else {}
+    if cut:
+        weights, moments = _of_all_stages(weights, moments)
+    state = {"model": weights, "optimizer": moments, "more": more} if not rank() else {}
+    return copy.deepcopy(state) if device().type == "cpu" else state  # on the CPU they are the live tensors
+
+
+def load_saved(
+    model: nn.Module, optimizer: torch.optim.Optimizer, saved: Optional[Dict[str, Any]]
+) -> Dict[str, Any]:
+    """Load what `state_for_saving` returned and give `more` back; {} if there is nothing to load.
+
+    Every rank must call it, but only rank 0 needs to have `saved`: it is sent to the others, each of
+    which holds the whole of it in host memory meanwhile. Raises ParallelizeError for another model's.
+    """
+    saved = copy.deepcopy(saved)  # loading renames its keys, and the optimizer would go on in its tensors
+    if dist.is_initialized():
+        box = [saved]
+        dist.broadcast_object_list(box, src=0)
+        saved = box[0]
+    if not saved:
+        return {}
+    if not {"model", "optimizer", "more"} <= set(saved):
+        raise ParallelizeError(
+            "the checkpoint was not made by state_for_saving(): it has no model, optimizer, more"
+        )
+    cut = isinstance(model, Pipeline)
+    inner = model.module if cut else model
+    weights, moments = saved["model"], saved["optimizer"]
+    _same_model(weights, SHAPES.get(model))
+    if cut:
+        weights, moments = _of_this_stage(set(_names(inner)), weights, moments)
+    whole = dcp.StateDictOptions(full_state_dict=True)
+    dcp.set_model_state_dict(inner, weights, options=whole)
+    if isinstance(optimizer, ZeroRedundancyOptimizer):
+        numbers = {name: number for number, name in enumerate(_names(model))}
+        optimizer.load_state_dict(_renamed(moments, numbers))
+    else:
+        dcp.set_optimizer_state_dict(inner, optimizer, moments, options=whole)
+    return dict(saved["more"])
 
 
 def _join(config: Settings) -> None:
@@ -192,27 +245,29 @@ def _made_parallel(model: nn.Module, config: Settings) -> nn.Module:
     if config.strategy == "single":
         _compute_in(model.to(device()), config.param)
         return model
-    groups = settings.arrange(config, device(), world_size())
+    groups = settings.arrange(config)
     stage, stages, loss = coordinates()["pp"], config.size("pp"), None
     if config.strategy in ("fsdp1", "fsdp2") or max(stages, config.size("ep")) > 1:
         _make_equal(model)  # these, unlike DDP, trust the ranks to start equal
     if stages > 1:
-        loss = pipeline.cut(model, stage, stages)
+        loss = model_parallel.cut(model, stage, stages)
     if config.size("tp") > 1:
-        tensor.divide(model, groups.mesh["tp"], bool(config.mesh.get("sequence_parallel")), stage == 0)
+        model_parallel.divide_layers(
+            model, groups.mesh["tp"], bool(config.mesh.get("sequence_parallel")), stage == 0
+        )
     if groups.experts is not None:
-        ignored = tensor.divide_experts(model, groups.experts)
+        ignored = model_parallel.divide_experts(model, groups.experts)
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
     if groups.cp is not None:
-        settings.divide(model, groups.cp)
+        data.divide_sequences(model, groups.cp)
     if config.strategy in ("ddp", "zero1"):
         _compute_in(model.to(device()), config.param)
     if loss is None:
         return data.wrap(model, config, groups)
     line, replicas = groups.mesh["pp"].get_group(), groups.mesh["data"].get_group()
     if config.strategy == "ddp":
-        return pipeline.Pipeline(model, loss, config, line, replicas)
-    return pipeline.Pipeline(data.wrap(model, config, groups), loss, config, line)
+        return Pipeline(model, loss, config, line, replicas)
+    return Pipeline(data.wrap(model, config, groups), loss, config, line)
 
 
 def _make_equal(model: nn.Module) -> None:
@@ -236,3 +291,67 @@ def _synchronised(model: nn.Module, last: bool) -> ContextManager[Any]:
         return nullcontext()
     alone = not last and isinstance(model, (DistributedDataParallel, FullyShardedDataParallel))
     return model.no_sync() if alone else nullcontext()
+
+
+def _same_model(weights: Dict[str, Any], here: Optional[Shapes]) -> None:
+    """Refuse weights of other names or sizes. The strategy and the number of ranks may be others."""
+    if here is None:
+        return
+    there = {name: tuple(value.shape) for name, value in weights.items() if hasattr(value, "shape")}
+    for name, size in here.items():
+        if name not in there:
+            raise ParallelizeError(f"the checkpoint is of another model: it has no {name}")
+        if there[name] != size:
+            words = " and ".join(
+                f"{' × '.join(map(str, shape)) or 'one number'} {where}"
+                for shape, where in ((there[name], "there"), (size, "here"))
+            )
+            raise ParallelizeError(f"the checkpoint is of a model of other sizes: {name} is {words}")
+
+
+def _of_all_stages(weights: Dict[str, Any], moments: Dict[str, Any]) -> Any:
+    """Both, put together from every stage, on rank 0."""
+    mine = _on_cpu(weights), _on_cpu(moments)
+    box: Optional[List[Any]] = [None] * dist.get_world_size() if not rank() else None
+    dist.gather_object(mine, box)
+    if box is None:
+        return {}, {}
+    all_weights = {name: value for part, _ in box for name, value in part.items()}
+    states = {name: value for _, part in box for name, value in part["state"].items()}
+    groups = [dict(group) for group in box[0][1]["param_groups"]]
+    for number, group in enumerate(groups):
+        parts = [part["param_groups"][number]["params"] for _, part in box]
+        group["params"] = list(dict.fromkeys(name for names in parts for name in names))
+    return all_weights, {"state": states, "param_groups": groups}
+
+
+def _of_this_stage(names: Any, weights: Dict[str, Any], moments: Dict[str, Any]) -> Any:
+    groups = [
+        {**group, "params": [name for name in group["params"] if name in names]}
+        for group in moments["param_groups"]
+    ]
+    states = {name: value for name, value in moments["state"].items() if name in names}
+    return (
+        {name: value for name, value in weights.items() if name in names},
+        {"state": states, "param_groups": groups},
+    )
+
+
+def _on_cpu(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.cpu()
+    if isinstance(value, dict):
+        return {name: _on_cpu(part) for name, part in value.items()}
+    return [_on_cpu(part) for part in value] if isinstance(value, list) else value
+
+
+def _names(model: nn.Module) -> List[str]:
+    """Parameters' names in the order in which the optimizer numbers them."""
+    inner = model.module if isinstance(model, DistributedDataParallel) else model
+    return [name for name, _ in inner.named_parameters()]
+
+
+def _renamed(state: Dict[str, Any], new: Dict[Any, Any]) -> Dict[str, Any]:
+    """An optimizer's state with `new` keys: by name as in a checkpoint, or by number as in torch.optim."""
+    groups = [{**group, "params": [new[old] for old in group["params"]]} for group in state["param_groups"]]
+    return {"state": {new[old]: value for old, value in state["state"].items()}, "param_groups": groups}

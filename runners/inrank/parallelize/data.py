@@ -1,8 +1,14 @@
-"""The data-parallel dimension: DDP, FSDP1, FSDP2 around a model, or around its part on this rank."""
+"""The data divided over ranks: samples by DDP, FSDP1 and FSDP2 around a model (or its part on this rank), and sequences.
+
+With context parallelism ranks share a sequence, each has a piece, and keys and values are gathered for attention, as
+in "The Llama 3 Herd of Models" (2024, section 3.3.2), instead of a ring. It acts on `scaled_dot_product_attention` with
+(batch, heads, sequence, size) inside the model's forward; the model's inputs are cut along dimension 1, and
+`positions()` says where this piece begins.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, Set, Type
+from typing import Any, Dict, Iterator, List, Set, Tuple, Type
 
 import torch
 import torch.distributed as dist
@@ -18,9 +24,11 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
+from torch.overrides import TorchFunctionMode
 
-from .pipeline import Blocks
+from .model_parallel import Blocks
 from .settings import Groups, ParallelizeError, Settings, device
 
 HYBRID = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
@@ -75,7 +83,7 @@ def _fsdp1(model: nn.Module, config: Settings, groups: Groups) -> nn.Module:
         model,
         device_mesh=mesh,
         sharding_strategy=ShardingStrategy[_spelt(sharding)],
-        auto_wrap_policy=ModuleWrapPolicy(_classes(model, config)),
+        auto_wrap_policy=ModuleWrapPolicy(_wrapped_classes(model, config)),
         mixed_precision=_mixed(config) if mixed else None,
         cpu_offload=CPUOffload(offload_params=True) if config.options.get("cpu_offload") else None,
         limit_all_gathers=config.options.get("limit_all_gathers", True),
@@ -125,7 +133,7 @@ def _units(model: nn.Module, config: Settings) -> Iterator[nn.Module]:
     yield from (module for module in model.modules() if isinstance(module, classes))
 
 
-def _classes(model: nn.Module, config: Settings) -> Set[Type[nn.Module]]:
+def _wrapped_classes(model: nn.Module, config: Settings) -> Set[Type[nn.Module]]:
     names = config.options.get("wrap") or []
     return set(_named(model, names)) if names else {type(block) for block in blocks(model)}
 
@@ -149,3 +157,71 @@ def blocks(model: nn.Module) -> Iterator[nn.Module]:
                 yield child
         else:
             yield from blocks(child)
+
+
+def divide_sequences(model: nn.Module, group: dist.ProcessGroup) -> None:
+    """Have `model` see this rank's piece of each sequence."""
+    inner, mode = model.forward, _Gathered(group)
+
+    def forward(*inputs: Any, **named: Any) -> Any:
+        pieces = [_piece(value, group) for value in inputs]
+        with mode:
+            return inner(*pieces, **{name: _piece(value, group) for name, value in named.items()})
+
+    model.forward = forward
+
+
+def _piece(value: Any, group: dist.ProcessGroup) -> Any:
+    if not isinstance(value, torch.Tensor) or value.ndim < 2:
+        return value
+    ranks = dist.get_world_size(group)
+    if value.shape[1] % ranks:
+        raise ParallelizeError(f"cp is {ranks}, which does not divide a sequence of {value.shape[1]}")
+    return value.chunk(ranks, dim=1)[dist.get_rank(group)].contiguous()
+
+
+class _Gathered(TorchFunctionMode):  # type: ignore[misc]
+    """Attention of this rank's queries over the keys and values of all."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        super().__init__()
+        self.group = group
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        given: Dict[str, Any] = dict(kwargs or {})
+        if func is not F.scaled_dot_product_attention:
+            return func(*args, **given)
+        given.update(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args))
+        if given.get("attn_mask") is not None:
+            raise ParallelizeError("cp knows causal and full attention, and this one has an attn_mask")
+        if given.pop("is_causal", False):
+            given["attn_mask"] = self._causal(given["query"])
+        for name in ("key", "value"):
+            given[name] = _Gather.apply(given[name], self.group)
+        return func(**given)
+
+    def _causal(self, query: torch.Tensor) -> torch.Tensor:
+        length, here = query.shape[-2], dist.get_rank(self.group)
+        rows = torch.arange(here * length, (here + 1) * length, device=query.device)
+        columns = torch.arange(dist.get_world_size(self.group) * length, device=query.device)
+        return rows[:, None] >= columns[None, :]
+
+
+class _Gather(torch.autograd.Function):  # type: ignore[misc]
+    """All ranks' pieces along dimension -2; backward sums each piece's gradients on its rank."""
+
+    @staticmethod
+    def forward(ctx: Any, piece: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        parts = [torch.empty_like(piece) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(parts, piece.contiguous(), group=group)
+        return torch.cat(parts, dim=-2)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        whole = gradient.contiguous()
+        dist.all_reduce(whole, group=ctx.group)
+        ranks, here = dist.get_world_size(ctx.group), dist.get_rank(ctx.group)
+        return whole.chunk(ranks, dim=-2)[here].contiguous(), None

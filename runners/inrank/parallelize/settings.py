@@ -1,4 +1,4 @@
-"""The plan's mesh and settings as the training script gets them."""
+"""What distui asks of a rank, read from its environment (see __init__.py), and this rank's place in the mesh."""
 
 from __future__ import annotations
 
@@ -11,83 +11,7 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
-
-# -----------------------------------------------------------------------------------------------------------
-# The ranks as a mesh: which coordinates this one has, and the groups in which they talk.
-
-
-def sizes(config: Settings, world: int) -> Dict[str, int]:
-    """Every dimension with its size, outermost first. Raises ParallelizeError where the world is no multiple."""
-    sharded = config.strategy in ("fsdp1", "fsdp2")
-    data = "dp_shard" if sharded else "dp"
-    names = ("pp", "dp_replicate", data, "ep", "cp", "tp")
-    fixed = {name: config.size(name) for name in names if name != data}
-    product = math.prod(fixed.values())
-    if world % product:
-        formula = " × ".join(f"{name} {size}" for name, size in fixed.items() if size > 1)
-        raise ParallelizeError(f"{formula} = {product} does not divide the world size {world}")
-    return {name: fixed.get(name, world // product) for name in names}
-
-
-def coordinates(config: Settings, world: int, of: Optional[int] = None) -> Dict[str, int]:
-    """Where a rank (this one if none is named) is in each dimension; the last one runs fastest."""
-    left, at = rank() if of is None else of, {}
-    for name, size in reversed(list(sizes(config, world).items())):
-        left, at[name] = divmod(left, size)
-    return dict(reversed(list(at.items())))
-
-
-def data_ranks(config: Settings, world: int) -> int:
-    """How many ranks see different samples."""
-    return world // (config.size("pp") * config.size("cp") * config.size("tp"))
-
-
-def data_rank(config: Settings, world: int) -> int:
-    """Which of them this one is; ranks of one pipeline, sequence or matrix product share it."""
-    all_sizes, at, number = sizes(config, world), coordinates(config, world), 0
-    for name in ("dp_replicate", "dp", "dp_shard", "ep"):
-        if name in all_sizes:
-            number = number * all_sizes[name] + at[name]
-    return number
-
-
-class Groups(NamedTuple):
-    """Process groups of this rank's arrangement; None where the dimension has one rank, or there are no ranks."""
-
-    mesh: Any
-    """DeviceMesh (pp, dp_replicate, data, tp) without dimensions of 1; "data", which is always there, are the
-    ranks with other samples or another piece of them."""
-    cp: Optional[dist.ProcessGroup]
-    experts: Optional[DeviceMesh]
-    """(dp, ep)."""
-
-
-def arrange(config: Settings, where: torch.device, world: int) -> Groups:
-    """Make the groups; every rank must. Raises ParallelizeError."""
-    size = sizes(config, world)
-    pp, replicate, cp, tp, ep = (size[name] for name in ("pp", "dp_replicate", "cp", "tp", "ep"))
-    if ep > 1 and (pp > 1 or cp > 1):
-        raise ParallelizeError("ep goes with data parallelism alone: leave pp and cp at 1")
-    inside = world // (pp * replicate * tp)
-    shape = {"pp": pp, "dp_replicate": replicate, "data": inside, "tp": tp}
-    shape = {name: size for name, size in shape.items() if size > 1 or name == "data"}
-    mesh = init_device_mesh(where.type, tuple(shape.values()), mesh_dim_names=tuple(shape))
-    pieces = experts = None
-    if cp > 1:
-        around = (world // (cp * tp), cp, tp)
-        pieces = init_device_mesh(where.type, around, mesh_dim_names=("rest", "cp", "tp"))["cp"].get_group()
-    if ep > 1:
-        experts = init_device_mesh(where.type, (world // ep, ep), mesh_dim_names=("dp", "ep"))
-    return Groups(mesh, pieces, experts)
-
-
-# -----------------------------------------------------------------------------------------------------------
-# What distui asks of a rank, read from its environment (the variables are listed in __init__.py).
-
 
 _Types = Dict[str, Tuple[type, ...]]
 _YES_NO = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph", "device_mesh")
@@ -152,6 +76,11 @@ def current() -> Settings:
         "DISTUI_PRECISION",
     )
     return _read(*(os.environ.get(name, "") for name in names), several=world_size() > 1)
+
+
+def strategy() -> str:
+    """The strategy in force. Raises ParallelizeError for one that is not known."""
+    return current().strategy
 
 
 def world_size() -> int:
@@ -250,76 +179,68 @@ def _precision(text: str) -> Tuple[torch.dtype, torch.dtype]:
     return DTYPES[given["param"]], DTYPES[given["reduce"]]
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Context parallelism: ranks share a sequence, each has a piece; keys and values are gathered for attention.
-# As in "The Llama 3 Herd of Models" (2024, section 3.3.2): all-gather of keys and values instead of a ring. It acts
-# on `scaled_dot_product_attention` with (batch, heads, sequence, size) inside the model's forward; the model's
-# inputs are cut along dimension 1, and `positions()` says where this piece begins.
+def sizes(config: Settings, world: int) -> Dict[str, int]:
+    """Every dimension with its size, outermost first. Raises ParallelizeError where the world is no multiple."""
+    sharded = config.strategy in ("fsdp1", "fsdp2")
+    data = "dp_shard" if sharded else "dp"
+    names = ("pp", "dp_replicate", data, "ep", "cp", "tp")
+    fixed = {name: config.size(name) for name in names if name != data}
+    product = math.prod(fixed.values())
+    if world % product:
+        formula = " × ".join(f"{name} {size}" for name, size in fixed.items() if size > 1)
+        raise ParallelizeError(f"{formula} = {product} does not divide the world size {world}")
+    return {name: fixed.get(name, world // product) for name in names}
 
 
-def divide(model: nn.Module, group: dist.ProcessGroup) -> None:
-    """Have `model` see this rank's piece of each sequence."""
-    inner, mode = model.forward, _Gathered(group)
-
-    def forward(*inputs: Any, **named: Any) -> Any:
-        pieces = [_piece(value, group) for value in inputs]
-        with mode:
-            return inner(*pieces, **{name: _piece(value, group) for name, value in named.items()})
-
-    model.forward = forward
+def coordinates() -> Dict[str, int]:
+    """This rank's place in each dimension of the mesh: pp, dp_replicate, dp or dp_shard, ep, cp, tp (runs fastest)."""
+    left, at = rank(), {}
+    for name, size in reversed(list(sizes(current(), world_size()).items())):
+        left, at[name] = divmod(left, size)
+    return dict(reversed(list(at.items())))
 
 
-def _piece(value: Any, group: dist.ProcessGroup) -> Any:
-    if not isinstance(value, torch.Tensor) or value.ndim < 2:
-        return value
-    ranks = dist.get_world_size(group)
-    if value.shape[1] % ranks:
-        raise ParallelizeError(f"cp is {ranks}, which does not divide a sequence of {value.shape[1]}")
-    return value.chunk(ranks, dim=1)[dist.get_rank(group)].contiguous()
+def data_ranks() -> int:
+    """How many ranks see different samples."""
+    config = current()
+    return world_size() // (config.size("pp") * config.size("cp") * config.size("tp"))
 
 
-class _Gathered(TorchFunctionMode):  # type: ignore[misc]
-    """Attention of this rank's queries over the keys and values of all."""
-
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        super().__init__()
-        self.group = group
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        given: Dict[str, Any] = dict(kwargs or {})
-        if func is not F.scaled_dot_product_attention:
-            return func(*args, **given)
-        given.update(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args))
-        if given.get("attn_mask") is not None:
-            raise ParallelizeError("cp knows causal and full attention, and this one has an attn_mask")
-        if given.pop("is_causal", False):
-            given["attn_mask"] = self._causal(given["query"])
-        for name in ("key", "value"):
-            given[name] = _Gather.apply(given[name], self.group)
-        return func(**given)
-
-    def _causal(self, query: torch.Tensor) -> torch.Tensor:
-        length, here = query.shape[-2], dist.get_rank(self.group)
-        rows = torch.arange(here * length, (here + 1) * length, device=query.device)
-        columns = torch.arange(dist.get_world_size(self.group) * length, device=query.device)
-        return rows[:, None] >= columns[None, :]
+def data_rank() -> int:
+    """Which of them this rank is: ranks of one pipeline, sequence or matrix product share a number."""
+    all_sizes, at, number = sizes(current(), world_size()), coordinates(), 0
+    for name in ("dp_replicate", "dp", "dp_shard", "ep"):
+        if name in all_sizes:
+            number = number * all_sizes[name] + at[name]
+    return number
 
 
-class _Gather(torch.autograd.Function):  # type: ignore[misc]
-    """All ranks' pieces along dimension -2; backward sums each piece's gradients on its rank."""
+class Groups(NamedTuple):
+    """Process groups of this rank's arrangement; None where the dimension has one rank, or there are no ranks."""
 
-    @staticmethod
-    def forward(ctx: Any, piece: torch.Tensor, group: Any) -> torch.Tensor:
-        ctx.group = group
-        parts = [torch.empty_like(piece) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(parts, piece.contiguous(), group=group)
-        return torch.cat(parts, dim=-2)
+    mesh: Any
+    """DeviceMesh (pp, dp_replicate, data, tp) without dimensions of 1; "data", which is always there, are the
+    ranks with other samples or another piece of them."""
+    cp: Optional[dist.ProcessGroup]
+    experts: Optional[DeviceMesh]
+    """(dp, ep)."""
 
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        whole = gradient.contiguous()
-        dist.all_reduce(whole, group=ctx.group)
-        ranks, here = dist.get_world_size(ctx.group), dist.get_rank(ctx.group)
-        return whole.chunk(ranks, dim=-2)[here].contiguous(), None
+
+def arrange(config: Settings) -> Groups:
+    """Make the groups; every rank must. Raises ParallelizeError."""
+    where, world = device().type, world_size()
+    size = sizes(config, world)
+    pp, replicate, cp, tp, ep = (size[name] for name in ("pp", "dp_replicate", "cp", "tp", "ep"))
+    if ep > 1 and (pp > 1 or cp > 1):
+        raise ParallelizeError("ep goes with data parallelism alone: leave pp and cp at 1")
+    inside = world // (pp * replicate * tp)
+    shape = {"pp": pp, "dp_replicate": replicate, "data": inside, "tp": tp}
+    shape = {name: size for name, size in shape.items() if size > 1 or name == "data"}
+    mesh = init_device_mesh(where, tuple(shape.values()), mesh_dim_names=tuple(shape))
+    pieces = experts = None
+    if cp > 1:
+        around = (world // (cp * tp), cp, tp)
+        pieces = init_device_mesh(where, around, mesh_dim_names=("rest", "cp", "tp"))["cp"].get_group()
+    if ep > 1:
+        experts = init_device_mesh(where, (world // ep, ep), mesh_dim_names=("dp", "ep"))
+    return Groups(mesh, pieces, experts)

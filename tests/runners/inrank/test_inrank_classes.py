@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from distui.runners.inrank.failure_causes import Death, classify, first_of
-from distui.runners.inrank.traces import in_lines, note_of
+from distui.runners.inrank.tracebacks import in_lines, note_of
 
 GLOO = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp"
 

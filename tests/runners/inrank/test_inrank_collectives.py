@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from distui.runners.inrank.collectives import Collectives, inputs
+from distui.runners.inrank.rank_pulse import Collectives, inputs
 
 
 def entry(number: int, name: str, **more: Any) -> dict[str, Any]:

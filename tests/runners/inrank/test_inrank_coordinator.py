@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from distui.runners.inrank import coordinator, secure_channel
-from distui.runners.inrank.membership import CoordinatorAddress, CoordinatorLink
+from distui.runners.inrank.rendezvous import CoordinatorAddress, CoordinatorLink
 from distui.runners.inrank.secure_channel import (
     HEAD,
     HELLO,
@@ -326,10 +326,13 @@ while time.monotonic() < until:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 def test_two_nodes_meet_again_and_again_while_another_user_attacks() -> None:
     """Rounds of a rendezvous of their own, and the store that torch's agent has of them."""
-    from distui.runners.inrank.membership import Among
+    from distui.runners.inrank.rendezvous import CoordinatedRendezvous
 
     port = coordinator.start(HOST, 0, KEY, (2, 2, 1.0))
-    nodes = [Among(CoordinatorAddress(HOST, port, KEY, "r", "127.0.0.1", order)) for order in (0, 1)]
+    nodes = [
+        CoordinatedRendezvous(CoordinatorAddress(HOST, port, KEY, "r", "127.0.0.1", order))
+        for order in (0, 1)
+    ]
     words = [sys.executable, "-c", ATTACK.format(nobody=NOBODY), HOST, str(port), "60"]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as attacker:
         assert attacker.stdout is not None

@@ -48,7 +48,7 @@ time.sleep(600)
 
 LOOPS = """
 import threading, time
-from distui.runners.inrank.traces import jumps_back
+from distui.runners.inrank.rank_pulse import jumps_back
 
 def spin(until, flag=[False]):
     while not flag[0]:

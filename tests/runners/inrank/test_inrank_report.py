@@ -95,7 +95,7 @@ def test_without_any_room_nothing_fails_and_nothing_is_lost(small_disk: Path) ->
 
 def test_prints_go_on_when_the_disk_is_full(small_disk: Path) -> None:
     script = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from inrank import output_filter as f; f.survive_full_disk()\n"
+        "import sys; sys.path.insert(0, sys.argv[1]); from inrank import rank_changes as f; f.survive_full_disk()\n"
         "for number in range(20): print('x' * 4096)\n"
         "sys.stdin.read(); print('there is room again', flush=True)"
     )

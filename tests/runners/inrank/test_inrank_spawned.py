@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from distui.runners.inrank import child_processes
+from distui.runners.inrank import worker_group
 from distui.runners.inrank.worker_group import WorkerGroup
 
 
@@ -59,7 +59,7 @@ def places(count: int) -> list[dict[str, Any]]:
 
 def test_an_end_is_seen_and_left_to_be_reaped() -> None:
     process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
-    assert child_processes.wait_peeking(process.pid) == 7
+    assert worker_group.wait_peeking(process.pid) == 7
     assert os.waitpid(process.pid, 0)[1] >> 8 == 7
     process.returncode = 7
 
@@ -67,30 +67,30 @@ def test_an_end_is_seen_and_left_to_be_reaped() -> None:
 def test_an_end_by_a_signal_is_negative() -> None:
     process = subprocess.Popen(["sleep", "60"])
     process.kill()
-    assert child_processes.wait_peeking(process.pid) == -9
+    assert worker_group.wait_peeking(process.pid) == -9
     assert process.wait(10) == -9
 
 
 @pytest.mark.parametrize("reap", ["wait", "poll"])
 def test_an_exit_code_that_its_owner_took_first_is_still_known(reap: str) -> None:
-    child_processes.note_exit_codes()
+    worker_group.note_exit_codes()
     process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
     pid = process.pid
     while getattr(process, reap)() is None:
         time.sleep(0.01)
     del process  # as torch lets go of its own
-    assert child_processes.wait_peeking(pid) == 7
+    assert worker_group.wait_peeking(pid) == 7
 
 
 def test_of_a_process_that_nobody_owns_nothing_is_known() -> None:
     pid = os.posix_spawnp("true", ["true"], dict(os.environ))
     os.waitpid(pid, 0)
-    assert child_processes.wait_peeking(pid) is None
+    assert worker_group.wait_peeking(pid) is None
 
 
 def test_ranks_that_end_before_anybody_can_look_are_told_in_order(group: WorkerGroup) -> None:
     group.next_attempt()
-    group.watch(places(2), child_processes.children())
+    group.watch(places(2), worker_group.children())
     ranks = [subprocess.Popen(["sh", "-c", f"exit {code}"]) for code in (3, 4)]
     told(group, 4)
     ended = {
@@ -104,7 +104,7 @@ def test_ranks_that_end_before_anybody_can_look_are_told_in_order(group: WorkerG
 
 def test_ranks_are_known_by_their_environment(group: WorkerGroup) -> None:
     group.next_attempt()
-    group.watch(places(2), child_processes.children())
+    group.watch(places(2), worker_group.children())
     env = {**os.environ, "DISTUI_RUNNER_PID": str(os.getpid())}
     started = {
         local: subprocess.Popen(["sleep", "60"], env={**env, "LOCAL_RANK": str(local)}) for local in (1, 0)

@@ -1,14 +1,38 @@
-"""Tensor and expert parallelism by a model's `tp_plan`."""
+"""The model divided over ranks: tensor, expert and pipeline parallelism, as its class says.
+
+Tensor parallelism divides matrix products:
+
+    tp_plan = {"layers.*.qkv": "colwise", "layers.*.out": "rowwise", "layers.*.norm": "sequence_parallel",
+               "norm": "sequence_parallel", "head": "colwise_rep"}
+
+Names of layers with * for a number, and the words of transformers' plans: "colwise" divides a layer's outputs,
+"rowwise" its inputs and sums, "colwise_rep" gathers the outputs again; "sequence_parallel" is a norm that, with
+sequence parallelism, sees a piece of the sequence (dimension 1).
+
+Expert parallelism divides the experts of each mixture-of-experts layer over ranks, and tokens travel to them. A module
+of experts has `expert_parallel = True`, parameters whose dimension 0 counts the experts, and is called as
+`experts(tokens, counts)`: tokens (n, width) sorted by expert, counts (experts) how many each gets.
+
+A pipeline cuts the model along its blocks, and one call runs a whole batch through the stages:
+
+    pp_plan = {"first": ("tokens",), "blocks": "layers", "last": ("norm", "head")}
+    def embed(self, x): ...          what the first blocks get
+    def logits(self, h): ...         from the last block's output
+    def loss(self, logits, y): ...   of one batch; uses no layers
+
+where each member of `blocks` is called as `block(h)`.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, cast
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -16,17 +40,9 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from .settings import ParallelizeError
-
-# -----------------------------------------------------------------------------------------------------------
-# Tensor parallelism: matrix products divided as the model's `tp_plan` says.
-#     tp_plan = {"layers.*.qkv": "colwise", "layers.*.out": "rowwise", "layers.*.norm": "sequence_parallel",
-#                "norm": "sequence_parallel", "head": "colwise_rep"}
-# Names of layers with * for a number, and the words of transformers' plans: "colwise" divides a layer's outputs,
-# "rowwise" its inputs and sums, "colwise_rep" gathers the outputs again; "sequence_parallel" is a norm that, with
-# sequence parallelism, sees a piece of the sequence (dimension 1).
-
+from .settings import ParallelizeError, Settings, device
 
 STYLES = ("colwise", "rowwise", "colwise_rep", "sequence_parallel")
 HEADS = ("heads", "num_heads", "n_heads", "n_head", "nhead", "num_attention_heads",
@@ -40,7 +56,7 @@ SHAPE = re.compile(
 """What torch's errors say of sizes that do not fit."""
 
 
-def divide(model: nn.Module, mesh: DeviceMesh, sequence: bool, first_stage: bool) -> None:
+def divide_layers(model: nn.Module, mesh: DeviceMesh, sequence: bool, first_stage: bool) -> None:
     """Divide the layers of `model` over `mesh`, of one dimension. Raises ParallelizeError."""
     plan = getattr(model, "tp_plan", None)
     if not plan:
@@ -160,12 +176,6 @@ def _split_before_blocks(model: nn.Module, named: Dict[str, str], mesh: DeviceMe
     block.register_forward_pre_hook(split)
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Expert parallelism: the experts of each mixture-of-experts layer are divided over ranks, tokens travel to them.
-# A module of experts says `expert_parallel = True`, has parameters whose dimension 0 counts the experts, and is
-# called as `experts(tokens, counts)`: tokens (n, width) sorted by expert, counts (experts) how many each gets.
-
-
 def divide_experts(model: nn.Module, mesh: DeviceMesh) -> List[str]:
     """Divide all experts of `model` over the dimension ep of `mesh` (dp, ep); the names of their parameters.
 
@@ -192,13 +202,13 @@ def _divide_module(path: str, module: nn.Module, mesh: DeviceMesh) -> None:
                 f"ep is {ranks}, which does not divide the {parameter.shape[0]} experts of {path}"
             )
         part = nn.Parameter(distribute_tensor(parameter.detach(), mesh["ep"], [Shard(0)]))
-        part.register_hook(lambda gradient: _averaged(gradient, mesh))
+        part.register_hook(lambda gradient: _averaged_gradient(gradient, mesh))
         module.register_parameter(name, part)
     inner = module.forward
     module.forward = lambda tokens, counts: _there_and_back(module, inner, tokens, counts, group)
 
 
-def _averaged(gradient: Any, mesh: DeviceMesh) -> Any:
+def _averaged_gradient(gradient: Any, mesh: DeviceMesh) -> Any:
     """An expert's gradient is the sum over the ranks whose tokens it saw; losses are means over all ranks."""
     local = gradient.to_local() / mesh["ep"].size()
     dist.all_reduce(local, group=mesh["dp"].get_group())
@@ -261,3 +271,112 @@ class _Exchange(torch.autograd.Function):  # type: ignore[misc]
         out = gradient.new_empty((sum(sent), *gradient.shape[1:]))
         dist.all_to_all_single(out, gradient.contiguous(), sent, received, group=group)
         return out, None, None, None
+
+
+CUT_NEEDS = ("pp_plan", "embed", "logits", "loss")
+SCHEDULES: Dict[str, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+
+
+class Blocks(nn.ModuleDict):  # type: ignore[misc]
+    """The blocks that are left on this stage, under the numbers that they have in the whole model."""
+
+
+def cut(model: nn.Module, stage: int, stages: int) -> Callable[[Any, Any], Any]:
+    """Leave on `model` what stage number `stage` computes; its parameters keep their names. Returns the loss.
+
+    Raises ParallelizeError.
+    """
+    missing = [name for name in CUT_NEEDS if not hasattr(model, name)]
+    if missing:
+        raise ParallelizeError(
+            f"pp cuts the model, and {type(model).__name__} has no {', '.join(missing)}:"
+            " docs/scripts.md shows what a model that can be cut says"
+        )
+    plan, loss = cast(Dict[str, Any], model.pp_plan), cast(Callable[[Any, Any], Any], model.loss)
+    whole = list(cast(nn.ModuleList, getattr(model, plan["blocks"])))
+    if len(whole) < stages:
+        raise ParallelizeError(
+            f"pp is {stages}, and the model has only {len(whole)} blocks to cut:"
+            " give it more, or change mesh.pp"
+        )
+    mine = range(len(whole) * stage // stages, len(whole) * (stage + 1) // stages)
+    setattr(model, plan["blocks"], Blocks({str(number): whole[number] for number in mine}))
+    for name in (*plan["first"] * (stage > 0), *plan["last"] * (stage < stages - 1)):
+        setattr(model, name, None)
+    model.forward = _Part(model, plan["blocks"], stage == 0, stage == stages - 1)
+    return loss
+
+
+class _Part:
+    """`forward` of a stage."""
+
+    def __init__(self, model: nn.Module, blocks: str, first: bool, last: bool) -> None:
+        self.model, self.blocks, self.first, self.last = model, blocks, first, last
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        model: Any = self.model
+        h = model.embed(x) if self.first else x
+        for block in getattr(model, self.blocks).values():
+            h = block(h)
+        return cast(torch.Tensor, model.logits(h) if self.last else h)
+
+
+class Pipeline(nn.Module):  # type: ignore[misc]
+    """A stage and the schedule that drives it; trained by `forward_backward`, not by calling it."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Callable[[Any, Any], Any],
+        config: Settings,
+        group: dist.ProcessGroup,
+        replicas: Optional[dist.ProcessGroup] = None,
+    ) -> None:
+        """`group`: the stages; `replicas`: ranks with the same stage, where nothing else averages their gradients."""
+        super().__init__()
+        self.module, self._group, self._replicas = module, group, replicas
+        self._stage, self._stages = dist.get_rank(group), dist.get_world_size(group)
+        self._pieces = int(config.mesh.get("microbatches", 2 * self._stages))
+        name = config.mesh.get("schedule", "1f1b")
+        if name not in SCHEDULES:
+            raise ParallelizeError(f"schedule is {name!r}; parallelize() knows {', '.join(SCHEDULES)}")
+        if name == "1f1b" and self._pieces < self._stages:
+            raise ParallelizeError(
+                f"microbatches is {self._pieces}: 1f1b needs one a stage, {self._stages} at least"
+            )
+        stage = PipelineStage(module, self._stage, self._stages, device(), group=group)
+        self._schedule = SCHEDULES[name](stage, self._pieces, loss_fn=loss)
+
+    def forward(self, *_: Any) -> torch.Tensor:
+        """Raises ParallelizeError: one stage alone has no output."""
+        raise ParallelizeError(
+            "a pipeline runs forward and backward together: write loss = forward_backward(model, x, y)"
+        )
+
+    def train_step(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Forward and backward of one batch over all stages; the mean loss, on every one of them."""
+        if len(x) % self._pieces:
+            raise ParallelizeError(
+                f"a batch of {len(x)} cannot be cut into {self._pieces} microbatches: {len(x)} / {self._pieces} is"
+                f" {len(x) / self._pieces:.4g}; take a multiple of {self._pieces}, or change mesh.microbatches"
+            )
+        losses: List[torch.Tensor] = []
+        given = (x,) if self._stage == 0 else ()
+        if self._stage == self._stages - 1:
+            self._schedule.step(*given, target=y, losses=losses)
+        else:
+            self._schedule.step(*given)
+        self._average()
+        mean = torch.stack(losses).mean().detach().float() if losses else torch.zeros((), device=x.device)
+        last = dist.get_global_rank(self._group, self._stages - 1)
+        dist.broadcast(mean, src=last, group=self._group)
+        return mean
+
+    def _average(self) -> None:
+        """Once for the whole batch: DDP takes one backward for each forward, and a schedule has it otherwise."""
+        gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
+        if self._replicas is None or not gradients:
+            return
+        whole = parameters_to_vector(gradients)
+        dist.all_reduce(whole, group=self._replicas)
+        vector_to_parameters(whole / dist.get_world_size(self._replicas), gradients)

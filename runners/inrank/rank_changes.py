@@ -1,0 +1,312 @@
+"""What the hook changes in a rank.
+
+At the start: rank 0 of a single node opens the store of its ranks on the loopback alone, and logs lose lines that a full
+disk has no room for. On request: the debug levels of NCCL and c10d. At the exit of a rank that makes room for the next
+attempt: no search for garbage.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import io
+import logging
+import os
+import socket
+import stat
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from io import IOBase
+from types import ModuleType
+from typing import Any, TextIO, cast
+
+from .control import FULL
+
+MODULE = "torch.distributed.rendezvous"
+BACKLOG = 2048
+
+
+def arm() -> None:
+    """In a rank whose group meets on the loopback: have torch's module changed as soon as it is loaded."""
+    if inside(os.environ.get("MASTER_ADDR", "")):
+        sys.meta_path.insert(0, _ModuleFinder())
+
+
+def inside(host: object) -> bool:
+    """Whether this is the loopback, written as a number."""
+    return isinstance(host, str) and (host == "::1" or host.startswith("127."))
+
+
+class _ModuleFinder:
+    """Leads to the module as it would be found anyway, and changes it once it is executed."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: Any = None
+    ) -> ModuleSpec | None:
+        if name != MODULE:
+            return None
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(name, path, target)
+        loader = getattr(spec, "loader", None)
+        execute = getattr(loader, "exec_module", None)
+        if execute is None:
+            return spec
+
+        def executed(module: ModuleType) -> None:
+            execute(module)
+            change(module)
+
+        with contextlib.suppress(AttributeError, TypeError):
+            loader.exec_module = executed  # type: ignore[union-attr]
+        return spec
+
+
+def change(module: ModuleType) -> None:
+    """Put our `TCPStore` in the place of torch's."""
+    theirs = getattr(module, "TCPStore", None)
+    if theirs is None:
+        return
+
+    def store(*words: Any, **named: Any) -> Any:
+        listening = _listening(words, named)
+        if listening is None:
+            return theirs(*words, **named)
+        descriptor = listening.detach()  # torch's from now on
+        try:
+            return theirs(*words, **named, master_listen_fd=descriptor)
+        except TypeError:  # a torch that takes no such socket
+            os.close(descriptor)
+            return theirs(*words, **named)
+
+    module.TCPStore = store  # type: ignore[attr-defined]
+
+
+def _listening(words: tuple[Any, ...], named: dict[str, Any]) -> socket.socket | None:
+    """The socket for a store that is to be opened on the loopback; None for any other."""
+    host, port = named.get("host_name"), named.get("port")
+    if words or not named.get("is_master") or not inside(host) or "master_listen_fd" in named:
+        return None
+    if not isinstance(host, str) or not isinstance(port, int):
+        return None
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+        made.listen(BACKLOG)
+    except OSError:  # taken: perhaps by a store that this process shares; torch says what there is to say
+        made.close()
+        return None
+    return made
+
+
+class LosingFile(io.FileIO):
+    """A log file that loses what the file system has no room for."""
+
+    def write(self, data: Any) -> int:
+        """Bytes taken; all of them where there is no room. Raises OSError for anything else."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno in FULL:
+                return memoryview(data).nbytes
+            raise
+
+
+def survive_full_disk() -> None:
+    """Put a LosingFile under stdout and stderr where they are regular files."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper) and stat.S_ISREG(os.fstat(number).st_mode):
+            stream.flush()
+            fresh = losing(stream, number)
+            setattr(sys, name, fresh)
+            setattr(sys, "__%s__" % name, fresh)
+
+
+def losing(stream: io.TextIOWrapper, number: int) -> TextIO:
+    """A stream like `stream`, buffered as it is, on the same descriptor."""
+    raw: Any = LosingFile(number, "w", closefd=False)
+    below = io.BufferedWriter(raw) if isinstance(stream.buffer, io.BufferedWriter) else raw
+    fresh = io.TextIOWrapper(
+        below,
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
+    cast(Any, fresh).mode = "w"  # as the interpreter's own streams have it
+    return fresh
+
+
+SONAME = "libnccl.so.2"
+_UNSET = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV"}
+"""What a variable goes back to that had no value; to take it away would not be safe while NCCL reads."""
+
+
+def nccl_paths() -> list[str]:
+    """Paths of every libnccl that this process has mapped."""
+    paths = []
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            path = "/" + line.rstrip("\n").partition("/")[2]
+            if path.rpartition("/")[2].startswith("libnccl.so") and path not in paths:
+                paths.append(path)
+    return paths
+
+
+def nccl_libraries() -> list[Any]:
+    """Every libnccl of this process; nothing is loaded for it."""
+    libraries = []
+    for path in nccl_paths():
+        try:
+            libraries.append(ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW))
+        except OSError:  # replaced on disk since it was loaded: known by its name still
+            libraries.append(ctypes.CDLL(SONAME, mode=os.RTLD_NOLOAD | os.RTLD_NOW))
+    return libraries
+
+
+def nccl_state() -> dict[str, Any]:
+    """{"loaded", "live", "version", "debug", "backend"}; live: whether every one exports ncclResetDebugInit."""
+    libraries = nccl_libraries()
+    return {
+        "loaded": bool(libraries),
+        "live": all(hasattr(library, "ncclResetDebugInit") for library in libraries) if libraries else None,
+        "version": version(libraries[0]) if libraries else None,
+        "debug": os.environ.get("NCCL_DEBUG"),
+        "backend": backend(),
+    }
+
+
+def version(library: Any) -> str | None:
+    """NCCL's version as text, from ncclGetVersion (X*10000 + Y*100 + Z since 2.9)."""
+    if not hasattr(library, "ncclGetVersion"):
+        return None
+    number = ctypes.c_int()
+    if library.ncclGetVersion(ctypes.byref(number)) != 0:
+        return None
+    value = number.value
+    if value < 10000:
+        return "%d.%d.%d" % (value // 1000, value // 100 % 10, value % 100)
+    return "%d.%d.%d" % (value // 10000, value // 100 % 100, value % 100)
+
+
+def backend() -> str | None:
+    """Backend of the default process group once there is one."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not getattr(distributed, "is_initialized", bool)():
+        return None
+    return str(distributed.get_backend())
+
+
+class Levels:
+    """NCCL's and c10d's debug levels of this process, and what they go back to."""
+
+    def __init__(self) -> None:
+        self._lasting = {name: os.environ.get(name) or unset for name, unset in _UNSET.items()}
+        self._part = 0
+        self._c10d: str | None = None
+        """c10d's level before the first limited one."""
+
+    def set_nccl(self, env: dict[str, str], lasting: bool = True) -> dict[str, Any]:
+        """Set NCCL_DEBUG variables and have NCCL read them again, where it can; `nccl_state` and "changed".
+
+        `lasting`: what `back` goes back to from now on. NCCL 2.24 and newer export ncclResetDebugInit
+        (deprecated since 2.28, hence looked up, never assumed); what an older one has read stays, and so
+        does its environment. Raises ValueError for other variables.
+        """
+        for name in env:
+            if name not in _UNSET:
+                raise ValueError("%s is no variable of NCCL's debug output" % name)
+        state = nccl_state()
+        state["changed"] = False
+        if state["loaded"] and not state["live"]:
+            return state
+        os.environ.update(env)
+        if lasting:
+            self._lasting.update(env)
+        if state["live"]:
+            os.environ["NCCL_DEBUG_FILE"] = self._new_file()
+            for library in nccl_libraries():
+                library.ncclResetDebugInit.restype = None
+                library.ncclResetDebugInit()
+            state["changed"] = True
+        state["debug"] = os.environ.get("NCCL_DEBUG")
+        return state
+
+    def _new_file(self) -> str:
+        """A name never used before: NCCL truncates what it opens."""
+        while True:
+            self._part += 1
+            path = "%s.%d.nccl" % (os.environ["DISTUI_RANK_FILES"], self._part)
+            if not os.path.exists(path):
+                return path
+
+    def set_c10d(self, level: str, lasting: bool = True) -> dict[str, str]:
+        """Torch's own logging of distributed: "OFF", "INFO" or "DETAIL"; what changed, in words."""
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is None or not hasattr(distributed, "DebugLevel"):
+            return {"text": ""}
+        if not lasting and self._c10d is None:
+            self._c10d = distributed.get_debug_level().name
+        if lasting:
+            self._c10d = None
+        names = {"OFF": distributed.DebugLevel.OFF, "INFO": distributed.DebugLevel.INFO}
+        distributed.set_debug_level(names.get(level, distributed.DebugLevel.DETAIL))
+        os.environ["TORCH_DISTRIBUTED_DEBUG"] = level
+        python_level = logging.WARNING if level == "OFF" else logging.INFO
+        log_distributed(python_level)
+        name = logging.getLevelName(python_level)
+        return {"text": "TORCH_DISTRIBUTED_DEBUG=%s, c10d logging %s" % (level, name)}
+
+    def back(self) -> dict[str, Any]:
+        """Take a limited level back, NCCL's and c10d's."""
+        if self._c10d is not None:
+            self.set_c10d(self._c10d)
+        if all(os.environ.get(name) == value for name, value in self._lasting.items()):
+            return dict(nccl_state(), changed=False)
+        return self.set_nccl(dict(self._lasting))
+
+
+def log_distributed(level: int) -> None:
+    """Python's own loggers of torch.distributed, through torch where it can: it owns their handlers."""
+    logs = getattr(sys.modules.get("torch"), "_logging", None)
+    if logs is not None and hasattr(logs, "set_logs"):
+        logs.set_logs(distributed=level)
+    else:
+        logging.getLogger("torch.distributed").setLevel(level)
+
+
+FILE: Any = IOBase.__base__
+"""What every file of the interpreter's own is; io.IOBase itself is asked far more slowly."""
+UNWILLING = (OSError, ValueError, RuntimeError, AttributeError, TypeError)
+"""What flushing raises: the disk is full, the file is closed, or one of the script's own has lost its parts."""
+
+
+class Leaving:
+    """The rank's side: told that another attempt follows, its interpreter ends without the collection."""
+
+    def __init__(self) -> None:
+        self._soon = False
+        atexit.register(self._leave)  # the first to be registered runs last
+
+    def soon(self) -> dict[str, Any]:
+        """This rank is about to be ended for the next attempt."""
+        self._soon = True
+        return {"leaving": True}
+
+    def _leave(self) -> None:
+        if self._soon:
+            flush_files()
+            gc.freeze()
+
+
+def flush_files() -> None:
+    """Write out what open files hold: one in a reference cycle would have been closed by the collection."""
+    for item in gc.get_objects():
+        if issubclass(type(item), FILE):  # type(), as a proxy's __class__ may run code
+            with contextlib.suppress(*UNWILLING):
+                item.flush()

@@ -1,0 +1,127 @@
+"""Exceptions that nobody caught: what a rank writes down of its own, and what a traceback in a log names."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+LONGEST = 2000
+"""Characters of an exception's text that are kept, half of them from its end."""
+_LIBRARY = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python\d[\d.]*[/\\]")
+_OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_TAG = re.compile(r"^(?:\[[\w:.<>-]+\]:\s?)+")
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$')
+_LAST = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<text>.*))?$")
+_ERROR = re.compile(r"(?:Error|Exception|Exit|Interrupt|Warning|Timeout|Expired)$|^[a-z_][\w.]*\.[A-Z]\w+$")
+_LAUNCHERS = re.compile(
+    r"ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException"
+)
+"""What a launcher raises because its ranks failed."""
+COMPILING = ("SyntaxError", "IndentationError", "TabError")
+Frames = Iterable[tuple[str, int, str]]
+"""File, line and function, outermost first."""
+
+
+def note_of(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> dict[str, Any]:
+    """What is kept of an exception as JSON values: type, text, where, importing, errno, path, python, before."""
+    frames = list(_frames_of(trace))
+    where, importing = place(frames)
+    if isinstance(value, SyntaxError) and value.filename and not value.filename.startswith("<"):
+        where, importing = "%s:%d" % (value.filename, value.lineno or 0), True
+    named = value.filename if isinstance(value, OSError) and isinstance(value.filename, str) else None
+    return {
+        "type": kind.__name__,
+        "text": shortened(str(value)),
+        "where": where,
+        "importing": importing,
+        "errno": value.errno if isinstance(value, OSError) else None,
+        "path": named,
+        "python": sys.executable,
+        "before": _before(value),
+    }
+
+
+def _frames_of(trace: TracebackType | None) -> Frames:
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        yield code.co_filename, trace.tb_lineno, code.co_name
+        trace = trace.tb_next
+
+
+def _before(value: BaseException) -> list[str]:
+    """The exceptions that led to this one, newest first."""
+    causes: list[str] = []
+    seen = {id(value)}
+    earlier = value.__cause__ or value.__context__
+    while earlier is not None and id(earlier) not in seen and len(causes) < 3:
+        seen.add(id(earlier))
+        causes.append(("%s: %s" % (type(earlier).__name__, earlier))[:300])
+        earlier = earlier.__cause__ or earlier.__context__
+    return causes
+
+
+def place(frames: Iterable[tuple[str, int, str]]) -> tuple[str, bool]:
+    """ "file:line" of the innermost frame of the user's own code, and whether a module was being imported there."""
+    outside = [frame for frame in frames if not frame[0].startswith(("<", _OWN))]
+    users = [frame for frame in outside if not _LIBRARY.search(frame[0])]
+    innermost = (users or outside)[-1:]
+    importing = sum(1 for _, _, name in outside if name == "<module>") > 1
+    return ("%s:%d" % innermost[0][:2] if innermost else ""), importing
+
+
+def shortened(text: str) -> str:
+    """A long text without its middle: the cause of a wrapped exception stands at its end."""
+    if len(text) <= LONGEST:
+        return text
+    return text[: LONGEST // 2] + " … " + text[-LONGEST // 2 :]
+
+
+def unwrapped(raised: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a worker process of a data loader raised, where the rank's own exception only carries that."""
+    text = str(raised.get("text", ""))
+    carried = in_lines(text.splitlines()) if "Original Traceback" in text else {}
+    return {**raised, **carried, "importing": False} if carried else raised
+
+
+def raised_in(line: str) -> str | None:
+    """The type of exception that the last line of a traceback names; None for any other line."""
+    last = _LAST.match(_TAG.sub("", line.rstrip()))
+    return last["type"] if last and _ERROR.search(last["type"]) else None
+
+
+def of_launcher(kind: str) -> bool:
+    """Whether launchers raise it because their ranks failed."""
+    return _LAUNCHERS.search(kind) is not None
+
+
+def in_lines(lines: Sequence[str]) -> dict[str, Any]:
+    """The last exception that stands in lines of a log, as `note_of` has it, a launcher's own left out; {} for none."""
+    note: dict[str, Any] = {}
+    frames: list[tuple[str, int, str]] = []
+    within = False
+    for raw in lines:
+        line = _TAG.sub("", raw.rstrip())
+        frame = _FRAME.match(line)
+        if "Traceback (most recent call last)" in line:
+            within, frames = True, []
+        elif frame:
+            within = True
+            frames.append((frame["file"], int(frame["line"]), frame["name"] or "<module>"))
+        elif within and line and not line[0].isspace():
+            kind = raised_in(line)
+            if kind is not None:
+                if not of_launcher(kind):
+                    note = _carried(kind, line[len(kind) :].removeprefix(":").removeprefix(" "), frames)
+                within, frames = False, []
+    return note
+
+
+def _carried(kind: str, text: str, frames: Sequence[tuple[str, int, str]]) -> dict[str, Any]:
+    where, importing = place(frames)
+    name = kind.rpartition(".")[2]
+    compiling = name in COMPILING and bool(frames) and not frames[-1][0].startswith("<")
+    return {"type": name, "text": text, "where": where, "importing": importing or compiling}
