@@ -4,7 +4,7 @@ columns."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Sequence, Sized
 
 NA = "n/a"
 """How an unknown value is written; never 0."""
@@ -49,6 +49,12 @@ def spans_text(noun: str, numbers: Iterable[int]) -> str:
     if len(parts) > MOST_SPANS:
         return f"{plural(len(ordered), noun)} ({', '.join(parts[:2])}, …)"
     return f"{agreeing(ordered, noun, noun + 's')} {', '.join(parts)}"
+
+
+def listed(texts: Sequence[str], most: int = 4) -> str:
+    """ "a, b, c"; of more than `most` texts "a, b, c, d and 12 more"."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
 
 
 def plural(count: int, noun: str) -> str:

@@ -22,6 +22,7 @@ from ..presets.secrets import mask, mask_words
 from ..presets.worker_group import DISTUI, TORCH
 from ..presets.workload import Counted, acts_on_import, counted_from
 from .errors import RunError
+from .formatting import plural
 from .local_agent import MOST_SOURCE, check_python
 from .wire.client import stem
 
@@ -285,7 +286,7 @@ def lines(shown: Preview, plan: Plan) -> list[str]:
     where = " on each node" if plan.nnodes > 1 else ""
     rows = ["", f"runner, one process{where}", f"  {_words(shown.runner)}"]
     rows += ["", f"{each}, started by the runner", f"  {_words(shown.ranks)}"]
-    rows += ["", f"{each} also gets ({len(shown.env)} variables)"]
+    rows += ["", f"{each} also gets ({plural(len(shown.env), 'variable')})"]
     rows += [f"  {var.name}={_value(mask(var.name, var.value))}  # {var.origin}" for var in shown.env]
     if not torchrun and plan.hook:
         rows.append("  a torchrun in it gives its ranks what torchrun gives, and the hook")

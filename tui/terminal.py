@@ -17,6 +17,7 @@ from textual.app import App, SuspendNotSupported
 from ..presets import trusted_files
 from ..presets.trusted_files import private_folder
 from ..runners.errors import RunError
+from ..runners.formatting import agreeing, plural
 from ..runners.hub import routes
 
 # -----------------------------------------------------------------------------------------------------------
@@ -63,7 +64,7 @@ class LendingApp(App[None]):
         except OSError as error:
             self.notify(f"copied to the clipboard only: {error}", severity="warning", markup=False)
             return
-        self.notify(f"{text.count(chr(10)) + 1} lines copied, also to {path}", markup=False)
+        self.notify(f"{plural(text.count(chr(10)) + 1, 'line')} copied, also to {path}", markup=False)
 
     def page(self, text: str) -> None:
         """The user's pager on this text."""
@@ -103,7 +104,7 @@ def complaint() -> str | None:
         if stream is None or not stream.isatty()
     ]
     if missing:
-        verb = "is" if len(missing) == 1 else "are"
+        verb = agreeing(missing, "is", "are")
         names = " and ".join(missing)
         return f"{names} {verb} no terminal: run distui in one, or use `distui status`"
     if os.environ.get("TERM", "") in ("", "dumb"):

@@ -16,7 +16,7 @@ from msgspec import structs
 from ...presets.secrets import mask
 from ..environment import RESTART, refusal, shown
 from ..errors import OUTCOME_UNKNOWN
-from ..formatting import plural
+from ..formatting import agreeing, plural
 from ..model import (
     Action,
     Clause,
@@ -344,9 +344,7 @@ class AgentCommands:
                 raise answer
         also = [Clause(text) for text in spoken(failed)]
         if old:
-            which = "the stack{} of {{ranks}} {}".format(
-                *(("", "is") if len(old) == 1 else ("s", "are up to"))
-            )
+            which = agreeing(old, "the stack of {ranks} is", "the stacks of {ranks} are up to")
             age = f"{max(old.values()):.0f} s old: py-spy looks at a rank every {EVERY_S:.0f} s at most"
             also.append(Clause(f"{which} {age}", tuple(old)))
         signalled = tuple(hook.rank for hook in hooks if hook.signals > before[hook.rank])

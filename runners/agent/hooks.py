@@ -22,6 +22,7 @@ from ...presets.render import revealed, unknown_words
 from ...presets.secrets import MASK, SECRET_WORDS
 from .. import environment, rpc
 from ..environment import Kept, Started
+from ..formatting import agreeing
 from ..logs.log_files import attempt_dir
 from ..model import (
     AttemptStarted,
@@ -572,7 +573,7 @@ class Environment:
         names = started.missing
         self._missing = set(names)
         if names:
-            them = "it" if len(names) == 1 else "them"
+            them = agreeing(names, "it", "them")
             text = f"ranks start without {', '.join(names)}: secrets are never written down, and no process of the run "
             text += f"is left that remembers {them}"
             words = " ".join(f"--env-from-shell {name}" for name in names)

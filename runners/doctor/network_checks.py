@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from ...presets.finding import Finding, Severity
 from ...presets.secrets import mask_text
-from ..formatting import NA, agreeing
+from ..formatting import NA, agreeing, listed
 from .node_checks import GIB, ExaminedNode, sentence
 
 SLOW_MBPS = 1000
@@ -502,7 +502,7 @@ def differs(saying: str, values: Mapping[str, Value]) -> str:
 
 def _who(names: Sequence[str]) -> str:
     if len(names) > MOST_NAMED:
-        return f"{', '.join(names[:MOST_NAMED])} and {len(names) - MOST_NAMED} more"
+        return listed(names, MOST_NAMED)
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...presets.finding import Finding, Severity
-from ..formatting import size_text
+from ..formatting import listed, plural, size_text
 
 # -----------------------------------------------------------------------------------------------------------
 # One node as it was found, for checks that only read.
@@ -112,7 +112,6 @@ DMA_BUF_KERNEL = (5, 12)
 """From this kernel on dma-buf serves GPUDirect RDMA, with NVIDIA's open kernel modules
 (NVIDIA GPU Operator documentation, "GPUDirect RDMA")."""
 PASSED = {"iommu=pt", "iommu=off", "intel_iommu=off", "amd_iommu=off", "iommu.passthrough=1"}
-MOST_NAMED = 4
 
 
 def check_hardware(node: ExaminedNode) -> Iterator[Finding]:
@@ -177,13 +176,12 @@ def _acs(node: ExaminedNode) -> Iterator[Finding]:
         return
     bad = [bridge for bridge in pci["acs"] if bridge["control"] & REDIRECTS]
     if bad:
-        named = ", ".join(f"{bridge['device']} {bridge['control']:#06x}" for bridge in bad[:MOST_NAMED])
-        more = f" and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
+        named = listed([f"{bridge['device']} {bridge['control']:#06x}" for bridge in bad])
         yield node.finding(
             "D-ACS", "warning",
             f"ACS is on at {len(bad)} PCI bridges: traffic between GPUs goes through the root complex, which is slow "
             "and has made NCCL hang.",
-            named + more, "Switch ACS off in the BIOS, or with `setpci -s DEVICE ECAP_ACS+6.w=0000` as root.",
+            named, "Switch ACS off in the BIOS, or with `setpci -s DEVICE ECAP_ACS+6.w=0000` as root.",
         )  # fmt: skip
 
 
@@ -200,10 +198,10 @@ def _iommu(node: ExaminedNode) -> Iterator[Finding]:
 def _p2p(node: ExaminedNode) -> Iterator[Finding]:
     pairs = node.get("nvml", "no_p2p") or []
     if pairs:
-        shown = ", ".join(f"{first}-{second}" for first, second in pairs[:MOST_NAMED])
-        more = f" and {len(pairs) - MOST_NAMED} more" if len(pairs) > MOST_NAMED else ""
-        text = f"{len(pairs)} pairs of GPUs cannot read each other's memory: NCCL goes through shared memory there."
-        yield node.finding("D-P2P", "note", text, shown + more)
+        shown = listed([f"{first}-{second}" for first, second in pairs])
+        count = plural(len(pairs), "pair")
+        text = f"{count} of GPUs cannot read each other's memory: NCCL goes through shared memory there."
+        yield node.finding("D-P2P", "note", text, shown)
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from .. import run_directories
 from ..agent.commands import ENDED, NO_CLUSTER, RESTART_SECONDS, VERBS, CommandRefused, describe, shortened
 from ..errors import RunError
 from ..forced_stop import forced_stop
-from ..formatting import duration_text, plural
+from ..formatting import agreeing, duration_text, plural
 from ..model import (
     Action,
     Clause,
@@ -137,7 +137,7 @@ def stopped_without(silent: Sequence[str], any_reached: bool, seconds: float | N
 
 def not_stopped_yet(names: Sequence[str]) -> str:
     """What nodes are that were told to stop and go on."""
-    verb = "has" if len(names) == 1 else "have"
+    verb = agreeing(names, "has", "have")
     return f"{', '.join(names)} {verb} not stopped yet: see agent.log there"
 
 
@@ -265,7 +265,7 @@ class HubCommands:
             raise CommandRefused(f"the run ended instead: {run.state.end_text}")
         if not ready:
             return "the launch goes on: `distui status` shows how far it is"
-        return f"launched: {len(run.state.ranks)} ranks running after {time.monotonic() - began:.1f} s"
+        return f"launched: {plural(len(run.state.ranks), 'rank')} running after {time.monotonic() - began:.1f} s"
 
     async def _restarted(self, command: Restart | SetNccl, nodes: list[int]) -> str:
         run = self._run

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...presets.sanitize import clean_lines
+from ..formatting import agreeing
 from ..model import FirstCause, LinkState, RunEnded, RunPhase
 
 # -----------------------------------------------------------------------------------------------------------
@@ -200,7 +201,7 @@ def _lost(whole: Whole, gone: list[NodeEnding], stopped: bool) -> str:
     """Without the lost nodes the others could not go on. Nobody here stopped them: what started them did."""
     names = ", ".join(part.name for part in gone)
     where = ", where the rendezvous was," if any(part.node == 0 for part in gone) else ""
-    verb = "is" if len(gone) == 1 else "are"
+    verb = agreeing(gone, "is", "are")
     others = "were ended by what started them" if stopped else "failed"
     return (
         f"{names}{where} {verb} lost, and the others {others}: "

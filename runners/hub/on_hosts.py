@@ -18,6 +18,7 @@ from msgspec import Struct
 from ...presets.secrets import MASK, SECRET_WORDS
 from .. import file_io
 from ..errors import RunError
+from ..formatting import plural
 from ..inrank.secure_channel import KEY_FILE
 from ..model import Cluster, ClusterChanged, LinkChanged, LinkState, Stage, StageChanged, Stop
 from ..node import package as bundles
@@ -76,7 +77,9 @@ class Hosts:
 
     async def launch(self, set_routes: SetRoutes) -> None:
         """All stages; what fails on any host is told of all of them."""
-        self._run.emit(ClusterChanged(Cluster(infra=KIND, resources=f"{len(self._order.hosts)} hosts")))
+        self._run.emit(
+            ClusterChanged(Cluster(infra=KIND, resources=plural(len(self._order.hosts), "host")))
+        )
         self._introduce()
         try:
             await self._stage(Stage.SYNC, self._sync())
@@ -95,7 +98,7 @@ class Hosts:
 
     async def _stage(self, stage: Stage, doing: Coroutine[object, object, None]) -> None:
         """One stage; given up when the run is stopped. Raises HostError."""
-        self._run.emit(StageChanged(stage, "begun", f"{len(self._order.hosts)} hosts"))
+        self._run.emit(StageChanged(stage, "begun", plural(len(self._order.hosts), "host")))
         work = asyncio.create_task(doing)
         stop = asyncio.create_task(self._run.stop_asked.wait())
         try:

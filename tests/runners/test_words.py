@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from distui.runners.formatting import agreeing, plural, runs, size_text, spans, spans_short, spans_text
+from distui.runners.formatting import (
+    agreeing,
+    listed,
+    plural,
+    runs,
+    size_text,
+    spans,
+    spans_short,
+    spans_text,
+)
 
 
 def test_numbers_as_spans() -> None:
@@ -21,6 +30,11 @@ def test_lists_of_ranks_have_a_long_and_a_short_form() -> None:
     ]
     assert spans_text("rank", range(0, 1024, 8)) == "128 ranks (0, 8, …)"
     assert spans_short([5, 0, 1]) == "0-1,5"
+
+
+def test_of_many_texts_the_first_are_named() -> None:
+    assert listed(["a", "b"]) == "a, b"
+    assert listed(list("abcdef"), 4) == "a, b, c, d and 2 more"
 
 
 def test_words_agree_with_their_number() -> None:

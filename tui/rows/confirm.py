@@ -27,11 +27,11 @@ from ...presets.nccl import (
 )
 from ...presets.secrets import mask
 from ...runners import environment
-from ...runners.formatting import duration_short, plural, size_short, spans, spans_text
+from ...runners.formatting import duration_short, listed, plural, size_short, spans, spans_text
 from ...runners.model import Command, Down, Dump, Restart, SetAutostop, SetNccl, Signal, Stop
 from ...runners.state import RunState
 from . import glyphs
-from .frame import listed, name_of, names, silent, without
+from .frame import name_of, names, silent, without
 from .glyphs import Row, fit, wrap
 from .run_status import billed, given_up, launching, price, remains
 

@@ -9,9 +9,11 @@ from ...presets.finding import Finding, worst_first
 from ...presets.sanitize import clean_text
 from ...presets.secrets import mask
 from ...runners.formatting import (
+    agreeing,
     duration_exact,
     duration_short,
     elapsed,
+    listed,
     plural,
     spans_short,
     spans_text,
@@ -21,7 +23,7 @@ from ...runners.model import FirstCause, LinkState, Outcome, RunPhase
 from ...runners.state import Attempt, RunState
 from ...runners.status import standing, untimed
 from . import glyphs
-from .frame import Frame, LinkPhase, listed, names, silent
+from .frame import Frame, LinkPhase, names, silent
 from .glyphs import Cell, Row, clip, fit, wrap
 from .run_status import remains
 
@@ -166,8 +168,7 @@ def _where(state: RunState, item: Item) -> str:
     named = names(state)
     hosts = [named.get(node, f"node {node}") for node in sorted(nodes)]
     who = spans_text("rank", ranks) if ranks else ""
-    on = ", ".join(hosts[:8]) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "")
-    return " on ".join(part for part in (who, on) if part)
+    return " on ".join(part for part in (who, listed(hosts, 8)) if part)
 
 
 def _since(frame: Frame, finding: Finding) -> str:
@@ -292,7 +293,7 @@ def _lost_nodes(frame: Frame) -> list[Row]:
     if not lost or state.phase.ended:
         return []
     named, why = names(state), state.nodes[lost[0]].link_text
-    who, verb = listed([named[node] for node in lost]), "does" if len(lost) == 1 else "do"
+    who, verb = listed([named[node] for node in lost]), agreeing(lost, "does", "do")
     if why.startswith(f"{who} "):  # ssh knows it by the same name
         text = why
     elif "not answer" in why:

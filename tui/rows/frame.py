@@ -149,10 +149,6 @@ def ranks_on(state: RunState, node: int) -> list[Rank]:
     return sorted(mine, key=lambda rank: rank.place.rank)
 
 
-MOST_NAMED = 4
-"""Nodes named in a sentence before the others are only counted."""
-
-
 def names(state: RunState) -> dict[int, str]:
     """By node: its host without the domain, unless two would look the same; "node 2" where nobody knows."""
     short = {number: _short(node.host) for number, node in state.nodes.items()}
@@ -176,12 +172,6 @@ def name_of(state: RunState, node: int) -> str:
 def fit_name(name: str, width: int) -> str:
     """A name in exactly `width` columns; a long one loses its front, because hosts differ at their ends."""
     return fit(name if len(name) <= width else f"…{name[1 - width :]}", width)
-
-
-def listed(texts: Sequence[str]) -> str:
-    """`c1, c2`, `c1, c2, c3, c4 and 12 more`."""
-    more = f" and {len(texts) - MOST_NAMED} more" if len(texts) > MOST_NAMED else ""
-    return ", ".join(texts[:MOST_NAMED]) + more
 
 
 def silent(state: RunState) -> list[int]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ...presets.secrets import mask
 from ...runners.diagnosis.nccl_facts import STAGES, Communicator, FactLine, Init, NcclFacts, NcclNode
-from ...runners.formatting import NA, agreeing, plural, size_short, spans, spans_text
+from ...runners.formatting import NA, agreeing, listed, plural, size_short, spans, spans_text
 from ...runners.state import RunState
 from . import glyphs
 from .findings import QUIET, item_row, items
@@ -170,8 +170,7 @@ def _variables(facts: NcclFacts, group: NodeGroup, usual: NodeGroup, width: int)
 
 
 def _hosts(hosts: Sequence[str]) -> str:
-    named = ", ".join(host or NA for host in hosts[:4])
-    return named + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
+    return listed([host or NA for host in hosts])
 
 
 # ---- communicators

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from ...runners.diagnosis.nccl_facts import STAGES, Communicator, FactLine, NcclFacts
-from ...runners.formatting import plural
+from ...runners.formatting import listed, plural
 from . import glyphs
 from .glyphs import Cell, Row, clip, fit, wrap
 from .nccl import (
@@ -252,8 +252,7 @@ def _legend(comm: Communicator, made: Grid, width: int, raw: Mapping[str, FactLi
     rows += [StatementRow(row) for row in wrap(meaning, width, "dim")]
     odd = odd_ones(comm, made)
     if odd:
-        more = f" and {len(odd) - ODD} more" if len(odd) > ODD else ""
-        lines = wrap(f"worse than the usual: {', '.join(odd[:ODD])}{more}", width - 2, "text")
+        lines = wrap(f"worse than the usual: {listed(odd, ODD)}", width - 2, "text")
         rows += [
             StatementRow(((f"{glyphs.WARN} " if not at else "  ", "warn"), *line))
             for at, line in enumerate(lines)

@@ -17,6 +17,7 @@ from ...runners import file_io
 from ...runners.connect import history, with_link
 from ...runners.diagnosis.recorder import merged_recorders, merged_stacks
 from ...runners.errors import RunError
+from ...runners.formatting import plural
 from ...runners.model import (
     CommandDone,
     Dump,
@@ -84,7 +85,9 @@ def together(answers: Sequence[CommandDone]) -> CommandDone:
     reasons = list(dict.fromkeys(text for text in problems if text))
     if not data:
         return CommandDone(answers[0].id, False, "; ".join(reasons))
-    return CommandDone(answers[0].id, True, "; ".join([f"{len(data)} ranks answered", *reasons]), data)
+    return CommandDone(
+        answers[0].id, True, "; ".join([f"{plural(len(data), 'rank')} answered", *reasons]), data
+    )
 
 
 def shown(what: str, data: Mapping[str, str]) -> list[str]:
@@ -138,4 +141,4 @@ def _write(folder: Path, what: str, texts: Mapping[int, str]) -> None:
         raise RunError(
             f"{folder} cannot be written ({error.strerror}): name another directory with --out"
         ) from None
-    sys.stderr.write(f"{len(paths)} files written in {folder}\n")
+    sys.stderr.write(f"{plural(len(paths), 'file')} written in {folder}\n")

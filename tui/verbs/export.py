@@ -14,7 +14,7 @@ from ...presets.sanitize import clean_text, escaped_json
 from ...runners import run_directories
 from ...runners.connect import snapshot, with_link
 from ...runners.export import BundleWriter, Gathering, Manifest
-from ...runners.formatting import size_text
+from ...runners.formatting import plural, size_text
 from ...runners.wire.link import Link
 from .status import complete
 
@@ -43,9 +43,9 @@ def sentences(manifest: Manifest, path: Path) -> Iterator[str]:
     """What was written, for a person."""
     cut = sum(file.of is not None for file in manifest.files)
     whole = size_text(sum(file.bytes for file in manifest.files))
-    parts = [f"{len(manifest.files)} files", whole, f"packed {size_text(path.stat().st_size)}"]
-    parts += [f"{cut} logs cut"] if cut else []
-    parts += [f"{manifest.masked} secrets masked"] if manifest.masked else []
+    parts = [plural(len(manifest.files), "file"), whole, f"packed {size_text(path.stat().st_size)}"]
+    parts += [f"{plural(cut, 'log')} cut"] if cut else []
+    parts += [f"{plural(manifest.masked, 'secret')} masked"] if manifest.masked else []
     state = "is now" if manifest.live else "ended"
     yield f"{path} holds {manifest.name} as it {state}: {', '.join(parts)}"
     for text in manifest.missing:
