@@ -8,18 +8,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import model, nccl, worker_group
+from . import model, nccl, text_formats, worker_group
 from .finding import Finding, PresetError
 from .launchers import accelerate
 from .launchers import deepspeed as deepspeed_launcher
-from .lint import consumers as deepspeed_rules
-from .lint import markup
-from .lint import plans as skypilot_rules
-from .lint.files import Yaml, lint_file
-from .lint.markup import MOST_BYTES, MarkupNode, Unreadable, decoded
+from .lint import config_files, lint_file
 from .plan import Plan
-from .render import _escaped, _pair
 from .secrets import MASK, is_secret
+from .text_formats import MOST_BYTES, MarkupNode, Unreadable, decoded, toml_escaped, toml_pair
 
 # -----------------------------------------------------------------------------------------------------------
 # A file of another program's → the preset that says the same, and what is wrong with the file.
@@ -28,37 +24,34 @@ from .secrets import MASK, is_secret
 WANTED = "accelerate's YAML, DeepSpeed's JSON or a SkyPilot task was expected"
 
 
-def import_preset(name: str, data: bytes, yaml: Yaml) -> tuple[Imported, list[Finding]]:
-    """The preset of the file `name`, and what lint finds in it. Raises PresetError.
-
-    `yaml` reads the documents of a YAML text and raises Unreadable.
-    """
+def import_preset(name: str, data: bytes) -> tuple[Imported, list[Finding]]:
+    """The preset of the file `name`, and what lint finds in it. Raises PresetError."""
     try:
-        document = _document(name, data, yaml)
+        document = _document(name, data)
     except Unreadable as error:
         raise PresetError(f"{name} line {error.line}: {error}: {WANTED}.") from None
     values = _plain(document)
     keys = document.mapping.keys()
     if keys & {"distributed_type", "compute_environment"}:
         draft = from_accelerate(values, name)
-    elif deepspeed_rules.is_config(document):
+    elif config_files.is_config(document):
         draft = from_deepspeed(values, name)
-    elif keys & skypilot_rules.MARKS:
+    elif keys & config_files.SKYPILOT_MARKS:
         draft = from_skypilot(values, name)
     else:
         content = f"keys {', '.join(list(keys)[:5])}" if keys else "no mapping"
         raise PresetError(f"{name} line {max(1, document.line)}: it holds {content}: {WANTED}.")
-    return draft, lint_file(name, data, yaml)
+    return draft, lint_file(name, data)
 
 
-def _document(name: str, data: bytes, yaml: Yaml) -> MarkupNode:
+def _document(name: str, data: bytes) -> MarkupNode:
     """Raises Unreadable, and PresetError for several documents."""
     if len(data) > MOST_BYTES:
         raise Unreadable(1, f"is larger than {MOST_BYTES >> 20} MiB")
     text = decoded(data)
     if name.lower().endswith(".json") or (text.lstrip().startswith("{") and not _is_yaml(name)):
-        return markup.read(text)
-    documents = yaml(text)
+        return text_formats.read_json(text)
+    documents = text_formats.read_yaml(text)
     if len(documents) != 1:
         raise PresetError(f"{name}: {len(documents)} documents where one was expected.")
     return documents[0]
@@ -118,18 +111,18 @@ class Imported:
 
 def text(name: str, source: str, draft: Imported) -> str:
     """The preset file `name`. Every value is checked as when it is loaded. Raises PresetError."""
-    lines = [f"# Imported from {_escaped(source)}."]
-    lines += [f"# {_escaped(note)}" for note in draft.notes]
+    lines = [f"# Imported from {toml_escaped(source)}."]
+    lines += [f"# {toml_escaped(note)}" for note in draft.notes]
     if draft.base:
-        lines.append(_pair("base", draft.base))
-    lines += [_pair("title", name), _pair("summary", f"From {source}.")]
+        lines.append(toml_pair("base", draft.base))
+    lines += [toml_pair("title", name), toml_pair("summary", f"From {source}.")]
     tables: dict[str, list[str]] = {table: [] for table in model.tables()}
     for path, value in draft.values.items():
         accepted = model.accept(path, value, source)
         table, _, key = path.partition(".")
         if table not in tables or not key:
             raise PresetError(f"{source}: {path} is not a field of a preset.")
-        tables[table].append(_pair(key, accepted))
+        tables[table].append(toml_pair(key, accepted))
     for table, pairs in tables.items():
         if pairs:
             lines += ["", f"[{table}]", *pairs]

@@ -13,7 +13,7 @@ from typing import Any
 from . import model, trusted_files
 from .finding import PresetError, nearest_or_all
 from .model import Loaded
-from .text_formats import DEEPEST, decode, parse
+from .text_formats import DEEPEST, decode_toml, parse_toml
 
 __all__ = ["Definition", "Library", "Loaded", "PresetError", "check_name", "library", "load", "user_dir"]
 
@@ -205,7 +205,7 @@ def _override(text: str) -> tuple[str, object]:
     if hint is None:
         return path, raw
     try:
-        parsed = parse(f"value = {raw}", f"--set {path}")
+        parsed = parse_toml(f"value = {raw}", f"--set {path}")
     except PresetError:
         return path, raw
     value = parsed["value"] if len(parsed) == 1 else raw
@@ -219,7 +219,7 @@ def _nested(table: str, inner: str, raw: str) -> tuple[str, object]:
     if len(deeper) > DEEPEST:
         raise PresetError(f"--set {table}.{first}: nested more than {DEEPEST} deep.")
     try:
-        value: object = parse(f"value = {raw}", f"--set {table}.{first}")["value"]
+        value: object = parse_toml(f"value = {raw}", f"--set {table}.{first}")["value"]
     except PresetError:
         value = raw
     for key in reversed(deeper):
@@ -231,7 +231,7 @@ def _builtin() -> Iterator[Definition]:
     folder = resources.files(__package__).joinpath("builtin")
     for name in BUILTIN:
         where = f"builtin {name}.toml"
-        table = decode(folder.joinpath(f"{name}.toml").read_bytes(), where)
+        table = decode_toml(folder.joinpath(f"{name}.toml").read_bytes(), where)
         yield Definition(name=name, origin=where, where=where, table=table)
 
 
@@ -290,7 +290,7 @@ class _Search:
     def read(self, file: Path) -> dict[str, Any] | None:
         """What stands in a file; None where it does not count, which is noted. Raises PresetError."""
         try:
-            return decode(trusted_files.read(file, self.trusted), str(file))
+            return decode_toml(trusted_files.read(file, self.trusted), str(file))
         except trusted_files.PassedOver as error:
             self.passed.append(str(error))
         except FileNotFoundError:

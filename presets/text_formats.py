@@ -1,19 +1,334 @@
-"""A preset as text: TOML read within limits, YAML written."""
+"""JSON, YAML and TOML as text: read within limits, as trees of values that know their lines, and written."""
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from .finding import PresetError
+
+MOST_BYTES = 1 << 20
+"""Larger files are refused: none that lint knows is."""
+MOST_NODES = 50_000
+"""Values of a document, every use of a YAML alias counted with all that is in it."""
+MOST_DEPTH = 60
+
+
+class Unreadable(Exception):
+    """A text cannot be read_json as what it should be; the text is one sentence, `line` counts from 1."""
+
+    def __init__(self, line: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.line = line
+
+
+def decoded(data: bytes) -> str:
+    """The text of a file. Raises Unreadable."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Unreadable(data.count(b"\n", 0, error.start) + 1, "is not UTF-8 text") from None
+    if "\0" in text:
+        raise Unreadable(text.count("\n", 0, text.index("\0")) + 1, "is no text: it holds NUL bytes")
+    return text
+
+
+def whole(text: str) -> int | None:
+    """The whole number that a text is; None where it is none, or no count of anything."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+
+
+@dataclass(frozen=True, slots=True)
+class MarkupNode:
+    """One value."""
+
+    line: int
+    """Of its key, or of itself where it has none; 0 where there is no file."""
+    value: Any
+    """A text, number, boolean or None; a dict of texts to Nodes; a list of Nodes."""
+    text_line: int = 0
+    """Where the first line of a text stands."""
+
+    @property
+    def mapping(self) -> dict[str, MarkupNode]:
+        """Its members, none where it is no mapping."""
+        return self.value if isinstance(self.value, dict) else {}
+
+    @property
+    def items(self) -> list[MarkupNode]:
+        """Its members in order, none where it is no list."""
+        return self.value if isinstance(self.value, list) else []
+
+    def get(self, *path: str) -> MarkupNode | None:
+        """The member at a path, None where there is none or it is null."""
+        at: MarkupNode | None = self
+        for key in path:
+            at = None if at is None else at.mapping.get(key)
+        return None if at is None or at.value is None else at
+
+    def number(self, *path: str) -> int | None:
+        """The whole number at a path, also when it is written as a text."""
+        at = self.get(*path)
+        value = None if at is None else at.value
+        if isinstance(value, str):
+            return whole(value)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def text(self, *path: str) -> str:
+        """The text at a path, "" where there is none."""
+        at = self.get(*path)
+        return at.value if at is not None and isinstance(at.value, str) else ""
+
+    def on(self, *path: str) -> bool:
+        """Whether there is a true there, also when it is written as a text."""
+        at = self.get(*path)
+        return at is not None and (at.value is True or str(at.value).lower() == "true")
+
+
+def plain(value: object, depth: int = 0) -> MarkupNode:
+    """Values without lines as a tree."""
+    if depth > MOST_DEPTH:
+        return MarkupNode(0, None)
+    if isinstance(value, Mapping):
+        return MarkupNode(0, {str(key): plain(part, depth + 1) for key, part in value.items()})
+    if isinstance(value, list | tuple):
+        return MarkupNode(0, [plain(part, depth + 1) for part in value])
+    return MarkupNode(0, value)
+
+
+def walk(node: MarkupNode, path: str = "") -> Iterator[tuple[str, MarkupNode]]:
+    """Every value with its dotted path."""
+    yield path, node
+    for key, part in node.mapping.items():
+        yield from walk(part, f"{path}.{key}" if path else key)
+    for at, part in enumerate(node.items):
+        yield from walk(part, f"{path}[{at}]")
+
+
+def place(file: str, node: MarkupNode | None, path: str = "") -> str:
+    """Where a finding is: "file:line", or the field's path where there is no file."""
+    if node is None or not node.line:
+        return f"{file}.{path}" if file and path else path or file
+    return f"{file}:{node.line}"
+
+
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
+
+
+def read_json(text: str) -> MarkupNode:
+    """The document. Raises Unreadable."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        raise Unreadable(error.lineno, f"is not valid JSON: {error.msg} (column {error.colno})") from None
+    except (RecursionError, ValueError):  # ValueError: a number of thousands of digits
+        raise Unreadable(1, "is nested too deeply, or with numbers too long, to be read_json") from None
+    return _JsonReader(text).value(0)
+
+
+class _JsonReader:
+    """Reads a text that is known to be JSON; only the lines are new."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens = self._scan(text)
+        self._count = 0
+
+    def _scan(self, text: str) -> Iterator[tuple[str, int]]:
+        line, at = 1, 0
+        for match in _JSON_TOKEN.finditer(text):
+            line += text.count("\n", at, match.start())
+            at = match.start()
+            yield match.group(), line
+
+    def value(self, depth: int, token: tuple[str, int] | None = None, key_line: int = 0) -> MarkupNode:
+        """The next value; `token` where its first one was taken already."""
+        word, line = next(self._tokens) if token is None else token
+        self._count += 1
+        if depth > MOST_DEPTH or self._count > MOST_NODES:
+            raise Unreadable(
+                line, f"holds more than {MOST_NODES:,} values, or {MOST_DEPTH} inside each other"
+            )
+        made: Any
+        if word == "{":
+            made = self._mapping(depth)
+        elif word == "[":
+            made = self._list(depth)
+        else:
+            made = json.loads(word)
+        return MarkupNode(key_line or line, made, line)
+
+    def _mapping(self, depth: int) -> dict[str, MarkupNode]:
+        made: dict[str, MarkupNode] = {}
+        for word, line in self._tokens:
+            if word == "}":
+                break
+            if word != ",":
+                next(self._tokens)  # the colon
+                made[json.loads(word)] = self.value(depth + 1, key_line=line)
+        return made
+
+    def _list(self, depth: int) -> list[MarkupNode]:
+        made: list[MarkupNode] = []
+        for word, line in self._tokens:
+            if word == "]":
+                break
+            if word != ",":
+                made.append(self.value(depth + 1, (word, line)))
+        return made
+
+
+Event = Any
+"""Of PyYAML, known here by the name of its class."""
+
+
+@dataclass(slots=True)
+class _OpenBranch:
+    """A mapping or list whose end has not come yet."""
+
+    line: int
+    anchor: str | None
+    is_mapping: bool
+    members: dict[str, MarkupNode] = field(default_factory=dict)
+    items: list[MarkupNode] = field(default_factory=list)
+    merged: list[MarkupNode] = field(default_factory=list)
+    """What `<<` brings: it stands behind the mapping's own keys."""
+    key: str | None = None
+    key_line: int = 0
+    size: int = 1
+
+
+class _Builder:
+    """Takes one event after another."""
+
+    def __init__(self, scalar: Callable[[Event], object]) -> None:
+        self._scalar = scalar
+        self._open: list[_OpenBranch] = []
+        self._anchors: dict[str, tuple[MarkupNode, int]] = {}
+        self._total = 0
+        self.documents: list[MarkupNode] = []
+
+    def take(self, event: Event) -> None:
+        """Raises Unreadable."""
+        kind, line = type(event).__name__, event.start_mark.line + 1
+        match kind:
+            case "DocumentStartEvent":
+                self._anchors, count = {}, len(self.documents)
+                if count > 100:
+                    raise Unreadable(line, "holds more than 100 documents in one file")
+            case "MappingStartEvent" | "SequenceStartEvent":
+                if len(self._open) >= MOST_DEPTH:
+                    raise Unreadable(line, f"holds more than {MOST_DEPTH} levels inside each other")
+                self._count(1, line)
+                self._open.append(_OpenBranch(line, event.anchor, kind == "MappingStartEvent"))
+            case "MappingEndEvent" | "SequenceEndEvent":
+                self._close()
+            case "AliasEvent":
+                if event.anchor not in self._anchors:
+                    raise Unreadable(
+                        line, f"has an alias *{event.anchor} that stands for nothing, or for itself"
+                    )
+                node, size = self._anchors[event.anchor]
+                self._count(size, line)
+                self._put(MarkupNode(line, node.value, node.text_line), size)
+            case "ScalarEvent":
+                self._count(1, line)
+                block = event.style in ("|", ">")
+                node = MarkupNode(line, self._scalar(event), line + block)
+                if event.anchor:
+                    self._anchors[event.anchor] = node, 1
+                self._put(node, 1)
+
+    def _close(self) -> None:
+        done = self._open.pop()
+        value: Any = done.items
+        if done.is_mapping:
+            value = {}
+            for merged in done.merged:
+                value |= {key: node for key, node in merged.mapping.items() if key not in value}
+            value |= done.members
+        node = MarkupNode(done.line, value, done.line)
+        if done.anchor:
+            self._anchors[done.anchor] = node, done.size
+        self._put(node, done.size)
+
+    def _count(self, size: int, line: int) -> None:
+        self._total += size
+        if self._total > MOST_NODES:
+            raise Unreadable(
+                line, f"holds more than {MOST_NODES:,} values, counting what its aliases stand for"
+            )
+
+    def _put(self, node: MarkupNode, size: int) -> None:
+        """A whole value, into what is open."""
+        if not self._open:
+            self.documents.append(node)
+            return
+        into = self._open[-1]
+        into.size += size
+        if not into.is_mapping:
+            into.items.append(node)
+        elif into.key is None:
+            into.key = node.value if isinstance(node.value, str) else _key(node)
+            into.key_line = node.line
+        else:
+            if into.key == "<<":
+                into.merged += node.items or [node]
+            else:
+                into.members[into.key] = MarkupNode(into.key_line, node.value, node.text_line)
+            into.key = None
+
+
+def _key(node: MarkupNode) -> str:
+    return "?" if isinstance(node.value, dict | list) else str(node.value)
+
+
+def _build(events: Iterable[Event], scalar: Callable[[Event], object]) -> list[MarkupNode]:
+    """The documents of a text; `scalar`: what a scalar event means. Raises Unreadable."""
+    builder = _Builder(scalar)
+    for event in events:
+        builder.take(event)
+    return builder.documents
+
+
+def read_yaml(text: str) -> list[MarkupNode]:
+    """The documents of a YAML text. Raises Unreadable, and PresetError where there is no parser."""
+    try:
+        import yaml
+    except ImportError:
+        raise PresetError("reading YAML needs PyYAML: pip install 'pyyaml>=6,<7'") from None
+    meaning = yaml.SafeLoader("")
+
+    def scalar(event: Any) -> object:
+        """What a scalar means to whoever reads the file with PyYAML; dates and the like stay texts."""
+        tag = event.tag or meaning.resolve(yaml.ScalarNode, event.value, event.implicit)
+        if tag.rpartition(":")[2] not in ("int", "float", "bool", "null"):
+            return event.value
+        try:
+            return meaning.construct_object(yaml.ScalarNode(tag, event.value))
+        except (ValueError, yaml.YAMLError):  # "0b_" resolves to a number and is none
+            return event.value
+
+    try:
+        return _build(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)), scalar)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise Unreadable(line, f"is not valid YAML: {error.reason}") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise Unreadable(
+            mark.line + 1 if mark else 1, f"is not valid YAML: {error.problem or error.context}"
+        ) from None
+
 
 DEEPEST = 32
 """Arrays and tables inside each other, and names in one dotted key: far more than any preset has."""
 
 # What can open a string, a comment or a level, and what ends a key. A quote of three is tried first.
-_TOKEN = re.compile(r"\"\"\"|'''|[\"'#\[\]{}.=,\n]")
+_TOML_TOKEN = re.compile(r"\"\"\"|'''|[\"'#\[\]{}.=,\n]")
 _CLOSES = {
     '"""': re.compile(r'(?:[^"\\]|\\.|"(?!""))*+"{3,5}', re.DOTALL),
     "'''": re.compile(r"(?:[^']|'(?!''))*+'{3,5}"),
@@ -29,7 +344,7 @@ def too_deep(text: str) -> int | None:
     What is no TOML is judged as far as it is TOML: there a parser stops.
     """
     at, depth, dots = 0, 0, 0
-    while (match := _TOKEN.search(text, at)) is not None:
+    while (match := _TOML_TOKEN.search(text, at)) is not None:
         token, at = match[0], match.end()
         closes = _CLOSES.get(token)
         if closes is not None:
@@ -51,7 +366,7 @@ def too_deep(text: str) -> int | None:
     return None
 
 
-def parse(text: str, where: str) -> dict[str, Any]:
+def parse_toml(text: str, where: str) -> dict[str, Any]:
     """The document `text`, which stands in `where`. Raises PresetError."""
     deep = too_deep(text)
     if deep is not None:
@@ -81,25 +396,21 @@ def _is_large(value: object) -> bool:
     return isinstance(value, int) and value.bit_length() > 64
 
 
-def decode(data: bytes, where: str) -> dict[str, Any]:
+def decode_toml(data: bytes, where: str) -> dict[str, Any]:
     """The document `data`, which must be UTF-8. Raises PresetError."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise PresetError(f"{where} line {line}: not UTF-8 text, which TOML must be.") from None
-    return parse(text, where)
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Values as YAML, with whole scripts as literal blocks: what a user reads before it is handed over.
+    return parse_toml(text, where)
 
 
 _TEXT = "tag:yaml.org,2002:str"
 _BREAKS = re.compile("[\\r\\x85\\u2028\\u2029]")
 
 
-def dump(value: Any) -> str:
+def write_yaml(value: Any) -> str:
     """A document of YAML 1.1; ends with a newline. Keys stay in their order."""
     import yaml  # by those who plan for Accelerate and SkyPilot alone; agents of nodes do not have it
 
@@ -118,3 +429,29 @@ def dump(value: Any) -> str:
     Dumper.add_multi_representer(Mapping, lambda dumper, value: dumper.represent_dict(value.items()))
     written: str = yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=10**6)
     return written.removesuffix("...\n")
+
+
+def toml_pair(key: str, value: object) -> str:
+    bare = re.fullmatch(r"[A-Za-z0-9_-]+", key)
+    return f"{key if bare else toml_literal(key)} = {toml_literal(value)}"
+
+
+def toml_literal(value: object) -> str:
+    """A value as TOML writes it (TOML 1.0, basic strings)."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f'"{toml_escaped(value)}"'
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(toml_literal, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(toml_pair(key, part) for key, part in value.items())}}}"
+    return repr(value)
+
+
+def toml_escaped(text: str) -> str:
+    """`text` inside a basic string, with nothing in it that acts on a terminal. JSON's escapes are TOML's, too."""
+    return "".join(
+        c if c.isprintable() else f"\\u{ord(c):04x}" if ord(c) < 0x10000 else f"\\U{ord(c):08x}"
+        for c in json.dumps(text, ensure_ascii=False)[1:-1]
+    )

@@ -242,9 +242,7 @@ LATE_IMPORTS = {
     "tui/__main__.py": {"tui.cli"},
     "tui/app.py": {"tui.screens.launch"},
     "tui/verbs/launch.py": {"presets.lint", "tui.verbs.runs", "tui.verbs.status"},
-    "tui/verbs/presets.py": {
-        "presets.imports", "presets.lint.markup", "runners.daemon", "runners.run_directories", "tui.verbs.lint"
-    },
+    "tui/verbs/presets.py": {"presets.imports", "runners.daemon", "runners.run_directories"},
     "tui/verbs/runs.py": {"runners.export", "tui.app", "tui.source", "tui.verbs.other_hosts"},
     "tui/verbs/status.py": {"runners.watch.watch_link"},
     # What a cockpit needs once somebody launches, watches, or opens a shell.

@@ -185,9 +185,9 @@ def files(config: Mapping[str, Any]) -> dict[str, str]:
     ):  # beside DeepSpeed's file Accelerate takes it as a flag alone
         config = {key: value for key, value in config.items() if key != "mixed_precision"}
     if nodes == 1:
-        return {"accelerate.yaml": text_formats.dump(config)}
+        return {"accelerate.yaml": text_formats.write_yaml(config)}
     return {
-        f"accelerate/node-{node}.yaml": text_formats.dump({**config, "machine_rank": node})
+        f"accelerate/node-{node}.yaml": text_formats.write_yaml({**config, "machine_rank": node})
         for node in range(nodes)
     }
 

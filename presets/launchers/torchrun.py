@@ -50,10 +50,32 @@ environment from their start)."""
 IDLE = frozenset({"local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters"})
 """Options that are passed on and do nothing: they choose among the ranks' output, which distui keeps all of."""
 
-FREE = IDLE | {
-    *("role", "numa-binding", "event-log-handler", "start-method", "signals-to-handle", "shutdown-timeout"),
-    "virtual-local-rank",
-}
+VALUES = frozenset(
+    {
+        *(
+            "nnodes",
+            "nproc-per-node",
+            "rdzv-backend",
+            "rdzv-endpoint",
+            "rdzv-id",
+            "rdzv-conf",
+            "max-restarts",
+        ),
+        *("monitor-interval", "start-method", "event-log-handler", "role", "log-dir", "redirects", "tee"),
+        *("local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters", "node-rank"),
+        *("master-addr", "master-port", "local-addr", "logs-specs", "numa-binding", "signals-to-handle"),
+        *("shutdown-timeout", "log-line-prefix-template"),
+    }
+)
+"""Options with a value, of torch 2.7 to 2.15; `_` does for `-`."""
+SWITCHES = frozenset(
+    {"standalone", "module", "no-python", "run-path", "virtual-local-rank", "print-completion", "help"}
+)
+NEWER = frozenset({"log-line-prefix-template", "print-completion"})
+"""Those that torch 2.13 does not have yet."""
+SHORT = {"-r": "redirects", "-t": "tee"}
+
+FREE = (VALUES | SWITCHES) - OWN_OPTIONS - NEWER - {"help"}
 """The other options of torchrun (2.13)."""
 
 OWN_LETTERS = frozenset("mrt")

@@ -2,8 +2,506 @@
 
 from __future__ import annotations
 
-from .files import SUFFIXES, lint_file, lint_text
-from .lint_rules import RULES, LintRule
-from .plans import lint_plan, refusal
+import itertools
+import re
+import shlex
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from .. import model, worker_group
+from ..finding import Finding, PresetError, worst_first
+from ..launchers import skypilot
+from ..launchers.skypilot import Resources
+from ..load import PROJECT_FILE, Definition, Library, check_name, load
+from ..model import Loaded, Preset
+from ..plan import Plan
+from ..script_support import parse
+from ..text_formats import (
+    DEEPEST,
+    MOST_BYTES,
+    MarkupNode,
+    Unreadable,
+    decoded,
+    plain,
+    read_json,
+    read_yaml,
+    too_deep,
+)
+from . import config_files, launches, lint_rules, script
+from .lint_rules import RULES, LintRule, issue, once
+from .shell import Surroundings, Word
 
 __all__ = ["RULES", "SUFFIXES", "LintRule", "lint_file", "lint_plan", "lint_text", "refusal"]
+
+Exists = Callable[[str], bool]
+SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".sbatch", ".slurm", ".py")
+"""Of files that can be looked at."""
+SHELLS = (".sh", ".bash", ".sbatch", ".slurm")
+_SHEBANG = re.compile(r"#!.*?\b(python|(?:ba|da|z|k)?sh)[\d.]*\b")
+_LAUNCHER = re.compile(r"\b(torchrun|accelerate launch|deepspeed|torch\.distributed\.(run|launch))\b")
+
+
+def lint_file(
+    name: str, data: bytes, *, exists: Exists | None = None, presets: Library | None = None
+) -> list[Finding]:
+    """What is wrong with a file, the worst first. Never raises.
+
+    `exists`: whether there is a file, seen from this one; `presets`: the library of those that there are.
+    """
+    try:
+        text = _text(data)
+        return worst_first(_checked(name, text, exists, presets))
+    except Unreadable as error:
+        remedy = None if "not valid" in str(error) else ""
+        return [issue("L41", f"{name}:{error.line}", f"{name} {error}.", remedy=remedy)]
+
+
+def lint_text(text: str, exists: Exists | None = None) -> list[Finding]:
+    """What is wrong with a command line or a shell script, the worst first. Never raises."""
+    return worst_first(launches.check_text(text, Surroundings(exists=exists)))
+
+
+def _text(data: bytes) -> str:
+    """Raises Unreadable."""
+    if len(data) > MOST_BYTES:
+        raise Unreadable(1, f"is larger than {MOST_BYTES >> 20} MiB, which no file is that lint knows")
+    return decoded(data)
+
+
+def _checked(name: str, text: str, exists: Exists | None, library: Library | None) -> list[Finding]:
+    """Raises Unreadable."""
+    match _kind(name, text):
+        case "python":
+            return script.check(text, name)
+        case "shell":
+            return launches.check_text(text, Surroundings(file=name, exists=exists))
+        case "toml":
+            document = read_toml(text)
+            if is_preset(document):
+                return check_preset(document, text, name, library)
+        case "json":
+            return _document([read_json(text)], name, exists)
+        case "yaml":
+            return _document(read_yaml(text), name, exists)
+    return [_unknown(name)]
+
+
+def _kind(name: str, text: str) -> str:
+    """By its suffix; where that says nothing by its first line."""
+    lower = name.lower()
+    if lower.endswith(".py"):
+        return "python"
+    if lower.endswith(SHELLS):
+        return "shell"
+    for kind, suffixes in (("toml", (".toml",)), ("json", (".json",)), ("yaml", (".yaml", ".yml"))):
+        if lower.endswith(suffixes):
+            return kind
+    shebang = _SHEBANG.match(text)
+    if shebang:
+        return "python" if shebang[1] == "python" else "shell"
+    if text.lstrip().startswith("{"):
+        return "json"
+    return "shell" if _LAUNCHER.search(text) else ""
+
+
+def _document(documents: list[MarkupNode], name: str, exists: Exists | None) -> list[Finding]:
+    """accelerate's, DeepSpeed's or SkyPilot's, told by their keys."""
+    findings: list[Finding] = []
+    recognised = False
+    for document in documents:
+        keys = document.mapping.keys()
+        if keys & {"distributed_type", "compute_environment"}:
+            findings += config_files.check_accelerate(document, name)
+        elif config_files.is_config(document):
+            findings += config_files.check_deepspeed(document, name)
+        elif keys & config_files.SKYPILOT_MARKS:
+            findings += config_files.check_skypilot(document, name, exists)
+        else:
+            continue
+        recognised = True
+    return findings if recognised else [_unknown(name)]
+
+
+def _unknown(name: str) -> Finding:
+    text = f"{name} is neither a SkyPilot task nor accelerate's, DeepSpeed's or a preset: nothing in it was checked."
+    return issue("L43", name, text)
+
+
+_HEADER = re.compile(r"\s*\[+\s*([^\[\]]+?)\s*\]+")
+LONGEST = 300
+"""Letters of a line in which a key is looked for."""
+_KEY = re.compile(r"\s*([A-Za-z0-9_\-.\"' ]+?)\s*=")
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """The document. Raises Unreadable."""
+    deep = too_deep(text)
+    if deep is not None:
+        raise Unreadable(deep, f"is nested too deeply to be read: more than {DEEPEST} deep")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        place = re.search(r" \(at line (\d+), column \d+\)$", str(error))
+        line = int(place[1]) if place else text.count("\n") + 1
+        reason = re.sub(r" \(at .*\)$", "", str(error))
+        raise Unreadable(line, f"is not valid TOML: {reason}") from None
+    except (RecursionError, ValueError):  # ValueError: a number of thousands of digits
+        raise Unreadable(1, "is nested too deeply, or with numbers too long, to be read") from None
+
+
+def is_preset(document: Mapping[str, Any]) -> bool:
+    """Whether a TOML document looks like a preset, or like a project's presets."""
+    keys = {"base", "preset", *model.tables(), *(path for path in model.fields() if "." not in path)}
+    return bool(keys & document.keys()) and not {"project", "tool", "build-system"} & document.keys()
+
+
+def check_preset(
+    document: Mapping[str, Any], text: str, file: str, bases: Library | None = None
+) -> list[Finding]:
+    """Everything about one file. `bases`: the presets that there are; None: nothing is said of what it builds on."""
+    lines = _lines(text)
+    stem = file.rsplit("/", 1)[-1]
+    findings: list[Finding] = []
+    if stem != PROJECT_FILE and "preset" not in document:
+        return once(_preset(stem.removesuffix(".toml"), document, file, lines, "", bases))
+    for key in document:
+        if key != "preset":
+            text_ = f"{key} means nothing in {PROJECT_FILE}: presets stand in tables [preset.NAME]."
+            findings.append(issue("L31", _at(file, lines, key), text_, value=key))
+    tables = document.get("preset")
+    for name, table in (tables if isinstance(tables, dict) else {}).items():
+        prefix = f"preset.{name}."
+        if isinstance(table, dict):
+            findings += _preset(name, table, file, lines, prefix, bases)
+        else:
+            where = _at(file, lines, prefix[:-1])
+            findings.append(issue("L30", where, f"preset.{name} is a table: write [preset.{name}]."))
+    return once(findings)
+
+
+def _preset(
+    name: str,
+    table: Mapping[str, Any],
+    file: str,
+    lines: Mapping[str, int],
+    prefix: str,
+    bases: Library | None,
+) -> list[Finding]:
+    """One preset; what it is together with what it builds on only where its own values are right."""
+    findings: list[Finding] = []
+    for path, value in itertools.islice(_values(table), lint_rules.MOST):
+        findings += _value(path, value, _at(file, lines, prefix + path))
+    own = table.get("env")
+    hidden = isinstance(own, dict) and own.get("CUDA_VISIBLE_DEVICES") == ""
+    shape = table.get("topology")
+    if hidden and isinstance(shape, dict) and shape.get("nproc_per_node") == "gpu":
+        where = _at(file, lines, f"{prefix}topology.nproc_per_node")
+        text = "CUDA_VISIBLE_DEVICES is empty in [env]: no GPU is left."
+        findings.append(issue("L10", where, text, value='nproc_per_node = "gpu"'))
+    if isinstance(table.get("deepspeed"), dict):
+        findings += config_files.check_deepspeed(plain(table["deepspeed"]), f"{file} {prefix}deepspeed")
+    if not findings and bases is not None:
+        findings += _whole(name, table, file, bases)
+    return findings
+
+
+def _values(table: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """Path and value of all that a preset says."""
+    for key, value in table.items():
+        if key in model.tables() and isinstance(value, dict):
+            yield from ((f"{key}.{inner}", part) for inner, part in value.items())
+        elif key != "base":
+            yield key, value
+
+
+def _value(path: str, value: object, where: str) -> list[Finding]:
+    table, _, name = path.partition(".")
+    findings: list[Finding] = []
+    if table in model.FREE and name and isinstance(value, str | int | float):
+        text = str(int(value)) if isinstance(value, bool) else str(value)
+        findings += lint_rules.check_variables(name, text, where)
+        findings += lint_rules.in_plain_text(name, text, where)
+        if any(finding.id in ("L1", "L15", "L16") for finding in findings):
+            return findings
+    try:
+        model.accept(path, value, "")
+    except PresetError as error:
+        is_field = path in model.fields() or table in (*model.FREE, *model.NESTED)
+        sentence = str(error).removeprefix(": ")
+        id = "L30" if is_field else "L31"
+        findings.append(
+            issue(id, where, sentence, value=path, remedy="" if "did you mean" in sentence else None)
+        )
+    return findings
+
+
+def _whole(name: str, table: Mapping[str, Any], file: str, bases: Library) -> Iterator[Finding]:
+    """The preset on what it builds on."""
+    own = Definition(name=name, origin=f"user {file}", where=file, table=table)
+    below = tuple(
+        entry for entry in bases.definitions.get(name, ()) if file.rsplit("/", 1)[-1] not in entry.where
+    )
+    try:
+        check_name(name)
+        load(name, presets=Library(definitions={**bases.definitions, name: (*below, own)}))
+    except PresetError as error:
+        yield issue("L19", file, str(error), value=name, remedy="")
+
+
+def _lines(text: str) -> dict[str, int]:
+    """Dotted key → line, for the keys that stand at the begin of a line."""
+    made: dict[str, int] = {}
+    header = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        table, key = _HEADER.match(line[:LONGEST]), _KEY.match(line[:LONGEST])
+        if table:
+            header = _plain_key(table[1])
+            made.setdefault(header, number)
+        elif key:
+            made.setdefault(f"{header}.{_plain_key(key[1])}".lstrip("."), number)
+    return made
+
+
+def _plain_key(key: str) -> str:
+    return re.sub(r"\s*\.\s*", ".", key.replace('"', "").replace("'", "")).strip()
+
+
+def _at(file: str, lines: Mapping[str, int], path: str) -> str:
+    """The line of a path, or of the table that it stands in."""
+    while path not in lines and "." in path:
+        path = path.rpartition(".")[0]
+    return f"{file}:{lines[path]}" if path in lines else file
+
+
+SHARDED = ("zero1", "fsdp1", "fsdp2", "deepspeed")
+TIERED = ("slurm", "ssh")
+"""Infras that do nothing with a network tier."""
+
+
+def lint_plan(
+    plan: Plan,
+    loaded: Loaded,
+    *,
+    source: str | bytes | None = None,
+    beside: Mapping[str, str | bytes] | None = None,
+    resources: Resources | None = None,
+    managed: bool = False,
+    hosts: int | None = None,
+) -> list[Finding]:
+    """What is wrong with a plan, the worst first.
+
+    `source`: the script's text; `beside`: the files that it imports from its folder; `resources` where SkyPilot
+    brings the nodes; `hosts`: how many are named. Never raises.
+    """
+    seen = _seen(source)
+    findings = [
+        *_environment(plan, loaded, seen),
+        *_sharding(plan, loaded.preset),
+        *_launcher(plan, loaded.preset),
+        *_deepspeed(plan, loaded.preset, seen),
+        *_optimizer(plan, loaded.preset, source),
+        *_nodes(plan, resources, managed, hosts),
+        *_script(plan, source),
+        *_sizes(plan, loaded.preset, [source, *(beside or {}).values()] if source else ()),
+        *_command(plan, resources),
+    ]
+    if (
+        resources is not None
+        and resources.spot
+        and seen is not None
+        and not script.names_save(seen.mentioned)
+    ):
+        findings.append(
+            issue("L37", "--spot", "Spot nodes can be taken back, and the script saves no checkpoint.")
+        )
+    return worst_first(once(findings))
+
+
+def refusal(sentence: str) -> Finding:
+    """Why no plan can be made, as a finding: the sentence of a PlanError."""
+    id = "L17" if sentence.startswith("batch.") else "L18" if sentence.startswith("mesh") else "L19"
+    return issue(id, "", sentence, remedy="")
+
+
+def _environment(plan: Plan, loaded: Loaded, seen: script.ScriptContents | None) -> Iterator[Finding]:
+    preset, own = loaded.preset, seen.reads if seen else frozenset()
+
+    def where(name: str) -> str:
+        for table, env in (("nccl", preset.nccl.env), ("env", preset.env)):
+            if env.get(name) == plan.env.get(name) and name in env:
+                return f"{table}.{name}"
+        return name
+
+    env = {
+        name: value
+        for name, value in plan.env.items()
+        if not name.startswith("DISTUI_") and name not in own and worker_group.WATCHED.get(name) != value
+    }
+    yield from lint_rules.check_all(env, where, plan.nnodes)
+    for name, value in preset.env.items():
+        if "builtin" not in loaded.origins.get(f"env.{name}", "--set"):
+            yield from lint_rules.in_plain_text(name, value, f"env.{name}")
+
+
+def _sharding(plan: Plan, preset: Preset) -> Iterator[Finding]:
+    """What the strategy costs or saves on so many ranks."""
+    if not plan.strategy:  # any command
+        return
+    how, nproc = preset.strategy, plan.nproc_per_node or 0
+    replicas = plan.mesh.get("dp_replicate", 1)
+    hybrid = how.kind == "fsdp1" and how.sharding.startswith("HYBRID")
+    if plan.nnodes == 1 and (hybrid or (replicas > 1 and how.kind in ("fsdp1", "fsdp2"))):
+        where = "strategy.sharding" if hybrid else "mesh.dp_replicate"
+        value = how.sharding if hybrid else str(replicas)
+        text = "Replicas inside one node need more memory, and there is no slower network that they would spare."
+        yield issue("L11", where, text, value=value)
+    if how.kind == "fsdp1" and how.sharding == "NO_SHARD":
+        text = "NO_SHARD keeps everything on every GPU, as DDP does, and is slower."
+        yield issue("L42", "strategy.sharding", text, value="NO_SHARD")
+    if nproc * plan.nnodes == 1 and how.kind in SHARDED and (how.kind != "deepspeed" or how.stage):
+        text = f"{how.kind} with one rank divides nothing."
+        yield issue("L28", "topology.nproc_per_node", text, value="1 rank")
+    for name, offloaded in (
+        ("cpu_offload", how.kind in ("fsdp1", "fsdp2") and how.cpu_offload),
+        ("offload_optimizer", how.kind == "deepspeed" and how.offload_optimizer != "none"),
+        ("offload_param", how.kind == "deepspeed" and how.offload_param != "none"),
+    ):
+        if offloaded:
+            text = "What rests in host memory or on disk is fetched in each step: several times slower."
+            yield issue("L20", f"strategy.{name}", text, value=model.show(getattr(how, name)))
+    if plan.mesh.get("tp", 1) > nproc > 0 and plan.nnodes > 1:
+        tp = plan.mesh["tp"]
+        text = (
+            f"tp {tp} is more than the {nproc} ranks of a node: every matrix product waits for the network."
+        )
+        yield issue("L39", "mesh.tp", text, value=str(tp))
+
+
+def _launcher(plan: Plan, preset: Preset) -> Iterator[Finding]:
+    """What the preset hands to torchrun."""
+    if preset.launcher.kind != "torchrun":
+        return
+    options = launches.read_options([Word(text, 0) for text in preset.launcher.args])
+    for word in options.unknown:
+        near = launches.nearest_option(word.text)
+        text = f"torchrun has no option {word.text} and ends with an error."
+        remedy = f"Did you mean {near}?" if near else None
+        yield issue("L3", "launcher.args", text, value=word.text, remedy=remedy)
+
+
+def _deepspeed(plan: Plan, preset: Preset, seen: script.ScriptContents | None) -> Iterator[Finding]:
+    """DeepSpeed's configuration: what is written for it, else what the preset adds to it."""
+    filled = False if seen and any(full == "deepspeed.initialize" for full, _, _ in seen.calls) else None
+    world = worker_group.data_ranks(plan.mesh) if plan.mesh else None
+    written = [name for name in plan.files if name.endswith(".json")]
+    for name in written:
+        try:
+            document = read_json(plan.files[name])
+        except Unreadable:
+            continue
+        if config_files.is_config(document):
+            findings = config_files.check_deepspeed(document, name, world, filled_in=filled)
+            yield from (
+                finding for finding in findings if finding.id not in ("L20", "L32")
+            )  # said of the fields already
+    if preset.deepspeed and not written:
+        yield from config_files.check_deepspeed(
+            plain(preset.deepspeed), "deepspeed", world, filled_in=filled
+        )
+
+
+def _optimizer(plan: Plan, preset: Preset, source: str | bytes | None) -> Iterator[Finding]:
+    """The configuration of a preset replaces the script's own, in which its optimizer may be."""
+    if (
+        preset.strategy.kind != "deepspeed"
+        or "optimizer" in preset.deepspeed
+        or not plan.obeys
+        or not source
+    ):
+        return
+    try:
+        call = parse(source).find("deepspeed.initialize")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    if call is None or len(call.node.args) > 2:
+        return
+    if not any(keyword.arg in (None, "optimizer") for keyword in call.node.keywords):
+        text = (
+            f"deepspeed.initialize() in line {call.line} gets no optimizer, and the configuration has none."
+        )
+        yield issue("L45", "deepspeed.optimizer", text)
+
+
+def _seen(source: str | bytes | None) -> script.ScriptContents | None:
+    """What there is in the script; None where there is none, or it cannot be read."""
+    try:
+        return None if source is None else script.inspect(source)
+    except Unreadable:
+        return None
+
+
+def _nodes(plan: Plan, resources: Resources | None, managed: bool, hosts: int | None) -> Iterator[Finding]:
+    """What carries the plan."""
+    if managed:
+        text = (
+            "A managed job has no ssh to its nodes: ranks and GPUs are not seen, nor restarted from here."
+        )
+        yield issue("L12", "--managed", text)
+    if hosts is not None and hosts > plan.nnodes:
+        text = f"{hosts} hosts are named, and the plan is for {plan.nnodes}: the others are idle."
+        remedy = f"Add --nnodes {hosts}."
+        yield issue(
+            "L35", "topology.nnodes", text, value=str(plan.nnodes), severity="warning", remedy=remedy
+        )
+    if resources is None:
+        return
+    infra = (resources.infra or "").partition("/")[0].lower()
+    wanted = resources.gpus or any("gpus" in alternative for alternative in resources.any_of)
+    if plan.nnodes > 1 and wanted and resources.network_tier != "best" and infra not in TIERED:
+        text = "Without network_tier best the nodes get the plain network: no EFA, TCPX or InfiniBand."
+        remedy = "Add --network-tier best."
+        yield issue("L21", "--network-tier", text, value=resources.network_tier or "", remedy=remedy)
+    if resources.gpus and plan.nproc_per_node and plan.backend == "nccl":
+        gpus = skypilot.gpus(resources.gpus)[1]
+        if plan.nproc_per_node < gpus:
+            text = (
+                f"{plan.nproc_per_node} ranks on a node of {gpus} GPUs: the others are paid for, and idle."
+            )
+            value = str(plan.nproc_per_node)
+            yield issue("L35", "topology.nproc_per_node", text, value=value, severity="warning")
+
+
+def _script(plan: Plan, source: str | bytes | None) -> Iterator[Finding]:
+    if source is None or not plan.strategy:
+        return
+    facts = script.ScriptFacts(
+        nproc=plan.nproc_per_node,
+        nnodes=plan.nnodes,
+        strategy=None if plan.obeys else plan.strategy,
+        preset=plan.preset,
+    )
+    name = PurePath(next((word for word in plan.command if not word.startswith("-")), "script")).name
+    yield from script.check(source, name, facts)
+
+
+def _sizes(plan: Plan, preset: Preset, sources: Sequence[str | bytes]) -> Iterator[Finding]:
+    """What the mesh does not divide."""
+    if plan.strategy and sources:
+        yield from script.check_sizes(sources, plan.command[1:], plan.mesh, preset)
+
+
+def _command(plan: Plan, resources: Resources | None) -> Iterator[Finding]:
+    """The command of `distui exec`, or the `run:` of a task."""
+    if plan.strategy:
+        return
+    text = plan.files.get(skypilot.TASK_SCRIPT)
+    around = Surroundings(
+        file="" if text is None else "run",
+        nnodes=plan.nnodes,
+        every_node=plan.nnodes > 1,
+        own_nodes=resources is not None,
+        env={name: value for name, value in plan.env.items() if name not in worker_group.WATCHED},
+    )
+    yield from launches.check_text(shlex.join(plan.argv) if text is None else text, around)

@@ -1,15 +1,16 @@
-"""Rules about accelerate's and DeepSpeed's launchers, and about a shell text as a whole."""
+"""Rules about the command lines of torchrun, accelerate and DeepSpeed, and about a shell text as a whole."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from ..finding import Finding
-from . import shell, torchrun_args
-from .lint_rules import issue, once
-from .markup import whole
+from ..finding import Finding, nearest
+from ..launchers.torchrun import SHORT, SWITCHES, VALUES
+from ..text_formats import whole
+from . import lint_rules, shell
+from .lint_rules import DEFAULT_PORT, HERE, issue, once
 from .shell import Command, LauncherCall, Setting, ShellText, Surroundings, Word
 
 BROUGHT = ("MLFLOW", "NCCL", "PYTHON", "MV2", "UCX")
@@ -34,12 +35,12 @@ def check_text(text: str, around: Surroundings, first_line: int = 1) -> list[Fin
 
 def _settings(script: ShellText, around: Surroundings) -> Iterator[Finding]:
     """What is set for the programs."""
-    named = dict(itertools.islice(((var.name, var) for var in script.settings), torchrun_args.MOST))
+    named = dict(itertools.islice(((var.name, var) for var in script.settings), lint_rules.MOST))
     env = {name: var.value for name, var in named.items()}
-    yield from torchrun_args.check_all(env, lambda name: around.at(named[name].line), around.nnodes)
+    yield from lint_rules.check_all(env, lambda name: around.at(named[name].line), around.nnodes)
     for var in script.settings:
-        yield from torchrun_args.in_plain_text(var.name, var.value, around.at(var.line))
-        if var.name == "MASTER_PORT" and var.value == torchrun_args.DEFAULT_PORT and not around.own_nodes:
+        yield from lint_rules.in_plain_text(var.name, var.value, around.at(var.line))
+        if var.name == "MASTER_PORT" and var.value == DEFAULT_PORT and not around.own_nodes:
             text = f"Port {var.value} is everybody's default: a second job on the node does not start."
             yield issue("L22", around.at(var.line), text, value=f"{var.name}={var.value}")
 
@@ -73,7 +74,7 @@ def _behind(later: Command, launch: LauncherCall) -> bool:
 def _started(script: ShellText, around: Surroundings) -> Iterator[Finding]:
     for launch in script.launches:
         if launch.program == "torchrun":
-            yield from torchrun_args.check(launch, around)
+            yield from check_torchrun(launch, around)
         else:
             flags = _options(launch.words)
             check = _accelerate if launch.program == "accelerate" else _deepspeed
@@ -111,14 +112,14 @@ def _accelerate(
         if nodes > 1:
             yield from total_of_machines(total, nodes, around.gpus, where)
         else:
-            yield from torchrun_args.ranks_of_node(total, around, where, "--num_processes")
+            yield from ranks_of_node(total, around, where, "--num_processes")
     if (machines or 1) < 2:
         return
     rank, address = flags.get("machine_rank"), flags.get("main_process_ip")
     if rank is not None and rank.text.isdecimal() and around.every_node:
         text = f"Every node runs this line, so each takes itself for machine {rank.text}."
         yield issue("L38", around.at(rank.line), text, value=f"--machine_rank {rank.text}")
-    if address is not None and torchrun_args.HERE.fullmatch(address.text):
+    if address is not None and HERE.fullmatch(address.text):
         text = f"{address.text} is another place on each node."
         yield issue("L38", around.at(address.line), text, value=f"--main_process_ip {address.text}")
 
@@ -148,9 +149,7 @@ def _deepspeed(
 ) -> Iterator[Finding]:
     count = _number(flags, "num_gpus")
     if count is not None:
-        yield from torchrun_args.ranks_of_node(
-            count, around, around.at(flags["num_gpus"].line), "--num_gpus"
-        )
+        yield from ranks_of_node(count, around, around.at(flags["num_gpus"].line), "--num_gpus")
     several = (_number(flags, "num_nodes") or 1) > 1 or "hostfile" in flags or "H" in flags
     other = flags.get("launcher")
     brought = any(name in script.text or name in around.env for name in (".deepspeed_env", "DS_ENV_FILE"))
@@ -200,3 +199,220 @@ def _configs(launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
         ):
             text = f"There is no {path}, seen from here."
             yield issue("L8", around.at(word.line), text, value=path, severity="warning")
+
+
+@dataclass(slots=True)
+class Options:
+    """What a command line says in front of the script."""
+
+    values: dict[str, Word] = field(default_factory=dict)
+    switches: dict[str, Word] = field(default_factory=dict)
+    unknown: list[Word] = field(default_factory=list)
+    opaque: bool = False
+    """Whether a variable may hold further options."""
+    script: Word | None = None
+
+    def number(self, name: str) -> int | None:
+        """The whole number of an option, None where there is none."""
+        word = self.values.get(name)
+        return whole(word.text) if word else None
+
+    def literal(self, name: str) -> str:
+        """The value of an option, "" where there is none or a shell has still to make it."""
+        word = self.values.get(name)
+        return word.text if word and word.literal else ""
+
+
+def read_options(words: Sequence[Word]) -> Options:
+    """The options of `words`, which follow the program's name."""
+    made, left = Options(), list(words)
+    while left:
+        word = left.pop(0)
+        text = word.text
+        if text == "--":
+            made.script = left[0] if left else None
+            break
+        if not text.startswith("-"):
+            if word.literal or text.endswith(".py"):
+                made.script = word
+                break
+            made.opaque = True  # "$OPTIONS", or a script's name: what follows is told by the next word
+            if not any(after.text.startswith("-") for after in left[:1]):
+                break
+            continue
+        if len(text) > 1:
+            _take(made, word, left)
+    return made
+
+
+def _take(made: Options, word: Word, left: list[Word]) -> None:
+    """One option, and its value from what is left."""
+    name, equals, value = word.text.partition("=")
+    if name in ("-m", "-h"):
+        made.switches["module" if name == "-m" else "help"] = word
+        return
+    short = SHORT.get(name[:2]) if not name.startswith("--") else None
+    full = short or _full_option(name)
+    if full in SWITCHES:
+        made.switches[full] = word
+    elif full in VALUES:
+        attached = equals or (short and len(name) > 2)
+        text = value if equals else name[2:]
+        taken = Word(text, word.line) if attached else left.pop(0) if left else None
+        if taken is not None:
+            made.values[full] = taken
+    elif "$" in name:
+        made.opaque = True
+    elif made.opaque:  # of a script whose name is in a variable
+        left.clear()
+    else:
+        made.unknown.append(word)
+        if left and not left[0].literal:  # its value, or the script: what follows is not told apart
+            made.opaque = True
+            left.clear()
+        if not equals and left[1:] and not left[0].text.startswith("-") and not _is_script(left[0]):
+            left.pop(0)  # its value, as far as one can tell
+
+
+def _is_script(word: Word) -> bool:
+    return word.text.endswith((".py", ".sh"))
+
+
+def _full_option(name: str) -> str:
+    """The option that argparse takes `name` for: itself, or the only one that begins so; "" for none."""
+    if not name.startswith("--"):
+        return ""
+    plain = name[2:].replace("_", "-")
+    if plain in VALUES | SWITCHES:
+        return plain
+    spellings = {key: option for option in VALUES | SWITCHES for key in (option, option.replace("-", "_"))}
+    starting = [option for key, option in spellings.items() if plain and key.startswith(name[2:])]
+    return starting[0] if len(starting) == 1 else ""  # argparse takes two spellings for an ambiguity
+
+
+def nearest_option(name: str) -> str:
+    """The option that is meant by an unknown one, with `--`; "" where none is near."""
+    plain = name.lstrip("-").partition("=")[0].replace("_", "-")
+    near = nearest(plain, sorted(VALUES | SWITCHES), 0.7)
+    return f"--{near}" if near else ""
+
+
+STATIC_ONLY = ("node-rank", "master-addr", "master-port")
+"""What the c10d and etcd rendezvous do not look at."""
+
+
+def check_torchrun(launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
+    """Everything about one torchrun."""
+    options = read_options(launch.words)
+    options.opaque = options.opaque or launch.completed
+    if not launch.legacy:
+        yield from _unknown(options, around)
+    yield from _mixed(options, around)
+    yield from _counts(options, launch, around)
+    yield from _port(options, around)
+    yield from _rendezvous(options, launch, around)
+
+
+def _unknown(options: Options, around: Surroundings) -> Iterator[Finding]:
+    for word in options.unknown:
+        near = nearest_option(word.text)
+        name = word.text.partition("=")[0]
+        remedy = f"Did you mean {near}?" if near else None
+        text = f"torchrun has no option {name} and ends with an error."
+        yield issue("L3", around.at(word.line), text, value=name, remedy=remedy)
+
+
+def _mixed(options: Options, around: Surroundings) -> Iterator[Finding]:
+    backend = options.literal("rdzv-backend")
+    if backend in ("", "static"):
+        return
+    given = [name for name in STATIC_ONLY if name in options.values]
+    if given:
+        names = ", ".join(f"--{name}" for name in given)
+        text = f"{names} say nothing to the {backend} rendezvous: nodes are numbered as they come."
+        yield issue("L4", around.at(options.values[given[0]].line), text, value=f"--{given[0]}")
+
+
+def _counts(options: Options, launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
+    """Nodes and ranks against what there is."""
+    nproc, nodes = options.values.get("nproc-per-node"), options.number("nnodes")
+    if nproc and nproc.text == "gpu" and (around.gpus == 0 or around.env.get("CUDA_VISIBLE_DEVICES") == ""):
+        text = 'There is no GPU: torchrun ends with "Cuda is not available".'
+        yield issue("L10", around.at(nproc.line), text, value="--nproc-per-node gpu")
+    ranks = options.number("nproc-per-node")
+    if nproc and ranks is not None:
+        yield from ranks_of_node(ranks, around, around.at(nproc.line), "--nproc-per-node")
+    elif not nproc and not options.opaque and (around.gpus or 0) > 1 and not launch.legacy:
+        text = f"Without --nproc-per-node torchrun starts one rank, and each node has {around.gpus} GPUs."
+        remedy = "Add --nproc-per-node gpu."
+        yield issue("L35", around.at(launch.line), text, severity="warning", remedy=remedy)
+    if nodes is not None and around.nnodes is not None and nodes != around.nnodes:
+        waits = (
+            "waits for the others until it gives up" if nodes > around.nnodes else "leaves the others out"
+        )
+        text = f"torchrun is told {nodes} nodes and there are {around.nnodes}: it {waits}."
+        yield issue("L35", around.at(options.values["nnodes"].line), text, value=f"--nnodes {nodes}")
+    elif "nnodes" not in options.values and not options.opaque and (around.nnodes or 1) > 1:
+        text = f"Without --nnodes each of the {around.nnodes} nodes trains alone."
+        yield issue("L35", around.at(launch.line), text, remedy=f"Add --nnodes {around.nnodes}.")
+
+
+def ranks_of_node(ranks: int, around: Surroundings, where: str, option: str) -> Iterator[Finding]:
+    """So many ranks on nodes of so many GPUs."""
+    if not around.gpus or ranks == around.gpus:
+        return
+    if ranks > around.gpus:
+        text = f"{ranks} ranks on a node of {around.gpus} GPUs: those above have none (invalid device ordinal)."
+        yield issue("L35", where, text, value=f"{option} {ranks}")
+    else:
+        text = f"{ranks} ranks on a node of {around.gpus} GPUs: the others are idle."
+        yield issue("L35", where, text, value=f"{option} {ranks}", severity="warning")
+
+
+def _port(options: Options, around: Surroundings) -> Iterator[Finding]:
+    if around.own_nodes:
+        return
+    for name in ("master-port", "rdzv-endpoint"):
+        text = options.literal(name)
+        if text == DEFAULT_PORT or text.endswith(f":{DEFAULT_PORT}"):
+            why = f"Port {DEFAULT_PORT} is everybody's default: a second job on the node does not start."
+            yield issue("L22", around.at(options.values[name].line), why, value=f"--{name} {text}")
+            return
+
+
+def _rendezvous(options: Options, launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
+    """Whether several nodes have one place to meet."""
+    nodes = options.values.get("nnodes")
+    if nodes is None or options.opaque or any(name.startswith("PET_") for name in around.env):
+        return
+    most = whole(nodes.text.rpartition(":")[2]) if nodes.literal else around.nnodes
+    if (most or 1) < 2:
+        return
+    for line, text in _lost(options, around):
+        yield issue("L38", around.at(line or launch.line), text)
+
+
+def _is_head(options: Options, static: bool, around: Surroundings) -> bool:
+    """Whether the line is for the first node alone, which may call itself localhost."""
+    return static and options.literal("node-rank") == "0" and not around.every_node
+
+
+def _lost(options: Options, around: Surroundings) -> Iterator[tuple[int, str]]:
+    """Why the nodes would not find each other: line (0: the command's) and sentence."""
+    if "standalone" in options.switches:
+        yield options.switches["standalone"].line, "--standalone makes each node meet itself."
+        return
+    static = options.literal("rdzv-backend") in ("", "static") and not (
+        "rdzv-backend" in options.values and not options.values["rdzv-backend"].literal
+    )
+    name = "master-addr" if static and "rdzv-endpoint" not in options.values else "rdzv-endpoint"
+    address = options.values.get(name)
+    if address is None:
+        yield 0, f"Without --{name} each node looks for the others on itself."
+    elif HERE.fullmatch(address.text) and not _is_head(options, static, around):
+        yield address.line, f"{address.text} is another place on each node."
+    rank = options.values.get("node-rank")
+    if static and rank is None:
+        yield 0, "Without --node-rank each node takes itself for node 0."
+    elif static and rank is not None and rank.text.isdecimal() and around.every_node:
+        yield rank.line, f"Every node runs this line, so each takes itself for node {rank.text}."

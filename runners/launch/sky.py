@@ -20,7 +20,7 @@ from ...presets.plan import Place, Plan, Request, command_plan, make_plan, rende
 from ...presets.render import hidden as hidden_of
 from ...presets.render import plan_to_json, render
 from ...presets.secrets import is_secret
-from ...presets.text_formats import dump
+from ...presets.text_formats import write_yaml
 from ...presets.worker_group import inherited_env
 from .. import daemon, local_agent, preview, run_directories
 from ..errors import RunError
@@ -68,7 +68,7 @@ class PreparedSky(Prepared):
 
     def task_yaml(self) -> str:
         """See Prepared."""
-        return dump(self.order.task)
+        return write_yaml(self.order.task)
 
 
 def prepare(launch: LaunchRequest, place: OnSky) -> PreparedSky:

@@ -109,9 +109,7 @@ print("FOUND", json.dumps({name: repr(value) for name, value in sorted(vars(made
 
 
 def preset(name: str, data: str) -> Loaded:
-    from distui.tui.verbs.lint import documents as yaml
-
-    found, _ = imports.import_preset(name, data.encode(), yaml)
+    found, _ = imports.import_preset(name, data.encode())
     table = tomllib.loads(text("mine", name, found))
     whole = Definition(name="mine", origin="x", where="mine.toml", table=table)
     return load("mine", presets=Library(definitions={"mine": (whole,)}))

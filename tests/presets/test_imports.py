@@ -15,7 +15,6 @@ from distui.presets.load import Definition, Library, load
 from distui.presets.model import Preset
 
 pytest.importorskip("yaml", reason="PyYAML is not installed")
-from distui.tui.verbs.lint import documents as yaml_documents
 
 MULTI = """
 compute_environment: LOCAL_MACHINE
@@ -83,7 +82,7 @@ run: |
 
 def read(name: str, data: str | bytes) -> tuple[Imported, list[Finding]]:
     raw = data.encode() if isinstance(data, str) else data
-    return imports.import_preset(name, raw, yaml_documents)
+    return imports.import_preset(name, raw)
 
 
 def loaded(found: Imported) -> Preset:

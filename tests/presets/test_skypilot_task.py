@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from distui.presets.finding import PlanError
 from distui.presets.launchers import skypilot
 from distui.presets.launchers.skypilot import Cargo, Resources
-from distui.presets.text_formats import dump
+from distui.presets.text_formats import write_yaml
 
 CARGO = Cargo(
     run="20260101-000000-train-0123abcd",
@@ -275,7 +275,7 @@ VALUES: list[Any] = [
 
 @pytest.mark.parametrize("value", VALUES)
 def test_yaml_is_read_back_as_it_was(value: Any) -> None:
-    text = dump(value)
+    text = write_yaml(value)
     assert text.endswith("\n")
     assert read_back(text) == value
 
@@ -296,7 +296,7 @@ PARTS = (
     )
 )
 def test_whatever_is_written_pyyaml_reads_back(value: Any) -> None:
-    assert yaml.safe_load(dump(value)) == value
+    assert yaml.safe_load(write_yaml(value)) == value
 
 
 SCHEMA = """
@@ -313,7 +313,7 @@ def fits_schema(task: Mapping[str, Any], home: Path) -> None:
     """Assert that SkyPilot's own schemas take it."""
     env = {**os.environ, "HOME": str(home), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"}
     done = subprocess.run(
-        [sky_python(), "-c", SCHEMA], input=dump(task), capture_output=True, text=True, timeout=120, env=env,
+        [sky_python(), "-c", SCHEMA], input=write_yaml(task), capture_output=True, text=True, timeout=120, env=env,
         check=False,
     )  # fmt: skip
     assert done.stdout.strip().endswith("fits"), done.stderr[-2000:]

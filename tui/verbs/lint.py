@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from ...presets.finding import Finding, PlanError, PresetError, failed, worst_first
-from ...presets.lint import SUFFIXES, lint_file, lint_plan, lint_text, markup, refusal
-from ...presets.lint.markup import MOST_BYTES, MarkupNode, Unreadable
+from ...presets.lint import SUFFIXES, lint_file, lint_plan, lint_text, refusal
 from ...presets.load import Library, library, load
 from ...presets.plan import Plan, make_plan
 from ...presets.sanitize import clean_whole
+from ...presets.text_formats import MOST_BYTES
 from ...runners import local_agent, run_directories
 from ...runners.errors import RunError
 from ...runners.launch.hosts import run_name
@@ -68,7 +68,7 @@ def _file(file: str, presets: Library | None) -> list[Finding]:
             data = opened.read(MOST_BYTES + 1)
     except OSError as error:
         raise RunError(f"{file} cannot be read: {error.strerror or error}") from None
-    return lint_file(file, data, documents, exists=_exists(path.parent), presets=presets)
+    return lint_file(file, data, exists=_exists(path.parent), presets=presets)
 
 
 def _presets() -> Library | None:
@@ -111,33 +111,3 @@ def _elsewhere(options: argparse.Namespace, about: dict[str, Any]) -> Plan:
     """The plan for nodes that are not this machine; what is known of them goes into `about`. Raises RunError."""
     about |= launch.nodes_of(options)
     return launch.prepared(options).plan
-
-
-def documents(text: str) -> list[MarkupNode]:
-    """The documents of a YAML text. Raises Unreadable, and RunError where there is no parser."""
-    try:
-        import yaml
-    except ImportError:
-        raise RunError("reading YAML needs PyYAML: pip install 'pyyaml>=6,<7'") from None
-    meaning = yaml.SafeLoader("")
-
-    def scalar(event: Any) -> object:
-        """What a scalar means to whoever reads the file with PyYAML; dates and the like stay texts."""
-        tag = event.tag or meaning.resolve(yaml.ScalarNode, event.value, event.implicit)
-        if tag.rpartition(":")[2] not in ("int", "float", "bool", "null"):
-            return event.value
-        try:
-            return meaning.construct_object(yaml.ScalarNode(tag, event.value))
-        except (ValueError, yaml.YAMLError):  # "0b_" resolves to a number and is none
-            return event.value
-
-    try:
-        return markup.build(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)), scalar)
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        raise Unreadable(line, f"is not valid YAML: {error.reason}") from None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        raise Unreadable(
-            mark.line + 1 if mark else 1, f"is not valid YAML: {error.problem or error.context}"
-        ) from None

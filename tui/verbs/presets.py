@@ -16,7 +16,7 @@ from ...presets.load import PROJECT_FILE, Definition, Library, check_name, libra
 from ...presets.nccl import nccl_presets
 from ...presets.render import entries, list_dict, list_text, new_text, show_dict, show_text
 from ...presets.sanitize import LONGEST, clean_text
-from ...presets.text_formats import decode, parse
+from ...presets.text_formats import MOST_BYTES, decode_toml, parse_toml
 from ...presets.trusted_files import private_folder
 from ...runners.errors import RunError
 
@@ -104,21 +104,19 @@ def _imported(name: str, source: str) -> str:
 def _check(name: str, made: str) -> None:
     """Whether it will load. Raises PresetError."""
     available = library()
-    whole = Definition(name=name, origin=name, where=f"{name}.toml", table=parse(made, name))
+    whole = Definition(name=name, origin=name, where=f"{name}.toml", table=parse_toml(made, name))
     load(name, presets=Library(definitions={**available.definitions, name: (whole,)}))
 
 
 def _from_file(file: Path) -> Imported:
     from ...presets import imports
-    from ...presets.lint.markup import MOST_BYTES
-    from .lint import documents as yaml
 
     try:
         with file.open("rb") as opened:
             data = opened.read(MOST_BYTES + 1)
     except OSError as error:
         raise RunError(f"--from {file}: it cannot be read ({error.strerror})") from None
-    imported, problems = imports.import_preset(str(file), data, yaml)
+    imported, problems = imports.import_preset(str(file), data)
     for problem in problems:
         sys.stderr.write(f"distui: {clean_text(f'{problem.as_lines()[0]}: {problem.text}', LONGEST)}\n")
     return imported
@@ -188,7 +186,7 @@ def _add(path: Path, as_json: bool) -> int:
     except (OSError, trusted_files.NoFile) as error:
         why = (error.strerror or error) if isinstance(error, OSError) else error
         raise RunError(f"{path} cannot be read: {why}") from None
-    document = decode(data, str(path))
+    document = decode_toml(data, str(path))
     added = trusted.add(os.environ, path, data)
     if as_json:
         _print_json(

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from distui.presets.lint import consumers, lint_file, plans
-from distui.tui.verbs.lint import documents
+from distui.presets.lint import config_files, lint_file
 
 ACCELERATE = """
 import dataclasses, json
@@ -78,12 +77,12 @@ def ask(python: str, code: str, given: object = None, **env: str) -> Any:
 def test_accelerates_keys_and_types() -> None:
     theirs = ask(sys.executable, ACCELERATE)
     assert (
-        set(consumers.ACCELERATE_KEYS) - set(consumers.OLD_KEYS)
+        set(config_files.ACCELERATE_KEYS) - set(config_files.OLD_KEYS)
         <= set(theirs["keys"])
-        <= set(consumers.ACCELERATE_KEYS)
+        <= set(config_files.ACCELERATE_KEYS)
     )
-    assert set(theirs["types"]) <= set(consumers.TYPES)
-    assert set(theirs["fsdp"]) <= set(consumers.FSDP_KEYS)
+    assert set(theirs["types"]) <= set(config_files.TYPES)
+    assert set(theirs["fsdp"]) <= set(config_files.FSDP_KEYS)
 
 
 @pytest.mark.skipif(find_spec("deepspeed") is None, reason="there is no DeepSpeed: pip install --group hf")
@@ -91,7 +90,7 @@ def test_what_deepspeed_refuses_is_an_error_and_what_it_takes_is_none() -> None:
     answers = ask(sys.executable, DEEPSPEED, [{"train_micro_batch_size_per_gpu": 1, **one} for one in REFUSED + TAKEN],
                   DS_ACCELERATOR="cpu")  # fmt: skip
     for config, answer in zip(REFUSED + TAKEN, answers, strict=True):
-        found = lint_file("ds.json", json.dumps(config).encode(), documents)
+        found = lint_file("ds.json", json.dumps(config).encode())
         assert [one.severity for one in found] == (["error"] if answer else []), config
 
 
@@ -101,6 +100,8 @@ def test_skypilots_keys_and_tiers() -> None:
     if not Path(python).exists():
         pytest.skip("no SkyPilot here: DISTUI_SKY_PYTHON names a Python that has it")
     theirs = ask(python, SKYPILOT, SKYPILOT_DISABLE_USAGE_COLLECTION="1")
-    assert set(theirs["keys"]) <= set(plans.KEYS)
-    assert {name for name in theirs["resources"] if not name.startswith("_")} <= set(plans.RESOURCES)
-    assert set(theirs["tiers"]) == set(plans.TIERS)
+    assert set(theirs["keys"]) <= set(config_files.SKYPILOT_KEYS)
+    assert {name for name in theirs["resources"] if not name.startswith("_")} <= set(
+        config_files.SKYPILOT_RESOURCES
+    )
+    assert set(theirs["tiers"]) == set(config_files.TIERS)

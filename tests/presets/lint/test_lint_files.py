@@ -9,9 +9,8 @@ import pytest
 
 from distui.presets.finding import Finding
 from distui.presets.lint import lint_file
-from distui.presets.lint.markup import MOST_BYTES
 from distui.presets.load import library
-from distui.tui.verbs.lint import documents
+from distui.presets.text_formats import MOST_BYTES
 
 SHELF = library(Path("/"), {"HOME": "/nowhere"})
 
@@ -100,7 +99,7 @@ def changed(text: str, *changes: tuple[str, str]) -> str:
 
 
 def check(name: str, text: str) -> list[Finding]:
-    return lint_file(name, text.encode(), documents, presets=SHELF)
+    return lint_file(name, text.encode(), presets=SHELF)
 
 
 STAGE = '"stage": 3'
@@ -251,7 +250,7 @@ def test_yaml_that_repeats_itself_without_end() -> None:
     ],
 )
 def test_what_cannot_be_read(data: bytes, why: str) -> None:
-    (one,) = lint_file("task.yaml", data, documents)
+    (one,) = lint_file("task.yaml", data)
     assert one.id == "L41"
     assert why in one.text
 

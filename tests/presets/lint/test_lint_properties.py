@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from distui.presets.finding import SEVERITIES, Finding
 from distui.presets.lint import RULES, SUFFIXES, lint_file, lint_text
 from distui.presets.lint import shell as shells
-from distui.presets.lint.consumers import ACCELERATE_KEYS as ACCELERATE
-from distui.presets.lint.consumers import DEEPSPEED_KEYS as DEEPSPEED
-from distui.presets.lint.plans import KEYS as TASKS
-from distui.presets.lint.plans import RESOURCES
-from distui.tui.verbs.lint import documents
+from distui.presets.lint.config_files import ACCELERATE_KEYS as ACCELERATE
+from distui.presets.lint.config_files import DEEPSPEED_KEYS as DEEPSPEED
+from distui.presets.lint.config_files import SKYPILOT_KEYS as TASKS
+from distui.presets.lint.config_files import SKYPILOT_RESOURCES
 
 QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 PIECES = [
@@ -31,7 +30,7 @@ SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_
     ["auto", "cpu", "nvme", "H100:8", "best", "FSDP", "HYBRID_SHARD", 8, 2, 1, "torchrun --nnodes 2 t.py", "$X"]
 )  # fmt: skip
 NAMES = st.sampled_from(
-    [*ACCELERATE, *DEEPSPEED, *TASKS, *RESOURCES, "stage", "device", "enabled", "offload_param"]
+    [*ACCELERATE, *DEEPSPEED, *TASKS, *SKYPILOT_RESOURCES, "stage", "device", "enabled", "offload_param"]
 )
 VALUES = st.recursive(
     SCALARS,
@@ -62,13 +61,13 @@ def test_any_shell_text(text: str) -> None:
 @QUICK
 @given(data=st.binary(max_size=300), suffix=st.sampled_from([*SUFFIXES, ""]))
 def test_any_bytes(data: bytes, suffix: str) -> None:
-    sound(lint_file(f"x{suffix}", data, documents))
+    sound(lint_file(f"x{suffix}", data))
 
 
 @QUICK
 @given(text=st.text(max_size=200), suffix=st.sampled_from([*SUFFIXES, ""]))
 def test_any_text(text: str, suffix: str) -> None:
-    sound(lint_file(f"x{suffix}", text.encode("utf-8", "replace"), documents))
+    sound(lint_file(f"x{suffix}", text.encode("utf-8", "replace")))
 
 
 @QUICK
@@ -76,8 +75,8 @@ def test_any_text(text: str, suffix: str) -> None:
 def test_any_document(value: dict[str, object]) -> None:
     """JSON is YAML, too: both readers find the same values."""
     text = json.dumps(value, indent=1)
-    sound(lint_file("x.json", text.encode(), documents))
-    sound(lint_file("x.yaml", text.encode(), documents))
+    sound(lint_file("x.json", text.encode()))
+    sound(lint_file("x.yaml", text.encode()))
 
 
 @QUICK
@@ -89,7 +88,7 @@ def test_any_document(value: dict[str, object]) -> None:
     )
 )
 def test_any_yaml(lines: list[str]) -> None:
-    sound(lint_file("x.yaml", "\n".join(lines).encode(), documents))
+    sound(lint_file("x.yaml", "\n".join(lines).encode()))
 
 
 @QUICK
@@ -104,7 +103,7 @@ def test_any_yaml(lines: list[str]) -> None:
 )
 def test_any_toml(table: str, key: str, value: str) -> None:
     for name in ("x.toml", "distui.toml"):
-        sound(lint_file(name, f"{table}\n{key} = {value}\nbase = 'ddp'\n".encode(), documents))
+        sound(lint_file(name, f"{table}\n{key} = {value}\nbase = 'ddp'\n".encode()))
 
 
 @QUICK
@@ -120,7 +119,7 @@ def test_any_toml(table: str, key: str, value: str) -> None:
     )
 )  # fmt: skip
 def test_any_script(lines: list[str]) -> None:
-    sound(lint_file("x.py", "\n".join(lines).encode(), documents))
+    sound(lint_file("x.py", "\n".join(lines).encode()))
 
 
 @pytest.mark.parametrize(
@@ -157,4 +156,4 @@ def test_a_launcher_with_nothing_behind_it(word: str) -> None:
 )
 def test_a_large_file_takes_seconds(name: str, text: str) -> None:
     """None of these is quadratic: they took minutes when they were."""
-    sound(lint_file(name, text.encode(), documents))
+    sound(lint_file(name, text.encode()))

@@ -6,7 +6,6 @@ import pytest
 
 from distui.presets.finding import failed
 from distui.presets.lint import lint_file
-from distui.tui.verbs.lint import documents
 
 FOUR_GPUS = """\
 # a tutorial on DDP and FSDP with four GPUs
@@ -189,7 +188,7 @@ ZERO3 = """\
     ],
 )
 def test_a_recipe(name: str, text: str, found: list[str]) -> None:
-    findings = lint_file(name, text.encode(), documents)
+    findings = lint_file(name, text.encode())
     assert [f"{one.severity} {one.id} {one.where.rpartition(':')[2]}" for one in findings] == found
     assert failed(findings) == any(line.startswith("error") for line in found)
     assert all(one.text.endswith((".", "?")) and one.remedy for one in findings)

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from distui.presets.lint import torchrun_args
+from distui.presets.launchers import torchrun as launcher
+from distui.presets.lint import launches
 from distui.presets.lint.shell import Word
 
 pytestmark = pytest.mark.torch
@@ -66,12 +67,10 @@ def test_the_same_options_with_and_without_a_value(torchrun: dict[str, object]) 
     takes = torchrun["takes"]
     assert isinstance(takes, dict)
     long = {name[2:].replace("_", "-"): value for name, value in takes.items() if name.startswith("--")}
-    assert {name for name, value in long.items() if value} == torchrun_args.VALUES - torchrun_args.NEWER
-    assert {
-        name for name, value in long.items() if not value
-    } == torchrun_args.SWITCHES - torchrun_args.NEWER
+    assert {name for name, value in long.items() if value} == launcher.VALUES - launcher.NEWER
+    assert {name for name, value in long.items() if not value} == launcher.SWITCHES - launcher.NEWER
     short = {name for name in takes if not name.startswith("--")}
-    assert short == {"-h", "-m", *torchrun_args.SHORT}
+    assert short == {"-h", "-m", *launcher.SHORT}
 
 
 def test_the_same_lines_are_refused_and_read(torchrun: dict[str, object]) -> None:
@@ -79,7 +78,7 @@ def test_the_same_lines_are_refused_and_read(torchrun: dict[str, object]) -> Non
     assert isinstance(answers, list)
     assert len([one for one in answers if one is None]) >= 4
     for line, answer in zip(LINES, answers, strict=True):
-        read = torchrun_args.read([Word(text, 1) for text in line])
+        read = launches.read_options([Word(text, 1) for text in line])
         assert bool(read.unknown) == (answer is None), line
         if answer is not None:
             script, values = answer

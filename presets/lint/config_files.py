@@ -1,18 +1,16 @@
-"""Rules about the configuration files of Hugging Face accelerate and DeepSpeed."""
+"""Rules about configuration files: Hugging Face accelerate's, DeepSpeed's, and SkyPilot's tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ..finding import Finding
-from . import lint_rules, torchrun_args
+from ..text_formats import MarkupNode, place, walk, whole
+from . import launches, lint_rules
 from .launches import total_of_machines
-from .lint_rules import issue, once
-from .markup import MarkupNode, place, walk
-
-# -----------------------------------------------------------------------------------------------------------
-# Rules about a configuration file of Hugging Face accelerate.
-
+from .lint_rules import DEFAULT_PORT, HERE, issue, once
+from .script import saves
+from .shell import Surroundings
 
 PRECISIONS = ("no", "fp16", "bf16", "fp8")
 TYPES = (
@@ -85,7 +83,7 @@ def _machines(document: MarkupNode, file: str, gpus: int | None) -> Iterator[Fin
     total, machines = document.number("num_processes"), document.number("num_machines") or 1
     port = document.get("main_process_port")
     if machines == 1:
-        if port is not None and str(port.value) == torchrun_args.DEFAULT_PORT:
+        if port is not None and str(port.value) == DEFAULT_PORT:
             text = f"Port {port.value} is everybody's default: a second job on the machine does not start."
             yield issue(
                 "L22",
@@ -106,11 +104,7 @@ def _machines(document: MarkupNode, file: str, gpus: int | None) -> Iterator[Fin
         text = f"{machines} machines, and no {' and no '.join(missing)}: each takes itself for the first."
         yield issue("L29", where, text, value=f"num_machines: {machines}")
     address = document.get("main_process_ip")
-    if (
-        address is not None
-        and document.get("mpirun_config") is None
-        and torchrun_args.HERE.fullmatch(str(address.value))
-    ):
+    if address is not None and document.get("mpirun_config") is None and HERE.fullmatch(str(address.value)):
         text = f"{address.value} is another place on each machine."
         where = place(file, address, "main_process_ip")
         yield issue("L38", where, text, value=f"main_process_ip: {address.value}")
@@ -167,10 +161,6 @@ def _deepspeed(document: MarkupNode, file: str) -> Iterator[Finding]:
         else:
             text = f"{key} {device}: each step waits for PCIe and for the CPU's optimizer."
             yield issue("L20", where, text, value=f"{key}: {device}")
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Rules about DeepSpeed's configuration (JSON, or the same as values).
 
 
 DEEPSPEED_KEYS = (
@@ -321,3 +311,177 @@ def _auto(document: MarkupNode, file: str, filled_in: bool | None) -> Iterator[F
             f'The script calls deepspeed.initialize itself, which puts no number in place of "auto"{more}.'
         )
         yield issue("L34", where, text, value=value)
+
+
+SKYPILOT_KEYS = (
+    *(
+        "name",
+        "workdir",
+        "event_callback",
+        "num_nodes",
+        "resources",
+        "file_mounts",
+        "service",
+        "pool",
+        "setup",
+    ),
+    *("run", "envs", "secrets", "managed_secrets", "inputs", "outputs", "file_mounts_mapping", "config"),
+    *("volumes", "volume_mounts", "api_server_access", "execution", "experimental", "_metadata"),
+)
+"""Of release 0.14."""
+SKYPILOT_RESOURCES = (
+    *("cloud", "region", "zone", "infra", "cpus", "memory", "instance_type", "use_spot", "job_recovery"),
+    *(
+        "volumes",
+        "disk_size",
+        "ephemeral_storage",
+        "disk_tier",
+        "network_tier",
+        "local_disk",
+        "max_hourly_cost",
+    ),
+    *("ports", "labels", "accelerator_args", "image_id", "autostop", "priority", "priority_class"),
+    *("accelerators", "any_of", "ordered", "spot_recovery"),
+)
+SKYPILOT_MARKS = frozenset({"run", "setup", "resources", "num_nodes", "file_mounts", "workdir"})
+"""By which a file is known for a task."""
+TIERS = ("standard", "best")
+TIERLESS = ("slurm", "ssh")
+"""Infras that do nothing with a network tier (release 0.14)."""
+
+
+def check_skypilot(
+    task: MarkupNode, file: str, exists: Callable[[str], bool] | None = None
+) -> list[Finding]:
+    """Everything about one task. `exists`: whether there is a file, seen from the task."""
+    nnodes = task.number("num_nodes") or (1 if "num_nodes" not in task.mapping else None)
+    env = {name: _text_of(node) for name, node in _envs(task)}
+    around = Surroundings(
+        file=file, nnodes=nnodes, gpus=gpus(task), env=env, every_node=True, own_nodes=True, exists=exists
+    )
+    return once(
+        [
+            *_task_names(task, file),
+            *_resources(task, file, nnodes),
+            *_variables(task, file, nnodes),
+            *(finding for key in ("setup", "run") for finding in _shell(task.get(key), around)),
+        ]
+    )
+
+
+def _envs(task: MarkupNode) -> Iterator[tuple[str, MarkupNode]]:
+    envs = task.get("envs")
+    yield from (envs.mapping if envs else {}).items()
+
+
+def _text_of(node: MarkupNode) -> str:
+    if isinstance(node.value, bool):
+        return str(node.value).lower()
+    return "$" if node.value is None or isinstance(node.value, dict | list) else str(node.value)
+
+
+def _shell(node: MarkupNode | None, around: Surroundings) -> list[Finding]:
+    if node is None or not isinstance(node.value, str):
+        return []
+    return launches.check_text(node.value, around, node.text_line)
+
+
+def _wishes(task: MarkupNode) -> list[MarkupNode]:
+    """`resources`, and its alternatives."""
+    resources = task.get("resources")
+    if resources is None:
+        return []
+    alternatives = [
+        wish for key in ("any_of", "ordered") for wish in (resources.get(key) or MarkupNode(0, None)).items
+    ]
+    return [resources, *alternatives]
+
+
+def gpus(task: MarkupNode) -> int | None:
+    """Accelerators of each node; 0 where none is asked for, None where they differ or cannot be known."""
+    wishes = _wishes(task)
+    counts = {count for wish in wishes for count in _counts(wish.get("accelerators"))}
+    if counts:
+        return counts.pop() if len(counts) == 1 else None
+    requested = any(
+        wish.get(key) for wish in wishes for key in ("accelerators", "instance_type", "any_of", "ordered")
+    )
+    return None if requested else 0
+
+
+def _counts(node: MarkupNode | None) -> Iterator[int | None]:
+    """The numbers that `accelerators` names: "H100:8", {H100: 8}, or a list of such."""
+    if node is None:
+        return
+    for item in node.items:
+        yield from _counts(item)
+    for name in node.mapping:
+        yield node.number(name)
+    if isinstance(node.value, str):
+        name, _, count = node.value.partition(":")
+        tpu = name.lower().startswith("tpu")
+        yield None if tpu else whole(count) if count else 1
+
+
+def _task_names(task: MarkupNode, file: str) -> Iterator[Finding]:
+    if "working_dir" not in task.mapping:  # an oumi job: nearly a task, with keys of its own
+        yield from lint_rules.keys(file, task, SKYPILOT_KEYS, "A SkyPilot task", refuses=True)
+    nodes = task.get("num_nodes")
+    if nodes is not None and (task.number("num_nodes") or 0) < 1:
+        text = f"num_nodes {nodes.value} is no number of nodes."
+        value = f"num_nodes: {nodes.value}"
+        yield issue(
+            "L30", place(file, nodes, "num_nodes"), text, value=value, remedy="Write a number from 1 on."
+        )
+    for wish in _wishes(task):
+        yield from lint_rules.keys(file, wish, SKYPILOT_RESOURCES, "SkyPilot's resources", refuses=True)
+
+
+def _resources(task: MarkupNode, file: str, nnodes: int | None) -> Iterator[Finding]:
+    wishes = _wishes(task)
+    for wish in wishes:
+        tier = wish.get("network_tier")
+        if tier is not None and str(tier.value).lower() not in TIERS:
+            text = f"SkyPilot has no network_tier {tier.value}, and refuses the task."
+            value = f"network_tier: {tier.value}"
+            yield issue("L7", place(file, tier, "resources.network_tier"), text, value=value)
+        ports = wish.get("ports")
+        if ports is not None:
+            text = "ports opens these to the whole internet, on every node."
+            yield issue("L13", place(file, ports, "resources.ports"), text, value="ports")
+        recovery = wish.get("job_recovery") or wish.get("spot_recovery")
+        if recovery is not None:
+            text = "job_recovery acts in managed jobs alone, to whose nodes there is no ssh."
+            yield issue("L12", place(file, recovery, "resources.job_recovery"), text, value="job_recovery")
+        preemptible = wish.get("use_spot")
+        if preemptible is not None and preemptible.value is True and not saves(task.text("run")):
+            text = "Spot nodes can be taken back, and nothing in run speaks of a checkpoint."
+            yield issue("L37", place(file, preemptible, "resources.use_spot"), text, value="use_spot: true")
+    yield from _network(task, wishes, file, nnodes)
+
+
+def _network(
+    task: MarkupNode, wishes: list[MarkupNode], file: str, nnodes: int | None
+) -> Iterator[Finding]:
+    """Several nodes with GPUs, on a network that nobody asked to be fast."""
+    infras = {(res.text("infra") or res.text("cloud")).partition("/")[0].lower() for res in wishes} - {""}
+    if (nnodes or 1) < 2 or gpus(task) == 0 or (infras and infras <= set(TIERLESS)):
+        return
+    if any(wish.get("network_tier") and wish.text("network_tier") != "standard" for wish in wishes):
+        return  # also where it is a wrong one: L7 says so
+    tier = next((wish.get("network_tier") for wish in wishes if wish.get("network_tier")), None)
+    where = place(file, tier or task.get("resources") or task.get("num_nodes"), "resources")
+    text = f"{nnodes} nodes with the plain network between them: no EFA, TCPX or InfiniBand."
+    yield issue("L21", where, text, value="network_tier: standard" if tier else "")
+
+
+def _variables(task: MarkupNode, file: str, nnodes: int | None) -> Iterator[Finding]:
+    nodes = dict(_envs(task))
+    env = {name: _text_of(node) for name, node in nodes.items()}
+    yield from lint_rules.check_all(env, lambda name: place(file, nodes[name], f"envs.{name}"), nnodes)
+    secret = task.get("secrets")
+    for section in (nodes, secret.mapping if secret else {}):
+        for name, node in section.items():
+            for finding in lint_rules.in_plain_text(name, _text_of(node), place(file, node, name)):
+                remedy = f"Write `{name}: null` under secrets, and launch with --secret {name}."
+                yield issue(finding.id, finding.where, finding.text, value=finding.value, remedy=remedy)
