@@ -8,10 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import model, nccl, text_formats, worker_group
+from . import accelerate, deepspeed, model, nccl, text_formats, worker_group
 from .finding import Finding, PresetError
-from .launchers import accelerate
-from .launchers import deepspeed as deepspeed_launcher
 from .lint import config_files, lint_file
 from .plan import Plan
 from .secrets import MASK, is_secret
@@ -423,8 +421,8 @@ def from_plan(
             draft.put(f"{table}.{key}", value)
     draft.values = {"strategy.kind": plan.strategy, **draft.values}
     _topology(plan, draft)
-    if deepspeed_launcher.CONFIG_FILE in plan.files:
-        _deepspeed(plan.files[deepspeed_launcher.CONFIG_FILE], source, draft)
+    if deepspeed.CONFIG_FILE in plan.files:
+        _deepspeed(plan.files[deepspeed.CONFIG_FILE], source, draft)
     env = {name: value for name, value in plan.env.items() if not _made(name, value)}
     for change in changes:
         env |= {name: value for name, value in change.items() if value is not None}

@@ -1,9 +1,10 @@
-"""Presets by name: builtin < user < project < --set, and where each value came from."""
+"""Presets by name: builtin < user < project < --set, where each value came from; and presets as text."""
 
 from __future__ import annotations
 
 import os
 import re
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -12,10 +13,10 @@ from typing import Any
 
 from . import model, trusted_files
 from .finding import PresetError, nearest_or_all
-from .model import Loaded
-from .text_formats import DEEPEST, decode_toml, parse_toml
-
-__all__ = ["Definition", "Library", "Loaded", "PresetError", "check_name", "library", "load", "user_dir"]
+from .model import STRATEGY_OPTIONS, Loaded
+from .sanitize import clean_whole
+from .secrets import holds_secret, mask
+from .text_formats import DEEPEST, decode_toml, parse_toml, toml_escaped, toml_literal, toml_pair
 
 PROJECT_FILE = "distui.toml"
 """Looked for in the working directory and every directory above it."""
@@ -335,3 +336,152 @@ def _of_project(file: Path, document: Mapping[str, Any]) -> Iterator[Definition]
             raise PresetError(f"{file}: preset.{name} is a table: write [preset.{name}].")
         where = f"{file} [preset.{name}]"
         yield Definition(name=check_name(name), origin=f"project {file}", where=where, table=table)
+
+
+DEFAULT = "default"
+"""Origin of a value that no file sets."""
+
+
+def entries(library: Library) -> tuple[list[Loaded], list[str]]:
+    """Every preset of `library` that can be loaded, and a sentence for each that cannot."""
+    loaded, problems = [], list(library.problems.values())
+    for name in library.names:
+        if name in library.problems:
+            continue
+        try:
+            loaded.append(load(name, presets=library))
+        except PresetError as error:
+            problems.append(str(error))
+    return loaded, problems
+
+
+def list_text(loaded: list[Loaded]) -> str:
+    """Name, title and summary of each. Ends with a newline."""
+    width = max((len(entry.preset.name) for entry in loaded), default=0)
+    lines = []
+    for preset in (entry.preset for entry in loaded):
+        lines.append(f"{preset.name:<{width}}  {preset.title}".rstrip())
+        if preset.summary:
+            lines.append(f"{'':<{width}}  {preset.summary}")
+    return clean_whole("\n".join(lines)) + "\n" if lines else ""
+
+
+def list_dict(loaded: list[Loaded]) -> list[dict[str, str]]:
+    """The same for `--json`."""
+    return [
+        {"name": p.name, "title": p.title, "summary": p.summary, "strategy": p.strategy.kind}
+        for p in (entry.preset for entry in loaded)
+    ]
+
+
+def show_text(loaded: Loaded) -> str:
+    """The whole preset as TOML that loads again, each value with its origin; secrets are masked."""
+    lines = [f"# preset {loaded.preset.name}"]
+    for table, values in _grouped(loaded):
+        lines += ["", f"[{table}]"] if table else []
+        for key, value, origin in values:
+            lines.append(_with_origin(key, value, origin))
+        if table == "strategy":
+            lines += [f"# {key} is left to torch" for key in _unset(loaded)]
+    return "\n".join(lines) + "\n"
+
+
+def show_dict(loaded: Loaded) -> dict[str, Any]:
+    """The same for `--json`: `values` and `origins` by field path."""
+    values = {
+        f"{table}.{key}" if table else key: list(value) if isinstance(value, tuple) else value
+        for table, rows in _grouped(loaded)
+        for key, value, _ in rows
+    }
+    origins = {path: loaded.origins.get(path, DEFAULT) for path in values}
+    return {"name": loaded.preset.name, "values": values, "origins": origins}
+
+
+def new_text(name: str, base: Loaded) -> str:
+    """A preset file `name` to edit: it builds on `base`, whose values stand there as comments."""
+    lines = [
+        f"# Preset {name}: everything of {base.preset.name} but what is written here without a # in front.",
+        f"base = {toml_literal(base.preset.name)}",
+        f"title = {toml_literal(name)}",
+        f"summary = {toml_literal('')}",
+    ]
+    for table, values in _grouped(base):
+        lines += ["", f"[{table}]"] if table else []
+        lines += [
+            f"# {toml_pair(key, value)}" for key, value, _ in values if key not in ("title", "summary")
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _grouped(loaded: Loaded) -> Iterator[tuple[str, list[tuple[str, model.Value, str]]]]:
+    """Tables with their (key, value, origin); the first is "", for what stands before any table."""
+    tables: dict[str, list[tuple[str, model.Value, str]]] = {"": []}
+    for path, value in model.flat(loaded.preset).items():
+        table, _, key = path.rpartition(".") if path in model.fields() else path.partition(".")
+        if value is not None:
+            shown = mask(key, value) if table in model.FREE and isinstance(value, str) else value
+            tables.setdefault(table, []).append((key, shown, loaded.origins.get(path, DEFAULT)))
+    return iter(tables.items())
+
+
+def _unset(loaded: Loaded) -> list[str]:
+    strategy = loaded.preset.strategy
+    return [name for name in STRATEGY_OPTIONS[strategy.kind] if getattr(strategy, name) is None]
+
+
+def _with_origin(key: str, value: model.Value, origin: str) -> str:
+    # A line break in the name of a file would end the comment.
+    return f"{toml_pair(key, value)}  # {toml_escaped(origin)}"
+
+
+def saved_text(name: str, base: str, overrides: Sequence[str], library: Library, summary: str = "") -> str:
+    """The file of a preset `name` that is `base` with `overrides` ("mesh.tp=2"). Ends with a newline.
+
+    Values of variables named like secrets are left out, and a comment says so. Raises PresetError.
+    """
+    loaded = load(base, overrides, presets=library)
+    values = model.flat(loaded.preset)
+    title = f"{loaded.preset.title}, as {name}" if loaded.preset.title else name
+    lines = [
+        f"# Preset {check_name(name)}: {base} with what stands here.",
+        f"base = {toml_literal(base)}",
+        f"title = {toml_literal(title)}",
+        f"summary = {toml_literal(summary or loaded.preset.summary)}",
+    ]
+    tables: dict[str, list[str]] = {}
+    for path in dict.fromkeys(_override_path(override) for override in overrides):
+        if path in ("title", "summary"):
+            continue
+        if "." not in path:
+            lines.append(_own_line(path, path, values[path]))
+        else:
+            table, _, key = path.partition(".")
+            tables.setdefault(table, []).append(_own_line(path, key, values[path]))
+    for table, rows in tables.items():
+        lines += ["", f"[{table}]", *rows]
+    return "\n".join(lines) + "\n"
+
+
+def check_saved(name: str, base: str, text: str, library: Library) -> None:
+    """Raises PresetError where the saved file would not load: above all where names go in a circle."""
+    below = tuple(item for item in library.definitions.get(name, ()) if not item.origin.startswith("user "))
+    if name == base and not below:
+        raise PresetError(f"{name} cannot build on itself: choose another name.")
+    saved = Definition(
+        name=name, origin=f"user {name}.toml", where=f"{name}.toml", table=tomllib.loads(text)
+    )
+    after = {**library.definitions, name: (*below, saved)}
+    load(name, presets=Library(definitions=after))
+
+
+def _override_path(override: str) -> str:
+    """Path of the value that an override changes, as schema.flat has it."""
+    path = override.partition("=")[0].strip().removeprefix("preset.")
+    table, _, inner = path.partition(".")
+    return f"{table}.{inner.partition('.')[0]}" if table in model.NESTED else path
+
+
+def _own_line(path: str, key: str, value: model.Value | None) -> str:
+    if path.startswith(("env.", "nccl.")) and holds_secret(key, "" if value is None else str(value)):
+        return f"# {key} is a secret: it is taken from your environment"
+    return toml_pair(key, "" if value is None else value)

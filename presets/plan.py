@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import fnmatch
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
-from . import nccl, script_support, worker_group
+from . import accelerate, deepspeed, nccl, script_support, torchrun, worker_group
 from .finding import PlanError
-from .launchers import torchrun, wiring
 from .model import MESH_OPTIONS, Loaded, Preset, RestartPolicy, Topology
+from .script_support import Obeys
 from .secrets import holds_secret, mask_words
-
-# -----------------------------------------------------------------------------------------------------------
-# What a plan is made of beside the preset: what the user asked for, and facts of the place.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,118 +80,6 @@ class Place:
     """Files beside the script that it imports: path from there → text."""
     user_env: Mapping[str, str] = field(default_factory=dict)
     """`worker_group.inherited_env` of the user's own environment."""
-
-
-# -----------------------------------------------------------------------------------------------------------
-# A plan for several nodes, made into one for each of them.
-
-
-PORTS = range(20000, 30000)
-"""Where the rendezvous port of a run on several nodes is chosen: below what kernels give out (32768 on Linux)."""
-
-
-def rendezvous_port(run8: str) -> int:
-    """A port by the run's eight hex digits: nobody can look on the head, before there is one, which are free."""
-    return PORTS[int(run8, 16) % len(PORTS)]
-
-
-def part_id(run: str, node: int) -> str:
-    """Id of the part of a run that is on node `node`."""
-    return f"{run}.n{node}"
-
-
-def part_run8(run8: str, node: int) -> str:
-    """The stem of that part's socket names: known without asking the node."""
-    return f"{run8}n{node}"
-
-
-def for_host(plan: Plan, host: str) -> Plan:
-    """`plan` with the variables of every pattern in `plan.hosts` that the host's name fits, the last one first.
-
-    A name fits with and without its domain; patterns as a shell's, in lower case.
-    """
-    names = {host.lower(), host.lower().split(".", 1)[0]}
-    added: dict[str, str] = {}
-    origins: dict[str, str] = {}
-    for pattern, variables in plan.hosts.items():
-        if any(fnmatch.fnmatchcase(name, pattern.lower()) for name in names):
-            added |= variables
-            origins |= {name: plan.origins.get(f"{pattern}:{name}", "") for name in variables}
-    if not added:
-        return plan
-    return replace(plan, env={**plan.env, **added}, origins={**plan.origins, **origins})
-
-
-def for_node(plan: Plan, node: int, addresses: Sequence[str], run_dir: str, cwd: str, python: str) -> Plan:
-    """The plan of node number `node`, whose address is `addresses[node]`; `addresses[0]` is the head's.
-
-    The part is a run of its own (its id, its marker in the ranks' environment), the rendezvous is the whole
-    run's. Raises PlanError when there is no such node.
-    """
-    if not 0 <= node < min(plan.nnodes, len(addresses)):
-        raise PlanError(
-            f"There is no node {node}: the plan is for {plan.nnodes}, and {len(addresses)} addresses are given."
-        )
-    argv, files = plan.argv, plan.files
-    if plan.nnodes > 1:
-        argv = wiring.placed_argv(plan.launcher, argv, plan.command, node, addresses)
-        files = wiring.files(files, node, addresses)
-    names = tuple(plan.files)
-    words = {str(at): word for at, word in enumerate(argv)}
-    argv = tuple(wiring.moved(words, names, plan.run_dir, run_dir).values())
-    env = wiring.moved(plan.env, names, plan.run_dir, run_dir)
-    run = part_id(plan.run, node)
-    seat = {"DISTUI_NODE": str(node), "DISTUI_NNODES": str(plan.nnodes), "DISTUI_HEAD": addresses[0]}
-    return replace(
-        plan,
-        run=run,
-        run_dir=run_dir,
-        cwd=cwd,
-        python=python,
-        node=node,
-        argv=argv,
-        env={**env, "DISTUI_RUN_ID": run, **seat},
-        origins={**plan.origins, **dict.fromkeys(seat, worker_group.DISTUI)},
-        files=wiring.moved(files, names, plan.run_dir, run_dir),
-    )
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Who opens which ports for a run, as a sentence for the plan. docs/security.md has the whole table.
-
-
-def ports(plan: Plan) -> str:
-    """What listens where once the plan runs."""
-    if plan.launcher != "torchrun":
-        return "none of distui's; what the command opens is its own"
-    if plan.nnodes == 1 and not plan.hook:
-        return (
-            "none of distui's; torch's own for the ranks: without the hook rank 0's store listens on every interface, "
-            "unauthenticated (see docs/security.md)"
-        )
-    if plan.nnodes == 1:
-        return (
-            "none of distui's; torch's own for the ranks, on this machine's loopback (see docs/security.md)"
-        )
-    return (
-        f"{_endpoint(plan)} on the first node: the rendezvous, for holders of the run's key; torch's own for the ranks, "
-        "unauthenticated, on every node (see docs/security.md)"
-    )
-
-
-def _endpoint(plan: Plan) -> str:
-    """Of the rendezvous."""
-    words = dict(zip(plan.argv, plan.argv[1:], strict=False))
-    if "--rdzv-endpoint" in words:
-        return words["--rdzv-endpoint"]
-    return torchrun.endpoint(words.get("--master-addr", torchrun.HEAD), int(words.get("--master-port", 0)))
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Preset + script + topology → Plan: everything a launch will do, as one printable value.
-
-
-__all__ = ["Place", "Plan", "PlanError", "Request", "command_plan", "make_plan"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -267,7 +151,7 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
     obeyed = _inspect(preset, request, place, ranks.backend, sizes)
     python = request.python or place.python
     launch = _launch(preset, request, place, ranks.nproc, script)
-    wired = wiring.wire(preset, launch, obeyed, ranks.backend, place.run_dir, python or "python", env)
+    wired = wire(preset, launch, obeyed, ranks.backend, place.run_dir, python or "python", env)
     return Plan(
         run=place.run,
         name=request.name or _name(request),
@@ -319,7 +203,7 @@ def _origins(loaded: Loaded, request: Request, place: Place, env: Mapping[str, s
 
 def _inspect(
     preset: Preset, request: Request, place: Place, backend: str, sizes: Mapping[str, int]
-) -> script_support.Obeys:
+) -> Obeys:
     """What the script makes of the preset."""
     asked = script_support.Requirements(
         kind=preset.strategy.kind, backend=backend, mesh=tuple(sizes), args=request.args,
@@ -517,3 +401,154 @@ def _check_env(request: Request, wished: Mapping[str, str]) -> None:
     refusal = worker_group.env_refusal(wished)
     if refusal:
         raise PlanError(refusal)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wired:
+    """How the ranks are started."""
+
+    launcher: str
+    """"torchrun", or "command": a launcher that runs as it is."""
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    """Added to what the plan says anyway."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def wire(
+    preset: Preset, launch: torchrun.Launch, obeys: Obeys, backend: str, run_dir: str, python: str,
+    env: Mapping[str, str],
+) -> Wired:  # fmt: skip
+    """Everything of a start that depends on the launcher or on who reads the preset. `env`: the plan's so far.
+
+    `python` starts a launcher of another program's. Raises PlanError.
+    """
+    files = _deepspeed_config(preset, obeys)
+    where = _where(preset, launch, files, run_dir)
+    launch = _with_options(launch, obeys, where)
+    own = obeys.reader == "trainer" and preset.strategy.kind == "deepspeed"
+    config = accelerate.config(preset, launch, backend, where, own_precision=own)
+    added = {} if obeys.reader == "parallelize" else accelerate.environment(config)
+    if added and preset.batch.accumulation > 1 and preset.strategy.kind != "deepspeed":
+        added["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = str(preset.batch.accumulation)
+    if preset.strategy.kind == "deepspeed":
+        added |= deepspeed.environment(backend, where)
+    notes = _reader_notes(preset, obeys)
+    # What the user wished for wins: the preset's fields are only where these come from.
+    added = {name: value for name, value in added.items() if name not in env}
+    if preset.launcher.kind == "torchrun":
+        return Wired(
+            launcher="torchrun", argv=_torchrun(preset, launch), env=added, files=files,
+            notes=(*notes, *_idle(launch)),
+        )  # fmt: skip
+    return _own(preset, launch, config, backend, run_dir, python, {**env, **added}, added, files, notes)
+
+
+def _deepspeed_config(preset: Preset, obeys: Obeys) -> dict[str, str]:
+    """DeepSpeed's configuration as a file of the run directory. Raises PlanError."""
+    if preset.strategy.kind != "deepspeed":
+        return {}
+    reader: deepspeed.Reader = obeys.reader if obeys.reader in ("trainer", "accelerate") else "deepspeed"
+    return {deepspeed.CONFIG_FILE: deepspeed.text(deepspeed.config(preset, reader))}
+
+
+def _where(preset: Preset, launch: torchrun.Launch, files: Mapping[str, str], run_dir: str) -> str:
+    """What the ranks are given for DeepSpeed's configuration: its path, where that is the same as the launcher's."""
+    if preset.launcher.kind == "deepspeed" and deepspeed.starts_all(launch) and files:
+        return deepspeed.travelling(files[deepspeed.CONFIG_FILE])
+    return f"{run_dir}/{deepspeed.CONFIG_FILE}"
+
+
+def _own(
+    preset: Preset, launch: torchrun.Launch, config: Mapping[str, object], backend: str,
+    run_dir: str, python: str, whole: Mapping[str, str], added: dict[str, str], files: dict[str, str],
+    notes: tuple[str, ...]
+) -> Wired:  # fmt: skip
+    """`accelerate launch` or `deepspeed`, as a command. Raises PlanError."""
+    kind = preset.launcher.kind
+    if launch.nnodes_min is not None:
+        raise PlanError(
+            f"launcher {kind} knows no elastic run: give one number for --nnodes, or take torchrun."
+        )
+    note = f"{kind} runs as it is: a restart stops it and starts it again, and each node is one rank on the screen."
+    if kind == "accelerate":
+        argv = accelerate.argv(python, config, launch, run_dir)
+        if not accelerate.FORMS & set(launch.extra):
+            files |= accelerate.files(config)
+        return Wired(launcher="command", argv=argv, env=added, files=files, notes=(*notes, note))
+    files |= deepspeed.files(launch, whole)
+    if deepspeed.ENV_FILE in files:
+        added["DS_ENV_FILE"] = f"{run_dir}/{deepspeed.ENV_FILE}"
+        note += " The first node logs in to all others, and to itself, by ssh without a password."
+        lost = deepspeed.left_out(whole)
+        notes += tuple(f"{', '.join(lost)}: not passed on to the other nodes." for _ in lost[:1])
+    argv = deepspeed.argv(python, launch, run_dir)
+    return Wired(launcher="command", argv=argv, env=added, files=files, notes=(*notes, note))
+
+
+def _with_options(launch: torchrun.Launch, obeys: Obeys, where: str) -> torchrun.Launch:
+    """The script's own arguments, with those by which it takes DeepSpeed's configuration."""
+    if obeys.how is None or not obeys.options:
+        return launch
+    script, *args = launch.command
+    return replace(launch, command=(script, *obeys.options, where, *args))
+
+
+def _torchrun(preset: Preset, launch: torchrun.Launch) -> tuple[str, ...]:
+    """Raises PlanError."""
+    refused = torchrun.own_option(launch.extra)
+    if refused:
+        raise PlanError(
+            f"launcher.args holds {refused}, which distui sets itself: take it out of the preset."
+        )
+    several = launch.nnodes > 1
+    if launch.rendezvous == "standalone" and several:
+        raise PlanError(
+            f"launcher.rendezvous standalone is for one node, not {launch.nnodes}: take c10d, or static."
+        )
+    if launch.rendezvous == "static" and launch.nnodes_min is not None:
+        raise PlanError(
+            "launcher.rendezvous static knows no elastic run: take c10d, or one number of nodes."
+        )
+    return torchrun.argv(launch)
+
+
+def _idle(launch: torchrun.Launch) -> tuple[str, ...]:
+    given = (word.split("=", 1)[0] for word in launch.extra)
+    return tuple(
+        f"launcher.args {name} does nothing here: every rank's output has files of its own."
+        for name in given
+        if name.removeprefix("--").replace("_", "-") in torchrun.IDLE
+    )
+
+
+def _reader_notes(preset: Preset, obeys: Obeys) -> tuple[str, ...]:
+    """What of the preset a script does not get that obeys otherwise."""
+    if obeys.how is None or obeys.reader == "parallelize":
+        return ()
+    strategy, notes = preset.strategy, []
+    if obeys.reader == "deepspeed":
+        if preset.batch.micro is None:
+            notes.append(
+                "DeepSpeed is told train_micro_batch_size_per_gpu 1: set batch.micro to what a rank takes at once."
+            )
+        return tuple(notes)
+    if strategy.kind in ("fsdp1", "fsdp2") and preset.precision.reduce != preset.precision.param:
+        notes.append(
+            f"Accelerate sums gradients in precision.param ({preset.precision.param}), "
+            f"not in {preset.precision.reduce}."
+        )
+    if strategy.kind == "fsdp2" and not isinstance(strategy.reshard_after_forward, bool):
+        notes.append(
+            f"Accelerate knows no number for strategy.reshard_after_forward: {strategy.reshard_after_forward} is true."
+        )
+    if strategy.kind == "fsdp1" and not strategy.limit_all_gathers:
+        notes.append("Accelerate limits all-gathers whatever strategy.limit_all_gathers says.")
+    if strategy.kind == "ddp":
+        notes.append("Accelerate takes DDP's options (buckets, unused parameters) from the script alone.")
+    if preset.batch.accumulation > 1 and obeys.reader == "accelerate":
+        notes.append("batch.accumulation acts where the script uses accelerator.accumulate().")
+    if preset.batch.accumulation > 1 and obeys.reader == "trainer":
+        notes.append("batch.accumulation has to be the Trainer's gradient_accumulation_steps, too.")
+    return tuple(notes)

@@ -1,27 +1,20 @@
-"""A plan and a preset as text, as JSON, and back."""
+"""A plan as text, as JSON and back, and as the plans of its nodes."""
 
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import json
 import math
-import re
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import model, worker_group
-from .finding import PlanError, PresetError
-from .launchers import torchrun
-from .load import Definition, Library, check_name, load
-from .model import STRATEGY_OPTIONS, Loaded, RestartPolicy
-from .plan import Plan, ports
+from . import accelerate, deepspeed, torchrun, worker_group
+from .finding import PlanError
+from .model import RestartPolicy
+from .plan import Plan
 from .sanitize import clean_whole, quoted
 from .secrets import MASK, SECRET_WORDS, holds_secret, mask, mask_text, mask_words
-
-# -----------------------------------------------------------------------------------------------------------
-# A plan as text for a person, and as JSON and back.
-
 
 LISTED = 64
 """Ranks whose coordinates are printed."""
@@ -208,182 +201,136 @@ def plan_from_json(document: Mapping[str, Any]) -> Plan:
         raise PlanError(f"This is not a plan that distui wrote: {error}.") from None
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Presets as text: the list, one whole preset, and the start of a new one.
-
-
-DEFAULT = "default"
-"""Origin of a value that no file sets."""
-
-
-def entries(library: Library) -> tuple[list[Loaded], list[str]]:
-    """Every preset of `library` that can be loaded, and a sentence for each that cannot."""
-    loaded, problems = [], list(library.problems.values())
-    for name in library.names:
-        if name in library.problems:
-            continue
-        try:
-            loaded.append(load(name, presets=library))
-        except PresetError as error:
-            problems.append(str(error))
-    return loaded, problems
-
-
-def list_text(loaded: list[Loaded]) -> str:
-    """Name, title and summary of each. Ends with a newline."""
-    width = max((len(entry.preset.name) for entry in loaded), default=0)
-    lines = []
-    for preset in (entry.preset for entry in loaded):
-        lines.append(f"{preset.name:<{width}}  {preset.title}".rstrip())
-        if preset.summary:
-            lines.append(f"{'':<{width}}  {preset.summary}")
-    return clean_whole("\n".join(lines)) + "\n" if lines else ""
-
-
-def list_dict(loaded: list[Loaded]) -> list[dict[str, str]]:
-    """The same for `--json`."""
-    return [
-        {"name": p.name, "title": p.title, "summary": p.summary, "strategy": p.strategy.kind}
-        for p in (entry.preset for entry in loaded)
-    ]
-
-
-def show_text(loaded: Loaded) -> str:
-    """The whole preset as TOML that loads again, each value with its origin; secrets are masked."""
-    lines = [f"# preset {loaded.preset.name}"]
-    for table, values in _grouped(loaded):
-        lines += ["", f"[{table}]"] if table else []
-        for key, value, origin in values:
-            lines.append(_line(key, value, origin))
-        if table == "strategy":
-            lines += [f"# {key} is left to torch" for key in _unset(loaded)]
-    return "\n".join(lines) + "\n"
-
-
-def show_dict(loaded: Loaded) -> dict[str, Any]:
-    """The same for `--json`: `values` and `origins` by field path."""
-    values = {
-        f"{table}.{key}" if table else key: list(value) if isinstance(value, tuple) else value
-        for table, rows in _grouped(loaded)
-        for key, value, _ in rows
-    }
-    origins = {path: loaded.origins.get(path, DEFAULT) for path in values}
-    return {"name": loaded.preset.name, "values": values, "origins": origins}
-
-
-def new_text(name: str, base: Loaded) -> str:
-    """A preset file `name` to edit: it builds on `base`, whose values stand there as comments."""
-    lines = [
-        f"# Preset {name}: everything of {base.preset.name} but what is written here without a # in front.",
-        f"base = {_literal(base.preset.name)}",
-        f"title = {_literal(name)}",
-        f"summary = {_literal('')}",
-    ]
-    for table, values in _grouped(base):
-        lines += ["", f"[{table}]"] if table else []
-        lines += [f"# {_pair(key, value)}" for key, value, _ in values if key not in ("title", "summary")]
-    return "\n".join(lines) + "\n"
-
-
-def _grouped(loaded: Loaded) -> Iterator[tuple[str, list[tuple[str, model.Value, str]]]]:
-    """Tables with their (key, value, origin); the first is "", for what stands before any table."""
-    tables: dict[str, list[tuple[str, model.Value, str]]] = {"": []}
-    for path, value in model.flat(loaded.preset).items():
-        table, _, key = path.rpartition(".") if path in model.fields() else path.partition(".")
-        if value is not None:
-            shown = mask(key, value) if table in model.FREE and isinstance(value, str) else value
-            tables.setdefault(table, []).append((key, shown, loaded.origins.get(path, DEFAULT)))
-    return iter(tables.items())
-
-
-def _unset(loaded: Loaded) -> list[str]:
-    strategy = loaded.preset.strategy
-    return [name for name in STRATEGY_OPTIONS[strategy.kind] if getattr(strategy, name) is None]
-
-
-def _line(key: str, value: model.Value, origin: str) -> str:
-    # A line break in the name of a file would end the comment.
-    return f"{_pair(key, value)}  # {_escaped(origin)}"
-
-
-def _pair(key: str, value: model.Value) -> str:
-    bare = re.fullmatch(r"[A-Za-z0-9_-]+", key)
-    return f"{key if bare else _literal(key)} = {_literal(value)}"
-
-
-def _literal(value: model.Value) -> str:
-    """A value as TOML writes it (TOML 1.0, basic strings)."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return f'"{_escaped(value)}"'
-    if isinstance(value, tuple | list):
-        return f"[{', '.join(map(_literal, value))}]"
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(_pair(key, part) for key, part in value.items())}}}"
-    return repr(value)
-
-
-def _escaped(text: str) -> str:
-    """`text` inside a basic string, with nothing in it that acts on a terminal. JSON's escapes are TOML's, too."""
-    return "".join(
-        c if c.isprintable() else f"\\u{ord(c):04x}" if ord(c) < 0x10000 else f"\\U{ord(c):08x}"
-        for c in json.dumps(text, ensure_ascii=False)[1:-1]
+def ports(plan: Plan) -> str:
+    """What listens where once the plan runs."""
+    if plan.launcher != "torchrun":
+        return "none of distui's; what the command opens is its own"
+    if plan.nnodes == 1 and not plan.hook:
+        return (
+            "none of distui's; torch's own for the ranks: without the hook rank 0's store listens on every interface, "
+            "unauthenticated (see docs/security.md)"
+        )
+    if plan.nnodes == 1:
+        return (
+            "none of distui's; torch's own for the ranks, on this machine's loopback (see docs/security.md)"
+        )
+    return (
+        f"{_endpoint(plan)} on the first node: the rendezvous, for holders of the run's key; torch's own for the ranks, "
+        "unauthenticated, on every node (see docs/security.md)"
     )
 
 
-# -----------------------------------------------------------------------------------------------------------
-# A preset of the user's own as text: another preset's name, and what differs from it. Pure.
+def _endpoint(plan: Plan) -> str:
+    """Of the rendezvous."""
+    words = dict(zip(plan.argv, plan.argv[1:], strict=False))
+    if "--rdzv-endpoint" in words:
+        return words["--rdzv-endpoint"]
+    return torchrun.endpoint(words.get("--master-addr", torchrun.HEAD), int(words.get("--master-port", 0)))
 
 
-def saved_text(name: str, base: str, overrides: Sequence[str], library: Library, summary: str = "") -> str:
-    """The file of a preset `name` that is `base` with `overrides` ("mesh.tp=2"). Ends with a newline.
+PORTS = range(20000, 30000)
+"""Where the rendezvous port of a run on several nodes is chosen: below what kernels give out (32768 on Linux)."""
 
-    Values of variables named like secrets are left out, and a comment says so. Raises PresetError.
+
+def rendezvous_port(run8: str) -> int:
+    """A port by the run's eight hex digits: nobody can look on the head, before there is one, which are free."""
+    return PORTS[int(run8, 16) % len(PORTS)]
+
+
+def part_id(run: str, node: int) -> str:
+    """Id of the part of a run that is on node `node`."""
+    return f"{run}.n{node}"
+
+
+def part_run8(run8: str, node: int) -> str:
+    """The stem of that part's socket names: known without asking the node."""
+    return f"{run8}n{node}"
+
+
+def for_host(plan: Plan, host: str) -> Plan:
+    """`plan` with the variables of every pattern in `plan.hosts` that the host's name fits, the last one first.
+
+    A name fits with and without its domain; patterns as a shell's, in lower case.
     """
-    loaded = load(base, overrides, presets=library)
-    values = model.flat(loaded.preset)
-    title = f"{loaded.preset.title}, as {name}" if loaded.preset.title else name
-    lines = [
-        f"# Preset {check_name(name)}: {base} with what stands here.",
-        f"base = {_literal(base)}",
-        f"title = {_literal(title)}",
-        f"summary = {_literal(summary or loaded.preset.summary)}",
-    ]
-    tables: dict[str, list[str]] = {}
-    for path in dict.fromkeys(_path(override) for override in overrides):
-        if path in ("title", "summary"):
-            continue
-        if "." not in path:
-            lines.append(_own_line(path, path, values[path]))
-        else:
-            table, _, key = path.partition(".")
-            tables.setdefault(table, []).append(_own_line(path, key, values[path]))
-    for table, rows in tables.items():
-        lines += ["", f"[{table}]", *rows]
-    return "\n".join(lines) + "\n"
+    names = {host.lower(), host.lower().split(".", 1)[0]}
+    added: dict[str, str] = {}
+    origins: dict[str, str] = {}
+    for pattern, variables in plan.hosts.items():
+        if any(fnmatch.fnmatchcase(name, pattern.lower()) for name in names):
+            added |= variables
+            origins |= {name: plan.origins.get(f"{pattern}:{name}", "") for name in variables}
+    if not added:
+        return plan
+    return dataclasses.replace(plan, env={**plan.env, **added}, origins={**plan.origins, **origins})
 
 
-def check_saved(name: str, base: str, text: str, library: Library) -> None:
-    """Raises PresetError where the saved file would not load: above all where names go in a circle."""
-    below = tuple(item for item in library.definitions.get(name, ()) if not item.origin.startswith("user "))
-    if name == base and not below:
-        raise PresetError(f"{name} cannot build on itself: choose another name.")
-    saved = Definition(
-        name=name, origin=f"user {name}.toml", where=f"{name}.toml", table=tomllib.loads(text)
+def for_node(plan: Plan, node: int, addresses: Sequence[str], run_dir: str, cwd: str, python: str) -> Plan:
+    """The plan of node number `node`, whose address is `addresses[node]`; `addresses[0]` is the head's.
+
+    The part is a run of its own (its id, its marker in the ranks' environment), the rendezvous is the whole
+    run's. Raises PlanError when there is no such node.
+    """
+    if not 0 <= node < min(plan.nnodes, len(addresses)):
+        raise PlanError(
+            f"There is no node {node}: the plan is for {plan.nnodes}, and {len(addresses)} addresses are given."
+        )
+    argv, files = plan.argv, plan.files
+    if plan.nnodes > 1:
+        argv = placed_argv(plan.launcher, argv, plan.command, node, addresses)
+        files = placed_files(files, node, addresses)
+    names = tuple(plan.files)
+    words = {str(at): word for at, word in enumerate(argv)}
+    argv = tuple(moved_paths(words, names, plan.run_dir, run_dir).values())
+    env = moved_paths(plan.env, names, plan.run_dir, run_dir)
+    run = part_id(plan.run, node)
+    seat = {"DISTUI_NODE": str(node), "DISTUI_NNODES": str(plan.nnodes), "DISTUI_HEAD": addresses[0]}
+    return dataclasses.replace(
+        plan,
+        run=run,
+        run_dir=run_dir,
+        cwd=cwd,
+        python=python,
+        node=node,
+        argv=argv,
+        env={**env, "DISTUI_RUN_ID": run, **seat},
+        origins={**plan.origins, **dict.fromkeys(seat, worker_group.DISTUI)},
+        files=moved_paths(files, names, plan.run_dir, run_dir),
     )
-    after = {**library.definitions, name: (*below, saved)}
-    load(name, presets=Library(definitions=after))
 
 
-def _path(override: str) -> str:
-    """Path of the value that an override changes, as schema.flat has it."""
-    path = override.partition("=")[0].strip().removeprefix("preset.")
-    table, _, inner = path.partition(".")
-    return f"{table}.{inner.partition('.')[0]}" if table in model.NESTED else path
+OWN_FILES = (deepspeed.HOST_FILE, deepspeed.HEAD_SCRIPT)
+"""Files that hold placeholders, beside accelerate's."""
 
 
-def _own_line(path: str, key: str, value: model.Value | None) -> str:
-    if path.startswith(("env.", "nccl.")) and holds_secret(key, "" if value is None else str(value)):
-        return f"# {key} is a secret: it is taken from your environment"
-    return _pair(key, "" if value is None else value)
+def placed_argv(
+    launcher: str, words: Sequence[str], command: Sequence[str], node: int, addresses: Sequence[str]
+) -> tuple[str, ...]:
+    """The command line of node number `node`; the user's own words, `command`, are left alone."""
+    if launcher == "torchrun":
+        return torchrun.placed(words, addresses[0], addresses[node], node)
+    own = len(words) - len(command)
+    return (*(_filled(word, node, addresses) for word in words[:own]), *words[own:])
+
+
+def placed_files(texts: Mapping[str, str], node: int, addresses: Sequence[str]) -> dict[str, str]:
+    """The placed_files of node number `node`."""
+    return {
+        name: _filled(text, node, addresses)
+        if name in OWN_FILES or name.startswith("accelerate/")
+        else text
+        for name, text in texts.items()
+    }
+
+
+def moved_paths(texts: Mapping[str, str], names: Sequence[str], before: str, after: str) -> dict[str, str]:
+    """`texts` with the paths of the placed_files `names` in another run directory."""
+    made = dict(texts)
+    for name in names:
+        made = {key: text.replace(f"{before}/{name}", f"{after}/{name}") for key, text in made.items()}
+    return made
+
+
+def _filled(text: str, node: int, addresses: Sequence[str]) -> str:
+    for number, address in enumerate(addresses):
+        text = text.replace(deepspeed.address(number), address)
+    return text.replace(accelerate.HEAD, addresses[0]).replace(accelerate.NODE, str(node))

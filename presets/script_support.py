@@ -357,7 +357,7 @@ __all__ = ["Obeys", "Requirements", "inspect"]
 NOTHING = "obeys nothing: the preset sets only flags and environment"
 
 VARIABLE = "DISTUI_DEEPSPEED_CONFIG"
-"""By which a DeepSpeed script may ask for the configuration itself (launchers.deepspeed.VARIABLE)."""
+"""By which a DeepSpeed script may ask for the configuration itself (deepspeed.VARIABLE)."""
 OPTION = "--deepspeed_config"
 CLAIMED = (
     "fsdp_plugin",

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ..presets.finding import PlanError
-from ..presets.launchers.torchrun import MAX_RESTARTS
 from ..presets.plan import Plan
 from ..presets.sanitize import quoted
 from ..presets.secrets import mask, mask_words
+from ..presets.torchrun import MAX_RESTARTS
 from ..presets.worker_group import DISTUI, TORCH
 from ..presets.workload import Counted, acts_on_import, counted_from
 from .errors import RunError

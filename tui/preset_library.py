@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from ..presets import nccl
 from ..presets.finding import PresetError
-from ..presets.load import Library, check_name, library, load, user_dir
+from ..presets.load import Library, check_name, check_saved, library, load, saved_text, user_dir
 from ..presets.model import Loaded
-from ..presets.render import check_saved, saved_text
 from ..presets.sanitize import LONGEST, clean_text
 from ..presets.secrets import mask_text
 from ..presets.trusted_files import private_folder

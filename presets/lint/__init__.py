@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from .. import model, worker_group
+from .. import model, skypilot, worker_group
 from ..finding import Finding, PresetError, worst_first
-from ..launchers import skypilot
-from ..launchers.skypilot import Resources
 from ..load import PROJECT_FILE, Definition, Library, check_name, load
 from ..model import Loaded, Preset
 from ..plan import Plan
 from ..script_support import parse
+from ..skypilot import Resources
 from ..text_formats import (
     DEEPEST,
     MOST_BYTES,

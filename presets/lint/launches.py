@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..finding import Finding, nearest
-from ..launchers.torchrun import SHORT, SWITCHES, VALUES
 from ..text_formats import whole
+from ..torchrun import SHORT, SWITCHES, VALUES
 from . import lint_rules, shell
 from .lint_rules import DEFAULT_PORT, HERE, issue, once
 from .shell import Command, LauncherCall, Setting, ShellText, Surroundings, Word

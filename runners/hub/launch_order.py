@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 
-from ...presets.launchers import skypilot
+from ...presets import skypilot
 from .. import file_io
 from ..errors import RunError
 from ..node import package

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import MsgspecError, Raw, structs
 
 from ...presets.finding import Finding
-from ...presets.plan import part_id
+from ...presets.render import part_id
 from .. import run_directories
 from ..diagnosis import nccl_facts
 from ..finding_ledger import FindingLedger

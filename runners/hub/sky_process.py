@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...presets.launchers.skypilot import Resources, resources
 from ...presets.sanitize import clean_lines
+from ...presets.skypilot import Resources, resources
 from .. import rpc
 from ..errors import RunError
 from ..file_io import users_umask

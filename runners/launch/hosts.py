@@ -13,8 +13,8 @@ from ...presets.finding import PlanError
 from ...presets.load import load
 from ...presets.model import Loaded
 from ...presets.nccl import check
-from ...presets.plan import Place, Request, make_plan, rendezvous_port
-from ...presets.render import plan_to_json, render
+from ...presets.plan import Place, Request, make_plan
+from ...presets.render import plan_to_json, render, rendezvous_port
 from ...presets.worker_group import parse_nnodes
 from .. import local_agent, preview, remote_hosts, run_directories
 from ..environment import pairs

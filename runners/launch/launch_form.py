@@ -7,13 +7,13 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...presets import skypilot
 from ...presets.finding import Finding, PlanError
-from ...presets.launchers import skypilot
-from ...presets.launchers.skypilot import Resources
 from ...presets.lint import lint_plan
 from ...presets.load import load
 from ...presets.plan import Request
 from ...presets.render import named
+from ...presets.skypilot import Resources
 from ...presets.workload import name_of_gpu
 from .. import local_agent, remote_hosts
 from ..environment import pairs

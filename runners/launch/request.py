@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ...presets.launchers.skypilot import Resources
 from ...presets.plan import Plan, Request
 from ...presets.render import plan_to_json
+from ...presets.skypilot import Resources
 from .. import local_agent, run_directories
 from ..errors import RunError
 from ..history import RunRecord

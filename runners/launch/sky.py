@@ -11,15 +11,15 @@ from typing import Any
 
 import msgspec
 
+from ...presets import skypilot
 from ...presets.finding import PlanError
-from ...presets.launchers import skypilot, wiring
-from ...presets.launchers.skypilot import Cargo, Resources
 from ...presets.load import load
 from ...presets.model import Loaded
-from ...presets.plan import Place, Plan, Request, command_plan, make_plan, rendezvous_port
+from ...presets.plan import Place, Plan, Request, command_plan, make_plan
 from ...presets.render import hidden as hidden_of
-from ...presets.render import plan_to_json, render
+from ...presets.render import moved_paths, plan_to_json, render, rendezvous_port
 from ...presets.secrets import is_secret
+from ...presets.skypilot import Cargo, Resources
 from ...presets.text_formats import write_yaml
 from ...presets.worker_group import inherited_env
 from .. import daemon, local_agent, preview, run_directories
@@ -129,7 +129,7 @@ def again(entry: run_directories.Entry, name: str | None) -> PreparedSky:
     words = {str(at): record.run if word == before.run else word for at, word in enumerate(before.argv)}
 
     def moved(texts: Mapping[str, str]) -> dict[str, str]:
-        return wiring.moved(texts, tuple(before.files), before.run_dir, run_dir)
+        return moved_paths(texts, tuple(before.files), before.run_dir, run_dir)
 
     plan = replace(
         before, run=record.run, name=record.name, run_dir=run_dir, argv=tuple(moved(words).values()),

@@ -11,8 +11,8 @@ from typing import Any
 
 from ...presets.finding import PlanError
 from ...presets.load import load
-from ...presets.plan import Plan, command_plan, for_host, make_plan
-from ...presets.render import plan_to_json, render
+from ...presets.plan import Plan, command_plan, make_plan
+from ...presets.render import for_host, plan_to_json, render
 from ...presets.secrets import MASK
 from .. import daemon, environment, local_agent, preview, run_directories
 from ..errors import RunError

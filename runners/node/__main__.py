@@ -12,7 +12,7 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from ...presets.plan import part_id, part_run8
+from ...presets.render import part_id, part_run8
 from .. import file_io
 from ..errors import RunError
 from ..local_agent import gpus_here

@@ -24,8 +24,8 @@ from msgspec import Struct
 
 from ...presets import worker_group
 from ...presets.finding import PlanError
-from ...presets.plan import Plan, for_host, for_node, part_id, part_run8
-from ...presets.render import plan_from_json, plan_to_json, revealed
+from ...presets.plan import Plan
+from ...presets.render import for_host, for_node, part_id, part_run8, plan_from_json, plan_to_json, revealed
 from ...presets.secrets import SECRET_WORDS
 from ...presets.trusted_files import private_folder
 from ...presets.worker_group import Seat

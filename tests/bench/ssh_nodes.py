@@ -13,7 +13,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from distui.presets.plan import part_id
+from distui.presets.render import part_id
 from distui.runners import run_directories
 from distui.runners.agent.server import AgentServer
 from distui.runners.journal import Chronicle

@@ -98,7 +98,7 @@ def test_the_same_by_flags(preset: str, form: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_file_for_each_node(tmp_path: Path) -> None:
-    from distui.presets.plan import for_node
+    from distui.presets.render import for_node
 
     made = plan("fsdp2", BY_YAML, nnodes=2)
     for node in (0, 1):

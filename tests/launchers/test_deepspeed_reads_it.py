@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from distui.presets import deepspeed
 from distui.presets.finding import PlanError
-from distui.presets.launchers import deepspeed as written
-from distui.presets.plan import for_node
+from distui.presets.render import for_node
 
 from .hf import needs_hf
 from .plans import DEEPSPEED, plan
@@ -124,9 +124,9 @@ def test_its_launcher_and_a_shell_give_back_what_the_environment_file_holds(tmp_
     }
     hidden = {"HF_TOKEN": "secret", "LINES": "a\nb", "NCCL_DEBUG_FILE": "/x/%h"}
     path = tmp_path / "env"
-    path.write_text(written.env_file({**env, **hidden}))
+    path.write_text(deepspeed.env_file({**env, **hidden}))
     assert "secret" not in path.read_text()
-    assert written.left_out({**env, **hidden}) == ["HF_TOKEN", "LINES", "NCCL_DEBUG_FILE"]
+    assert deepspeed.left_out({**env, **hidden}) == ["HF_TOKEN", "LINES", "NCCL_DEBUG_FILE"]
     exports = json.loads(asked(EXPORT, str(path))[0])
     line = "".join(f"export {name}={value}; " for name, value in exports.items())
     show = f"{line} exec {sys.executable} -c 'import json, os; print(json.dumps(dict(os.environ)))'"

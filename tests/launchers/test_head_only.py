@@ -17,7 +17,8 @@ import pytest
 from e2e.runs import having, until
 from patience import slowness
 
-from distui.presets.plan import Plan, for_node
+from distui.presets.plan import Plan
+from distui.presets.render import for_node
 from distui.runners.local_agent import free_port
 
 from .hf import HERE, needs_compiler, needs_hf

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from distui.presets.finding import PlanError, PresetError
-from distui.presets.load import load
+from distui.presets.load import load, show_text
 from distui.presets.model import Loaded
-from distui.presets.plan import Place, Plan, Request, command_plan, for_host, make_plan
-from distui.presets.render import plan_from_json, plan_to_json, render, show_text
+from distui.presets.plan import Place, Plan, Request, command_plan, make_plan
+from distui.presets.render import for_host, plan_from_json, plan_to_json, render
 
 PLACE = Place(
     run="20261120-120000-train-00c0ffee", run_dir="/r", port=20481, ras_port=28111, gpus=0, cores=2,

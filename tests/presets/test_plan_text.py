@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distui.presets import torchrun
 from distui.presets.finding import PlanError
-from distui.presets.launchers import torchrun
 from distui.presets.model import Loaded, Preset, RestartPolicy
-from distui.presets.plan import Place, Plan, Request, command_plan, make_plan, ports
-from distui.presets.render import command_line, plan_from_json, plan_to_json, render
+from distui.presets.plan import Place, Plan, Request, command_plan, make_plan
+from distui.presets.render import command_line, plan_from_json, plan_to_json, ports, render
 from distui.presets.secrets import is_secret, mask
 
 PLACE = Place(

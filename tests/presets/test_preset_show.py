@@ -10,8 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distui.presets import model, render
-from distui.presets.load import BUILTIN, library, load
+from distui.presets import model
+from distui.presets.load import (
+    BUILTIN,
+    entries,
+    library,
+    list_dict,
+    list_text,
+    load,
+    new_text,
+    show_dict,
+    show_text,
+)
 from distui.presets.model import Loaded, Preset
 from distui.presets.secrets import is_secret
 
@@ -33,7 +43,7 @@ def reloaded(text: str, name: str = "again") -> Preset:
 
 @pytest.mark.parametrize("name", ["single", "ddp", "fsdp2", "zero1"])
 def test_every_value_has_an_origin(name: str) -> None:
-    lines = render.show_text(shipped(name, "restart.limit=1")).splitlines()
+    lines = show_text(shipped(name, "restart.limit=1")).splitlines()
     values = [line for line in lines if " = " in line and not line.startswith("#")]
     assert "limit = 1  # --set restart.limit" in values
     assert "grace_s = 30.0  # default" in values
@@ -68,14 +78,14 @@ def test_what_is_shown_loads_to_the_same_preset(
 ) -> None:
     values = {**values, **{f"env.{name}": value for name, value in env.items()}}
     preset = model.build("again", values)
-    text = render.show_text(Loaded(preset=preset, origins=dict.fromkeys(values, origin)))
+    text = show_text(Loaded(preset=preset, origins=dict.fromkeys(values, origin)))
     assert reloaded(text) == preset
 
 
 def test_secrets_are_masked_in_both_forms() -> None:
     loaded = shipped("ddp", "env.HF_TOKEN=hunter2", "env.WANDB_API_KEY=hunter2", "env.PLAIN=seen")
-    assert "hunter2" not in render.show_text(loaded)
-    document = render.show_dict(loaded)
+    assert "hunter2" not in show_text(loaded)
+    document = show_dict(loaded)
     assert "hunter2" not in str(document)
     assert document["values"]["env.HF_TOKEN"] == "***"
     assert document["values"]["env.PLAIN"] == "seen"
@@ -85,7 +95,7 @@ def test_secrets_are_masked_in_both_forms() -> None:
 
 def test_new_text_is_the_base_until_edited() -> None:
     base = shipped("zero1")
-    text = render.new_text("mine", base)
+    text = new_text("mine", base)
     fresh = reloaded(text, "mine")
     assert fresh.title == "mine"
     assert (fresh.strategy, fresh.restart, fresh.topology) == (
@@ -107,8 +117,8 @@ def test_the_list_shows_what_loads_and_says_what_does_not(tmp_path: Path) -> Non
     (folder / "mine.toml").write_text('base = "ddp"\ntitle = "My own"\nsummary = "For me."')
     (folder / "torn.toml").write_text("title = ")
     (folder / "odd.toml").write_text("hook = 3")
-    loaded, problems = render.entries(library(tmp_path, {"HOME": str(tmp_path)}))
-    assert [entry["name"] for entry in render.list_dict(loaded)] == [*BUILTIN, "mine"]
+    loaded, problems = entries(library(tmp_path, {"HOME": str(tmp_path)}))
+    assert [entry["name"] for entry in list_dict(loaded)] == [*BUILTIN, "mine"]
     column = max(map(len, BUILTIN)) + 2
-    assert f"{'mine':<{column}}My own\n{'':<{column}}For me.\n" in render.list_text(loaded)
+    assert f"{'mine':<{column}}My own\n{'':<{column}}For me.\n" in list_text(loaded)
     assert sorted(problem.split(".toml")[0].rsplit("/", 1)[1] for problem in problems) == ["odd", "torn"]

@@ -9,8 +9,7 @@ import pytest
 
 from distui.presets import model
 from distui.presets.finding import PresetError
-from distui.presets.load import Library, library, load
-from distui.presets.render import check_saved, saved_text
+from distui.presets.load import Library, check_saved, library, load, saved_text
 
 
 def shelf(tmp_path: Path) -> Library:

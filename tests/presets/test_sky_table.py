@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from distui.presets import skypilot
 from distui.presets.finding import PlanError
-from distui.presets.launchers import skypilot
-from distui.presets.launchers.skypilot import Cargo, Resources
+from distui.presets.skypilot import Cargo, Resources
 
 CARGO = Cargo(run="r", bundle="distui-1", source="/here")
 TABLE: dict[str, Any] = {

@@ -14,9 +14,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distui.presets import skypilot
 from distui.presets.finding import PlanError
-from distui.presets.launchers import skypilot
-from distui.presets.launchers.skypilot import Cargo, Resources
+from distui.presets.skypilot import Cargo, Resources
 from distui.presets.text_formats import write_yaml
 
 CARGO = Cargo(

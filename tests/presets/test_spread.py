@@ -9,19 +9,16 @@ from typing import Any
 import pytest
 
 from distui.presets.load import load
-from distui.presets.plan import (
-    Place,
-    Plan,
-    PlanError,
-    Request,
-    command_plan,
+from distui.presets.plan import Place, Plan, PlanError, Request, command_plan, make_plan
+from distui.presets.render import (
     for_node,
-    make_plan,
     part_id,
     part_run8,
+    plan_from_json,
+    plan_to_json,
+    render,
     rendezvous_port,
 )
-from distui.presets.render import plan_from_json, plan_to_json, render
 
 PLACE = Place(
     run="20261120-120000-train-00c0ffee",

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
+from ...presets import skypilot
 from ...presets.finding import PlanError
-from ...presets.launchers import skypilot
 from ...presets.sanitize import clean_text
 from ...runners import run_directories
 from ...runners.connect import with_link

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from ...presets.finding import Finding
-from ...presets.launchers.skypilot import Resources
 from ...presets.load import load
 from ...presets.plan import Request
 from ...presets.sanitize import LONGEST, clean_text, clean_whole
+from ...presets.skypilot import Resources
 from ...runners import local_agent, run_directories
 from ...runners.environment import pairs
 from ...runners.errors import NoTorchError, RunError

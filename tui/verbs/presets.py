@@ -12,9 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 from ...presets import trusted_files
 from ...presets import trusted_files as trusted
-from ...presets.load import PROJECT_FILE, Definition, Library, check_name, library, load, user_dir
+from ...presets.load import (
+    PROJECT_FILE,
+    Definition,
+    Library,
+    check_name,
+    entries,
+    library,
+    list_dict,
+    list_text,
+    load,
+    new_text,
+    show_dict,
+    show_text,
+    user_dir,
+)
 from ...presets.nccl import nccl_presets
-from ...presets.render import entries, list_dict, list_text, new_text, show_dict, show_text
 from ...presets.sanitize import LONGEST, clean_text
 from ...presets.text_formats import MOST_BYTES, decode_toml, parse_toml
 from ...presets.trusted_files import private_folder

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from distui.presets.finding import Finding, PlanError, failed
-from distui.presets.launchers.skypilot import Resources
 from distui.presets.lint import lint_plan, refusal
 from distui.presets.load import BUILTIN, load
 from distui.presets.plan import Place, Request, command_plan, make_plan
+from distui.presets.skypilot import Resources
 
 OBEYING = "from distui.runners.inrank.parallelize import parallelize\nmodel = parallelize(model)\nsave('checkpoint')\n"
 DEEPSPEED = (

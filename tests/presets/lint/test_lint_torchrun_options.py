@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from distui.presets.launchers import torchrun as launcher
+from distui.presets import torchrun as launcher
 from distui.presets.lint import launches
 from distui.presets.lint.shell import Word
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from distui.presets.plan import Place, Plan, Request, command_plan, for_node, part_id, part_run8
-from distui.presets.render import plan_to_json
+from distui.presets.plan import Place, Plan, Request, command_plan
+from distui.presets.render import for_node, part_id, part_run8, plan_to_json
 from distui.runners import environment, file_io, journal, local_agent, run_directories
 from distui.runners.history import RunRecord
 from distui.runners.host_processes import StartMode

@@ -17,7 +17,8 @@ import pytest
 
 from distui.presets.finding import Finding
 from distui.presets.load import load
-from distui.presets.plan import Place, Plan, Request, make_plan, rendezvous_port
+from distui.presets.plan import Place, Plan, Request, make_plan
+from distui.presets.render import rendezvous_port
 from distui.runners.diagnosis import nccl_facts
 from distui.runners.model import FindingCleared, FindingRaised, RunPhase, Stamped
 from distui.runners.state import RunState

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from distui.presets.launchers.skypilot import Resources
 from distui.presets.plan import Request
 from distui.presets.render import plan_from_json
+from distui.presets.skypilot import Resources
 from distui.runners import run_directories
 from distui.runners.errors import RunError
 from distui.runners.hub import launch_order

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from distui.presets.load import load
-from distui.presets.plan import Place, Plan, Request, make_plan, rendezvous_port
-from distui.presets.render import plan_to_json
+from distui.presets.plan import Place, Plan, Request, make_plan
+from distui.presets.render import plan_to_json, rendezvous_port
 from distui.runners import journal, run_directories
 from distui.runners.local_agent import free_port
 from distui.runners.model import Restart

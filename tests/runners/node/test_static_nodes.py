@@ -13,7 +13,8 @@ import pytest
 from nodes_rig import Cluster
 
 from distui.presets.load import load
-from distui.presets.plan import Place, Plan, Request, make_plan, rendezvous_port
+from distui.presets.plan import Place, Plan, Request, make_plan
+from distui.presets.render import rendezvous_port
 from distui.runners import journal
 from distui.runners.local_agent import free_port
 from distui.runners.model import AttemptStarted

@@ -12,10 +12,10 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from .. import model
-from ..finding import PlanError
-from ..model import Preset, Strategy
-from ..secrets import holds_secret
+from . import model
+from .finding import PlanError
+from .model import Preset, Strategy
+from .secrets import holds_secret
 from .torchrun import Launch
 
 MODULE = "deepspeed.launcher.runner"

@@ -10,9 +10,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from .. import model, text_formats
-from ..finding import PlanError
-from ..model import Preset
+from . import model, text_formats
+from .finding import PlanError
+from .model import Preset
 from .torchrun import Launch
 
 MODULE = "accelerate.commands.launch"

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from .. import model
-from ..finding import PlanError
-from ..secrets import MASK, holds_secret, mask_text
+from . import model
+from .finding import PlanError
+from .secrets import MASK, holds_secret, mask_text
 
 # -----------------------------------------------------------------------------------------------------------
 # The table [sky] of a preset: keys of a SkyPilot task, under what a launch says of its nodes. Pure.
