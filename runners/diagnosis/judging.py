@@ -14,9 +14,9 @@ from ...presets.plan import Plan
 from ..finding_ledger import FindingLedger, Key, by_key, report_bug
 from ..model import Event, FindingRaised, Pulse, RankPhase, RunPhase
 from ..state import RunState
-from .detectors import KEPT, Detector, View, died, expectations, hang, memory_growth, starting, straggler
-from .detectors.arrivals import Arrivals
-from .detectors.memory_curve import Curve, Point, room
+from .detectors import died, expectations, hang, out_of_memory, starting, straggler
+from .detectors.out_of_memory import memory_limit
+from .detectors.view import KEPT, Arrivals, Curve, Detector, Point, View
 
 # -----------------------------------------------------------------------------------------------------------
 # Findings that an earlier process raised: kept until enough is seen again to tell whether they hold. Pure.
@@ -99,7 +99,7 @@ def _verdict(finding: Finding) -> bool:
 
 DETECTORS: tuple[Detector, ...] = (
     died.find,
-    memory_growth.find,
+    out_of_memory.find,
     starting.find,
     hang.find,
     straggler.find,
@@ -201,7 +201,7 @@ class Judging:
                 _curve(self._memory, number).add(point)
         self._compare()
         for number, node in self._state.nodes.items():
-            if (memory := room(node.metrics)) is not None:
+            if (memory := memory_limit(node.metrics)) is not None:
                 _curve(self._node_memory, number).add(Point(node.heard, memory.used))
 
     def _remember_pulse(self, pulse: Pulse) -> None:

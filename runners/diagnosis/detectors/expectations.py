@@ -6,7 +6,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -15,16 +15,11 @@ from ....presets.finding import Finding, nearest
 from ....presets.nccl import catalogue
 from ....presets.plan import Plan
 from ...formatting import plural
-from ...model import Outcome, PlanSummary
+from ...model import Outcome
 from ...status import applied
 from .. import nccl_facts
-from ..nccl_facts import Communicator, NcclFacts, NcclNode
-from .divergence import gpudirect, slow_pairs
+from ..nccl_facts import Communicator, FactLine, NcclFacts, NcclNode, speed
 from .view import View
-
-# -----------------------------------------------------------------------------------------------------------
-# Variables of the plan that NCCL has not read: misspelt, or set where its processes do not see them.
-
 
 READ_AT_INIT = frozenset({"NCCL_SOCKET_IFNAME", "NCCL_ALGO", "NCCL_PROTO"})
 """What every NCCL reads while it makes its first communicator of several ranks, and says that it has."""
@@ -67,78 +62,6 @@ def _variable_finding(name: str, value: str, read: Mapping[str, str]) -> Finding
     )
 
 
-# -----------------------------------------------------------------------------------------------------------
-# What would need less memory than what ran: the next strategy, a smaller pass, and the commands for it. Pure.
-# What a plan says of a model is not enough for an estimate, so only the direction is told, and the command that
-# estimates.
-
-
-LADDER: Sequence[str] = ("single", "ddp", "zero1", "fsdp2-zero2", "fsdp2", "fsdp2-offload")
-"""Presets in the order in which each needs less memory of a GPU."""
-DEEPSPEED: Sequence[str] = ("ds-zero1", "ds-zero2", "ds-zero3", "ds-zero3-cpu", "ds-zero3-nvme")
-KINDS: Mapping[str, str] = {
-    "single": "single",
-    "ddp": "ddp",
-    "zero1": "zero1",
-    "fsdp1": "fsdp2",
-    "fsdp2": "fsdp2",
-}
-"""Kind of a strategy → the step of LADDER that it is like."""
-
-
-SMALLER = "halve the micro batch, or compute activations again in backward"
-
-
-def following(plan: PlanSummary) -> str | None:
-    """The preset that needs less memory of a GPU than that of the plan; None where there is none."""
-    for ladder in (LADDER, DEEPSPEED):
-        for at in (plan.preset, KINDS.get(plan.strategy, "")):
-            if at in ladder:
-                rest = ladder[ladder.index(at) + 1 :]
-                return rest[0] if rest and _ranks(plan) > 1 and at != "single" else None
-    return None
-
-
-def remedy(plan: PlanSummary | None, gpu_gb: float | None = None) -> str:
-    """One sentence with the commands. `gpu_gb`: GB of each GPU, None where that is not known."""
-    if plan is None:
-        return f"{SMALLER}, or divide the model over more GPUs"
-    smaller = f"{SMALLER} (--set batch.accumulation=2 for the same batch)"
-    if not plan.preset:
-        return f"{smaller}; what the script divides over its ranks is its own"
-    preset = following(plan)
-    if preset is None:
-        return f"{smaller}; {_estimate(plan, gpu_gb)} shows what fits, on more GPUs, too"
-    if plan.obeys is None:
-        return f"{smaller}; another preset changes nothing here, for the script obeys none"
-    return (
-        f"`{launch(plan, preset)}` needs less, {_estimate(plan, gpu_gb)} estimates how much; else {smaller}"
-    )
-
-
-def launch(plan: PlanSummary, preset: str) -> str:
-    """The same run under another preset."""
-    nproc = f" --nproc-per-node {plan.nproc_per_node}" if plan.nproc_per_node else ""
-    nodes = f" --nnodes {plan.nnodes}" if plan.nnodes > 1 else ""
-    return f"distui launch {preset}{nproc}{nodes} -- {plan.command}"
-
-
-def _estimate(plan: PlanSummary, gpu_gb: float | None) -> str:
-    script = plan.command.split(" ", 1)[0]
-    count = plan.nproc_per_node or 1
-    gpus = f"{count}xGPU --gpu-memory {gpu_gb:.0f}" if gpu_gb else f"{count}xNAME"
-    nodes = f" --nodes {plan.nnodes}" if plan.nnodes > 1 else ""
-    return f"`distui advise --script {script} --gpus {gpus}{nodes}`"
-
-
-def _ranks(plan: PlanSummary) -> int:
-    return (plan.nproc_per_node or 2) * plan.nnodes
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Whether the run did what it was started for: the preset acted, and there was a training step.
-
-
 IDLE = "see why the script had nothing to do: its last lines, its arguments, a checkpoint that was done already"
 UNMADE = "call parallelize() in the script, take the preset that says what it does, or see the plan's notes"
 
@@ -157,12 +80,6 @@ def find_not_applied(view: View) -> Iterable[Finding]:
             "acted-otherwise", "warning", f"the preset is not applied: {acted.text}",
             remedy=UNMADE, evidence=(f"the plan expected: {expected}",),
         )  # fmt: skip
-
-
-# -----------------------------------------------------------------------------------------------------------
-# What the preset and the hardware promise against what NCCL did.
-# Each node's facts are looked at once, when they come; what is compared between nodes is little. Where a line is
-# missing that would say so, nothing is said: most of it is only there at NCCL_DEBUG=INFO.
 
 
 SETTLED_S = 20.0
@@ -436,3 +353,84 @@ def _versions(nodes: list[NodeStatements], view: View) -> Iterator[Finding]:
         "Make image, LD_LIBRARY_PATH and LD_PRELOAD the same on all nodes.",
         [line for each in firsts for line in each.line("version")],
     )
+
+
+LEAST_RANKS = 4
+"""Of a node with fewer it cannot be said which of them is the odd one."""
+
+
+def gpudirect(facts: NcclFacts, node: NcclNode, number: int) -> Iterator[Finding]:
+    """RDMA to other nodes, and never straight from GPU memory. One way alone is usual: see NCCL_NET_GDR_READ."""
+    if not (node.devices or node.hcas) or node.env.get("NCCL_NET_GDR_LEVEL", "").upper() in ("0", "LOC"):
+        return
+    own = {rank for comm in facts.communicators for ranks in comm.hosts.values() for rank in ranks}
+    kinds: dict[str, list[str]] = {}
+    for comm in facts.communicators:
+        for pair in comm.pairs:
+            if pair.kind.startswith("NET/IB"):
+                kinds.setdefault(pair.kind, _line(facts.raw, comm, pair.kind))
+    if not own or not kinds or any(kind.endswith("/GDRDMA") for kind in kinds):
+        return
+    loaded = [f"nvidia_peermem is loaded on {node.host}"] if node.peermem else []
+    yield Finding(
+        "expect-gdr",
+        "warning",
+        f"{node.host} sends over RDMA through host memory: GPUDirect RDMA is off",
+        node=number,
+        remedy="Load nvidia_peermem (or a kernel and driver with dma-buf), and see that GPUs and NICs share PCIe "
+        "switches: `nvidia-smi topo -m`. GeForce cards cannot do it at all.",
+        evidence=(*[line for lines in kinds.values() for line in lines][:2], *loaded),
+    )
+
+
+def slow_pairs(facts: NcclFacts, node: NcclNode, number: int) -> Iterator[Finding]:
+    """One GPU that others of its node do not reach by P2P, as they reach each other."""
+    for comm in facts.communicators:
+        own = set(comm.hosts.get(node.host, ()))
+        if len(own) < LEAST_RANKS:
+            continue
+        worst: dict[tuple[int, int], str] = {}
+        for pair in comm.pairs:
+            if pair.source in own and pair.target in own:
+                ends = min(pair.source, pair.target), max(pair.source, pair.target)
+                if speed(pair.kind) >= speed(worst.get(ends, "P2P")):
+                    worst[ends] = pair.kind
+        slow = {ends: kind for ends, kind in worst.items() if not kind.startswith("P2P")}
+        fast = [ends for ends in worst if ends not in slow]
+        shared = set.intersection(*map(set, slow)) if slow else set()
+        beyond = {rank for ends in fast for rank in ends} - shared
+        if slow and shared and len(fast) >= len(slow) and len(beyond) >= LEAST_RANKS - 2:
+            yield _odd(facts, comm, node, number, slow, min(shared))
+            return
+
+
+def _odd(
+    facts: NcclFacts,
+    comm: Communicator,
+    node: NcclNode,
+    number: int,
+    slow: Mapping[tuple[int, int], str],
+    rank: int,
+) -> Finding:
+    kind = max(slow.values(), key=speed)
+    pairs = ", ".join(f"{a} and {b}" for a, b in sorted(slow)[:3])
+    nvlink = bool(comm.nvls)
+    return Finding(
+        "expect-p2p",
+        "warning" if nvlink else "note",
+        f"ranks {pairs} of {node.host} are connected over {kind}, and the other GPUs there by P2P",
+        role="cause" if nvlink else "hint",
+        rank=rank if len(slow) > 1 else None,
+        node=number,
+        remedy="Compare this GPU with the others: `nvidia-smi topo -m`, `nvidia-smi nvlink -s`; where GPUs sit on two "
+        "sockets without NVLink it is as it should be.",
+        evidence=tuple(
+            line for name in dict.fromkeys(slow.values()) for line in _line(facts.raw, comm, name)
+        ),
+        ranks=tuple(sorted({rank for ends in slow for rank in ends})),
+    )
+
+
+def _line(raw: Mapping[str, FactLine], comm: Communicator, kind: str) -> list[str]:
+    fact = raw.get(f"pair:{comm.id}:{kind}")
+    return [f"{fact.file}:{fact.line}: {fact.text}"] if fact else []

@@ -1,17 +1,18 @@
-"""Ranks that wait for each other in a collective: who is missing there, and where it is."""
+"""Ranks that wait for each other in a collective: who is missing there, where it is, and in what they disagree."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from ....presets.finding import Finding
-from ...model import Pulse, RunPhase
-from . import starting, stuck_collectives, waits
-from .arrivals import Activity
-from .naming import Kind
-from .stuck_collectives import Culprit
+from ....presets.finding import NO_VERDICT, Finding
+from ...formatting import agreeing, spans_text
+from ...model import Collective, Gpu, Pulse, RunPhase, Stall
+from .. import recorder
+from . import activity, starting, waits
+from .activity import Activity, Kind
 from .view import View
-from .waits import Ends, Pending, Waits
+from .waits import Culprit, Ends, Pending, Waits, waiting_text
 
 MOST = 8
 """Findings of one look."""
@@ -50,13 +51,8 @@ def _stopped(view: View, waiting: Waits) -> list[Finding]:
         return []
     blocked = list(waiting.pending.values())
     chain = Ends({rank: tuple(blocked) for rank in halted}, (), (), (), {})
-    cases = [
-        (rank, stuck_collectives.stopped(stuck_collectives.doing(view, rank), view.history[rank][-1].pid))
-        for rank in halted
-    ]
-    return [
-        stuck_collectives.finding(view, [rank], culprit, chain, blocked) for rank, culprit in cases[:MOST]
-    ]
+    cases = [(rank, waits.stopped(waits.doing(view, rank), view.history[rank][-1].pid)) for rank in halted]
+    return [waits.finding(view, [rank], culprit, chain, blocked) for rank, culprit in cases[:MOST]]
 
 
 def _lasts(pulses: Sequence[Pulse], waiting: Waits) -> bool:
@@ -71,15 +67,15 @@ def _verdicts(view: View, candidates: Mapping[int, tuple[Pending, ...]], chain: 
         for rank, blocked in candidates.items()
         if not view.history.get(rank) or view.history[rank][-1].state not in ("T", "t")
     }
-    cases = stuck_collectives.together(view, able)
+    cases = waits.together(view, able)
     return [_finding(view, case.ranks, case.culprit, chain, case.nearest) for case in cases]
 
 
 def _finding(view: View, ranks: list[int], culprit: Culprit, chain: Ends, near: list[Pending]) -> Finding:
     skipped = None
     if culprit.id in ("hang-gone", "hang-not-joined", "hang-mismatch") and len(ranks) == 1 and near:
-        skipped = stuck_collectives.left_out(view, ranks[0], near[0])
-    return skipped or stuck_collectives.finding(view, ranks, culprit, chain, near)
+        skipped = left_out(view, ranks[0], near[0])
+    return skipped or waits.finding(view, ranks, culprit, chain, near)
 
 
 def _candidates(view: View, waiting: Waits, chain: Ends) -> dict[int, tuple[Pending, ...]]:
@@ -108,7 +104,7 @@ def idle(view: View, waiting: Waits, pending: Pending) -> list[int]:
 
 
 def _still(view: View, rank: int) -> bool:
-    does = stuck_collectives.doing(view, rank)
+    does = waits.doing(view, rank)
     return does.mode in (Activity.ASLEEP, Activity.SILENT) and does.place.kind not in (
         Kind.COLLECTIVE,
         Kind.TORCH,
@@ -124,23 +120,21 @@ def _dozing(view: View, circle: Sequence[Pending]) -> list[int]:
 
 def _disagree(view: View, waiting: Waits, chain: Ends) -> list[Finding]:
     """Nobody is missing, or all wait for each other: other calls, a circle, the network, call sites, idlers, kernels."""
-    certain = [stuck_collectives.mismatch(view, pending, sites=False) for pending in chain.joined]
-    other = [
-        stuck_collectives.elsewhere(view, each, chain.before.get(each.point, ())) for each in chain.loose
-    ]
+    certain = [mismatch(view, pending, sites=False) for pending in chain.joined]
+    other = [elsewhere(view, each, chain.before.get(each.point, ())) for each in chain.loose]
     findings = [finding for finding in (*certain, *other) if finding is not None]
-    findings = findings or [stuck_collectives.circle(view, circle) for circle in chain.circles]
+    findings = findings or [circle(view, blocked) for blocked in chain.circles]
     if findings:
         return findings
     since = min(pending.since for pending in waiting.pending.values())
-    findings = stuck_collectives.network(
+    findings = network(
         view, sorted({rank for pending in waiting.pending.values() for rank in pending.waits}), since
     )
     if findings:
         return findings
     for pending in chain.joined:
-        at_sites = stuck_collectives.mismatch(view, pending, sites=True)
-        spins = at_sites or stuck_collectives.spinning(view, pending)
+        at_sites = mismatch(view, pending, sites=True)
+        spins = at_sites or spinning(view, pending)
         if spins is not None:
             findings.append(spins)
             continue
@@ -152,7 +146,7 @@ def _disagree(view: View, waiting: Waits, chain: Ends) -> list[Finding]:
 def _open(view: View, waiting: Waits) -> list[Finding]:
     """After a minute without a verdict: which data is missing."""
     long = [pending for pending in waiting.pending.values() if _long(view, pending)]
-    return [stuck_collectives.no_verdict(view, long)] if long else []
+    return [no_verdict(view, long)] if long else []
 
 
 def _long(view: View, pending: Pending) -> bool:
@@ -161,3 +155,362 @@ def _long(view: View, pending: Pending) -> bool:
         return pending.age >= QUIET_S
     steps = [view.history[rank][-1].last_step for rank in pending.waits]
     return all(step is not None and view.now - step >= QUIET_S for step in steps)
+
+
+SITES_S = 15.0
+"""Other call sites alone are told after so long: they are usual where ranks take branches."""
+SPINS_S = 20.0
+SPINS_PERCENT, SPINS_POWER = 95.0, 0.5
+"""A kernel that waits for others: the GPU is in use all the time, and takes less than this part of its limit."""
+RETRANSMITS = 2
+P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "wait")
+ALIGN = (
+    "make every rank call the same collectives in the same order and with the same sizes; "
+    "with uneven data use drop_last=True or torch's Join"
+)
+
+
+def mismatch(view: View, pending: Pending, *, sites: bool) -> Finding | None:
+    """Ranks that called different things as the same collective. `sites`: whether another call site alone is told."""
+    name, seq = pending.point.key.name, pending.point.seq
+    made = {rank: wait.call for rank, wait in pending.waits.items()}
+    for rank in pending.members:
+        call = None if rank in made else called(view.history.get(rank, ()), name, seq)
+        if call is not None:
+            made[rank] = call
+    parting = split(made)
+    if parting is None or (parting.of == "site" and (not sites or pending.age < SITES_S)):
+        return None
+    (usual, most), (other, few) = parting.variants[0], parting.variants[1]
+    skipped = _skipped(view, name, few[0], most[0])
+    phrase = f"{view.who(few)} {agreeing(few, 'is', 'are')} in {_call(other, parting)}"
+    text = f"{phrase} where {spans_text('rank', most)} {agreeing(most, 'is', 'are')} in {_call(usual, parting)}"
+    if skipped is not None:
+        site = f" of {activity.site_text(skipped.sites[0])}" if skipped.sites else ""
+        text = f"{view.who(few)} skipped {activity.call_text(skipped)}{site}: {text}"
+    return Finding(
+        "hang-mismatch", "error", text, **view.about(few), remedy=ALIGN, since=pending.since,
+        evidence=tuple(_parted(view, parting, pending)),
+    )  # fmt: skip
+
+
+def _call(call: Collective, parting: Split) -> str:
+    what = f" {call.what}" if parting.of == "size" and call.what else ""
+    site = f" ({activity.site_text(call.sites[0])})" if call.sites else ""
+    return f"{activity.call_text(call)}{what}{site}"
+
+
+def _parted(view: View, parting: Split, pending: Pending) -> Iterable[str]:
+    for call, ranks in parting.variants[:4]:
+        stack = activity.stack_text(call.sites[:4]) or "call site not known"
+        what = f" {call.what}" if call.what else ""
+        yield f"{view.who(ranks)}: {activity.call_text(call)}{what} of {pending.desc}: {stack}"
+    (_, most), (_, few) = parting.variants[0], parting.variants[1]
+    apart = _apart(view, pending.point.key.name, few[0], most[0])
+    if apart is not None and apart.mine.seq < pending.point.seq:
+        yield (
+            f"they part at #{apart.mine.seq}{'' if apart.exact else ' or before'}: rank {few[0]} called "
+            f"{_brief(apart.mine)}, rank {most[0]} {_brief(apart.theirs)}"
+        )
+
+
+def _brief(call: Collective) -> str:
+    return call.op + (f" at {activity.site_text(call.sites[0])}" if call.sites else "")
+
+
+def _apart(view: View, name: str, rank: int, other: int) -> Shift | None:
+    mine = calls(view.history.get(rank, ()), name)
+    return shift(mine, calls(view.history.get(other, ()), name))
+
+
+def _skipped(view: View, name: str, rank: int, other: int) -> Collective | None:
+    """The collective that a rank left out, where all that followed says so."""
+    apart = _apart(view, name, rank, other)
+    return apart.theirs if apart is not None and apart.skipped and apart.exact else None
+
+
+def left_out(view: View, rank: int, pending: Pending) -> Finding | None:
+    """A rank that is missing now because it left out a collective before."""
+    other = min(pending.waits)
+    if not pending.numbered or rank == other:
+        return None
+    apart = _apart(view, pending.point.key.name, rank, other)
+    if apart is None or not (apart.skipped and apart.exact):
+        return None
+    site = f" of {activity.site_text(apart.theirs.sites[0])}" if apart.theirs.sites else ""
+    ranks = pending.ranks
+    return Finding(
+        "hang-mismatch", "error",
+        f"{view.who([rank])} skipped {activity.call_text(apart.theirs)}{site}; "
+        f"{spans_text('rank', ranks)} {agreeing(ranks, 'waits', 'wait')} for it in {activity.call_text(pending.call)}",
+        **view.about([rank]), remedy=ALIGN, since=pending.since,
+        evidence=(
+            waiting_text(view, pending),
+            f"at #{apart.mine.seq} rank {rank} called {_brief(apart.mine)}, rank {other} {_brief(apart.theirs)}",
+        ),
+    )  # fmt: skip
+
+
+def elsewhere(view: View, pending: Pending, others: Sequence[Pending]) -> Finding | None:
+    """Ranks that the recorder does not know of, in something else than the collective that others wait in."""
+    if not others or pending.point.op in P2P:
+        return None
+    near, ranks = others[0], pending.ranks
+    text = (
+        f"{view.who(ranks)} {agreeing(ranks, 'is', 'are')} in {_brief(pending.call)} where "
+        f"{spans_text('rank', near.ranks)} {agreeing(near.ranks, 'is', 'are')} in {activity.call_text(near.call)}"
+    )
+    return Finding(
+        "hang-mismatch", "error", text, **view.about(ranks), remedy=ALIGN, since=near.since,
+        evidence=tuple(waiting_text(view, each) for each in (*others[:3], pending)),
+    )  # fmt: skip
+
+
+def circle(view: View, blocked: Sequence[Pending]) -> Finding:
+    """Ranks that wait for each other in different groups."""
+    parts = [
+        f"{spans_text('rank', each.ranks)} in {activity.call_text(each.call)} of {each.desc}"
+        for each in blocked
+    ]
+    ranks = tuple(sorted({rank for pending in blocked for rank in pending.waits}))
+    return Finding(
+        "hang-mismatch", "error", f"ranks wait for each other: {'; '.join(parts[:4])}" + " …" * (len(parts) > 4),
+        **view.about(ranks),
+        remedy="let every rank call the collectives of its groups in the same order",
+        evidence=tuple(waiting_text(view, pending) for pending in blocked[:4]),
+        since=min(pending.since for pending in blocked),
+    )  # fmt: skip
+
+
+def network(view: View, ranks: Iterable[int], since: float) -> list[Finding]:
+    """Connections of waiting ranks that the other end does not acknowledge; one finding for all between two ends."""
+    between: dict[tuple[str, str], dict[int, Stall]] = {}
+    nodes: dict[str, int] = {}
+    for rank in ranks:
+        for stall in _lasting(view.history.get(rank, ())):
+            here, there = address(stall.local), address(stall.remote)
+            nodes.setdefault(here, view.state.ranks[rank].place.node if rank in view.state.ranks else 0)
+            between.setdefault((min(here, there), max(here, there)), {}).setdefault(rank, stall)
+    return [_cut(view, stalls, nodes, since) for _, stalls in sorted(between.items())[:4]]
+
+
+def _lasting(pulses: Sequence[Pulse]) -> list[Stall]:
+    """Stalls that the newest two looks both saw."""
+    if len(pulses) < 2:
+        return []
+    before = {(stall.local, stall.remote) for stall in pulses[-2].stalls}
+    return [
+        stall
+        for stall in pulses[-1].stalls
+        if (stall.state == "SYN_SENT" and any(stall.remote == remote for _, remote in before))
+        or (stall.retransmits >= RETRANSMITS and (stall.local, stall.remote) in before)
+    ]
+
+
+def address(end: str) -> str:
+    """Without the port."""
+    return end.rpartition(":")[0].strip("[]")
+
+
+def _cut(view: View, cuts: Mapping[int, Stall], nodes: Mapping[str, int], since: float) -> Finding:
+    ranks = tuple(sorted(cuts))
+    first = cuts[ranks[0]]
+    there = address(first.remote)
+    number = nodes.get(there)
+    far = f"{view.host(number)} ({there})" if number is not None else there
+    place = view.nodes_of(ranks[:1])
+    near = f" on {view.host(place[0])}" if place else ""
+    answer = "no connection to" if first.state == "SYN_SENT" else "no answer any more from"
+    return Finding(
+        "hang-network", "error", f"rank {ranks[0]}{near} ({address(first.local)}) gets {answer} {far}: "
+        "the network between them does not carry", rank=ranks[0], ranks=ranks if len(ranks) > 1 else (),
+        node=place[0] if place else None, since=since,
+        remedy="look at link, route, firewall and MTU between these two addresses, and at the interface "
+        "that NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names",
+        evidence=tuple(
+            f"rank {rank}: connection {cuts[rank].local} → {cuts[rank].remote} "
+            + ("gets no answer to its SYN" if cuts[rank].state == "SYN_SENT" else "retransmits, nothing is acknowledged")
+            for rank in ranks[:4]
+        ),
+    )  # fmt: skip
+
+
+def spinning(view: View, pending: Pending) -> Finding | None:
+    """GPUs that are busy with waiting: all have joined and none ends."""
+    cards = [_card(view, rank) for rank in pending.ranks]
+    present = [card for card in cards if card is not None]
+    if pending.age < SPINS_S or len(present) != len(pending.waits) or not all(map(_spins, present)):
+        return None
+    ranks = pending.ranks
+    return Finding(
+        "hang-collective", "error",
+        f"{view.who(ranks)} have all entered {activity.call_text(pending.call)} but it never completes: "
+        "their GPUs are spinning",
+        **view.about(ranks), since=pending.since,
+        remedy="look at what NCCL says (NCCL screen, NCCL_DEBUG=INFO): a transport that lost its way, "
+        "or one slow or broken link; NCCL_P2P_DISABLE=1 or NCCL_IB_DISABLE=1 for one run tells which",
+        evidence=(
+            waiting_text(view, pending),
+            "every GPU of these is in use all the time at less than half of its power limit: a kernel that spins",
+        ),
+    )  # fmt: skip
+
+
+def _card(view: View, rank: int) -> Gpu | None:
+    state = view.state.ranks.get(rank)
+    if state is None or state.sample is None or state.sample.gpu is None:
+        return None
+    node = view.state.nodes.get(state.place.node)
+    cards = node.gpus if node is not None else ()
+    return next((card for card in cards if card.index == state.sample.gpu), None)
+
+
+def _spins(card: Gpu) -> bool:
+    if card.util is None or not card.power_w or not card.power_limit_w:
+        return False
+    return card.util >= SPINS_PERCENT and card.power_w < SPINS_POWER * card.power_limit_w
+
+
+def no_verdict(view: View, blocked: Sequence[Pending]) -> Finding:
+    """Ranks wait and nothing tells why: say which data is missing."""
+    first = min(blocked, key=lambda pending: (not pending.numbered, pending.since))
+    ranks = tuple(sorted({rank for pending in blocked for rank in pending.waits}))
+    lacking = tuple(_lacking(view, blocked)) or ("every rank's data is there, and none of it tells",)
+    waiting = f"{spans_text('rank', ranks)} {agreeing(ranks, 'waits', 'wait')}"
+    return Finding(
+        NO_VERDICT, "note", f"{waiting} in {activity.call_text(first.call)} and nothing tells why: {lacking[0]}",
+        role="fact", ranks=ranks, since=first.since,
+        remedy="take all stacks: distui dump RUN stacks; with NCCL, raise NCCL_DEBUG to INFO",
+        evidence=(*(waiting_text(view, pending) for pending in blocked[:4]), *lacking),
+    )  # fmt: skip
+
+
+def _lacking(view: View, blocked: Sequence[Pending]) -> Iterable[str]:
+    """Data that would tell, in the order of its worth."""
+    members = {rank for pending in blocked for rank in pending.members or view.state.ranks}
+    others = sorted(members - {rank for pending in blocked for rank in pending.waits})
+    newest = {rank: view.history[rank][-1] if view.history.get(rank) else None for rank in others}
+    unseen = [rank for rank, pulse in newest.items() if pulse is None]
+    if unseen:
+        yield f"nothing is heard of {view.who(unseen)}"
+    hookless = [rank for rank, pulse in newest.items() if pulse is not None and not pulse.hook]
+    if hookless:
+        yield f"{view.who(hookless)} {agreeing(hookless, 'has', 'have')} no hook that answers"
+    blind = [rank for rank, pulse in newest.items() if pulse and pulse.hook and pulse.recorder is False]
+    if blind:
+        version = f" {view.state.torch}" if view.state.torch else ""
+        yield f"torch{version} has no flight recorder on {spans_text('rank', blind)}"
+    old = [rank for rank, pulse in newest.items() if pulse is not None and view.now - pulse.at > 30.0]
+    if old:
+        yield f"there is no news of {view.who(old)} for a while"
+    peers = [pending for pending in blocked if not pending.numbered]
+    if peers:
+        yield f"for whom {spans_text('rank', peers[0].ranks)} wait in {peers[0].call.op} is recorded nowhere"
+
+
+SIZED = recorder.SIZED | {"all_gather", "reduce_scatter"}
+"""Where ranks wait for each other, other sizes in the lists of these are a sign as well."""
+
+
+class Split(NamedTuple):
+    """One collective that ranks called differently."""
+
+    of: str
+    """In what: "operation", "size" (or type), "site"."""
+    variants: tuple[tuple[Collective, tuple[int, ...]], ...]
+    """What was called, by which ranks; what most called comes first."""
+
+
+class Shift(NamedTuple):
+    """The first collective that one rank did not call like another."""
+
+    mine: Collective
+    theirs: Collective
+    skipped: bool
+    """Whether all that follows fits when the rank left out `theirs`."""
+    exact: bool
+    """Whether the collective before it is known to be the same on both."""
+
+
+def calls(pulses: Sequence[Pulse], group: str) -> dict[int, Collective]:
+    """What a rank called in a group, by number, as far as its newest pulses tell."""
+    by_seq: dict[int, Collective] = {}
+    for pulse in pulses:
+        for call in (*pulse.recent, *pulse.active):
+            if call.group == group and not call.p2p and (call.sites or call.seq not in by_seq):
+                by_seq[call.seq] = call
+    return by_seq
+
+
+def called(pulses: Sequence[Pulse], group: str, seq: int) -> Collective | None:
+    """One of them."""
+    for pulse in reversed(pulses):
+        for call in (*pulse.active, *reversed(pulse.recent)):
+            if call.seq == seq and call.group == group and not call.p2p:
+                return call
+    return None
+
+
+def same(mine: Collective, theirs: Collective) -> bool:
+    """Whether two ranks may have called these together, as far as is known."""
+    return difference(mine, theirs) is None
+
+
+def difference(mine: Collective, theirs: Collective) -> str | None:
+    """In what two calls differ; None where nothing is known to."""
+    if mine.op != theirs.op:
+        return "operation"
+    if mine.what != theirs.what and mine.op in SIZED:
+        return "size"
+    return "site" if mine.sites[:1] != theirs.sites[:1] and mine.sites and theirs.sites else None
+
+
+def split(made: Mapping[int, Collective]) -> Split | None:
+    """How ranks differ in one collective; the calls by rank."""
+    kinds: dict[object, list[int]] = {}
+    for rank in sorted(made):
+        call = made[rank]
+        kinds.setdefault((call.op, call.what if call.op in SIZED else "", call.sites[:1]), []).append(rank)
+    groups = sorted(kinds.values(), key=lambda ranks: (-len(ranks), ranks))
+    first = made[groups[0][0]] if groups else None
+    if first is None:
+        return None
+    differences = [difference(first, made[ranks[0]]) for ranks in groups[1:]]
+    for of in ("operation", "size", "site"):
+        if of in differences:
+            return Split(of, _variants(made, groups, of))
+    return None
+
+
+def _variants(
+    made: Mapping[int, Collective], groups: Iterable[Sequence[int]], of: str
+) -> tuple[tuple[Collective, tuple[int, ...]], ...]:
+    """Groups of ranks that differ in this; what differs only in less stays together."""
+    variants: list[tuple[Collective, list[int]]] = []
+    levels = {"operation": ("operation",), "size": ("operation", "size")}.get(
+        of, ("operation", "size", "site")
+    )
+    for ranks in groups:
+        call = made[ranks[0]]
+        alike = next((variant for variant in variants if difference(variant[0], call) not in levels), None)
+        if alike is None:
+            variants.append((call, list(ranks)))
+        else:
+            alike[1].extend(ranks)
+    variants.sort(key=lambda variant: -len(variant[1]))
+    return tuple((call, tuple(sorted(ranks))) for call, ranks in variants)
+
+
+def shift(mine: Mapping[int, Collective], theirs: Mapping[int, Collective]) -> Shift | None:
+    """The first collective of both in which they part; None where nothing that is known does."""
+    common = sorted(mine.keys() & theirs.keys())
+    first = next((seq for seq in common if not same(mine[seq], theirs[seq])), None)
+    if first is None:
+        return None
+    later = [seq for seq in common if seq >= first and seq + 1 in theirs]
+    fitting = [seq for seq in later if same(mine[seq], theirs[seq + 1])]
+    located = all(mine[seq].sites and theirs[seq + 1].sites for seq in fitting)
+    skipped = len(fitting) >= (1 if located else 2) and fitting == later
+    before = first - 1
+    exact = before in common and bool(mine[before].sites and theirs[before].sites)
+    return Shift(mine[first], theirs[first], skipped, exact)

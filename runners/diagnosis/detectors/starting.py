@@ -9,9 +9,8 @@ from typing import NamedTuple
 from ....presets.finding import Finding
 from ...formatting import agreeing, plural, spans_text
 from ...model import Collective, Pulse, RankPhase, RunPhase, Site, Stall
-from . import arrivals, naming, stuck_collectives, waits
-from .arrivals import Activity
-from .naming import Kind
+from . import activity, waits
+from .activity import Activity, Kind
 from .view import View
 from .waits import Ends, Pending, RankWait, WaitPoint
 
@@ -59,13 +58,13 @@ def _waits(view: View, rank: int, pulses: Sequence[Pulse], there: int) -> bool:
     size = newest.world_size or ""
     if not size.isdecimal() or int(size) <= there or newest.at - first.at < ALONE_S:
         return False
-    if first.process_s is None or newest.process_s is None or arrivals.works(first, newest):
+    if first.process_s is None or newest.process_s is None or activity.works(first, newest):
         return False
-    return newest.process_s - first.process_s <= arrivals.DOZES_SHARE * (newest.at - first.at)
+    return newest.process_s - first.process_s <= activity.DOZES_SHARE * (newest.at - first.at)
 
 
 def _lone_finding(view: View, rank: int, pulse: Pulse, there: int, began: float) -> Finding:
-    who = naming.who(view.state, (rank,))
+    who = view.who((rank,))
     return Finding(
         id="start-waiting",
         severity="note",
@@ -101,10 +100,10 @@ def find_latecomers(view: View, came: Mapping[int, float]) -> list[Finding]:
         call = Collective(waits.DEFAULT, 0, INIT, created=view.history[rank][-1].at - waited, p2p=True)
         pending.waits[rank] = RankWait(rank, _KEY, call, waited, recorded=False)
     absent = [rank for rank in view.history if rank not in came and _sits(view, rank)]
-    cases = stuck_collectives.together(view, dict.fromkeys(absent, (pending,)))
+    cases = waits.together(view, dict.fromkeys(absent, (pending,)))
     alone = Ends({}, (), (), (), {})
     return [
-        replace(stuck_collectives.finding(view, case.ranks, case.culprit, alone, case.nearest), since=None)
+        replace(waits.finding(view, case.ranks, case.culprit, alone, case.nearest), since=None)
         for case in cases
         if case.culprit.severity != "note"
     ]
@@ -112,7 +111,7 @@ def find_latecomers(view: View, came: Mapping[int, float]) -> list[Finding]:
 
 def _sits(view: View, rank: int) -> bool:
     """Whether a rank is at a place that no slow beginning explains."""
-    does = stuck_collectives.doing(view, rank)
+    does = waits.doing(view, rank)
     return does.mode in (Activity.ASLEEP, Activity.SILENT) and does.sure and does.place.kind not in _SLOW
 
 
@@ -160,12 +159,12 @@ def _comer(view: View, rank: int, pulses: Sequence[Pulse]) -> Comer | None:
     if not pulses or waits.ended(view, rank):
         return None
     newest = pulses[-1]
-    if newest.step or newest.active or not naming.distributed(newest.stack):
+    if newest.step or newest.active or not activity.distributed(newest.stack):
         return None
-    where = naming.place(newest.stack)
+    where = activity.place(newest.stack)
     if where.kind is not Kind.STORE:
         return None
-    since = arrivals.still_since(pulses)
+    since = activity.still_since(pulses)
     inner = next(site for site in newest.stack if "/torch/distributed/" in site.file)
     return Comer(rank, newest, since, where.op, inner)
 
@@ -206,7 +205,7 @@ def _unreachable(view: View, remote: str, comers: Sequence[Comer], ranks: tuple[
     first = next(comer for comer in comers if comer.rank == ranks[0])
     master = first.pulse.master or ""
     to_master = bool(master) and remote.rpartition(":")[2] == master.rpartition(":")[2]
-    who, get = naming.who(view.state, ranks), agreeing(ranks, "gets", "get")
+    who, get = view.who(ranks), agreeing(ranks, "gets", "get")
     if to_master:
         named = master if master == remote else f"{master} ({remote})"
         text = f"{who} {get} no answer from MASTER_ADDR:MASTER_PORT {named}"
@@ -233,15 +232,15 @@ def _sizes(view: View, there: Sequence[Comer]) -> Finding | None:
     if len(groups) > 1:
         (most, usual), (few, other) = groups[0], groups[1]
         text = (
-            f"{naming.who(view.state, other)} {agreeing(other, 'has', 'have')} WORLD_SIZE {few}, "
+            f"{view.who(other)} {agreeing(other, 'has', 'have')} WORLD_SIZE {few}, "
             f"{spans_text('rank', usual)} {agreeing(usual, 'has', 'have')} {most}"
         )
-        facts = [f"{naming.who(view.state, ranks)}: WORLD_SIZE={size}" for size, ranks in groups[:4]]
+        facts = [f"{view.who(ranks)}: WORLD_SIZE={size}" for size, ranks in groups[:4]]
     else:
         other = tuple(rank for rank, size in sorted(seen.items()) if size.isdecimal() and rank >= int(size))
         if not other:
             return None
-        text = f"{naming.who(view.state, other)} cannot be in a world of WORLD_SIZE {seen[other[0]]}"
+        text = f"{view.who(other)} cannot be in a world of WORLD_SIZE {seen[other[0]]}"
         facts = [f"RANK={other[0]}, WORLD_SIZE={seen[other[0]]}"]
     return _finding(
         view, "start-world-size", other, text, "give every rank the same WORLD_SIZE: nodes × ranks a node", there,
@@ -269,13 +268,13 @@ def _masters(view: View, there: Sequence[Comer]) -> Finding | None:
         return None
     (most, usual), (few, other) = groups[0], groups[1]
     text = (
-        f"{naming.who(view.state, other)} {agreeing(other, 'looks', 'look')} for rank 0 at {few}, "
+        f"{view.who(other)} {agreeing(other, 'looks', 'look')} for rank 0 at {few}, "
         f"{spans_text('rank', usual)} at {most}"
     )
     return _finding(
         view, "start-unreachable", other, text,
         "give every rank the same MASTER_ADDR and MASTER_PORT: an address of rank 0's node that all can reach", there,
-        [f"{naming.who(view.state, ranks)}: MASTER_ADDR:MASTER_PORT {address}" for address, ranks in groups[:4]],
+        [f"{view.who(ranks)}: MASTER_ADDR:MASTER_PORT {address}" for address, ranks in groups[:4]],
     )  # fmt: skip
 
 
@@ -297,7 +296,7 @@ def _unmet(view: View, there: Sequence[Comer]) -> Finding | None:
     return _finding(
         view, "start-unreachable", ranks, text,
         "set MASTER_ADDR to an address of rank 0's node and MASTER_PORT to a free port there", there,
-        [f"every rank waits in {naming.site_text(seeking[0].inner)} for the store of rank 0"],
+        [f"every rank waits in {activity.site_text(seeking[0].inner)} for the store of rank 0"],
     )  # fmt: skip
 
 
@@ -309,7 +308,7 @@ def _ended(view: View, there: Sequence[Comer]) -> Finding | None:
         return None
     ranks = sorted(comer.rank for comer in there)
     text = (
-        f"{naming.who(view.state, gone)} ended before the process group was there; {spans_text('rank', ranks)} "
+        f"{view.who(gone)} ended before the process group was there; {spans_text('rank', ranks)} "
         f"{agreeing(ranks, 'waits', 'wait')} in {there[0].op}"
     )
     return _finding(
@@ -337,14 +336,14 @@ def _waiting(view: View, there: Sequence[Comer]) -> list[Finding]:
     absent = sorted(set(range(expected)) - {comer.rank for comer in there})
     short = beyond(view, expected)
     if not absent or first.op != "init_process_group":
-        text = f"{naming.who(view.state, ranks)} {agreeing(ranks, 'waits', 'wait')} in {first.op} for the others"
+        text = f"{view.who(ranks)} {agreeing(ranks, 'waits', 'wait')} in {first.op} for the others"
     elif short:
         wait = f"{agreeing(ranks, 'waits', 'wait')} in {first.op} for {spans_text('rank', absent)}"
-        text = f"{naming.who(view.state, ranks)} {wait}: {short}"
+        text = f"{view.who(ranks)} {wait}: {short}"
     else:
         wait = f"{agreeing(ranks, 'waits', 'wait')} in {first.op}"
-        missing = f"{naming.who(view.state, absent)} {agreeing(absent, 'is', 'are')} not there yet"
-        text = f"{naming.who(view.state, ranks)} {wait}; {missing}"
+        missing = f"{view.who(absent)} {agreeing(absent, 'is', 'are')} not there yet"
+        text = f"{view.who(ranks)} {wait}; {missing}"
     remedy = START if short else _NOTHING
     return [
         _finding(
@@ -362,7 +361,7 @@ def _reasons(view: View, absent: Sequence[int]) -> Iterable[str]:
     for rank in absent:
         by_reason.setdefault(_reason(view, rank), []).append(rank)
     for reason, ranks in list(by_reason.items())[:6]:
-        yield f"{naming.who(view.state, ranks)}: {reason}"
+        yield f"{view.who(ranks)}: {reason}"
 
 
 def _reason(view: View, rank: int) -> str:
@@ -377,10 +376,10 @@ def _reason(view: View, rank: int) -> str:
         return "its hook does not answer" if pulses else "nothing is heard of it"
     if pulses[-1].torch is False:
         return "torch.distributed is not imported yet"
-    does = arrivals.doing(pulses, hooked=True)
-    own = naming.users(does.stack, 1)
-    if does.mode is arrivals.Activity.ASLEEP and own:
-        return f"sleeps at {naming.site_text(own[0])}"
+    does = activity.doing(pulses, hooked=True)
+    own = activity.users(does.stack, 1)
+    if does.mode is activity.Activity.ASLEEP and own:
+        return f"sleeps at {activity.site_text(own[0])}"
     return "has not called init_process_group" if not pulses[-1].groups else "has a process group already"
 
 
@@ -391,6 +390,6 @@ def _finding(
     wait = sorted(comer.rank for comer in there)
     return Finding(
         name, severity, text, role="cause" if severity != "note" else "fact",
-        **naming.about(view.state, ranks), remedy=remedy,
-        evidence=(*facts, f"{naming.who(view.state, wait)} {agreeing(wait, 'is', 'are')} in {there[0].op}"),
+        **view.about(ranks), remedy=remedy,
+        evidence=(*facts, f"{view.who(wait)} {agreeing(wait, 'is', 'are')} in {there[0].op}"),
     )  # fmt: skip

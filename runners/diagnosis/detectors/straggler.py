@@ -1,26 +1,171 @@
-"""The straggler: the rank that the others wait for step after step, and the time lost to it."""
+"""The straggler: the rank that the others wait for step after step, the time lost to it, and why it is slow."""
 
 from __future__ import annotations
 
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ....presets.finding import Finding
-from ...formatting import step_text
-from . import died, naming
-from .arrivals import Arrivals, GroupArrivals, Piece
-from .died import Reason
-from .naming import Kind
-from .view import View
+from ...formatting import spans_text, step_text
+from ...model import Gpu, Host, Pulse, RankSample
+from ...state import Node, Rank
+from . import activity
+from .activity import Kind, RankPosition, place
+from .view import Arrivals, GroupArrivals, Piece, View
 
-# -----------------------------------------------------------------------------------------------------------
-# Who lets the others wait, by the rule of the minimum wait: step after step the same rank is the last to call.
-# The culprit waits least, its victim is the upper median of the group, and the price is the difference of their waits
-# as a share of the step. Nothing is said of few collectives, of ranks that take turns in being last, or of one long
-# pause.
+ID = "straggler"
+INPUT = "input-bound"
+MOST = 3
+"""Findings at once."""
+LEAST_STACKS = 4
+"""Stacks of a rank without which nobody can say that it is slow for no reason."""
+MOVED = 8
+"""Points of a percentage by which it has to move before it is told anew."""
+NO_REASON = "no reason is seen in clocks, throttling, CPU or I/O"
+LOADING = 0.75
+"""Share of the ranks that have to be in their data loaders mostly."""
+
+_PERCENT = re.compile(r"about (\d+) %")
+
+
+def find(view: View) -> Iterable[Finding]:
+    """Slow ranks, the worst first; where there is none, whether all ranks wait for their data."""
+    before = {(old.rank, old.node or 0): old for old in view.state.findings.values() if old.id == ID}
+    slow = lags(_arrivals(view), _nodes(view), view.now, frozenset(before))
+    if slow:
+        findings = (_lag_finding(view, lag, before.get((lag.rank, lag.node))) for lag in slow[:MOST])
+        return [finding for finding in findings if finding is not None]
+    return _input_bound(view)
+
+
+def _arrivals(view: View) -> Arrivals:
+    if view.arrivals is not None:
+        return view.arrivals
+    world = view.state.attempts[-1].world_size if view.state.attempts else len(view.history)
+    return Arrivals.of(view.history, world)
+
+
+def _nodes(view: View) -> Mapping[int, int]:
+    return {number: rank.place.node for number, rank in view.state.ranks.items()}
+
+
+def _lag_finding(view: View, lag: Lag, before: Finding | None) -> Finding | None:
+    """The finding; as it was told before, where what is new is only a little more or less of the same.
+
+    None while no reason is known and the rank was not looked at often enough to say that there is none.
+    """
+    percent = max(10, 5 * round(20 * lag.share))
+    why = [] if lag.rank is None else reasons(view, lag.rank)
+    if before is not None and _same(before, 100 * lag.share, why):
+        return before
+    if before is None and not why and _stacks_seen(view, lag.rank) < LEAST_STACKS:
+        return None
+    return Finding(
+        id=ID,
+        severity="warning",
+        text=_text(view, lag, percent, why[0] if why else None),
+        rank=lag.rank,
+        node=lag.node,
+        remedy=why[0].remedy if why else _fallback_remedy(lag),
+        evidence=_evidence(view, lag, why),
+        ranks=() if lag.rank is not None else _ranks_on(view, lag.node),
+        since=lag.since if before is None or before.since is None else before.since,
+    )
+
+
+def _stacks_seen(view: View, rank: int | None) -> int:
+    """How often a rank's stack is known; where it never is, waiting for it is no use."""
+    pulses = () if rank is None else view.history.get(rank, ())
+    return sum(bool(pulse.stack) for pulse in pulses) or LEAST_STACKS
+
+
+def _same(before: Finding, percent: float, why: list[Reason]) -> bool:
+    percents = _PERCENT.search(before.text)
+    if percents is None or abs(int(percents[1]) - percent) >= MOVED:
+        return False
+    return not why or any(reason.kind in before.text for reason in why)
+
+
+def _text(view: View, lag: Lag, percent: int, why: Reason | None) -> str:
+    who = _who(view, lag)
+    part = f"about {percent} % of {'each step' if lag.stepwise else 'the time'}"
+    if why is not None:
+        return f"{who} holds the others up: {why.text}; costs {part}"
+    if lag.rank is None:
+        return f"{who} hold the others up: one of them is the last in every step; costs {part}"
+    return f"{who} is the one that the others wait for, {part}; {NO_REASON}"
+
+
+def _who(view: View, lag: Lag) -> str:
+    """ "gpu-b gpu2 (rank 26)", "rank 2"."""
+    if lag.rank is None:
+        return f"the ranks on {view.host(lag.node)}"
+    rank = view.state.ranks.get(lag.rank)
+    gpu = None if rank is None or rank.sample is None else rank.sample.gpu
+    if gpu is None:
+        return view.who((lag.rank,))
+    where = f"{view.host(lag.node)} " if view.several() else ""
+    return f"{where}gpu{gpu} (rank {lag.rank})"
+
+
+def _ranks_on(view: View, node: int) -> tuple[int, ...]:
+    return tuple(sorted(number for number, rank in view.state.ranks.items() if rank.place.node == node))
+
+
+def _evidence(view: View, lag: Lag, why: list[Reason]) -> tuple[str, ...]:
+    who = f"the ranks of {view.host(lag.node)}" if lag.rank is None else f"rank {lag.rank}"
+    how = (
+        "by the time of NCCL's kernels, which are the shortest on the rank that is last"
+        if lag.timed
+        else "by the times at which the ranks called the same collectives"
+    )
+    step = "step" if lag.stepwise else "piece of time"
+    lines = [
+        f"{how}: {who} of {lag.members} ranks came last in most of them",
+        f"the others wait {step_text(lag.share * lag.step_s)} in each {step} of {step_text(lag.step_s)}",
+        *(reason.evidence for reason in why[:1] if reason.evidence),
+        *(f"also: {reason.text}" for reason in why[1:3]),
+    ]
+    return tuple(lines)
+
+
+def _fallback_remedy(lag: Lag) -> str:
+    if lag.rank is None:
+        return "compare the node with the others: network, clocks, what else runs there"
+    return (
+        f"look at what rank {lag.rank} does more than the others: `distui dump stacks`, its data, its node"
+    )
+
+
+def _input_bound(view: View) -> Iterable[Finding]:
+    """Whether most ranks are in their data loaders mostly, while steps are made."""
+    if not any(
+        len(pulses) > 2 and (pulses[0].step or 0) < (pulses[-1].step or 0)
+        for pulses in view.history.values()
+    ):
+        return
+    positions = witnesses(view)
+    loading = [position for position in positions if position is not None and position.kind is Kind.LOADER]
+    before = view.state.findings.get((INPUT, None, None))
+    if not loading or len(loading) < LOADING * len(positions) * (1.0 if before is None else 0.6):
+        return
+    sites = {position.site for position in loading}
+    site = loading[0].site if len(sites) == 1 else None
+    where = f" ({activity.site_text(site)})" if site is not None else ""
+    yield before or Finding(
+        id=INPUT,
+        severity="note",
+        text=f"all ranks alike wait for their data loaders most of the time{where}",
+        role="hint",
+        remedy="give the loaders more workers (num_workers, prefetch_factor), or the data faster storage",
+        evidence=(
+            "in most looks at them the ranks were in their data loaders, and none is slower than the others",
+        ),
+        since=view.now,
+    )
 
 
 CLOCKS_S = 0.02
@@ -221,157 +366,266 @@ def _victim(lag: Lag, seen: list[tuple[GroupArrivals, list[Piece]]], nodes: Mapp
     return False
 
 
-# -----------------------------------------------------------------------------------------------------------
-# The rank that the others wait for, step after step, and why it is slow.
+BENIGN = frozenset(("idle", "application clocks", "sync boost", "display clocks"))
+"""Clock reasons that hold nothing back, or that somebody wished."""
+FETCHING = 0.5
+"""Share of the samples in one place from which a rank counts as mostly there."""
+OFTEN = 0.25
+"""Share of the samples in one place from which it may be what makes a rank slow."""
+INFORMATIVE = (Kind.LOADER, Kind.CHECKPOINT, Kind.CODE, Kind.LOCK, Kind.NETWORK, Kind.SUBPROCESS)
+"""Places that tell why."""
+PULSES = 3
+"""Fewer samples say nothing of where a rank is."""
+WITNESSES = 16
+"""Other ranks whose places are compared with."""
 
 
-ID = "straggler"
-INPUT = "input-bound"
-MOST = 3
-"""Findings at once."""
-LEAST_STACKS = 4
-"""Stacks of a rank without which nobody can say that it is slow for no reason."""
-MOVED = 8
-"""Points of a percentage by which it has to move before it is told anew."""
-NO_REASON = "no reason is seen in clocks, throttling, CPU or I/O"
-LOADING = 0.75
-"""Share of the ranks that have to be in their data loaders mostly."""
+class Reason(NamedTuple):
+    """One thing that makes a rank slow."""
 
-_PERCENT = re.compile(r"about (\d+) %")
+    kind: str
+    """Words that stand in `text`, whatever the numbers."""
+    text: str
+    """As it stands after a colon."""
+    remedy: str
+    evidence: str = ""
+    """A sentence; "" where the text says all."""
 
 
-def find(view: View) -> Iterable[Finding]:
-    """Slow ranks, the worst first; where there is none, whether all ranks wait for their data."""
-    before = {(old.rank, old.node or 0): old for old in view.state.findings.values() if old.id == ID}
-    slow = lags(_arrivals(view), _nodes(view), view.now, frozenset(before))
-    if slow:
-        findings = (_lag_finding(view, lag, before.get((lag.rank, lag.node))) for lag in slow[:MOST])
-        return [finding for finding in findings if finding is not None]
-    return _input_bound(view)
+def reasons(view: View, rank: int) -> list[Reason]:
+    """The strongest first."""
+    seen = view.state.ranks.get(rank)
+    if seen is None:
+        return []
+    return [*_of_gpu(view, seen), *_of_process(view, seen), *_of_place(view, rank), *_of_node(view, seen)]
 
 
-def _arrivals(view: View) -> Arrivals:
-    if view.arrivals is not None:
-        return view.arrivals
-    world = view.state.attempts[-1].world_size if view.state.attempts else len(view.history)
-    return Arrivals.of(view.history, world)
-
-
-def _nodes(view: View) -> Mapping[int, int]:
-    return {number: rank.place.node for number, rank in view.state.ranks.items()}
-
-
-def _lag_finding(view: View, lag: Lag, before: Finding | None) -> Finding | None:
-    """The finding; as it was told before, where what is new is only a little more or less of the same.
-
-    None while no reason is known and the rank was not looked at often enough to say that there is none.
-    """
-    percent = max(10, 5 * round(20 * lag.share))
-    why = [] if lag.rank is None else died.reasons(view, lag.rank)
-    if before is not None and _same(before, 100 * lag.share, why):
-        return before
-    if before is None and not why and _stacks_seen(view, lag.rank) < LEAST_STACKS:
+def usual(pulses: Sequence[Pulse]) -> RankPosition | None:
+    """Where a rank is in most of its samples; None where that changes, or where there are too few."""
+    positions = [place(pulse.stack) for pulse in pulses if pulse.stack]
+    if len(positions) < PULSES:
         return None
-    return Finding(
-        id=ID,
-        severity="warning",
-        text=_text(view, lag, percent, why[0] if why else None),
-        rank=lag.rank,
-        node=lag.node,
-        remedy=why[0].remedy if why else _fallback_remedy(lag),
-        evidence=_evidence(view, lag, why),
-        ranks=() if lag.rank is not None else _of_node(view, lag.node),
-        since=lag.since if before is None or before.since is None else before.since,
-    )
+    kind, times = Counter(position.kind for position in positions).most_common(1)[0]
+    if times < FETCHING * len(positions):
+        return None
+    site, _ = Counter(position.site for position in positions if position.kind is kind).most_common(1)[0]
+    return RankPosition(kind, site)
 
 
-def _stacks_seen(view: View, rank: int | None) -> int:
-    """How often a rank's stack is known; where it never is, waiting for it is no use."""
-    pulses = () if rank is None else view.history.get(rank, ())
-    return sum(bool(pulse.stack) for pulse in pulses) or LEAST_STACKS
+def witnesses(view: View, but: int | None = None) -> list[RankPosition | None]:
+    """Where some of the other ranks usually are."""
+    return [usual(pulses) for pulses in _some(view, but)]
 
 
-def _same(before: Finding, percent: float, why: list[Reason]) -> bool:
-    percents = _PERCENT.search(before.text)
-    if percents is None or abs(int(percents[1]) - percent) >= MOVED:
-        return False
-    return not why or any(reason.kind in before.text for reason in why)
+# --- the GPU -------------------------------------------------------------------------------------------------
 
 
-def _text(view: View, lag: Lag, percent: int, why: Reason | None) -> str:
-    who = _who(view, lag)
-    part = f"about {percent} % of {'each step' if lag.stepwise else 'the time'}"
-    if why is not None:
-        return f"{who} holds the others up: {why.text}; costs {part}"
-    if lag.rank is None:
-        return f"{who} hold the others up: one of them is the last in every step; costs {part}"
-    return f"{who} is the one that the others wait for, {part}; {NO_REASON}"
+def _of_gpu(view: View, rank: Rank) -> Iterator[Reason]:
+    own, others = _gpus(view, rank)
+    if own is None:
+        return
+    yield from _clocks(own, others)
+    yield from _link(own, others)
+    if own.ecc_uncorrected or own.remap_failed or own.remap_pending:
+        yield Reason(
+            "memory errors", "its memory has memory errors (ECC)", "reset the GPU before the next run"
+        )
+    if own.pcie_replays and _far(own.pcie_replays, [gpu.pcie_replays for gpu in others], 10.0):
+        yield Reason("PCIe replays", "PCIe replays", "reseat the GPU or its riser; watch the counter")
 
 
-def _who(view: View, lag: Lag) -> str:
-    """ "gpu-b gpu2 (rank 26)", "rank 2"."""
-    if lag.rank is None:
-        return f"the ranks on {naming.host(view.state, lag.node)}"
-    rank = view.state.ranks.get(lag.rank)
-    gpu = None if rank is None or rank.sample is None else rank.sample.gpu
-    if gpu is None:
-        return naming.who(view.state, (lag.rank,))
-    where = f"{naming.host(view.state, lag.node)} " if naming.several(view.state) else ""
-    return f"{where}gpu{gpu} (rank {lag.rank})"
+def _gpus(view: View, rank: Rank) -> tuple[Gpu | None, list[Gpu]]:
+    """The GPU of a rank, and those of the others."""
+    gpus: dict[int, Gpu] = {}
+    for number, other in view.state.ranks.items():
+        node, sample = view.state.nodes.get(other.place.node), other.sample
+        if node is not None and sample is not None and sample.gpu is not None:
+            gpu = next((gpu for gpu in node.gpus if gpu.index == sample.gpu), None)
+            if gpu is not None:
+                gpus[number] = gpu
+    own = gpus.pop(rank.place.rank, None)
+    return own, list(gpus.values())
 
 
-def _of_node(view: View, node: int) -> tuple[int, ...]:
-    return tuple(sorted(number for number, rank in view.state.ranks.items() if rank.place.node == node))
+def _clocks(own: Gpu, others: list[Gpu]) -> Iterator[Reason]:
+    usual = _median(gpu.sm_mhz for gpu in others)
+    if own.sm_mhz is None or usual is None or own.sm_mhz > 0.93 * usual:
+        return
+    clocks = f"{own.sm_mhz / 1000:.1f} of {usual / 1000:.1f} GHz"
+    words = [word for word in own.throttle or () if word not in BENIGN]
+    hot = "" if own.temp_c is None else f"{5 * round(own.temp_c / 5)} °C"
+    if any(word.startswith("thermal") for word in words) or (own.temp_c or 0) >= 85:
+        yield Reason("thermal", f"thermal throttling{f' at {hot}' * bool(hot)}, {clocks}",
+                     "look after the cooling of this GPU")  # fmt: skip
+    elif words:
+        yield Reason(words[0], f"{', '.join(words)}, {clocks}", _remedy(words[0]))
+    else:
+        yield Reason(
+            "low clocks", f"low clocks, {clocks}", "compare nvidia-smi -q -d CLOCK with another GPU"
+        )
 
 
-def _evidence(view: View, lag: Lag, why: list[Reason]) -> tuple[str, ...]:
-    who = f"the ranks of {naming.host(view.state, lag.node)}" if lag.rank is None else f"rank {lag.rank}"
-    how = (
-        "by the time of NCCL's kernels, which are the shortest on the rank that is last"
-        if lag.timed
-        else "by the times at which the ranks called the same collectives"
-    )
-    step = "step" if lag.stepwise else "piece of time"
-    lines = [
-        f"{how}: {who} of {lag.members} ranks came last in most of them",
-        f"the others wait {step_text(lag.share * lag.step_s)} in each {step} of {step_text(lag.step_s)}",
-        *(reason.evidence for reason in why[:1] if reason.evidence),
-        *(f"also: {reason.text}" for reason in why[1:3]),
-    ]
-    return tuple(lines)
+def _remedy(word: str) -> str:
+    if word == "power cap":
+        return "compare its power limit with the others' (nvidia-smi -q -d POWER); raise it, or leave the node out"
+    return "look at power supply and cooling of the node (nvidia-smi -q -d PERFORMANCE)"
 
 
-def _fallback_remedy(lag: Lag) -> str:
-    if lag.rank is None:
-        return "compare the node with the others: network, clocks, what else runs there"
-    return (
-        f"look at what rank {lag.rank} does more than the others: `distui dump stacks`, its data, its node"
-    )
+def _link(own: Gpu, others: list[Gpu]) -> Iterator[Reason]:
+    width, gen = _median(gpu.pcie_width for gpu in others), _median(gpu.pcie_gen for gpu in others)
+    remedy = "reseat the GPU or its riser, or leave the node out"
+    if own.pcie_width and width and own.pcie_width < width:
+        yield Reason("PCIe x", f"PCIe x{own.pcie_width} where others have x{width:.0f}", remedy)
+    elif own.pcie_gen and gen and own.pcie_gen < gen and (own.util or 0) > 50:  # it sleeps at rest
+        yield Reason("PCIe gen", f"PCIe gen {own.pcie_gen} where others have gen {gen:.0f}", remedy)
 
 
-def _input_bound(view: View) -> Iterable[Finding]:
-    """Whether most ranks are in their data loaders mostly, while steps are made."""
-    if not any(
-        len(pulses) > 2 and (pulses[0].step or 0) < (pulses[-1].step or 0)
-        for pulses in view.history.values()
+# --- the process ---------------------------------------------------------------------------------------------
+
+
+def _of_process(view: View, rank: Rank) -> Iterator[Reason]:
+    sample = rank.sample
+    if sample is None:
+        return
+    others = [peer.sample for peer in _other_ranks(view, rank) if peer.sample is not None]
+    quota = [peer.throttled_percent or 0.0 for peer in others]
+    if (sample.throttled_percent or 0.0) >= 20 and _far(sample.throttled_percent, quota, 1.3):
+        yield Reason("CPU quota", "its cgroup's CPU quota holds it back",
+                     "raise cpu.max of its cgroup, or the job's number of cores",
+                     "the quota was used up in many periods (nr_throttled of cpu.stat grows)")  # fmt: skip
+    yield from _cores(view, rank, sample)
+    if (
+        sample.read_bps is not None
+        and sample.read_bps > 10e6
+        and _far(sample.read_bps, [peer.read_bps for peer in others], 3.0)
     ):
+        node = view.state.nodes.get(rank.place.node)
+        low = _low_cache(node)
+        yield Reason("reads from storage", "it reads from storage where the others do not",
+                     "put its part of the data on a local disk, or give the node more memory for its page cache",
+                     "little of the node's memory is page cache" if low else "")  # fmt: skip
+
+
+def _cores(view: View, rank: Rank, sample: RankSample) -> Iterator[Reason]:
+    """Fewer cores than the others have, or one that is shared."""
+    if sample.cpus is None or not sample.cpus.isdigit():
         return
-    positions = died.witnesses(view)
-    loading = [position for position in positions if position is not None and position.kind is Kind.LOADER]
-    before = view.state.findings.get((INPUT, None, None))
-    if not loading or len(loading) < LOADING * len(positions) * (1.0 if before is None else 0.6):
-        return
-    sites = {position.site for position in loading}
-    site = loading[0].site if len(sites) == 1 else None
-    where = f" ({naming.site_text(site)})" if site is not None else ""
-    yield before or Finding(
-        id=INPUT,
-        severity="note",
-        text=f"all ranks alike wait for their data loaders most of the time{where}",
-        role="hint",
-        remedy="give the loaders more workers (num_workers, prefetch_factor), or the data faster storage",
-        evidence=(
-            "in most looks at them the ranks were in their data loaders, and none is slower than the others",
-        ),
-        since=view.now,
+    node = rank.place.node
+    sharing = sorted(
+        peer.place.rank
+        for peer in _other_ranks(view, rank)
+        if peer.place.node == node and peer.sample is not None and peer.sample.cpus == sample.cpus
     )
+    free = [peer for peer in _other_ranks(view, rank) if peer.sample and peer.sample.cpus != sample.cpus]
+    remedy = "bind each rank to cores of its own (taskset, numactl, --cpus-per-task of the scheduler)"
+    if sharing and free:
+        yield Reason(
+            "it shares core", f"it shares core {sample.cpus} with {spans_text('rank', sharing)}", remedy
+        )
+    elif free and all(peer.sample and not (peer.sample.cpus or "0").isdigit() for peer in free):
+        yield Reason(
+            "bound to core", f"it is bound to core {sample.cpus} alone, the others have more", remedy
+        )
+
+
+def _low_cache(node: Node | None) -> bool:
+    host = None if node is None else node.metrics
+    return bool(
+        host and host.page_cache is not None and host.mem_total and host.page_cache < 0.05 * host.mem_total
+    )
+
+
+# --- where it is ---------------------------------------------------------------------------------------------
+
+
+def _of_place(view: View, rank: int) -> Iterator[Reason]:
+    """A place where it is far more often than the others are."""
+    own = _places(view.history.get(rank, ()))
+    if len(own) < PULSES:
+        return
+    counted = Counter(_location(position) for position in own if position.kind in INFORMATIVE)
+    others = Counter[object]()
+    pooled = 0
+    for pulses in _some(view, rank):
+        positions = _places(pulses)
+        pooled += len(positions)
+        others.update(_location(position) for position in positions)
+    for location, times in counted.most_common():
+        share, theirs = times / len(own), others[location] / max(1, pooled)
+        if times < 2 or share < OFTEN or theirs > share / 3:
+            continue
+        sites = Counter(position.site for position in own if _location(position) == location)
+        site = sites.most_common(1)[0][0]
+        where = "" if site is None else activity.site_text(site)
+        if location is Kind.LOADER:
+            text = f"it waits for its data loader ({where})" if where else "it waits for its data loader"
+            remedy = (
+                "give its loader more workers (num_workers, prefetch_factor), or its data faster storage"
+            )
+            yield Reason("data loader", text, remedy)
+        elif where:
+            yield Reason(where, f"it is often at {where}", "see what this place does on this rank alone")
+        return
+
+
+def _places(pulses: Sequence[Pulse]) -> list[RankPosition]:
+    return [place(pulse.stack) for pulse in pulses if pulse.stack]
+
+
+def _location(pos: RankPosition) -> object:
+    """What counts as the same place: a function of the user's own code, else the kind."""
+    return (pos.site.file, pos.site.name) if pos.kind is Kind.CODE and pos.site else pos.kind
+
+
+def _some(view: View, but: int | None = None) -> list[Sequence[Pulse]]:
+    """The pulses of some of the other ranks."""
+    others = [pulses for rank, pulses in view.history.items() if rank != but and pulses]
+    return others[:: max(1, len(others) // WITNESSES)]
+
+
+# --- the node ------------------------------------------------------------------------------------------------
+
+
+def _of_node(view: View, rank: Rank) -> Iterator[Reason]:
+    """What sets the node apart from others, and what holds for its processors in any case."""
+    node = view.state.nodes.get(rank.place.node)
+    host = None if node is None else node.metrics
+    if host is None:
+        return
+    hosts = [
+        peer.metrics for at, peer in view.state.nodes.items() if at != rank.place.node and peer.metrics
+    ]
+    if (host.steal_percent or 0) >= 5 and _far(
+        host.steal_percent, [peer.steal_percent for peer in hosts], 2.0
+    ):
+        yield Reason("steal", "the hypervisor takes CPU time from the node (CPU steal)",
+                     "ask for a dedicated machine, or move the node")  # fmt: skip
+    if host.nic_errors and _far(host.nic_errors, [peer.nic_errors for peer in hosts], 3.0):
+        yield Reason("network errors", "the node's interfaces count network errors",
+                     "look at cable, transceiver and switch port (ethtool -S, ibqueryerrors)")  # fmt: skip
+    yield from _short_of_cores(host, hosts)
+
+
+def _short_of_cores(host: Host, hosts: list[Host]) -> Iterator[Reason]:
+    stalled = host.cpu_stall_percent is not None and host.cpu_stall_percent >= 40
+    loaded = bool(host.load1 and host.cores and host.load1 > 1.5 * host.cores)
+    if not (stalled or loaded) or not hosts or (not _far(host.load1, [peer.load1 for peer in hosts], 1.5)):
+        return
+    yield Reason("short of cores", "the node is short of cores",
+                 "end what else runs there, or give the ranks fewer threads (OMP_NUM_THREADS)",
+                 "tasks wait for a core (load, /proc/pressure/cpu)")  # fmt: skip
+
+
+def _other_ranks(view: View, rank: Rank) -> list[Rank]:
+    return [peer for peer in view.state.ranks.values() if peer is not rank]
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    present = [value for value in values if value is not None]
+    return statistics.median(present) if present else None
+
+
+def _far(value: float | None, others: Iterable[float | None], factor: float) -> bool:
+    """Whether a value stands out: beyond `factor` times what is usual among the others; alone it does."""
+    usual = _median(others)
+    return value is not None and (usual is None or value > factor * max(usual, 0.0))

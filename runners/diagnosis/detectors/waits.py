@@ -1,4 +1,4 @@
-"""Who waits in which collective, who is missing there, and for whom those wait in turn."""
+"""Who waits in which collective, for whom those wait in turn, and what the rank that they wait for does."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ...model import Collective, ProcessGroup, Pulse, RankPhase
-from . import arrivals, naming
-from .naming import Kind
+from ....presets.finding import Finding
+from ...formatting import agreeing, spans_text, time_of_day
+from ...model import Collective, ProcessGroup, Pulse, RankPhase, Site
+from . import activity
+from .activity import Activity, Doing, Kind
 from .view import View
 
 WAIT_S, MOST_S, GAPS = 8.0, 20.0, 5.0
@@ -139,15 +141,15 @@ def _wait(rank: int, pulses: Sequence[Pulse]) -> RankWait | None:
 def _by_stack(rank: int, pulses: Sequence[Pulse]) -> RankWait | None:
     """What no recorder tells of: sends and receives of gloo, barriers with a monitor, a torch without a recorder."""
     newest = pulses[-1]
-    if not newest.hook or not naming.distributed(newest.stack):
+    if not newest.hook or not activity.distributed(newest.stack):
         return None
-    since = arrivals.still_since(pulses)
+    since = activity.still_since(pulses)
     if newest.at - since < WAIT_S:
         return None
-    place = naming.place(newest.stack)
+    place = activity.place(newest.stack)
     if place.kind is not Kind.COLLECTIVE:
         return None
-    sites = naming.users(newest.stack) if place.site is not None else ()
+    sites = activity.users(newest.stack) if place.site is not None else ()
     call = Collective(group=DEFAULT, seq=0, op=place.op, created=since, sites=sites, p2p=True)
     return RankWait(rank, Key(DEFAULT), call, newest.at - since, recorded=False)
 
@@ -307,3 +309,276 @@ def _circles(after: Mapping[WaitPoint, Sequence[WaitPoint]]) -> list[tuple[WaitP
                 settled.add(point)
                 walk.pop(point, None)
     return circles
+
+
+LONG_S, WORKS_S, LOADER_S = 20.0, 30.0, 120.0
+"""How long others must wait before less certain signs count: a loop or slow I/O, work, a loader whose workers work."""
+MOST = 3
+"""Collectives that the evidence names one by one."""
+
+_AT = {
+    Kind.LOADER: "waits for its data loader",
+    Kind.CHECKPOINT: "sits in checkpoint I/O",
+    Kind.DEBUGGER: "sits in the debugger",
+    Kind.SUBPROCESS: "waits for a process that it started",
+    Kind.LOCK: "waits for a lock, a queue or a thread",
+    Kind.NETWORK: "waits for the network",
+    Kind.IMPORT: "sits in an import",
+    Kind.COMPILE: "waits for the compiler",
+}
+_REMEDIES = {
+    "hang-loader": "look at its dataset and its workers (their stacks: py-spy dump --subprocesses); "
+    "try num_workers=0, and give DataLoader a timeout",
+    "hang-checkpoint": "look at the file system that the checkpoint is written to: space, quota, a server that is gone",
+    "hang-stopped": "let it go on with SIGCONT: distui signal RUN CONT --rank {rank}",
+    "hang-c-call": "look at what that line calls; a library that holds the GIL needs a time-out of its own",
+    "hang-python": "look at the condition that this loop waits for",
+    "hang-not-joined": "look at what that line waits for; every rank has to call the same collectives",
+    "hang-gone": "restart the group; its log says why the rank ended",
+    "hang-mismatch": "make every rank call the same collectives in the same order, with no rank left out",
+}
+UNEVEN = (
+    "give every rank the same number of batches: drop_last=True with a DistributedSampler, or torch's Join; "
+    "or let every rank take part in the last collectives"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    """What is to be said of one rank; equal ones of several ranks make one finding."""
+
+    id: str
+    severity: str
+    does: str
+    """What it does, without its name: "sleeps at train.py:33 load"."""
+    remedy: str
+    stack: tuple[Site, ...] = ()
+    proof: str = ""
+    """What else shows it, of the rank."""
+    source: str = ""
+    """Whence the stack is, where the hook did not give it."""
+
+
+class Case(NamedTuple):
+    """One verdict, on whom, and the collectives that they are missing from."""
+
+    culprit: Culprit
+    ranks: list[int]
+    nearest: list[Pending]
+
+
+def judge(view: View, rank: int, blocked: Sequence[Pending]) -> Culprit | None:
+    """What one rank that others wait for does; None where that is not known or needs no word."""
+    if ended(view, rank):
+        return _gone(view, rank)
+    since = min((pending.since for pending in blocked), default=0.0)
+    age = max((pending.age for pending in blocked), default=0.0)
+    pulses = view.history.get(rank, ())
+    if not pulses or pulses[-1].at < since + FRESH_S:
+        return None
+    does = doing(view, rank)
+    if does.mode is Activity.WORKS:
+        return _works(does, age, blocked)
+    return _stuck(does, age)
+
+
+def doing(view: View, rank: int) -> Doing:
+    """What a rank does, with all that is known of it."""
+    state, pulses = view.state.ranks.get(rank), view.history.get(rank, ())
+    if state is None or not pulses:
+        return Doing(Activity.UNKNOWN)
+    sample, gpu = state.sample, None
+    if sample is not None and sample.gpu is not None and state.place.node in view.state.nodes:
+        cards = view.state.nodes[state.place.node].gpus
+        gpu = next((card.util for card in cards if card.index == sample.gpu), None)
+    hooked = state.hook is not None or last_answer(pulses) is not None
+    return activity.doing(
+        pulses, hooked=hooked, tree=None if sample is None else sample.cpu_percent, gpu=gpu
+    )
+
+
+def _gone(view: View, rank: int) -> Culprit:
+    state = view.state.ranks[rank]
+    if state.phase is RankPhase.SUCCEEDED:
+        return Culprit(
+            id="hang-gone", severity="error", does="ended with exit code 0", remedy=UNEVEN,
+            proof="it was done before the others: uneven data at the end of an epoch, or a branch on the rank",
+        )  # fmt: skip
+    how = f"was killed by {state.signal}" if state.signal else "ended"
+    if state.exit_code is not None and not state.signal:
+        how = f"ended with exit code {state.exit_code}"
+    return Culprit(id="hang-gone", severity="error", does=how, remedy=_REMEDIES["hang-gone"])
+
+
+def stopped(does: Doing, pid: int | None) -> Culprit:
+    """A rank that the kernel does not let run."""
+    return Culprit(
+        id="hang-stopped", severity="error", does="is stopped by a signal (SIGSTOP) or a debugger",
+        remedy=_REMEDIES["hang-stopped"],
+        proof=f"kernel state of pid {'n/a' if pid is None else pid}: T (stopped)", stack=does.stack,
+    )  # fmt: skip
+
+
+def _at(does: Doing) -> str:
+    return f" at {activity.site_text(does.place.site)}" if does.place.site is not None else ""
+
+
+def _stuck(does: Doing, age: float) -> Culprit | None:
+    if does.mode is Activity.SILENT or (does.mode is Activity.SILENT_BUSY and age >= LONG_S):
+        busy = does.mode is Activity.SILENT_BUSY
+        return _verdict(
+            "hang-c-call", does, f"sits in a C call that holds the GIL{', last seen' * does.stale}{_at(does)}",
+            "its hook does not answer; "
+            + ("it uses CPU time" if busy else "it uses no CPU time, though it is runnable"),
+            "warning" if busy else "error",
+        )  # fmt: skip
+    if does.mode is Activity.LOOPS and age >= LONG_S:
+        return _verdict(
+            "hang-python", does, f"loops{_at(does)}",
+            "it uses CPU time, but every sample shows this one function, which calls no other", "warning",
+        )  # fmt: skip
+    if does.mode is Activity.ASLEEP:
+        return _asleep(does, age)
+    return None
+
+
+def _asleep(does: Doing, age: float) -> Culprit | None:
+    kind = does.place.kind
+    if kind is Kind.COMPILE or (age < LONG_S and (not does.sure or kind is Kind.NETWORK)):
+        return None
+    still = f"it uses {'no' if does.sure else 'hardly any'} CPU time; every sample shows the same frame"
+    if kind in (Kind.STORE, Kind.COLLECTIVE):
+        return _verdict("hang-mismatch", does, f"is in {does.place.op}{_at(does)}", still)
+    name = {Kind.LOADER: "hang-loader", Kind.CHECKPOINT: "hang-checkpoint"}.get(kind, "hang-not-joined")
+    return _verdict(name, does, _AT.get(kind, "sleeps") + _at(does), still)
+
+
+def _works(does: Doing, age: float, blocked: Sequence[Pending]) -> Culprit | None:
+    if does.place.kind is Kind.LOADER and does.helped and age >= LOADER_S:
+        return _verdict(
+            "hang-loader",
+            does,
+            _AT[Kind.LOADER] + _at(does),
+            "the workers of its data loader work",
+            "warning",
+        )
+    if age < WORKS_S:
+        return None
+    where = f" in {does.place.site.name}()" if does.helped and does.place.site else _within(does, blocked)
+    return Culprit(
+        id="hang-not-joined", severity="note", does=f"works{where}",
+        remedy="nothing, if that is meant to take so long; else look at its stack", proof="it gets on",
+    )  # fmt: skip
+
+
+def _within(does: Doing, blocked: Sequence[Pending]) -> str:
+    """The outermost function of a working rank that those who wait are not in: it stays while the work goes on."""
+    theirs = {site.name for pending in blocked for site in pending.call.sites} | {"<module>", "main"}
+    own = [site for site in reversed(activity.users(does.stack, 64)) if site.name not in theirs]
+    return f" in {own[0].name}()" if own and not own[0].name.startswith("<") else ""
+
+
+def _verdict(name: str, does: Doing, action: str, proof: str, severity: str = "error") -> Culprit:
+    return Culprit(
+        id=name,
+        severity=severity,
+        does=action,
+        remedy=_REMEDIES[name],
+        proof=proof,
+        stack=does.stack,
+        source=does.source,
+    )
+
+
+def together(view: View, candidates: Mapping[int, Sequence[Pending]]) -> list[Case]:
+    """Verdicts on ranks that others wait for, equal ones of several ranks together; the worst first."""
+    cases: dict[tuple[str, str, str], Case] = {}
+    near: dict[tuple[str, str, str], dict[WaitPoint, Pending]] = {}
+    for rank, blocked in sorted(candidates.items()):
+        culprit = judge(view, rank, blocked)
+        if culprit is not None:
+            key = (culprit.id, culprit.does, culprit.severity)
+            cases.setdefault(key, Case(culprit, [], [])).ranks.append(rank)
+            near.setdefault(key, {}).update({pending.point: pending for pending in blocked})
+    for key, case in cases.items():
+        case.nearest.extend(near[key].values())
+    return sorted(cases.values(), key=lambda case: (case.culprit.severity != "error", case.ranks))
+
+
+def finding(
+    view: View, ranks: Sequence[int], fault: Culprit, chain: Ends, nearest: Sequence[Pending]
+) -> Finding:
+    """The finding about some ranks of which the same is to be said."""
+    leading = chain.leading(nearest)
+    victims = sorted({rank for pending in leading for rank in pending.waits} - set(ranks))
+    who = view.who(ranks)
+    does = fault.does if len(ranks) == 1 else _plural(fault.does)
+    waiting = f"{spans_text('rank', victims)} {agreeing(victims, 'waits', 'wait')}" if victims else ""
+    where = f" in {activity.call_text(nearest[0].call)}" if nearest else ""
+    it = agreeing(ranks, "it", "them")
+    return Finding(
+        id=fault.id,
+        severity=fault.severity,
+        text=f"{who} {does}" + (f"; {waiting} for {it}{where}" if waiting else ""),
+        role="cause" if fault.severity != "note" else "fact",
+        **view.about(ranks),
+        remedy=fault.remedy.format(rank=ranks[0]),
+        evidence=tuple(evidence(view, ranks, fault, leading, nearest)),
+        since=min((pending.since for pending in leading), default=None),
+    )
+
+
+def _plural(does: str) -> str:
+    first, _, rest = does.partition(" ")
+    word = {"is": "are", "was": "were", "ended": "ended", "loops": "loop"}.get(
+        first, first.removesuffix("s")
+    )
+    rest = rest.replace("its ", "their ").replace(" it ", " they ")
+    return f"{word} {rest}".rstrip()
+
+
+def evidence(
+    view: View, ranks: Sequence[int], fault: Culprit, leading: Sequence[Pending], nearest: Sequence[Pending]
+) -> Iterable[str]:
+    """Who waits where, how far the culprit came, its stack."""
+    for pending in leading[:MOST]:
+        yield waiting_text(view, pending)
+    if len(leading) > MOST:
+        more = leading[MOST:]
+        yield f"{sum(len(each.waits) for each in more)} more ranks wait in {len(more)} other collectives behind those"
+    for pending in nearest[:1]:
+        yield from _behind(view, ranks, pending)
+    stack = activity.users(fault.stack)
+    if stack:
+        yield f"stack of rank {ranks[0]}: {activity.stack_text(stack)}"
+    if fault.source:
+        yield fault.source
+    if fault.proof:
+        yield fault.proof
+
+
+def _behind(view: View, ranks: Sequence[int], pending: Pending) -> Iterable[str]:
+    """How many collectives the culprits have called, where they have told."""
+    if not pending.numbered:
+        return
+    name = pending.point.key.name
+    counts: dict[int, list[int]] = {}
+    for rank in ranks:
+        pulse = last_answer(view.history.get(rank, ()))
+        group = next((group for group in pulse.groups if group.name == name), None) if pulse else None
+        if group is not None and pulse is not None and view.history[rank][-1].hook:
+            counts.setdefault(group.enqueued, []).append(rank)
+    for count, those in sorted(counts.items())[:MOST]:
+        yield f"{spans_text('rank', those)} called {count} collectives of {pending.desc}"
+
+
+def waiting_text(view: View, pending: Pending) -> str:
+    """ "ranks 0, 1, 3 wait in all_reduce #42 of default_pg (train.py:50 step) since 20:41:07 UTC"."""
+    site = next((wait.call.sites[0] for wait in pending.waits.values() if wait.call.sites), None)
+    where = f" ({activity.site_text(site)})" if site is not None else ""
+    ranks = pending.ranks
+    of = f" of {pending.desc}" if pending.numbered else ""
+    recorded = all(wait.recorded for wait in pending.waits.values())
+    since = f" since {time_of_day(pending.since, utc=True)}" if recorded else ""
+    what = activity.call_text(pending.call)
+    return f"{view.who(ranks)} {agreeing(ranks, 'waits', 'wait')} in {what}{of}{where}{since}"

@@ -10,7 +10,7 @@ import pytest
 from distui.presets.finding import Finding
 from distui.runners.diagnosis import judging as inheritance
 from distui.runners.diagnosis import judging as judging_module
-from distui.runners.diagnosis.detectors import KEPT, View
+from distui.runners.diagnosis.detectors.view import KEPT, View
 from distui.runners.diagnosis.judging import Judging, owns
 from distui.runners.model import (
     Collective,

@@ -11,8 +11,8 @@ from msgspec import structs
 
 from distui.presets.finding import Finding
 from distui.presets.preset_guide import STRATEGIES, offloaded
-from distui.runners.diagnosis.detectors import View, expectations, memory_curve, memory_growth
-from distui.runners.diagnosis.detectors.memory_curve import GIB, Curve, Point
+from distui.runners.diagnosis.detectors import out_of_memory
+from distui.runners.diagnosis.detectors.view import POINTS_KEPT, Curve, Point, View
 from distui.runners.model import (
     FirstCause,
     Gpu,
@@ -27,6 +27,7 @@ from distui.runners.model import (
 from distui.runners.state import Attempt, Node, Rank, RunState
 
 NOW = 1_000_000.0
+GIB = 2**30
 NEW = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 79.15 GiB of "
     "which 1.23 GiB is free. Process 4242 has 9.00 GiB memory in use. Including non-PyTorch memory, this process has "
@@ -54,7 +55,7 @@ def state_of(cause: FirstCause | None = None, ranks: int = 4, host: Host | None 
 
 
 def found(state: RunState, **more: Any) -> list[Finding]:
-    return list(memory_growth.find(View(state=state, plan=None, now=NOW + 1, history={}, **more)))
+    return list(out_of_memory.find(View(state=state, plan=None, now=NOW + 1, history={}, **more)))
 
 
 def rise(seconds: float, low: float, high: float, every: float = 2.0) -> list[tuple[float, int]]:
@@ -74,21 +75,21 @@ def host_points(values: list[tuple[float, int]]) -> list[Point]:
 
 
 def test_cuda_memory_in_the_words_of_torch_2() -> None:
-    said = memory_growth.parse_cuda(NEW)
+    said = out_of_memory.parse_cuda(NEW)
     gib = [None if size is None else round(size / GIB, 2) for size in said[:4]]
     assert gib == [2.0, 79.15, 66.5, 1.4]
     assert (said.gpu, round(said.others / GIB, 2)) == (1, 9.0)
 
 
 def test_cuda_memory_in_the_words_of_torch_1() -> None:
-    said = memory_growth.parse_cuda(OLD)
+    said = out_of_memory.parse_cuda(OLD)
     assert (said.tried, said.gpu, said.others) == (20 * 2**20, 0, 0)
     assert said.capacity == round(23.69 * GIB)
     assert said.unused == pytest.approx(7.0 * GIB, rel=0.01)
 
 
 def test_words_without_numbers_give_none() -> None:
-    assert memory_growth.parse_cuda("CUDA out of memory") == (None, None, None, None, None, 0)
+    assert out_of_memory.parse_cuda("CUDA out of memory") == (None, None, None, None, None, 0)
 
 
 def test_cuda_memory_that_ran_out_names_rank_price_and_the_next_strategy() -> None:
@@ -166,24 +167,24 @@ def test_a_stop_is_no_failure() -> None:
     ],
 )
 def test_the_next_step_of_the_ladder(preset: str, kind: str, following: str | None) -> None:
-    assert expectations.following(structs.replace(PLAN, preset=preset, strategy=kind)) == following
+    assert out_of_memory.following(structs.replace(PLAN, preset=preset, strategy=kind)) == following
 
 
 def test_the_ladder_is_that_of_advice() -> None:
-    assert list(expectations.LADDER) == [*(one.words for one in STRATEGIES), "fsdp2-offload"]
+    assert list(out_of_memory.LADDER) == [*(one.words for one in STRATEGIES), "fsdp2-offload"]
     staged = [way.words for way in offloaded() if way.key.startswith("ds-")]
-    assert list(expectations.DEEPSPEED[3:]) == staged
+    assert list(out_of_memory.DEEPSPEED[3:]) == staged
 
 
 def test_a_script_that_obeys_nothing_is_not_sent_to_another_preset() -> None:
-    said = expectations.remedy(structs.replace(PLAN, obeys=None))
+    said = out_of_memory.memory_remedy(structs.replace(PLAN, obeys=None))
     assert "distui launch" not in said
     assert "the script obeys none" in said
     assert "micro batch" in said
 
 
 def test_one_rank_has_no_next_strategy() -> None:
-    assert expectations.following(structs.replace(PLAN, nproc_per_node=1)) is None
+    assert out_of_memory.following(structs.replace(PLAN, nproc_per_node=1)) is None
 
 
 # --- host ----------------------------------------------------------------------------------------------------
@@ -310,7 +311,7 @@ def shape(size: Callable[[float], float]) -> list[tuple[float, int]]:
     ],
 )
 def test_steady_growth(name: str, size: Callable[[float], float], grows: bool) -> None:
-    assert (memory_curve.steady(shape(size), 300) is not None) is grows, name
+    assert (out_of_memory.steady(shape(size), 300) is not None) is grows, name
 
 
 def test_the_memory_of_a_gpu_grows() -> None:
@@ -361,7 +362,7 @@ def test_a_curve_stays_small_and_dense_at_its_end() -> None:
     for number in range(2000):
         kept.add(Point(2.0 * number, number))
     ages = [3998.0 - point.at for point in kept.points]
-    assert len(ages) == memory_curve.MOST
+    assert len(ages) == POINTS_KEPT
     assert ages[-30:] == [2.0 * number for number in range(29, -1, -1)]
     assert 900 < ages[0] < 1200
     assert max(before - after for before, after in pairwise(ages)) <= 22.0
@@ -380,4 +381,4 @@ def test_a_curve_stays_small_and_dense_at_its_end() -> None:
     ],
 )
 def test_curves_in_words(values: list[tuple[float, int]], text: str) -> None:
-    assert memory_curve.growth_text(values) == text
+    assert out_of_memory.growth_text(values) == text

@@ -1,0 +1,397 @@
+"""What a rank does: the place that its stack names, and whether it gets on, works for others or idles."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from ...model import Collective, Pulse, Site
+
+
+def site_text(site: Site) -> str:
+    """ "train.py:33 load"."""
+    return f"{site.file.rpartition('/')[2]}:{site.line} {site.name}"
+
+
+def stack_text(sites: Iterable[Site]) -> str:
+    """Frames of a stack, innermost first, as one line."""
+    return ", ".join(site_text(site) for site in sites)
+
+
+def call_text(call: Collective) -> str:
+    """ "all_reduce #42"; one that only a stack tells of has no number."""
+    return f"{call.op} #{call.seq}" if call.seq and not call.p2p else call.op
+
+
+class Kind(enum.StrEnum):
+    """What a rank sits in."""
+
+    LOADER = "loader"
+    CHECKPOINT = "checkpoint"
+    COMPILE = "compile"
+    STORE = "store"
+    """Process groups being made: rendezvous, key-value store, first connections."""
+    COLLECTIVE = "collective"
+    DEBUGGER = "debugger"
+    SUBPROCESS = "subprocess"
+    LOCK = "lock"
+    NETWORK = "network"
+    IMPORT = "import"
+    TORCH = "torch"
+    CODE = "code"
+    """Nothing that is known: the user's own code, or a library's."""
+    UNKNOWN = "unknown"
+    """No stack."""
+
+
+class RankPosition(NamedTuple):
+    """Where a rank is."""
+
+    kind: Kind
+    site: Site | None = None
+    """The frame to name: the innermost of the user's own code, else of a library, else the innermost."""
+    op: str = ""
+    """COLLECTIVE and STORE: torch's function, "all_reduce", "new_group"."""
+
+
+class _Rule(NamedTuple):
+    kind: Kind
+    path: re.Pattern[str]
+    names: re.Pattern[str]
+
+
+def _rule(kind: Kind, path: str, names: str = "") -> _Rule:
+    return _Rule(kind, re.compile(path), re.compile(names))
+
+
+_STRONG = (
+    _rule(
+        Kind.STORE,
+        r"/torch/distributed/distributed_c10d\.py$",
+        r"^(init_process_group|_new_process_group_helper|_store_based_barrier|_?new_group\w*|split_group"
+        r"|_new_subgroups\w*|destroy_process_group|_shutdown_\w+)$",
+    ),
+    _rule(Kind.STORE, r"/torch/distributed/(rendezvous\.py$|elastic/|device_mesh\.py$)"),
+    _rule(
+        Kind.COLLECTIVE,
+        r"/torch/distributed/(distributed_c10d|_functional_collectives|nn/functional)\.py$",
+        r"^(?!wrapper$|_object_to_tensor$|_tensor_to_object$)",
+    ),
+    _rule(Kind.DEBUGGER, r"/(pdb|bdb|ipdb/\w+|debugpy/.+|pydevd[\w/]*|IPython/terminal/debugger)\.py$"),
+    _rule(Kind.LOADER, r"/(torch/utils/data|torchdata|webdataset|nvidia/dali|streaming/base)/"),
+    _rule(
+        Kind.CHECKPOINT,
+        r"/(torch/serialization\.py$|torch/distributed/checkpoint/|safetensors/|accelerate/checkpointing\.py$"
+        r"|deepspeed/.*checkpoint|(pytorch_)?lightning/.*checkpoint|torchsnapshot/)",
+    ),
+    _rule(
+        Kind.COMPILE,
+        r"/(torch/_dynamo/(convert_frame|symbolic_convert|output_graph)\.py$"
+        r"|torch/_inductor/(compile_fx|async_compile|codecache|graph|scheduler|cpp_builder|select_algorithm)\.py$"
+        r"|torch/_inductor/(codegen|compile_worker)/|torch/utils/cpp_extension\.py$|triton/compiler/)",
+        r"^(?!__call__$|run$)",
+    ),
+)
+"""The innermost frame that one of them fits says what the stack is about."""
+
+_WEAK = (
+    _rule(Kind.SUBPROCESS, r"/(subprocess|multiprocessing/popen_\w+)\.py$"),
+    _rule(
+        Kind.NETWORK,
+        r"/(socket|ssl|http/client|urllib/request)\.py$|/(urllib3|requests|httpx|httpcore|botocore|aiohttp"
+        r"|huggingface_hub|wandb|mlflow|s3fs|gcsfs)/",
+    ),
+    _rule(
+        Kind.LOCK,
+        r"/(threading|queue|concurrent/futures/\w+|multiprocessing/(pool|queues|connection|synchronize)|filelock/\w+"
+        r"|asyncio/\w+)\.py$",
+    ),
+    _rule(Kind.IMPORT, r"^<frozen importlib"),
+)
+"""Asked where no strong one fits."""
+
+_SAVES = re.compile(r"^_?(save|load|write|restore|dump)\w*(check_?point|ckpt|snapshot|state_?dict)", re.I)
+"""Functions whose name says what they do, whoever wrote them."""
+_LIBRARY = re.compile(r"/(site|dist)-packages/")
+_STANDARD = re.compile(r"/python3\.\d+t?/|/python3\d\.zip/|^<")
+_TORCH = re.compile(r"/torch/(?!\.)")
+
+
+class _StackFrame(NamedTuple):
+    strong: Kind | None
+    weak: Kind | None
+    level: int
+    """0: the user's own code, 1: a library, 2: torch, 3: the standard library."""
+
+
+@functools.lru_cache(maxsize=8192)
+def _frame(file: str, name: str) -> _StackFrame:
+    path = file if file.startswith(("/", "<")) else f"/{file}"
+    strong = next((row.kind for row in _STRONG if row.path.search(path) and row.names.search(name)), None)
+    weak = next((row.kind for row in _WEAK if row.path.search(path)), None)
+    if weak is None and _SAVES.search(name):
+        weak = Kind.CHECKPOINT
+    return _StackFrame(strong, weak, _level(path))
+
+
+def _level(path: str) -> int:
+    if _LIBRARY.search(path):
+        return 2 if _TORCH.search(path) else 1
+    return 3 if _STANDARD.search(path) else 0
+
+
+def place(stack: Sequence[Site]) -> RankPosition:
+    """Where a rank with this stack is; the stack is innermost first."""
+    if not stack:
+        return RankPosition(Kind.UNKNOWN)
+    frames = [(site, _frame(site.file, site.name)) for site in stack]
+    named = min(frames, key=lambda pair: pair[1].level)[0]
+    for site, frame in frames:
+        if frame.strong is not None:
+            distributed = frame.strong in (Kind.COLLECTIVE, Kind.STORE)
+            return RankPosition(frame.strong, named, _op(stack, site) if distributed else "")
+    weak = next((frame.weak for _, frame in frames if frame.weak is not None), None)
+    if weak is not None:
+        return RankPosition(weak, named)
+    return RankPosition(Kind.TORCH if frames[0][1].level == 2 else Kind.CODE, named)
+
+
+def distributed(stack: Sequence[Site]) -> bool:
+    """Whether a stack may be of a wait in torch.distributed: a quick look before `place`."""
+    return any("/torch/distributed/" in site.file for site in stack[:4])
+
+
+def _op(stack: Sequence[Site], inner: Site) -> str:
+    """The public function that the innermost frame of torch.distributed belongs to."""
+    if not inner.name.startswith("_"):
+        return inner.name
+    outer = (site.name for site in stack if "/torch/distributed/" in site.file)
+    return next((name for name in outer if not name.startswith("_") and name != "wrapper"), inner.name)
+
+
+def users(stack: Sequence[Site], most: int = 4) -> tuple[Site, ...]:
+    """The frames that are worth telling: the user's own, else a library's, else the innermost."""
+    own = [site for site in stack if _frame(site.file, site.name).level == 0]
+    libraries = [site for site in stack if _frame(site.file, site.name).level == 1]
+    return tuple((own or libraries or list(stack))[:most])
+
+
+def own_code(site: Site) -> bool:
+    """Whether a frame is of the user's own code."""
+    return _frame(site.file, site.name).level == 0
+
+
+ASLEEP_SHARE, DOZES_SHARE = 0.003, 0.02
+"""Of one core: what the main thread of a sleeping rank uses at most; and of one that looks for something again and
+again, or does slow I/O."""
+OTHERS_SHARE = 0.15
+"""Of one core: what the other threads of a sleeping rank use at most."""
+BUSY_SHARE = 0.2
+TREE_PERCENT = 20.0
+"""Of one core: above this, a rank's children work for it."""
+BYTES = 256 << 10
+"""Read or written between two pulses: above this, a rank does I/O."""
+ASLEEP_S = 10.0
+LOOP_SAMPLES, LOOP_SHARE = 15, 0.8
+"""Looks at a loop, and the share of them that finds it at a jump backwards: a long call of C is at a call."""
+GPU_PERCENT = 5.0
+
+
+class Activity(enum.StrEnum):
+    """What a rank does."""
+
+    STOPPED = "stopped"
+    """The kernel does not let it run."""
+    SILENT = "silent"
+    """Its hook does not answer and it uses no CPU time."""
+    SILENT_BUSY = "silent-busy"
+    ASLEEP = "asleep"
+    """At one place, without CPU time, for at least ASLEEP_S."""
+    LOOPS = "loops"
+    """Busy in one function of the user's own code, calling nothing."""
+    WORKS = "works"
+    UNKNOWN = "unknown"
+
+
+class Doing(NamedTuple):
+    """What a rank does, and where."""
+
+    mode: Activity
+    place: RankPosition = RankPosition(Kind.UNKNOWN)
+    stack: tuple[Site, ...] = ()
+    helped: bool = False
+    """WORKS: its main thread waits for other threads, children or its GPU, and those work."""
+    sure: bool = True
+    """ASLEEP: false where it uses a little CPU time, or is in a kernel call that is known to take long."""
+    source: str = ""
+    """Of a rank whose hook is silent: whence its stack is, and what the kernel says of it; for the evidence."""
+    stale: bool = False
+    """Whether the stack is of the time before its hook fell silent."""
+
+
+def doing(
+    pulses: Sequence[Pulse], *, hooked: bool, tree: float | None = None, gpu: float | None = None
+) -> Doing:
+    """Judge a rank. `hooked`: its hook has answered before; `tree`: percent of a core that its processes use,
+    children included; `gpu`: percent that its GPU is in use.
+    """
+    if not pulses:
+        return Doing(Activity.UNKNOWN)
+    newest = pulses[-1]
+    stack = next((pulse.stack for pulse in reversed(pulses) if pulse.stack), ())
+    where = place(stack)
+    if newest.state in ("T", "t"):
+        return Doing(Activity.STOPPED, where, stack)
+    if not newest.hook:
+        return _silent(pulses, hooked, tree, _unanswered(pulses, where, stack))
+    if not newest.stack:
+        return Doing(Activity.UNKNOWN)
+    still = _asleep(pulses)
+    if still >= ASLEEP_S:
+        helped = (
+            _others(pulses) > OTHERS_SHARE or (tree or 0.0) > TREE_PERCENT or (gpu or 0.0) > GPU_PERCENT
+        )
+        return Doing(Activity.WORKS if helped else Activity.ASLEEP, where, stack, helped, _deep(pulses))
+    if gpu is not None and gpu > GPU_PERCENT:
+        return Doing(Activity.WORKS, where, stack)
+    return Doing(Activity.LOOPS if _loops(pulses) else Activity.WORKS, where, stack)
+
+
+_SOURCES = {
+    "signal": "this stack was asked for by SIGUSR2 to the hook's own thread: no call of the script is interrupted by it",
+    "py-spy": "this stack was read from outside, by py-spy",
+}
+_STALE = "this stack is the last before its hook fell silent; `distui dump RUN stacks` asks for a newer one"
+
+
+def _unanswered(pulses: Sequence[Pulse], where: RankPosition, stack: tuple[Site, ...]) -> Doing:
+    """What is known of a rank whose hook does not answer: whence its stack is, and what its main thread waits in."""
+    newest = next((pulse for pulse in reversed(pulses) if pulse.stack), None)
+    stale = newest is not None and newest.hook
+    notes = (
+        [_STALE]
+        if stale
+        else [_SOURCES[newest.source]]
+        if newest is not None and newest.source in _SOURCES
+        else []
+    )
+    if pulses[-1].waits_in:
+        notes.append(f"its main thread waits in the kernel's {pulses[-1].waits_in}")
+    return Doing(Activity.UNKNOWN, where, stack, source="; ".join(notes), stale=stale)
+
+
+def _silent(pulses: Sequence[Pulse], hooked: bool, tree: float | None, unanswered: Doing) -> Doing:
+    trail = _trail(pulses, lambda pulse: not pulse.hook)
+    if not hooked or len(trail) < 2:
+        return unanswered
+    if works(trail[0], trail[-1]):
+        return unanswered._replace(mode=Activity.WORKS)
+    used = _share(trail[0].process_s, trail[-1].process_s, trail[0], trail[-1])
+    if used is None and tree is not None:
+        used = tree / 100.0
+    busy = used is not None and used > BUSY_SHARE
+    return unanswered._replace(mode=Activity.SILENT_BUSY if busy else Activity.SILENT)
+
+
+def _trail(pulses: Sequence[Pulse], fits: Callable[[Pulse], bool]) -> list[Pulse]:
+    """The newest pulses that all fit, oldest first."""
+    trail: list[Pulse] = []
+    for pulse in reversed(pulses):
+        if not fits(pulse):
+            break
+        trail.append(pulse)
+    return trail[::-1]
+
+
+def _asleep(pulses: Sequence[Pulse]) -> float:
+    """For how many seconds the main thread has slept at one place; 0 with fewer than 3 pulses of it."""
+    newest = pulses[-1]
+    here = place(newest.stack)
+    count, since = 1, newest.at
+    for before, after in zip(reversed(pulses[:-1]), reversed(pulses[1:]), strict=True):
+        if (after.sites or 1) > 2 or not before.hook or works(before, after):
+            break
+        if before.stack != newest.stack and place(before.stack) != here:
+            break
+        used = _share(before.cpu_s, after.cpu_s, before, after)
+        if used is None or used > DOZES_SHARE or (used > ASLEEP_SHARE and before.stack != newest.stack):
+            break
+        count, since = count + 1, before.at
+    return newest.at - since if count >= 3 else 0.0
+
+
+def still_since(pulses: Sequence[Pulse]) -> float:
+    """Unix time of the first look with the stack of the newest, or with none since when it idles; nothing has grown."""
+    newest = pulses[-1]
+    same = _trail(pulses, lambda it: it.stack == newest.stack or (not it.stack and _idled(it, newest)))
+    if works(same[0], newest):
+        same = _trail(same, lambda it: not works(it, newest))
+    return same[0].at
+
+
+def _deep(pulses: Sequence[Pulse]) -> bool:
+    """Whether it uses no CPU time at all, and is not in the kernel's uninterruptible sleep of I/O."""
+    first, last = pulses[-3], pulses[-1]
+    used = _share(first.cpu_s, last.cpu_s, first, last)
+    return used is not None and used <= ASLEEP_SHARE and last.state != "D"
+
+
+def _idled(before: Pulse, after: Pulse) -> bool:
+    """Whether the process used next to no CPU time in between."""
+    used = _share(before.process_s, after.process_s, before, after)
+    return used is not None and used <= DOZES_SHARE
+
+
+def works(before: Pulse, after: Pulse) -> bool:
+    """Whether something grew that only grows with work: steps, collectives, bytes."""
+    if (before.step or 0) < (after.step or 0) or _grew(before.read_bytes, after.read_bytes):
+        return True
+    if _grew(before.written_bytes, after.written_bytes):
+        return True
+    if not before.groups or not after.groups:
+        return False
+    return _called(before) < _called(after)
+
+
+def _grew(before: int | None, after: int | None) -> bool:
+    return before is not None and after is not None and after - before > BYTES
+
+
+def _called(pulse: Pulse) -> int:
+    return sum(group.enqueued for group in pulse.groups)
+
+
+def _share(before: float | None, after: float | None, earlier: Pulse, later: Pulse) -> float | None:
+    """Of one core, between two pulses."""
+    if before is None or after is None or later.at <= earlier.at:
+        return None
+    return (after - before) / (later.at - earlier.at)
+
+
+def _others(pulses: Sequence[Pulse]) -> float:
+    """Share of a core that threads other than the main one used over the newest three pulses."""
+    first, last = pulses[-3], pulses[-1]
+    every = _share(first.process_s, last.process_s, first, last)
+    main = _share(first.cpu_s, last.cpu_s, first, last)
+    return 0.0 if every is None or main is None else every - main
+
+
+def _loops(pulses: Sequence[Pulse]) -> bool:
+    """Whether it spins in one function of the user's own code: one thread, one place, no work that is seen.
+
+    Another thread sees a loop that calls nothing at its jump backwards alone, which is one line.
+    """
+    innermost = pulses[-1].stack[0]
+    if not own_code(innermost) or place(pulses[-1].stack).kind is not Kind.CODE:
+        return False
+    trail = _trail(pulses, lambda it: it.hook and it.stack[:1] == (innermost,) and it.sites == 1)
+    if len(trail) < 3 or trail[-1].at - trail[0].at < ASLEEP_S or works(trail[0], trail[-1]):
+        return False
+    samples = sum(pulse.samples for pulse in trail)
+    if samples < LOOP_SAMPLES or sum(pulse.loops or 0 for pulse in trail) < LOOP_SHARE * samples:
+        return False
+    main = _share(trail[0].cpu_s, trail[-1].cpu_s, trail[0], trail[-1])
+    return main is not None and main >= BUSY_SHARE and _others(trail) <= OTHERS_SHARE
