@@ -1,4 +1,4 @@
-"""What agent and hub have in common as processes: one a run directory, told ready through a pipe, ended by SIGTERM."""
+"""What agent and hub have in common: the process that serves a run directory, the run, and how commands are executed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ import fcntl
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
+
+from msgspec import structs
 
 from ..presets.finding import PlanError
 from ..presets.plan import Plan
@@ -17,6 +21,8 @@ from ..presets.render import plan_from_json
 from . import file_io, run_directories
 from .errors import RunError
 from .host_processes import StartMode
+from .journal import Chronicle
+from .model import Action, Clause, CommandDone, CommandReceived, Event, RunPhase, sentence
 from .wire.client import ensure_socket_dir
 
 
@@ -99,3 +105,136 @@ async def _guarded(
         await serve(entry, plan, ready, mode)
     except asyncio.CancelledError:
         return  # the ranks go on; the next viewer starts another one
+
+
+class DaemonRun:
+    """The run that a daemon serves, for all of its parts. Everything is called on the event loop."""
+
+    def __init__(self, entry: run_directories.Entry, plan: Plan, node: int) -> None:
+        """`node`: whose events they are where nothing else is said; HUB for the run as a whole."""
+        self.entry, self.record, self.run_dir, self.plan, self.node = (
+            entry,
+            entry.record,
+            entry.path,
+            plan,
+            node,
+        )
+        self.chronicle = Chronicle(entry.path)
+        self.state, self.journal, self.until = (
+            self.chronicle.state,
+            self.chronicle.journal,
+            self.chronicle.until,
+        )
+        self._jobs: set[asyncio.Task[object]] = set()
+
+    def emit(self, event: Event, *, source: int = 0, at: float | None = None) -> None:
+        """See Chronicle.emit."""
+        self.chronicle.emit(event, node=self.node, source=source, at=at)
+
+    def spawn(self, job: Coroutine[object, object, object]) -> None:
+        """Have a task do it, which is kept alive until it is done."""
+        task = asyncio.create_task(job)
+        self._jobs.add(task)
+        task.add_done_callback(self._jobs.discard)
+
+    def stopping(self) -> bool:
+        """Whether a stop was requested and has not come to its end."""
+        return self.state.phase is RunPhase.STOPPING
+
+    def identify(self, socket: Path) -> None:
+        """Write agent.json; where there is no room, as soon as there is."""
+        path, who = self.run_dir / run_directories.AGENT_FILE, file_io.identify(socket=str(socket))
+        try:
+            file_io.write(path, who)
+        except OSError:
+            self.spawn(file_io.keep(path, who))
+
+    async def until_running(self, before: int, seconds: float) -> bool:
+        """Wait until every rank of an attempt after `before` runs; False after `seconds`. Raises CommandRefused."""
+        state = self.state
+        running = await self.until(
+            lambda: state.phase.ended or (state.attempt > before and state.phase is RunPhase.RUNNING),
+            seconds,
+        )
+        if state.phase.ended:
+            raise CommandRefused(f"the run ended instead: {state.end_text}")
+        return running
+
+
+# -----------------------------------------------------------------------------------------------------------
+# A command from its request to its answer.
+
+
+ENDED = "the run has ended: launch it again to change anything"
+NO_CLUSTER = "this run has no cluster of SkyPilot's: there is nothing to take down"
+RESTART_SECONDS = 300.0
+"""How long a restart may take before its command is answered with what is known then."""
+MOST_TEXT = 16384
+"""Characters of a sentence in the journal."""
+
+
+class CommandRefused(Exception):
+    """The command cannot be done; the text says why and what to do."""
+
+    def __init__(self, text: str, clauses: Sequence[Clause] = ()) -> None:
+        """`clauses`: the statements of the text, where it has several."""
+        super().__init__(text)
+        self.clauses = tuple(clauses) or (Clause(text),)
+
+
+class Reply(NamedTuple):
+    """What came of a command; `data`: see CommandDone."""
+
+    clauses: Sequence[Clause]
+    data: Mapping[str, str] = MappingProxyType({})
+
+
+def reply(text: str, ranks: tuple[int, ...] = ()) -> Reply:
+    """A reply of one statement."""
+    return Reply([Clause(text, ranks)])
+
+
+def shortened(text: str) -> str:
+    """A text that quotes a request, for the journal; no line of that may be too long to be read."""
+    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}…"
+
+
+Handler = Callable[[Any], Awaitable[Reply]]
+"""Does a command of one class. Raises CommandRefused, and what its executor counts as a failure."""
+
+
+class CommandExecutor(ABC):
+    """Takes a command from its request to its answer."""
+
+    failures: ClassVar[tuple[type[Exception], ...]]
+    """What `carry_out` raises beside CommandRefused where a command fails."""
+
+    def __init__(self, run: DaemonRun) -> None:
+        self.run = run
+        self.turn = asyncio.Lock()
+        """Held by each command that changes the worker group while it is done."""
+
+    @abstractmethod
+    async def carry_out(self, command: Action) -> Reply:
+        """Do it. Raises CommandRefused and `failures`."""
+
+    async def execute(self, command: Action) -> CommandDone:
+        """Do it, journal the request and the answer, and answer. The end of a run is its last word."""
+        if self.run.state.phase.ended and not command.after_end:
+            return CommandDone(command.id, False, ENDED)
+        self.run.emit(CommandReceived(command.id, shortened(command.requested()), command.verb))
+        data: Mapping[str, str] = {}
+        answer: Sequence[Clause]
+        try:
+            answer, data = await self.carry_out(command)
+            ok = True
+        except CommandRefused as error:
+            ok, answer = False, error.clauses
+        except self.failures as error:
+            ok, answer = False, [Clause(str(error) or "the runner did not answer")]
+        clauses = tuple(Clause(shortened(clause.text), clause.ranks) for clause in answer)
+        done = CommandDone(command.id, ok, sentence(clauses), clauses=clauses)
+        if clauses == (Clause(done.text),):
+            done = structs.replace(done, clauses=())
+        self.run.emit(done)
+        return structs.replace(done, data=dict(data))

@@ -138,7 +138,7 @@ def _record(run_dir: Path, node: int, command: str, left: list[str]) -> str:
 
 def _close(chronicle: Chronicle, run_dir: Path, node: int, command: str, left: list[str]) -> None:
     state = chronicle.state
-    chronicle.emit(CommandReceived(command, "stop asked for, without an agent", "stop"), node=node)
+    chronicle.emit(CommandReceived(command, "stop requested, without an agent", "stop"), node=node)
     for offset, stamped in ReportTail(run_dir, state.source).read():
         if not isinstance(stamped.event, RunEnded):
             chronicle.emit(stamped.event, node=node, source=offset, at=stamped.time)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
+from typing import ClassVar
 
 from msgspec import Raw, Struct, field
 
 from ..presets.finding import Finding
+from ..presets.secrets import mask
 from .formatting import spans_text
 
 # -----------------------------------------------------------------------------------------------------------
@@ -560,7 +562,7 @@ class CommandReceived(Struct, frozen=True, tag=True):
     id: str
     text: str
     verb: str = ""
-    """"restart", "stop", "nccl", "signal" or "dump"."""
+    """See RunCommand."""
 
 
 class Clause(Struct, frozen=True, omit_defaults=True):
@@ -587,7 +589,7 @@ class CommandDone(Struct, frozen=True, tag=True):
     data: dict[str, str] = field(default_factory=dict)
     """What a Dump brought, by rank ("0", "1", …); not journaled."""
     clauses: tuple[Clause, ...] = ()
-    """What `text` says, one by one; () from an agent that does not tell them apart."""
+    """What `text` says, one by one; () where that is one statement about no ranks."""
 
 
 class FindingRaised(Struct, frozen=True, tag=True):
@@ -752,25 +754,77 @@ class Hello(Struct, frozen=True, tag=True):
     """True: the agent refuses commands on this connection."""
 
 
-class Restart(Struct, frozen=True, tag=True):
-    """Restart the worker group in place, with a changed environment."""
+class Target(enum.Enum):
+    """Where a hub has a command done."""
+
+    RANKS = enum.auto()
+    """On the nodes of the ranks that it names, or of all."""
+    NODES = enum.auto()
+    """On every node."""
+    HUB = enum.auto()
+    """In the hub itself; an agent refuses it."""
+
+
+class RunCommand(Struct, frozen=True):
+    """A command that is journaled, and answered by a CommandDone of the same id."""
+
+    verb: ClassVar[str]
+    """Its name in the journal."""
+    target: ClassVar[Target] = Target.RANKS
+    after_end: ClassVar[bool] = False
+    """Whether it makes sense after the end of the run."""
+    changes_group: ClassVar[bool] = False
+    """Whether it changes what the worker group runs with: an agent does one such command at a time."""
 
     id: str
+
+    @property
+    def restarts(self) -> bool:
+        """Whether it restarts the worker group: a hub does one such command at a time, on all nodes at once."""
+        return False
+
+    def requested(self) -> str:
+        """Its line in the journal, secrets masked."""
+        return f"{self.verb} requested"
+
+
+class Restart(RunCommand, frozen=True, tag=True):
+    """Restart the worker group in place, with a changed environment."""
+
+    verb: ClassVar[str] = "restart"
+    target: ClassVar[Target] = Target.NODES
+    changes_group: ClassVar[bool] = True
+
     env: dict[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
     reachable: bool = False
     """Go on where nodes do not answer; else such nodes are named and nothing is restarted."""
 
+    @property
+    def restarts(self) -> bool:
+        return True
 
-class Stop(Struct, frozen=True, tag=True):
+    def requested(self) -> str:
+        changes = [f"{name}={mask(name, value)}" for name, value in self.env.items()]
+        changes += [f"-{name}" for name in self.unset]
+        return "restart requested" + (f": {' '.join(changes)}" if changes else "")
+
+
+class Stop(RunCommand, frozen=True, tag=True):
     """End the run: TERM, grace, KILL, marker sweep."""
 
-    id: str
+    verb: ClassVar[str] = "stop"
+    target: ClassVar[Target] = Target.NODES
+
     grace_s: float | None = None
 
 
-class SetNccl(Struct, frozen=True, tag=True):
-    id: str
+class SetNccl(RunCommand, frozen=True, tag=True):
+    """Change NCCL_DEBUG, live or by a restart."""
+
+    verb: ClassVar[str] = "nccl"
+    changes_group: ClassVar[bool] = True
+
     level: str
     subsys: str = ""
     ranks: tuple[int, ...] = ()
@@ -780,35 +834,70 @@ class SetNccl(Struct, frozen=True, tag=True):
     reachable: bool = False
     """As for Restart."""
 
+    @property
+    def restarts(self) -> bool:
+        return self.restart
 
-class Signal(Struct, frozen=True, tag=True):
-    id: str
+    def requested(self) -> str:
+        return f"NCCL_DEBUG={self.level} {self.subsys}".rstrip() + " requested"
+
+
+class Signal(RunCommand, frozen=True, tag=True):
+    """Send a signal to ranks."""
+
+    verb: ClassVar[str] = "signal"
+
     signal: str
     ranks: tuple[int, ...] = ()
 
+    def requested(self) -> str:
+        return f"{self.signal} requested"
 
-class Dump(Struct, frozen=True, tag=True):
-    id: str
+
+class Dump(RunCommand, frozen=True, tag=True):
+    """Ask ranks what they are doing."""
+
+    verb: ClassVar[str] = "dump"
+
     what: str
     """"stacks", "flight", "memory", or "record": torch records allocations for later snapshots of its memory; "runner":
     nothing of the ranks, only whether the runner answers (where the agent's `caps` have it)."""
     ranks: tuple[int, ...] = ()
 
+    def requested(self) -> str:
+        return f"dump of {self.what} requested"
 
-class Down(Struct, frozen=True, tag=True):
-    """Take the cluster down, with everything on it. Only a hub can."""
 
-    id: str
+class Down(RunCommand, frozen=True, tag=True):
+    """Take the cluster down, with everything on it."""
+
+    verb: ClassVar[str] = "down"
+    target: ClassVar[Target] = Target.HUB
+    after_end: ClassVar[bool] = True
+
     cluster: str
     """Its name, typed by whoever asks: another name is refused."""
 
+    def requested(self) -> str:
+        return f"teardown of {self.cluster} requested"
 
-class SetAutostop(Struct, frozen=True, tag=True):
-    """Have SkyPilot take the cluster down when it was idle for so long. Only a hub can."""
 
-    id: str
+class SetAutostop(RunCommand, frozen=True, tag=True):
+    """Have SkyPilot take the cluster down when it was idle for so long."""
+
+    verb: ClassVar[str] = "autostop"
+    target: ClassVar[Target] = Target.HUB
+    after_end: ClassVar[bool] = True
+
     minutes: int | None
     """None: never."""
+
+    def requested(self) -> str:
+        return (
+            f"autostop after {self.minutes} min requested"
+            if self.minutes
+            else "autostop disabled on request"
+        )
 
 
 class Via(Struct, frozen=True, tag=True):
@@ -831,7 +920,7 @@ class ReadLog(Struct, frozen=True, tag=True):
 
 
 Action = Restart | Stop | SetNccl | Signal | Dump | Down | SetAutostop
-"""What is answered by a CommandDone of the same id."""
+"""Every RunCommand."""
 
 Command = Hello | Via | Action | ReadLog
 

@@ -23,7 +23,10 @@ TOP = {*ROOMS, "tests", "docs", "pyproject.toml", "Makefile"} | {
 MODULE_LINES = 650
 FUNCTION_LINES = 45
 LONGER: dict[str, tuple[int, str]] = {
-    "runners/model.py": (900, "one definition of every event and command, without a line of behaviour")
+    "runners/model.py": (
+        960,
+        "one definition of every event and command, and all that is known of each kind of command",
+    )
 }
 """Modules allowed to be longer: their own limit in lines, and why."""
 BORDERS = {"runners/agent/sampling.py", "runners/sky/serve.py"}

@@ -140,7 +140,7 @@ class Agent:
         release = version("distui")
         await self.server.start(release)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.server.missed.set)
-        self._name_itself()
+        run.identify(self._socket)
         ready()
         run.emit(AgentStarted(os.getpid(), release, adopted))
         self.supervision.resume_ranks()
@@ -162,14 +162,6 @@ class Agent:
         await self.supervision.dismiss()
         sweep_sockets(record.run8)
         run.journal.close()
-
-    def _name_itself(self) -> None:
-        """Write agent.json; where there is no room, as soon as there is."""
-        who = file_io.identify(socket=str(self._socket))
-        try:
-            file_io.write(self.served.run_dir / AGENT_FILE, who)
-        except OSError:
-            self.served.spawn(file_io.keep(self.served.run_dir / AGENT_FILE, who))
 
 
 # -----------------------------------------------------------------------------------------------------------

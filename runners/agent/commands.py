@@ -7,13 +7,22 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import structs
 
-from ...presets.secrets import mask
+from ..daemon import (
+    ENDED,
+    NO_CLUSTER,
+    RESTART_SECONDS,
+    CommandExecutor,
+    CommandRefused,
+    Handler,
+    Reply,
+    reply,
+    shortened,
+)
 from ..environment import RESTART, refusal, shown
 from ..errors import OUTCOME_UNKNOWN
 from ..formatting import agreeing, plural
@@ -22,55 +31,29 @@ from ..model import (
     Clause,
     CommandDone,
     CommandReceived,
-    Down,
     Dump,
     RankPhase,
     Restart,
-    RunPhase,
-    SetAutostop,
+    RunCommand,
     SetNccl,
     Signal,
     Stop,
+    Target,
     sentence,
 )
 from ..wire.client import MAX_LINE
 from .hooks import Environment, HookError, Hooks
 from .processes import marked, resume, send_signal, sweep, unmarked
 from .pyspy import EVERY_S, PySpy, spoken, stacks
-from .runner_process import ServedRun, ask_once
+from .runner_process import Runner, ServedRun, ask_once
 
-# -----------------------------------------------------------------------------------------------------------
-# What a viewer may ask of a run, and how each is done; the answer says what came of it.
-
-
-ENDED = "the run has ended: launch it again to change anything"
-NO_CLUSTER = "this run has no cluster of SkyPilot's: there is nothing to take down"
 RUNNER_SECONDS = 20.0
 """How long a restart waits for a runner that is being started anew, before it is refused."""
-RESTART_SECONDS = 300.0
-"""How long a restart may take before its command is answered with what is known then."""
 
 DUMP_SECONDS = 15.0
 """How long a rank may take to tell: the first stacks of a flight recorder of 2,000 entries take some 2 s."""
 DUMP_BYTES = MAX_LINE - (256 << 10)
 """Of the answers to one dump together: a longer line breaks the link."""
-
-MOST_TEXT = 16384
-"""Characters of a sentence in the journal."""
-
-VERBS = {
-    Restart: "restart", Stop: "stop", SetNccl: "nccl", Signal: "signal", Dump: "dump", Down: "down",
-    SetAutostop: "autostop",
-}  # fmt: skip
-
-
-class CommandRefused(Exception):
-    """The command cannot be done; the text says why and what to do."""
-
-    def __init__(self, text: str, clauses: Sequence[Clause] = ()) -> None:
-        """`clauses`: what the text says, one by one, where it says several things."""
-        super().__init__(text)
-        self.clauses = tuple(clauses) or (Clause(text),)
 
 
 class Restarts:
@@ -87,22 +70,33 @@ class Restarts:
         changes: dict[str, str | None] = {**env, **dict.fromkeys(unset)}
         if refused := refusal(changes):
             raise CommandRefused(refused)
-        if not await run.until(lambda: self._runner_listens() or run.state.phase.ended, RUNNER_SECONDS):
-            raise CommandRefused("the runner is being started anew: try again in a few seconds")
-        if run.runner is None:
-            raise CommandRefused(ENDED)
+        await self._listening_runner()
         before, began = run.state.attempt, time.monotonic()
         await self._ask_launcher("restart", self._diff(env, unset))
         text = await self._restarted(before, began)
         return [Clause(text), *await self._environment.compare(changes)]
 
+    async def check_runner(self) -> str:
+        """Whether the runner answers, before a hub restarts any node. Raises CommandRefused, OSError, TimeoutError."""
+        await (await self._listening_runner()).ask("ping")
+        return "the runner answers"
+
+    async def _listening_runner(self) -> Runner:
+        """The runner, once it listens: one that is being started anew is waited for. Raises CommandRefused."""
+        run = self._run
+        if not await run.until(lambda: self._runner_listens() or run.state.phase.ended, RUNNER_SECONDS):
+            raise CommandRefused("the runner is being started anew: try again in a few seconds")
+        if run.runner is None:
+            raise CommandRefused(ENDED)
+        return run.runner
+
     def revive(self) -> None:
-        """Before the next runner of a lost run starts: journal what was asked for; it is answered when its ranks run."""
+        """Before the next runner of a lost run starts: journal the restart; it is answered when its ranks run."""
         if not self._revival:
             return
         command = msgspec.json.decode(self._revival, type=Restart)
         fields = self._diff(dict(command.env), command.unset)
-        self._run.emit(CommandReceived(command.id, shortened(describe(command)), VERBS[Restart]))
+        self._run.emit(CommandReceived(command.id, shortened(command.requested()), command.verb))
         self._environment.note(fields["env"], fields["shown"])
         self._run.spawn(self._revived(command.id, fields["env"], self._run.state.attempt))
 
@@ -117,16 +111,7 @@ class Restarts:
     async def _restarted(self, before: int, began: float) -> str:
         """Wait until every rank of the attempt after `before` runs. Raises CommandRefused."""
         run = self._run
-        ready = await run.until(
-            lambda: (
-                run.state.phase.ended
-                or (run.state.attempt > before and run.state.phase is RunPhase.RUNNING)
-            ),
-            RESTART_SECONDS,
-        )
-        if run.state.phase.ended:
-            raise CommandRefused(f"the run ended instead: {run.state.end_text}")
-        if not ready:
+        if not await run.until_running(before, RESTART_SECONDS):
             raise CommandRefused(
                 f"attempt {run.state.attempt} is not running after {RESTART_SECONDS:.0f} s: see its logs"
             )
@@ -195,8 +180,10 @@ class Restarts:
         return self._run.runner is not None and self._run.runner.listening
 
 
-class AgentCommands:
-    """Executes one command at a time of those that change the group; questions do not wait."""
+class AgentCommands(CommandExecutor):
+    """Executes the commands of this node."""
+
+    failures = (HookError, OSError, TimeoutError)
 
     def __init__(
         self,
@@ -208,14 +195,21 @@ class AgentCommands:
         relaying: Callable[[], bool],
     ) -> None:
         """`switch` changes NCCL's level; `relaying`: whether the runner carries bytes between nodes."""
+        super().__init__(run)
         self._run, self._hooks, self._spy = run, hooks, spy
         self._restarts, self._switch, self._relaying = restarts, switch, relaying
-        self._turn = asyncio.Lock()
+        self._handlers: Mapping[type[RunCommand], Handler] = {
+            Restart: self._restart,
+            Stop: self._stop,
+            SetNccl: self._set_nccl,
+            Signal: self._signal,
+            Dump: self._dump,
+        }
 
     def resume(self) -> None:
         """After an adoption: what the earlier agent had begun is finished."""
         if self._run.stopping() and not any(
-            asked.verb == "stop" for asked, _ in self._run.state.open_commands.values()
+            asked.verb == Stop.verb for asked, _ in self._run.state.open_commands.values()
         ):
             self._run.spawn(self._stop(Stop("")))
         for asked, attempt in list(self._run.state.open_commands.values()):
@@ -224,9 +218,9 @@ class AgentCommands:
     async def _close(self, asked: CommandReceived, attempt: int) -> None:
         """Answer in the journal what an earlier agent did not live to answer."""
         try:
-            if asked.verb == "stop":
-                ok, text = True, await self._stop(Stop(asked.id))
-            elif asked.verb == "restart":
+            if asked.verb == Stop.verb:
+                ok, text = True, sentence((await self._stop(Stop(asked.id))).clauses)
+            elif asked.verb == Restart.verb:
                 ok, text = True, await self._restarts.outcome(attempt)
             else:
                 ok, text = False, OUTCOME_UNKNOWN
@@ -234,43 +228,24 @@ class AgentCommands:
             ok, text = False, str(error) or OUTCOME_UNKNOWN
         self._run.emit(CommandDone(asked.id, ok, text))
 
-    async def execute(self, command: Action) -> CommandDone:
-        """Do it, journal that it was asked and what came of it, and answer. The end of a run is its last word."""
-        if self._run.state.phase.ended:
-            return CommandDone(command.id, False, ENDED)
-        self._run.emit(CommandReceived(command.id, shortened(describe(command)), VERBS[type(command)]))
-        data: dict[str, str] = {}
-        answer: Sequence[Clause]
-        try:
-            if isinstance(command, Dump):
-                answer, data = await self._dump(command)
-            elif isinstance(command, Stop):
-                answer = [Clause(await self._stop(command))]
-            elif isinstance(command, Signal):
-                answer = [self._signal(command)]
-            elif isinstance(command, Down | SetAutostop):
-                raise CommandRefused(NO_CLUSTER)
-            else:
-                async with self._turn:
-                    answer = await self._change(command)
-            ok = True
-        except CommandRefused as error:
-            ok, answer = False, error.clauses
-        except (HookError, OSError, TimeoutError) as error:
-            ok, answer = False, [Clause(str(error) or "the runner did not answer")]
-        clauses = tuple(Clause(shortened(clause.text), clause.ranks) for clause in answer)
-        done = CommandDone(command.id, ok, sentence(clauses), clauses=clauses)
-        self._run.emit(done)
-        return structs.replace(done, data=data)
+    async def carry_out(self, command: Action) -> Reply:
+        if command.target is Target.HUB:
+            raise CommandRefused(NO_CLUSTER)
+        handler = self._handlers[type(command)]
+        if not command.changes_group:
+            return await handler(command)
+        async with self.turn:
+            if self._run.stopping():
+                raise CommandRefused("the run is being stopped: launch it again once it has ended")
+            return await handler(command)
 
-    async def _change(self, command: Restart | SetNccl) -> Sequence[Clause]:
-        if self._run.stopping():
-            raise CommandRefused("the run is being stopped: launch it again once it has ended")
-        if isinstance(command, SetNccl):
-            return await self._switch(command)
-        return await self._restarts.restart(dict(command.env), command.unset)
+    async def _restart(self, command: Restart) -> Reply:
+        return Reply(await self._restarts.restart(dict(command.env), command.unset))
 
-    async def _stop(self, command: Stop) -> str:
+    async def _set_nccl(self, command: SetNccl) -> Reply:
+        return Reply(await self._switch(command))
+
+    async def _stop(self, command: Stop) -> Reply:
         """The ladder: TERM by the launcher, grace, KILL, marker sweep."""
         run = self._run
         grace_s = run.plan.grace_s if command.grace_s is None else command.grace_s
@@ -291,9 +266,9 @@ class AgentCommands:
         left = await sweep(run.entry.record.run, keep=keep, also=also, grace_s=1.0)
         if left:
             raise CommandRefused(f"stopped, but these processes would not end: {', '.join(left)}")
-        return "stopped: no process of the run is left"
+        return reply("stopped: no process of the run is left")
 
-    def _signal(self, command: Signal) -> Clause:
+    async def _signal(self, command: Signal) -> Reply:
         """Signal the ranks themselves, never the launcher: that would end the job."""
         try:
             number = signal.Signals[
@@ -309,19 +284,12 @@ class AgentCommands:
                 raise CommandRefused(f"there is no running rank {rank}")
         for rank in chosen:
             send_signal(ranks[rank].pid or 0, number)
-        return Clause(f"{number.name} sent to {{ranks}}", chosen)
+        return reply(f"{number.name} sent to {{ranks}}", chosen)
 
-    async def _ask_runner(self) -> str:
-        """Whether the runner answers, before a hub has any node restart. Raises CommandRefused and TimeoutError."""
-        if self._run.runner is None or not self._run.runner.listening:
-            raise CommandRefused("the runner is being started anew: try again in a few seconds")
-        await self._run.runner.ask("ping")
-        return "the runner answers"
-
-    async def _dump(self, command: Dump) -> tuple[Sequence[Clause], dict[str, str]]:
+    async def _dump(self, command: Dump) -> Reply:
         """Ask every chosen rank at once; those that answer are kept, those that do not are named."""
         if command.what == "runner":
-            return [Clause(await self._ask_runner())], {}
+            return reply(await self._restarts.check_runner())
         hooks = self._hooks.chosen(command.ranks)
         if not hooks:
             raise CommandRefused("no rank is running")
@@ -357,7 +325,9 @@ class AgentCommands:
         data, left = within(data, DUMP_BYTES)
         if left:
             also.append(Clause("too long for one answer: ask for {ranks} with --rank", left))
-        return [Clause(f"{command.what} of {{ranks}}", tuple(int(rank) for rank in data)), *also], data
+        return Reply(
+            [Clause(f"{command.what} of {{ranks}}", tuple(int(rank) for rank in data)), *also], data
+        )
 
 
 async def _text(asked: asyncio.Future[dict[str, object]] | object) -> str:
@@ -375,31 +345,3 @@ def within(data: dict[str, str], most: int) -> tuple[dict[str, str], tuple[int, 
             break
         kept[rank] = text
     return kept, tuple(int(rank) for rank in data if rank not in kept)
-
-
-def shortened(text: str) -> str:
-    """A text that quotes what somebody sent, for the journal; no line of that may be too long to be read."""
-    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}…"
-
-
-def describe(command: Action) -> str:
-    """One line for the journal, secrets masked."""
-    if isinstance(command, Restart):
-        changes = [f"{name}={mask(name, value)}" for name, value in command.env.items()]
-        changes += [f"-{name}" for name in command.unset]
-        return " ".join(["restart asked for", *changes])
-    if isinstance(command, Stop):
-        return "stop asked for"
-    if isinstance(command, SetNccl):
-        return f"NCCL_DEBUG={command.level} {command.subsys}".rstrip() + " asked for"
-    if isinstance(command, Signal):
-        return f"{command.signal} asked for"
-    if isinstance(command, Down):
-        return f"taking down {command.cluster} asked for"
-    if isinstance(command, SetAutostop):
-        return (
-            f"autostop after {command.minutes} min asked for"
-            if command.minutes
-            else "no autostop asked for"
-        )
-    return f"dump of {command.what} asked for"

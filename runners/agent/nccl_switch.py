@@ -10,11 +10,12 @@ from typing import Any
 
 from ...presets.finding import Finding
 from ...presets.nccl import DEFAULT_SUBSYS, NcclError, parse_level, parse_subsys
+from ..daemon import CommandRefused
 from ..diagnosis import ras
 from ..formatting import spans_text
 from ..model import Clause, NcclChanged, Pulse, RankPhase, SetNccl
 from ..state import Attempt, RunState
-from .commands import CommandRefused, Restarts
+from .commands import Restarts
 from .hooks import HookError, Hooks
 from .nccl_logs import FLOOD_ID
 from .runner_process import ServedRun

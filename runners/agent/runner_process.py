@@ -7,17 +7,17 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from .. import file_io, rpc, run_directories
+from ..daemon import DaemonRun
 from ..finding_ledger import FindingLedger
 from ..history import REPORT
-from ..journal import Chronicle
-from ..model import Event, RunPhase, Stamped
+from ..model import Stamped
 from ..run_directories import RUNNER_FILE, Entry
 from ..wire import client
 from .processes import gone, state_of
@@ -31,33 +31,15 @@ ASK_S, LATE_S = 10.0, 2.0
 _events = msgspec.json.Decoder(Stamped)
 
 
-class ServedRun:
+class ServedRun(DaemonRun):
     """One run on this node, as every part of its agent needs it."""
 
     def __init__(self, entry: Entry, plan: Plan) -> None:
-        self.entry, self.plan, self.node = entry, plan, entry.record.node
-        self.run_dir, self.stem = entry.path, client.stem(entry.record.run8)
-        self.chronicle = Chronicle(entry.path)
-        self.state, self.journal = self.chronicle.state, self.chronicle.journal
-        self.until = self.chronicle.until
+        super().__init__(entry, plan, entry.record.node)
+        self.stem = client.stem(entry.record.run8)
         self.findings = FindingLedger(self.emit, self.state.findings)
         self.runner: Runner | None = None
         """The living runner, by Supervision; None while there is none."""
-        self._jobs: set[asyncio.Task[object]] = set()
-
-    def emit(self, event: Event, *, source: int = 0, at: float | None = None) -> None:
-        """See Chronicle.emit."""
-        self.chronicle.emit(event, node=self.node, source=source, at=at)
-
-    def spawn(self, job: Coroutine[object, object, object]) -> None:
-        """Have a task do it, which is kept alive until it is done."""
-        task = asyncio.create_task(job)
-        self._jobs.add(task)
-        task.add_done_callback(self._jobs.discard)
-
-    def stopping(self) -> bool:
-        """Whether a stop was asked for and has not come to its end."""
-        return self.state.phase is RunPhase.STOPPING
 
 
 class Runner:

@@ -18,7 +18,7 @@ async def serve(entry: run_directories.Entry, plan: Plan, ready: daemon.Ready, m
         await hub.serve(ready)
     except asyncio.CancelledError:
         await hub.links.close()
-        hub.run.chronicle.journal.flush()  # the nodes go on; the next viewer starts another hub
+        hub.run.journal.flush()  # the nodes go on; the next viewer starts another hub
         raise
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from .. import run_directories
-from ..agent.commands import ENDED, NO_CLUSTER, RESTART_SECONDS, VERBS, CommandRefused, describe, shortened
+from ..daemon import NO_CLUSTER, RESTART_SECONDS, CommandExecutor, CommandRefused, Handler, Reply, reply
 from ..errors import RunError
 from ..forced_stop import forced_stop
 from ..formatting import agreeing, duration_text, plural
@@ -19,16 +19,16 @@ from ..model import (
     Action,
     Clause,
     CommandDone,
-    CommandReceived,
     Down,
     Dump,
     LinkState,
     Restart,
-    RunPhase,
+    RunCommand,
     SetAutostop,
     SetNccl,
     Signal,
     Stop,
+    Target,
 )
 from ..remote_hosts import HostError
 from ..wire.client import SocketLink, new_id, stem
@@ -174,51 +174,43 @@ def caps(link: Link | None) -> tuple[str, ...]:
     return link.hello.caps if isinstance(link, SocketLink) and link.hello is not None else ()
 
 
-class HubCommands:
-    """Executes one command at a time of those that change the group; the others do not wait."""
+class HubCommands(CommandExecutor):
+    """Executes the commands of the whole run: itself, or by the agents of its nodes."""
+
+    failures = (CloudError,)
 
     def __init__(self, run: MergedRun, links: Links) -> None:
+        super().__init__(run)
         self._run, self._links = run, links
-        self._turn = asyncio.Lock()
         self.stopping = Stopping(run, links, self.ask, self.execute)
+        self._handlers: Mapping[type[RunCommand], Handler] = {
+            Stop: self.stopping.stop,
+            Down: self.stopping.down,
+            SetAutostop: self._set_autostop,
+        }
 
-    async def execute(self, command: Action) -> CommandDone:
-        """Do it, journal that it was asked and what came of it, and answer."""
+    async def carry_out(self, command: Action) -> Reply:
+        return await self._handler(command)(command)
+
+    def _handler(self, command: Action) -> Handler:
+        if command.restarts:
+            return self._restart
+        return self._routed if command.target is Target.RANKS else self._handlers[type(command)]
+
+    async def _links_settled(self) -> None:
+        """Wait until no node is about to answer for the first time."""
         run = self._run
-        if run.state.phase.ended and not isinstance(command, Down | SetAutostop):
-            return CommandDone(command.id, False, ENDED)
-        run.emit(CommandReceived(command.id, shortened(describe(command)), VERBS[type(command)]))
-        if not isinstance(command, Down | SetAutostop | Stop) and not run.interrupted:
-            await run.chronicle.until(self._settled, REACH_SECONDS)
-        data: dict[str, str] = {}
-        try:
-            text, data = await self._do(command)
-            ok = True
-        except (CommandRefused, CloudError) as error:
-            ok, text = False, shortened(str(error))
-        run.emit(CommandDone(command.id, ok, text))
-        return CommandDone(command.id, ok, text, data)
+        if not run.interrupted:
+            states = run.state.nodes
+            await run.until(
+                lambda: all(node.link is not LinkState.CONNECTING for node in states.values()),
+                REACH_SECONDS,
+            )
 
-    async def _do(self, command: Action) -> tuple[str, dict[str, str]]:
-        """What came of it, in a sentence, and what a dump brought. Raises CommandRefused and CloudError."""
-        if isinstance(command, Stop):
-            return await self.stopping.stop(command), {}
-        if isinstance(command, Down):
-            return await self.stopping.down(command), {}
-        if isinstance(command, SetAutostop):
-            return await self._cloud().set_autostop(command.minutes), {}
-        if isinstance(command, Restart) or (isinstance(command, SetNccl) and command.restart):
-            async with self._turn:
-                return await self._restart(command), {}
-        return await self._routed(command)
-
-    def _settled(self) -> bool:
-        return all(node.link is not LinkState.CONNECTING for node in self._run.state.nodes.values())
-
-    def _cloud(self) -> Cloud:
+    async def _set_autostop(self, command: SetAutostop) -> Reply:
         if self._run.cloud is None:
             raise CommandRefused(NO_CLUSTER)
-        return self._run.cloud
+        return reply(await self._run.cloud.set_autostop(command.minutes))
 
     # --- asking nodes ----------------------------------------------------------------------------------------
 
@@ -241,8 +233,13 @@ class HubCommands:
 
     # --- restart ---------------------------------------------------------------------------------------------
 
-    async def _restart(self, command: Restart | SetNccl) -> str:
+    async def _restart(self, command: Restart | SetNccl) -> Reply:
         """All nodes at once; done when every rank of the new attempt runs. Raises CommandRefused."""
+        await self._links_settled()
+        async with self.turn:
+            return reply(await self._restart_in_turn(command))
+
+    async def _restart_in_turn(self, command: Restart | SetNccl) -> str:
         run = self._run
         if run.interrupted:
             return await self._launched()
@@ -258,12 +255,7 @@ class HubCommands:
         """Go on with a launch that was cut off, until all ranks run. Raises CommandRefused."""
         run, began = self._run, time.monotonic()
         run.go_on.set()
-        ready = await run.chronicle.until(
-            lambda: run.state.phase.ended or run.state.phase is RunPhase.RUNNING, RESTART_SECONDS
-        )
-        if run.state.phase.ended:
-            raise CommandRefused(f"the run ended instead: {run.state.end_text}")
-        if not ready:
+        if not await run.until_running(-1, RESTART_SECONDS):
             return "the launch goes on: `distui status` shows how far it is"
         return f"launched: {plural(len(run.state.ranks), 'rank')} running after {time.monotonic() - began:.1f} s"
 
@@ -278,17 +270,7 @@ class HubCommands:
         refused = [answer for answer in answers if answer.done is not None and not answer.done.ok]
         if refused:
             raise CommandRefused(together(refused))
-        wanted = time.monotonic() - began
-        ready = await run.chronicle.until(
-            lambda: (
-                run.state.phase.ended
-                or (run.state.attempt > before and run.state.phase is RunPhase.RUNNING)
-            ),
-            max(5.0, RESTART_SECONDS - wanted),
-        )
-        if run.state.phase.ended:
-            raise CommandRefused(f"the run ended instead: {run.state.end_text}")
-        if not ready:
+        if not await run.until_running(before, max(5.0, RESTART_SECONDS - (time.monotonic() - began))):
             missing = [answer.text for answer in answers if answer.done is None]
             raise CommandRefused(not_running(run.state.attempt, missing))
         ranks, seconds = len(run.state.ranks), time.monotonic() - began
@@ -305,8 +287,9 @@ class HubCommands:
 
     # --- by rank ---------------------------------------------------------------------------------------------
 
-    async def _routed(self, command: SetNccl | Signal | Dump) -> tuple[str, dict[str, str]]:
+    async def _routed(self, command: SetNccl | Signal | Dump) -> Reply:
         """Ask the nodes that have the ranks. Raises CommandRefused."""
+        await self._links_settled()
         run = self._run
         nodes = route(command.ranks, {rank: at.place.node for rank, at in run.state.ranks.items()})
         if isinstance(nodes, str):
@@ -326,7 +309,7 @@ class HubCommands:
         data: dict[str, str] = {}
         for answer in good:
             data |= answer.done.data if answer.done is not None else {}
-        return text, data
+        return Reply([Clause(text)], data)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -372,7 +355,7 @@ class Stopping:
             self._run.stop_asked.set()
         self._links.hurry()
 
-    async def stop(self, command: Stop) -> str:
+    async def stop(self, command: Stop) -> Reply:
         """End the parts of all nodes that answer; the others are told as soon as they do. Raises CommandRefused."""
         run, began = self._run, time.monotonic()
         self.begin()
@@ -393,7 +376,7 @@ class Stopping:
             await self._stop_there(here, grace_s)
         if not run.nodes.alive():
             await self._until(self._over, limit)
-        return self._answer(answers)
+        return reply(self._answer(answers))
 
     async def _given_up(self) -> None:
         """A launch that is still on gives up by itself, in its own time."""
@@ -481,7 +464,7 @@ class Stopping:
     async def _until(self, wanted: Callable[[], bool], deadline: float) -> None:
         run = self._run
         seconds = max(0.0, deadline - time.monotonic())
-        await run.chronicle.until(lambda: run.state.phase.ended or wanted(), seconds)
+        await run.until(lambda: run.state.phase.ended or wanted(), seconds)
 
     def _none_connects(self) -> bool:
         """No node is about to answer for the first time; those of a launch are told when they come."""
@@ -531,7 +514,7 @@ class Stopping:
 
     # --- the cluster -----------------------------------------------------------------------------------------
 
-    async def down(self, command: Down) -> str:
+    async def down(self, command: Down) -> Reply:
         """End the ranks in order, then take the cluster down; only then the run has ended.
 
         Raises CommandRefused and CloudError.
@@ -541,7 +524,7 @@ class Stopping:
             raise CommandRefused(NO_CLUSTER)
         run.cloud.check_down(name)
         if run.state.phase.ended:
-            return await run.cloud.down(name)
+            return reply(await run.cloud.down(name))
         with run.hold_end():
             stopped = await self._execute(Stop(new_id()))
             first = f"{run.record.name} was stopped first" if stopped.ok else f"before that: {stopped.text}"
@@ -550,4 +533,4 @@ class Stopping:
             except CloudError as error:
                 raise CloudError(f"cluster {name} was not taken down: {error}; {first}") from None
             run.why_stopped = f"stopped: cluster {name} was taken down"
-            return f"{text}; {first}"
+            return reply(f"{text}; {first}")

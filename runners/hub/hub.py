@@ -14,7 +14,6 @@ from typing import Any
 
 from ...presets.finding import Finding
 from ...presets.plan import Plan
-from .. import file_io
 from ..agent.server import AgentServer
 from ..diagnosis.judging import Judging
 from ..errors import OUTCOME_UNKNOWN
@@ -33,7 +32,7 @@ from ..model import (
     Stage,
     Stop,
 )
-from ..run_directories import AGENT_FILE, Entry
+from ..run_directories import Entry
 from ..wire.client import new_id, stem, sweep_sockets
 from . import routes as routes_file
 from .commands import HubCommands
@@ -68,7 +67,7 @@ class Hub:
         self._server = AgentServer(
             self._socket,
             entry.record,
-            self.run.chronicle.journal,
+            self.run.journal,
             self._commands.execute,
             partial(self.logs.read, self.links.up),
             windows=AT_ONCE,
@@ -103,7 +102,7 @@ class Hub:
         release = version("distui")
         await self._server.start(release)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._server.missed.set)
-        self._name_itself()
+        run.identify(self._socket)
         ready()
         run.emit(AgentStarted(os.getpid(), release, resumed))
         for asked in [*run.state.open_commands]:
@@ -232,14 +231,6 @@ class Hub:
         )
         return ending(whole, [run.nodes.part(node, now, run.stop_since) for node in numbers])
 
-    def _name_itself(self) -> None:
-        """Write agent.json; where there is no room, as soon as there is."""
-        path, who = self.run.run_dir / AGENT_FILE, file_io.identify(socket=str(self._socket))
-        try:
-            file_io.write(path, who)
-        except OSError:
-            self.run.spawn(file_io.keep(path, who))
-
     async def _leave(self, tasks: list[asyncio.Task[None]]) -> None:
         """The run has ended: stay for those who look, and a moment for those who are about to."""
         for task in tasks:
@@ -250,4 +241,4 @@ class Hub:
         await self._server.outstay(0.0)
         await self._server.close()
         sweep_sockets(self.run.record.run8)
-        self.run.chronicle.journal.close()
+        self.run.journal.close()

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Iterator
-from pathlib import Path
+from collections.abc import Coroutine, Iterator
 
 from ...presets.plan import Plan
-from ..history import RunRecord
-from ..journal import Chronicle
+from ..daemon import DaemonRun
 from ..model import (
     HUB,
     ClusterChanged,
@@ -114,17 +112,13 @@ TURNS = (RunEnded, LinkChanged, ClusterChanged)
 """Events after which the run may have ended."""
 
 
-class MergedRun:
-    """The run for those who fill its journal, act on it or launch it. Everything is called on the event loop."""
+class MergedRun(DaemonRun):
+    """The run for those who fill its journal, act on it or launch it."""
 
     def __init__(self, entry: Entry, plan: Plan) -> None:
-        self.run_dir: Path = entry.path
-        self.record: RunRecord = entry.record
-        self.plan = plan
-        """For all nodes, with placeholders. Secrets are hidden in it; their values are in the hub's own environment,
-        where whoever started the hub gave them to it."""
-        self.chronicle = Chronicle(entry.path)
-        self.state: RunState = self.chronicle.state
+        """`plan`: for all nodes, with placeholders. Secrets are hidden in it; their values are in the hub's own
+        environment, where whoever started the hub gave them to it."""
+        super().__init__(entry, plan, HUB)
         self.nodes = HubNodes(self.state)
         self.turn = asyncio.Event()
         """Set when something may have ended the run."""
@@ -144,7 +138,6 @@ class MergedRun:
         """When that was, in unix seconds."""
         self.why_stopped = "stopped"
         self._holds = 0
-        self._jobs: set[asyncio.Task[None]] = set()
 
     def replay(self) -> bool:
         """Fold what an earlier hub wrote; whether there was anything."""
@@ -183,16 +176,14 @@ class MergedRun:
             self._holds -= 1
             self.turn.set()
 
-    def spawn(self, doing: Awaitable[object]) -> None:
-        """Do something that may fail with its link, and keep it alive until it is done."""
+    def spawn(self, job: Coroutine[object, object, object]) -> None:
+        """Have a task do it, which may fail with its link, and is kept alive until it is done."""
 
         async def guarded() -> None:
             with contextlib.suppress(LinkError, OSError, TimeoutError):
-                await doing
+                await job
 
-        task = asyncio.create_task(guarded())
-        self._jobs.add(task)
-        task.add_done_callback(self._jobs.discard)
+        super().spawn(guarded())
 
     async def finish(self, seconds: float) -> None:
         """Wait so long for what was spawned."""

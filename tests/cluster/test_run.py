@@ -121,7 +121,7 @@ def test_the_record_is_whole_when_the_run_is_over(desk: Desk, calm: str) -> None
         assert desk.log(calm, node, 3) == desk.written(calm, node, 3)
     rows = [row for row in json.loads(desk.ok("ls", "--json")) if row["run"] == calm]
     assert [(row["state"], row["ranks"]) for row in rows] == [("stopped", 2)]
-    assert "stop asked for" in desk.ok("events", calm)
+    assert "stop requested" in desk.ok("events", calm)
 
 
 def test_a_second_run_takes_the_same_cluster(desk: Desk, training: str) -> None:

@@ -144,7 +144,7 @@ def test_only_the_hubs_own_command_is_the_last_command() -> None:
         *part(0),
         *part(1),
         (HUB, CommandDone("a", True, "restarted")),
-        (1, CommandReceived("b", "stop asked for", "stop")),
+        (1, CommandReceived("b", "stop requested", "stop")),
         (1, CommandDone("b", True, "stopped")),
     )
     assert state.last_command is not None

@@ -76,7 +76,7 @@ def test_a_restart_is_a_new_attempt_and_old_news_changes_nothing() -> None:
 
 
 def test_a_stop_stays_a_stop_whatever_the_ranks_do_on_the_way() -> None:
-    asked = CommandReceived("c", "stop asked for", "stop")
+    asked = CommandReceived("c", "stop requested", "stop")
     state = fold(*began(), asked, AttemptEnded(1, Outcome.FAILED))
     assert state.phase is RunPhase.STOPPING
     state.apply(Stamped(9.0, RunEnded(RunPhase.STOPPED, 1, "stopped"), 9))

@@ -108,7 +108,7 @@ def test_the_agent_dies_while_it_stops_the_run(world: World) -> None:
     assert run.wait("running") == 0
     assert until(lambda: run.file("node-0/attempt-001/rank-0.out"), 20)
     stop = world.start("stop", run.id, "--yes")
-    assert until(lambda: b"stop asked for" in run.file("journal.jsonl"), 20)
+    assert until(lambda: b"stop requested" in run.file("journal.jsonl"), 20)
     os.kill(run.agent_pid(), signal.SIGKILL)
     _, err = stop.communicate(timeout=30)
     assert stop.returncode == 0, err

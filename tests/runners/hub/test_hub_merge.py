@@ -40,7 +40,7 @@ def merged(event: Event, node: int = 2, shift: float = 0.0, host: str = "") -> S
 
 
 def test_an_event_gets_its_node_and_where_it_was_read() -> None:
-    told = merged(CommandReceived("abc", "stop asked for", "stop"))
+    told = merged(CommandReceived("abc", "stop requested", "stop"))
     assert (told.node, told.source, told.seq, told.time) == (2, 7, 0, 100.0)
 
 

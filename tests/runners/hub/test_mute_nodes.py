@@ -6,13 +6,24 @@ import asyncio
 import os
 import signal
 import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from distui.presets.model import RestartPolicy
+from distui.presets.plan import Place, Plan
 from distui.runners import file_io, run_directories
+from distui.runners.agent import commands
+from distui.runners.agent.hooks import Environment
 from distui.runners.agent.processes import state_of
+from distui.runners.agent.runner_process import ServedRun
+from distui.runners.daemon import CommandRefused
 from distui.runners.hub.commands import ALIVE_S
-from distui.runners.model import Restart, RunPhase, Signal, Stop
+from distui.runners.journal import Chronicle
+from distui.runners.model import AttemptStarted, Restart, RunnerLost, RunPhase, Signal, Stop
 from distui.runners.state import RunState
 from distui.runners.wire.client import new_id
 
@@ -52,6 +63,50 @@ async def test_a_stopped_runner_keeps_every_node_from_restarting(site: Site) -> 
         done = await viewer.link.send(Restart(new_id()))
         assert done.ok, done.text
         assert viewer.state.attempt == 2
+
+
+class Patient(Whole):
+    """A run whose nodes wait before they start a runner in place of a dead one."""
+
+    def planned(self, command: tuple[str, ...], name: str, place: Place, nodes: int) -> Plan:
+        policy = RestartPolicy(limit=3, backoff_s=4.0)
+        return replace(super().planned(command, name, place, nodes), restart=policy)
+
+
+async def test_a_restart_waits_for_a_runner_that_is_being_started_anew(site: Site) -> None:
+    run = Patient(site, site.script())
+    run.start()
+    async with run.viewer() as viewer:
+        await viewer.until(running)
+        os.kill(runner_pid(run, 1), signal.SIGKILL)
+        await viewer.until(lambda _: any(isinstance(one.event, RunnerLost) for one in viewer.stamped))
+        asking = asyncio.create_task(viewer.link.send(Restart(new_id())))
+
+        def restarted(_: RunState) -> bool:
+            events = [(one.node, one.event) for one in viewer.stamped]
+            begun = {
+                node
+                for node, event in events
+                if isinstance(event, AttemptStarted) and event.cause == "restart"
+            }
+            return begun == {0, 1}
+
+        await viewer.until(lambda state: restarted(state) or asking.done())
+        assert restarted(viewer.state), asking.result().text
+        asking.cancel()
+
+
+async def test_a_runner_that_never_comes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "RUNNER_SECONDS", 0.2)
+    chronicle = Chronicle(tmp_path)
+    run = SimpleNamespace(until=chronicle.until, state=chronicle.state, runner=None)
+    restarts = commands.Restarts(cast(ServedRun, run), cast(Environment, None))
+    with pytest.raises(
+        CommandRefused, match="the runner is being started anew: try again in a few seconds"
+    ):
+        await restarts.check_runner()
 
 
 async def test_a_stopped_agent_is_named_and_asked_nothing(site: Site) -> None:

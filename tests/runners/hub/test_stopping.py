@@ -231,7 +231,7 @@ def stopped(run: Whole) -> MergedRun:
     """A run whose parts have been stopped, and which has not ended itself yet."""
     merged = MergedRun(run.entry, run.plan)
     merged.replay()
-    merged.emit(CommandReceived("c", "stop asked for", "stop"))
+    merged.emit(CommandReceived("c", "stop requested", "stop"))
     for node in (0, 1):
         merged.emit(RunEnded(RunPhase.STOPPED, 143, "stopped"), node=node)
     return merged
