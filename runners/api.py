@@ -33,9 +33,8 @@ from .environment import pairs
 from .errors import NoSuchRunError, RunError, UnknownOutcomeError, UnreachableError
 from .formatting import plural
 from .inrank.env_changes import is_name
-from .launch.hosts import nccl_pairs
-from .launch.prepare import prepare
-from .launch.request import Here, LaunchRequest, OnHosts
+from .launch.hosts import OnHosts
+from .launch.prepare import Here, LaunchRequest, nccl_pairs, prepare
 from .local_agent import open_link
 from .logs.follow import Merge, check_there, choose
 from .logs.log_files import STREAMS, LogError, parse_file_id

@@ -18,8 +18,8 @@ from ..presets.worker_group import parse_nnodes
 from ..runners.environment import pairs
 from ..runners.errors import RunError
 from ..runners.file_io import write_atomically
-from ..runners.launch.hosts import nccl_pairs, shell_words
 from ..runners.launch.launch_form import LaunchForm
+from ..runners.launch.prepare import nccl_pairs, shell_words
 
 if TYPE_CHECKING:
     pass

@@ -1,9 +1,10 @@
-"""A launch on named hosts over ssh."""
+"""A launch on named hosts over ssh: what each host is and lacks, the plan for all, the order for the hub."""
 
 from __future__ import annotations
 
 import asyncio
 import shlex
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,137 +13,68 @@ from typing import Any
 from ...presets.finding import PlanError
 from ...presets.load import load
 from ...presets.model import Loaded
-from ...presets.nccl import check
 from ...presets.plan import Place, Request, make_plan
-from ...presets.render import plan_to_json, render, rendezvous_port
+from ...presets.render import rendezvous_port
 from ...presets.worker_group import parse_nnodes
-from .. import local_agent, preview, remote_hosts, run_directories
-from ..environment import pairs
+from .. import local_agent, run_directories
 from ..errors import RunError, UnreachableError
 from ..history import RunRecord
 from ..hub.on_hosts import KIND, HostsRequest
-from ..remote_hosts import HostFacts, Named, Wanted, Way, addresses, ask_all, notes
-from .request import LaunchRequest, OnHosts, Prepared, check_port, hub_record, start_hub
-
-# -----------------------------------------------------------------------------------------------------------
-# Words that a user types (`K=V`, `HOSTS:K=V`, a script's path) as what a request holds.
+from ..remote_hosts import HostError, Named, Way, call, duplicates, each, slots
+from .prepare import LaunchRequest, Prepared, Target, check_port, hub_record, run_name
 
 
-def host_pairs(words: Sequence[str]) -> dict[str, dict[str, str]]:
-    """`--env-on HOSTS:K=V` words: pattern of host names → variables. Raises RunError."""
-    by_pattern: dict[str, dict[str, str]] = {}
-    for word in words:
-        pattern, colon, pair = word.partition(":")
-        if not colon or not pattern:
-            raise RunError(
-                f"--env-on {word}: write it as HOSTS:NAME=VALUE, as in gpu0?:NCCL_SOCKET_IFNAME==eth1"
-            )
-        by_pattern.setdefault(pattern, {}).update(pairs([pair], "--env-on"))
-    return by_pattern
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnHosts(Target):
+    """Machines that are reached by ssh."""
 
+    hosts: Sequence[Named]
+    options: tuple[str, ...] = ()
+    """Options of ssh."""
+    head: str = ""
+    """Address of the first host, seen from the others; "": as it was reached by ssh."""
+    workdir: str = ""
+    """Directory here that is copied; "": the code is there already."""
 
-def nccl_pairs(words: Sequence[str]) -> dict[str, str]:
-    """`--nccl K=V` words, checked against the catalogue. Raises RunError."""
-    values = pairs(words, "--nccl", "NCCL_")
-    for name, value in values.items():
-        problem = check(name, value)
-        if problem is not None:
-            raise RunError(problem)
-    return values
-
-
-def shell_words(text: str, field: str) -> list[str]:
-    """What was typed as the words that a shell makes of it. Raises RunError."""
-    try:
-        return shlex.split(text)
-    except ValueError:
-        raise RunError(f"{field}: a quote is open in {text}: close it") from None
-
-
-def run_name(script: str | None) -> str:
-    """A run's name from its script: the stem, with what no name may hold replaced."""
-    stem = (script or "run").rsplit("/", 1)[-1].removesuffix(".py")
-    kept = "".join(
-        letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in stem
-    )
-    return kept.lstrip("._-")[:64] or "run"
-
-
-# -----------------------------------------------------------------------------------------------------------
-# A run on hosts that the user names: what they are and lack, the plan, the order for the hub.
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedHosts(Prepared):
-    """A plan for all nodes, and the hosts."""
-
-    order: HostsRequest
-    facts: tuple[HostFacts, ...]
-
-    def text(self) -> str:
-        """What `--dry-run` prints."""
-        lines = [
-            f"  node {node}  {host.destination}  {address}  {host.gpus} GPUs  {host.cores} cores"
-            f"  torch {host.torch or 'n/a'}"
-            for node, (host, address) in enumerate(zip(self.facts, self.order.addresses, strict=True))
-        ]
-        code = (
-            f"  {self.order.workdir} is copied to ~/.distui/{self.order.work}" if self.order.workdir else ""
-        )
-        return "\n".join(
-            [
-                render(self.plan, preview.elsewhere(self.plan)),
-                "Hosts",
-                "",
-                *lines,
-                *filter(None, [code]),
-                "",
-            ]
-        )
-
-    def json(self) -> dict[str, Any]:
-        """The same as JSON values."""
-        hosts = [
-            {"host": host.destination, "address": address, "gpus": host.gpus, "cores": host.cores, "torch": host.torch}
-            for host, address in zip(self.facts, self.order.addresses, strict=True)
-        ]  # fmt: skip
-        return {
-            "plan": plan_to_json(self.plan, masked=True) | preview.there(self.plan),
-            "hosts": hosts,
-            "workdir": self.order.workdir or None,
-        }
-
-    def start(self) -> run_directories.Entry:
-        """Write it down and start the hub, which launches. Raises RunError."""
-        return start_hub(self, self.order, addresses=self.order.addresses)
-
-
-def prepare(launch: LaunchRequest, place: OnHosts) -> PreparedHosts:
-    """Ask every host, and plan a run on them. Raises RunError and PresetError."""
-    loaded, request = load(launch.preset, launch.overrides), launch.request
-    check_port(launch.port)
-    record = run_directories.new_record(request.name or run_name(request.script))
-    try:
-        place = replace(place, hosts=_as_many(place.hosts, request))
+    def prepare(self, launch: LaunchRequest) -> Prepared:
+        """Ask every host, and plan a run on them."""
+        loaded, request = load(launch.preset, launch.overrides), launch.request
+        check_port(launch.port)
+        record = run_directories.new_record(request.name or run_name(request.script))
+        place = replace(self, hosts=_as_many(self.hosts, request))
         request = _request(loaded, request, place)
         facts = _probed(place, wanted(request, place))
-        where, problem = addresses(facts, place.head)
+        reached, problem = addresses(facts, place.head)
         if problem:
             raise RunError(problem)
         plan = make_plan(loaded, request, _facts(record, request, place, facts, launch.port))
-    except PlanError as error:
-        raise RunError(str(error)) from None
-    plan = replace(plan, notes=(*plan.notes, *notes(facts)))
-    order = HostsRequest(
-        kind=KIND,
-        hosts=tuple(host.destination for host in facts),
-        names=tuple(_names(facts)),
-        addresses=tuple(where),
-        options=place.options,
-        workdir=place.workdir,
-        work=_work(record) if place.workdir else "",
-    )
-    return PreparedHosts(plan, hub_record(record, plan), order, tuple(facts))
+        plan = replace(plan, notes=(*plan.notes, *notes(facts)))
+        order = HostsRequest(
+            kind=KIND,
+            hosts=tuple(host.destination for host in facts),
+            names=tuple(_names(facts)),
+            addresses=tuple(reached),
+            options=place.options,
+            workdir=place.workdir,
+            work=_work(record) if place.workdir else "",
+        )
+        listed = [
+            {"host": host.destination, "address": address, "gpus": host.gpus, "cores": host.cores, "torch": host.torch}
+            for host, address in zip(facts, reached, strict=True)
+        ]  # fmt: skip
+        about = {"hosts": listed, "workdir": place.workdir or None}
+        return Prepared(plan, hub_record(record, plan), order, details=_details(order, listed), about=about)
+
+
+def _details(order: HostsRequest, hosts: Sequence[dict[str, Any]]) -> str:
+    """The hosts as they are printed below the plan."""
+    lines = [
+        f"  node {node}  {host['host']}  {host['address']}  {host['gpus']} GPUs  {host['cores']} cores"
+        f"  torch {host['torch'] or 'n/a'}"
+        for node, host in enumerate(hosts)
+    ]
+    copied = [f"  {order.workdir} is copied to ~/.distui/{order.work}"] if order.workdir else []
+    return "\n".join(["Hosts", "", *lines, *copied, ""])
 
 
 def _as_many(hosts: Sequence[Named], request: Request) -> Sequence[Named]:
@@ -159,7 +91,7 @@ def _request(loaded: Loaded, request: Request, place: OnHosts) -> Request:
     """With the number of nodes, and the ranks that a hostfile's slots ask for. Raises RunError."""
     per_node = request.nproc_per_node
     if per_node is None:
-        per_node = remote_hosts.slots(list(place.hosts))
+        per_node = slots(list(place.hosts))
     nnodes = request.nnodes
     if nnodes is None:
         fewest = loaded.preset.topology.nnodes_min
@@ -233,4 +165,206 @@ def _work(record: RunRecord) -> str:
 def _names(facts: Sequence[HostFacts]) -> list[str]:
     """How the screen names the hosts: by their own names where those differ."""
     own = [host.hostname or host.destination for host in facts]
-    return own if not remote_hosts.duplicates(own) else [host.destination for host in facts]
+    return own if not duplicates(own) else [host.destination for host in facts]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What each host is, asked before anything starts: by a shell script on ssh's stdin, which needs nothing there.
+
+
+MAGIC = "DISTUI-HOST/1"
+PROBE_SECONDS = 60.0
+MOST_SKEW_S = 2.0
+
+SCRIPT = r"""
+say() { printf '%s=%s\n' "$1" "$2"; }
+echo DISTUI-HOST/1
+say hostname "$(uname -n)"
+say boot "$(cat /proc/sys/kernel/random/boot_id 2>/dev/null)"
+say home "$HOME"
+set -- $SSH_CONNECTION
+say address "$3"
+say clock "$(date +%s.%N)"
+say cores "$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)"
+say gpus "$(ls -d /proc/driver/nvidia/gpus/* 2>/dev/null | wc -l)"
+for name in "$DISTUI_PYTHON" python3.13 python3.12 python3.11 python3.14 python3 python uv "$HOME/.local/bin/uv" \
+    "$HOME/miniconda3/bin/python3" "$HOME/miniforge3/bin/python3" /opt/conda/bin/python3; do
+    [ -n "$name" ] && command -v "$name" >/dev/null 2>&1 || continue
+    case "$name" in
+        *uv) say agent "$name"; break ;;
+        *) "$name" -I -S -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (4,))' 2>/dev/null &&
+            say agent "$name" && break ;;
+    esac
+done
+if [ -n "$work" ]; then
+    case "$work" in "~"*) work="$HOME${work#?}" ;; esac
+    if cd "$work" 2>/dev/null; then say work yes; else say work no; fi
+fi
+if [ -n "$script" ]; then
+    case "$script" in "~"*) script="$HOME${script#?}" ;; esac
+    if [ -f "$script" ]; then say script yes; else say script no; fi
+fi
+for name in "$python" ${python:-python python3}; do
+    [ -n "$name" ] && command -v "$name" >/dev/null 2>&1 || continue
+    found=$("$name" -c 'import sys
+sys.path[:] = [part for part in sys.path if part]
+import importlib.metadata as m
+try: print(m.version("torch"), sys.executable)
+except m.PackageNotFoundError: print("none", sys.executable)' 2>/dev/null) || continue
+    say torch "$found"
+    case "$found" in none*) ;; *) break ;; esac
+done
+echo end
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a host must have."""
+
+    work: str = ""
+    """Directory in which the ranks start; "" where it is brought along."""
+    script: str = ""
+    """File, seen from there; "" where it is brought along, or is none."""
+    python: str = ""
+    """Interpreter of the ranks; "": what PATH calls python."""
+    torch: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What a host says of itself."""
+
+    destination: str
+    hostname: str
+    boot: str
+    home: str
+    address: str
+    """By which it was reached, seen from itself; "" where sshd does not say."""
+    skew_s: float
+    """Its clock ahead of ours, in seconds, give or take the time of the answer."""
+    cores: int
+    gpus: int
+    agent: str
+    """A Python 3.11 or newer, or uv, which can bring one; "" without either."""
+    torch: str
+    """Version; "" without torch."""
+    python: str
+    work: bool
+    script: bool
+
+
+async def probe(way: Way, wanted: Wanted) -> HostFacts:
+    """Ask one host. Raises HostError."""
+    values = {"work": wanted.work, "script": wanted.script, "python": wanted.python}
+    head = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
+    began = time.time()
+    out = await call(way, ("sh",), (head + SCRIPT).encode(), PROBE_SECONDS)
+    return read(way.destination, out, began, time.time())
+
+
+def read(destination: str, out: bytes, began: float, ended: float) -> HostFacts:
+    """The answer; `began` and `ended`: unix times of the question. Raises HostError."""
+    _, magic, text = out.decode("utf-8", "replace").partition(MAGIC + "\n")
+    body, end, _ = text.rpartition("end\n")
+    if not magic or not end:
+        raise HostError(f"{destination} gives no shell to a command: `ssh {destination} sh` has to work")
+    values = dict(line.split("=", 1) for line in body.splitlines() if "=" in line)
+    torch, _, python = values.get("torch", "").partition(" ")
+    clock = _number(values.get("clock", "").replace(".%N", ""))
+    return HostFacts(
+        destination=destination,
+        hostname=values.get("hostname", ""),
+        boot=values.get("boot", ""),
+        home=values.get("home", ""),
+        address=values.get("address", ""),
+        skew_s=_off(clock, began, ended),
+        cores=int(_number(values.get("cores", "")) or 1),
+        gpus=int(_number(values.get("gpus", "")) or 0),
+        agent=values.get("agent", ""),
+        torch="" if torch == "none" else torch,
+        python=python,
+        work=values.get("work", "yes") == "yes",
+        script=values.get("script", "yes") == "yes",
+    )
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _off(clock: float | None, began: float, ended: float) -> float:
+    """How far a clock that was read between two times is certainly off; 0 within them, or a second around."""
+    if clock is None or began - 1 <= clock <= ended + 1:
+        return 0.0
+    return clock - (began if clock < began else ended)
+
+
+async def ask_all(ways: Sequence[Way], wanted: Wanted) -> tuple[list[HostFacts], list[str]]:
+    """What the hosts are, and for each that cannot be used a sentence."""
+    answers = await each(ways, lambda way: probe(way, wanted))
+    facts = [answer for answer in answers if isinstance(answer, HostFacts)]
+    refused = [
+        str(answer) if isinstance(answer, HostError) else why
+        for answer in answers
+        if isinstance(answer, HostError) or (why := problem(answer, wanted))
+    ]
+    return facts, refused
+
+
+def problem(host: HostFacts, wanted: Wanted) -> str:
+    """Why a host cannot be used, as a sentence; "" when it can."""
+    name = host.destination
+    if not host.agent:
+        return f"{name} has no Python 3.11 or newer for distui's agent, and no uv: install one there"
+    if not host.work:
+        return (
+            f"{name} has no directory {wanted.work}: copy it there, or give --workdir DIR to have it copied"
+        )
+    if not host.script:
+        return f"{name} has no {wanted.script} in {wanted.work or 'its home'}: copy it there, or give --workdir DIR"
+    if wanted.torch and not host.torch:
+        where = wanted.python or host.python or "python"
+        return f"{name} has no torch in {where}: name the training environment's interpreter with --python"
+    return ""
+
+
+def notes(hosts: Sequence[HostFacts]) -> list[str]:
+    """What the user should know of hosts that can be used, a sentence each."""
+    sentences = []
+    same = duplicates(host.boot for host in hosts if host.boot)
+    for boot in same:
+        names = [host.destination for host in hosts if host.boot == boot]
+        sentences.append(f"{', '.join(names)} are one machine: they share its cores and GPUs.")
+    for what in ("gpus", "torch"):
+        values = {getattr(host, what) for host in hosts}
+        if len(values) > 1:
+            listed = ", ".join(f"{host.destination} {getattr(host, what)}" for host in hosts)
+            sentences.append(f"The hosts differ in {what}: {listed}.")
+    sentences += [
+        f"The clock of {host.destination} is {abs(host.skew_s):.0f} s {'ahead' if host.skew_s > 0 else 'behind'}."
+        for host in hosts
+        if abs(host.skew_s) > MOST_SKEW_S
+    ]
+    return sentences
+
+
+def addresses(hosts: Sequence[HostFacts], head: str = "") -> tuple[list[str], str]:
+    """Where each node is reached by the others, and why that cannot work, as a sentence or "".
+
+    `head`: the user's word for node 0.
+    """
+    reached = [host.address or host.hostname for host in hosts]
+    reached[0] = head or reached[0]
+    loopback = [address.startswith("127.") or address == "::1" for address in reached]
+    same_machine = len({host.boot for host in hosts}) == 1
+    if any(loopback) and not same_machine:
+        name = hosts[loopback.index(True)].destination
+        return (
+            reached,
+            f"{name} is this machine's own loopback, which the other hosts cannot reach: give --head-addr",
+        )
+    return reached, ""

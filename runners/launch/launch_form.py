@@ -1,9 +1,17 @@
-"""The launch form: what was typed into it, the request that it means, and what the form shows of that."""
+"""The launch form: what was typed into it, the request that it means, what the form shows of that.
+
+Also what a memory estimate reads of this machine: its GPUs, and the sizes of the model that a script defines.
+"""
 
 from __future__ import annotations
 
 import glob
+import json
+import os
 import re
+import signal
+import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,16 +22,17 @@ from ...presets.load import load
 from ...presets.plan import Request
 from ...presets.render import named
 from ...presets.skypilot import Resources
-from ...presets.workload import name_of_gpu
+from ...presets.workload import Counted, acts_on_import, counted_from, name_of_gpu
 from .. import local_agent, remote_hosts
 from ..environment import pairs
 from ..errors import RunError
 from ..hub.sky_process import Candidate, candidates_for
+from ..local_agent import MOST_SOURCE, check_python
 from ..remote_hosts import Named
-from .hosts import nccl_pairs, shell_words
+from .hosts import OnHosts
 from .options import option
-from .prepare import prepare
-from .request import Here, LaunchRequest, OnHosts, OnSky, Prepared
+from .prepare import Here, LaunchRequest, Prepared, nccl_pairs, prepare, shell_words
+from .sky import OnSky
 
 LOCAL, SKY, HOSTS = "local", "sky", "hosts"
 FIELDS = {flag: option(flag).label for flag in ("--on", "--gpus", "--cpus")}
@@ -115,7 +124,7 @@ def preview(form: LaunchForm, ask: bool = False) -> LaunchPreview:
     return LaunchPreview(
         text=launch.text(),
         preset=named(launch.plan),
-        yaml=launch.task_yaml(),
+        yaml=launch.yaml,
         findings=_findings(launch, form),
     )
 
@@ -216,3 +225,75 @@ def hardware_here(root: str = "/") -> str:
             return ""
         models.append(name_of_gpu(match[1].strip()) if match else "")
     return f"{len(models)}x{models[0]}" if models and models[0] and len(set(models)) == 1 else ""
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The sizes of a model that a script defines, read by the training environment's interpreter.
+
+
+COUNTING = Path(__file__).parent.parent / "inrank" / "parameter_count.py"
+SECONDS = 120.0
+"""Reading a file with many imports takes a while; training takes longer."""
+
+
+def count(
+    python: str, path: str, name: str | None, args: Mapping[str, object], seconds: float = SECONDS
+) -> Counted:
+    """What the model `name` of the file `path`, called with `args`, has; None: the one it seems to be.
+
+    The file is imported, not run, in a process of its own without GPUs. Raises RunError.
+    """
+    why = acts_on_import(_source(path))
+    if why is not None:
+        raise RunError(f"--script {path} {why}")
+    question = json.dumps({"path": os.path.abspath(path), "name": name, "args": dict(args)})
+    answer = _answer(check_python(python), path, question, seconds)
+    error = answer.get("error")
+    if error is not None:
+        doing = {"reading": "cannot be read: ", "building": "has no model that can be built here: "}
+        raise RunError(f"--script {path} {doing.get(str(answer.get('doing')), '')}{error}")
+    try:
+        return counted_from(answer)
+    except PlanError as error:
+        raise RunError(f"--script {path}: {error}") from None
+
+
+def _source(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(MOST_SOURCE)
+    except OSError as error:
+        raise RunError(f"--script {path}: {error.strerror}; give the path of a Python file") from None
+
+
+def _answer(python: str, path: str, question: str, seconds: float) -> dict[str, object]:
+    """One object of JSON. Raises RunError."""
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    pipe = subprocess.PIPE
+    try:
+        process = subprocess.Popen(
+            [python, str(COUNTING)], stdin=pipe, stdout=pipe, stderr=pipe, env=env, start_new_session=True
+        )
+    except OSError as error:
+        raise RunError(
+            f"{python} cannot be executed ({error.strerror}): give another with --python"
+        ) from None
+    with process:
+        try:
+            out, err = process.communicate(f"{question}\n".encode(), seconds)
+        except subprocess.TimeoutExpired:
+            raise RunError(
+                f"--script {path} was not read within {seconds:g} s: name a function that only builds the model, "
+                "as PATH:NAME, or give --params"
+            ) from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)  # with what the file started
+    lines = [line for line in out.decode("utf-8", "replace").splitlines() if line.startswith("{")]
+    if lines:
+        answer: dict[str, object] = json.loads(lines[-1])
+        return answer
+    errors = err.decode("utf-8", "replace").strip().splitlines()
+    raise RunError(
+        f"--script {path} ended {python} without an answer ({errors[-1] if errors else 'no message'})"
+    )

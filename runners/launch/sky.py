@@ -17,106 +17,112 @@ from ...presets.load import load
 from ...presets.model import Loaded
 from ...presets.plan import Place, Plan, Request, command_plan, make_plan
 from ...presets.render import hidden as hidden_of
-from ...presets.render import moved_paths, plan_to_json, render, rendezvous_port
+from ...presets.render import moved_paths, rendezvous_port
 from ...presets.secrets import is_secret
 from ...presets.skypilot import Cargo, Resources
 from ...presets.text_formats import write_yaml
 from ...presets.worker_group import inherited_env
-from .. import daemon, local_agent, preview, run_directories
+from .. import daemon, local_agent, run_directories
 from ..errors import RunError
 from ..history import RunRecord
 from ..hub import launch_order
 from ..hub.ending import shortened
 from ..hub.launch_order import SkyRequest
-from ..hub.sky_process import Sky, SkyError, check_installed, interpreter
+from ..hub.sky_process import Sky, SkyError, interpreter
 from ..node import package
-from .hosts import run_name
-from .request import LaunchRequest, OnSky, Prepared, check_port, hub_record, start_hub
+from .prepare import LaunchRequest, Prepared, Target, check_port, hub_record, run_name
 
 MOST_BYTES = 1 << 20
 NO_YAML = ("ParserError", "ScannerError", "ComposerError", "ConstructorError", "ReaderError")
 """What PyYAML raises."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedSky(Prepared):
-    """A plan for all nodes, and how SkyPilot brings them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnSky(Target):
+    """Nodes that SkyPilot brings."""
 
-    order: SkyRequest
-    hidden: Mapping[str, str]
-    """Values of the task's and the plan's secrets."""
+    resources: Resources
+    cluster: str | None = None
+    """Name of the cluster; None: one of this run alone."""
+    managed: bool = False
+    retry_until_up: bool = False
 
-    def text(self) -> str:
-        """What `--dry-run` prints: the plan, then the task exactly as SkyPilot gets it, secrets masked."""
-        what = "managed job" if self.order.managed else "cluster"
-        plan = render(self.plan, preview.elsewhere(self.plan))
-        return f"{plan}\nSkyPilot task, {what} {self.order.cluster}\n\n{self.task_yaml()}"
-
-    def json(self) -> dict[str, Any]:
-        """The same as JSON values."""
-        return {
-            "plan": plan_to_json(self.plan, masked=True) | preview.there(self.plan),
-            "cluster": self.order.cluster,
-            "managed": self.order.managed,
-            "task": self.order.task,
-        }
-
-    def start(self) -> run_directories.Entry:
-        """Write it down and start the hub, which launches. Raises RunError, before that where SkyPilot is missing."""
-        asyncio.run(check_installed())
-        return start_hub(self, self.order, self.hidden, cargo=launch_order.CARGO)
-
-    def task_yaml(self) -> str:
-        """See Prepared."""
-        return write_yaml(self.order.task)
+    def prepare(self, launch: LaunchRequest) -> Prepared:
+        """A script under a preset, or a user's own SkyPilot task."""
+        return _task(launch, self) if launch.task else _script(launch, self)
 
 
-def prepare(launch: LaunchRequest, place: OnSky) -> PreparedSky:
-    """Plan a run of a script under a preset. Raises RunError and PresetError."""
+def _script(launch: LaunchRequest, place: OnSky) -> Prepared:
+    """Plan a run of a script under a preset. Raises RunError, PresetError and PlanError."""
     loaded, request = load(launch.preset, launch.overrides), launch.request
     check_port(launch.port)
     record = run_directories.new_record(request.name or run_name(request.script))
-    try:
-        table = loaded.preset.sky
-        filled = skypilot.check(skypilot.filled(place.resources, table))
-        resources = _workdir(filled, request)
-        facts = _facts(loaded, record, request, resources)
-        if launch.port is not None:
-            facts = replace(facts, port=launch.port, ras_port=launch.port + 1)
-        plan = make_plan(loaded, request, facts)
-        return _prepared(plan, record, replace(place, resources=resources), lambda cargo: skypilot.completed(
-            skypilot.task(task_name(record), plan.nnodes, resources, cargo, request.env), table
-        ))  # fmt: skip
-    except PlanError as error:
-        raise RunError(str(error)) from None
+    table = loaded.preset.sky
+    resources = _workdir(skypilot.check(skypilot.filled(place.resources, table)), request)
+    facts = _facts(loaded, record, request, resources)
+    if launch.port is not None:
+        facts = replace(facts, port=launch.port, ras_port=launch.port + 1)
+    plan = make_plan(loaded, request, facts)
+    cargo = _cargo(record, hidden_of(plan))
+    task = skypilot.task(task_name(record), plan.nnodes, resources, cargo, request.env)
+    return _planned(
+        plan, record, replace(place, resources=resources), skypilot.completed(task, table), cargo
+    )
 
 
-def prepare_task(launch: LaunchRequest, place: OnSky) -> PreparedSky:
-    """Plan a run of a user's own SkyPilot task. Raises RunError."""
+def _task(launch: LaunchRequest, place: OnSky) -> Prepared:
+    """Plan a run of a user's own SkyPilot task. Raises RunError and PlanError."""
     file, request = launch.task, launch.request
-    try:
-        skypilot.check(place.resources)
-        config = read_task(file)
-        record = run_directories.new_record(request.name or run_name(config.get("name") or Path(file).stem))
-        nnodes = _number(request.nnodes, config.get("num_nodes") or 1)
-        users = inherited_env({name: str(value) for name, value in (config.get("envs") or {}).items()})
-        facts = replace(_anywhere(record, place.resources), user_env=users)
-        plan = replace(
-            command_plan(skypilot.own_command(), request, facts),
-            name=record.name,
-            command=("bash", file),
-            nnodes=nnodes,
-            files={skypilot.TASK_SCRIPT: config["run"]},
-        )
-        named = {**config, "name": task_name(record)}
-        return _prepared(plan, record, place, lambda cargo: skypilot.wrap(
-            named, place.resources, nnodes, cargo, request.wished
-        ))  # fmt: skip
-    except PlanError as error:
-        raise RunError(str(error)) from None
+    skypilot.check(place.resources)
+    config = read_task(file)
+    record = run_directories.new_record(request.name or run_name(config.get("name") or Path(file).stem))
+    nnodes = _number(request.nnodes, config.get("num_nodes") or 1)
+    users = inherited_env({name: str(value) for name, value in (config.get("envs") or {}).items()})
+    facts = replace(_anywhere(record, place.resources), user_env=users)
+    plan = replace(
+        command_plan(skypilot.own_command(), request, facts),
+        name=record.name,
+        command=("bash", file),
+        nnodes=nnodes,
+        files={skypilot.TASK_SCRIPT: config["run"]},
+    )
+    cargo, named = _cargo(record, hidden_of(plan)), {**config, "name": task_name(record)}
+    task = skypilot.wrap(named, place.resources, nnodes, cargo, request.wished)
+    return _planned(plan, record, place, task, cargo)
 
 
-def again(entry: run_directories.Entry, name: str | None) -> PreparedSky:
+def _planned(plan: Plan, record: RunRecord, place: OnSky, task: dict[str, Any], cargo: Cargo) -> Prepared:
+    cluster = place.cluster and skypilot.check_cluster(place.cluster)
+    order = SkyRequest(
+        kind="skypilot",
+        cluster=cluster or task_name(record),
+        task=skypilot.masked(task),
+        bundle=cargo.folder,
+        managed=place.managed,
+        retry_until_up=place.retry_until_up,
+        fast="setup" not in task,
+        python=interpreter(),
+        reuse=bool(cluster),
+    )
+    plan = replace(plan, notes=(*plan.notes, *_notes(place, order, list(skypilot.hidden(task)))))
+    return _ordered(plan, record, order, {**cargo.secrets, **skypilot.hidden(task)})
+
+
+def _ordered(plan: Plan, record: RunRecord, order: SkyRequest, hidden: Mapping[str, str]) -> Prepared:
+    """`hidden`: values of the task's and the plan's secrets."""
+    what, yaml = "managed job" if order.managed else "cluster", write_yaml(order.task)
+    return Prepared(
+        plan,
+        hub_record(record, plan),
+        order,
+        hidden,
+        details=f"SkyPilot task, {what} {order.cluster}\n\n{yaml}",
+        about={"cluster": order.cluster, "managed": order.managed, "task": order.task},
+        yaml=yaml,
+    )
+
+
+def again(entry: run_directories.Entry, name: str | None) -> Prepared:
     """The order of an earlier run once more, under an id of its own. Raises RunError."""
     order = launch_order.read(entry.path)
     if order is None:
@@ -146,33 +152,12 @@ def again(entry: run_directories.Entry, name: str | None) -> PreparedSky:
     fresh = msgspec.structs.replace(
         order, task=skypilot.masked(task), bundle=cargo.folder, fast=True, reuse=True
     )
-    return PreparedSky(plan, hub_record(record, plan), fresh, {**secrets, **skypilot.hidden(task)})
+    return _ordered(plan, record, fresh, {**secrets, **skypilot.hidden(task)})
 
 
 def task_name(record: RunRecord) -> str:
     """By which SkyPilot lists the job, and by which it is found again: one of this run alone."""
     return skypilot.cluster_name(record.name, record.run8)
-
-
-def _prepared(plan: Plan, record: RunRecord, place: OnSky, made: Any) -> PreparedSky:
-    """`made`: cargo → the SkyPilot task."""
-    hidden = hidden_of(plan)
-    cargo = _cargo(record, hidden)
-    task = made(cargo)
-    cluster = place.cluster and skypilot.check_cluster(place.cluster)
-    order = SkyRequest(
-        kind="skypilot",
-        cluster=cluster or task_name(record),
-        task=skypilot.masked(task),
-        bundle=cargo.folder,
-        managed=place.managed,
-        retry_until_up=place.retry_until_up,
-        fast="setup" not in task,
-        python=interpreter(),
-        reuse=bool(cluster),
-    )
-    plan = replace(plan, notes=(*plan.notes, *_notes(place, order, list(skypilot.hidden(task)))))
-    return PreparedSky(plan, hub_record(record, plan), order, {**hidden, **skypilot.hidden(task)})
 
 
 def _notes(place: OnSky, order: SkyRequest, hidden: list[str]) -> list[str]:
@@ -224,7 +209,7 @@ def _facts(loaded: Loaded, record: RunRecord, request: Request, resources: Resou
     gpus, cores = _gpus(resources), int(float((resources.cpus or "0").rstrip("+x")))
     if not gpus and not cores and asked in ("auto", "cpu"):
         raise PlanError("How many ranks a node is not known: give --gpus, --cpus or --nproc-per-node.")
-    exists, source = _script(request, resources)
+    exists, source = _source(request, resources)
     ranks = int(asked) if str(asked).isdecimal() else 1
     return replace(
         _anywhere(record, resources),
@@ -266,7 +251,7 @@ def _workdir(resources: Resources, request: Request) -> Resources:
     return replace(resources, workdir=str(here))
 
 
-def _script(request: Request, resources: Resources) -> tuple[bool, bytes | None]:
+def _source(request: Request, resources: Resources) -> tuple[bool, bytes | None]:
     """Whether the script will be there, and its text, where that can be known from here."""
     if request.script is None or request.no_python or request.module or resources.workdir is None:
         return True, None

@@ -12,7 +12,7 @@ import pytest
 
 from distui.presets.workload import Counted
 from distui.runners.errors import RunError
-from distui.runners.preview import count
+from distui.runners.launch.launch_form import count
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 LIMIT_S = 300.0

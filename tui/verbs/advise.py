@@ -25,8 +25,8 @@ from ...presets.workload import (
     shape_of,
 )
 from ...runners.errors import RunError
+from ...runners.launch.launch_form import count
 from ...runners.local_agent import default_python
-from ...runners.preview import count
 from ..rows import advice as rows
 from ..rows.advice import HEAD, PARTS, Advice
 from ..rows.glyphs import table

@@ -18,7 +18,7 @@ from ...runners.connect import with_link
 from ...runners.errors import RunError
 from ...runners.hub import cluster_state, launch_order
 from ...runners.hub.sky_process import Candidate, candidates_for
-from ...runners.launch import sky, this_machine
+from ...runners.launch import prepare, sky
 from ...runners.model import (
     Cluster,
     Down,
@@ -82,7 +82,7 @@ def relaunch(options: argparse.Namespace) -> int:
         raise RunError(
             f"{entry.record.name} is live: `distui stop {entry.record.name}` first, or --name OTHER"
         )
-    place = this_machine if launch_order.read(entry.path) is None else sky
+    place = prepare if launch_order.read(entry.path) is None else sky
     launch = place.again(entry, options.name)
     return show(launch, options) if options.dry_run else begin(launch, options)
 

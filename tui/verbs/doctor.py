@@ -20,7 +20,7 @@ from ...runners.doctor.node_checks import MIB, ExaminedNode
 from ...runners.errors import RunError
 from ...runners.formatting import NA, size_text
 from ...runners.hub import on_hosts
-from ...runners.launch.request import check_port
+from ...runners.launch.prepare import check_port
 from ...runners.remote_hosts import Way, of_options, ssh_options
 from ..arguments import names_hosts
 from ..rows.glyphs import counted, table

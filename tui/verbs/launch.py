@@ -21,9 +21,9 @@ from ...presets.skypilot import Resources
 from ...runners import local_agent, run_directories
 from ...runners.environment import pairs
 from ...runners.errors import NoTorchError, RunError
-from ...runners.launch.hosts import host_pairs, nccl_pairs
-from ...runners.launch.prepare import prepare
-from ...runners.launch.request import LaunchRequest, OnHosts, OnSky, Prepared
+from ...runners.launch.hosts import OnHosts
+from ...runners.launch.prepare import LaunchRequest, Prepared, host_pairs, nccl_pairs, prepare
+from ...runners.launch.sky import OnSky
 from ...runners.model import RunPhase
 from ...runners.remote_hosts import of_options, ssh_options
 from ..arguments import cloud_words, names_hosts

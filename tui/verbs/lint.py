@@ -18,7 +18,7 @@ from ...presets.sanitize import clean_whole
 from ...presets.text_formats import MOST_BYTES
 from ...runners import local_agent, run_directories
 from ...runners.errors import RunError
-from ...runners.launch.hosts import run_name
+from ...runners.launch.prepare import run_name
 from ..arguments import names_hosts
 from ..rows.glyphs import counted
 from . import launch

@@ -13,7 +13,9 @@ import pytest
 
 from distui.runners import remote_hosts
 from distui.runners.errors import RunError
-from distui.runners.remote_hosts import HostError, HostFacts, Named, Wanted
+from distui.runners.launch import hosts
+from distui.runners.launch.hosts import HostFacts, Wanted
+from distui.runners.remote_hosts import HostError, Named
 from distui.tui.verbs.other_hosts import ssh_words
 
 FOUND = HostFacts(
@@ -89,9 +91,9 @@ def test_the_script_asks_this_machine(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     head = f"work={tmp_path}\nscript=train.py\npython=\n"
     said = subprocess.run(
-        ["sh"], input=(head + remote_hosts.SCRIPT).encode(), capture_output=True, timeout=60, check=True
+        ["sh"], input=(head + hosts.SCRIPT).encode(), capture_output=True, timeout=60, check=True
     )
-    found = remote_hosts.read("here", b"welcome\n" + said.stdout, 0, 2e10)
+    found = hosts.read("here", b"welcome\n" + said.stdout, 0, 2e10)
     assert (found.work, found.script, bool(found.agent)) == (True, True, True)
     assert found.cores >= 1
     assert found.boot == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -100,7 +102,7 @@ def test_the_script_asks_this_machine(tmp_path: Path) -> None:
 @pytest.mark.parametrize("said", [b"", b"This account is not available.\n", b"DISTUI-HOST/1\nhostname=x\n"])
 def test_what_is_no_answer(said: bytes) -> None:
     with pytest.raises(HostError, match="x gives no shell to a command"):
-        remote_hosts.read("x", said, 0, 1)
+        hosts.read("x", said, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -117,26 +119,24 @@ def test_what_is_no_answer(said: bytes) -> None:
     ],
 )
 def test_what_a_host_lacks_is_said(lacks: dict[str, object], sentence: str) -> None:
-    assert remote_hosts.problem(replace(FOUND, **lacks), Wanted("/w", "t.py")) == sentence  # type: ignore[arg-type]
+    assert hosts.problem(replace(FOUND, **lacks), Wanted("/w", "t.py")) == sentence  # type: ignore[arg-type]
 
 
 def test_what_the_user_should_know() -> None:
     other = replace(FOUND, destination="b", gpus=4, skew_s=-7.0, boot="1")
-    assert remote_hosts.notes([FOUND, other]) == [
+    assert hosts.notes([FOUND, other]) == [
         "a, b are one machine: they share its cores and GPUs.",
         "The hosts differ in gpus: a 8, b 4.",
         "The clock of b is 7 s behind.",
     ]
-    assert remote_hosts.notes([FOUND, replace(FOUND, destination="b", boot="2")]) == []
+    assert hosts.notes([FOUND, replace(FOUND, destination="b", boot="2")]) == []
 
 
 def test_addresses_are_those_that_ssh_came_to() -> None:
     other = replace(FOUND, destination="b", boot="2", address="", hostname="node-b")
-    assert remote_hosts.addresses([FOUND, other]) == (["10.0.0.1", "node-b"], "")
-    assert remote_hosts.addresses([FOUND, other], "192.168.0.9")[0] == ["192.168.0.9", "node-b"]
-    _, problem = remote_hosts.addresses(
-        [replace(FOUND, destination="localhost", address="127.0.0.1"), other]
-    )
+    assert hosts.addresses([FOUND, other]) == (["10.0.0.1", "node-b"], "")
+    assert hosts.addresses([FOUND, other], "192.168.0.9")[0] == ["192.168.0.9", "node-b"]
+    _, problem = hosts.addresses([replace(FOUND, destination="localhost", address="127.0.0.1"), other])
     assert problem.startswith("localhost is this machine's own loopback")
 
 

@@ -15,10 +15,10 @@ from distui.presets.skypilot import Resources
 from distui.runners import run_directories
 from distui.runners.errors import RunError
 from distui.runners.hub import launch_order
+from distui.runners.hub.launch_order import SkyRequest
 from distui.runners.launch import sky
-from distui.runners.launch.prepare import prepare
-from distui.runners.launch.request import LaunchRequest, OnSky
-from distui.runners.launch.sky import PreparedSky
+from distui.runners.launch.prepare import LaunchRequest, Prepared, prepare
+from distui.runners.launch.sky import OnSky
 from distui.runners.node.job import HUB_FILE, Document
 from distui.tui.cli import main
 
@@ -43,11 +43,14 @@ def wish(**about: object) -> OnSky:
     return OnSky(resources=Resources(**{"gpus": "H100:8", **about}), **known)  # type: ignore[arg-type]
 
 
-def made(request: Request | None = None, **about: object) -> PreparedSky:
+def made(request: Request | None = None, **about: object) -> Prepared:
     request = request or Request(script="train.py", nnodes=2)
-    made = prepare(LaunchRequest(preset="ddp", request=request, place=wish(**about)))
-    assert isinstance(made, PreparedSky)
-    return made
+    return prepare(LaunchRequest(preset="ddp", request=request, place=wish(**about)))
+
+
+def order_of(made: Prepared) -> SkyRequest:
+    assert isinstance(made.order, SkyRequest)
+    return made.order
 
 
 def test_the_plan_and_the_task_are_of_one_run(code: Path) -> None:
@@ -56,19 +59,19 @@ def test_the_plan_and_the_task_are_of_one_run(code: Path) -> None:
     assert (found.record.kind, found.record.nnodes, found.plan.nnodes) == ("hub", 2, 2)
     assert found.plan.nproc_per_node == 8, "one rank a GPU"
     assert "{head}" in " ".join(found.plan.argv)
-    assert found.order.task["num_nodes"] == 2
-    assert found.order.task["workdir"] == str(code)
-    assert found.order.task["run"] == f"exec sh {found.order.bundle}/node.sh job {run}\n"
-    assert found.order.task["file_mounts"] == {"~/.distui": f"{run_directories.runs_dir()}/{run}/cargo"}
-    assert found.order.cluster == f"train-{found.record.run8}"
+    assert order_of(found).task["num_nodes"] == 2
+    assert order_of(found).task["workdir"] == str(code)
+    assert order_of(found).task["run"] == f"exec sh {order_of(found).bundle}/node.sh job {run}\n"
+    assert order_of(found).task["file_mounts"] == {"~/.distui": f"{run_directories.runs_dir()}/{run}/cargo"}
+    assert order_of(found).cluster == f"train-{found.record.run8}"
 
 
 def test_secrets_are_nowhere_but_in_the_hubs_environment() -> None:
     found = made(Request(script="train.py", nnodes=2, env={"HF_TOKEN": "hf_geheim", "LR": "1"}))
-    everything = found.text() + json.dumps(found.json()) + msgspec.json.encode(found.order).decode()
+    everything = found.text() + json.dumps(found.json()) + msgspec.json.encode(order_of(found)).decode()
     assert "hf_geheim" not in everything
     assert found.hidden["HF_TOKEN"] == "hf_geheim"
-    assert found.order.task["envs"] == {"LR": "1"}
+    assert order_of(found).task["envs"] == {"LR": "1"}
 
 
 def test_whoever_hands_a_secret_to_slurm_is_warned() -> None:
@@ -89,17 +92,19 @@ async def installed() -> None:
 def test_all_that_distui_brings_travels_in_one_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """The relay's key, too: in a file of its own, and not among the secrets."""
     started: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("distui.runners.launch.sky.check_installed", installed)
+    monkeypatch.setattr("distui.runners.launch.prepare.check_installed", installed)
     monkeypatch.setattr("distui.runners.local_agent.start", lambda *words: started.append(words))
     found = made()
     found.start()
     run, files = found.record.run, started[0][2]
-    assert found.order.task["file_mounts"] == {"~/.distui": str(run_directories.runs_dir() / run / "cargo")}
+    assert order_of(found).task["file_mounts"] == {
+        "~/.distui": str(run_directories.runs_dir() / run / "cargo")
+    }
     assert files[f"cargo/jobs/{run}.json"] == files[HUB_FILE]
     assert files[f"cargo/jobs/{run}.key"] == files["relay.key"]
     assert len(bytes.fromhex(files["relay.key"])) == 32
     assert not found.hidden
-    assert "secrets" not in found.order.task
+    assert "secrets" not in order_of(found).task
 
 
 def test_dry_run_prints_plan_and_task(capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,31 +166,31 @@ def test_a_home_directory_is_not_copied_to_the_nodes(monkeypatch: pytest.MonkeyP
 
 def test_a_script_that_is_there_already_needs_no_copy() -> None:
     found = made(Request(script="/shared/train.py", nnodes=2))
-    assert "workdir" not in found.order.task
+    assert "workdir" not in order_of(found).task
 
 
 def test_relaunch_is_the_same_launch_under_another_id(monkeypatch: pytest.MonkeyPatch) -> None:
     first = made(Request(script="train.py", nnodes=2, env={"HF_TOKEN": "x"}), setup="pip install x")
     path = run_directories.create(first.record, json.dumps(first.json()["plan"]).encode(), {})
-    launch_order.write(path, first.order)
+    launch_order.write(path, order_of(first))
     entry = run_directories.at(path)
     assert entry is not None
     monkeypatch.setenv("HF_TOKEN", "y")
     second = sky.again(entry, None)
     before, after = first.record.run, second.record.run
     assert before != after
-    assert before not in json.dumps([list(second.plan.argv), dict(second.plan.env), second.order.task])
-    assert second.order.cluster == first.order.cluster
-    assert second.order.fast
+    assert before not in json.dumps([list(second.plan.argv), dict(second.plan.env), order_of(second).task])
+    assert order_of(second).cluster == order_of(first).cluster
+    assert order_of(second).fast
     assert second.hidden["HF_TOKEN"] == "y"
-    assert second.order.task["secrets"] == {"HF_TOKEN": "***"}
-    assert second.order.task["file_mounts"]["~/.distui"].endswith(f"{after}/cargo")
-    assert second.order.task["setup"] == "pip install x"
+    assert order_of(second).task["secrets"] == {"HF_TOKEN": "***"}
+    assert order_of(second).task["file_mounts"]["~/.distui"].endswith(f"{after}/cargo")
+    assert order_of(second).task["setup"] == "pip install x"
 
 
 def test_the_nodes_are_told_exactly_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[tuple[object, ...]] = []
-    monkeypatch.setattr("distui.runners.launch.sky.check_installed", installed)
+    monkeypatch.setattr("distui.runners.launch.prepare.check_installed", installed)
     monkeypatch.setattr("distui.runners.local_agent.start", lambda *words: started.append(words))
     found = made()
     found.start()

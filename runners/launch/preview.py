@@ -1,111 +1,30 @@
-"""What a script's model is, counted by the training environment's Python without starting the training."""
+"""What a plan starts beyond what stands in it: the runner's command, the ranks' argv, each rank's variables, files.
+
+Pure, but for the interpreter's path. What only the start of an attempt can say stands in angle brackets. The facts are
+those of inrank/elastic.py, inrank/runner.py and torch's local_elastic_agent.py; a test compares them with
+/proc/PID/environ of real ranks.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..presets.finding import PlanError
-from ..presets.plan import Plan
-from ..presets.sanitize import quoted
-from ..presets.secrets import mask, mask_words
-from ..presets.torchrun import MAX_RESTARTS
-from ..presets.worker_group import DISTUI, TORCH
-from ..presets.workload import Counted, acts_on_import, counted_from
-from .errors import RunError
-from .formatting import plural
-from .local_agent import MOST_SOURCE, check_python
-from .wire.client import stem
+from ...presets.plan import Plan
+from ...presets.sanitize import quoted
+from ...presets.secrets import mask, mask_words
+from ...presets.torchrun import MAX_RESTARTS
+from ...presets.worker_group import DISTUI, TORCH
+from ..formatting import plural
+from ..wire.client import stem
 
-# -----------------------------------------------------------------------------------------------------------
-# The sizes of a model that a script defines, read by the training environment's interpreter.
-
-
-COUNTING = Path(__file__).parent / "inrank" / "parameter_count.py"
-SECONDS = 120.0
-"""Reading a file with many imports takes a while; training takes longer."""
-
-
-def count(
-    python: str, path: str, name: str | None, args: Mapping[str, object], seconds: float = SECONDS
-) -> Counted:
-    """What the model `name` of the file `path`, called with `args`, has; None: the one it seems to be.
-
-    The file is imported, not run, in a process of its own without GPUs. Raises RunError.
-    """
-    why = acts_on_import(_source(path))
-    if why is not None:
-        raise RunError(f"--script {path} {why}")
-    question = json.dumps({"path": os.path.abspath(path), "name": name, "args": dict(args)})
-    answer = _answer(check_python(python), path, question, seconds)
-    error = answer.get("error")
-    if error is not None:
-        doing = {"reading": "cannot be read: ", "building": "has no model that can be built here: "}
-        raise RunError(f"--script {path} {doing.get(str(answer.get('doing')), '')}{error}")
-    try:
-        return counted_from(answer)
-    except PlanError as error:
-        raise RunError(f"--script {path}: {error}") from None
-
-
-def _source(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read(MOST_SOURCE)
-    except OSError as error:
-        raise RunError(f"--script {path}: {error.strerror}; give the path of a Python file") from None
-
-
-def _answer(python: str, path: str, question: str, seconds: float) -> dict[str, object]:
-    """One object of JSON. Raises RunError."""
-    env = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    pipe = subprocess.PIPE
-    try:
-        process = subprocess.Popen(
-            [python, str(COUNTING)], stdin=pipe, stdout=pipe, stderr=pipe, env=env, start_new_session=True
-        )
-    except OSError as error:
-        raise RunError(
-            f"{python} cannot be executed ({error.strerror}): give another with --python"
-        ) from None
-    with process:
-        try:
-            out, err = process.communicate(f"{question}\n".encode(), seconds)
-        except subprocess.TimeoutExpired:
-            raise RunError(
-                f"--script {path} was not read within {seconds:g} s: name a function that only builds the model, "
-                "as PATH:NAME, or give --params"
-            ) from None
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)  # with what the file started
-    lines = [line for line in out.decode("utf-8", "replace").splitlines() if line.startswith("{")]
-    if lines:
-        answer: dict[str, object] = json.loads(lines[-1])
-        return answer
-    errors = err.decode("utf-8", "replace").strip().splitlines()
-    raise RunError(
-        f"--script {path} ended {python} without an answer ({errors[-1] if errors else 'no message'})"
-    )
-
-
-# -----------------------------------------------------------------------------------------------------------
-# What a plan starts beyond what stands in it: the runner's command, the ranks' argv, what torch and the runner add
-# for each rank, and what is written. Pure, but for the interpreter's path.
-# What only the start of an attempt can say stands in angle brackets. The facts are those of inrank/elastic.py,
-# inrank/runner.py and torch's local_elastic_agent.py; a test compares them with /proc/PID/environ of real ranks.
-
-
-INRANK = Path(__file__).resolve().parent / "inrank"
+INRANK = Path(__file__).resolve().parent.parent / "inrank"
 RANK, LOCAL, ATTEMPT, FOLDER = "<rank>", "<local rank>", "<attempt>", "attempt-<attempt, three digits>"
 PORT = "<port chosen at each attempt>"
 THERE = "<distui on the node>"
@@ -149,17 +68,14 @@ def preview(plan: Plan, shell: Mapping[str, str], run8: str = "", here: bool = T
     sockets = stem(run8) if here else "<socket folder on the node>/<run>"
     env = {**shell, **plan.env}
     python = (_absolute(plan.python) if here else plan.python) or sys.executable
-    torch = _torch(plan, env) if plan.launcher == "torchrun" else []
-    own = (
-        _runners(plan, env, inrank, run_dir, sockets)
-        if plan.launcher == "torchrun"
-        else _commands(plan, env, inrank, run_dir)
-    )
-    own.append(RankVariable("DISTUI_SOCKETS", sockets, DISTUI))
+    torch = _of_torch(plan, env) if plan.launcher == "torchrun" else {}
+    ours = _of_runner(plan, env, inrank, run_dir, sockets)
+    variables = [RankVariable(*pair, TORCH) for pair in torch.items()]
+    variables += [RankVariable(*pair, DISTUI) for pair in ours.items()]
     return Preview(
         runner=(python, "-u", f"{inrank}/launch.py", run_dir, "0"),
         ranks=_argv(plan, env, python),
-        env=tuple(sorted((*torch, *own), key=lambda variable: variable.name)),
+        env=tuple(sorted(variables, key=lambda variable: variable.name)),
         files=tuple(f"{run_dir}/{name}" for name in FILES),
         sockets=f"{sockets}.{{sock,run,sub}} {sockets}.r{LOCAL}",
     )
@@ -182,7 +98,7 @@ def _argv(plan: Plan, env: Mapping[str, str], python: str) -> tuple[str, ...]:
     return (*head, env.get("PYTHON_EXEC", python), "-u", *plan.command)
 
 
-def _torch(plan: Plan, env: Mapping[str, str]) -> list[RankVariable]:
+def _of_torch(plan: Plan, env: Mapping[str, str]) -> dict[str, str]:
     """What torch's elastic launcher gives to each rank."""
     nproc, several = plan.nproc_per_node or 1, plan.nnodes > 1
     elastic = plan.nnodes_min is not None
@@ -215,7 +131,7 @@ def _torch(plan: Plan, env: Mapping[str, str]) -> list[RankVariable]:
         values["CUDA_VISIBLE_DEVICES"] = "<one GPU each>"
     if env.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1":
         values["TORCHELASTIC_TIMER_FILE"] = env.get("TORCHELASTIC_TIMER_FILE") or "<path chosen by torch>"
-    return [RankVariable(name, value, TORCH) for name, value in values.items()]
+    return values
 
 
 def _option(plan: Plan, name: str, default: str) -> str:
@@ -228,44 +144,34 @@ def _option(plan: Plan, name: str, default: str) -> str:
     return default
 
 
-def _runners(
+def _of_runner(
     plan: Plan, env: Mapping[str, str], inrank: str, run_dir: str, sockets: str
-) -> list[RankVariable]:
-    """What distui's runner gives to each rank."""
-    files = f"{run_dir}/node-{plan.node if plan.nnodes == 1 else '<node>'}/{FOLDER}/rank-{RANK}"
-    values = {
-        "TORCHELASTIC_ERROR_FILE": f"{files}.error.json",
-        "NCCL_DEBUG_FILE": f"{files}.nccl",
-        "DISTUI_RUNNER_PID": "<pid of the runner>",
-        "DISTUI_ATTEMPT": ATTEMPT,
-        "DISTUI_RANK_FILES": files,
-    }
-    if plan.hook:
-        values["DISTUI_HOOK"] = f"{sockets}.r{LOCAL}"
-    if plan.nnodes > 1:
-        values |= {"DISTUI_NODE": "<node>", "DISTUI_NNODES": str(plan.nnodes)}
-        values["DISTUI_HEAD"] = "<address of the first node>"
-    values |= _python_path(env, inrank, ("site",) if plan.hook else ())
-    return [RankVariable(name, value, DISTUI) for name, value in values.items()]
-
-
-def _commands(plan: Plan, env: Mapping[str, str], inrank: str, run_dir: str) -> list[RankVariable]:
-    """What distui's runner gives to a command."""
+) -> dict[str, str]:
+    """What distui's runner gives to each rank, or to a command."""
     node = str(plan.node) if plan.nnodes == 1 else "<node>"
-    values = {
-        "DISTUI_ATTEMPT": ATTEMPT,
-        "DISTUI_RUN_DIR": run_dir,
-        "NCCL_DEBUG_FILE": f"{run_dir}/node-{node}/{FOLDER}/rank-{node}.%p.nccl",
-    }
-    if plan.hook:
-        shim = f"{inrank}/shim"
-        values["PATH"] = f"{shim}{os.pathsep}{env.get('PATH', os.defpath)}"
-        values["BASH_FUNC_torchrun%%"] = f'() {{ {shlex.quote(shim + "/torchrun")} "$@"; }}'
+    folder = f"{run_dir}/node-{node}/{FOLDER}"
+    values = {"DISTUI_ATTEMPT": ATTEMPT, "DISTUI_SOCKETS": sockets}
+    folders = []
+    if plan.launcher == "torchrun":
+        files = f"{folder}/rank-{RANK}"
+        values |= {
+            "TORCHELASTIC_ERROR_FILE": f"{files}.error.json",
+            "NCCL_DEBUG_FILE": f"{files}.nccl",
+            "DISTUI_RUNNER_PID": "<pid of the runner>",
+            "DISTUI_RANK_FILES": files,
+        }
+        if plan.hook:
+            values["DISTUI_HOOK"], folders = f"{sockets}.r{LOCAL}", ["site"]
+    else:
+        values |= {"DISTUI_RUN_DIR": run_dir, "NCCL_DEBUG_FILE": f"{folder}/rank-{node}.%p.nccl"}
+        if plan.hook:
+            shim = f"{inrank}/shim"
+            values["PATH"] = f"{shim}{os.pathsep}{env.get('PATH', os.defpath)}"
+            values["BASH_FUNC_torchrun%%"] = f'() {{ {shlex.quote(shim + "/torchrun")} "$@"; }}'
     if plan.nnodes > 1:
         values |= {"DISTUI_NODE": "<node>", "DISTUI_NNODES": str(plan.nnodes)}
         values["DISTUI_HEAD"] = "<address of the first node>"
-    values |= _python_path(env, inrank, ())
-    return [RankVariable(name, value, DISTUI) for name, value in values.items()]
+    return values | _python_path(env, inrank, folders)
 
 
 def _python_path(env: Mapping[str, str], inrank: str, folders: Sequence[str]) -> dict[str, str]:
@@ -294,11 +200,6 @@ def lines(shown: Preview, plan: Plan) -> list[str]:
     return rows
 
 
-def elsewhere(plan: Plan) -> list[str]:
-    """`lines` of a plan for nodes whose paths and environments nobody has seen yet."""
-    return lines(preview(plan, {}, here=False), plan)
-
-
 def _words(argv: Sequence[str]) -> str:
     return " ".join(_value(word) for word in mask_words(argv))
 
@@ -317,8 +218,3 @@ def document(shown: Preview) -> dict[str, Any]:
         "files": list(shown.files),
         "sockets": shown.sockets,
     }
-
-
-def there(plan: Plan) -> dict[str, Any]:
-    """`document` of such a plan, as a part of its JSON."""
-    return {"starts": document(preview(plan, {}, here=False))}
