@@ -119,7 +119,7 @@ def wanted(request: Request, place: OnHosts) -> Wanted:
     script = "" if request.no_python or request.module else request.script or ""
     if place.workdir:
         if script and not Path(script).is_absolute() and not (Path(place.workdir) / script).is_file():
-            raise PlanError(f"There is no script {script} in {place.workdir}: give its path from there.")
+            raise PlanError(f"There is no script {script} in {place.workdir}: give its path from there")
         outside = Path(script).is_absolute() or script.startswith("~")
         return Wanted(
             script=script if outside else "", python=request.python or "", torch=not request.no_python

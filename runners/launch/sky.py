@@ -208,7 +208,7 @@ def _facts(loaded: Loaded, record: RunRecord, request: Request, resources: Resou
     asked = request.nproc_per_node or loaded.preset.topology.nproc_per_node
     gpus, cores = _gpus(resources), int(float((resources.cpus or "0").rstrip("+x")))
     if not gpus and not cores and asked in ("auto", "cpu"):
-        raise PlanError("How many ranks a node is not known: give --gpus, --cpus or --nproc-per-node.")
+        raise PlanError("How many ranks a node is not known: give --gpus, --cpus or --nproc-per-node")
     exists, source = _source(request, resources)
     ranks = int(asked) if str(asked).isdecimal() else 1
     return replace(
@@ -239,14 +239,14 @@ def _workdir(resources: Resources, request: Request) -> Resources:
     if resources.workdir is not None:
         path = Path(resources.workdir).expanduser().resolve()
         if "://" not in resources.workdir and not path.is_dir():
-            raise PlanError(f"--workdir {resources.workdir}: there is no such directory here.")
+            raise PlanError(f"--workdir {resources.workdir}: there is no such directory here")
         return resources if "://" in resources.workdir else replace(resources, workdir=str(path))
     script = Path(request.script or "")
     if request.no_python or script.is_absolute() or str(script).startswith("~"):
         return resources  # it is on the nodes already
     if here in (Path("/"), Path.home()):
         raise PlanError(
-            f"All of {here} would be copied to the nodes: cd to your code, or give --workdir DIR."
+            f"All of {here} would be copied to the nodes: cd to your code, or give --workdir DIR"
         )
     return replace(resources, workdir=str(here))
 
@@ -265,7 +265,7 @@ def _source(request: Request, resources: Resources) -> tuple[bool, bytes | None]
 def _number(asked: int | str | None, otherwise: Any) -> int:
     text = str(otherwise if asked is None else asked)
     if not text.isdecimal() or not int(text):
-        raise PlanError(f"--nnodes {text}: a SkyPilot task of your own takes a number of nodes.")
+        raise PlanError(f"--nnodes {text}: a SkyPilot task of your own takes a number of nodes")
     return int(text)
 
 

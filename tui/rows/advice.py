@@ -96,9 +96,9 @@ def asked(form: LaunchForm, preset: Preset, here: str = "") -> Advice | None:
         gpus = replace(gpus, count=int(form.nproc))
     nodes = form.nodes.rpartition(":")[2] or str(preset.topology.nnodes)
     if not nodes.isdecimal() or not int(nodes):
-        raise PlanError(f"nodes {form.nodes}: a number from 1 on.")
+        raise PlanError(f"nodes {form.nodes}: a number from 1 on")
     if form.seq and not (form.seq.isdecimal() and int(form.seq)):
-        raise PlanError(f"sequence {form.seq}: a number of positions from 1 on.")
+        raise PlanError(f"sequence {form.seq}: a number of positions from 1 on")
     model = replace(
         shape(size), seq=int(form.seq or Shape(parameters=1, layers=1, hidden=1).seq),
         micro_batch=preset.batch.micro or 1, recompute=form.recompute == "true",

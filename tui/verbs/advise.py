@@ -62,7 +62,7 @@ def _asked(options: argparse.Namespace) -> _Asked:
     gpus = parse_gpus(options.gpus, options.gpu_memory)
     for name in ("nodes", "layers", "hidden", "vocab", "seq", "micro_batch"):
         if getattr(options, name) == 0:
-            raise PlanError(f"--{name.replace('_', '-')} 0: a number from 1 on.")
+            raise PlanError(f"--{name.replace('_', '-')} 0: a number from 1 on")
     usual, counted, script = _model(options)
     model = replace(usual, seq=options.seq, micro_batch=options.micro_batch, recompute=options.recompute)
     form, limit = FORMATS[options.format], gpus.memory_gb * GB
@@ -77,7 +77,7 @@ def _model(options: argparse.Namespace) -> tuple[Shape, Counted | None, str]:
     """The model's sizes, as counted where there is a script, and the script. Raises PlanError and RunError."""
     if options.script is None:
         if options.model_args or options.python:
-            raise PlanError("--model-args and --python go with --script: say which file defines the model.")
+            raise PlanError("--model-args and --python go with --script: say which file defines the model")
         parameters, vocab = parse_parameters(options.params), options.vocab or VOCABULARY
         return shape(parameters, options.layers, options.hidden, vocab), None, "train.py"
     path, name = parse_script(options.script)

@@ -1,0 +1,133 @@
+"""Error messages and helps in the form that CONTRIBUTING, "Messages", describes, as far as a machine can tell."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import house
+import pytest
+from test_rooms import BANNED_PHRASES
+
+HELPS = ("help", "description", "epilog", "title")
+"""Keywords of argparse and of our table of options whose value a user reads."""
+PARSERS = ("add_argument", "add_parser", "add_argument_group", "add_subparsers", "Parser", "LaunchOption")
+OLDER = ("presets/",)
+"""Rooms whose errors still end as prose does."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A text that the code writes; `{}` stands for what is filled in."""
+
+    where: str
+    text: str
+
+
+def written(node: ast.expr | None) -> str | None:
+    """A literal text, also an f-string, a sum of both, or one that `.format` fills; None for anything else."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(written(part) or "{}" for part in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = written(node.left), written(node.right)
+        return None if left is None and right is None else f"{left or '{}'}{right or '{}'}"
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+        return written(node.left)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
+        return written(node.func.value)
+    return None
+
+
+def branches(node: ast.expr) -> Iterator[ast.expr]:
+    """The expression itself, or each side of a choice."""
+    if isinstance(node, ast.IfExp):
+        yield from (*branches(node.body), *branches(node.orelse))
+    else:
+        yield node
+
+
+def named(node: ast.expr) -> str:
+    """The last part of a dotted name."""
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def texts(module: ast.Module, where: str) -> tuple[list[Message], list[Message]]:
+    """The first texts of all errors that a module makes, and its helps."""
+    errors, helps = [], []
+    for node in ast.walk(module):
+        if not isinstance(node, ast.Call):
+            continue
+        at = f"{where}:{node.lineno}"
+        if re.search(r"Error$|^Unreadable$|^_?refused$", named(node.func)):
+            errors += [
+                Message(at, text) for arg in node.args for side in branches(arg) if (text := written(side))
+            ]
+        helps += [
+            Message(at, text)
+            for word in node.keywords
+            if named(node.func) in PARSERS and word.arg in HELPS
+            for side in branches(word.value)
+            if (text := written(side))
+        ]
+    return errors, helps
+
+
+def everything() -> tuple[list[Message], list[Message]]:
+    """Errors and helps of the whole product."""
+    errors, helps = [], []
+    for path in house.sources():
+        found = texts(house.tree(path), path.relative_to(house.ROOT).as_posix())
+        errors += found[0]
+        helps += found[1]
+    return errors, helps
+
+
+ERRORS, HELP_TEXTS = everything()
+
+
+def test_the_texts_are_there() -> None:
+    assert len(ERRORS) > 300
+    assert len(HELP_TEXTS) > 100
+
+
+def test_a_text_is_read_however_it_is_put_together() -> None:
+    module = ast.parse(
+        'raise RunError("a" f"b{c}")\nraise x.PlanError("a." if b else "c: %s" % d)\n'
+        'x.add_argument("--x", help="e " + f + "{}".format(g))'
+    )
+    errors, helps = texts(module, "m")
+    assert errors == [Message("m:1", "ab{}"), Message("m:2", "a."), Message("m:2", "c: %s")]
+    assert helps == [Message("m:3", "e {}{}")]
+
+
+def ends_in_a_period(text: str) -> bool:
+    """Whether a text of one line ends as prose does; an ellipsis is none."""
+    return re.fullmatch(r"[^\n]*[^.\n]\.", text.strip()) is not None
+
+
+def test_an_error_of_one_line_has_no_final_period() -> None:
+    ended = [each for each in ERRORS if ends_in_a_period(each.text)]
+    assert [each for each in ended if not each.where.startswith(OLDER)] == []
+
+
+def test_a_help_of_one_sentence_has_no_final_period() -> None:
+    ended = [each for each in HELP_TEXTS if ends_in_a_period(each.text)]
+    assert [each for each in ended if ". " not in each.text] == []
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [r"(?i)\bplease\b", r"\w!(?:\s|$)", r"(?i)\b(?:oops|sorry|unfortunately|simply)\b", r"\s$|^\s"],
+)
+def test_a_message_is_matter_of_fact(pattern: str) -> None:
+    assert [each for each in (*ERRORS, *HELP_TEXTS) if re.search(pattern, each.text)] == []
+
+
+def test_no_message_has_a_banned_phrase() -> None:
+    assert [
+        each for each in (*ERRORS, *HELP_TEXTS) if any(phrase in each.text for phrase in BANNED_PHRASES)
+    ] == []
