@@ -21,11 +21,11 @@ from ..errors import RunError, UnreachableError
 from ..history import RunRecord
 from ..hub.on_hosts import KIND, HostsRequest
 from ..remote_hosts import HostError, Named, Way, call, duplicates, each, slots
-from .prepare import LaunchRequest, Prepared, Target, check_port, hub_record, run_name
+from .prepare import LaunchPlace, LaunchRequest, Prepared, check_port, hub_record, run_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OnHosts(Target):
+class OnHosts(LaunchPlace):
     """Machines that are reached by ssh."""
 
     hosts: Sequence[Named]

@@ -37,7 +37,7 @@ PORT_OPTIONS = ("--rdzv-endpoint", "--master-port", "--main_process_port", "--ma
 PORT_VARIABLES = ("NCCL_RAS_ADDR", "MASTER_PORT")
 
 
-class Target(ABC):
+class LaunchPlace(ABC):
     """Where a launch goes; each kind plans for itself."""
 
     @abstractmethod
@@ -46,7 +46,7 @@ class Target(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Here(Target):
+class Here(LaunchPlace):
     """This machine."""
 
     def prepare(self, launch: LaunchRequest) -> Prepared:
@@ -81,7 +81,7 @@ class LaunchRequest:
     """Any program, supervised as it is; on this machine."""
     task: str = ""
     """File of a SkyPilot task; on SkyPilot's nodes."""
-    place: Target = field(default_factory=Here)
+    place: LaunchPlace = field(default_factory=Here)
     port: int | None = None
     """Of the rendezvous; None: a free one."""
 

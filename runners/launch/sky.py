@@ -30,7 +30,7 @@ from ..hub.ending import shortened
 from ..hub.launch_order import SkyRequest
 from ..hub.sky_process import Sky, SkyError, interpreter
 from ..node import package
-from .prepare import LaunchRequest, Prepared, Target, check_port, hub_record, run_name
+from .prepare import LaunchPlace, LaunchRequest, Prepared, check_port, hub_record, run_name
 
 MOST_BYTES = 1 << 20
 NO_YAML = ("ParserError", "ScannerError", "ComposerError", "ConstructorError", "ReaderError")
@@ -38,7 +38,7 @@ NO_YAML = ("ParserError", "ScannerError", "ComposerError", "ConstructorError", "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OnSky(Target):
+class OnSky(LaunchPlace):
     """Nodes that SkyPilot brings."""
 
     resources: Resources
