@@ -113,7 +113,7 @@ def _deepspeed(preset: Preset, path: str) -> dict[str, Any]:
         if isinstance(own, Mapping) and key in own:
             raise PlanError(
                 f"accelerate.deepspeed_config.{key} does not go with the file that distui writes for DeepSpeed: "
-                "say it in [strategy], [batch] or [deepspeed]."
+                "say it in [strategy], [batch] or [deepspeed]"
             )
     return {
         "deepspeed_config_file": path,
@@ -197,7 +197,7 @@ def argv(python: str, config: Mapping[str, Any], launch: Launch, run_dir: str) -
     by_flags = FORMS & set(launch.extra)
     if len(by_flags) > 1:
         raise PlanError(
-            f"launcher.args holds {' and '.join(sorted(by_flags))}: accelerate takes one of them."
+            f"launcher.args holds {' and '.join(sorted(by_flags))}: accelerate takes one of them"
         )
     name = "accelerate.yaml" if launch.nnodes == 1 else f"accelerate/node-{NODE}.yaml"
     options = _flags(config) if by_flags else ("--config_file", f"{run_dir}/{name}")

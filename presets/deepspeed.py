@@ -165,12 +165,12 @@ def _check_offload(name: str, device: str, strategy: Strategy) -> None:
     if strategy.stage < least:
         raise PlanError(
             f'strategy.{name} "{device}" needs strategy.stage {least}{"" if least == 3 else " or more"}, '
-            f'not {strategy.stage}: raise the stage, or set {name} = "none".'
+            f'not {strategy.stage}: raise the stage, or set {name} = "none"'
         )
     if device == "nvme" and not strategy.nvme_path.startswith("/"):
         raise PlanError(
             f'strategy.{name} "nvme" needs strategy.nvme_path, a folder on a local disk, from / on: '
-            f"not {strategy.nvme_path!r}."
+            f"not {strategy.nvme_path!r}"
         )
 
 

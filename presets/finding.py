@@ -130,6 +130,11 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
 def nearest_or_all(word: str, names: Iterable[str]) -> str:
     """The end of a sentence about an unknown `word`: the question, or all names there are."""
     choices = list(names)
-    all_of_them = f"there are {', '.join(choices)}." if len(choices) < 16 else ""
+    all_of_them = f"there are {', '.join(choices)}" if len(choices) < 16 else ""
     hint = did_you_mean(word, choices) or all_of_them
-    return f"; {hint}" if hint else "."
+    return f"; {hint}" if hint else ""
+
+
+def sentence(text: str) -> str:
+    """A message with a full stop at its end, unless it has an end of its own."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."

@@ -27,7 +27,7 @@ def import_preset(name: str, data: bytes) -> tuple[Imported, list[Finding]]:
     try:
         document = _document(name, data)
     except Unreadable as error:
-        raise PresetError(f"{name} line {error.line}: {error}: {WANTED}.") from None
+        raise PresetError(f"{name} line {error.line}: {error}: {WANTED}") from None
     values = _plain(document)
     keys = document.mapping.keys()
     if keys & {"distributed_type", "compute_environment"}:
@@ -38,7 +38,7 @@ def import_preset(name: str, data: bytes) -> tuple[Imported, list[Finding]]:
         draft = from_skypilot(values, name)
     else:
         content = f"keys {', '.join(list(keys)[:5])}" if keys else "no mapping"
-        raise PresetError(f"{name} line {max(1, document.line)}: it holds {content}: {WANTED}.")
+        raise PresetError(f"{name} line {max(1, document.line)}: it holds {content}: {WANTED}")
     return draft, lint_file(name, data)
 
 
@@ -51,7 +51,7 @@ def _document(name: str, data: bytes) -> MarkupNode:
         return text_formats.read_json(text)
     documents = text_formats.read_yaml(text)
     if len(documents) != 1:
-        raise PresetError(f"{name}: {len(documents)} documents where one was expected.")
+        raise PresetError(f"{name}: {len(documents)} documents where one was expected")
     return documents[0]
 
 
@@ -119,7 +119,7 @@ def text(name: str, source: str, draft: Imported) -> str:
         accepted = model.accept(path, value, source)
         table, _, key = path.partition(".")
         if table not in tables or not key:
-            raise PresetError(f"{source}: {path} is not a field of a preset.")
+            raise PresetError(f"{source}: {path} is not a field of a preset")
         tables[table].append(toml_pair(key, accepted))
     for table, pairs in tables.items():
         if pairs:
@@ -196,7 +196,7 @@ def _kind(rest: dict[str, Any], source: str) -> str:
     """Raises PresetError."""
     place = rest.pop("compute_environment", "LOCAL_MACHINE")
     if place != "LOCAL_MACHINE":
-        raise PresetError(f"{source}: compute_environment is {place}: only LOCAL_MACHINE can be a preset.")
+        raise PresetError(f"{source}: compute_environment is {place}: only LOCAL_MACHINE can be a preset")
     name = str(rest.pop("distributed_type", ""))
     if name in KINDS or name.startswith("MULTI_"):
         kind = KINDS.get(name, "ddp")
@@ -204,7 +204,7 @@ def _kind(rest: dict[str, Any], source: str) -> str:
         return "fsdp2" if kind == "fsdp1" and version == 2 else kind
     raise PresetError(
         f"{source}: distributed_type is {name or 'missing'}: one of NO, MULTI_GPU, MULTI_CPU, FSDP and DEEPSPEED "
-        "was expected."
+        "was expected"
     )
 
 
@@ -301,7 +301,7 @@ def from_deepspeed(document: Mapping[str, Any], source: str) -> Imported:
     draft.put("strategy.kind", "deepspeed")
     zero = rest.pop("zero_optimization", {})
     if zero is True or not isinstance(zero, Mapping):
-        raise PresetError(f"{source}: zero_optimization is {zero!r}: a table with a stage was expected.")
+        raise PresetError(f"{source}: zero_optimization is {zero!r}: a table with a stage was expected")
     kept: dict[str, Any] = {**_batch(rest, draft), **_deepspeed_precision(rest, draft)}
     # Where the file is silent, DeepSpeed's own default, which the fields alone would not mean.
     rest.setdefault("zero_allow_untested_optimizer", False)
@@ -411,7 +411,7 @@ def from_plan(
     """
     if not plan.preset:
         raise PresetError(
-            f"{source} runs a command: only a run that was launched under a preset can become one."
+            f"{source} runs a command: only a run that was launched under a preset can become one"
         )
     draft = Imported()
     draft.base = plan.preset if plan.preset in set(presets) else ""

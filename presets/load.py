@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from . import model, trusted_files
-from .finding import PresetError, nearest_or_all
+from .finding import PresetError, nearest_or_all, sentence
 from .model import STRATEGY_OPTIONS, Loaded
 from .sanitize import clean_whole
 from .secrets import holds_secret, mask
@@ -50,7 +50,7 @@ class Definition:
         """The preset it builds on, when it says so. Raises PresetError."""
         base = self.table.get("base")
         if base is not None and not isinstance(base, str):
-            raise PresetError(f"{self.where}: base takes the name of a preset, not {model.show(base)}.")
+            raise PresetError(f"{self.where}: base takes the name of a preset, not {model.show(base)}")
         return base
 
 
@@ -119,7 +119,7 @@ def load(
 def check_name(name: str) -> str:
     """`name`, when a preset may be called so. Raises PresetError."""
     if not NAME.fullmatch(name):
-        raise PresetError(f"{name!r} is no name for a preset: take letters, digits, dots, _ and -.")
+        raise PresetError(f"{name!r} is no name for a preset: take letters, digits, dots, _ and -")
     return name
 
 
@@ -152,20 +152,19 @@ def _chain(presets: Library, name: str, depth: int, above: tuple[str, ...]) -> l
         raise PresetError(presets.problems[name])
     if name not in presets.definitions:
         asked = f", which {above[-1]} builds on" if above else ""
-        hint = nearest_or_all(name, presets.definitions)
-        hint = "; `distui presets` lists them." if hint == "." else hint
-        hint = " ".join((hint, *presets.passed))
-        raise PresetError(f"There is no preset {name!r}{asked}{hint}")
+        hint = nearest_or_all(name, presets.definitions) or "; `distui presets` lists them"
+        text = f"There is no preset {name!r}{asked}{hint}"
+        raise PresetError(" ".join((sentence(text), *presets.passed)) if presets.passed else text)
     if not depth:
         return []
     definition = presets.definitions[name][depth - 1]
     base = definition.base
     if base is None or base == name:
         if base == name and depth == 1:
-            raise PresetError(f"{definition.where}: base = {name!r} names this preset itself.")
+            raise PresetError(f"{definition.where}: base = {name!r} names this preset itself")
         return [*_chain(presets, name, depth - 1, above), definition]
     if base in (name, *above):
-        raise PresetError(f"{definition.where}: base goes in a circle: {' → '.join((*above, name, base))}.")
+        raise PresetError(f"{definition.where}: base goes in a circle: {' → '.join((*above, name, base))}")
     return [*_chain(presets, base, len(presets.definitions.get(base, ())), (*above, name)), definition]
 
 
@@ -175,7 +174,7 @@ def _flatten(definition: Definition) -> Iterator[tuple[str, object]]:
             continue
         if key in model.tables():
             if not isinstance(value, dict):
-                raise PresetError(f"{definition.where}: {key} is a table: write [{key}], not {key} = ….")
+                raise PresetError(f"{definition.where}: {key} is a table: write [{key}], not {key} = …")
             yield from ((f"{key}.{inner}", part) for inner, part in value.items())
         elif key in model.fields():
             yield key, value
@@ -186,7 +185,7 @@ def _flatten(definition: Definition) -> Iterator[tuple[str, object]]:
 def _unknown_key(key: str) -> str:
     home = next((path.split(".")[0] for path in model.fields() if path.endswith(f".{key}")), None)
     if home:
-        return f"{key} stands in the table [{home}], not before the first one."
+        return f"{key} stands in the table [{home}], not before the first one"
     keys = ("base", *model.tables(), *(path for path in model.fields() if "." not in path))
     return f"{key} is not a key of a preset{nearest_or_all(key, keys)}"
 
@@ -197,7 +196,7 @@ def _override(text: str) -> tuple[str, object]:
     path = path.strip().removeprefix("preset.")
     if not equals or not path:
         raise PresetError(
-            f"--set {text}: write it as FIELD.PATH=VALUE, as in --set topology.nproc_per_node=2."
+            f"--set {text}: write it as FIELD.PATH=VALUE, as in --set topology.nproc_per_node=2"
         )
     hint = model.fields().get(path)
     table, _, inner = path.partition(".")
@@ -218,7 +217,7 @@ def _nested(table: str, inner: str, raw: str) -> tuple[str, object]:
     """--set deepspeed.zero_optimization.stage=2: the value inside its tables, the first key in the path."""
     first, *deeper = inner.split(".")
     if len(deeper) > DEEPEST:
-        raise PresetError(f"--set {table}.{first}: nested more than {DEEPEST} deep.")
+        raise PresetError(f"--set {table}.{first}: nested more than {DEEPEST} deep")
     try:
         value: object = parse_toml(f"value = {raw}", f"--set {table}.{first}")["value"]
     except PresetError:
@@ -254,7 +253,7 @@ class _Search:
         try:
             return cls({entry.path: entry.sha256 for entry in trusted_files.entries(env)})
         except PresetError as error:
-            return cls({}, passed=[str(error)])
+            return cls({}, passed=[sentence(str(error))])
 
     def users(self, folder: Path) -> Iterator[Definition]:
         """A file that cannot be read spoils only the preset of its name."""
@@ -282,7 +281,7 @@ class _Search:
             try:
                 document = self.read(file) if _is_there(file) else None
             except _NothingThere as error:
-                self.passed.append(str(error))
+                self.passed.append(sentence(str(error)))
                 continue
             if document is not None:
                 yield from _of_project(file, document)
@@ -296,13 +295,13 @@ class _Search:
             self.passed.append(str(error))
         except FileNotFoundError:
             if file.is_symlink():
-                raise _NothingThere(f"{file} cannot be read: it is a link to nothing.") from None
+                raise _NothingThere(f"{file} cannot be read: it is a link to nothing") from None
         except trusted_files.TooLarge as error:
-            raise PresetError(f"{file} {error}.") from None
+            raise PresetError(f"{file} {error}") from None
         except trusted_files.NoFile as error:
-            raise _NothingThere(f"{file} cannot be read: {error}.") from None
+            raise _NothingThere(f"{file} cannot be read: {error}") from None
         except OSError as error:
-            raise PresetError(f"{file} cannot be read: {error.strerror or error}.") from None
+            raise PresetError(f"{file} cannot be read: {error.strerror or error}") from None
         return None
 
 
@@ -327,13 +326,13 @@ def _is_there(file: Path) -> bool:
 def _of_project(file: Path, document: Mapping[str, Any]) -> Iterator[Definition]:
     for key in document:
         if key != "preset":
-            raise PresetError(f"{file}: {key} means nothing here: presets stand in tables [preset.NAME].")
+            raise PresetError(f"{file}: {key} means nothing here: presets stand in tables [preset.NAME]")
     presets = document.get("preset", {})
     if not isinstance(presets, dict):
-        raise PresetError(f"{file}: preset is a table: write [preset.NAME].")
+        raise PresetError(f"{file}: preset is a table: write [preset.NAME]")
     for name, table in presets.items():
         if not isinstance(table, dict):
-            raise PresetError(f"{file}: preset.{name} is a table: write [preset.{name}].")
+            raise PresetError(f"{file}: preset.{name} is a table: write [preset.{name}]")
         where = f"{file} [preset.{name}]"
         yield Definition(name=check_name(name), origin=f"project {file}", where=where, table=table)
 
@@ -466,7 +465,7 @@ def check_saved(name: str, base: str, text: str, library: Library) -> None:
     """Raises PresetError where the saved file would not load: above all where names go in a circle."""
     below = tuple(item for item in library.definitions.get(name, ()) if not item.origin.startswith("user "))
     if name == base and not below:
-        raise PresetError(f"{name} cannot build on itself: choose another name.")
+        raise PresetError(f"{name} cannot build on itself: choose another name")
     saved = Definition(
         name=name, origin=f"user {name}.toml", where=f"{name}.toml", table=tomllib.loads(text)
     )

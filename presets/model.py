@@ -327,23 +327,23 @@ def accept(path: str, value: object, where: str) -> Value:
     if isinstance(value, list):
         value = tuple(value)
     if not fits(hint, value):
-        raise PresetError(f"{where}: {path} takes {words(hint)}, not {show(value)}.")
+        raise PresetError(f"{where}: {path} takes {words(hint)}, not {show(value)}")
     least = LEAST.get(path)
     if least is not None and isinstance(value, int | float) and value < least:
-        raise PresetError(f"{where}: {path} takes {least:g} or more, not {show(value)}.")
+        raise PresetError(f"{where}: {path} takes {least:g} or more, not {show(value)}")
     return float(value) if hint is float else value  # type: ignore[arg-type,return-value]
 
 
 def _accept_variable(table: str, variable: str, value: object, where: str) -> str:
     if not variable.replace("_", "").isalnum():
         name = f"{table}.{variable!a}"
-        raise PresetError(f"{where}: {name} is not a name for an environment variable: write NAME = VALUE.")
+        raise PresetError(f"{where}: {name} is not a name for an environment variable: write NAME = VALUE")
     if isinstance(value, bool):
         text = str(int(value))
     elif isinstance(value, str | int | float):
         text = str(value)
     else:
-        raise PresetError(f"{where}: {table}.{variable} takes a text or a number, not {show(value)}.")
+        raise PresetError(f"{where}: {table}.{variable} takes a text or a number, not {show(value)}")
     problem = nccl.check(variable, text) if table == "nccl" else None
     if problem:
         raise PresetError(f"{where}: {problem}")
@@ -354,7 +354,7 @@ def _accept_host(path: str, value: object, where: str) -> dict[str, str]:
     """Variables for one pattern of host names."""
     if not isinstance(value, Mapping):
         raise PresetError(
-            f"{where}: {path} is a table of variables: write [{path}], and NAME = VALUE below."
+            f"{where}: {path} is a table of variables: write [{path}], and NAME = VALUE below"
         )
     return {
         name: _accept_variable("nccl" if nccl.covers(name) else path, name, part, where)
@@ -371,7 +371,7 @@ def _accept_nested(path: str, value: object, where: str) -> Value:
     if isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     raise PresetError(
-        f"{where}: {path} is {value}: write a text, a number, true or false, a list or a table."
+        f"{where}: {path} is {value}: write a text, a number, true or false, a list or a table"
     )
 
 
@@ -394,7 +394,7 @@ def belongs(values: Mapping[str, Value], origins: Mapping[str, str]) -> None:
             continue
         takers = ", ".join(name for name, options in STRATEGY_OPTIONS.items() if option in options)
         raise PresetError(
-            f"{origins[path]}: {path} does nothing in strategy {kind}: it belongs to {takers}."
+            f"{origins[path]}: {path} does nothing in strategy {kind}: it belongs to {takers}"
         )
 
 

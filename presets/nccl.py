@@ -141,7 +141,7 @@ def check(name: str, value: str) -> str | None:
     if entry is None:
         return _unknown(name)
     if entry.until:
-        return f"{name} is no longer read: NCCL {entry.until} was the last that did."
+        return f"{name} is no longer read: NCCL {entry.until} was the last that did"
     try:
         if entry.kind == "debug":
             parse_level(value)
@@ -150,7 +150,7 @@ def check(name: str, value: str) -> str | None:
     except NcclError as error:
         return str(error)
     wanted = _wanted(entry, value)
-    return f"{name} takes {wanted}, not {value!r}." if wanted else None
+    return f"{name} takes {wanted}, not {value!r}" if wanted else None
 
 
 def parse_level(text: str) -> str:
@@ -158,7 +158,7 @@ def parse_level(text: str) -> str:
     level = text.strip().upper()
     if level not in LEVELS:
         raise NcclError(
-            f"{text!r} is not a level of NCCL_DEBUG: take {', '.join(LEVELS[:-1])} or {LEVELS[-1]}."
+            f"{text!r} is not a level of NCCL_DEBUG: take {', '.join(LEVELS[:-1])} or {LEVELS[-1]}"
         )
     return level
 
@@ -242,14 +242,14 @@ def version_key(version: str) -> tuple[int, ...]:
 
 def _unknown_subsystem(name: str) -> str:
     if not name:
-        return "the list of subsystems has an empty entry: write names with one comma between them."
+        return "the list of subsystems has an empty entry: write names with one comma between them"
     names = [subsystem.name for subsystem in SUBSYSTEMS]
-    hint = did_you_mean(name, names) or f"there are {', '.join(names)}."
+    hint = did_you_mean(name, names) or f"there are {', '.join(names)}"
     return f"{name!r} is not a subsystem of NCCL: {hint}"
 
 
 def _unknown(name: str) -> str:
-    hint = did_you_mean(name.upper(), catalogue()) or "see its spelling."
+    hint = did_you_mean(name.upper(), catalogue()) or "see its spelling"
     return f"{name} is no variable that NCCL or torch is known to read (plain env takes any): {hint}"
 
 
@@ -324,7 +324,7 @@ def combined(names: Sequence[str]) -> dict[str, str]:
             if env.setdefault(variable, value) != value:
                 raise PlanError(
                     f"--nccl-preset {preset_of[variable]} wants {variable}={env[variable]}, and {name} {value}: "
-                    f"leave one out, or say --nccl {variable}=VALUE and leave out both."
+                    f"leave one out, or say --nccl {variable}=VALUE and leave out both"
                 )
             preset_of.setdefault(variable, name)
     return env
@@ -333,7 +333,7 @@ def combined(names: Sequence[str]) -> dict[str, str]:
 def _get(name: str) -> NcclPreset:
     preset = nccl_presets().get(name)
     if preset is None:
-        hint = did_you_mean(name, nccl_presets()) or "`distui presets nccl` lists them."
+        hint = did_you_mean(name, nccl_presets()) or "`distui presets nccl` lists them"
         raise PlanError(f"--nccl-preset {name}: there is none of that name: {hint}")
     return preset
 

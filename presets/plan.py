@@ -289,7 +289,7 @@ def _node_notes(shape: Topology, port: int) -> tuple[str, ...]:
 def command_plan(command: tuple[str, ...], request: Request, place: Place) -> Plan:
     """The plan of any program, supervised as it is, restarted only if asked. Raises PlanError."""
     if not command or not command[0]:
-        raise PlanError("No command was given: write it after --, as in `distui exec -- bash train.sh`.")
+        raise PlanError("No command was given: write it after --, as in `distui exec -- bash train.sh`")
     env, notes = _layered(request, place, {}, request.wished)
     fewest, nnodes = worker_group.parse_nnodes(request.nnodes or 1)
     worker_group.check_nodes(
@@ -327,13 +327,13 @@ def _secret_notes(words: Sequence[str]) -> tuple[str, ...]:
 
 def _script(request: Request, place: Place) -> str:
     if not request.script:
-        raise PlanError("No script was given: write it after --, as in `distui launch ddp -- train.py`.")
+        raise PlanError("No script was given: write it after --, as in `distui launch ddp -- train.py`")
     if request.module and request.no_python:
-        raise PlanError("--module and --no-python exclude each other: a module needs Python.")
+        raise PlanError("--module and --no-python exclude each other: a module needs Python")
     if not place.script_exists:
         kind, how = ("module", "name") if request.module else ("script", "path")
         raise PlanError(
-            f"There is no {kind} {request.script} seen from {place.cwd}: give its {how} from there."
+            f"There is no {kind} {request.script} seen from {place.cwd}: give its {how} from there"
         )
     return request.script
 
@@ -383,7 +383,7 @@ def _hosts(preset: Mapping[str, Mapping[str, str]], request: Request) -> dict[st
     for pattern, variables in hosts.items():
         refusal = worker_group.env_refusal(variables)
         refusal = refusal or next(
-            (f"{name} for hosts {pattern} is a secret, which no plan keeps: give it to all nodes with --env."
+            (f"{name} for hosts {pattern} is a secret, which no plan keeps: give it to all nodes with --env"
              for name, value in variables.items() if holds_secret(name, value)), None,
         )  # fmt: skip
         if refusal:
@@ -469,7 +469,7 @@ def _own(
     kind = preset.launcher.kind
     if launch.nnodes_min is not None:
         raise PlanError(
-            f"launcher {kind} knows no elastic run: give one number for --nnodes, or take torchrun."
+            f"launcher {kind} knows no elastic run: give one number for --nnodes, or take torchrun"
         )
     note = f"{kind} runs as it is: a restart stops it and starts it again, and each node is one rank on the screen."
     if kind == "accelerate":
@@ -500,16 +500,16 @@ def _torchrun(preset: Preset, launch: torchrun.Launch) -> tuple[str, ...]:
     refused = torchrun.own_option(launch.extra)
     if refused:
         raise PlanError(
-            f"launcher.args holds {refused}, which distui sets itself: take it out of the preset."
+            f"launcher.args holds {refused}, which distui sets itself: take it out of the preset"
         )
     several = launch.nnodes > 1
     if launch.rendezvous == "standalone" and several:
         raise PlanError(
-            f"launcher.rendezvous standalone is for one node, not {launch.nnodes}: take c10d, or static."
+            f"launcher.rendezvous standalone is for one node, not {launch.nnodes}: take c10d, or static"
         )
     if launch.rendezvous == "static" and launch.nnodes_min is not None:
         raise PlanError(
-            "launcher.rendezvous static knows no elastic run: take c10d, or one number of nodes."
+            "launcher.rendezvous static knows no elastic run: take c10d, or one number of nodes"
         )
     return torchrun.argv(launch)
 

@@ -198,7 +198,7 @@ def plan_from_json(document: Mapping[str, Any]) -> Plan:
         values["restart"] = RestartPolicy(**restart)
         return Plan(**values)
     except (TypeError, ValueError) as error:
-        raise PlanError(f"This is not a plan that distui wrote: {error}.") from None
+        raise PlanError(f"This is not a plan that distui wrote: {error}") from None
 
 
 def ports(plan: Plan) -> str:
@@ -272,7 +272,7 @@ def for_node(plan: Plan, node: int, addresses: Sequence[str], run_dir: str, cwd:
     """
     if not 0 <= node < min(plan.nnodes, len(addresses)):
         raise PlanError(
-            f"There is no node {node}: the plan is for {plan.nnodes}, and {len(addresses)} addresses are given."
+            f"There is no node {node}: the plan is for {plan.nnodes}, and {len(addresses)} addresses are given"
         )
     argv, files = plan.argv, plan.files
     if plan.nnodes > 1:
@@ -313,7 +313,7 @@ def placed_argv(
 
 
 def placed_files(texts: Mapping[str, str], node: int, addresses: Sequence[str]) -> dict[str, str]:
-    """The placed_files of node number `node`."""
+    """The files of node number `node`."""
     return {
         name: _filled(text, node, addresses)
         if name in OWN_FILES or name.startswith("accelerate/")
@@ -323,7 +323,7 @@ def placed_files(texts: Mapping[str, str], node: int, addresses: Sequence[str]) 
 
 
 def moved_paths(texts: Mapping[str, str], names: Sequence[str], before: str, after: str) -> dict[str, str]:
-    """`texts` with the paths of the placed_files `names` in another run directory."""
+    """`texts` with the paths of the files `names` in another run directory."""
     made = dict(texts)
     for name in names:
         made = {key: text.replace(f"{before}/{name}", f"{after}/{name}") for key, text in made.items()}

@@ -33,10 +33,10 @@ def filled(wish: Resources, table: Mapping[str, Any]) -> Resources:
     """`wish` with what the table says of nodes and the launch does not. Raises PlanError."""
     for key, instead in OWN.items():
         if key in table:
-            raise PlanError(f"sky.{key} is distui's own: say it by {instead}, and take it out of [sky].")
+            raise PlanError(f"sky.{key} is distui's own: say it by {instead}, and take it out of [sky]")
     wanted = table.get("resources", {})
     if not isinstance(wanted, Mapping):
-        raise PlanError(f"sky.resources is {model.show(wanted)}: write a table, [sky.resources].")
+        raise PlanError(f"sky.resources is {model.show(wanted)}: write a table, [sky.resources]")
     defaults: dict[str, Any] = {
         field: str(wanted[key]) for key, field in FIELDS.items() if wanted.get(key) is not None
     }
@@ -53,7 +53,7 @@ def _accelerators(value: object) -> str:
         return f"{name}:{count}"
     if isinstance(value, str):
         return value
-    raise PlanError("sky.resources.accelerators names several kinds: give one, as in H100:8, or --any-of.")
+    raise PlanError("sky.resources.accelerators names several kinds: give one, as in H100:8, or --any-of")
 
 
 def completed(task: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,33 +190,33 @@ def check(wish: Resources, fields: Mapping[str, str] = MappingProxyType({})) -> 
     """
     on = fields.get("--on", "--on")
     if wish.infra is not None and not _INFRA.fullmatch(wish.infra):
-        raise PlanError(f"{on} {wish.infra}: write CLOUD, CLOUD/REGION or slurm/CLUSTER/PARTITION.")
+        raise PlanError(f"{on} {wish.infra}: write CLOUD, CLOUD/REGION or slurm/CLUSTER/PARTITION")
     cloud = (wish.infra or "*").partition("/")[0].lower()
     if cloud not in ("*", *CLOUDS):
         raise PlanError(
-            f"{on} {wish.infra}: there is no {cloud}; it is local, sky, or one of {', '.join(CLOUDS)}."
+            f"{on} {wish.infra}: there is no {cloud}; it is local, sky, or one of {', '.join(CLOUDS)}"
         )
     for name, text in (("--cpus", wish.cpus), ("--memory", wish.memory)):
         if text is not None and not _COUNT.fullmatch(text):
-            raise PlanError(f"{fields.get(name, name)} {text}: write a number, or 4+ for at least 4.")
+            raise PlanError(f"{fields.get(name, name)} {text}: write a number, or 4+ for at least 4")
     if wish.gpus is not None:
         gpus(wish.gpus, fields.get("--gpus", "--gpus"))
     if wish.network_tier not in (None, "best", "standard"):
-        raise PlanError(f"--network-tier {wish.network_tier}: it is best or standard.")
+        raise PlanError(f"--network-tier {wish.network_tier}: it is best or standard")
     if wish.autostop_min is not None and not 0 < wish.autostop_min <= MOST_AUTOSTOP:
-        raise PlanError(f"--autostop {wish.autostop_min}: give minutes, from 1 on.")
+        raise PlanError(f"--autostop {wish.autostop_min}: give minutes, from 1 on")
     if wish.region is not None and wish.infra is not None and "/" in wish.infra:
         raise PlanError(
-            f"--region {wish.region}: {wish.infra} names a place already; leave one of the two out."
+            f"--region {wish.region}: {wish.infra} names a place already; leave one of the two out"
         )
     for alternative in wish.any_of:
         unknown = sorted(set(alternative) - set(_ALTERNATIVES))
         if unknown:
             allowed = ", ".join(_ALTERNATIVES)
-            raise PlanError(f"--any-of {unknown[0]}=…: an alternative has only {allowed}.")
+            raise PlanError(f"--any-of {unknown[0]}=…: an alternative has only {allowed}")
     for there in wish.mounts:
         if not there.startswith(("/", "~/")):
-            raise PlanError(f"--mount {there}=…: the path on the nodes begins with / or ~/.")
+            raise PlanError(f"--mount {there}=…: the path on the nodes begins with / or ~/")
     return wish
 
 
@@ -224,7 +224,7 @@ def gpus(text: str, option: str = "--gpus") -> tuple[str, int]:
     """Name and number of a node's accelerators: "H100:8" → ("H100", 8). Raises PlanError, which names the `option`."""
     name, _, count = text.partition(":")
     if not _ACCELERATOR.fullmatch(text) or count == "0":
-        raise PlanError(f"{option} {text}: write NAME:COUNT, the count of one node, as in H100:8.")
+        raise PlanError(f"{option} {text}: write NAME:COUNT, the count of one node, as in H100:8")
     return name, int(count or 1)
 
 
@@ -232,7 +232,7 @@ def check_cluster(name: str) -> str:
     """A name that SkyPilot takes. Raises PlanError."""
     if not _CLUSTER.fullmatch(name) or len(name) > 60:
         raise PlanError(
-            f"--cluster {name}: a letter, then letters, digits, '.', '_' and '-', not ending in one of these."
+            f"--cluster {name}: a letter, then letters, digits, '.', '_' and '-', not ending in one of these"
         )
     return name
 
@@ -294,18 +294,18 @@ def own_task(documents: Sequence[Any], where: str) -> dict[str, Any]:
     """The one task in a file that a user wrote. Raises PlanError."""
     if len(documents) != 1 or not isinstance(documents[0], Mapping):
         actual = "no task" if not documents else "several documents" if len(documents) > 1 else "no mapping"
-        raise PlanError(f"{where} holds {actual}: one SkyPilot task is what can be launched.")
+        raise PlanError(f"{where} holds {actual}: one SkyPilot task is what can be launched")
     config = dict(documents[0])
     for key in ("service", "pool"):
         if key in config:
-            raise PlanError(f"{where} has {key}: which is no training; `sky` itself launches it.")
+            raise PlanError(f"{where} has {key}: which is no training; `sky` itself launches it")
     if not isinstance(config.get("run"), str) or not config["run"].strip():
-        raise PlanError(f"{where} has no run: there is nothing that distui could watch.")
+        raise PlanError(f"{where} has no run: there is nothing that distui could watch")
     if isinstance(config.get("secrets"), list):  # names of secrets that SkyPilot keeps, without values
         config["secrets"] = dict.fromkeys(config["secrets"])
     for key in ("resources", "file_mounts", "envs", "secrets"):
         if config.get(key) is not None and not isinstance(config[key], Mapping):
-            raise PlanError(f"{where}: {key} is no mapping, and distui has to add to it.")
+            raise PlanError(f"{where}: {key} is no mapping, and distui has to add to it")
     return config
 
 

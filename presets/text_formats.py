@@ -19,7 +19,7 @@ MOST_DEPTH = 60
 
 
 class Unreadable(Exception):
-    """A text cannot be read_json as what it should be; the text is one sentence, `line` counts from 1."""
+    """A text cannot be read as what it should be; the text is one sentence, `line` counts from 1."""
 
     def __init__(self, line: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -126,7 +126,7 @@ def read_json(text: str) -> MarkupNode:
     except json.JSONDecodeError as error:
         raise Unreadable(error.lineno, f"is not valid JSON: {error.msg} (column {error.colno})") from None
     except (RecursionError, ValueError):  # ValueError: a number of thousands of digits
-        raise Unreadable(1, "is nested too deeply, or with numbers too long, to be read_json") from None
+        raise Unreadable(1, "is nested too deeply, or with numbers too long, to be read") from None
     return _JsonReader(text).value(0)
 
 
@@ -370,20 +370,20 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
     """The document `text`, which stands in `where`. Raises PresetError."""
     deep = too_deep(text)
     if deep is not None:
-        raise PresetError(f"{where} line {deep}: nested more than {DEEPEST} deep.")
+        raise PresetError(f"{where} line {deep}: nested more than {DEEPEST} deep")
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         match = re.search(r" \(at line (\d+), column (\d+)\)$", str(error))
         line = int(match[1]) if match else text.count("\n") + 1
         reason = re.sub(r" \(at .*\)$", "", str(error))
-        raise PresetError(f"{where} line {line}: not valid TOML ({reason}).") from None
+        raise PresetError(f"{where} line {line}: not valid TOML ({reason})") from None
     except RecursionError:
-        raise PresetError(f"{where}: nested too deep to be read.") from None
+        raise PresetError(f"{where}: nested too deep to be read") from None
     except ValueError as error:  # a number of thousands of digits, a date of a year that is none
-        raise PresetError(f"{where}: a value that cannot be read ({error}).") from None
+        raise PresetError(f"{where}: a value that cannot be read ({error})") from None
     if _is_large(document):
-        raise PresetError(f"{where}: a number of more than 64 bits, which TOML does not have.")
+        raise PresetError(f"{where}: a number of more than 64 bits, which TOML does not have")
     return document
 
 
@@ -402,7 +402,7 @@ def decode_toml(data: bytes, where: str) -> dict[str, Any]:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise PresetError(f"{where} line {line}: not UTF-8 text, which TOML must be.") from None
+        raise PresetError(f"{where} line {line}: not UTF-8 text, which TOML must be") from None
     return parse_toml(text, where)
 
 

@@ -374,15 +374,15 @@ def entries(env: Mapping[str, str]) -> tuple[Trusted, ...]:
     except FileNotFoundError:
         return ()
     except PassedOver as error:
-        raise PresetError(str(error).partition(" To use it")[0]) from None
+        raise PresetError(str(error).partition(". To use it")[0]) from None
     except (OSError, NoFile) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise PresetError(
-            f"{file} cannot be read ({why}): remove it, and trust anew what you want."
+            f"{file} cannot be read ({why}): remove it, and trust anew what you want"
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise PresetError(
-            f"{file} is no list that distui wrote: remove it, and trust anew what you want."
+            f"{file} is no list that distui wrote: remove it, and trust anew what you want"
         ) from None
 
 

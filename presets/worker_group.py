@@ -33,7 +33,7 @@ def dimensions(preset: Preset, world: int) -> dict[str, int]:
     if world % product:
         raise PlanError(
             f"{_product(fixed)} does not divide the world size {world}: "
-            f"take {_round_up(world, product)} ranks, or change [mesh]."
+            f"take {_round_up(world, product)} ranks, or change [mesh]"
         )
     rest = "dp_shard" if kind in ("fsdp1", "fsdp2") else "dp"
     sizes = {"pp": mesh.pp, "dp_replicate": mesh.dp_replicate, rest: world // product}
@@ -49,20 +49,20 @@ def check_mesh(preset: Preset) -> None:
         if getattr(mesh, name) > 1 and kind not in takers:
             raise PlanError(
                 f"mesh.{name} {getattr(mesh, name)} does not go with strategy {kind}: take {' or '.join(takers)}, "
-                f"or mesh.{name} 1."
+                f"or mesh.{name} 1"
             )
     usual = type(mesh)()
     for option, needs in WITH.items():
         if getattr(mesh, option) != getattr(usual, option) and getattr(mesh, needs) == 1:
             raise PlanError(
-                f"mesh.{option} does nothing without mesh.{needs} above 1: set it, or leave it out."
+                f"mesh.{option} does nothing without mesh.{needs} above 1: set it, or leave it out"
             )
     if mesh.pp > 1 and preset.batch.accumulation > 1:
         raise PlanError(
-            "batch.accumulation does not go with mesh.pp: a pipeline accumulates over its mesh.microbatches."
+            "batch.accumulation does not go with mesh.pp: a pipeline accumulates over its mesh.microbatches"
         )
     if mesh.ep > 1 and max(mesh.pp, mesh.cp) > 1:
-        raise PlanError("mesh.ep goes with data parallelism alone: leave mesh.pp and mesh.cp at 1.")
+        raise PlanError("mesh.ep goes with data parallelism alone: leave mesh.pp and mesh.cp at 1")
 
 
 def coordinates(sizes: Mapping[str, int], rank: int) -> dict[str, int]:
@@ -91,7 +91,7 @@ def check_batch(batch: Batch, sizes: Mapping[str, int]) -> str | None:
     if batch.micro is None:
         if batch.total is not None:
             raise PlanError(
-                f"batch.total {batch.total} cannot be checked: say batch.micro too, the samples a rank takes at once."
+                f"batch.total {batch.total} cannot be checked: say batch.micro too, the samples a rank takes at once"
             )
         return None
     ranks = data_ranks(sizes)
@@ -105,7 +105,7 @@ def check_batch(batch: Batch, sizes: Mapping[str, int]) -> str | None:
         remedy = (
             f"accumulation {batch.total // per_pass} gives it" if fits else f"take a multiple of {per_pass}"
         )
-        raise PlanError(f"batch.total {batch.total} is not {arithmetic}: {remedy}.")
+        raise PlanError(f"batch.total {batch.total} is not {arithmetic}: {remedy}")
     return arithmetic
 
 
@@ -141,9 +141,9 @@ def parse_nproc(text: int | str) -> int | Literal["gpu", "cpu", "auto"]:
     try:
         number = int(text)
     except ValueError:
-        raise PlanError(f"nproc_per_node {text!r} is neither a number nor gpu, cpu or auto.") from None
+        raise PlanError(f"nproc_per_node {text!r} is neither a number nor gpu, cpu or auto") from None
     if number < 1:
-        raise PlanError(f"nproc_per_node {number} starts no rank: give 1 or more.")
+        raise PlanError(f"nproc_per_node {number} starts no rank: give 1 or more")
     return number
 
 
@@ -153,9 +153,9 @@ def parse_nnodes(text: int | str) -> tuple[int | None, int]:
     try:
         fewest, most = int(low), int(high) if colon else int(low)
     except ValueError:
-        raise PlanError(f"nnodes {text!r} is neither a number nor MIN:MAX: write 4, or 2:4.") from None
+        raise PlanError(f"nnodes {text!r} is neither a number nor MIN:MAX: write 4, or 2:4") from None
     if colon and not 1 <= fewest <= most:
-        raise PlanError(f"nnodes {text} is no range of nodes: write MIN:MAX with 1 ≤ MIN ≤ MAX.")
+        raise PlanError(f"nnodes {text} is no range of nodes: write MIN:MAX with 1 ≤ MIN ≤ MAX")
     return (fewest if fewest < most else None), most
 
 
@@ -163,16 +163,16 @@ def check_nodes(preset: Preset, nodes: int | None) -> None:
     """Raises PlanError unless `nodes` machines (None: as many as asked for) can hold the preset."""
     nnodes, fewest = preset.topology.nnodes, preset.topology.nnodes_min
     if nnodes < 1:
-        raise PlanError(f"nnodes {nnodes} starts nothing: give 1.")
+        raise PlanError(f"nnodes {nnodes} starts nothing: give 1")
     if fewest is not None and not 1 <= fewest <= nnodes:
-        raise PlanError(f"nnodes_min {fewest} is not between 1 and nnodes {nnodes}: give one that is.")
+        raise PlanError(f"nnodes_min {fewest} is not between 1 and nnodes {nnodes}: give one that is")
     if nodes is None or nnodes <= nodes:
         return
     if nodes == 1:
         raise PlanError(
-            f"nnodes {nnodes} needs more than this machine, where distui starts its runs: give 1."
+            f"nnodes {nnodes} needs more than this machine, where distui starts its runs: give 1"
         )
-    raise PlanError(f"nnodes {nnodes} > {nodes} nodes that there are: give at most {nodes}.")
+    raise PlanError(f"nnodes {nnodes} > {nodes} nodes that there are: give at most {nodes}")
 
 
 def ranks(preset: Preset, gpus: int, cores: int, nodes: int | None = 1) -> Ranks:
@@ -185,30 +185,28 @@ def ranks(preset: Preset, gpus: int, cores: int, nodes: int | None = 1) -> Ranks
     asked = parse_nproc(preset.topology.nproc_per_node)
     nproc = _nproc(asked, gpus, cores, where)
     if preset.strategy.kind == "single" and nproc > 1:
-        raise PlanError(f"strategy single is one rank, not nproc_per_node {nproc}: take the preset ddp.")
+        raise PlanError(f"strategy single is one rank, not nproc_per_node {nproc}: take the preset ddp")
     on_gpu = gpus > 0 and asked != "cpu"
     if on_gpu and nproc > gpus:
         raise PlanError(
             f"nproc_per_node {nproc} > {gpus} {_gpus(gpus)}: give at most {gpus}, "
-            "or --env CUDA_VISIBLE_DEVICES= to run on CPU."
+            "or --env CUDA_VISIBLE_DEVICES= to run on CPU"
         )
     if not on_gpu and nproc > cores * CPU_RANKS_PER_CORE:
         most = cores * CPU_RANKS_PER_CORE
         raise PlanError(
-            f"nproc_per_node {nproc} > {cores} cores × {CPU_RANKS_PER_CORE} = {most}: give at most {most}."
+            f"nproc_per_node {nproc} > {cores} cores × {CPU_RANKS_PER_CORE} = {most}: give at most {most}"
         )
     if preset.strategy.kind == "single" and preset.topology.nnodes > 1:
         raise PlanError(
-            f"strategy single is one rank, not nnodes {preset.topology.nnodes}: take the preset ddp."
+            f"strategy single is one rank, not nnodes {preset.topology.nnodes}: take the preset ddp"
         )
     return Ranks(nproc, "nccl" if on_gpu else "gloo", _backend_notes(gpus, asked, nproc, where))
 
 
 def _nproc(asked: int | str, gpus: int, cores: int, where: str) -> int:
     if asked == "gpu" and not gpus:
-        raise PlanError(
-            f"nproc_per_node gpu, but no GPU is visible on {where}: give a number, cpu or auto."
-        )
+        raise PlanError(f"nproc_per_node gpu, but no GPU is visible on {where}: give a number, cpu or auto")
     if asked == "gpu" or (asked == "auto" and gpus):
         return gpus
     return cores if isinstance(asked, str) else asked
@@ -276,7 +274,7 @@ def seat(
     else:
         raise PlanError(
             "Nothing says which node this is: SKYPILOT_NODE_RANK, PBS_NODEFILE, SLURM_NODEID and NODE_RANK are all "
-            "unset."
+            "unset"
         )
     return check_seat(claimed, nnodes, nnodes_min)
 
@@ -290,11 +288,11 @@ def check_seat(seat: Seat, nnodes: int, nnodes_min: int | None) -> Seat:
     """`seat`, if the plan fits it. Raises PlanError."""
     count, least = len(seat.addresses), nnodes if nnodes_min is None else nnodes_min
     if not 0 <= seat.node < count:
-        raise PlanError(f"{seat.source} says that this is node {seat.node} of {count}: that cannot be.")
+        raise PlanError(f"{seat.source} says that this is node {seat.node} of {count}: that cannot be")
     if not least <= count <= nnodes:
         asked = nnodes if least == nnodes else f"{least} to {nnodes}"
         raise PlanError(
-            f"{seat.source} gives {count} nodes, and the plan is for {asked}: launch it with --nnodes {count}."
+            f"{seat.source} gives {count} nodes, and the plan is for {asked}: launch it with --nnodes {count}"
         )
     return seat
 
@@ -304,7 +302,7 @@ def _skypilot(env: Mapping[str, str]) -> Seat:
     count = _number(env, "SKYPILOT_NUM_NODES")
     if count is not None and count != len(addresses):
         raise PlanError(
-            f"SKYPILOT_NUM_NODES is {count}, and SKYPILOT_NODE_IPS names {len(addresses)} nodes: they disagree."
+            f"SKYPILOT_NUM_NODES is {count}, and SKYPILOT_NODE_IPS names {len(addresses)} nodes: they disagree"
         )
     node = _number(env, "SKYPILOT_NODE_RANK")
     return Seat(node or 0, addresses, _number(env, "SKYPILOT_NUM_GPUS_PER_NODE"), "SkyPilot")
@@ -318,7 +316,7 @@ def _slurm(env: Mapping[str, str]) -> Seat:
         count = _number(env, "SLURM_NNODES")
     if count is not None and count != len(addresses):
         raise PlanError(
-            f"Slurm says {count} nodes, and its list {names!r} has {len(addresses)}: they disagree."
+            f"Slurm says {count} nodes, and its list {names!r} has {len(addresses)}: they disagree"
         )
     return Seat(_number(env, "SLURM_NODEID") or 0, addresses, _number(env, "SLURM_GPUS_ON_NODE"), "Slurm")
 
@@ -331,10 +329,10 @@ def _agreed(env: Mapping[str, str], seat: Seat) -> Seat:
     for rank, count in others:
         node, nodes = _number(env, rank), _number(env, count)
         if node is not None and node != seat.node:
-            raise PlanError(f"{seat.source} says node {seat.node}, and {rank} is {node}: they disagree.")
+            raise PlanError(f"{seat.source} says node {seat.node}, and {rank} is {node}: they disagree")
         if node is not None and nodes is not None and nodes != len(seat.addresses):
             raise PlanError(
-                f"{seat.source} gives {len(seat.addresses)} nodes, and {count} is {nodes}: they disagree."
+                f"{seat.source} gives {len(seat.addresses)} nodes, and {count} is {nodes}: they disagree"
             )
     return seat
 
@@ -352,26 +350,26 @@ are the nodes."""
 def _pbs(env: Mapping[str, str], nodefile: str | None, host: str) -> Seat:
     """PBS names each node once a slot, the head first. Raises PlanError."""
     if not env.get("PBS_JOBID"):
-        raise PlanError("PBS_NODEFILE is set, and PBS_JOBID is not: this is no job of PBS.")
+        raise PlanError("PBS_NODEFILE is set, and PBS_JOBID is not: this is no job of PBS")
     if nodefile is None:
         raise PlanError(
-            f"PBS_NODEFILE is {env['PBS_NODEFILE']}, and there is no such file that can be read."
+            f"PBS_NODEFILE is {env['PBS_NODEFILE']}, and there is no such file that can be read"
         )
     addresses = tuple(dict.fromkeys(nodefile.split()))
     if not addresses:
-        raise PlanError(f"PBS_NODEFILE is {env['PBS_NODEFILE']}, which names no node.")
+        raise PlanError(f"PBS_NODEFILE is {env['PBS_NODEFILE']}, which names no node")
     numbers = _pbs_numbers(env, len(addresses))
     short = [name.partition(".")[0] for name in addresses]
     if host and short.count(host.partition(".")[0]) == 1:
         numbers["the place of this host in PBS_NODEFILE"] = short.index(host.partition(".")[0])
     if len(set(numbers.values())) > 1:
         listed = ", ".join(f"{name} says node {number}" for name, number in numbers.items())
-        raise PlanError(f"{listed}: they disagree.")
+        raise PlanError(f"{listed}: they disagree")
     if not numbers and len(addresses) > 1:
         names = ", ".join(name for name, _ in PBS_RANKS)
         raise PlanError(
             f"PBS gives {len(addresses)} nodes, and nothing says which one this is: {names} are all unset, and "
-            "PBS_NODEFILE does not name this host."
+            "PBS_NODEFILE does not name this host"
         )
     return Seat(next(iter(numbers.values()), 0), addresses, None, "PBS")
 
@@ -386,7 +384,7 @@ def _pbs_numbers(env: Mapping[str, str], count: int) -> dict[str, int]:
         if of is not None and of != count:
             raise PlanError(
                 f"{size} is {of}, and PBS gives {count} nodes: start one process a node, as in mpiexec -n {count} "
-                "--ppn 1."
+                "--ppn 1"
             )
         numbers[name] = number
     return numbers
@@ -396,7 +394,7 @@ def _plain(env: Mapping[str, str]) -> Seat:
     addresses = tuple(env.get("NODE_IPS", "").replace(",", " ").split())
     count = _number(env, "NNODES")
     if count is not None and count != len(addresses):
-        raise PlanError(f"NNODES is {count}, and NODE_IPS names {len(addresses)} nodes: they disagree.")
+        raise PlanError(f"NNODES is {count}, and NODE_IPS names {len(addresses)} nodes: they disagree")
     return Seat(_number(env, "NODE_RANK") or 0, addresses, None, "the environment")
 
 
@@ -406,7 +404,7 @@ def _number(env: Mapping[str, str], name: str) -> int | None:
     if not text:
         return None
     if not text.isdecimal():
-        raise PlanError(f"{name} is {text!r}, and must be a number.")
+        raise PlanError(f"{name} is {text!r}, and must be a number")
     return int(text)
 
 
@@ -416,7 +414,7 @@ def expand_hosts(names: str) -> list[str]:
     Raises PlanError for what is no such list.
     """
     if names.count("[") != names.count("]"):
-        raise PlanError(f"{names!r} is no list of hosts as Slurm writes them.")
+        raise PlanError(f"{names!r} is no list of hosts as Slurm writes them")
     hosts: list[str] = []
     for item in filter(None, _ITEM.findall(names)):
         hosts += _expand_item(item, names)
@@ -432,10 +430,10 @@ def _expand_item(item: str, names: str) -> list[str]:
     for part in inside.split(","):
         match = _RANGE.match(part)
         if match is None:
-            raise PlanError(f"{names!r} is no list of hosts as Slurm writes them.")
+            raise PlanError(f"{names!r} is no list of hosts as Slurm writes them")
         first, last = match[1], match[2] or match[1]
         if int(last) - int(first) > MOST_NODES:
-            raise PlanError(f"{names!r} names more than {MOST_NODES} hosts.")
+            raise PlanError(f"{names!r} names more than {MOST_NODES} hosts")
         numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
     return [before + number + tail for number in numbers for tail in _expand_item(after, names)]
 
@@ -505,13 +503,13 @@ def env_refusal(wished: Mapping[str, str]) -> str | None:
     """Why a variable of `wished` cannot be given to every rank, as a sentence; None when all can."""
     for name, value in wished.items():
         if not name.isprintable() or set(name) & {"=", " "} or not name:
-            return f"{name!r} is not a name for an environment variable: write NAME=VALUE."
+            return f"{name!r} is not a name for an environment variable: write NAME=VALUE"
         if "\0" in value:
-            return f"the value of {name} holds a NUL, which no environment variable can."
+            return f"the value of {name} holds a NUL, which no environment variable can"
         if name in LAUNCHER_OWN:
-            return f"{name} is computed for each rank by the launcher: leave it out."
+            return f"{name} is computed for each rank by the launcher: leave it out"
         if name.startswith("DISTUI_"):
-            return f"{name} is distui's own: leave it out; a preset's fields set it."
+            return f"{name} is distui's own: leave it out; a preset's fields set it"
     return None
 
 

@@ -101,13 +101,13 @@ def parse_parameters(text: str) -> int:
     cleaned = text.strip().replace("_", "").replace(",", "").upper()
     unit = cleaned[-1:] if cleaned[-1:] in "KMBT" else ""
     if not unit and cleaned.replace(".", "", 1).isdecimal() and 0 < float(cleaned) < FEWEST:
-        raise PlanError(f"--params {text}: {text} what? Write the unit: {cleaned}B or {cleaned}M.")
+        raise PlanError(f"--params {text}: {text} what? Write the unit: {cleaned}B or {cleaned}M")
     try:
         number = float(cleaned.removesuffix(unit)) * _UNITS[unit]
     except ValueError:
         number = 0.0
     if not 1 <= number <= 1e15:  # also false for nan
-        raise PlanError(f"--params {text}: write a number of parameters, as in 7B or 350M.")
+        raise PlanError(f"--params {text}: write a number of parameters, as in 7B or 350M")
     return round(number)
 
 
@@ -174,7 +174,7 @@ def parse_script(text: str) -> tuple[str, str | None]:
         path, name = text, ""
     if not path or (name and not name.isidentifier()) or (colon and path != text and not name):
         raise PlanError(
-            f"--script {text}: write PATH, or PATH:NAME of a class or function in it, as in train.py:Model."
+            f"--script {text}: write PATH, or PATH:NAME of a class or function in it, as in train.py:Model"
         )
     return path, name or None
 
@@ -186,11 +186,11 @@ def parse_model_args(text: str) -> dict[str, object]:
     except (SyntaxError, ValueError):
         call = None
     if not isinstance(call, ast.Call) or call.args or not isinstance(call.func, ast.Name):
-        raise PlanError(f"--model-args {text}: {_ARGS}.")
+        raise PlanError(f"--model-args {text}: {_ARGS}")
     values: dict[str, object] = {}
     for keyword in call.keywords:
         if keyword.arg is None or keyword.arg in values:
-            raise PlanError(f"--model-args {text}: {_ARGS}.")
+            raise PlanError(f"--model-args {text}: {_ARGS}")
         values[keyword.arg] = _value(text, keyword.value)
     return values
 
@@ -202,9 +202,9 @@ def _value(text: str, node: ast.expr) -> object:
     try:
         value: object = ast.literal_eval(node)
     except ValueError:
-        raise PlanError(f"--model-args {text}: {ast.unparse(node)} is no plain value; {_ARGS}.") from None
+        raise PlanError(f"--model-args {text}: {ast.unparse(node)} is no plain value; {_ARGS}") from None
     if not isinstance(value, bool | int | float | str | list | tuple | dict | None):
-        raise PlanError(f"--model-args {text}: {ast.unparse(node)} is no plain value; {_ARGS}.")
+        raise PlanError(f"--model-args {text}: {ast.unparse(node)} is no plain value; {_ARGS}")
     return value
 
 
@@ -255,7 +255,7 @@ def shape_of(
             f"--{name}" for name, value in (("layers", layers), ("hidden", hidden)) if not value
         )
         raise PlanError(
-            f"{counted.name} has no list of layers that looks like a transformer: give {missing} for its activations."
+            f"{counted.name} has no list of layers that looks like a transformer: give {missing} for its activations"
         )
     outside = counted.parameters - counted.blocks if counted.layers else None
     usual = shape(counted.parameters, layers, hidden, vocab or counted.vocab or VOCABULARY)
@@ -268,7 +268,7 @@ def counted_from(answer: Mapping[str, object]) -> Counted:
         return Counted(**answer)  # type: ignore[arg-type]
     except TypeError:
         raise PlanError(
-            "The training environment's interpreter answered something else than a model's sizes."
+            "The training environment's interpreter answered something else than a model's sizes"
         ) from None
 
 
@@ -299,14 +299,14 @@ def parse_gpus(text: str, memory_gb: float | None = None) -> NodeGpus:
     match = _GPUS.fullmatch(text.strip())
     counts = [int(part) for part in match.group(1, 3) if part is not None] if match else []
     if match is None or len(counts) > 1 or 0 in counts:
-        raise PlanError(f"--gpus {text}: write COUNTxNAME, the count of one node, as in 8xA100-80GB.")
+        raise PlanError(f"--gpus {text}: write COUNTxNAME, the count of one node, as in 8xA100-80GB")
     name = match[2].upper()
     memory = memory_gb if memory_gb is not None else MEMORY_GB.get(name) or _size_in_name(name)
     if memory is None:
         near = nearest(name, MEMORY_GB)
         hint = f"did you mean {near}? Else say" if near else "say"
         raise PlanError(
-            f"--gpus {text}: no GPU {match[2]} is known here; {hint} its memory with --gpu-memory GB."
+            f"--gpus {text}: no GPU {match[2]} is known here; {hint} its memory with --gpu-memory GB"
         )
     return NodeGpus(name=name, count=counts[0] if counts else 1, memory_gb=memory)
 

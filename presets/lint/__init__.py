@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import Any
 
 from .. import model, skypilot, worker_group
-from ..finding import Finding, PresetError, worst_first
+from ..finding import Finding, PresetError, sentence, worst_first
 from ..load import PROJECT_FILE, Definition, Library, check_name, load
 from ..model import Loaded, Preset
 from ..plan import Plan
@@ -228,11 +228,9 @@ def _value(path: str, value: object, where: str) -> list[Finding]:
         model.accept(path, value, "")
     except PresetError as error:
         is_field = path in model.fields() or table in (*model.FREE, *model.NESTED)
-        sentence = str(error).removeprefix(": ")
+        text = sentence(str(error).removeprefix(": "))
         id = "L30" if is_field else "L31"
-        findings.append(
-            issue(id, where, sentence, value=path, remedy="" if "did you mean" in sentence else None)
-        )
+        findings.append(issue(id, where, text, value=path, remedy="" if "did you mean" in text else None))
     return findings
 
 
@@ -246,7 +244,7 @@ def _whole(name: str, table: Mapping[str, Any], file: str, bases: Library) -> It
         check_name(name)
         load(name, presets=Library(definitions={**bases.definitions, name: (*below, own)}))
     except PresetError as error:
-        yield issue("L19", file, str(error), value=name, remedy="")
+        yield issue("L19", file, sentence(str(error)), value=name, remedy="")
 
 
 def _lines(text: str) -> dict[str, int]:
@@ -318,10 +316,10 @@ def lint_plan(
     return worst_first(once(findings))
 
 
-def refusal(sentence: str) -> Finding:
-    """Why no plan can be made, as a finding: the sentence of a PlanError."""
-    id = "L17" if sentence.startswith("batch.") else "L18" if sentence.startswith("mesh") else "L19"
-    return issue(id, "", sentence, remedy="")
+def refusal(message: str) -> Finding:
+    """Why no plan can be made, as a finding: the message of a PlanError."""
+    id = "L17" if message.startswith("batch.") else "L18" if message.startswith("mesh") else "L19"
+    return issue(id, "", sentence(message), remedy="")
 
 
 def _environment(plan: Plan, loaded: Loaded, seen: script.ScriptContents | None) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from .. import nccl, secrets
-from ..finding import Finding, Severity, nearest
+from ..finding import Finding, Severity, nearest, sentence
 from ..text_formats import MarkupNode, place, whole
 
 
@@ -276,7 +276,7 @@ def _nccl(name: str, value: str, where: str, literal: bool) -> Iterator[Finding]
         return
     problem = nccl.check(name, value) if literal else None
     if problem:
-        yield issue("L16", where, problem[:1].upper() + problem[1:])
+        yield issue("L16", where, sentence(problem[:1].upper() + problem[1:]))
     elif literal:
         yield from _loose(fact, value, where)
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...presets.finding import Finding, worst_first
+from ...presets.finding import Finding, sentence, worst_first
 from .. import local_agent
 from ..remote_hosts import HostError, Way, each
 from . import network_checks, node_checks
 from .network_checks import Members, Result, check_pairs, first_round, second_round
-from .node_checks import ExaminedNode, sentence
+from .node_checks import ExaminedNode
 from .session import NodeSession, Worker
 
 FACTS_SECONDS = 300.0

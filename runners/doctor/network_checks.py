@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ...presets.finding import Finding, Severity
+from ...presets.finding import Finding, Severity, sentence
 from ...presets.secrets import mask_text
 from ..formatting import NA, agreeing, listed
-from .node_checks import GIB, ExaminedNode, sentence
+from .node_checks import GIB, ExaminedNode
 
 SLOW_MBPS = 1000
 """Gradients of a billion parameters in 16 bit take 16 s at 1 Gb/s, one way."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...presets.finding import Finding, Severity
+from ...presets.finding import Finding, Severity, sentence
 from ..formatting import listed, plural, size_text
 
 # -----------------------------------------------------------------------------------------------------------
@@ -94,11 +94,6 @@ class ExaminedNode:
         """Where the other nodes reach it, as a launch takes it; None where nobody knows."""
         address = self.get("ssh_address") or self.get("hostname")
         return None if address is None else str(address)
-
-
-def sentence(text: str) -> str:
-    """With a full stop, unless what somebody else said has its own end."""
-    return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def test_a_product_that_fits_is_said_as_arithmetic(sizes: dict[str, int], produc
 
 def test_a_product_that_does_not_fit_says_which_ranks_would() -> None:
     assert refused(preset(tp=4, pp=3)) == (
-        "mesh pp 3 × tp 4 = 12 does not divide the world size 8: take 12 ranks, or change [mesh]."
+        "mesh pp 3 × tp 4 = 12 does not divide the world size 8: take 12 ranks, or change [mesh]"
     )
     assert "mesh tp 3 does not divide the world size 8: take 9 ranks" in refused(preset(tp=3))
 
@@ -112,8 +112,8 @@ def test_the_arithmetic_of_a_batch() -> None:
 @pytest.mark.parametrize(
     ("batch", "remedy"),
     [
-        (Batch(micro=4, total=128), "accumulation 4 gives it."),
-        (Batch(micro=4, total=100), "take a multiple of 32."),
+        (Batch(micro=4, total=128), "accumulation 4 gives it"),
+        (Batch(micro=4, total=100), "take a multiple of 32"),
         (Batch(total=100), "say batch.micro too"),
     ],
 )

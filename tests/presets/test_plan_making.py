@@ -43,7 +43,7 @@ def refused(name: str = "ddp", *overrides: str, request: Request = TRAIN, **plac
         plan(name, *overrides, request=request, **place)
     text = str(caught.value)
     assert "\n" not in text
-    assert text.endswith(".")
+    assert not text.endswith(".")
     return text
 
 

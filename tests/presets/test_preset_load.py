@@ -37,7 +37,7 @@ class Places:
             self.load(name, *overrides)
         text = str(caught.value)
         assert "\n" not in text
-        assert text[-1] in ".?"
+        assert not text.endswith(".")
         return text
 
 
@@ -135,7 +135,7 @@ def test_tables_of_other_programs_are_merged_key_by_key(places: Places) -> None:
 
 def test_a_file_that_no_one_wrote_by_hand_is_refused(places: Places) -> None:
     places.user("large", 'base = "ddp"\n' + "# x\n" * 300_000)
-    assert "has 1200013 bytes: a file of presets has at most 1048576." in places.error("large")
+    assert "has 1200013 bytes: a file of presets has at most 1048576" in places.error("large")
     assert places.load("ddp").preset.name == "ddp", "and spoils no other"
 
 
@@ -291,4 +291,4 @@ def test_a_bad_project_file(places: Places, text: str, part: str) -> None:
 
 def test_an_unknown_preset_names_the_nearest(places: Places) -> None:
     assert places.error("fsdp") == "There is no preset 'fsdp'; did you mean fsdp2?"
-    assert places.error("qqq") == "There is no preset 'qqq'; `distui presets` lists them."
+    assert places.error("qqq") == "There is no preset 'qqq'; `distui presets` lists them"

@@ -130,7 +130,7 @@ def test_what_no_plan_can_be_made_of(id: str, words: list[str]) -> None:
     with pytest.raises(PlanError) as refused:
         lint("ddp", *words)
     one = refusal(str(refused.value))
-    assert (one.id, one.severity, one.text) == (id, "error", str(refused.value))
+    assert (one.id, one.severity, one.text) == (id, "error", f"{refused.value}.")
 
 
 def test_deepspeeds_own_configuration() -> None:

@@ -39,6 +39,6 @@ def test_both_nodes_meet_and_a_stranger_is_refused() -> None:
         stranger = cluster.job(1, PMI_RANK="0", NODE_RANK="1")
         until(lambda: stranger.poll() is not None, 20.0, cluster.describe)
         assert stranger.returncode == 2
-        assert "PBS says node 0, and NODE_RANK is 1: they disagree." in cluster.said(1)
+        assert "PBS says node 0, and NODE_RANK is 1: they disagree" in cluster.said(1)
     finally:
         cluster.close()
