@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 
 from ..presets.finding import PlanError, PresetError
 from ..presets.plan import Request
-from . import connect, environment, forced_stop, remote_hosts, run_directories
+from . import agentless, environment, local_agent, remote_hosts, run_directories
 from .environment import pairs
 from .errors import NoSuchRunError, RunError, UnknownOutcomeError, UnreachableError
 from .formatting import plural
@@ -40,8 +40,7 @@ from .logs.follow import Merge, check_there, choose
 from .logs.log_files import STREAMS, LogError, parse_file_id
 from .model import CommandDone, RankPhase, Restart, RunPhase, Stop
 from .status import status_json
-from .wire.client import new_id
-from .wire.link import Link, LinkError, UnansweredError
+from .wire.client import Link, LinkError, UnansweredError, new_id
 
 __all__ = ["RefusedError", "Run", "attach", "execute", "launch", "runs"]
 
@@ -368,7 +367,7 @@ class Run:
 
     def status(self) -> dict[str, Any]:
         """What `distui status --json` prints; docs/cli.md has the fields. Raises RunError."""
-        return status_json(self._linked(connect.snapshot))
+        return status_json(self._linked(local_agent.snapshot))
 
     def wait(self, until: str = "done", timeout: float | None = None) -> RunPhase:
         """Wait until the run is as far as asked, or has ended; the phase then.
@@ -380,8 +379,8 @@ class Run:
 
         async def use(link: Link) -> RunPhase:
             async with asyncio.timeout(given["timeout"]):
-                state = await connect.follow_until(link, given["until"])
-            if not state.phase.ended and (until == "done" or not connect.reached(state, until)):
+                state = await local_agent.follow_until(link, given["until"])
+            if not state.phase.ended and (until == "done" or not local_agent.reached(state, until)):
                 whys = [finding.text for finding in state.findings.values() if finding.id == "no-agent"]
                 raise UnreachableError(whys[0] if whys else f"no agent serves {self.name}")
             return state.phase
@@ -411,13 +410,15 @@ class Run:
         given = checked(ranks=ranks, streams=streams, attempt=attempt)
 
         async def use(link: Link) -> list[str]:
-            state = await connect.history(link)
+            state = await local_agent.history(link)
             files = [file for name in state.log_sizes if (file := parse_file_id(name)) is not None]
             check_there(state, files, given["ranks"], given["attempt"])
             chosen = choose(files, **given)
             merge, lines = Merge(chosen), list[str]()
             for file in chosen:
-                async for more, problem in connect.read_on(link, merge, file.id, state.log_sizes[file.id]):
+                async for more, problem in local_agent.read_on(
+                    link, merge, file.id, state.log_sizes[file.id]
+                ):
                     if problem:
                         raise RunError(f"{file.id}: {problem}")
                     lines += more
@@ -448,7 +449,7 @@ class Run:
         command = Stop(new_id(), **checked(grace_s=grace_s))
 
         async def stop() -> CommandDone:
-            return await forced_stop.stop_run(self.entry, command, lambda text: None, open_link)
+            return await agentless.stop_run(self.entry, command, lambda text: None, open_link)
 
         try:
             return _accepted(_apart(lambda: asyncio.run(stop())))
@@ -458,7 +459,7 @@ class Run:
             raise UnreachableError(f"{self.name}: {error}") from None
 
     def _linked(self, use: Callable[[Link], Awaitable[T]]) -> T:
-        return _apart(lambda: asyncio.run(connect.with_link(self.id, lambda entry, link: use(link))))
+        return _apart(lambda: asyncio.run(local_agent.with_link(self.id, lambda entry, link: use(link))))
 
 
 def _accepted(done: CommandDone) -> str:

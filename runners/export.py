@@ -41,7 +41,7 @@ from .model import HUB, Event, RankSample, RankTick, RunEnded, RunPhase, Stamped
 from .state import RunState
 from .status import standing_json, status_json
 from .telemetry.metrics import LEVELS, Row
-from .wire.link import Link, LinkError
+from .wire.client import Link, LinkError
 
 HEAD = 256 << 10
 """Bytes of a log's beginning."""

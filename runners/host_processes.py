@@ -15,8 +15,7 @@ from . import file_io
 from .agent.processes import AGENTS, MARKER, arguments_of, environ_of, send_signal, state_of
 from .errors import RunError
 from .telemetry.proc import is_own, read_stat
-from .wire.client import SocketLink, ensure_private
-from .wire.link import LinkError, NoListenerError, SilentError
+from .wire.client import LinkError, NoListenerError, SilentError, SocketLink, ensure_private
 
 # -----------------------------------------------------------------------------------------------------------
 # Which processes of runs live on this machine, whatever became of their files: known by environment and

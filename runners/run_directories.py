@@ -21,16 +21,16 @@ from msgspec import Struct, structs
 
 from ..presets import trusted_files
 from ..presets.trusted_files import private_folder
-from . import file_io, history, host_processes
+from . import file_io, host_processes, journal
 from .errors import NoSuchRunError, RunError
 from .formatting import plural
-from .history import History, RunRecord
+from .journal import History, RunRecord
 from .model import RunPhase
 from .state import RunState
 from .wire.client import stem
 
 RUN_FILE = "run.json"
-PLAN_FILE = history.PLAN_FILE
+PLAN_FILE = journal.PLAN_FILE
 AGENT_FILE = "agent.json"
 RUNNER_FILE = "runner.json"
 AGENT_LOCK = "agent.lock"
@@ -59,7 +59,7 @@ class Entry:
 
     def history(self) -> History:
         """Everything that its files say, and what is wrong with them."""
-        recorded = history.read(self.path, self.record)
+        recorded = journal.read_history(self.path, self.record)
         recorded.problems[:0] = filter(None, (self.problem, _plan_problem(self.path)))
         return recorded
 

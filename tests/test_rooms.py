@@ -252,16 +252,16 @@ LATE_IMPORTS = {
     "tui/cockpit_commands.py": {"tui.rows.dumps"},
     "tui/keys.py": {"presets.load"},
     "tui/source.py": {
-        "runners.hub.cluster_state", "runners.launch.launch_form", "runners.watch.watch_link", "tui.preset_library",
+        "runners.hub.sky_cloud", "runners.launch.launch_form", "runners.watch.watch_link", "tui.preset_library",
         "tui.terminal", "runners.diagnosis.reading",
     },
     # The rules of diagnosis take a while to load.
-    "runners/agent/agent.py": {"runners.diagnosis.judging"},
+    "runners/agent/__main__.py": {"runners.diagnosis.judging"},
     # `ls` and `status` read runs without presets, plans, launches and hubs.
-    "runners/history.py": {"presets.render", "runners.journal"},
-    "runners/hub/hub.py": {"runners.hub.cluster_launch"},
+    "runners/journal.py": {"presets.render"},
+    "runners/hub/__main__.py": {"runners.hub.cluster_launch"},
     "runners/local_agent.py": {
-        "presets.plan", "presets.render", "presets.script_support", "runners.hub.hub_on_node"
+        "presets.plan", "presets.render", "presets.script_support", "runners.hub.routes"
     },
 }  # fmt: skip
 """Imports of our own that wait until a function runs, each for the time that a start takes; there are no others."""

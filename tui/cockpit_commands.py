@@ -11,8 +11,7 @@ from textual.signal import Signal
 
 from ..runners.errors import LaunchError
 from ..runners.model import Command, CommandDone, Down, Dump, Restart, SetAutostop, Stop
-from ..runners.wire.client import new_id
-from ..runners.wire.link import LinkError, Window
+from ..runners.wire.client import LinkError, Window, new_id
 from . import terminal
 from .rows.confirm import CommandError, Confirmation, confirmation, parse
 from .rows.frame import Frame, LinkPhase, ViewOptions

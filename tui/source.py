@@ -13,15 +13,15 @@ import msgspec
 from ..presets.finding import PlanError, PresetError
 from ..presets.sanitize import clean_text
 from ..runners import run_directories
+from ..runners.agentless import stop_run
 from ..runners.diagnosis.nccl_facts import NcclFacts, merge
 from ..runners.errors import LaunchError, NoSuchRunError, RunError
-from ..runners.forced_stop import stop_run
 from ..runners.formatting import elapsed
 from ..runners.local_agent import open_link
 from ..runners.model import Command, CommandDone, Down, Event, SetAutostop, Stop
 from ..runners.state import RunState
 from ..runners.watch.discover import WatchedJob, find_job, name_of, scan
-from ..runners.wire.link import BACKOFF_S, Link, LinkError, LinkFollower, Window, paced
+from ..runners.wire.client import BACKOFF_S, Link, LinkError, LinkFollower, Window, paced
 from .rows.frame import LinkPhase, LinkStatus
 from .rows.run_status import RunEntry
 
@@ -295,10 +295,10 @@ class LocalSource:
 
     async def afterwards(self, run_id: str, command: Down | SetAutostop) -> CommandDone:
         """See RunSource.afterwards."""
-        from ..runners.hub import cluster_state
+        from ..runners.hub import sky_cloud
 
         try:
-            ok, text = await cluster_state.carry_out(run_directories.resolve(run_id), command)
+            ok, text = await sky_cloud.carry_out(run_directories.resolve(run_id), command)
         except (RunError, OSError) as error:
             raise LinkError(str(error)) from None
         return CommandDone(command.id, ok, text)

@@ -3,14 +3,201 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...presets.plan import Plan
-from .. import daemon, run_directories
+from .. import daemon, file_io, run_directories
 from ..daemon import Ready
 from ..host_processes import StartMode
-from .agent import Agent, bridge
+from ..journal import summarise
+from ..logs.follow import ask_window
+from ..model import AgentStarted, RunCreated
+from ..run_directories import AGENT_FILE, Entry
+from ..wire import client
+from ..wire.client import sweep_sockets
+from .commands import AgentCommands, Restarts
+from .hooks import Environment, Hooks
+from .nccl_logs import NcclLogs
+from .nccl_switch import NcclSwitch, RasWatch
+from .pulses import Pulses
+from .relay_client import AgentRelay, read_key
+from .runner_process import ServedRun
+from .sampling import Sampling
+from .server import AgentServer
+from .supervision import Supervision
+
+if TYPE_CHECKING:
+    from ..diagnosis.judging import Judging
+
+# -----------------------------------------------------------------------------------------------------------
+# The agent itself: makes its parts and gives each of them what it needs.
+
+
+HUB_SECONDS = 20.0
+"""How long the agent of a part that has ended waits for its hub, whose link may be down just now and which tries again
+within 15 s: nobody else can tell it how the part ended. The node's job waits longer."""
+
+
+class Agent:
+    """One run on one node."""
+
+    def __init__(self, entry: Entry, plan: Plan, mode: StartMode = StartMode.START) -> None:
+        self._mode = mode
+        self.served = run = ServedRun(entry, plan)
+        self._socket = Path(run.stem + ".sock")
+        hooks = Hooks(run.run_dir, run.stem, run.emit, run.node)
+        environment = Environment(run, hooks)
+        restarts = Restarts(run, environment)
+        self.relay = self._make_relay()
+        self.pulses = Pulses(run.state, hooks, run.emit)
+        self.sampling = Sampling(run, hooks, viewers=lambda: self.server.viewers)
+        self.nccl = NcclSwitch(run, hooks, restarts)
+        self.nccl_logs = NcclLogs(run, lower=self.nccl.lower)
+        self.commands = AgentCommands(
+            run, hooks, self.pulses.spy, restarts, switch=self.nccl.switch, relaying=self._relaying
+        )
+        self.supervision = Supervision(
+            run,
+            mode,
+            hooks,
+            environment,
+            restarts,
+            self.sampling,
+            self.nccl_logs,
+            relaying=self._relaying,
+            judge=self._judge,
+        )
+        self.judging: Judging | None = None
+        """None before the runner has begun, and for a part of a run on several nodes: its hub judges."""
+        self.server = AgentServer(
+            self._socket,
+            entry.record,
+            run.journal,
+            self.commands.execute,
+            partial(ask_window, run.run_dir),
+            self.sampling.attend,
+        )
+        run.chronicle.publish = self.server.publish
+        if self.relay is not None:
+            self.server.pass_on = self.relay.pass_on
+
+    def _make_relay(self) -> AgentRelay | None:
+        """The way to the other nodes; None where there are none, or no key to recognise them by."""
+        run = self.served
+        key = read_key(run.run_dir)
+        if key is None or run.plan.nnodes < 2:
+            return None
+        return AgentRelay(key, run.node, run.plan.nnodes, self._socket, run.findings.raise_finding)
+
+    def _relaying(self) -> bool:
+        """True while the relay carries a viewer's stream."""
+        return self.relay is not None and self.relay.busy
+
+    def _runner_socket(self) -> str | None:
+        return self.served.runner.who.socket if self.served.runner is not None else None
+
+    def _make_judging(self) -> Judging | None:
+        if self.served.entry.record.kind == "node":
+            return None
+        from ..diagnosis.judging import Judging  # slow to import: the runner comes first
+
+        return Judging(self.served.state, self.served.plan, self.served.emit)
+
+    async def _judge(self) -> None:
+        if self.judging is not None:
+            await self.judging.guarded()
+
+    def _watchers(self) -> list[asyncio.Task[None]]:
+        """Start the pulse, NCCL-log, RAS and detector tasks."""
+        jobs = [self.pulses.run(), self.nccl_logs.run()]
+        jobs += [RasWatch(self.served).run()] if self.served.node == 0 else []
+        jobs += [self.judging.run()] if self.judging is not None else []
+        return [asyncio.create_task(job) for job in jobs]
+
+    # --- life ------------------------------------------------------------------------------------------------
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Serve the run until it has ended and nobody looks any more; `ready` once the socket answers."""
+        again = (
+            os.environ.pop("DISTUI_AGAIN", "") != ""
+        )  # a job that was started again goes on with its part
+        run, record = self.served, self.served.entry.record
+        resumed = run.chronicle.replay() and not (again and run.state.phase.ended)
+        if not resumed or not run.state.run:  # a journal may be lost while its run goes on
+            run.emit(
+                RunCreated(record.run, record.name, record.host, summarise(run.plan)),
+                at=record.created if self._mode is StartMode.READ else None,
+            )
+        adopted = await self.supervision.begin(resumed)
+        self.judging = self._make_judging()
+        from importlib.metadata import version  # slow to import: the runner comes first
+
+        release = version("distui")
+        await self.server.start(release)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.server.missed.set)
+        run.identify(self._socket)
+        ready()
+        run.emit(AgentStarted(os.getpid(), release, adopted))
+        self.supervision.resume_ranks()
+        self.nccl.resume()
+        self.commands.resume()
+        if resumed and self.judging is not None:
+            self.judging.resume()
+        sampling = asyncio.create_task(self.sampling.run())
+        watchers = self._watchers()
+        if self.relay is not None:
+            run.spawn(self.relay.run(self._runner_socket))
+        await self.supervision.run()
+        for watcher in watchers:
+            watcher.cancel()
+        await asyncio.wait(watchers)
+        await self.sampling.stop(sampling)
+        await self.server.outstay(HUB_SECONDS if record.kind == "node" else 0.0)
+        await self.server.close()
+        await self.supervision.dismiss()
+        sweep_sockets(record.run8)
+        run.journal.close()
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The bridge between stdio and an agent's socket: what `ssh HOST distui agent attach RUN` executes there.
+
+
+async def bridge(run_dir: Path) -> int:
+    """Copy both ways until either side ends; 4 with a sentence when no agent answers."""
+    who = file_io.read(run_dir / AGENT_FILE)
+    if who is None or not file_io.alive(who):
+        sys.stderr.write(f"distui: no agent serves {run_dir}\n")
+        return 4
+    try:
+        reader, writer = await client.connect(who.socket)
+    except OSError as error:
+        sys.stderr.write(f"distui: {who.socket}: {error.strerror}\n")
+        return 4
+    loop = asyncio.get_running_loop()
+    stdin = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
+    transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sys.stdout)
+    stdout = asyncio.StreamWriter(transport, protocol, None, loop)
+    up = asyncio.create_task(_copy(stdin, writer))
+    down = asyncio.create_task(_copy(reader, stdout))
+    await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (up, down):
+        task.cancel()
+    writer.close()
+    return 0
+
+
+async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    while data := await source.read(65536):
+        target.write(data)
+        await target.drain()
 
 
 async def serve(entry: run_directories.Entry, plan: Plan, ready: Ready, mode: StartMode) -> None:

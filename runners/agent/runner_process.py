@@ -16,7 +16,7 @@ import msgspec
 from .. import file_io, rpc, run_directories
 from ..daemon import DaemonRun
 from ..finding_ledger import FindingLedger
-from ..history import REPORT
+from ..journal import REPORT
 from ..model import Stamped
 from ..run_directories import RUNNER_FILE, Entry
 from ..wire import client

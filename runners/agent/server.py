@@ -17,8 +17,7 @@ from pathlib import Path
 import msgspec
 
 from ..errors import RunError
-from ..history import RunRecord
-from ..journal import Journal
+from ..journal import Journal, RunRecord
 from ..model import (
     HUB,
     PROTOCOL,
@@ -41,6 +40,7 @@ from ..wire.client import (
     MAX_LINE,
     VIA_ID,
     FrameError,
+    Window,
     decode_command,
     encode,
     ensure_private,
@@ -49,7 +49,6 @@ from ..wire.client import (
     read_line,
     remove_stale,
 )
-from ..wire.link import Window
 
 CAPS = ("restart", "stop", "nccl", "signal", "dump", "log", "runner")
 RESTORE_S = 2.0

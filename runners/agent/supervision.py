@@ -40,8 +40,7 @@ from ..state import Rank
 from .commands import Restarts
 from .hooks import Environment, Hooks
 from .nccl_logs import NcclLogs
-from .oom import NOTHING, KernelEvidence, OomWatch
-from .processes import sweep
+from .processes import NOTHING, KernelEvidence, OomWatch, sweep
 from .runner_process import ReportTail, Runner, ServedRun, reports
 from .sampling import Sampling
 

@@ -3,12 +3,244 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
 import sys
+import time
+from collections.abc import Callable, Coroutine
+from functools import partial
+from pathlib import Path
+from typing import Any
 
+from ...presets.finding import Finding
 from ...presets.plan import Plan
 from .. import daemon, run_directories
+from ..agent.server import AgentServer
+from ..diagnosis.judging import Judging
+from ..errors import OUTCOME_UNKNOWN
 from ..host_processes import StartMode
-from .hub import Hub
+from ..journal import summarise
+from ..model import (
+    HUB,
+    AgentStarted,
+    CommandDone,
+    FindingCleared,
+    FindingRaised,
+    LogGrew,
+    RunCreated,
+    RunEnded,
+    RunPhase,
+    Stage,
+    Stop,
+)
+from ..run_directories import Entry
+from ..wire.client import new_id, stem, sweep_sockets
+from . import routes as routes_file
+from .commands import HubCommands
+from .links import Links
+from .merged_run import AT_ONCE, CANCEL_SECONDS, LAUNCH_FILE, MergedRun, NodeLogs, Whole, ending
+from .routes import Route
+
+OWN_LOGS = ("agent.log", "launch.log")
+CHECK_S = 1.0
+HEAD_GONE_S = 10.0
+"""How long nodes may take to find out that the first one, with the rendezvous, has failed."""
+
+
+class Hub:
+    """Serves one run on several nodes: builds the parts, and decides when the run has ended."""
+
+    def __init__(self, entry: Entry, plan: Plan, mode: StartMode = StartMode.START) -> None:
+        """`mode`: whether it may go on with a launch that an earlier hub had begun."""
+        self._mode = mode
+        self.run = MergedRun(entry, plan)
+        self.logs = NodeLogs(self.run)
+        self.links = Links(self.run, self.logs, self._connected)
+        self._commands = HubCommands(self.run, self.links)
+        self._judging = Judging(self.run.state, plan, self.run.emit)
+        self._dismissing = False
+        """Nodes that wait for a first node which has failed are being stopped."""
+        self._own_sizes: dict[str, int] = {}
+        self._socket = Path(stem(entry.record.run8) + ".sock")
+        self._server = AgentServer(
+            self._socket,
+            entry.record,
+            self.run.journal,
+            self._commands.execute,
+            partial(self.logs.read, self.links.up),
+            windows=AT_ONCE,
+        )
+        self.run.chronicle.publish = self._server.publish
+
+    def _set_routes(self, routes: list[Route]) -> None:
+        """See SetRoutes."""
+        routes_file.write(self.run.run_dir, routes)
+        self.links.use(routes)
+
+    def _connected(self, node: int) -> None:
+        """A node answers: it hears of a stop that it missed."""
+        if self.run.stop_asked.is_set() and not self.run.nodes.ended(node):
+            self.run.spawn(self._commands.stopping.late(node))
+
+    async def serve(self, ready: Callable[[], None]) -> None:
+        """Until the run has ended and nobody looks any more; `ready` once the socket answers."""
+        run = self.run
+        resumed = run.replay()
+        if resumed:
+            self._judging.resume()
+        else:
+            record = run.record
+            created = RunCreated(record.run, record.name, record.host, summarise(run.plan), merged=True)
+            run.emit(created, at=record.created)  # a hub that is made on the spot comes later
+        if run.state.phase is RunPhase.STOPPING:
+            self._commands.stopping.begin()
+        self.links.use(routes_file.read(run.run_dir))  # before anybody can ask what needs them
+        from importlib.metadata import version  # slow to import: what is known comes first
+
+        release = version("distui")
+        await self._server.start(release)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._server.missed.set)
+        run.identify(self._socket)
+        ready()
+        run.emit(AgentStarted(os.getpid(), release, resumed))
+        for asked in [*run.state.open_commands]:
+            run.emit(CommandDone(asked, False, OUTCOME_UNKNOWN))  # the journals of the nodes have more
+        for node, grown in self.logs.kept_sizes().items():
+            run.emit(grown, node=node)
+        tasks = [
+            asyncio.create_task(self._watch_logs()),
+            asyncio.create_task(self._judging.run()),
+            *self._begin_cloud(),
+        ]
+        await self._judge()
+        await self._leave(tasks)
+
+    def _begin_cloud(self) -> list[asyncio.Task[None]]:
+        """Launch what is not launched yet, and watch where it lives."""
+        run = self.run
+        if not (run.run_dir / LAUNCH_FILE).exists():
+            return []
+        from .cluster_launch import cloud_of, launch, submitted  # only those that launch need it
+
+        run.cloud = cloud_of(run)
+        tasks = [asyncio.create_task(run.cloud.watch())] if run.cloud is not None else []
+        started = run.state.stages.get((Stage.START, HUB))
+        if started is None or started.ended is None or started.failed:
+            read_only = self._mode is StartMode.READ and not submitted(run.run_dir)
+            run.launching = not read_only
+            begin = partial(launch, run, self._set_routes)
+            tasks.append(asyncio.create_task(self._resume(begin) if read_only else self._launch(begin())))
+        return tasks
+
+    async def _resume(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Go on with a launch that was cut off when somebody asks for it; also to give it up in order."""
+        run, name = self.run, self.run.record.name
+        text = f"the launch of {name} was cut off when its hub died"
+        remedy = f"`distui restart {name}` goes on with it, `distui stop {name}` gives it up"
+        run.interrupted = True
+        run.emit(FindingRaised(Finding("launch-cut-off", "error", text, remedy=remedy)))
+        asked = {asyncio.create_task(run.go_on.wait()), asyncio.create_task(run.stop_asked.wait())}
+        try:
+            await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in asked:
+                task.cancel()
+        run.interrupted, run.launching = False, True
+        run.emit(FindingCleared("launch-cut-off"))
+        await self._launch(begin())
+
+    async def _launch(self, doing: Coroutine[Any, Any, None]) -> None:
+        """Until it is done, or has given up because the run was stopped."""
+        task = asyncio.create_task(doing)
+        stop = asyncio.create_task(self.run.stop_asked.wait())
+        try:
+            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                await asyncio.wait({task}, timeout=CANCEL_SECONDS)
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self.run.fail(f"the launch failed: {error}")
+                raise error
+        finally:
+            task.cancel()
+            stop.cancel()
+            self.run.launching = False
+            self.run.turn.set()
+
+    async def _watch_logs(self) -> None:
+        """How the hub's own logs grow."""
+        while True:
+            sizes = {}
+            for name in OWN_LOGS:
+                with contextlib.suppress(OSError):
+                    sizes[name] = (self.run.run_dir / name).stat().st_size
+            if grown := {name: size for name, size in sizes.items() if self._own_sizes.get(name) != size}:
+                self._own_sizes |= grown
+                self.run.emit(LogGrew(grown))
+            await asyncio.sleep(CHECK_S)
+
+    async def _judge(self) -> None:
+        """Wait until the run has ended, and say how."""
+        run = self.run
+        while not run.state.phase.ended:
+            run.turn.clear()
+            end = self._verdict()
+            if end is None and self._head_failed() and not self._dismissing:
+                self._dismissing = True
+                run.spawn(self._dismiss())
+            if end is not None and not run.held:
+                await self._judging.guarded()
+                run.emit(end)
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(run.turn.wait(), CHECK_S)
+
+    def _head_failed(self) -> bool:
+        """Whether the rendezvous has gone with the first node's part, and others are left that wait for it."""
+        run = self.run
+        end = run.nodes.end_of(0)
+        failed = end is not None and end.phase is RunPhase.FAILED and run.plan.launcher == "torchrun"
+        return failed and bool(run.nodes.alive()) and run.state.phase is not RunPhase.STOPPING
+
+    async def _dismiss(self) -> None:
+        """The others mostly find out for themselves, and say more; those that have not after a while are stopped."""
+        await asyncio.sleep(HEAD_GONE_S)
+        stops = (self._commands.ask(Stop(new_id()), node) for node in self.run.nodes.alive())
+        await asyncio.gather(*stops)
+
+    def _verdict(self) -> RunEnded | None:
+        run, state, now = self.run, self.run.state, time.time()
+        if run.launching:
+            return None
+        stopping = state.phase is RunPhase.STOPPING
+        numbers = run.nodes.numbers()
+        if not numbers:
+            return RunEnded(RunPhase.STOPPED, 1, "stopped before any rank started") if stopping else None
+        whole = Whole(
+            name=run.record.name,
+            stopping=stopping,
+            why=run.why_stopped,
+            nnodes_min=run.plan.nnodes_min,
+            cause=state.attempts[-1].first_cause if state.attempts else None,
+            cluster_down=state.cluster is not None and state.cluster.down,
+            idle=state.attempts[-1].idle if state.attempts else "",
+        )
+        return ending(whole, [run.nodes.part(node, now, run.stop_since) for node in numbers])
+
+    async def _leave(self, tasks: list[asyncio.Task[None]]) -> None:
+        """The run has ended: stay for those who look, and a moment for those who are about to."""
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        await self.links.close()
+        await self.run.finish(CANCEL_SECONDS)  # a cancel that SkyPilot works at
+        await self._server.outstay(0.0)
+        await self._server.close()
+        sweep_sockets(self.run.record.run8)
+        self.run.journal.close()
 
 
 async def serve(entry: run_directories.Entry, plan: Plan, ready: daemon.Ready, mode: StartMode) -> None:

@@ -15,13 +15,12 @@ import msgspec
 from ..errors import RunError
 from ..model import ClusterChanged, LinkState, Stage, StageChanged
 from ..wire import ssh
-from . import launch_order, managed_job, on_hosts
-from .cluster_state import JOBS_END, SkyCloud, described, may_cost, misfit
-from .launch_order import Cloud, CloudError, SetRoutes, SkyRequest
-from .launch_stages import LaunchReport
+from . import launch_order, on_hosts, sky_cloud
+from .launch_order import LaunchReport, SkyRequest
 from .links import AT_ONCE
-from .merged_run import MergedRun
+from .merged_run import Cloud, CloudError, MergedRun, SetRoutes
 from .routes import Route, check
+from .sky_cloud import JOBS_END, SkyCloud, described, may_cost, misfit
 from .sky_process import Sky, SkyError, elsewhere, parse
 
 PROBE_SECONDS = 60.0
@@ -279,7 +278,7 @@ class LaunchStopped(Exception):
 
 
 async def launch(run: MergedRun, set_routes: SetRoutes) -> None:
-    """See seam: bring up what launch.json orders, or go on with it."""
+    """Bring up what launch.json orders, or go on with it."""
     hosts = on_hosts.read(run.run_dir)
     if hosts is not None:
         await on_hosts.Hosts(run, hosts).launch(set_routes)
@@ -291,7 +290,7 @@ async def launch(run: MergedRun, set_routes: SetRoutes) -> None:
     sky = Sky(order.python)
     try:
         if order.managed:
-            await managed_job.ManagedJob(run, order, sky).run()
+            await sky_cloud.ManagedJob(run, order, sky).run()
         else:
             await ClusterLaunch(run, order, sky, set_routes).run()
     finally:
@@ -305,7 +304,7 @@ def submitted(run_dir: Path) -> bool:
 
 
 def cloud_of(run: MergedRun) -> Cloud | None:
-    """See seam."""
+    """Whom the hub may ask about the nodes; None where there is nobody."""
     hosts = on_hosts.read(run.run_dir)
     if hosts is not None:
         return on_hosts.Hosts(run, hosts)
@@ -313,7 +312,7 @@ def cloud_of(run: MergedRun) -> Cloud | None:
     if order is None:
         return None
     return (
-        managed_job.ManagedCloud(run.run_dir, Sky(order.python))
+        sky_cloud.ManagedCloud(run.run_dir, Sky(order.python))
         if order.managed
         else SkyCloud(run, order, Sky(order.python))
     )

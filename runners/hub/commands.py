@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from .. import run_directories
+from ..agentless import forced_stop
 from ..daemon import NO_CLUSTER, RESTART_SECONDS, CommandExecutor, CommandRefused, Handler, Reply, reply
 from ..errors import RunError
-from ..forced_stop import forced_stop
 from ..formatting import agreeing, duration_text, plural
 from ..model import (
     Action,
@@ -31,12 +31,9 @@ from ..model import (
     Target,
 )
 from ..remote_hosts import HostError
-from ..wire.client import SocketLink, new_id, stem
-from ..wire.link import Link, LinkError, SilentError
-from .ending import patience
-from .launch_order import CANCEL_SECONDS, Cloud, CloudError
+from ..wire.client import Link, LinkError, SilentError, SocketLink, new_id, stem
 from .links import Links, sub_id
-from .merged_run import MergedRun
+from .merged_run import CANCEL_SECONDS, Cloud, CloudError, MergedRun, patience
 from .on_hosts import Hosts
 
 # -----------------------------------------------------------------------------------------------------------

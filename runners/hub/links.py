@@ -16,6 +16,7 @@ from msgspec import MsgspecError, Raw, structs
 from ...presets.finding import Finding
 from ...presets.render import part_id
 from .. import run_directories
+from ..agentless import FilesLink
 from ..diagnosis import nccl_facts
 from ..finding_ledger import FindingLedger
 from ..local_agent import open_agent
@@ -40,12 +41,9 @@ from ..model import (
     RunCreated,
     Stamped,
 )
-from ..wire.client import SocketLink, stem
-from ..wire.file_link import FilesLink
-from ..wire.link import Link, LinkError, LinkFollower, paced
+from ..wire.client import Link, LinkError, LinkFollower, SocketLink, paced, stem
 from ..wire.ssh import SshLink
-from .merged_run import MergedRun
-from .node_logs import NodeLogs
+from .merged_run import MergedRun, NodeLogs
 from .routes import Route
 
 # -----------------------------------------------------------------------------------------------------------

@@ -1,20 +1,33 @@
-"""One run on several nodes, as its hub has it: one journal of all nodes, and what the hub's parts share."""
+"""One run on several nodes, as its hub has it: what it is launched by, one journal of all nodes, their logs, its end."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
-from collections.abc import Coroutine, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
 
 from ...presets.plan import Plan
+from ...presets.trusted_files import private_folder
 from ..daemon import DaemonRun
+from ..errors import RunError
+from ..formatting import agreeing
+from ..logs import follow
+from ..logs.follow import ask_anywhere
+from ..logs.log_files import parse_file_id, part_of, whole_id
 from ..model import (
     HUB,
     ClusterChanged,
     Event,
+    FirstCause,
     LinkChanged,
     LinkState,
+    LogGrew,
     RunCreated,
     RunEnded,
     RunPhase,
@@ -22,9 +35,187 @@ from ..model import (
 )
 from ..run_directories import Entry
 from ..state import RunState
-from ..wire.link import LinkError
-from .ending import NodeEnding
-from .launch_order import Cloud
+from ..wire.client import Link, LinkError, Window
+from .routes import Route
+
+# -----------------------------------------------------------------------------------------------------------
+# Where the hub meets what launches a cluster: what each may ask of the other.
+# `cluster_launch.py` has `async def launch(run, set_routes)` and `def cloud_of(run) -> Cloud | None`. The hub
+# calls `launch` when the run directory has a launch.json and the journal holds no `StageChanged(Stage.START,
+# "done")` of node HUB; so a hub that died in mid-launch calls it again, and `launch` has to find out how far
+# it was. `launch` emits its own stages, the last of them being that one; gives the routes as soon as it knows
+# them (also before the nodes answer: links try on with back-off); and calls `fail` when nothing comes of it.
+
+
+LAUNCH_FILE = "launch.json"
+"""In the hub's run directory: how to launch, in the words of its launch alone."""
+LOG_FILE = "launch.log"
+"""What SkyPilot printed meanwhile."""
+CANCEL_SECONDS = 60.0
+"""How long a launch has to give up."""
+
+
+class CloudError(RunError):
+    """What was asked of the cloud cannot be done; the text is one sentence that says why and what to do."""
+
+    code = 1
+
+
+SetRoutes = Callable[[list[Route]], None]
+"""Write nodes.json and connect by these and no others; routes that changed are connected anew.
+
+Raises RunError, OSError.
+"""
+
+
+class Cloud(Protocol):
+    """A cluster that somebody can be asked about, as long as the hub lives."""
+
+    async def watch(self) -> None:
+        """Emit ClusterChanged whenever something changes (autostop, price, down), for ever; cancelled at the end."""
+        ...
+
+    async def cancel(self) -> str:
+        """End the run's job where its nodes cannot be asked to; a sentence. Raises CloudError."""
+        ...
+
+    def check_down(self, cluster: str) -> None:
+        """Whether `down` may be tried. Raises CloudError where not, also for another name than the cluster's."""
+        ...
+
+    async def down(self, cluster: str) -> str:
+        """Take the cluster of that name down; a sentence. Raises CloudError, also for another name."""
+        ...
+
+    async def set_autostop(self, minutes: int | None) -> str:
+        """Minutes without a job until the cluster goes; None: never. A sentence. Raises CloudError."""
+        ...
+
+
+# -----------------------------------------------------------------------------------------------------------
+# When a run on several nodes has ended, and how. Pure.
+
+
+GIVE_UP_S = 60.0
+"""Seconds without a link after which a node counts as gone, where all others have ended."""
+STOP_GIVE_UP_S = 15.0
+"""The same for a run that is being stopped."""
+UNHEARD_S = 600.0
+"""The same where no node heard of the stop: one that answers again still will."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEnding:
+    """What is known of one node's part."""
+
+    node: int
+    host: str
+    ended: RunEnded | None = None
+    read: bool = True
+    """Whether everything that is wanted of an ended part was read."""
+    link: LinkState | None = None
+    silent_s: float = 0.0
+    """How long its link has been as it is."""
+
+    @property
+    def name(self) -> str:
+        return f"node {self.node} ({self.host})" if self.host else f"node {self.node}"
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """What is known of the run."""
+
+    name: str
+    stopping: bool = False
+    why: str = "stopped"
+    """What is said of a run that was stopped."""
+    nnodes_min: int | None = None
+    """An elastic run goes on, and succeeds, with as few nodes."""
+    cause: FirstCause | None = None
+    """Of the newest attempt."""
+    cluster_down: bool = False
+    idle: str = ""
+    """Of the newest attempt, where it succeeded without a training step."""
+
+
+def ending(whole: Whole, parts: list[NodeEnding]) -> RunEnded | None:
+    """How the run ended; None while it goes on."""
+    patient_s = patience(whole.stopping, any(part.ended for part in parts), whole.cluster_down)
+    open_parts = [part for part in parts if part.ended is None]
+    gone = [part for part in open_parts if part.link is LinkState.LOST and part.silent_s >= patient_s]
+    if not parts or len(gone) < len(open_parts) or any(part.ended and not part.read for part in parts):
+        return None
+    ended = {part.node: part.ended for part in parts if part.ended is not None}
+    if whole.stopping:
+        return RunEnded(RunPhase.STOPPED, 1, whole.why + _without(gone, whole.cluster_down))
+    if not ended:
+        return _all_gone(whole)
+    good = [node for node, end in ended.items() if end.phase is RunPhase.SUCCEEDED]
+    if len(good) == len(parts) or (whole.nnodes_min is not None and len(good) >= whole.nnodes_min):
+        but = f", but {whole.idle}" if whole.idle else ""
+        return RunEnded(RunPhase.SUCCEEDED, 0, f"every rank ended with exit code 0{but}" + _without(gone))
+    return _failed(whole, parts, ended, gone)
+
+
+def patience(stopping: bool, some_ended: bool, cluster_down: bool) -> float:
+    """Seconds without a link after which a node counts as gone; of a run that is being stopped, since then."""
+    if cluster_down:
+        return 0.0
+    if not stopping:
+        return GIVE_UP_S
+    return STOP_GIVE_UP_S if some_ended else UNHEARD_S
+
+
+def _all_gone(whole: Whole) -> RunEnded | None:
+    """No node answers. Unless the cluster is known to be gone, that says nothing about the run."""
+    if not whole.cluster_down:
+        return None
+    return RunEnded(RunPhase.LOST, None, "the cluster was taken down before the run's end was reported")
+
+
+def _without(gone: list[NodeEnding], cluster_down: bool = False) -> str:
+    names = ", ".join(part.name for part in gone)
+    if gone and cluster_down:
+        return f"; how {names} ended nobody saw"
+    return f"; {names} did not answer: whatever runs there still does" if gone else ""
+
+
+def _failed(
+    whole: Whole, parts: list[NodeEnding], ended: Mapping[int, RunEnded], gone: list[NodeEnding]
+) -> RunEnded | None:
+    by_node = {part.node: part for part in parts}
+    bad = {node: end for node, end in ended.items() if end.phase is not RunPhase.SUCCEEDED}
+    if not bad:  # what became of the silent ones is unknown
+        names = ", ".join(part.name for part in gone)
+        return RunEnded(RunPhase.LOST, None, f"all others succeeded; how {names} ended nobody saw")
+    node = whole.cause.node if whole.cause is not None and whole.cause.node in bad else min(bad)
+    text = bad[node].text
+    if whole.cause is not None and whole.cause.text and whole.cause.text not in text:
+        text = f"{whole.cause.text}; {text}"
+    text = f"{by_node[node].name}: {text}"
+    phases = {end.phase for end in bad.values()}
+    stopped = phases == {RunPhase.STOPPED}
+    if any(part.node == 0 for part in gone) or (gone and stopped):
+        text = _lost(whole, gone, stopped) + ("" if stopped else f"; {text}")
+    elif stopped:
+        text = "stopped on the nodes, not from here"
+    elif gone:
+        text += _without(gone)
+    phase = RunPhase.STOPPED if stopped and not gone else RunPhase.FAILED
+    return RunEnded(phase, bad[node].exit_code, text)
+
+
+def _lost(whole: Whole, gone: list[NodeEnding], stopped: bool) -> str:
+    """Without the lost nodes the others could not go on. Nobody here stopped them: what started them did."""
+    names = ", ".join(part.name for part in gone)
+    where = ", where the rendezvous was," if any(part.node == 0 for part in gone) else ""
+    verb = agreeing(gone, "is", "are")
+    others = "were ended by what started them" if stopped else "failed"
+    return (
+        f"{names}{where} {verb} lost, and the others {others}: "
+        f"`distui relaunch {whole.name}` starts the run anew"
+    )
 
 
 class HubNodes:
@@ -132,7 +323,7 @@ class MergedRun(DaemonRun):
         self.stop_asked = asyncio.Event()
         """Set when the user wants the run to end: a launch gives up, clears away what it began, and returns.
 
-        After `seam.CANCEL_SECONDS` it is cancelled.
+        After `CANCEL_SECONDS` it is cancelled.
         """
         self.stop_since = 0.0
         """When that was, in unix seconds."""
@@ -189,3 +380,177 @@ class MergedRun(DaemonRun):
         """Wait so long for what was spawned."""
         if self._jobs:
             await asyncio.wait(self._jobs, timeout=seconds)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Log windows of all nodes: read where the file is, kept, and given from what was kept when its node is silent.
+
+
+TAIL_BYTES = 65536
+"""Of each log, kept when a part or an attempt ends."""
+READ_SECONDS = 10.0
+TAIL_SECONDS = 60.0
+"""The most that all tails of one node may take."""
+AT_ONCE = 32
+"""Windows that one viewer is read at the same time: a pane of all logs must not wait for a round trip a file."""
+UNDER_WAY = 2
+"""Windows of one node that are on their way at the same time, none larger than TAIL_BYTES: what else its agent says
+waits behind them, which on a slow line is long, and one alone would leave the line idle for half of the time."""
+
+
+class NodeLogs:
+    """The logs of all nodes of one run."""
+
+    def __init__(self, run: MergedRun) -> None:
+        self._run = run
+        self._kept = Record(run.run_dir)
+        self._reading = defaultdict[int, asyncio.Semaphore](lambda: asyncio.Semaphore(UNDER_WAY))
+        """By node; held by each window that is on its way."""
+
+    async def read(
+        self,
+        up: Callable[[int], Link | None],
+        file: str,
+        offset: int,
+        limit: int = TAIL_BYTES,
+        grep: str = "",
+    ) -> Window:
+        """One window, whoever has the file; `up`: the link to a node that answers."""
+        place = part_of(file)
+        if place is None:
+            return await ask_anywhere(self._run.run_dir, file, offset, limit, grep)
+        node, name = place
+        link = up(node)
+        if link is not None:
+            try:
+                async with asyncio.timeout(READ_SECONDS), self._reading[node]:
+                    window = await link.read_log(name, offset, min(limit, TAIL_BYTES), grep)
+            except (LinkError, OSError, TimeoutError):
+                pass  # what was kept is better than nothing
+            else:
+                window = replace(window, file=whole_id(window.file, node))
+                if not grep:
+                    self._kept.keep(window)
+                return window
+        return await self._read_kept(node, file, offset, limit, grep)
+
+    async def _read_kept(self, node: int, file: str, offset: int, limit: int, grep: str) -> Window:
+        window = await ask_anywhere(self._run.run_dir, file, offset, limit, grep)
+        if not window.error or parse_file_id(file) is None:
+            return window
+        if self._empty(node, file):
+            return Window(file, 0, 0, 0, b"")
+        nodes, name = self._run.nodes, file.partition("/")[2]
+        why = "has ended" if nodes.ended(node) else "does not answer"
+        return replace(window, error=f"{nodes.name(node)} {why}, and nothing of {name} was read before")
+
+    def _empty(self, node: int, file: str) -> bool:
+        """Whether nothing had been written there when the node was last heard of: it tells of every log that grows."""
+        sizes = self._run.state.log_sizes
+        if file in sizes:
+            return sizes[file] == 0
+        return any((place := part_of(name)) is not None and place[0] == node for name in sizes)
+
+    async def keep_tails(self, node: int, link: Link, attempt: int | None = None) -> None:
+        """Keep the ends of a node's logs: of all that are known, or of one attempt. Raises LinkError, TimeoutError."""
+
+        async def keep(file: str, name: str) -> None:
+            async with self._reading[node]:
+                at = self._kept.missing(file, self._run.state.log_sizes[file], TAIL_BYTES)
+                while at is not None:
+                    window = await link.read_log(name, at, TAIL_BYTES)
+                    self._kept.keep(replace(window, file=file))
+                    if window.error or window.next <= at:
+                        return
+                    at = window.next if window.next < window.size else None
+
+        async with asyncio.timeout(TAIL_SECONDS):
+            await asyncio.gather(*(keep(file, name) for file, name in self._files(node, attempt)))
+
+    def _files(self, node: int, attempt: int | None) -> list[tuple[str, str]]:
+        """Ids here and there of a node's logs, the newest attempt's first."""
+        logs = []
+        for file in self._run.state.log_sizes:
+            place, log = part_of(file), parse_file_id(file)
+            if place is None or log is None or place[0] != node:
+                continue
+            if attempt is None or log.attempt in (attempt, None):
+                logs.append((log, place[1]))
+        logs.sort(key=lambda pair: pair[0].order, reverse=True)
+        return [(log.id, name) for log, name in logs]
+
+    def kept_sizes(self) -> dict[int, LogGrew]:
+        """By node: sizes of the logs that were read before this hub came."""
+        sizes: dict[int, dict[str, int]] = {}
+        for file, size in self._kept.sizes().items():
+            place = part_of(file)
+            if place is not None:
+                sizes.setdefault(place[0], {})[file] = size
+        return {node: LogGrew(grown) for node, grown in sizes.items()}
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Keeps what was read of the nodes' logs, for when the nodes are gone.
+
+
+MOST_BYTES = 512 << 20
+"""Of one run; what is read after that is shown and not kept."""
+
+
+class Record:
+    """The kept pieces of one run."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._root = run_dir / follow.FOLDER
+        self._held = follow.pieces(run_dir)
+        self._bytes = sum(end - at for held in self._held.values() for at, end in held.items())
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes that each file had when it was last read."""
+        return follow.sizes(self._held)
+
+    def missing(self, file: str, size: int, tail: int) -> int | None:
+        """Where to read on so that the last `tail` bytes of a file are kept; None when they are."""
+        held = self._held.get(file, {})
+        at = max(size - tail, 0)
+        for begin, end in held.items():
+            if begin <= at < end:
+                at = end
+        return at if at < size else None
+
+    def keep(self, window: Window) -> None:
+        """Add a window that was read without a pattern. What the disk refuses is not kept."""
+        if window.error or not window.data or parse_file_id(window.file) is None:
+            return
+        held = self._held.setdefault(window.file, {})
+        with contextlib.suppress(OSError):
+            if held and window.size < max(held.values()):
+                self._forget(window.file, held)  # the file was truncated and begins anew
+            begin = next((at for at, end in held.items() if at <= window.offset <= end), window.offset)
+            until = held.get(begin, begin)
+            data = window.data[until - window.offset :]
+            if data and self._bytes + len(data) <= MOST_BYTES:
+                self._append(self._path(window.file, begin), data)
+                held[begin] = until + len(data)
+                self._bytes += len(data)
+        self._held[window.file] = dict(sorted(held.items()))
+
+    def _path(self, file: str, begin: int) -> Path:
+        return self._root / f"{file}@{begin}"
+
+    @staticmethod
+    def _append(path: Path, data: bytes) -> None:
+        private_folder(path.parent)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            before = os.fstat(descriptor).st_size
+            if os.write(descriptor, data) < len(data):
+                os.ftruncate(descriptor, before)
+                raise OSError("no room")
+        finally:
+            os.close(descriptor)
+
+    def _forget(self, file: str, held: dict[int, int]) -> None:
+        for begin in list(held):
+            self._path(file, begin).unlink(missing_ok=True)
+            del held[begin]

@@ -24,11 +24,9 @@ from ..model import Cluster, ClusterChanged, LinkChanged, LinkState, Stage, Stag
 from ..node import package as bundles
 from ..node.job import HUB_FILE, RELAY_KEY, Document, Start
 from ..remote_hosts import HostError, Way, call, each, pack, send_bundle, send_work
-from ..wire.client import new_id
-from ..wire.link import LinkError
+from ..wire.client import LinkError, new_id
 from ..wire.ssh import SshLink
-from .launch_order import LAUNCH_FILE, CloudError, SetRoutes
-from .merged_run import MergedRun
+from .merged_run import LAUNCH_FILE, CloudError, MergedRun, SetRoutes
 from .routes import Route, check
 
 KIND = "hosts"
@@ -63,7 +61,7 @@ def read(run_dir: Path) -> HostsRequest | None:
 
 
 class Hosts:
-    """The hosts of one run. As a seam.Cloud it can only say that it is none."""
+    """The hosts of one run. As a Cloud it can only say that it is none."""
 
     def __init__(self, run: MergedRun, order: HostsRequest) -> None:
         self._run, self._order = run, order
@@ -248,17 +246,17 @@ class Hosts:
         await asyncio.Event().wait()
 
     async def cancel(self) -> str:
-        """See seam.Cloud. Raises CloudError."""
+        """See Cloud. Raises CloudError."""
         raise CloudError("the hosts that do not answer are told to stop as soon as they do")
 
     def check_down(self, cluster: str) -> None:
-        """See seam.Cloud. Raises CloudError."""
+        """See Cloud. Raises CloudError."""
         raise CloudError(NOT_OURS)
 
     async def down(self, cluster: str) -> str:
-        """See seam.Cloud. Raises CloudError."""
+        """See Cloud. Raises CloudError."""
         raise CloudError(NOT_OURS)
 
     async def set_autostop(self, minutes: int | None) -> str:
-        """See seam.Cloud. Raises CloudError."""
+        """See Cloud. Raises CloudError."""
         raise CloudError(NOT_OURS)

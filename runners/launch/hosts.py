@@ -18,8 +18,8 @@ from ...presets.render import rendezvous_port
 from ...presets.worker_group import parse_nnodes
 from .. import local_agent, run_directories
 from ..errors import RunError, UnreachableError
-from ..history import RunRecord
 from ..hub.on_hosts import KIND, HostsRequest
+from ..journal import RunRecord
 from ..remote_hosts import HostError, Named, Way, call, duplicates, each, slots
 from .prepare import LaunchPlace, LaunchRequest, Prepared, check_port, hub_record, run_name
 

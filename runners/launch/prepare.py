@@ -25,11 +25,12 @@ from ...presets.secrets import MASK
 from .. import daemon, environment, local_agent, run_directories
 from ..environment import pairs
 from ..errors import RunError
-from ..history import RunRecord
-from ..hub.launch_order import CARGO, LAUNCH_FILE, SkyRequest
+from ..hub.launch_order import CARGO, SkyRequest
+from ..hub.merged_run import LAUNCH_FILE
 from ..hub.on_hosts import HostsRequest
 from ..hub.sky_process import check_installed
 from ..inrank.secure_channel import KEY_FILE
+from ..journal import RunRecord
 from ..node.job import HUB_FILE, Document
 from . import preview
 

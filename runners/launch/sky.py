@@ -24,11 +24,10 @@ from ...presets.text_formats import write_yaml
 from ...presets.worker_group import inherited_env
 from .. import daemon, local_agent, run_directories
 from ..errors import RunError
-from ..history import RunRecord
 from ..hub import launch_order
-from ..hub.ending import shortened
 from ..hub.launch_order import SkyRequest
-from ..hub.sky_process import Sky, SkyError, interpreter
+from ..hub.sky_process import Sky, SkyError, interpreter, shortened
+from ..journal import RunRecord
 from ..node import package
 from .prepare import LaunchPlace, LaunchRequest, Prepared, check_port, hub_record, run_name
 

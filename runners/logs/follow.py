@@ -18,7 +18,7 @@ from ...presets.sanitize import clean_line
 from ..errors import RunError
 from ..formatting import spans_text
 from ..state import RunState
-from ..wire.link import Window
+from ..wire.client import Window
 from .log_files import LogError, LogFile, file_sizes, opened, parse_file_id, part_of, whole_id
 
 # -----------------------------------------------------------------------------------------------------------

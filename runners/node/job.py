@@ -32,15 +32,14 @@ from ...presets.worker_group import Seat
 from .. import environment, file_io, run_directories
 from ..errors import RunError
 from ..formatting import size_text
-from ..history import RunRecord
 from ..host_processes import StartMode
 from ..inrank.secure_channel import KEY_FILE
+from ..journal import RunRecord
 from ..local_agent import check_python, start_agent
 from ..logs.log_files import LogError, LogFile, opened, parse_file_id
 from ..model import LogGrew, RunEnded, RunPhase, Stop
 from ..state import RunState
-from ..wire.client import SocketLink, new_id
-from ..wire.link import LinkError
+from ..wire.client import LinkError, SocketLink, new_id
 
 # -----------------------------------------------------------------------------------------------------------
 # The job document: what every node of a run gets, ~/.distui/jobs/<run>.json.

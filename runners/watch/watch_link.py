@@ -46,7 +46,7 @@ from ..model import (
 from ..telemetry.driver_watchdog import GpuSource
 from ..telemetry.host import HostSampler
 from ..telemetry.rank_samples import Launched, RankSampler, place, witness
-from ..wire.link import Window
+from ..wire.client import Window
 from .discover import RankProcess, Scan, WatchedJob, command_of, name_of, scan
 
 # -----------------------------------------------------------------------------------------------------------

@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from ...presets.secrets import mask_text
 from ..model import Stamped
-from .client import MAX_LINE, SocketLink
-from .link import LinkError
+from .client import MAX_LINE, LinkError, SocketLink
 
 OPTIONS = (
     "-T",

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from distui.runners import local_agent
 from distui.runners.model import Signal
-from distui.runners.wire.client import SocketLink, new_id
-from distui.runners.wire.link import LinkError
+from distui.runners.wire.client import LinkError, SocketLink, new_id
 
 from . import machine
 from .cockpits import SIZE

@@ -10,8 +10,7 @@ import time
 from pathlib import Path
 
 from distui.runners.model import Restart
-from distui.runners.wire.client import SocketLink, new_id
-from distui.runners.wire.link import LinkError
+from distui.runners.wire.client import LinkError, SocketLink, new_id
 
 from . import machine
 from .figures import Row, Sample, ratio_row

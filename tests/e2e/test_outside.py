@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from distui.runners.connect import with_link
+from distui.runners.local_agent import with_link
 from distui.runners.model import Pulse
 from distui.runners.state import RunState
 

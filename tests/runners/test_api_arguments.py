@@ -13,13 +13,13 @@ import pytest
 
 from distui.presets.finding import Finding
 from distui.presets.sanitize import clean_text
-from distui.runners import api, connect, forced_stop, run_directories
+from distui.runners import agentless, api, local_agent, run_directories
 from distui.runners.errors import NoSuchRunError, RunError, UnknownOutcomeError, UnreachableError
 from distui.runners.logs.follow import check_there
 from distui.runners.logs.log_files import LogError
 from distui.runners.model import AttemptStarted, FindingRaised, RankPlace, Stamped
 from distui.runners.state import RunState
-from distui.runners.wire.link import LinkError, UnansweredError
+from distui.runners.wire.client import LinkError, UnansweredError
 
 Call = Callable[[api.Run], object]
 HUGE = 10**5000
@@ -308,7 +308,7 @@ def test_a_stop_that_reaches_nobody_is_a_run_error(
     async def stop_run(*_: object) -> None:
         raise raised("the link broke")
 
-    monkeypatch.setattr(forced_stop, "stop_run", stop_run)
+    monkeypatch.setattr(agentless, "stop_run", stop_run)
     refused(on("stop"), run, kind, "nowhere: the link broke")
 
 
@@ -316,7 +316,7 @@ def test_logs_that_cannot_be_read_are_a_run_error(run: api.Run, monkeypatch: pyt
     async def with_link(*_: object) -> None:
         raise LogError("rank-0.out cannot be read")
 
-    monkeypatch.setattr(connect, "with_link", with_link)
+    monkeypatch.setattr(local_agent, "with_link", with_link)
     refused(on("logs"), run, RunError, "rank-0.out cannot be read")
 
 
@@ -334,6 +334,6 @@ def test_waiting_for_a_run_that_no_agent_serves_is_a_run_error(
     async def with_link(name: str, use: Callable[[None, None], Awaitable[object]]) -> object:
         return await use(None, None)
 
-    monkeypatch.setattr(connect, "follow_until", follow_until)
-    monkeypatch.setattr(connect, "with_link", with_link)
+    monkeypatch.setattr(local_agent, "follow_until", follow_until)
+    monkeypatch.setattr(local_agent, "with_link", with_link)
     refused(on("wait", until), run, UnreachableError, "no agent serves it")

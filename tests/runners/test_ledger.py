@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from distui.runners.agent.oom import KernelEvidence
+from distui.runners.agent.processes import KernelEvidence
 from distui.runners.agent.supervision import Ended, Raised, close_attempt, first_cause, gather, last_samples
 from distui.runners.model import Outcome, RankChanged, RankPhase, RankPlace, RankSample
 from distui.runners.state import Rank

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.agent.oom import (
+from distui.runners.agent.processes import (
     NOTHING,
     KernelMessage,
     OomWatch,

@@ -15,8 +15,7 @@ import pytest
 from distui.runners.agent import nccl_switch
 from distui.runners.agent.runner_process import ask_once
 from distui.runners.diagnosis.ras import RasError, parse
-from distui.runners.wire.client import SocketLink
-from distui.runners.wire.link import LinkError
+from distui.runners.wire.client import LinkError, SocketLink
 
 NOBODY = 65534
 LISTENS = """

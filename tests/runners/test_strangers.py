@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from distui.presets import trusted_files
-from distui.runners import file_io, forced_stop, host_processes
+from distui.runners import agentless, file_io, host_processes
 from distui.runners.agent.processes import environ_of, marked
 from distui.runners.errors import RunError
 from distui.runners.node import boot, package
@@ -89,10 +89,10 @@ def test_arguments_of_an_agent_and_of_a_runner(tmp_path: Path) -> None:
         running(["sleep", "60"], NOBODY, DISTUI_RUN_ID=RUN),
     ):
         assert host_processes.survey(tmp_path) == {}
-        assert forced_stop.daemons(run_dir) == []
+        assert agentless.daemons(run_dir) == []
     with running(agent, None, "/bin/sh") as pid:
         assert host_processes.survey(tmp_path)[RUN].agents == [pid]
-        assert forced_stop.daemons(run_dir) == [pid]
+        assert agentless.daemons(run_dir) == [pid]
 
 
 def test_a_state_folder_behind_a_strangers_link(tmp_path: Path) -> None:

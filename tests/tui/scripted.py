@@ -45,7 +45,7 @@ from distui.runners.model import (
     Stamped,
     Stop,
 )
-from distui.runners.wire.link import LinkError, Window
+from distui.runners.wire.client import LinkError, Window
 from distui.tui.preset_library import PresetEntry
 from distui.tui.rows.run_status import RunEntry
 from distui.tui.terminal import Shell

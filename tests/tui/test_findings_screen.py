@@ -9,7 +9,7 @@ from conftest import Rig, Start, shown
 
 from distui.presets.finding import Finding
 from distui.runners import run_directories
-from distui.runners.history import RunRecord
+from distui.runners.journal import RunRecord
 from distui.runners.model import CommandDone, Dump, FindingRaised, Host, HostTick, SetNccl
 from distui.tui.rows.log import Selection
 from distui.tui.screens.modal import NcclScreen, TextScreen

@@ -9,7 +9,7 @@ import pytest
 import scripted as play
 
 from distui.runners.model import Restart, RunPhase
-from distui.runners.wire.link import LinkError
+from distui.runners.wire.client import LinkError
 from distui.tui.rows.frame import LinkPhase
 from distui.tui.source import Follower
 

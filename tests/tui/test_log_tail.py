@@ -8,7 +8,7 @@ import pytest
 
 from distui.runners.logs.follow import ask_window
 from distui.runners.logs.log_files import LogFile, parse_file_id
-from distui.runners.wire.link import Window
+from distui.runners.wire.client import Window
 from distui.tui.screens import log_view
 from distui.tui.screens.log_view import LogTail
 

@@ -21,7 +21,7 @@ from ...runners.formatting import size_short
 from ...runners.logs.follow import Level, Merge, level_of
 from ...runners.logs.log_files import LogFile
 from ...runners.state import RunState
-from ...runners.wire.link import LinkError, Window
+from ...runners.wire.client import LinkError, Window
 from ..keys import bindings
 from ..rows.frame import Frame, names
 from ..rows.glyphs import Row

@@ -23,8 +23,7 @@ from ...presets.sanitize import clean_text
 from ...runners.logs.follow import compile_grep
 from ...runners.logs.log_files import LogError
 from ...runners.model import Dump
-from ...runners.wire.client import new_id
-from ...runners.wire.link import LinkError
+from ...runners.wire.client import LinkError, new_id
 from ..cockpit_commands import CommandingApp, dumps
 from ..keys import bindings
 from ..rows.findings import banner_rows, end_rows

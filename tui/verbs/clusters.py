@@ -14,11 +14,11 @@ from ...presets import skypilot
 from ...presets.finding import PlanError
 from ...presets.sanitize import clean_text
 from ...runners import run_directories
-from ...runners.connect import with_link
 from ...runners.errors import RunError
-from ...runners.hub import cluster_state, launch_order
+from ...runners.hub import launch_order, sky_cloud
 from ...runners.hub.sky_process import Candidate, candidates_for
 from ...runners.launch import prepare, sky
+from ...runners.local_agent import with_link
 from ...runners.model import (
     Cluster,
     Down,
@@ -106,7 +106,7 @@ def _command(options: argparse.Namespace, entry: run_directories.Entry, command:
         return await link.send(command)
 
     if run_directories.ended(entry):
-        ok, text = asyncio.run(cluster_state.carry_out(entry, command))
+        ok, text = asyncio.run(sky_cloud.carry_out(entry, command))
     else:
         done = asyncio.run(with_link(entry.record.run, use))
         ok, text = done.ok, done.text

@@ -16,12 +16,11 @@ from ...presets.nccl import NcclError, parse_level, parse_subsys
 from ...presets.sanitize import clean_text, escaped_json
 from ...runners import environment, run_directories
 from ...runners.agent.processes import disposition
-from ...runners.connect import history, with_link
+from ...runners.agentless import stop_run
 from ...runners.environment import pairs
 from ...runners.errors import NoSuchRunError, RunError, UnreachableError
-from ...runners.forced_stop import stop_run
 from ...runners.formatting import agreeing, spans_text
-from ...runners.local_agent import open_link
+from ...runners.local_agent import history, open_link, with_link
 from ...runners.model import (
     Command,
     CommandDone,
@@ -32,8 +31,7 @@ from ...runners.model import (
     Stop,
 )
 from ...runners.state import RunState
-from ...runners.wire.client import new_id
-from ...runners.wire.link import Link, LinkError
+from ...runners.wire.client import Link, LinkError, new_id
 from ..rows import confirm
 from ..rows.glyphs import plain
 

@@ -14,18 +14,17 @@ from typing import Any
 from ...presets.sanitize import clean_text
 from ...presets.trusted_files import private_folder
 from ...runners import file_io
-from ...runners.connect import history, with_link
 from ...runners.diagnosis.recorder import merged_recorders, merged_stacks
 from ...runners.errors import RunError
 from ...runners.formatting import plural
+from ...runners.local_agent import history, with_link
 from ...runners.model import (
     CommandDone,
     Dump,
     RankPhase,
 )
 from ...runners.state import RunState
-from ...runners.wire.client import new_id
-from ...runners.wire.link import Link
+from ...runners.wire.client import Link, new_id
 from ..rows.dumps import by_rank, memory_values, merged_rows
 from ..rows.glyphs import plain
 from .control import check_ranks

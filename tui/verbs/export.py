@@ -12,10 +12,10 @@ import msgspec
 
 from ...presets.sanitize import clean_text, escaped_json
 from ...runners import run_directories
-from ...runners.connect import snapshot, with_link
 from ...runners.export import BundleWriter, Gathering, Manifest
 from ...runners.formatting import plural, size_text
-from ...runners.wire.link import Link
+from ...runners.local_agent import snapshot, with_link
+from ...runners.wire.client import Link
 from .status import complete
 
 

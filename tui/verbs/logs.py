@@ -15,15 +15,15 @@ from pathlib import Path
 
 from ...presets.sanitize import clean_text
 from ...runners import run_directories
-from ...runners.connect import read_on, with_link
 from ...runners.errors import RunError
 from ...runners.hub import launch_order
-from ...runners.hub.launch_order import LOG_FILE
+from ...runners.hub.merged_run import LOG_FILE
+from ...runners.local_agent import read_on, with_link
 from ...runners.logs.follow import Merge, check_there, choose
 from ...runners.logs.log_files import LogError, LogFile, parse_file_id
 from ...runners.model import CaughtUp, LogGrew, RunEnded
 from ...runners.state import RunState
-from ...runners.wire.link import Link
+from ...runners.wire.client import Link
 from .runs import run_or_bundle
 
 POLL_SECONDS = 0.5

@@ -21,13 +21,13 @@ import msgspec
 
 from ...presets.sanitize import LONGEST, clean_text, escaped_json
 from ...runners import journal, run_directories
-from ...runners.connect import follow_until, reached, with_link
 from ...runners.errors import RunError, UnreachableError
 from ...runners.formatting import NA, time_of_day
-from ...runners.history import History
+from ...runners.journal import History
+from ...runners.local_agent import follow_until, reached, with_link
 from ...runners.model import FindingRaised, RankTick, RunEnded, RunPhase, Stamped
 from ...runners.status import DAMAGED, hidden
-from ...runners.wire.link import Link
+from ...runners.wire.client import Link
 from ..rows.glyphs import ago, table
 
 if TYPE_CHECKING:

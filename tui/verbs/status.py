@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from ...presets.finding import worst_first
 from ...presets.sanitize import LONGEST, clean_text
 from ...runners import run_directories
-from ...runners.connect import snapshot, with_link
+from ...runners.agentless import DiskLink, FilesLink, damage
 from ...runners.formatting import NA, duration_text, plural, size_text, time_of_day
-from ...runners.local_agent import open_link
+from ...runners.local_agent import open_link, snapshot, with_link
 from ...runners.model import (
     AttemptEnded,
     AttemptStarted,
@@ -31,8 +31,7 @@ from ...runners.model import (
 from ...runners.state import Node, RunState
 from ...runners.status import DAMAGED, applied, hidden, missing, status_json
 from ...runners.watch.discover import WatchedJob, find_job, scan
-from ...runners.wire.file_link import DiskLink, FilesLink, damage
-from ...runners.wire.link import Link, LinkError
+from ...runners.wire.client import Link, LinkError
 from ..rows.findings import Item, cause_rows, item_row, ledger_rows
 from ..rows.frame import Frame, LinkPhase, LinkStatus
 from ..rows.glyphs import plain

@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from distui.runners.model import AgentHello
-from distui.runners.wire.client import MAGIC, SocketLink, encode
-from distui.runners.wire.link import LinkError
+from distui.runners.wire.client import MAGIC, LinkError, SocketLink, encode
 
 from ..runs import Run, World, alive, rss_bytes, until
 

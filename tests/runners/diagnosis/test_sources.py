@@ -18,7 +18,7 @@ from distui.runners.diagnosis.reading import (
     read_run,
 )
 from distui.runners.errors import RunError
-from distui.runners.history import RunRecord
+from distui.runners.journal import RunRecord
 from distui.runners.run_directories import Entry
 
 PLAIN = b"h:1:2 [0] NCCL WARN Too many open files\n"

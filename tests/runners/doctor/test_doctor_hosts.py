@@ -18,7 +18,7 @@ from hub.two_hosts import BIN, Hosts, TwoHosts, two_hosts
 
 from distui.runners import run_directories
 from distui.runners.hub import on_hosts
-from distui.runners.hub.launch_order import LAUNCH_FILE
+from distui.runners.hub.merged_run import LAUNCH_FILE
 
 from . import faults
 

@@ -22,15 +22,14 @@ import pytest
 from distui.presets.plan import Place, Plan, Request, command_plan
 from distui.presets.render import for_node, part_id, part_run8, plan_to_json
 from distui.runners import environment, file_io, journal, local_agent, run_directories
-from distui.runners.history import RunRecord
 from distui.runners.host_processes import StartMode
 from distui.runners.hub import routes
 from distui.runners.hub.routes import Route
 from distui.runners.inrank.secure_channel import KEY_FILE
+from distui.runners.journal import RunRecord
 from distui.runners.model import Stamped, Stop
 from distui.runners.state import RunState
-from distui.runners.wire.client import new_id, stem
-from distui.runners.wire.link import Link, LinkError
+from distui.runners.wire.client import Link, LinkError, new_id, stem
 
 LIMIT_S = 150.0
 """For what has no deadline of its own: only what hangs takes so long, however busy the machine is."""

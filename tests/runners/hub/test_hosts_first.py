@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from distui.runners.hub import cluster_launch, on_hosts
-from distui.runners.hub.launch_order import LAUNCH_FILE
+from distui.runners.hub.merged_run import LAUNCH_FILE
 from distui.runners.model import HUB, LinkChanged, LinkState, Stage
 
 from .test_launching import Desk

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from distui.runners import local_agent, run_directories
+from distui.runners.agentless import DiskLink
 from distui.runners.hub import routes
 from distui.runners.hub.routes import Route
 from distui.runners.model import (
@@ -28,7 +29,6 @@ from distui.runners.model import (
 )
 from distui.runners.state import RunState
 from distui.runners.wire.client import new_id
-from distui.runners.wire.file_link import DiskLink
 
 from .site import Site, Viewer, Whole, having, kill, until
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distui.runners.hub.hub import Hub
+from distui.runners.hub.__main__ import Hub
 from distui.runners.model import LinkChanged, LinkState, LogGrew
 
 from .site import Site, Whole

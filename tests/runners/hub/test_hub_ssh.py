@@ -19,7 +19,7 @@ from distui.runners.hub.routes import Route
 from distui.runners.model import LinkChanged, LinkState
 from distui.runners.node import bridge as node_bridge
 from distui.runners.state import RunState
-from distui.runners.wire.link import LinkError
+from distui.runners.wire.client import LinkError
 from distui.runners.wire.ssh import SshLink, argv, explain
 
 from .site import Site, Viewer, Whole

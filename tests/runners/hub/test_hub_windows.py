@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 
 from distui.runners import local_agent
-from distui.runners.hub.node_logs import TAIL_BYTES, UNDER_WAY
+from distui.runners.hub.merged_run import TAIL_BYTES, UNDER_WAY
 from distui.runners.hub.routes import Route
 
 from .site import Site, Whole

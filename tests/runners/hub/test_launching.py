@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from distui.presets.plan import Place, Plan, Request, command_plan
-from distui.runners.history import RunRecord
 from distui.runners.hub import cluster_launch, launch_order
-from distui.runners.hub.launch_order import Cloud, CloudError, LaunchProgress, SkyRequest
-from distui.runners.hub.merged_run import MergedRun
+from distui.runners.hub.launch_order import LaunchProgress, SkyRequest
+from distui.runners.hub.merged_run import Cloud, CloudError, MergedRun
 from distui.runners.hub.routes import Route
-from distui.runners.journal import summarise
+from distui.runners.journal import RunRecord, summarise
 from distui.runners.model import HUB, LinkChanged, LinkState, RunCreated, RunPhase, Stage
 from distui.runners.run_directories import Entry
 
@@ -422,7 +421,7 @@ async def test_autostop_is_told_and_shown(scene: Scene) -> None:
 async def test_what_happens_behind_our_back_ends_the_run(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, answers: Any, phase: RunPhase, sentence: str
 ) -> None:
-    monkeypatch.setattr("distui.runners.hub.cluster_state.POLL_SECONDS", 0.0)
+    monkeypatch.setattr("distui.runners.hub.sky_cloud.POLL_SECONDS", 0.0)
     scene.answers(**answers)
     found = await cloud(scene)
     scene.desk.emit(LinkChanged(LinkState.LOST, "c1", "gone"), node=0)
@@ -456,8 +455,8 @@ def managed(scene: Scene, *states: str, **verbs: list[dict[str, Any]]) -> None:
 async def test_a_managed_job_ends_as_skypilot_says(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, last: str, phase: RunPhase
 ) -> None:
-    monkeypatch.setattr("distui.runners.hub.managed_job.POLL_SECONDS", 0.02)
-    monkeypatch.setattr("distui.runners.hub.managed_job.LAST_WORDS_SECONDS", 0.1)
+    monkeypatch.setattr("distui.runners.hub.sky_cloud.JOB_POLL_SECONDS", 0.02)
+    monkeypatch.setattr("distui.runners.hub.sky_cloud.LAST_WORDS_SECONDS", 0.1)
     managed(scene, "STARTING", "RUNNING", "RECOVERING", last)
     await scene.launch()
     assert scene.desk.state.phase is phase
@@ -470,7 +469,7 @@ async def test_a_managed_job_ends_as_skypilot_says(
 
 
 async def test_a_stop_cancels_a_managed_job(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distui.runners.hub.managed_job.LAST_WORDS_SECONDS", 0.1)
+    monkeypatch.setattr("distui.runners.hub.sky_cloud.LAST_WORDS_SECONDS", 0.1)
     managed(scene, "RUNNING", "CANCELLED")
     task = asyncio.create_task(scene.launch())
     while "start" not in stages(scene.desk):

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distui.runners.hub.node_logs import Record
+from distui.runners.hub.merged_run import Record
 from distui.runners.logs.follow import Merge, ask_anywhere, read_piece, read_window, sizes
 from distui.runners.logs.log_files import LogError
-from distui.runners.wire.link import Window
+from distui.runners.wire.client import Window
 
 FILE = "node-1/attempt-001/rank-3.out"
 LINES = b"".join(b"line %05d\n" % number for number in range(2000))

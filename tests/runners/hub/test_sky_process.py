@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from distui.presets.sanitize import clean_lines
-from distui.runners.hub.cluster_state import described, may_cost, misfit
-from distui.runners.hub.ending import plain
-from distui.runners.hub.launch_stages import Stages
+from distui.runners.hub.launch_order import Stages
+from distui.runners.hub.sky_cloud import described, may_cost, misfit
 from distui.runners.hub.sky_process import (
     PYTHON,
     Candidate,
@@ -23,6 +22,7 @@ from distui.runners.hub.sky_process import (
     SkyGoneError,
     interpreter,
     parse,
+    plain,
     price,
 )
 from distui.runners.model import Stage

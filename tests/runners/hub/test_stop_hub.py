@@ -9,11 +9,10 @@ import signal
 import pytest
 
 from distui.runners import local_agent, run_directories
-from distui.runners.forced_stop import stop_run
+from distui.runners.agentless import stop_run
 from distui.runners.model import RunPhase, Stop
 from distui.runners.state import RunState
-from distui.runners.wire.client import new_id
-from distui.runners.wire.link import Link
+from distui.runners.wire.client import Link, new_id
 
 from .site import Site, Whole, having, until
 

@@ -16,10 +16,10 @@ import pytest
 
 from distui.runners import run_directories
 from distui.runners.hub import launch_order
-from distui.runners.hub.cluster_state import SkyCloud
 from distui.runners.hub.launch_order import LaunchProgress, SkyRequest
 from distui.runners.hub.merged_run import MergedRun
 from distui.runners.hub.routes import Route
+from distui.runners.hub.sky_cloud import SkyCloud
 from distui.runners.hub.sky_process import Sky
 from distui.runners.journal import Journal, summarise
 from distui.runners.model import (

@@ -17,10 +17,10 @@ from typing import Any
 from distui.presets.load import load
 from distui.presets.plan import Plan, Request, command_plan, make_plan
 from distui.runners import local_agent, run_directories
-from distui.runners.history import RunRecord
+from distui.runners.journal import RunRecord
 from distui.runners.model import CommandDone, RankChanged, Restart, SetNccl, Stamped, Stop
 from distui.runners.state import RunState
-from distui.runners.wire.link import Link
+from distui.runners.wire.client import Link
 
 ROOMS = Path(__file__).parents[3]
 INRANK = ROOMS / "runners" / "inrank"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from distui.runners.logs.follow import CARRY, Merge, choose, read_window
 from distui.runners.logs.log_files import LogError, LogFile, file_id, parse_file_id
-from distui.runners.wire.link import Window
+from distui.runners.wire.client import Window
 
 
 def log(rank: int, stream: str = "out", attempt: int = 1, node: int = 0) -> LogFile:

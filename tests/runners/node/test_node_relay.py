@@ -23,8 +23,7 @@ from distui.runners.model import (
     Stamped,
     Stop,
 )
-from distui.runners.wire.client import SocketLink
-from distui.runners.wire.link import LinkError
+from distui.runners.wire.client import LinkError, SocketLink
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 

@@ -13,11 +13,9 @@ from pathlib import Path
 import pytest
 
 from distui.runners.agent.server import AgentServer
-from distui.runners.history import RunRecord
-from distui.runners.journal import Journal
+from distui.runners.journal import Journal, RunRecord
 from distui.runners.model import Action, CommandDone, Hello, Via
-from distui.runners.wire.client import SocketLink, encode
-from distui.runners.wire.link import LinkError, Window
+from distui.runners.wire.client import LinkError, SocketLink, Window, encode
 
 
 async def nothing(command: Action) -> CommandDone:

@@ -14,7 +14,7 @@ from distui.runners.model import CaughtUp, GpuTick, RankPhase, RunPhase, Stamped
 from distui.runners.state import RunState
 from distui.runners.watch.discover import find_job, scan
 from distui.runners.watch.watch_link import WatchLink
-from distui.runners.wire.link import Link
+from distui.runners.wire.client import Link
 
 pytestmark = pytest.mark.timeout(120)
 
