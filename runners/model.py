@@ -754,7 +754,7 @@ class Hello(Struct, frozen=True, tag=True):
     """True: the agent refuses commands on this connection."""
 
 
-class Target(enum.Enum):
+class Destination(enum.Enum):
     """Where a hub has a command done."""
 
     RANKS = enum.auto()
@@ -770,7 +770,7 @@ class RunCommand(Struct, frozen=True):
 
     verb: ClassVar[str]
     """Its name in the journal."""
-    target: ClassVar[Target] = Target.RANKS
+    goes_to: ClassVar[Destination] = Destination.RANKS
     after_end: ClassVar[bool] = False
     """Whether it makes sense after the end of the run."""
     changes_group: ClassVar[bool] = False
@@ -792,7 +792,7 @@ class Restart(RunCommand, frozen=True, tag=True):
     """Restart the worker group in place, with a changed environment."""
 
     verb: ClassVar[str] = "restart"
-    target: ClassVar[Target] = Target.NODES
+    goes_to: ClassVar[Destination] = Destination.NODES
     changes_group: ClassVar[bool] = True
 
     env: dict[str, str] = field(default_factory=dict)
@@ -814,7 +814,7 @@ class Stop(RunCommand, frozen=True, tag=True):
     """End the run: TERM, grace, KILL, marker sweep."""
 
     verb: ClassVar[str] = "stop"
-    target: ClassVar[Target] = Target.NODES
+    goes_to: ClassVar[Destination] = Destination.NODES
 
     grace_s: float | None = None
 
@@ -872,7 +872,7 @@ class Down(RunCommand, frozen=True, tag=True):
     """Take the cluster down, with everything on it."""
 
     verb: ClassVar[str] = "down"
-    target: ClassVar[Target] = Target.HUB
+    goes_to: ClassVar[Destination] = Destination.HUB
     after_end: ClassVar[bool] = True
 
     cluster: str
@@ -886,7 +886,7 @@ class SetAutostop(RunCommand, frozen=True, tag=True):
     """Have SkyPilot take the cluster down when it was idle for so long."""
 
     verb: ClassVar[str] = "autostop"
-    target: ClassVar[Target] = Target.HUB
+    goes_to: ClassVar[Destination] = Destination.HUB
     after_end: ClassVar[bool] = True
 
     minutes: int | None

@@ -31,6 +31,7 @@ from ..model import (
     Clause,
     CommandDone,
     CommandReceived,
+    Destination,
     Dump,
     RankPhase,
     Restart,
@@ -38,7 +39,6 @@ from ..model import (
     SetNccl,
     Signal,
     Stop,
-    Target,
     sentence,
 )
 from ..wire.client import MAX_LINE
@@ -229,7 +229,7 @@ class AgentCommands(CommandExecutor):
         self._run.emit(CommandDone(asked.id, ok, text))
 
     async def carry_out(self, command: Action) -> Reply:
-        if command.target is Target.HUB:
+        if command.goes_to is Destination.HUB:
             raise CommandRefused(NO_CLUSTER)
         handler = self._handlers[type(command)]
         if not command.changes_group:

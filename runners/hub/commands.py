@@ -19,6 +19,7 @@ from ..model import (
     Action,
     Clause,
     CommandDone,
+    Destination,
     Down,
     Dump,
     LinkState,
@@ -28,7 +29,6 @@ from ..model import (
     SetNccl,
     Signal,
     Stop,
-    Target,
 )
 from ..remote_hosts import HostError
 from ..wire.client import Link, LinkError, SilentError, SocketLink, new_id, stem
@@ -192,7 +192,7 @@ class HubCommands(CommandExecutor):
     def _handler(self, command: Action) -> Handler:
         if command.restarts:
             return self._restart
-        return self._routed if command.target is Target.RANKS else self._handlers[type(command)]
+        return self._routed if command.goes_to is Destination.RANKS else self._handlers[type(command)]
 
     async def _links_settled(self) -> None:
         """Wait until no node is about to answer for the first time."""
