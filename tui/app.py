@@ -1,4 +1,4 @@
-"""The cockpit: one Textual app over one RunSource."""
+"""The cockpit: one Textual app over the runs of this machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .rows.frame import Frame, LinkPhase, ViewOptions
 from .rows.run_status import RunEntry, launching
 from .screens.modal import TextScreen
 from .screens.run import RunList, RunScreen, RunsScreen
-from .source import WATCH, Follower, RunSource
+from .source import WATCH, Follower, LocalSource
 
 GARBAGE_AFTER_S = 2.0
 """When a start is over."""
@@ -41,7 +41,7 @@ class CockpitApp(CommandingApp, PacedApp):
 
     def __init__(
         self,
-        source: RunSource,
+        source: LocalSource,
         run_id: str | None = None,
         *,
         readonly: bool = False,
@@ -241,7 +241,9 @@ def _only(runs: list[RunEntry]) -> str | None:
     return chosen[0].id if len(chosen) == 1 else None
 
 
-def run_cockpit(source: RunSource, run_id: str | None, readonly: bool = False, ascii: bool = False) -> int:
+def run_cockpit(
+    source: LocalSource, run_id: str | None, readonly: bool = False, ascii: bool = False
+) -> int:
     """Show the cockpit until the user leaves it and return the process's exit status.
 
     `run_id` None shows the run list, or the only live run. Refuses without a terminal, in one sentence.

@@ -17,7 +17,7 @@ from .rows.confirm import CommandError, Confirmation, confirmation, parse
 from .rows.frame import Frame, LinkPhase, ViewOptions
 from .rows.run_status import no_cluster
 from .screens.modal import ConfirmScreen, NcclScreen, TextScreen, TypedScreen
-from .source import Follower, RunSource
+from .source import Follower, LocalSource
 from .terminal import LendingApp
 
 
@@ -32,7 +32,7 @@ class CommandingApp(LendingApp):
     """The app as its screens know it. Asks, sends, and reports what came back; the screen moves only with events."""
 
     follower: Follower | None
-    source: RunSource
+    source: LocalSource
     run_id: str
     """Of the run on the screen."""
     frames: Signal[Frame]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,7 +26,8 @@ from ..runners.wire.client import BACKOFF_S, Link, LinkError, LinkFollower, Wind
 from .rows.frame import LinkPhase, LinkStatus
 from .rows.run_status import RunEntry
 
-if TYPE_CHECKING:  # the first picture of a run needs none of these
+# What watches jobs and what plans launches is imported where it is used: the first picture of a run needs neither.
+if TYPE_CHECKING:
     from ..presets.model import Loaded
     from ..runners.hub.sky_process import Candidate
     from ..runners.launch.launch_form import LaunchForm, LaunchPreview
@@ -34,60 +36,6 @@ if TYPE_CHECKING:  # the first picture of a run needs none of these
 
 WATCH = "watch:"
 """Before the pid in the id of a job that distui did not start."""
-
-
-class RunSource(Protocol):
-    """Where runs come from."""
-
-    def runs(self) -> list[RunEntry]:
-        """Every run known here, newest first. Cheap: asked once a second while the list is shown."""
-        ...
-
-    async def open(self, run_id: str) -> Link:
-        """A link to the run, starting an agent for it if none is there. Raises LinkError."""
-        ...
-
-    def presets(self) -> list[PresetEntry]:
-        """The presets there are, also those that cannot be loaded; read anew."""
-        ...
-
-    def preset(self, name: str, overrides: Sequence[str] = ()) -> Loaded:
-        """One of them with some fields changed. Cheap. Raises LaunchError."""
-        ...
-
-    def save(self, name: str, form: LaunchForm, replace: bool = False) -> str:
-        """Write the form's preset with its changes as a preset of the user's own; the path of its file.
-
-        Raises FileExistsError where there is one and `replace` is not said, and LaunchError.
-        """
-        ...
-
-    def plan(self, form: LaunchForm, ask: bool = False) -> LaunchPreview:
-        """What launching this form would do. Changes nothing; called in a thread; never raises.
-
-        `ask`: hosts that the user named are asked what they are; else that is left open.
-        """
-        ...
-
-    async def candidates(self, form: LaunchForm) -> list[Candidate]:
-        """The nodes that SkyPilot would take for this form. Raises LaunchError."""
-        ...
-
-    async def launch(self, form: LaunchForm) -> str:
-        """Start it and return the run's id. Raises LaunchError."""
-        ...
-
-    def shell(self, run_id: str, node: int) -> Shell | None:
-        """A shell on a node of a run on several; None for other runs. Raises LaunchError."""
-        ...
-
-    async def stop(self, run_id: str, command: Stop, say: Callable[[str], None]) -> CommandDone:
-        """End a run, also where its agent or hub does not answer, after `say` was told so. Raises LinkError."""
-        ...
-
-    async def afterwards(self, run_id: str, command: Down | SetAutostop) -> CommandDone:
-        """What is still to be done with the cluster of a run that has ended. Raises LinkError."""
-        ...
 
 
 class Follower(LinkFollower):
@@ -157,7 +105,6 @@ class Follower(LinkFollower):
         self._notify(None)
 
 
-# What watches jobs and what plans launches is imported where it is used: the first picture of a run needs neither.
 def first_pid(job: WatchedJob) -> int:
     """By which the user may name a job that distui did not start."""
     return min(rank.pid for rank in job.ranks.values())
@@ -169,7 +116,7 @@ def job_name(job: WatchedJob) -> str:
 
 
 class LocalSource:
-    """The runs, jobs and presets of this machine, as a RunSource."""
+    """The runs, jobs and presets of this machine, and its launcher."""
 
     def __init__(self, readonly: bool = False) -> None:
         self._readonly = readonly
@@ -178,7 +125,10 @@ class LocalSource:
         """Runs that have ended do not change any more: their journals are read once."""
 
     def runs(self) -> list[RunEntry]:
-        """Every run of this user here, newest first, then the jobs that can be watched."""
+        """Every run of this user here, newest first, then the jobs that can be watched.
+
+        Cheap: called once a second while the list is shown.
+        """
         now = time.time()
         recorded = [self._entry(entry, now) for entry in run_directories.entries()]
         watched = [
@@ -207,15 +157,13 @@ class LocalSource:
         return shown
 
     async def open(self, run_id: str) -> Link:
-        """See RunSource.open."""
-        try:
+        """A link to the run, starting an agent for it if none is there. Raises LinkError."""
+        with _raised_as(LinkError):
             if run_id.startswith(WATCH):
                 from ..runners.watch.watch_link import WatchLink
 
                 return WatchLink(find_job(scan(), int(run_id.removeprefix(WATCH))))
             return await open_link(run_directories.resolve(run_id), self._readonly)
-        except RunError as error:
-            raise LinkError(str(error)) from None
 
     @property
     def library(self) -> PresetLibrary:
@@ -227,27 +175,29 @@ class LocalSource:
         return self._library
 
     def presets(self) -> list[PresetEntry]:
-        """See RunSource.presets."""
+        """The presets there are, also those that cannot be loaded; read anew."""
         return self.library.entries()
 
     def preset(self, name: str, overrides: Sequence[str] = ()) -> Loaded:
-        """See RunSource.preset."""
-        try:
+        """A preset with some fields changed. Cheap. Raises LaunchError."""
+        with _raised_as(LaunchError):
             return self.library.load(name, overrides)
-        except PresetError as error:
-            raise LaunchError(str(error)) from None
 
     def save(self, name: str, form: LaunchForm, replace: bool = False) -> str:
-        """See RunSource.save."""
+        """Write the form's preset with its changes as a preset of the user's own; the path of its file.
+
+        Raises FileExistsError where there is one and `replace` is False, and LaunchError.
+        """
         from .preset_library import save
 
-        try:
+        with _raised_as(LaunchError):
             return save(name, form, replace)
-        except (RunError, PresetError, PlanError) as error:
-            raise LaunchError(str(error)) from None
 
     def plan(self, form: LaunchForm, ask: bool = False) -> LaunchPreview:
-        """See RunSource.plan."""
+        """What launching this form would do. Changes nothing; called in a thread; never raises.
+
+        `ask`: whether hosts that the user named are probed; else that is left open.
+        """
         from ..runners.launch import launch_form
 
         try:
@@ -256,52 +206,56 @@ class LocalSource:
             return launch_form.LaunchPreview(text="", problems=(str(error),))
 
     async def candidates(self, form: LaunchForm) -> list[Candidate]:
-        """See RunSource.candidates."""
+        """The nodes that SkyPilot would take for this form. Raises LaunchError."""
         from ..runners.launch import launch_form
 
-        try:
+        with _raised_as(LaunchError):
             return await launch_form.candidates(form)
-        except (RunError, PresetError) as error:
-            raise LaunchError(str(error)) from None
 
     async def launch(self, form: LaunchForm) -> str:
-        """See RunSource.launch."""
+        """Start it and return the run's id. Raises LaunchError."""
         from ..runners.launch import launch_form
 
-        try:
+        with _raised_as(LaunchError):
             started = await asyncio.to_thread(lambda: launch_form.prepared(form).start())
-        except (RunError, PresetError, PlanError) as error:
-            raise LaunchError(str(error)) from None
-        return started.record.run
+            return started.record.run
 
     def shell(self, run_id: str, node: int) -> Shell | None:
-        """See RunSource.shell."""
+        """A shell on a node of a run on several; None for other runs. Raises LaunchError."""
         from .terminal import shell_on
 
         if run_id.startswith(WATCH):
             return None
-        try:
+        with _raised_as(LaunchError):
             entry = run_directories.resolve(run_id)
             return shell_on(entry.path, node) if entry.record.kind == "hub" else None
-        except RunError as error:
-            raise LaunchError(str(error)) from None
 
     async def stop(self, run_id: str, command: Stop, say: Callable[[str], None]) -> CommandDone:
-        """See RunSource.stop."""
-        try:
+        """End a run, also where its agent or hub does not answer, after a call of `say`. Raises LinkError."""
+        with _raised_as(LinkError, (RunError, OSError)):
             return await stop_run(run_directories.resolve(run_id), command, say, open_link)
-        except (RunError, OSError) as error:
-            raise LinkError(str(error)) from None
 
     async def afterwards(self, run_id: str, command: Down | SetAutostop) -> CommandDone:
-        """See RunSource.afterwards."""
+        """What is still to be done with the cluster of a run that has ended. Raises LinkError."""
         from ..runners.hub import sky_cloud
 
-        try:
+        with _raised_as(LinkError, (RunError, OSError)):
             ok, text = await sky_cloud.carry_out(run_directories.resolve(run_id), command)
-        except (RunError, OSError) as error:
-            raise LinkError(str(error)) from None
-        return CommandDone(command.id, ok, text)
+            return CommandDone(command.id, ok, text)
+
+
+_REFUSED: tuple[type[Exception], ...] = (RunError, PresetError, PlanError)
+
+
+@contextmanager
+def _raised_as(
+    kind: type[LaunchError | LinkError], caught: tuple[type[Exception], ...] = _REFUSED
+) -> Iterator[None]:
+    """Every refusal of the lower rooms becomes the error that screens handle."""
+    try:
+        yield
+    except caught as error:
+        raise kind(str(error)) from None
 
 
 class NodeFacts:

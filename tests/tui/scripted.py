@@ -48,6 +48,7 @@ from distui.runners.model import (
 from distui.runners.wire.client import LinkError, Window
 from distui.tui.preset_library import PresetEntry
 from distui.tui.rows.run_status import RunEntry
+from distui.tui.source import LocalSource
 from distui.tui.terminal import Shell
 
 BEGAN = 1_700_000_000.0
@@ -102,10 +103,11 @@ class ScriptedLink:
         return None
 
 
-class ScriptedSource:
+class ScriptedSource(LocalSource):
     """One run, or none."""
 
     def __init__(self, link: ScriptedLink | None = None, runs: Iterable[RunEntry] = ()) -> None:
+        super().__init__()
         self.link = link
         self.listed = list(runs)
         self.launched: list[LaunchForm] = []

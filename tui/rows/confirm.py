@@ -32,7 +32,7 @@ from ...runners.model import Command, Down, Dump, Restart, SetAutostop, SetNccl,
 from ...runners.state import RunState
 from . import glyphs
 from .frame import name_of, names, silent, without
-from .glyphs import Row, fit, wrap
+from .glyphs import Row, fit, labelled
 from .run_status import billed, given_up, launching, price, remains
 
 
@@ -597,11 +597,7 @@ def note_rows(form: NcclForm, width: int) -> list[Row]:
         ("disk", _room(form, rate)),
         ("ends", _ends(form)),
     )
-    return [
-        ((fit(label if not at else "", 7), "dim"), *row)
-        for label, text in notes
-        for at, row in enumerate(wrap(text, width - 7, "dim"))
-    ]
+    return [row for label, text in notes for row in labelled((fit(label, 7), "dim"), text, width, "dim")]
 
 
 def _written(form: NcclForm, each: float) -> str:

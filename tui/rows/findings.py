@@ -24,7 +24,7 @@ from ...runners.state import Attempt, RunState
 from ...runners.status import standing, untimed
 from . import glyphs
 from .frame import Frame, LinkPhase, names, silent
-from .glyphs import Cell, Row, clip, fit, wrap
+from .glyphs import Cell, Row, clip, fit, labelled, wrap
 from .run_status import remains
 
 QUIET = {None, "VERSION", "WARN"}
@@ -158,8 +158,7 @@ def _labelled(label: str, text: str, width: int, style: str = "text") -> list[Ro
     if not text:
         return []
     head = fit(label, _LABEL) if len(label) < _LABEL else f"{label}  "
-    lines = wrap(clean_text(text), width - len(head), style)
-    return [((head if not at else " " * len(head), "dim"), *line) for at, line in enumerate(lines)]
+    return labelled((head, "dim"), clean_text(text), width, style)
 
 
 def _where(state: RunState, item: Item) -> str:

@@ -24,7 +24,7 @@ from ...runners.launch.options import of_form
 from ...runners.launch.prepare import shell_words
 from ..preset_library import PresetEntry
 from . import glyphs
-from .glyphs import Cell, Row, clip, counted, fit, row_width, table, wrap
+from .glyphs import Cell, Row, clip, counted, fit, labelled, row_width, table, wrap
 
 if TYPE_CHECKING:
     from ...runners.hub.sky_process import Candidate
@@ -428,12 +428,7 @@ def problem_rows(problems: Sequence[str], width: int | None = None) -> list[Row]
     """Why there is no plan, a sentence each."""
     if width is None:
         return [((f" {glyphs.BAD} ", "bad"), (problem, "text")) for problem in problems]
-    rows: list[Row] = []
-    for problem in problems:
-        first, *rest = textwrap.wrap(problem, max(20, width - 4)) or [""]
-        rows.append(((f" {glyphs.BAD} ", "bad"), (first, "text")))
-        rows += [((f"   {line}", "text"),) for line in rest]
-    return rows
+    return [row for problem in problems for row in labelled((f" {glyphs.BAD} ", "bad"), problem, width - 1)]
 
 
 def text_rows(text: str, width: int | None = None) -> list[Row]:

@@ -151,7 +151,7 @@ def ranks_on(state: RunState, node: int) -> list[Rank]:
 
 def names(state: RunState) -> dict[int, str]:
     """By node: its host without the domain, unless two would look the same; "node 2" where nobody knows."""
-    short = {number: _short(node.host) for number, node in state.nodes.items()}
+    short = {number: short_host(node.host) for number, node in state.nodes.items()}
     twice = Counter(short.values())
     return {
         number: (short[number] if twice[short[number]] == 1 else node.host) or f"node {number}"
@@ -159,9 +159,10 @@ def names(state: RunState) -> dict[int, str]:
     }
 
 
-def _short(host: str) -> str:
+def short_host(host: str) -> str:
+    """A host without its domain; an address stays whole."""
     first = host.partition(".")[0]
-    return host if first.isdecimal() else first  # an address stays whole
+    return host if first.isdecimal() or not first else first
 
 
 def name_of(state: RunState, node: int) -> str:

@@ -161,11 +161,16 @@ def hang(row: Row, width: int) -> list[Row]:
     """A row of a label and a text over as many rows as it needs, the text below itself."""
     if len(row) != 2 or row_width(row) <= width:
         return [clip(row, width)]
-    (label, label_style), (text, style) = row
-    indent = cell_len(label)
-    lines = textwrap.wrap(text, max(width - indent, 10)) or [""]
-    first: Row = ((label, label_style), (lines[0], style))
-    return [first, *(((" " * indent, label_style), (line, style)) for line in lines[1:])]
+    label, (text, style) = row
+    return labelled(label, text, width, style)
+
+
+def labelled(label: Cell, text: str, width: int, style: str = "text") -> list[Row]:
+    """A label and a sentence beside it over as many rows as it needs, the sentence below itself."""
+    head, ink = label
+    edge = cell_len(head)
+    lines = wrap(text, width - edge, style)
+    return [((head if not at else " " * edge, ink), *line) for at, line in enumerate(lines)]
 
 
 def plain(rows: Iterable[Sequence[tuple[str, str]]]) -> list[str]:

@@ -6,7 +6,7 @@ Equal nodes share a card, and what differs is marked.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,8 +16,8 @@ from ...runners.formatting import NA, agreeing, listed, plural, size_short, span
 from ...runners.state import RunState
 from . import glyphs
 from .findings import QUIET, item_row, items
-from .frame import Frame
-from .glyphs import Row, clip, fit, row_width, wrap
+from .frame import Frame, short_host
+from .glyphs import Row, clip, fit, labelled, row_width, wrap
 from .run_status import launching
 
 READY = STAGES.index("complete")
@@ -42,12 +42,6 @@ class NodeGroup:
     nodes: tuple[NcclNode, ...]
     fields: Mapping[str, str]
     """Label → what is said; "" is unknown."""
-
-
-def short(host: str) -> str:
-    """A host without its domain; an address stays whole."""
-    first = host.partition(".")[0]
-    return host if first.isdecimal() or not first else first
 
 
 def ranks_on(facts: NcclFacts, host: str) -> tuple[int, ...]:
@@ -101,12 +95,12 @@ def node_rows(facts: NcclFacts, width: int) -> list[StatementRow]:
 
 def _card(facts: NcclFacts, group: NodeGroup, usual: NodeGroup, width: int) -> list[StatementRow]:
     odd = group is not usual
-    hosts = [short(node.host) for node in group.nodes]
+    hosts = [short_host(node.host) for node in group.nodes]
     ranks = [rank for node in group.nodes for rank in ranks_on(facts, node.host)]
     glyph, style = (glyphs.WARN, "warn") if odd else (glyphs.OK, "ok")
     count = f"  {len(hosts)} nodes alike" if len(hosts) > 1 else ""
     host = group.nodes[0].host
-    head: Row = ((f"{glyph} ", style), (_hosts(hosts), "head"), (count, "dim"))
+    head: Row = ((f"{glyph} ", style), (listed([host or NA for host in hosts]), "head"), (count, "dim"))
     rows = _headed(head, agreeing(ranks, "rank", "ranks"), spans(ranks), width, _line(facts, host))
     for label, value in group.fields.items():
         differs = odd and value != usual.fields[label]
@@ -143,14 +137,9 @@ def _line(facts: NcclFacts, host: str, label: str = "") -> FactLine | None:
 def _field(
     label: str, value: str, others: str, differs: bool, width: int, line: FactLine | None
 ) -> list[StatementRow]:
-    lines = wrap(value + others, max(10, width - _LABEL), "warn" if differs else "text")
-    mark = glyphs.WARN if differs else " "
-    return [
-        StatementRow(
-            ((fit(f"{mark} {label}" if not at else "", _LABEL), "warn" if differs else "dim"), *row), line
-        )
-        for at, row in enumerate(lines)
-    ]
+    mark, ink, style = (glyphs.WARN, "warn", "warn") if differs else (" ", "dim", "text")
+    head = (fit(f"{mark} {label}", _LABEL), ink)
+    return [StatementRow(row, line) for row in labelled(head, value + others, width, style)]
 
 
 def _variables(facts: NcclFacts, group: NodeGroup, usual: NodeGroup, width: int) -> list[StatementRow]:
@@ -167,10 +156,6 @@ def _variables(facts: NcclFacts, group: NodeGroup, usual: NodeGroup, width: int)
             others = f"   the others: {mask(name, common[name]) if name in common else 'not set'}"
             rows += _field("variable", value, others, True, width, line)
     return rows
-
-
-def _hosts(hosts: Sequence[str]) -> str:
-    return listed([host or NA for host in hosts])
 
 
 # ---- communicators
@@ -392,8 +377,5 @@ def _unread(facts: NcclFacts, width: int) -> list[Row]:
         rows.append(((f"{glyphs.STALE} ", "warn"), (text, "text")))
     if facts.sampled:
         text = "parts of the logs were left out, because they grew faster than they are read; the files are whole"
-        rows += [
-            ((f"{glyphs.WARN} " if not at else "  ", "warn"), *row)
-            for at, row in enumerate(wrap(text, width - 2))
-        ]
+        rows += labelled((f"{glyphs.WARN} ", "warn"), text, width)
     return rows

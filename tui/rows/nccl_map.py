@@ -10,14 +10,14 @@ from itertools import groupby
 from ...runners.diagnosis.nccl_facts import STAGES, Communicator, FactLine, NcclFacts
 from ...runners.formatting import listed, plural
 from . import glyphs
-from .glyphs import Cell, Row, clip, fit, wrap
+from .frame import fit_name, short_host
+from .glyphs import Cell, Row, clip, fit, labelled, wrap
 from .nccl import (
     READY,
     StatementRow,
     _head,
     communicator_name,
     late_ranks,
-    short,
     slowest,
 )
 
@@ -99,7 +99,7 @@ def grid(comm: Communicator, width: int) -> Grid:
     ranks, hosts, at = _members(comm), hosts_in_order(comm), host_of(comm)
     index = {host: number for number, host in enumerate(hosts)}
     several = len(hosts) > 1
-    labels = [f"{short(at[rank])} r{rank}" if several and rank in at else f"r{rank}" for rank in ranks]
+    labels = [f"{short_host(at[rank])} r{rank}" if several and rank in at else f"r{rank}" for rank in ranks]
     if len(ranks) <= MOST_RANKS and _room(width, labels, len(hosts)) >= len(ranks):
         made = Grid([], {}, "rank")
         for place, (rank, label) in enumerate(zip(ranks, labels, strict=True)):
@@ -125,7 +125,7 @@ def _by_ranks(ranks: Sequence[int], width: int) -> Grid:
 
 
 def _by_nodes(hosts: Sequence[str], index: dict[str, int], at: dict[int, str], width: int) -> Grid:
-    named = [short(host) for host in hosts]
+    named = [short_host(host) for host in hosts]
     step = -(-len(hosts) // max(1, _room(width, named, 1)))
     if step > 1:  # a label then names two
         step = -(-len(hosts) // max(1, _room(width, [f"{name}…{name}" for name in named], 1)))
@@ -171,7 +171,7 @@ def matrix_rows(comm: Communicator, width: int, raw: Mapping[str, FactLine]) -> 
     for number, unit in enumerate(made.units):
         if number and unit.group != made.units[number - 1].group and step == 2:
             rows.append(())
-        rows.append(((_fitted(unit.label, edge) + " ", "dim"), *_line_of(made, number, step)))
+        rows.append(((fit_name(unit.label, edge) + " ", "dim"), *_line_of(made, number, step)))
     return [*_legend(comm, made, width, raw), StatementRow(()), *(StatementRow(row) for row in rows)]
 
 
@@ -192,11 +192,6 @@ def wanted_width(comm: Communicator) -> int:
     step = 2 if len(made.units) <= MOST_RANKS else 1
     groups = len({unit.group for unit in made.units})
     return _label_width([unit.label for unit in made.units]) + 1 + step * len(made.units) + groups - 1
-
-
-def _fitted(label: str, width: int) -> str:
-    """Hosts differ at their ends."""
-    return fit(label if len(label) <= width else f"…{label[1 - width :]}", width)
 
 
 def _joined(cells: Iterable[Cell]) -> list[Cell]:
@@ -252,11 +247,8 @@ def _legend(comm: Communicator, made: Grid, width: int, raw: Mapping[str, FactLi
     rows += [StatementRow(row) for row in wrap(meaning, width, "dim")]
     odd = odd_ones(comm, made)
     if odd:
-        lines = wrap(f"worse than the usual: {listed(odd, ODD)}", width - 2, "text")
-        rows += [
-            StatementRow(((f"{glyphs.WARN} " if not at else "  ", "warn"), *line))
-            for at, line in enumerate(lines)
-        ]
+        text = f"worse than the usual: {listed(odd, ODD)}"
+        rows += [StatementRow(row) for row in labelled((f"{glyphs.WARN} ", "warn"), text, width)]
     return rows
 
 
@@ -292,7 +284,7 @@ def odd_ones(comm: Communicator, made: Grid) -> list[str]:
 def _ends(source: int, target: int, at: dict[int, str], made: Grid) -> tuple[str, str]:
     if made.single:
         return f"r{source}", f"r{target}"
-    return short(at.get(source, f"r{source}")), short(at.get(target, f"r{target}"))
+    return short_host(at.get(source, f"r{source}")), short_host(at.get(target, f"r{target}"))
 
 
 EACH = 16
@@ -352,7 +344,7 @@ def _ring_text(order: Sequence[int], at: dict[int, str]) -> str:
         inside = (
             " ".join(map(str, own)) if len(own) <= _RANKS_SHOWN and len(order) <= 128 else f"×{len(own)}"
         )
-        parts.append(f"{short(host) or 'n/a'} [{inside}]")
+        parts.append(f"{short_host(host) or 'n/a'} [{inside}]")
     return " → ".join([*parts, parts[0].partition(" ")[0]])
 
 
@@ -395,7 +387,7 @@ def bars(comm: Communicator) -> list[Bar]:
         return [_bar(f"r{rank}", [rank], comm, first, late) for rank in ranks]
     shown = [
         _bar(
-            short(host),
+            short_host(host),
             [rank for rank in comm.hosts[host] if rank in took or rank in comm.began],
             comm,
             first,

@@ -31,7 +31,7 @@ from ...runners.state import Node, RunState, StageProgress
 from ...runners.status import applied
 from . import glyphs
 from .frame import Frame, fit_name, link_state, names
-from .glyphs import Cell, Row, clip, fit, join, percent, row_width, wrap
+from .glyphs import Cell, Row, clip, fit, join, labelled, percent, row_width, wrap
 
 if TYPE_CHECKING:
     pass
@@ -496,9 +496,7 @@ def _keys(frame: Frame, width: int) -> list[Row]:
     """What gives the launch up, and what would stay."""
     if frame.state.phase.ended or frame.view.readonly:
         return []
-    rest = wrap(given_up(frame.state, frame.now), width - 2, "dim", first=" x  ")
-    (text, style), *_ = rest[0]
-    return [((" x  ", "key"), (text[4:], style)), *rest[1:]]
+    return labelled((" x  ", "key"), given_up(frame.state, frame.now), width - 2, "dim")
 
 
 def _failed(frame: Frame, failed: LaunchFailure, width: int) -> list[Row]:
@@ -521,7 +519,6 @@ def _failed(frame: Frame, failed: LaunchFailure, width: int) -> list[Row]:
         *(("next" if not at else "", text, "text") for at, text in enumerate(tries)),
     ):
         mark = glyphs.BAD if label == "failed" else " "
-        lines = wrap(text, width - 13, style)
-        rows.append(((f" {mark} ", "bad"), (fit(label, 9), "dim"), *lines[0]))
-        rows += [((" " * 12, "text"), *line) for line in lines[1:]]
+        beside = labelled((fit(label, 9), "dim"), text, width - 4, style)
+        rows += [((f" {' ' if at else mark} ", "bad"), *row) for at, row in enumerate(beside)]
     return rows

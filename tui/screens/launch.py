@@ -48,9 +48,6 @@ if TYPE_CHECKING:
     from ...presets.model import Loaded
     from ...runners.hub.sky_process import Candidate
 
-# -----------------------------------------------------------------------------------------------------------
-# The decision guide: one question at a time, then a preset with the reasons.
-
 
 _ASKING: Row = (
     ("1-4", "key"), (" or ", "text"), ("Enter", "key"), (" answer   ", "text"), ("backspace", "key"),
@@ -76,7 +73,7 @@ class GuideScreen(ModalScreen[Recommendation | None]):
     """Returns what was recommended and taken, or None."""
 
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
-        Binding("escape,q", "cancel", "cancel", id="guide.cancel")
+        Binding("escape,q", "dismiss", "cancel", id="guide.cancel")
     ]
 
     def __init__(self, ascii_only: bool = False) -> None:
@@ -139,13 +136,6 @@ class GuideScreen(ModalScreen[Recommendation | None]):
         if self._answers:
             self._ask(self._answers.pop())
 
-    def action_cancel(self) -> None:
-        self.dismiss(None)
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Saving the launch form's preset as one of the user's own: its name, and the question before a file is replaced.
-
 
 _KEPT = ("nproc", "nodes", "env", "nccl", "further")
 """Fields of the form that a saved preset holds from then on."""
@@ -157,63 +147,6 @@ def _held(name: str, text: str) -> bool:
         pairs = (word.partition("=") for word in (f"{name}={text}", *text.split()))
         return not any(holds_secret(variable, value) for variable, _, value in pairs)
     return name.startswith((SET, NAMED)) or name in _KEPT
-
-
-class Saving:
-    """One saving, from the question for a name to the list with the new preset in it."""
-
-    def __init__(self, screen: LaunchScreen) -> None:
-        self._screen = screen
-
-    def ask(self) -> None:
-        """Ask for a name."""
-        screen = self._screen
-        entry = screen.presets.current
-        if entry is None or screen.loaded is None:
-            screen.notify("there is no preset to build on: choose one first", severity="error")
-            return
-        hint = f"name of a preset of your own: {entry.name} with what was changed"
-        screen.app.push_screen(PromptScreen("save as ", hint=hint), self._named)
-
-    def _named(self, name: str | None) -> None:
-        if name and name.strip():
-            self._start(name.strip(), False)
-
-    def _start(self, name: str, replace: bool) -> None:
-        self._screen.run_worker(self._save(name, replace), group="save", exclusive=True)
-
-    async def _save(self, name: str, replace: bool) -> None:
-        screen = self._screen
-        try:
-            path = await asyncio.to_thread(screen.app.source.save, name, screen.form, replace)
-        except FileExistsError as error:
-            self._ask_replace(name, str(error))
-            return
-        except (LaunchError, RunError) as error:
-            screen.notify(str(error), severity="error", markup=False)
-            return
-        screen.form_view.forget(
-            [name for name, text in screen.form_view.typed.items() if _held(name, text)]
-        )
-        screen.presets.set_entries(screen.app.source.presets(), name)
-        screen.notify(f"saved as {path}", markup=False)
-
-    def _ask_replace(self, name: str, path: str) -> None:
-        rows: list[Row] = [((f"{glyphs.WARN} {path} exists, and what it says is lost.", "text"),)]
-        question = ConfirmScreen(
-            f"Replace the preset {name}?", rows, "replace", self._screen.app.view.ascii
-        )
-
-        def answered(yes: str | None) -> None:
-            if yes:
-                self._start(name, True)
-
-        self._screen.app.push_screen(question, answered)
-
-
-# -----------------------------------------------------------------------------------------------------------
-# The launch screen: presets, form, and beside them the plan that the form makes, verbatim, with what a check of it
-# finds. Nothing starts from here before the confirm page.
 
 
 TYPING_S = 0.15
@@ -229,7 +162,7 @@ class LaunchScreen(Screen[None]):
 
     app: CommandingApp
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
-        Binding("escape", "leave", "back", id="launch.back"),
+        Binding("escape", "dismiss", "back", id="launch.back"),
         Binding("ctrl+l", "start", "start", id="launch.start"),
         Binding("ctrl+s", "save", "save", id="launch.save"),
         Binding("ctrl+g", "guide", "guide", id="launch.guide"),
@@ -426,7 +359,38 @@ class LaunchScreen(Screen[None]):
         self.action_pane(PANES.index("memory") + 1)
 
     def action_save(self) -> None:
-        Saving(self).ask()
+        """Ask for the name of a preset of the user's own."""
+        entry = self.presets.current
+        if entry is None or self.loaded is None:
+            self.notify("there is no preset to build on: choose one first", severity="error")
+            return
+        hint = f"name of a preset of your own: {entry.name} with what was changed"
+        self.app.push_screen(PromptScreen("save as ", hint=hint), self._named)
+
+    def _named(self, name: str | None) -> None:
+        if name and name.strip():
+            self._start_saving(name.strip(), False)
+
+    def _start_saving(self, name: str, replace: bool) -> None:
+        self.run_worker(self._save(name, replace), group="save", exclusive=True)
+
+    async def _save(self, name: str, replace: bool) -> None:
+        try:
+            path = await asyncio.to_thread(self.app.source.save, name, self.form, replace)
+        except FileExistsError as error:
+            self._ask_replace(name, str(error))
+            return
+        except (LaunchError, RunError) as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        self.form_view.forget([name for name, text in self.form_view.typed.items() if _held(name, text)])
+        self.presets.set_entries(self.app.source.presets(), name)
+        self.notify(f"saved as {path}", markup=False)
+
+    def _ask_replace(self, name: str, path: str) -> None:
+        rows: list[Row] = [((f"{glyphs.WARN} {path} exists, and what it says is lost.", "text"),)]
+        question = ConfirmScreen(f"Replace the preset {name}?", rows, "replace", self.app.view.ascii)
+        self.app.push_screen(question, lambda yes: self._start_saving(name, True) if yes else None)
 
     # --- start
 
@@ -469,6 +433,3 @@ class LaunchScreen(Screen[None]):
             self.notify(str(error), severity="error", markup=False)
             return
         self.app.open_run(run)
-
-    def action_leave(self) -> None:
-        self.dismiss(None)

@@ -19,15 +19,7 @@ from ..rows.confirm import NcclForm, begin, change, command, form_rows, note_row
 from ..rows.glyphs import Row, hang
 from .rows_view import RowsView
 
-# -----------------------------------------------------------------------------------------------------------
-# Screens on top of others: a question, a text, one line of input.
-
-
 Answer = TypeVar("Answer")
-
-
-class _Box(Vertical):
-    """The frame of a modal screen."""
 
 
 class RowsModal(ModalScreen[Answer]):
@@ -44,7 +36,7 @@ class RowsModal(ModalScreen[Answer]):
         self._key_row.set_rows([keys])
 
     def compose(self) -> ComposeResult:
-        with _Box(id="box"):
+        with Vertical(id="box"):
             yield Static(self._question, id="modal-title", markup=False)
             yield self.view
             yield self._key_row
@@ -86,11 +78,11 @@ class ConfirmScreen(RowsModal[str]):
             self.dismiss(answer)
 
 
-class TypedScreen(RowsModal[str]):
-    """Asks before something that cannot be undone: its name has to be typed. Returns what was typed; "" cancels."""
+class TypedScreen(RowsModal[str | None]):
+    """Asks before something that cannot be undone: its name has to be typed. Returns what was typed."""
 
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
-        Binding("escape", "cancel", "cancel", id="typed.cancel")
+        Binding("escape", "dismiss", "cancel", id="typed.cancel")
     ]
 
     def __init__(
@@ -101,7 +93,7 @@ class TypedScreen(RowsModal[str]):
         self._name = name
 
     def compose(self) -> ComposeResult:
-        with _Box(id="box"):
+        with Vertical(id="box"):
             yield Static(self._question, id="modal-title", markup=False)
             yield self.view
             with Horizontal(id="typed"):
@@ -116,15 +108,12 @@ class TypedScreen(RowsModal[str]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.dismiss(event.value.strip())
 
-    def action_cancel(self) -> None:
-        self.dismiss("")
-
 
 class TextScreen(RowsModal[None]):
     """Something to read: help, or what a dump brought."""
 
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
-        Binding("escape,q,enter,question_mark", "close", "close", id="text.close")
+        Binding("escape,q,enter,question_mark", "dismiss", "close", id="text.close")
     ]
 
     def __init__(self, title: str, rows: Sequence[Row], ascii_only: bool = False) -> None:
@@ -136,15 +125,12 @@ class TextScreen(RowsModal[None]):
         )
         super().__init__(title, rows, keys, ascii_only)
 
-    def action_close(self) -> None:
-        self.dismiss(None)
-
 
 class PromptScreen(ModalScreen[str | None]):
     """One line of input at the bottom: `:` commands and `/` filters."""
 
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
-        Binding("escape", "cancel", "cancel", id="prompt.cancel")
+        Binding("escape", "dismiss", "cancel", id="prompt.cancel")
     ]
 
     def __init__(self, sign: str, value: str = "", hint: str = "") -> None:
@@ -161,13 +147,6 @@ class PromptScreen(ModalScreen[str | None]):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.dismiss(event.value)
-
-    def action_cancel(self) -> None:
-        self.dismiss(None)
-
-
-# -----------------------------------------------------------------------------------------------------------
-# The NCCL_DEBUG dialog: level, for how long, live or by a restart, and subsystems with what each costs.
 
 
 _KEYS: Row = (
@@ -190,7 +169,7 @@ class NcclScreen(ModalScreen[SetNccl | None]):
     """Returns the command to confirm, or None."""
 
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
-        Binding("escape,q", "cancel", "cancel", id="nccl.cancel")
+        Binding("escape,q", "dismiss", "cancel", id="nccl.cancel")
     ]
 
     def __init__(
@@ -241,6 +220,3 @@ class NcclScreen(ModalScreen[SetNccl | None]):
     def action_apply(self) -> None:
         """Hand the command over to the confirmation."""
         self.dismiss(command(self.form, self._command_id))
-
-    def action_cancel(self) -> None:
-        self.dismiss(None)

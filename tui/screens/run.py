@@ -49,10 +49,6 @@ from .panes import (
 )
 from .rows_view import RowsView
 
-# -----------------------------------------------------------------------------------------------------------
-# The run list: what there is, newest first, or what to do when there is nothing.
-
-
 REFRESH_S = 1.0
 """How often the list is read again while it is shown."""
 
@@ -114,10 +110,6 @@ class RunsScreen(Screen[None]):
             self.list.show(await asyncio.to_thread(self._runs))
 
 
-# -----------------------------------------------------------------------------------------------------------
-# What a run's screen does with findings and statements: open their lines in the log, ask where the ranks are.
-
-
 _AT = re.compile(r"(?P<file>\S+):(?P<line>\d+): (?P<text>.*)", re.DOTALL)
 """Evidence that is a line of a log."""
 _SPECIAL = re.compile(r"[\\.^$*+?{}\[\]|()]")
@@ -134,122 +126,13 @@ def pattern_of(text: str) -> str:
     return _SPECIAL.sub(r"\\\g<0>", message.strip()[:_LONGEST])
 
 
-class DiagnosingScreen(Screen[None]):
-    """The part of the run screen that belongs to the findings and to the NCCL screen."""
-
-    app: CommandingApp
-    log_view: LogView
-    diagnosis: Diagnosis
-    nccl: NcclBoard
-    _from: tuple[str, Selection] | None = None
-    """The pane from which a line was opened, and what the log showed before."""
-
-    # --- from a finding to the log
-
-    @on(FindingList.Zoomed)
-    def _zoom_finding(self, event: FindingList.Zoomed) -> None:
-        """The line that is its evidence; else the log of its first rank."""
-        for finding in event.item.findings:
-            for line in finding.evidence:
-                place = _AT.fullmatch(clean_text(line))
-                if place is not None and named(place["file"]) is not None:
-                    self.open_line(place["file"], int(place["line"]), place["text"])
-                    return
-        ranks = event.item.ranks
-        if ranks:
-            self._open_log(Selection(rank=ranks[0]))
-        else:
-            self.notify("this finding names no rank and no line: what is known of it stands below")
-
-    @on(StatementRows.Opened)
-    def _open_statement(self, event: StatementRows.Opened) -> None:
-        if event.line is None:
-            self.notify("no single line says this")
-        else:
-            self.open_line(event.line.file, event.line.line, event.line.text)
-
-    def open_line(self, file: str, line: int, text: str) -> None:
-        """Show a line where it stands; of a file that is not of this attempt, the line alone."""
-        parsed = named(file)
-        state = self.app.follower.state if self.app.follower is not None else None
-        current = state is not None and parsed is not None and parsed.attempt in (None, state.attempt)
-        if parsed is None or parsed.rank is None or not current:
-            self._show_text(f"{file}, line {line}", wrap(clean_text(text), 80))
-            return
-        self._open_log(
-            Selection(rank=parsed.rank, stream=parsed.stream, pattern=pattern_of(clean_text(text)))
-        )
-
-    def _open_log(self, selection: Selection) -> None:
-        self._from = (self.app.view.pane, self.log_view.selection)
-        self.log_view.select(selection)
-        self.log_view.set_follow(True)
-        self.app.change_view(pane="log")
-        self.call_after_refresh(self.log_view.focus)
-
-    def went_back(self) -> bool:
-        """From a line that was opened here to where it was opened; False when none was."""
-        if self._from is None or self.app.view.pane != "log":
-            self._from = None
-            return False
-        (pane, before), self._from = self._from, None
-        self.log_view.select(before)
-        self.log_view.set_follow(True)
-        self.show_pane(pane)
-        return True
-
-    def show_pane(self, pane: str) -> None:
-        """Put a pane in front."""
-        raise NotImplementedError
-
-    # --- the NCCL screen
-
-    def action_communicator(self, step: int) -> None:
-        self.nccl.choose(step)
-
-    # --- where the ranks are
-
-    def action_stacks(self) -> None:
-        """Ask the marked ranks, or all, for their stacks, and show equal ones together."""
-        state = self.app.follower.state if self.app.follower is not None else None
-        if state is None or state.phase.ended:
-            self.notify("the run has ended: there are no ranks to ask")
-            return
-        marked = tuple(sorted(self.app.view.marked & set(state.ranks)))
-        who = "the marked ranks" if marked else "every rank"
-        late = self.set_timer(PATIENCE_S, lambda: self.notify(f"asking {who} for stacks", timeout=2))
-        self.run_worker(self._ask_stacks(marked, late), group="stacks", exclusive=True)
-
-    async def _ask_stacks(self, ranks: tuple[int, ...], late: Timer) -> None:
-        follower = self.app.follower
-        if follower is None:
-            return
-        try:
-            done = await follower.send(Dump(new_id(), "stacks", ranks))
-        except LinkError as error:
-            self.notify(str(error), severity="error", markup=False)
-            return
-        finally:
-            late.stop()
-        if not done.data:
-            self.notify(done.text, severity="information" if done.ok else "error", markup=False)
-            return
-        self._show_text(dumps().stack_title(done.data), dumps().stack_rows(done.data))
-
-    def _show_text(self, title: str, rows: list[Row]) -> None:
-        self.app.push_screen(TextScreen(title, rows, self.app.view.ascii))
-
-
-# -----------------------------------------------------------------------------------------------------------
-# The run screen: status, banner, heat map, ranks, log, events, and how they share the terminal.
-
-
 _MOST_BANNER = 6
 
 
-class RunScreen(DiagnosingScreen):
+class RunScreen(Screen[None]):
     """One run. The keys of `keys.py` with scope "run" act here; what changes the run goes to the app."""
 
+    app: CommandingApp
     BINDINGS: ClassVar[list[Binding]] = bindings("run")  # type: ignore[assignment]
 
     def __init__(self, app: CommandingApp) -> None:
@@ -269,6 +152,8 @@ class RunScreen(DiagnosingScreen):
         self._shape: object = None
         """What the height of the map depends on, as it was when it was counted."""
         self._map_rows = 0
+        self._from: tuple[str, Selection] | None = None
+        """The pane from which a line was opened, and what the log showed before."""
 
     def compose(self) -> ComposeResult:
         yield self.status
@@ -377,6 +262,7 @@ class RunScreen(DiagnosingScreen):
         self.show_pane(pane)
 
     def show_pane(self, pane: str) -> None:
+        """Put a pane in front."""
         self.app.change_view(pane=pane)
         target = self._of_pane(pane, self.log_view if pane == "log" else self.ranks)
         self.call_after_refresh(target.focus)
@@ -463,6 +349,97 @@ class RunScreen(DiagnosingScreen):
 
     def action_pager(self) -> None:
         self.app.page(self.log_view.whole_text())
+
+    # --- from a finding to the log
+
+    @on(FindingList.Zoomed)
+    def _zoom_finding(self, event: FindingList.Zoomed) -> None:
+        """The line that is its evidence; else the log of its first rank."""
+        for finding in event.item.findings:
+            for line in finding.evidence:
+                place = _AT.fullmatch(clean_text(line))
+                if place is not None and named(place["file"]) is not None:
+                    self.open_line(place["file"], int(place["line"]), place["text"])
+                    return
+        ranks = event.item.ranks
+        if ranks:
+            self._open_log(Selection(rank=ranks[0]))
+        else:
+            self.notify("this finding names no rank and no line: what is known of it stands below")
+
+    @on(StatementRows.Opened)
+    def _open_statement(self, event: StatementRows.Opened) -> None:
+        if event.line is None:
+            self.notify("no single line says this")
+        else:
+            self.open_line(event.line.file, event.line.line, event.line.text)
+
+    def open_line(self, file: str, line: int, text: str) -> None:
+        """Show a line where it stands; of a file that is not of this attempt, the line alone."""
+        parsed = named(file)
+        state = self.app.follower.state if self.app.follower is not None else None
+        current = state is not None and parsed is not None and parsed.attempt in (None, state.attempt)
+        if parsed is None or parsed.rank is None or not current:
+            self._show_text(f"{file}, line {line}", wrap(clean_text(text), 80))
+            return
+        self._open_log(
+            Selection(rank=parsed.rank, stream=parsed.stream, pattern=pattern_of(clean_text(text)))
+        )
+
+    def _open_log(self, selection: Selection) -> None:
+        self._from = (self.app.view.pane, self.log_view.selection)
+        self.log_view.select(selection)
+        self.log_view.set_follow(True)
+        self.app.change_view(pane="log")
+        self.call_after_refresh(self.log_view.focus)
+
+    def went_back(self) -> bool:
+        """From a line that was opened here to where it was opened; False when none was."""
+        if self._from is None or self.app.view.pane != "log":
+            self._from = None
+            return False
+        (pane, before), self._from = self._from, None
+        self.log_view.select(before)
+        self.log_view.set_follow(True)
+        self.show_pane(pane)
+        return True
+
+    # --- the NCCL screen
+
+    def action_communicator(self, step: int) -> None:
+        self.nccl.choose(step)
+
+    # --- where the ranks are
+
+    def action_stacks(self) -> None:
+        """Ask the marked ranks, or all, for their stacks, and show equal ones together."""
+        state = self.app.follower.state if self.app.follower is not None else None
+        if state is None or state.phase.ended:
+            self.notify("the run has ended: there are no ranks to ask")
+            return
+        marked = tuple(sorted(self.app.view.marked & set(state.ranks)))
+        who = "the marked ranks" if marked else "every rank"
+        late = self.set_timer(PATIENCE_S, lambda: self.notify(f"asking {who} for stacks", timeout=2))
+        self.run_worker(self._ask_stacks(marked, late), group="stacks", exclusive=True)
+
+    async def _ask_stacks(self, ranks: tuple[int, ...], late: Timer) -> None:
+        follower = self.app.follower
+        if follower is None:
+            return
+        try:
+            done = await follower.send(Dump(new_id(), "stacks", ranks))
+        except LinkError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        finally:
+            late.stop()
+        if not done.data:
+            self.notify(done.text, severity="information" if done.ok else "error", markup=False)
+            return
+        self._show_text(dumps().stack_title(done.data), dumps().stack_rows(done.data))
+
+    def _show_text(self, title: str, rows: list[Row]) -> None:
+        self.app.push_screen(TextScreen(title, rows, self.app.view.ascii))
 
     # --- what leaves the screen
 
