@@ -465,7 +465,7 @@ def check_saved(name: str, base: str, text: str, library: Library) -> None:
     """Raises PresetError where the saved file would not load: above all where names go in a circle."""
     below = tuple(item for item in library.definitions.get(name, ()) if not item.origin.startswith("user "))
     if name == base and not below:
-        raise PresetError(f"{name} cannot build on itself: choose another name")
+        raise PresetError(f"preset {name} cannot build on itself: choose another name")
     saved = Definition(
         name=name, origin=f"user {name}.toml", where=f"{name}.toml", table=tomllib.loads(text)
     )

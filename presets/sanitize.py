@@ -15,6 +15,14 @@ WIDTH = 2000
 LONGEST = 1 << 20
 """Most characters of a line that must not be cut: of a plan, a sentence, a path. More than an argument can have."""
 TAB = 8
+NAMES = frozenset(
+    (
+        "accelerate", "bash", "ddp", "deepspeed", "distui", "env", "mpiexec", "nnodes", "pdsh", "pip", "python", "rsync",
+        "sh", "sky", "srun", "ssh", "sshd", "sudo", "tar", "tmux", "torch", "torchrun", "uv",
+    )
+)  # fmt: skip
+"""Words that are written in lower case also at the beginning of a message."""
+_PERIOD = re.compile(r"(?<=[^\s./~])\.\Z")  # neither of "…" in dots nor of a path
 
 # Strings (OSC, DCS, …) end before the next introducer, so that a flood of them costs linear time.
 _CSI = r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
@@ -65,6 +73,19 @@ def clean_text(text: str, width: int = WIDTH) -> str:
 def clean_whole(text: str) -> str:
     """Text of several lines, each cleaned and none cut; a newline at its end stays."""
     return "\n".join(clean_text(line, LONGEST) for line in text.split("\n"))
+
+
+def as_message(text: str) -> str:
+    """A message in the product's one style: in sentence case, and a single line without a final period.
+
+    The first word stays as it is written where it is a name: one of NAMES, or anything but a few lower-case ASCII
+    letters, as a path, an option, a quoted word, or the `host:` in front of a message. Several lines keep their periods.
+    """
+    text = text.strip()
+    first = text.split(maxsplit=1)[0].rstrip(",;.!?") if text else ""
+    if len(first) <= 16 and first.isascii() and first.isalpha() and first.islower() and first not in NAMES:
+        text = text[0].upper() + text[1:]
+    return text if "\n" in text else _PERIOD.sub("", text)
 
 
 def escaped_json(line: str) -> str:

@@ -344,7 +344,7 @@ async def open_agent(entry: run_directories.Entry, readonly: bool = False) -> Li
         now = run_directories.condition_of(entry)
         if now is Condition.ELSEWHERE:
             raise UnreachableError(
-                run_directories.elsewhere(entry) or f"{entry.record.name} has moved: again"
+                run_directories.elsewhere(entry) or f"run {entry.record.name} has moved: again"
             )
         if now is Condition.ENDED:
             return DiskLink(entry)

@@ -56,7 +56,7 @@ async def call(way: Way, remote: Sequence[str], data: bytes, seconds: float) -> 
             out, err = await process.communicate(data)
     except TimeoutError:
         raise HostError(
-            f"{way.destination} did not finish `{' '.join(remote)}` within {seconds:.0f} s"
+            f"host {way.destination} did not finish `{' '.join(remote)}` within {seconds:.0f} s"
         ) from None
     finally:
         if process.returncode is None:
@@ -264,7 +264,7 @@ async def send_bundle(way: Way, bundle: Path, data: bytes) -> None:
         return
     if b"DISTUI-MISSING" not in answer:
         raise HostError(
-            f"{way.destination} gives no shell to a command: `ssh {way.destination} sh` has to work"
+            f"host {way.destination} gives no shell to a command: `ssh {way.destination} sh` has to work"
         )
     await call(way, ("sh", "~/.distui/receive.sh", bundle.name), data, SECONDS)
 
@@ -327,5 +327,5 @@ async def command_on(way: Way) -> str:
         if line.startswith("DISTUI-IS "):
             return line.removeprefix("DISTUI-IS ").strip()
     raise HostError(
-        f"{way.destination} gives no shell to a command: `ssh {way.destination} sh` has to work"
+        f"host {way.destination} gives no shell to a command: `ssh {way.destination} sh` has to work"
     )

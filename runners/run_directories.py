@@ -406,12 +406,12 @@ def elsewhere(entry: Entry) -> str:
     hosts = [who.host for who in identities if file_io.elsewhere(who)]
     if hosts or (entry.record.host != platform.node() and not identities):
         host = hosts[0] if hosts else entry.record.host
-        return f"{entry.record.name} runs on {host}: ssh there and run distui"
+        return f"run {entry.record.name} runs on {host}: ssh there and run distui"
     if not any(host_processes.held_unseen(entry.path / name) for name in (AGENT_LOCK, RUNNER_LOCK)):
         return ""
     return (
-        f"{entry.record.name} is held by a process that cannot be seen from here, in another container or on another "
-        "host with this home: run distui there"
+        f"run {entry.record.name} is held by a process that cannot be seen from here, in another container or on "
+        "another host with this home: run distui there"
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -249,7 +248,7 @@ def run_cockpit(
     `run_id` None shows the run list, or the only live run. Refuses without a terminal, in one sentence.
     """
     if problem := terminal.complaint():
-        print(f"distui: {problem}", file=sys.stderr)
+        terminal.complain(problem)
         return 2
     app = CockpitApp(source, run_id, readonly=readonly, ascii_only=ascii)
     app.owns_terminal = True

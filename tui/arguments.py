@@ -357,17 +357,17 @@ def cluster_verbs(verbs: Verbs, run: Callable[[argparse.ArgumentParser], None]) 
     verb.add_argument("--nnodes", "--num-nodes", metavar="N", help="nodes (default: 1)")
     _add_all(verb, "candidates", NODES)
     verb.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")
-    verb.set_defaults(verb="clusters:candidates")
+    verb.set_defaults(verb="launch:candidates")
     verb = verbs.add_parser("down", help="take the cluster of a run down, with everything on it")
     run(verb)
     verb.add_argument("--yes", metavar="CLUSTER", help="do not ask: the cluster's name")
     verb.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")
-    verb.set_defaults(verb="clusters:down")
+    verb.set_defaults(verb="launch:down")
     verb = verbs.add_parser("autostop", help="when the cluster of a run goes down by itself")
     verb.add_argument("run", metavar="RUN")
     verb.add_argument("minutes", type=minutes, metavar="MINUTES|off", help="without a job")
     verb.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")
-    verb.set_defaults(verb="clusters:autostop")
+    verb.set_defaults(verb="launch:autostop")
     verb = verbs.add_parser(
         "relaunch",
         aliases=["rerun"],
@@ -377,7 +377,7 @@ def cluster_verbs(verbs: Verbs, run: Callable[[argparse.ArgumentParser], None]) 
     verb.add_argument("--name", metavar="NAME", help="name of the new run (default: the same)")
     for flag in ("--detach", "--dry-run", "--json"):
         _add(verb, option(flag))
-    verb.set_defaults(verb="clusters:relaunch")
+    verb.set_defaults(verb="launch:relaunch")
 
 
 def diagnose_verb(verbs: Any) -> None:
@@ -412,7 +412,7 @@ def dump_verb(verbs: Any) -> None:
         "--record", action="store_true", help="memory: have torch record allocations for later snapshots"
     )
     verb.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")
-    verb.set_defaults(verb="dump:dump")
+    verb.set_defaults(verb="diagnose:dump")
 
 
 def bundle_verbs(verbs: Any) -> None:
@@ -430,7 +430,7 @@ def bundle_verbs(verbs: Any) -> None:
     )
     verb.add_argument("--force", action="store_true", help="replace FILE where it is there")
     verb.add_argument("--json", action="store_true", help="JSON on stdout and nothing else")
-    verb.set_defaults(verb="export:export")
+    verb.set_defaults(verb="diagnose:export")
     verb = verbs.add_parser("replay", help="open the record of a run that has ended, or a bundle")
     verb.add_argument("run", nargs="?", metavar="FILE|RUN", help="a bundle of `distui export`, or a run")
     verb.add_argument("--readonly", action="store_true", default=argparse.SUPPRESS, help="look only")

@@ -6,15 +6,14 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Iterable
 from importlib import import_module
 from typing import NoReturn
 
 from ..presets.finding import PresetError
-from ..presets.sanitize import LONGEST, clean_text, quoted
+from ..presets.sanitize import quoted
 from ..presets.trusted_files import ignored
 from ..runners.errors import RunError
-from . import standard_streams
+from . import terminal
 from .arguments import add_verbs
 
 EPILOG = """\
@@ -29,7 +28,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Wrong usage ends with exit status 2."""
-        self.exit(fail(f"{clean_text(message)}; `{self.prog} --help` shows what there is", 2))
+        terminal.complain(f"{message}; `{self.prog} --help` lists what it takes")
+        self.exit(2)
 
 
 class ShowVersion(argparse.Action):
@@ -84,41 +84,32 @@ def main(argv: list[str] | None = None) -> int:
     words, rest = split_rest(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["agent"]:
         return int(import_module("distui.runners.agent.__main__").main(words[1:]))
-    standard_streams.complete()
+    terminal.complete()
     if argv is None:
-        standard_streams.leave_in_order()
+        terminal.leave_in_order()
     for sentence in ignored(os.environ):
-        sys.stderr.write(f"distui: {sentence}\n")
-    return standard_streams.guarded(lambda: _run(words, rest))
+        terminal.complain(sentence)
+    return terminal.guarded(lambda: _run(words, rest))
 
 
 def _run(words: list[str], rest: list[str] | None) -> int:
-    refusal = refused(words, rest or [])
-    if refusal:
-        return fail(refusal, 2)
-    options = parser().parse_args(words)
-    options.rest = rest
-    if rest is not None and not getattr(options, "takes_rest", False):
-        return fail(f"{' '.join(words[:1]) or 'distui'} takes nothing behind --", 2)
-    module, _, function = options.verb.partition(":")
     try:
+        if refusal := refused(words, rest or []):
+            raise RunError(refusal)
+        options = parser().parse_args(words)
+        options.rest = rest
+        if rest is not None and not getattr(options, "takes_rest", False):
+            raise RunError(f"`{' '.join(('distui', *words[:1]))}` takes nothing behind --")
+        module, _, function = options.verb.partition(":")
         return int(getattr(import_module(f".verbs.{module}", __package__), function)(options))
     except RunError as error:
-        return fail(error.sentence, error.code, error.details)
+        terminal.complain(error.sentence, error.details)
+        return error.code
     except PresetError as error:
-        return fail(str(error), 2)
+        terminal.complain(str(error))
+        return 2
     except KeyboardInterrupt:
         return 130
-
-
-def fail(sentence: str, code: int, details: Iterable[str] = ()) -> int:
-    """Say what was wrong and return the exit status; what it quotes is never a command to the terminal."""
-    lines = [
-        f"distui: {clean_text(sentence, LONGEST)}",
-        *(f"  {clean_text(line, LONGEST)}" for line in details),
-    ]
-    sys.stderr.write("\n".join(lines) + "\n")
-    return code
 
 
 if __name__ == "__main__":

@@ -2,23 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+from textual.app import App, SuspendNotSupported
 from textual.signal import Signal
 
+from ..presets import trusted_files
+from ..presets.sanitize import as_message
+from ..presets.trusted_files import private_folder
 from ..runners.errors import LaunchError
+from ..runners.formatting import plural
 from ..runners.model import Command, CommandDone, Down, Dump, Restart, SetAutostop, Stop
 from ..runners.wire.client import LinkError, Window, new_id
-from . import terminal
 from .rows.confirm import CommandError, Confirmation, confirmation, parse
 from .rows.frame import Frame, LinkPhase, ViewOptions
 from .rows.run_status import no_cluster
 from .screens.modal import ConfirmScreen, NcclScreen, TextScreen, TypedScreen
 from .source import Follower, LocalSource
-from .terminal import LendingApp
+
+
+class LendingApp(App[None]):
+    """Lends the terminal, and gives text away."""
+
+    def notify(self, message: str, **options: Any) -> None:
+        """Every notice is in the style of messages."""
+        super().notify(as_message(message), **options)
+
+    def keep(self, text: str) -> None:
+        """Copy to the terminal's clipboard, and to a file for terminals that do not let us."""
+        if not text:
+            self.notify("no line to copy")
+            return
+        self.copy_to_clipboard(text)
+        try:
+            path = keep_copy(text)
+        except OSError as error:
+            self.notify(f"copied to the clipboard only: {error}", severity="warning", markup=False)
+            return
+        self.notify(f"{plural(text.count(chr(10)) + 1, 'line')} copied, also to {path}", markup=False)
+
+    def page(self, text: str) -> None:
+        """The user's pager on this text."""
+        path = spill(text)
+        self.lend(pager_argv(path))
+        path.unlink(missing_ok=True)
+
+    def lend(self, argv: list[str]) -> None:
+        """Let a program have the terminal until it ends."""
+        try:
+            with self.suspend():
+                subprocess.run(argv, check=False)
+        except SuspendNotSupported:
+            self.notify("this terminal cannot be lent to another program", severity="warning")
+        except OSError as error:
+            self.notify(
+                f"{argv[0]} did not start: {error.strerror or error}", severity="error", markup=False
+            )
 
 
 def dumps() -> ModuleType:
@@ -206,9 +254,47 @@ class CommandingApp(LendingApp):
             self.notify(str(error), severity="error", markup=False)
             return
         if shell is None:
-            self.lend(terminal.shell_argv(state.nodes[place].host if place in state.nodes else ""))
+            self.lend(shell_argv(state.nodes[place].host if place in state.nodes else ""))
             return
         if shell.text:
             self.notify(shell.text, markup=False)
         if shell.argv:
             self.lend(list(shell.argv))
+
+
+def shell_argv(host: str, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """A shell on a node: the user's own here, ssh elsewhere."""
+    if host in ("", "localhost", socket.gethostname()):
+        return [environ.get("SHELL") or "/bin/sh"]
+    return ["ssh", "-t", host]
+
+
+def pager_argv(path: Path, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """The user's pager on a file; `less` opens at the end."""
+    pager = environ.get("PAGER", "").split() or ["less"]
+    return [*pager, *(["+G"] if Path(pager[0]).name == "less" else []), str(path)]
+
+
+def state_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """distui's directory for what it keeps: `${XDG_STATE_HOME:-~/.local/state}/distui`."""
+    return trusted_files.base("XDG_STATE_HOME", environ) / "distui"
+
+
+def keep_copy(text: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """Write copied lines to `copied.txt`, readable by this user only. Raises OSError."""
+    folder = state_dir(environ)
+    private_folder(folder)
+    path = folder / "copied.txt"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text + "\n")
+    return path
+
+
+def spill(text: str) -> Path:
+    """The text in a temporary file, for a pager; the caller removes it."""
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="distui-", suffix=".log", delete=False, encoding="utf-8"
+    ) as file:
+        file.write(text)
+    return Path(file.name)

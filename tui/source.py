@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +21,7 @@ from ..runners.agentless import stop_run
 from ..runners.diagnosis.nccl_facts import NcclFacts, merge
 from ..runners.errors import LaunchError, NoSuchRunError, RunError
 from ..runners.formatting import elapsed
+from ..runners.hub import routes
 from ..runners.local_agent import open_link
 from ..runners.model import Command, CommandDone, Down, Event, SetAutostop, Stop
 from ..runners.state import RunState
@@ -30,12 +34,19 @@ from .rows.run_status import RunEntry
 if TYPE_CHECKING:
     from ..presets.model import Loaded
     from ..runners.hub.sky_process import Candidate
-    from ..runners.launch.launch_form import LaunchForm, LaunchPreview
-    from .preset_library import PresetEntry, PresetLibrary
-    from .terminal import Shell
+    from ..runners.launch.launch_form import LaunchForm, LaunchPreview, PresetEntry, PresetLibrary
 
 WATCH = "watch:"
 """Before the pid in the id of a job that distui did not start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """What opens a shell; `argv` () where nothing does."""
+
+    argv: tuple[str, ...]
+    text: str = ""
+    """What the user should know of it, a sentence."""
 
 
 class Follower(LinkFollower):
@@ -169,7 +180,7 @@ class LocalSource:
     def library(self) -> PresetLibrary:
         """The presets; nothing of them is read before a launch."""
         if self._library is None:
-            from .preset_library import PresetLibrary
+            from ..runners.launch.launch_form import PresetLibrary
 
             self._library = PresetLibrary()
         return self._library
@@ -188,10 +199,10 @@ class LocalSource:
 
         Raises FileExistsError where there is one and `replace` is False, and LaunchError.
         """
-        from .preset_library import save
+        from ..runners.launch import launch_form
 
         with _raised_as(LaunchError):
-            return save(name, form, replace)
+            return launch_form.save(name, form, replace)
 
     def plan(self, form: LaunchForm, ask: bool = False) -> LaunchPreview:
         """What launching this form would do. Changes nothing; called in a thread; never raises.
@@ -222,8 +233,6 @@ class LocalSource:
 
     def shell(self, run_id: str, node: int) -> Shell | None:
         """A shell on a node of a run on several; None for other runs. Raises LaunchError."""
-        from .terminal import shell_on
-
         if run_id.startswith(WATCH):
             return None
         with _raised_as(LaunchError):
@@ -299,3 +308,16 @@ def read_run(run: str, stop: threading.Event) -> NcclFacts | None:
         raise RunError(away)
     reading, _ = read_run(files, stop.is_set)
     return None if stop.is_set() else reading.facts()
+
+
+def shell_on(run_dir: Path, node: int, environ: Mapping[str, str] = os.environ) -> Shell:
+    """The shell on one node of the run that this hub's directory belongs to. Raises RunError."""
+    route = next((route for route in routes.read(run_dir) if route.node == node), None)
+    if route is None:
+        raise RunError(f"node {node} is not reachable yet; wait until its link is up")
+    if route.kind == "ssh":
+        return Shell(("ssh", "-t", *route.options, "--", route.target))
+    if route.kind == "unix":
+        return Shell((environ.get("SHELL") or "/bin/sh",), f"{route.host} is this machine")
+    why = "is reached through the agent of the head node, which carries no shell"
+    return Shell((), f"{route.host} {why}: ssh {route.host}")

@@ -96,7 +96,7 @@ async def probe(alias: str, bundle: str) -> Probe:
         if isinstance(error, asyncio.CancelledError):
             raise
         raise UnreachedError(
-            f"{alias} did not answer within {PROBE_SECONDS:g} s: try `ssh {alias}`"
+            f"host {alias} did not answer within {PROBE_SECONDS:g} s: try `ssh {alias}`"
         ) from None
     for line in out.splitlines():  # a login may print before it
         with contextlib.suppress(msgspec.MsgspecError):

@@ -238,7 +238,7 @@ async def carry_out(entry: run_directories.Entry, command: Down | SetAutostop) -
     """Do it and write it down; whether it worked, and a sentence."""
     order = launch_order.read(entry.path)
     if order is None:
-        return False, f"{entry.record.name} has no cluster"
+        return False, f"run {entry.record.name} has no cluster"
     before = entry.state().cluster or Cluster(name=order.cluster)
     sky = Sky(order.python)
     try:

@@ -268,7 +268,9 @@ def read(destination: str, out: bytes, began: float, ended: float) -> HostFacts:
     _, magic, text = out.decode("utf-8", "replace").partition(MAGIC + "\n")
     body, end, _ = text.rpartition("end\n")
     if not magic or not end:
-        raise HostError(f"{destination} gives no shell to a command: `ssh {destination} sh` has to work")
+        raise HostError(
+            f"host {destination} gives no shell to a command: `ssh {destination} sh` has to work"
+        )
     values = dict(line.split("=", 1) for line in body.splitlines() if "=" in line)
     torch, _, python = values.get("torch", "").partition(" ")
     clock = _number(values.get("clock", "").replace(".%N", ""))

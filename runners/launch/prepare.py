@@ -201,7 +201,9 @@ def _check_free(port: int) -> None:
 def again(entry: run_directories.Entry, name: str | None) -> Prepared:
     """The launch of `entry` under a new id. Raises RunError."""
     if entry.record.kind != "local":
-        raise RunError(f"{entry.record.name} was launched on several hosts: `distui launch` starts it anew")
+        raise RunError(
+            f"run {entry.record.name} was launched on several hosts: `distui launch` starts it anew"
+        )
     before, kept = daemon.load(entry), environment.read(entry.path)
     if kept is None:
         raise RunError(

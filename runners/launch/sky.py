@@ -126,7 +126,7 @@ def again(entry: run_directories.Entry, name: str | None) -> Prepared:
     order = launch_order.read(entry.path)
     if order is None:
         raise RunError(
-            f"{entry.record.name} was not launched through SkyPilot: `distui launch` starts it anew"
+            f"run {entry.record.name} was not launched through SkyPilot: `distui launch` starts it anew"
         )
 
     before, record = daemon.load(entry), run_directories.new_record(name or entry.record.name)

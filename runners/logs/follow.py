@@ -375,7 +375,7 @@ def check_there(
         missing = [number for number in asked if number not in there]
         if missing:
             has = spans_text(kind, there) if there else f"no {kind}"
-            raise RunError(f"{state.name} has no {kind} {missing[0]}: it has {has}")
+            raise RunError(f"{state.name}: no {kind} {missing[0]}, it has {has}")
 
 
 def compile_grep(text: str) -> re.Pattern[str] | None:

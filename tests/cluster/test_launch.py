@@ -65,7 +65,7 @@ def test_what_there_is_to_launch_on(lab: Desk) -> None:
     ]
     assert rows[0]["price_per_hour"] is None, "SkyPilot says 0.00 where it knows no price"
     said = lab.refused("candidates", "--on", "slurm", "--gpus", "B300:8")
-    assert said.startswith("distui: no enabled infrastructure has such nodes")
+    assert said.startswith("distui: No enabled infrastructure has such nodes")
 
 
 def test_the_api_server_dies_in_mid_launch(lab: Desk) -> None:

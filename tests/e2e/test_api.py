@@ -113,7 +113,7 @@ def test_what_is_refused_leaves_the_run_alone(world: World) -> None:
         "it is running, attempt 1, 1 of 1 rank running"
     )
     for words, told in ((("--rank", "99"), rank), (("--attempt", "77"), attempt)):
-        said = world.distui("logs", "job", *words).refused(2, "job has no")
+        said = world.distui("logs", "job", *words).refused(2, "job: no ")
         assert told == f"RunError: {said.removeprefix('distui: ')}"
     assert name.startswith("RunError: a name in env is 'A\\nB'")
     assert value.startswith("RunError: env['A'] is not UTF-8 text")

@@ -89,4 +89,4 @@ def test_answers_become_files_and_replace_none(hung: Run) -> None:
     assert (folder / "flight-rank-0.json").read_bytes() == before
     hung.distui("dump", "flight", "--out", "hang.py/x").refused(2, "cannot be written")
     hung.distui("dump", "stacks", "--record").refused(2, "--record is for memory")
-    hung.distui("dump", "flight", "--rank", "7").refused(2, "there is no rank 7")
+    hung.distui("dump", "flight", "--rank", "7").refused(2, "There is no rank 7")

@@ -135,7 +135,7 @@ def test_an_empty_name_means_no_run(world: World, verb: str) -> None:
     for name in ("", " "):
         done = world.distui(*verb.split(), name)
         assert (done.code, len(done.err.splitlines())) == (3, 1), (done.code, done.err)
-        assert "the name of the run is empty" in done.err
+        assert "The name of the run is empty" in done.err
     assert run.status()["attempt"] == 1
     assert run.status()["state"] == "running"
 

@@ -77,7 +77,7 @@ def test_a_launch_names_it_and_takes_nothing_of_it(world: World, theirs: Path, t
     words = ("launch", "ddp", "--nproc-per-node", "1")
     done = world.distui(*words, "--detach", "--json", "--", script).fine()
     assert done.err.startswith(
-        f"distui: {theirs} is passed over: it belongs to {pwd.getpwuid(NOBODY).pw_name}."
+        f"distui: {theirs} is passed over: it belongs to {pwd.getpwuid(NOBODY).pw_name}"
     )
     assert len(done.err.splitlines()) == 1
     about = done.json()

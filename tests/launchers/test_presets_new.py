@@ -47,7 +47,7 @@ def test_what_is_no_configuration_writes_nothing(world: World) -> None:
         2, "x.yaml line 1: it holds keys a", "was expected"
     )
     world.distui("presets", "new", "mine", "--from", "./nowhere.yaml").refused(2, "cannot be read")
-    world.distui("presets", "new", "mine", "--from", "no-such-run").refused(3, "no run 'no-such-run'")
+    world.distui("presets", "new", "mine", "--from", "no-such-run").refused(3, "No run 'no-such-run'")
     assert not (world.config / "distui").exists()
 
 

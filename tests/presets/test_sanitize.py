@@ -10,7 +10,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from distui.presets.sanitize import clean_line, clean_lines, clean_text, escaped_json
+from distui.presets.sanitize import (
+    NAMES,
+    as_message,
+    clean_line,
+    clean_lines,
+    clean_text,
+    escaped_json,
+)
 
 PIECES = st.sampled_from(
     [
@@ -102,3 +109,54 @@ def test_a_megabyte_of_malice_is_cleaned_in_no_time(raw: bytes) -> None:
     begun = time.process_time()
     clean_line(raw)
     assert time.process_time() - begun < 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("no run 'nigth': `distui ls` lists the runs", "No run 'nigth': `distui ls` lists the runs"),
+        ("There is no preset 'x'.", "There is no preset 'x'"),
+        ("a rank failed. Restart it.", "A rank failed. Restart it"),
+        ("refused", "Refused"),
+        ("however, it runs.", "However, it runs"),
+        (" unrecognized arguments: --foo\n", "Unrecognized arguments: --foo"),
+        ("", ""),
+        (" \n ", ""),
+        (".", "."),
+        ("two lines.\nand the other.", "Two lines.\nand the other."),
+        ("see ..", "See .."),
+        ("asking the hosts ...", "Asking the hosts ..."),
+        ("name a directory other than .", "Name a directory other than ."),
+        ("copied to ~/.", "Copied to ~/."),
+        ("\N{ROCKET} no launch.", "\N{ROCKET} no launch"),
+        ("done \N{ROCKET}.", "Done \N{ROCKET}"),
+        ("über den Wolken", "über den Wolken"),
+        ("ßtrange", "ßtrange"),
+        ("/tmp/x is a directory.", "/tmp/x is a directory"),
+        ("train.py cannot be read", "train.py cannot be read"),
+        ("--nnodes 0: write 1 or more", "--nnodes 0: write 1 or more"),
+        ("'job' means several runs", "'job' means several runs"),
+        ('"job" means several runs', '"job" means several runs'),
+        ("`distui ls` lists them", "`distui ls` lists them"),
+        ("job: no agent answers.", "job: no agent answers"),
+        ("gpu0 is hot", "gpu0 is hot"),
+        ("my_run has ended", "my_run has ended"),
+        ("read-only: this cannot change the run", "read-only: this cannot change the run"),
+        ("NCCL_DEBUG is WARN", "NCCL_DEBUG is WARN"),
+        ("iPhone is no host", "iPhone is no host"),
+        ("x" * 300 + " is too long", "x" * 300 + " is too long"),
+    ],
+)
+def test_a_message_is_in_sentence_case_without_a_final_period(text: str, shown: str) -> None:
+    assert as_message(text) == shown
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_a_name_in_front_of_a_message_stays_as_it_is_written(name: str) -> None:
+    assert as_message(f"{name}, which it needs, is missing.") == f"{name}, which it needs, is missing"
+
+
+@given(st.text())
+def test_a_message_in_the_style_stays_as_it_is(text: str) -> None:
+    assert as_message(as_message(text)) == as_message(text)
+    assert as_message(text).casefold() in text.casefold()

@@ -11,7 +11,7 @@ from distui.presets.load import load
 from distui.presets.model import Loaded
 from distui.runners.errors import LaunchError
 from distui.runners.hub.sky_process import Candidate
-from distui.runners.launch.launch_form import LaunchForm, LaunchPreview
+from distui.runners.launch.launch_form import LaunchForm, LaunchPreview, PresetEntry
 from distui.runners.logs.follow import ask_window
 from distui.runners.logs.log_files import file_id
 from distui.runners.model import (
@@ -46,10 +46,8 @@ from distui.runners.model import (
     Stop,
 )
 from distui.runners.wire.client import LinkError, Window
-from distui.tui.preset_library import PresetEntry
 from distui.tui.rows.run_status import RunEntry
-from distui.tui.source import LocalSource
-from distui.tui.terminal import Shell
+from distui.tui.source import LocalSource, Shell
 
 BEGAN = 1_700_000_000.0
 NOW = BEGAN + 125.0

@@ -11,7 +11,7 @@ from distui.runners.model import CommandDone
 from distui.tui.cli import main
 from distui.tui.rows import dumps
 from distui.tui.rows.glyphs import plain
-from distui.tui.verbs.dump import together
+from distui.tui.verbs.diagnose import together
 
 GIB = 1 << 30
 

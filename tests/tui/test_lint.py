@@ -102,12 +102,12 @@ def test_launches_and_commands(
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        ("", 2, "no PRESET"),
-        ("ddp", 2, "no script"),
+        ("", 2, "No PRESET"),
+        ("ddp", 2, "No script"),
         ("nope.yaml", 2, "nope.yaml cannot be read: No such file or directory"),
         (".", 2, "There is no preset '.'"),
         ("./", 2, "./ cannot be read: Is a directory"),
-        ("train.sh -- train.py", 2, "files are looked at alone"),
+        ("train.sh -- train.py", 2, "Files and a launch are checked apart"),
         ("ddp --on nowhere -- train.py", 2, "there is no nowhere"),
         ("dpp -- train.py", 2, "did you mean ddp?"),
     ],

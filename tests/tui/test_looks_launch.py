@@ -12,7 +12,7 @@ from test_looks import LARGE, MIDDLE, SMALL, Compare
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from distui.tui.preset_library import PresetEntry
+from distui.runners.launch.launch_form import PresetEntry
 from distui.tui.screens.launch import LaunchScreen
 
 pytestmark = pytest.mark.timeout(60)

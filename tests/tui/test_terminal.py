@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import scripted as play
 
-from distui.tui import terminal
+from distui.tui import cockpit_commands
 
 STAGE = Path(__file__).with_name("stage.py")
 ENTER_SCREEN, LEAVE_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"
@@ -181,13 +181,13 @@ def test_the_price_of_eight_gpus_once_a_second(tmp_path: Path) -> None:
 
 
 def test_a_shell_is_local_here_and_ssh_elsewhere() -> None:
-    assert terminal.shell_argv("", {"SHELL": "/bin/zsh"}) == ["/bin/zsh"]
-    assert terminal.shell_argv("far.example", {}) == ["ssh", "-t", "far.example"]
-    assert terminal.pager_argv(Path("/x"), {}) == ["less", "+G", "/x"]
-    assert terminal.pager_argv(Path("/x"), {"PAGER": "most -w"}) == ["most", "-w", "/x"]
+    assert cockpit_commands.shell_argv("", {"SHELL": "/bin/zsh"}) == ["/bin/zsh"]
+    assert cockpit_commands.shell_argv("far.example", {}) == ["ssh", "-t", "far.example"]
+    assert cockpit_commands.pager_argv(Path("/x"), {}) == ["less", "+G", "/x"]
+    assert cockpit_commands.pager_argv(Path("/x"), {"PAGER": "most -w"}) == ["most", "-w", "/x"]
 
 
 def test_copied_lines_are_for_this_user_only(tmp_path: Path) -> None:
-    path = terminal.keep_copy("secret", {"XDG_STATE_HOME": str(tmp_path)})
+    path = cockpit_commands.keep_copy("secret", {"XDG_STATE_HOME": str(tmp_path)})
     assert path.stat().st_mode & 0o077 == 0
     assert path.read_text() == "secret\n"

@@ -19,10 +19,9 @@ from ...presets.model import Loaded, help_of
 from ...presets.secrets import mask
 from ...presets.workload import FORMATS
 from ...runners.formatting import NA
-from ...runners.launch.launch_form import LaunchForm, LaunchPreview
+from ...runners.launch.launch_form import LaunchForm, LaunchPreview, PresetEntry
 from ...runners.launch.options import of_form
 from ...runners.launch.prepare import shell_words
-from ..preset_library import PresetEntry
 from . import glyphs
 from .glyphs import Cell, Row, clip, counted, fit, labelled, row_width, table, wrap
 

@@ -12,9 +12,8 @@ from textual.message import Message
 from textual.strip import Strip
 
 from ...runners.errors import LaunchError
-from ...runners.launch.launch_form import LaunchForm
+from ...runners.launch.launch_form import LaunchForm, PresetEntry
 from ..keys import bindings
-from ..preset_library import PresetEntry
 from ..rows import glyphs
 from ..rows.form import (
     Field,

@@ -34,6 +34,7 @@ from ...runners.state import RunState
 from ...runners.wire.client import Link, LinkError, new_id
 from ..rows import confirm
 from ..rows.glyphs import plain
+from ..terminal import complain
 
 
 def nccl(options: argparse.Namespace) -> int:
@@ -80,14 +81,10 @@ def stop(options: argparse.Namespace) -> int:
         return 1
     entry = run_directories.resolve(options.run)
     try:
-        done = asyncio.run(stop_run(entry, command, _to_stderr, open_link))
+        done = asyncio.run(stop_run(entry, command, complain, open_link))
     except LinkError as error:
         raise UnreachableError(f"{entry.record.name}: {error}") from None
     return _report(options, done)
-
-
-def _to_stderr(text: str) -> None:
-    sys.stderr.write(f"distui: {clean_text(text)}\n")
 
 
 def send_signal(options: argparse.Namespace) -> int:
@@ -194,7 +191,7 @@ def _report(options: argparse.Namespace, done: CommandDone) -> int:
     elif done.ok:
         sys.stdout.write(clean_text(done.text) + "\n")
     if not done.ok:
-        sys.stderr.write(f"distui: {clean_text(done.text)}\n")
+        complain(done.text)
     return 0 if done.ok else 1
 
 
@@ -216,5 +213,5 @@ def _answered(question: str) -> bool:
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() in ("y", "yes"):
         return True
-    sys.stderr.write("nothing was changed\n")
+    complain("nothing was changed")
     return False

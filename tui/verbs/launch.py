@@ -1,4 +1,4 @@
-"""launch, plan, exec, demo: commands that start a run."""
+"""launch, plan, exec, relaunch, demo: start a run; candidates, down, autostop: its nodes and its cluster of SkyPilot."""
 
 from __future__ import annotations
 
@@ -13,20 +13,38 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ...presets.finding import Finding
+import msgspec
+
+from ...presets import skypilot
+from ...presets.finding import Finding, PlanError
 from ...presets.load import load
 from ...presets.plan import Request
-from ...presets.sanitize import LONGEST, clean_text, clean_whole
+from ...presets.sanitize import clean_text, clean_whole
 from ...presets.skypilot import Resources
 from ...runners import local_agent, run_directories
 from ...runners.environment import pairs
 from ...runners.errors import NoTorchError, RunError
+from ...runners.hub import launch_order, sky_cloud
+from ...runners.hub.sky_process import Candidate, candidates_for
+from ...runners.launch import prepare as local_launch
+from ...runners.launch import sky
 from ...runners.launch.hosts import OnHosts
 from ...runners.launch.prepare import LaunchRequest, Prepared, host_pairs, nccl_pairs, prepare
 from ...runners.launch.sky import OnSky
-from ...runners.model import RunPhase
+from ...runners.local_agent import with_link
+from ...runners.model import (
+    Cluster,
+    Down,
+    RunPhase,
+    SetAutostop,
+)
 from ...runners.remote_hosts import of_options, ssh_options
+from ...runners.wire.client import new_id
 from ..arguments import cloud_words, names_hosts
+from ..rows import confirm
+from ..rows.form import candidate_table
+from ..rows.glyphs import plain
+from ..terminal import complain, interactive
 
 # -----------------------------------------------------------------------------------------------------------
 # launch, plan, exec: what starts a run.
@@ -38,12 +56,12 @@ def launch(options: argparse.Namespace) -> int:
     if options.dry_run:
         return show(ready, options, _findings(ready, options))
     for note in ready.plan.passed:
-        sys.stderr.write(f"distui: {clean_text(note, LONGEST)}\n")
+        complain(note)
     if options.on != "local" or names_hosts(options):
         for finding in _findings(ready, options):
             if finding.severity == "error":  # of nodes that cost money from now on
                 text = f"{finding.id} {finding.where}: {finding.text} {finding.remedy}"
-                sys.stderr.write(f"distui: {clean_text(text, LONGEST)}\n")
+                complain(text)
     return begin(ready, options)
 
 
@@ -169,7 +187,7 @@ def begin(prepared: Prepared, options: argparse.Namespace) -> int:
         return 0
     from . import runs, status  # what reads runs takes a while to load
 
-    if options.json or not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
+    if options.json or not interactive():
         return asyncio.run(status.stay(entry, prepared.plan, as_json=options.json))
     return runs.show(entry.record.run, options.readonly, options.ascii) or outcome(entry)
 
@@ -300,7 +318,8 @@ def _anything(options: argparse.Namespace, name: str, error: NoTorchError) -> Pr
     )
     notes = (nothing, remedy)
     if options.detach or sys.stdin.isatty():  # else they are told as those of every plan are
-        sys.stderr.write("".join(f"{note}\n" for note in notes))
+        for note in notes:
+            complain(note)
     command = (sys.executable, "-u", _example("without_torch.py"), "--steps", str(options.steps))
     ready = prepare(LaunchRequest(command=command, request=Request(name=name)))
     return replace(ready, plan=replace(ready.plan, notes=(*notes, *ready.plan.notes)))
@@ -318,3 +337,99 @@ def _free_name(base: str) -> str:
         for number in range(1, 1000)
         if (name := base if number == 1 else f"{base}-{number}") not in live
     )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# SkyPilot: the nodes it would take, a run's cluster, and the same launch again.
+
+
+def candidates(options: argparse.Namespace) -> int:
+    """Which nodes SkyPilot would take, cheapest first."""
+    text = options.nnodes or "1"
+    if not text.isdecimal() or not int(text):
+        raise RunError(f"--nnodes {text}: a number of nodes, from 1 on")
+    try:
+        wish = skypilot.check(node_resources(options))
+    except PlanError as error:
+        raise RunError(str(error)) from None
+    offers = asyncio.run(candidates_for(wish, int(text)))
+    if options.json:
+        rows = [{field: getattr(offer, field) for field in Candidate.__slots__} for offer in offers]
+        sys.stdout.write(json.dumps(rows) + "\n")
+        return 0 if offers else 1
+    sys.stdout.write("\n".join(candidate_table(offers)) + "\n")
+    return 0 if offers else 1
+
+
+def down(options: argparse.Namespace) -> int:
+    """Take a run's cluster down, after its name was typed."""
+    entry, cluster = _cluster(options.run)
+    if cluster.down:
+        return _answer(options, True, f"cluster {cluster.name} is down already")
+    command, typed = Down(new_id(), cluster.name), options.yes
+    if typed is None:
+        state = entry.state()
+        state.cluster, state.phase = cluster, run_directories.phase(entry)
+        asked = confirm.down(state, command)
+        sys.stderr.write("\n".join([asked.title, *plain(asked.lines), "type its name to take it down: "]))
+        sys.stderr.flush()
+        typed = sys.stdin.readline().strip()
+    if typed != cluster.name:
+        raise RunError(f"{typed!r} is not the name of the cluster ({cluster.name}): nothing was done")
+    return _command(options, entry, command)
+
+
+def autostop(options: argparse.Namespace) -> int:
+    """Minutes without a job after which a run's cluster goes."""
+    entry, cluster = _cluster(options.run)
+    if cluster.down:
+        raise RunError(f"cluster {cluster.name} is down")
+    return _command(options, entry, SetAutostop(new_id(), options.minutes))
+
+
+def relaunch(options: argparse.Namespace) -> int:
+    """The same launch again, as a new run."""
+    entry = run_directories.resolve(options.run)
+    if not run_directories.ended(entry) and options.name is None and not options.dry_run:
+        raise RunError(
+            f"run {entry.record.name} is live: `distui stop {entry.record.name}` first, or --name OTHER"
+        )
+    place = local_launch if launch_order.read(entry.path) is None else sky
+    launch = place.again(entry, options.name)
+    return show(launch, options) if options.dry_run else begin(launch, options)
+
+
+def _cluster(run: str | None) -> tuple[run_directories.Entry, Cluster]:
+    """A run and its cluster. Raises RunError."""
+    entry = run_directories.resolve(run)
+    launched = launch_order.read(entry.path)
+    if launched is None:
+        raise RunError(f"run {entry.record.name} has no cluster: it was not launched through SkyPilot")
+    if launched.managed:
+        raise RunError(f"run {entry.record.name} is a managed job: SkyPilot takes its cluster down itself")
+    cluster = entry.state().cluster or Cluster()
+    return entry, msgspec.structs.replace(cluster, name=launched.cluster)
+
+
+def _command(options: argparse.Namespace, entry: run_directories.Entry, command: Down | SetAutostop) -> int:
+    """Through the hub where the run is live, else straight to SkyPilot."""
+
+    async def use(entry: run_directories.Entry, link: Any) -> Any:
+        return await link.send(command)
+
+    if run_directories.ended(entry):
+        ok, text = asyncio.run(sky_cloud.carry_out(entry, command))
+    else:
+        done = asyncio.run(with_link(entry.record.run, use))
+        ok, text = done.ok, done.text
+    return _answer(options, ok, text)
+
+
+def _answer(options: argparse.Namespace, ok: bool, text: str) -> int:
+    if options.json:
+        sys.stdout.write(json.dumps({"ok": ok, "text": text}) + "\n")
+    elif ok:
+        sys.stdout.write(f"{clean_text(text)}\n")
+    else:
+        complain(text)
+    return 0 if ok else 1

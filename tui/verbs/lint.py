@@ -46,7 +46,9 @@ def _checked(options: argparse.Namespace) -> list[Finding]:
     files = [*words, *([options.task] if options.task else [])]
     if files and (options.task or len(words) > 1 or is_file(words[0])):
         if rest or (options.task and words):
-            raise RunError("files are looked at alone: leave PRESET and what stands behind -- out")
+            raise RunError(
+                "files and a launch are checked apart: leave out PRESET and everything behind --"
+            )
         presets = _presets()
         return worst_first(finding for file in files for finding in _file(file, presets))
     if not words and rest:

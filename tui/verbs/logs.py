@@ -13,7 +13,6 @@ import os
 import sys
 from pathlib import Path
 
-from ...presets.sanitize import clean_text
 from ...runners import run_directories
 from ...runners.errors import RunError
 from ...runners.hub import launch_order
@@ -24,6 +23,7 @@ from ...runners.logs.log_files import LogError, LogFile, parse_file_id
 from ...runners.model import CaughtUp, LogGrew, RunEnded
 from ...runners.state import RunState
 from ...runners.wire.client import Link
+from ..terminal import complain
 from .runs import run_or_bundle
 
 POLL_SECONDS = 0.5
@@ -74,7 +74,7 @@ class FollowedLogs:
         if self._state.attempts and not self._file_ids:
             _check_readable(self._path)
         for file, why in list(self._problems.items())[:MOST_PROBLEMS]:
-            sys.stderr.write(f"distui: {clean_text(f'{file}: {why}')}\n")
+            complain(f"{file}: {why}")
         return 1 if self._problems else 0
 
     def _files(self) -> list[LogFile]:

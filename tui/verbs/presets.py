@@ -28,10 +28,11 @@ from ...presets.load import (
     user_dir,
 )
 from ...presets.nccl import nccl_presets
-from ...presets.sanitize import LONGEST, clean_text
+from ...presets.sanitize import clean_text
 from ...presets.text_formats import MOST_BYTES, decode_toml, parse_toml
 from ...presets.trusted_files import private_folder
 from ...runners.errors import RunError
+from ..terminal import complain
 
 if TYPE_CHECKING:
     from ...presets.imports import Imported
@@ -56,14 +57,14 @@ def _list_presets(as_json: bool) -> int:
     loaded, problems = entries(available)
     sys.stdout.write(json.dumps(list_dict(loaded)) + "\n" if as_json else list_text(loaded))
     for sentence in (*problems, *available.passed):
-        sys.stderr.write(f"distui: {clean_text(sentence, LONGEST)}\n")
+        complain(sentence)
     return 1 if problems else 0
 
 
 def _show(options: argparse.Namespace) -> int:
     loaded = load(options.name, options.set)
     for note in loaded.notes:
-        sys.stderr.write(f"distui: {clean_text(note, LONGEST)}\n")
+        complain(note)
     sys.stdout.write(json.dumps(show_dict(loaded)) + "\n" if options.json else show_text(loaded))
     return 0
 
@@ -108,7 +109,7 @@ def _imported(name: str, source: str) -> str:
     file = Path(source)
     imported = _from_file(file) if file.exists() or "/" in source else _from_run(source)
     for note in imported.notes:
-        sys.stderr.write(f"distui: {clean_text(note, LONGEST)}\n")
+        complain(note)
     made = text(name, source, imported)
     _check(name, made)
     return made
@@ -131,7 +132,7 @@ def _from_file(file: Path) -> Imported:
         raise RunError(f"--from {file}: it cannot be read ({error.strerror})") from None
     imported, problems = imports.import_preset(str(file), data)
     for problem in problems:
-        sys.stderr.write(f"distui: {clean_text(f'{problem.as_lines()[0]}: {problem.text}', LONGEST)}\n")
+        complain(f"{problem.as_lines()[0]}: {problem.text}")
     return imported
 
 

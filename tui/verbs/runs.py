@@ -1,4 +1,4 @@
-"""ls, events, wait, attach: which runs there are, their journals, and the cockpit on one."""
+"""ls, events, wait, attach, replay: the runs of this machine and of others, and the cockpit on one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +23,15 @@ from ...presets.sanitize import LONGEST, clean_text, escaped_json
 from ...runners import journal, run_directories
 from ...runners.errors import RunError, UnreachableError
 from ...runners.formatting import NA, time_of_day
+from ...runners.hub.routes import check_remote_word
 from ...runners.journal import History
 from ...runners.local_agent import follow_until, reached, with_link
 from ...runners.model import FindingRaised, RankTick, RunEnded, RunPhase, Stamped
+from ...runners.remote_hosts import HostError, Named, Way, checked, command_on, list_on, ssh_options
 from ...runners.status import DAMAGED, hidden
 from ...runners.wire.client import Link
 from ..rows.glyphs import ago, table
+from ..terminal import complain, complaint
 
 if TYPE_CHECKING:
     from ...runners.export import Manifest
@@ -78,9 +81,7 @@ def _is_packed(name: str) -> bool:
 def ls(options: argparse.Namespace) -> int:
     """The runs there are, newest first."""
     if options.host:
-        from .other_hosts import ls as ls_elsewhere
-
-        return ls_elsewhere(options)
+        return _ls_of_hosts(options)
     runs = [_Listed.of(entry) for entry in (*run_directories.entries(), *run_directories.strays())]
     if options.json:
         sys.stdout.write(json.dumps([run.brief() for run in runs]) + "\n")
@@ -153,7 +154,7 @@ def events(options: argparse.Namespace) -> int:
             if not _of_opening(stamped):
                 _print_event(stamped, options.json)
         for problem in entry.history().problems:
-            sys.stderr.write(f"distui: {clean_text(f'{entry.record.name}: {problem}')}\n")
+            complain(f"{entry.record.name}: {problem}")
         return 0
 
     async def use(entry: run_directories.Entry, link: Link) -> int:
@@ -161,7 +162,7 @@ def events(options: argparse.Namespace) -> int:
             if stamped.seq and not _of_opening(stamped):
                 _print_event(stamped, options.json)
             elif isinstance(stamped.event, FindingRaised) and stamped.event.finding.id == DAMAGED:
-                sys.stderr.write(f"distui: {clean_text(stamped.event.finding.text)}\n")
+                complain(stamped.event.finding.text)
         return 0
 
     return asyncio.run(with_link(options.run, use))
@@ -201,7 +202,7 @@ def wait(options: argparse.Namespace) -> int:
     try:
         return asyncio.run(with_link(options.run, use))
     except TimeoutError:
-        sys.stderr.write(f"distui: not {options.until} after {options.timeout:g} s\n")
+        complain(f"not {options.until} after {options.timeout:g} s")
         return TIMED_OUT
 
 
@@ -210,7 +211,7 @@ async def _wait(link: Link, until: str) -> int:
     if until != "done" and reached(state, until):
         return 0
     if state.phase is RunPhase.LOST:
-        sys.stderr.write(f"distui: {clean_text(state.end_text)}\n")
+        complain(state.end_text)
         return LOST
     if not state.phase.ended:
         raise UnreachableError(
@@ -234,9 +235,7 @@ def open_cockpit(options: argparse.Namespace) -> int:
 def attach(options: argparse.Namespace) -> int:
     """Open one run."""
     if options.host is not None:
-        from .other_hosts import attach as attach_elsewhere
-
-        return attach_elsewhere(options)
+        return _attach_on_host(options)
     return show(run_directories.resolve(options.run).record.run, options.readonly, options.ascii)
 
 
@@ -248,14 +247,14 @@ def replay(options: argparse.Namespace) -> int:
             return show(manifest.run, True, options.ascii)
     entry = run_directories.resolve(options.run)
     if not run_directories.ended(entry):
-        raise RunError(f"{entry.record.name} is live: `distui attach {entry.record.name}` opens it")
+        raise RunError(f"run {entry.record.name} is live: `distui attach {entry.record.name}` opens it")
     return show(entry.record.run, True, options.ascii)
 
 
 def check_terminal() -> None:
     """Raises RunError where there is none."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
-        raise RunError("the cockpit needs a terminal: `distui status` and `distui logs` print text")
+    if problem := complaint():
+        raise RunError(problem)
 
 
 def show(run: str | None, readonly: bool, ascii_only: bool) -> int:
@@ -266,3 +265,71 @@ def show(run: str | None, readonly: bool, ascii_only: bool) -> int:
     from ..source import LocalSource
 
     return run_cockpit(LocalSource(readonly), run, readonly, ascii_only)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Runs that other machines keep: ls --host, attach --host.
+
+
+def _ls_of_hosts(options: argparse.Namespace) -> int:
+    """The runs on other hosts; 4 when one cannot be asked."""
+    named = checked([Named(host) for host in options.host], "--host")
+    config = ssh_options(options.ssh_config)
+    runs, problems = asyncio.run(list_on([Way(host.destination, config) for host in named]))
+    for problem in problems:
+        complain(problem)
+    if options.json:
+        sys.stdout.write(json.dumps(runs) + "\n")
+    elif runs:
+        rows: list[tuple[str, ...]] = [
+            ("host", "name", "state", "preset", "attempt", "ranks", "began", "id")
+        ]
+        for run in sorted(runs, key=_created, reverse=True):
+            began = ago(_created(run), time.time())
+            words = [run.get(key) for key in ("on", "name", "state", "preset", "attempt", "ranks")]
+            rows.append(
+                (*("" if word is None else str(word) for word in words), began, str(run.get("run")))
+            )
+        sys.stdout.write("\n".join(table(rows, frozenset({4, 5}))) + "\n")
+    elif not problems:
+        sys.stdout.write("no runs there\n")
+    return UnreachableError.code if problems else 0
+
+
+def _created(run: Mapping[str, object]) -> float:
+    """When, by what another machine says, which may be anything."""
+    value = run.get("created")
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e11 else 0.0
+
+
+def _attach_on_host(options: argparse.Namespace) -> int:
+    """The cockpit of that host, in this terminal through ssh. Raises RunError."""
+    check_terminal()
+    (host,) = checked([Named(options.host)], "--host")
+    config = ssh_options(options.ssh_config)
+    try:
+        command = asyncio.run(command_on(Way(host.destination, config)))
+    except HostError as error:
+        raise UnreachableError(str(error)) from None
+    words = ssh_words(host.destination, config, command, options)
+    os.execvp(words[0], words)
+
+
+def ssh_words(
+    destination: str, config: tuple[str, ...], command: str, options: argparse.Namespace
+) -> list[str]:
+    """What is executed in place of this process. Raises RunError for words that no shell passes on."""
+    flags = [flag for flag, on in (("--readonly", options.readonly), ("--ascii", options.ascii)) if on]
+    remote = [command, *flags, "attach", *filter(None, [options.run])]
+    for word in remote:
+        check_remote_word(word)
+    return [
+        "ssh",
+        *config,
+        "-t",
+        "-oServerAliveInterval=5",
+        "-oServerAliveCountMax=3",
+        "--",
+        destination,
+        *remote,
+    ]

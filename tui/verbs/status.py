@@ -38,6 +38,7 @@ from ..rows.glyphs import plain
 from ..rows.ranks import gpu_table, plain_table
 from ..rows.run_status import cost, recovered, stage_rows, steps
 from ..source import WATCH, first_pid, job_name
+from ..terminal import complain, interactive
 from .runs import run_or_bundle, show
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ async def stay(entry: run_directories.Entry, plan: Plan, *, as_json: bool) -> in
             finally:
                 await link.close()
         except LinkError as error:
-            sys.stderr.write(f"distui: {clean_text(str(error))}\n")
+            complain(str(error))
             await asyncio.sleep(1.0)
     sys.stdout.write((json.dumps(status_json(state)) if as_json else "\n" + describe(state)) + "\n")
     return 0 if state.phase == "succeeded" else 1
@@ -242,7 +243,7 @@ def watch(options: argparse.Namespace) -> int:
     if options.pid is None and len(meant) > 1:
         return _list(jobs, options.json)
     job = find_job(scan(), first_pid(meant[0]) if options.pid is None and meant else options.pid)
-    if not options.json and sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty():
+    if not options.json and interactive():
         return show(f"{WATCH}{first_pid(job)}", True, options.ascii)
     state = asyncio.run(_once(job))
     lacks = missing(state, 1)  # its output is where its ranks write it, and is not searched

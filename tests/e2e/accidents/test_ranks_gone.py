@@ -159,7 +159,7 @@ def test_a_signal_to_a_rank_that_has_ended(world: World) -> None:
     )
     run.eventually(lambda now: [rank["state"] for rank in now["ranks"]] == ["running", "succeeded"], 60)
     agent = run.agent_pid()
-    run.distui("signal", "TERM", "--rank", "1", "--yes").refused(1, "there is no running rank 1")
+    run.distui("signal", "TERM", "--rank", "1", "--yes").refused(1, "There is no running rank 1")
     assert alive(agent)
     assert run.status()["ranks"][0]["state"] == "running"
     run.stop().fine()
@@ -179,7 +179,7 @@ def test_stacks_of_a_rank_stuck_in_c(world: World) -> None:
     assert "stuck.py" in stuck
     assert "stuck_in_c" in run.distui("dump", "stacks", "--rank", "1", "--json").fine().json()["data"]["1"]
     assert all(alive(pid) for pid in run.pids())
-    run.distui("dump", "stacks", "--rank", "7").refused(2, "there is no rank 7")
+    run.distui("dump", "stacks", "--rank", "7").refused(2, "There is no rank 7")
     run.stop("--grace", "2").fine()
     assert not run.marked()
 
@@ -199,8 +199,8 @@ def test_signals(world: World) -> None:
     run.distui("signal", "USR1", "--rank", "3").refused(2, "no rank 3", "it has rank 0")
     run.distui("signal", "USR2").refused(2, "USR2 ends rank 0", "no handler", "--yes")
     run.distui("signal", "KILL").refused(2, "KILL ends rank 0", "--yes")
-    run.world.distui("signal", run.name).refused(2, "which signal?", f"distui signal {run.name} USR1")
-    run.world.distui("nccl", run.name).refused(2, "which level?", f"distui nccl {run.name} INFO")
+    run.world.distui("signal", run.name).refused(2, "Which signal?", f"distui signal {run.name} USR1")
+    run.world.distui("nccl", run.name).refused(2, "Which level?", f"distui nccl {run.name} INFO")
     run.distui("nccl", "LOUD").refused(2, "LOUD", "TRACE")
     run.distui("dump", "stacks", "--rank", "42").refused(2, "no rank 42", "it has rank 0")
     run.distui("nccl", "INFO", "--rank", "42").refused(2, "no rank 42")

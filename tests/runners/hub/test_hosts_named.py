@@ -16,7 +16,7 @@ from distui.runners.errors import RunError
 from distui.runners.launch import hosts
 from distui.runners.launch.hosts import HostFacts, Wanted
 from distui.runners.remote_hosts import HostError, Named
-from distui.tui.verbs.other_hosts import ssh_words
+from distui.tui.verbs.runs import ssh_words
 
 FOUND = HostFacts(
     destination="a", hostname="node-a", boot="1", home="/h", address="10.0.0.1", skew_s=0.0, cores=8, gpus=8,

@@ -13,8 +13,7 @@ from distui.runners.hub.routes import Route
 from distui.runners.hub.sky_process import PYTHON
 from distui.runners.launch import launch_form
 from distui.runners.launch.launch_form import LaunchForm
-from distui.tui.source import LocalSource
-from distui.tui.terminal import shell_on
+from distui.tui.source import LocalSource, shell_on
 
 pytestmark = pytest.mark.timeout(60)
 
