@@ -21,9 +21,7 @@ from ..presets.trusted_files import private_folder
 from .errors import RunError
 from .telemetry.proc import read_stat
 
-# -----------------------------------------------------------------------------------------------------------
-# Folders and files that are this user's alone, whatever the umask: 0700 and 0600.
-
+# --- folders and files that are this user's alone, whatever the umask: 0700 and 0600 ---
 
 UMASK = "DISTUI_UMASK"
 """The umask of the shell that launched, in octal: the ranks have it, distui's own processes a strict one."""
@@ -82,11 +80,9 @@ def umask() -> int:
     return mask
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Files that a crash, a power cut or another program may have spoilt, read within limits and without waiting.
+# --- files that a crash, a power cut or another program may have spoilt, read within limits and without waiting ---
 # Everything that distui keeps of a run is read here: what is no regular file is refused, whatever is in its place (a
 # folder, a named pipe, a loop of links), and no content of a file raises anything but FileError.
-
 
 MOST_DOCUMENT = 64 << 20
 """Bytes of a document; a plan with the texts of its files is the largest."""
@@ -202,8 +198,8 @@ def keep_room(descriptor: int, offset: int, size: int) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Who a process is: host, boot, pid and start time together, so that neither a reused pid nor a shared home fools us.
+# --- which process a file names ---
+# Host, boot, pid and start time together, so that neither a reused pid nor a shared home fools us.
 
 
 class Identity(Struct, frozen=True):

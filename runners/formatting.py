@@ -9,9 +9,8 @@ from collections.abc import Iterable, Sequence, Sized
 NA = "n/a"
 """How an unknown value is written; never 0."""
 
-# -----------------------------------------------------------------------------------------------------------
-# Numbers in words: lists of ranks short enough for a line, and words that fit their number.
 
+# --- lists and plurals ---
 
 MOST_SPANS = 8
 """Parts of a list of ranks that a sentence names."""
@@ -68,8 +67,7 @@ def agreeing(subjects: Sized, singular: str, several: str) -> str:
     return singular if len(subjects) == 1 else several
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Sizes in binary units.
+# --- sizes in binary units ---
 
 
 def size_text(size: float | None) -> str:
@@ -104,8 +102,7 @@ def usage_short(used: float | None, total: float | None) -> str:
     return f"{used / 2**30:.{digits}f}/{total / 2**30:.0f}G"
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Durations.
+# --- durations ---
 
 
 def duration_text(seconds: float | None) -> str:
@@ -155,9 +152,7 @@ def step_short(seconds: float | None) -> str:
     return f"{seconds:.2f}s" if seconds < 10 else f"{seconds:.1f}s"
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Durations from the readings of wall clocks, which people and NTP set.
-
+# --- readings of wall clocks, which people and NTP set ---
 
 DISAGREE_S = 2.0
 """How far two readings may be in the wrong order: clocks of two hosts, or of two files, agree no better."""

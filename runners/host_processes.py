@@ -17,11 +17,6 @@ from .errors import RunError
 from .telemetry.proc import is_own, read_stat
 from .wire.client import LinkError, NoListenerError, SilentError, SocketLink, ensure_private
 
-# -----------------------------------------------------------------------------------------------------------
-# Which processes of runs live on this machine, whatever became of their files: known by environment and
-# arguments.
-
-
 RUNNER = b"/inrank/launch.py"
 UNSEEN_TRIES, UNSEEN_S = 5, 0.05
 """How often, and after how many seconds again, a lock whose holder is not listed is tried."""
@@ -178,9 +173,7 @@ def _locks(path: Path) -> list[list[str]]:
     return [line.split() for line in held.splitlines() if name in line.split() and "->" not in line]
 
 
-# -----------------------------------------------------------------------------------------------------------
-# A link to the process that serves a run, and where that does not answer which process it is and what to type.
-
+# --- a link to the process that serves a run; where that does not answer, which process it is and what to type ---
 
 SILENT_S = {"T": 1.0, "t": 1.0, "D": 4.0}
 """How long a process in one of these states may keep a viewer waiting; others have what `SocketLink.greet` gives."""

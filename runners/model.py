@@ -12,8 +12,7 @@ from ..presets.finding import Finding
 from ..presets.secrets import mask
 from .formatting import spans_text
 
-# -----------------------------------------------------------------------------------------------------------
-# Values that events carry: phases, samples, findings. Unknown is `None`, never 0.
+# --- values that events carry ---
 
 
 class RunPhase(enum.StrEnum):
@@ -304,8 +303,7 @@ class PlanSummary(Struct, frozen=True, omit_defaults=True):
     """What the preset computes in: "fp32", "bf16" or "fp16"."""
 
 
-# -----------------------------------------------------------------------------------------------------------
-# What a rank is doing at one moment: its stack, its collectives, its process. Unknown is `None`, never 0.
+# --- what a rank is doing at one moment: its stack, its collectives, its process ---
 
 
 class Site(Struct, frozen=True, array_like=True):
@@ -417,8 +415,7 @@ class Pulse(Struct, frozen=True, omit_defaults=True):
     """Samples that found the innermost frame at a jump backwards: in a loop that calls nothing."""
 
 
-# -----------------------------------------------------------------------------------------------------------
-# What happened. Past participles; `Event` is their union, `Stamped` the form in which they travel and are kept.
+# --- events: past participles; `Event` is their union, `Stamped` the form in which they travel and are kept ---
 
 
 class RunCreated(Struct, frozen=True, tag=True):
@@ -728,9 +725,7 @@ class Stamped(Struct, frozen=True, omit_defaults=True):
     hub's journal its seq in the journal of its node; 0 when it was first said here."""
 
 
-# -----------------------------------------------------------------------------------------------------------
-# What a viewer asks, and how an agent answers. Imperatives; `Command` is their union.
-
+# --- commands: imperatives; `Command` is their union ---
 
 PROTOCOL = (1, 1)
 """Oldest and newest wire protocol this code speaks."""

@@ -55,8 +55,7 @@ from .model import (
     Wrapped,
 )
 
-# -----------------------------------------------------------------------------------------------------------
-# What a run is made of: ranks, nodes, and the ledger of its attempts.
+# --- what a run is made of ---
 
 
 @dataclass(slots=True)
@@ -158,9 +157,9 @@ class Attempt:
         return elapsed(self.began, until if self.ended is None else self.ended)
 
 
-# -----------------------------------------------------------------------------------------------------------
-# What a launch through SkyPilot or ssh does to a RunState: links to its nodes, stages, cluster; see folds.py.
-
+# --- what each kind of event does to a RunState ---
+# A hub's journal holds the events of several nodes: there a node reports the end of its own part, and only the hub
+# itself (node HUB) the end of the run.
 
 _MANAGED = {"RUNNING": RunPhase.RUNNING, "RECOVERING": RunPhase.RESTARTING}
 """What SkyPilot calls a managed job that has started; its ranks are not seen."""
@@ -171,12 +170,9 @@ def _link_changed(state: RunState, at: Stamped, event: LinkChanged) -> None:
     before, node.link = node.link, event.state
     node.host = event.host or node.host
     node.link_text, node.retry_at = event.text, event.retry_at
-    if event.state is not before:
-        node.link_since = at.time
-        _note_link(state, at, node, before)
-
-
-def _note_link(state: RunState, at: Stamped, node: Node, before: LinkState | None) -> None:
+    if event.state is before:
+        return
+    node.link_since = at.time
     if node.link is LinkState.LOST:
         state.notice(at, f"the link is lost: {node.link_text}")
     elif node.link is LinkState.UP and before is LinkState.LOST:
@@ -198,19 +194,6 @@ def _cluster_changed(state: RunState, at: Stamped, event: ClusterChanged) -> Non
     cluster = state.cluster = event.cluster
     if cluster.managed and not state.phase.ended and cluster.state in _MANAGED:
         state.phase = _MANAGED[cluster.state]
-
-
-LAUNCH_FOLDS: dict[type, Callable[[RunState, Stamped, Any], None]] = {
-    LinkChanged: _link_changed,
-    StageChanged: _stage_changed,
-    ClusterChanged: _cluster_changed,
-}
-
-
-# -----------------------------------------------------------------------------------------------------------
-# What each kind of event does to a RunState; `state.RunState.apply` is the only caller.
-# A hub's journal holds the events of several nodes: there a node says what became of its own part, and only
-# the hub itself (node HUB) says what became of the run.
 
 
 _WORST = (Outcome.FAILED, Outcome.LOST, Outcome.STOPPED, Outcome.RESTARTED, Outcome.SUCCEEDED)
@@ -511,7 +494,9 @@ FOLDS: dict[type, Callable[[RunState, Stamped, Any], None]] = {
     FindingRaised: _finding_raised,
     FindingCleared: _finding_cleared,
     RunEnded: _run_ended,
-    **LAUNCH_FOLDS,
+    LinkChanged: _link_changed,
+    StageChanged: _stage_changed,
+    ClusterChanged: _cluster_changed,
     GpuTick: _gpu_tick,
     HostTick: _host_tick,
     RankTick: _rank_tick,
@@ -522,12 +507,8 @@ FOLDS: dict[type, Callable[[RunState, Stamped, Any], None]] = {
 }
 
 
-# -----------------------------------------------------------------------------------------------------------
-# RunState.apply: the only fold from events to what is true now.
+# --- the fold ---
 # Viewer, command line, agent and detectors share it, so that they can never disagree.
-
-
-__all__ = ["Attempt", "Node", "Rank", "RunState", "StageProgress"]
 
 _SAMPLES = (GpuTick, HostTick, RankTick, PulseTick, NcclTick, LogGrew)
 _BEGUN = (RankPhase.RUNNING, RankPhase.SUCCEEDED)

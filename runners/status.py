@@ -16,10 +16,6 @@ from .formatting import spans_text
 from .model import HUB, LinkState, PlanSummary, RankPhase, RunPhase, Wrapped
 from .state import Attempt, Node, Rank, RunState, StageProgress
 
-# -----------------------------------------------------------------------------------------------------------
-# RunState as JSON values: what `status --json` prints. Field names are the interface; see docs/cli.md.
-
-
 DAMAGED = "damaged"
 """Id of the finding that files of the run are."""
 
@@ -141,9 +137,7 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
     }
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Whether a run's preset acted, by what its ranks' models were wrapped with: whatever the plan expected. Pure.
-
+# --- whether the preset acted: what the ranks' models are wrapped with against what the plan expects ---
 
 DIMENSIONS = ("pp", "ep", "cp", "tp")
 """Of a mesh: those that divide the model or its input, which a wrapper's class does not show."""
@@ -228,9 +222,7 @@ def _seen(made: Wrapped) -> str:
     return wrapped + (f", divided by {dims}" if dims else "")
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Where each rank of a run is in the mesh of its plan.
-
+# --- where each rank is in the mesh of the plan ---
 
 DATA = ("dp_shard", "dp")
 """The dimension that takes the ranks there are: an elastic run changes it."""
@@ -263,8 +255,7 @@ def short(dims: Mapping[str, int], rank: int) -> str:
     return " ".join(f"{names.get(name, name)}{at}" for name, at in coordinates(dims, rank).items())
 
 
-# -----------------------------------------------------------------------------------------------------------
-# What a run's journal says stands against it now, and which data a verdict lacks; read without any detector. Pure.
+# --- standing findings, and which data a verdict lacks ---
 
 
 def standing(state: RunState) -> list[Finding]:

@@ -42,15 +42,15 @@ PER_NODE = (
 
 @dataclass(frozen=True, slots=True)
 class NodeToCheck:
-    """A node to look at; `way` None: this machine."""
+    """A node to examine; `way` None: this machine."""
 
     name: str
     way: Way | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What is looked at, and how."""
+class DoctorRequest:
+    """What is examined, and how."""
 
     places: Sequence[NodeToCheck]
     python: str = ""
@@ -69,7 +69,7 @@ class Wish:
 
 @dataclass(kw_only=True)
 class Examination:
-    """What was found."""
+    """The outcome."""
 
     nodes: list[ExaminedNode] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -85,21 +85,21 @@ class _Node:
     facts: ExaminedNode
 
 
-async def examine(wish: Wish, progress: Progress) -> Examination:
-    """Look at everything. Whatever was started on the nodes has ended when this returns or is cancelled."""
+async def examine(request: DoctorRequest, progress: Progress) -> Examination:
+    """Examine everything. Whatever was started on the nodes has ended when this returns or is cancelled."""
     outcome = Examination()
     sessions: list[NodeSession] = []
     try:
-        nodes = await _nodes(wish, sessions, outcome, progress)
+        nodes = await _nodes(request, sessions, outcome, progress)
         outcome.nodes = [node.facts for node in nodes]
         outcome.findings += check(outcome.nodes)
-        headed = bool(nodes) and nodes[0].facts.name == wish.places[0].name
+        headed = bool(nodes) and nodes[0].facts.name == request.places[0].name
         unreachable = network_checks.addresses(outcome.nodes)
         outcome.findings += unreachable
         if len(nodes) > 1 and headed and not unreachable:
-            await _reach(wish, nodes[0], nodes[1:], outcome)
-        if wish.try_pairs:
-            await _pairs(wish, nodes, outcome, progress)
+            await _reach(request, nodes[0], nodes[1:], outcome)
+        if request.try_pairs:
+            await _pairs(request, nodes, outcome, progress)
     finally:
         await asyncio.gather(*(session.close() for session in sessions))
     outcome.findings = worst_first(outcome.findings)
@@ -113,11 +113,11 @@ def check(nodes: Sequence[ExaminedNode]) -> list[Finding]:
 
 
 async def _nodes(
-    wish: Wish, open_sessions: list[NodeSession], outcome: Examination, progress: Progress
+    request: DoctorRequest, open_sessions: list[NodeSession], outcome: Examination, progress: Progress
 ) -> list[_Node]:
     """Those that answer; the others become findings."""
     through = 0
-    progress("nodes", 0, len(wish.places))
+    progress("nodes", 0, len(request.places))
 
     async def login(place: NodeToCheck) -> NodeSession:
         session = await NodeSession.open(place.name, place.way)
@@ -128,64 +128,65 @@ async def _nodes(
         nonlocal through
         try:
             if isinstance(session, HostError):
-                outcome.findings.append(_unreached(place, str(session)))
+                outcome.findings.append(_unreached(place.name, str(session)))
                 return None
-            return await _examined(wish, place, session)
+            return await _examined(request, place, session)
         except HostError as error:
-            outcome.findings.append(_silent(place, str(error)))
+            outcome.findings.append(_silent(place.name, str(error)))
             return None
         finally:
             through += 1
-            progress("nodes", through, len(wish.places))
+            progress("nodes", through, len(request.places))
 
-    sessions = await each(wish.places, login)
-    pairs_ = zip(wish.places, sessions, strict=True)
-    nodes = await asyncio.gather(*(facts(place, session) for place, session in pairs_))
+    sessions = await each(request.places, login)
+    nodes = await asyncio.gather(*map(facts, request.places, sessions))
     return [node for node in nodes if node is not None]
 
 
-async def _examined(wish: Wish, place: NodeToCheck, session: NodeSession) -> _Node:
+async def _examined(request: DoctorRequest, place: NodeToCheck, session: NodeSession) -> _Node:
     """Raises HostError."""
     ahead, doubt = await session.clock()
-    python = wish.python or (local_agent.default_python() if place.way is None else "")
+    python = request.python or (local_agent.default_python() if place.way is None else "")
     spec = {
         "python": python,
-        "cwd": wish.cwd or str(Path.cwd()),
-        "port": wish.port if place is wish.places[0] else None,
+        "cwd": request.cwd or str(Path.cwd()),
+        "port": request.port if place is request.places[0] else None,
     }
     facts = await session.ask("facts", FACTS_SECONDS, **spec)
     facts.pop("id")
-    several = len(wish.places) > 1
+    several = len(request.places) > 1
     examined = ExaminedNode(
         name=place.name, facts=facts, ahead_s=round(ahead, 6), doubt_s=round(doubt, 6), several=several
     )
-    if wish.head and place is wish.places[0]:
-        examined = replace(examined, facts={**facts, "ssh_address": wish.head})
+    if request.head and place is request.places[0]:
+        examined = replace(examined, facts={**facts, "ssh_address": request.head})
     return _Node(session, examined)
 
 
-def _unreached(place: NodeToCheck, why: str) -> Finding:
+def _unreached(name: str, why: str) -> Finding:
     return Finding(
-        id="D-SSH", severity="error", where=place.name, value=why, text=sentence(f"It cannot be reached: {why}"),
+        id="D-SSH", severity="error", where=name, value=why, text=sentence(f"It cannot be reached: {why}"),
         remedy="Make `ssh` there work without a password, with a Python 3.8 or newer on its PATH.",
     )  # fmt: skip
 
 
-def _silent(place: NodeToCheck, why: str) -> Finding:
+def _silent(name: str, why: str) -> Finding:
     return Finding(
-        id="D-FACTS", severity="error", where=place.name, value=why,
-        text=sentence(f"It was reached, and then said nothing more of itself: {why}"),
+        id="D-FACTS", severity="error", where=name, value=why,
+        text=sentence(f"It was reached, and then stopped answering: {why}"),
         remedy="Run `distui doctor` on the node itself.",
     )  # fmt: skip
 
 
-async def _reach(wish: Wish, head: _Node, others: Sequence[_Node], outcome: Examination) -> None:
+async def _reach(
+    request: DoctorRequest, head: _Node, others: Sequence[_Node], outcome: Examination
+) -> None:
     """Each of the others connects to the rendezvous port of the head."""
     address = head.facts.address
     try:
-        port = await _listen(wish, head)
+        port = await _listen(request, head)
     except HostError as error:
-        outcome.findings.append(_silent(NodeToCheck(head.facts.name), str(error)))
+        outcome.findings.append(_silent(head.facts.name, str(error)))
         return
     if port is None or address is None:
         return  # that the port is in use was found already
@@ -201,16 +202,16 @@ async def _reach(wish: Wish, head: _Node, others: Sequence[_Node], outcome: Exam
         try:
             answer = await node.session.ask("connect", ANSWER_SECONDS, **fields)
         except HostError as error:
-            outcome.findings.append(_silent(NodeToCheck(node.facts.name), str(error)))
+            outcome.findings.append(_silent(node.facts.name, str(error)))
             return
         outcome.findings += network_checks.reach(node.facts, head.facts.name, address, port, answer)
 
     await asyncio.gather(*(connect(node) for node in others))
 
 
-async def _listen(wish: Wish, head: _Node) -> int | None:
+async def _listen(request: DoctorRequest, head: _Node) -> int | None:
     """The port on which the head now listens: the one that was asked for, else one as a launch chooses them."""
-    for port in PORTS if wish.port is None else (wish.port,):
+    for port in PORTS if request.port is None else (request.port,):
         if (await head.session.ask("listen", ANSWER_SECONDS, port=port))["ok"]:
             return port
     return None
@@ -219,11 +220,13 @@ async def _listen(wish: Wish, head: _Node) -> int | None:
 # --- pairs: workers on the nodes, and what each reported ------------------------------------------------------------
 
 
-async def _pairs(wish: Wish, nodes: Sequence[_Node], outcome: Examination, progress: Progress) -> None:
+async def _pairs(
+    request: DoctorRequest, nodes: Sequence[_Node], outcome: Examination, progress: Progress
+) -> None:
     able = [node for node in nodes if _able(node.facts)]
-    members = _between(able) if len(wish.places) > 1 else _within(able)
+    members = _between(able) if len(request.places) > 1 else _within(able)
     if len(members) < 2 or any(finding.id == "D-ADDRESS" for finding in outcome.findings):
-        outcome.findings.append(_skipped(wish, able))
+        outcome.findings.append(_skipped(request, able))
         return
     outcome.members = [member.name for member in members]
     outcome.backend = "gloo" if members[0].device is None else "nccl"
@@ -231,7 +234,7 @@ async def _pairs(wish: Wish, nodes: Sequence[_Node], outcome: Examination, progr
     def done(number: int, through: int, total: int) -> None:
         progress(f"pairs, round {number} of 2", through, total)
 
-    outcome.rounds = await two_rounds(members, wish.size, done, wish.pair_seconds)
+    outcome.rounds = await two_rounds(members, request.size, done, request.pair_seconds)
     outcome.findings += check_pairs(outcome.members, *outcome.rounds)
 
 
@@ -268,8 +271,10 @@ def _usable(node: ExaminedNode) -> int:
     return len(node.get("training", "gpus") or ()) if node.get("training", "nccl") else 0
 
 
-def _skipped(wish: Wish, able: Sequence[_Node]) -> Finding:
-    missing = [place.name for place in wish.places if place.name not in {node.facts.name for node in able}]
+def _skipped(request: DoctorRequest, able: Sequence[_Node]) -> Finding:
+    missing = [
+        place.name for place in request.places if place.name not in {node.facts.name for node in able}
+    ]
     why = (
         f"{', '.join(missing)} cannot take part"
         if missing

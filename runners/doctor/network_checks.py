@@ -39,9 +39,7 @@ def _interfaces(node: ExaminedNode) -> Iterator[Finding]:
         text = f"{face['name']}, by which the node is reached, is slow for training on several nodes."
         remedy = "Use a faster network: name its interface in NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME."
         yield node.finding("D-NIC-SLOW", "warning", text, f"{face['mbps']} Mb/s", remedy)
-    env = dict(node.get("env") or {})
-    for settings in (node.get("nccl_conf") or {}).values():
-        env = {**settings, **env}
+    env = node.settings
     up = [each["name"] for each in faces if each["up"] and each["addresses"]]
     for name in IFNAMES:
         if env.get(name) and not chosen(env[name], up, prefix=name.startswith("NCCL")):
@@ -403,17 +401,12 @@ def _training(name: str) -> Callable[[ExaminedNode], Value]:
 
 def _nccl(node: ExaminedNode) -> str | None:
     """NCCL's settings, of the environment before those of its files."""
-    env = node.get("env")
-    if env is None:
+    if node.get("env") is None:
         return None
-    files: dict[str, str] = {}
-    for settings in (node.get("nccl_conf") or {}).values():
-        files |= settings
-    both = {
-        **files,
-        **{name: value for name, value in env.items() if name.startswith(("NCCL_", "TORCH_NCCL_"))},
+    settings = {
+        name: value for name, value in node.settings.items() if name.startswith(("NCCL_", "TORCH_NCCL_"))
     }
-    return " ".join(f"{name}={value}" for name, value in sorted(both.items())) or "none"
+    return " ".join(f"{name}={value}" for name, value in sorted(settings.items())) or "none"
 
 
 def _mtu(node: ExaminedNode) -> Value:

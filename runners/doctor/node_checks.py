@@ -10,9 +10,7 @@ from typing import Any
 from ...presets.finding import Finding, Severity, sentence
 from ..formatting import listed, plural, size_text
 
-# -----------------------------------------------------------------------------------------------------------
-# One node as it was found, for checks that only read.
-
+# --- one node ---
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -81,6 +79,14 @@ class ExaminedNode:
         return [port for port in self.get("infiniband") or () if port.get("state") == "ACTIVE"]
 
     @property
+    def settings(self) -> dict[str, str]:
+        """Variables of its environment, before what NCCL's own files set."""
+        merged: dict[str, str] = {}
+        for settings in (self.get("nccl_conf") or {}).values():
+            merged |= settings
+        return merged | (self.get("env") or {})
+
+    @property
     def interface(self) -> dict[str, Any] | None:
         """The interface by which the node was reached; else the first that has an address of its own."""
         at = self.get("ssh_address")
@@ -96,9 +102,7 @@ class ExaminedNode:
         return None if address is None else str(address)
 
 
-# -----------------------------------------------------------------------------------------------------------
-# GPUs among each other, InfiniBand, and what stands between them.
-
+# --- hardware ---
 
 REDIRECTS = 0x0004 | 0x0008 | 0x0010
 """P2P Request Redirect, P2P Completion Redirect, Upstream Forwarding: they lead from GPU to GPU through the root complex
@@ -199,9 +203,7 @@ def _p2p(node: ExaminedNode) -> Iterator[Finding]:
         yield node.finding("D-P2P", "note", text, shown)
 
 
-# -----------------------------------------------------------------------------------------------------------
-# The training environment: interpreter, torch, CUDA, driver, and variables that change what they do.
-
+# --- software ---
 
 OLDEST_TORCH = (2, 7)
 """What distui's runner supports."""
@@ -330,10 +332,7 @@ def _nccl(node: ExaminedNode) -> Iterator[Finding]:
 
 
 def _variables(node: ExaminedNode) -> Iterator[Finding]:
-    files: dict[str, str] = {}
-    for settings in (node.get("nccl_conf") or {}).values():
-        files |= settings
-    env = {**files, **(node.get("env") or {})}
+    env = node.settings
     off = [
         f"{name}={env[name]}" for name in SWITCHES
         if env.get(name) == ("1" if name.endswith("DISABLE") else "0")
@@ -356,9 +355,7 @@ def _variables(node: ExaminedNode) -> Iterator[Finding]:
             yield node.finding("D-PYTHON-PATHS", "note", text, f"{name}={env[name]}", "Unset it.")
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Memory, limits, disks, clock and control groups of a node.
-
+# --- system ---
 
 SHM_NONE = 128 * MIB
 """Docker gives a container 64 MiB; NCCL's segments and a DataLoader's batches do not fit into that."""

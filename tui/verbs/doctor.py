@@ -14,7 +14,7 @@ from typing import Any
 from ...presets.finding import Finding, failed
 from ...presets.sanitize import clean_text
 from ...runners import run_directories
-from ...runners.doctor.examine import Examination, NodeToCheck, Wish, examine
+from ...runners.doctor.examine import DoctorRequest, Examination, NodeToCheck, examine
 from ...runners.doctor.network_checks import Result, state, usual
 from ...runners.doctor.node_checks import MIB, ExaminedNode
 from ...runners.errors import RunError
@@ -46,18 +46,18 @@ MOST_PAIRS = 16
 
 def doctor(options: argparse.Namespace) -> int:
     """Print what is found; 1 where an error is among it. Raises RunError."""
-    wish = _wish(options)
+    request = _request(options)
     bar = _Bar()
     try:
-        outcome = asyncio.run(examine(wish, bar.show))
+        outcome = asyncio.run(examine(request, bar.show))
     finally:
         bar.clear()
-    names = [place.name for place in wish.places]
+    names = [place.name for place in request.places]
     sys.stdout.write(json.dumps(document(outcome, names)) + "\n" if options.json else text(outcome, names))
     return 1 if failed(outcome.findings) else 0
 
 
-def _wish(options: argparse.Namespace) -> Wish:
+def _request(options: argparse.Namespace) -> DoctorRequest:
     """Raises RunError."""
     check_port(options.port)
     if not 0 < options.size <= MOST_MIB:
@@ -75,7 +75,7 @@ def _wish(options: argparse.Namespace) -> Wish:
         ]
     else:
         places = [NodeToCheck("this node")]
-    return Wish(
+    return DoctorRequest(
         places=places, python=_python(options.python), cwd=cwd, port=options.port,
         head=options.head_addr or "", try_pairs=options.pairs, size=options.size * MIB,
     )  # fmt: skip
