@@ -14,8 +14,6 @@ from test_rooms import BANNED_PHRASES
 HELPS = ("help", "description", "epilog", "title")
 """Keywords of argparse and of our table of options whose value a user reads."""
 PARSERS = ("add_argument", "add_parser", "add_argument_group", "add_subparsers", "Parser", "LaunchOption")
-OLDER = ("presets/",)
-"""Rooms whose errors still end as prose does."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +108,7 @@ def ends_in_a_period(text: str) -> bool:
 
 
 def test_an_error_of_one_line_has_no_final_period() -> None:
-    ended = [each for each in ERRORS if ends_in_a_period(each.text)]
-    assert [each for each in ended if not each.where.startswith(OLDER)] == []
+    assert [each for each in ERRORS if ends_in_a_period(each.text)] == []
 
 
 def test_a_help_of_one_sentence_has_no_final_period() -> None:
