@@ -233,10 +233,6 @@ async def without_agent(entry: Entry, command: Stop) -> CommandDone:
     return CommandDone(command.id, forced.ok, forced.text)
 
 
-# -----------------------------------------------------------------------------------------------------------
-# The link to a run that has ended: its directory answers what its agent would have.
-
-
 def damage(entry: Entry, history: History) -> list[Event]:
     """That files of a run are damaged, and which."""
     if not history.problems:
@@ -293,7 +289,6 @@ class DiskLink:
         return
 
 
-# -----------------------------------------------------------------------------------------------------------
 # The link to a run that no agent serves though it has not ended: its files answer, and its end can be asked for.
 # Such a run is lost (neither agent nor runner lives), or its agent cannot start (a damaged plan, a full disk).
 # Reading changes nothing; only the two commands that say so do: stop ends its processes, restart starts the next

@@ -161,10 +161,6 @@ class DaemonRun:
         return running
 
 
-# -----------------------------------------------------------------------------------------------------------
-# A command from its request to its answer.
-
-
 ENDED = "the run has ended: launch it again to change anything"
 NO_CLUSTER = "this run has no cluster of SkyPilot's: there is nothing to take down"
 RESTART_SECONDS = 300.0

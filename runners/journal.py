@@ -44,10 +44,6 @@ from .state import RunState
 if TYPE_CHECKING:
     from ..presets.plan import Plan
 
-# -----------------------------------------------------------------------------------------------------------
-# journal.jsonl: every event of a run, one JSON object a line, in the order the agent saw them.
-
-
 NAME = "journal.jsonl"
 END_FILE = "end.json"
 """How the run ended, in a second place: a power cut may take the journal's last pages, or all of them."""
@@ -178,10 +174,6 @@ class Journal:
             self._reserve.unlink(missing_ok=True)
             os.ftruncate(self._fd, os.fstat(self._fd).st_size)  # what was kept behind it
         os.close(self._fd)
-
-
-# -----------------------------------------------------------------------------------------------------------
-# A journal with its fold: what is told is written, folded, passed on to viewers, and wakes who waits for it.
 
 
 T = TypeVar("T")

@@ -37,10 +37,6 @@ from .wire.client import Link, LinkError, SocketLink, UnansweredError, ensure_so
 if TYPE_CHECKING:
     from ..presets.plan import Place, Plan, Request
 
-# -----------------------------------------------------------------------------------------------------------
-# Runs on this machine: what there is to launch on, how a run starts, and how its agent is reached.
-
-
 MOST_SOURCE = 4 << 20
 """Bytes of a script that are looked at."""
 MOST_IMPORTS = 50
@@ -373,10 +369,6 @@ async def open_agent(entry: run_directories.Entry, readonly: bool = False) -> Li
     raise UnreachableError(
         f"another agent holds {entry.record.name} and does not answer: see {entry.path / 'agent.log'}"
     )
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Whether a program can be executed, decided before anything starts, in the words of what would refuse it.
 
 
 FIRST_BYTES = 256

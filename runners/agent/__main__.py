@@ -35,10 +35,6 @@ from .supervision import Supervision
 if TYPE_CHECKING:
     from ..diagnosis.judging import Judging
 
-# -----------------------------------------------------------------------------------------------------------
-# The agent itself: makes its parts and gives each of them what it needs.
-
-
 HUB_SECONDS = 20.0
 """How long the agent of a part that has ended waits for its hub, whose link may be down just now and which tries again
 within 15 s: nobody else can tell it how the part ended. The node's job waits longer."""
@@ -52,27 +48,14 @@ class Agent:
         self.served = run = ServedRun(entry, plan)
         self._socket = Path(run.stem + ".sock")
         hooks = Hooks(run.run_dir, run.stem, run.emit, run.node)
-        environment = Environment(run, hooks)
-        restarts = Restarts(run, environment)
+        restarts = Restarts(run, Environment(run, hooks))
         self.relay = self._make_relay()
         self.pulses = Pulses(run.state, hooks, run.emit)
         self.sampling = Sampling(run, hooks, viewers=lambda: self.server.viewers)
         self.nccl = NcclSwitch(run, hooks, restarts)
         self.nccl_logs = NcclLogs(run, lower=self.nccl.lower)
-        self.commands = AgentCommands(
-            run, hooks, self.pulses.spy, restarts, switch=self.nccl.switch, relaying=self._relaying
-        )
-        self.supervision = Supervision(
-            run,
-            mode,
-            hooks,
-            environment,
-            restarts,
-            self.sampling,
-            self.nccl_logs,
-            relaying=self._relaying,
-            judge=self._judge,
-        )
+        self.commands = AgentCommands(run, hooks, self.pulses.spy, restarts, self.nccl.switch)
+        self.supervision = Supervision(run, hooks, restarts, self.sampling, self.nccl_logs, self._judge)
         self.judging: Judging | None = None
         """None before the runner has begun, and for a part of a run on several nodes: its hub judges."""
         self.server = AgentServer(
@@ -85,6 +68,7 @@ class Agent:
         )
         run.chronicle.publish = self.server.publish
         if self.relay is not None:
+            run.relaying = self.relay.busy
             self.server.pass_on = self.relay.pass_on
 
     def _make_relay(self) -> AgentRelay | None:
@@ -95,15 +79,11 @@ class Agent:
             return None
         return AgentRelay(key, run.node, run.plan.nnodes, self._socket, run.findings.raise_finding)
 
-    def _relaying(self) -> bool:
-        """True while the relay carries a viewer's stream."""
-        return self.relay is not None and self.relay.busy
-
     def _runner_socket(self) -> str | None:
         return self.served.runner.who.socket if self.served.runner is not None else None
 
     def _make_judging(self) -> Judging | None:
-        if self.served.entry.record.kind == "node":
+        if self.served.record.kind == "node":
             return None
         from ..diagnosis.judging import Judging  # slow to import: the runner comes first
 
@@ -127,14 +107,14 @@ class Agent:
         again = (
             os.environ.pop("DISTUI_AGAIN", "") != ""
         )  # a job that was started again goes on with its part
-        run, record = self.served, self.served.entry.record
+        run, record = self.served, self.served.record
         resumed = run.chronicle.replay() and not (again and run.state.phase.ended)
         if not resumed or not run.state.run:  # a journal may be lost while its run goes on
             run.emit(
                 RunCreated(record.run, record.name, record.host, summarise(run.plan)),
                 at=record.created if self._mode is StartMode.READ else None,
             )
-        adopted = await self.supervision.begin(resumed)
+        adopted = await self.supervision.begin(self._mode, resumed)
         self.judging = self._make_judging()
         from importlib.metadata import version  # slow to import: the runner comes first
 
@@ -163,10 +143,6 @@ class Agent:
         await self.supervision.dismiss()
         sweep_sockets(record.run8)
         run.journal.close()
-
-
-# -----------------------------------------------------------------------------------------------------------
-# The bridge between stdio and an agent's socket: what `ssh HOST distui agent attach RUN` executes there.
 
 
 async def bridge(run_dir: Path) -> int:

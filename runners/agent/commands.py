@@ -60,7 +60,7 @@ class Restarts:
     """Restarts the worker group, sets what its next attempt begins with, and waits for what comes of it."""
 
     def __init__(self, run: ServedRun, environment: Environment) -> None:
-        self._run, self._environment = run, environment
+        self._run, self.environment = run, environment
         self._revival = os.environ.pop(RESTART, "")
         """A lost run is served anew for this command, as JSON; "" where it is not."""
 
@@ -74,7 +74,7 @@ class Restarts:
         before, began = run.state.attempt, time.monotonic()
         await self._ask_launcher("restart", self._diff(env, unset))
         text = await self._restarted(before, began)
-        return [Clause(text), *await self._environment.compare(changes)]
+        return [Clause(text), *await self.environment.compare(changes)]
 
     async def check_runner(self) -> str:
         """Whether the runner answers, before a hub restarts any node. Raises CommandRefused, OSError, TimeoutError."""
@@ -97,13 +97,13 @@ class Restarts:
         command = msgspec.json.decode(self._revival, type=Restart)
         fields = self._diff(dict(command.env), command.unset)
         self._run.emit(CommandReceived(command.id, shortened(command.requested()), command.verb))
-        self._environment.note(fields["env"], fields["shown"])
+        self.environment.note(fields["env"], fields["shown"])
         self._run.spawn(self._revived(command.id, fields["env"], self._run.state.attempt))
 
     async def _revived(self, asked: str, changes: dict[str, str | None], before: int) -> None:
         try:
             text = await self._restarted(before, time.monotonic())
-            ok, text = True, sentence([Clause(text), *await self._environment.compare(changes)])
+            ok, text = True, sentence([Clause(text), *await self.environment.compare(changes)])
         except CommandRefused as error:
             ok, text = False, str(error)
         self._run.emit(CommandDone(asked, ok, text))
@@ -116,8 +116,8 @@ class Restarts:
                 f"attempt {run.state.attempt} is not running after {RESTART_SECONDS:.0f} s: see its logs"
             )
         ranks, seconds = len(run.state.ranks), time.monotonic() - began
-        if self._environment.restored > before:
-            raise CommandRefused(self._environment.why_restored)
+        if self.environment.restored > before:
+            raise CommandRefused(self.environment.why_restored)
         return (
             f"restarted: attempt {run.state.attempt}, {plural(ranks, 'rank')} running after {seconds:.1f} s"
         )
@@ -132,11 +132,11 @@ class Restarts:
 
         Without one, or when it is gone, it is the runner itself, which stops and starts. Raises CommandRefused.
         """
-        with self._environment.asking():
+        with self.environment.asking():
             answer = await self._taken(op, fields)
             if not answer.get("ok"):
                 raise CommandRefused(str(answer.get("text") or "the runner refused"))
-            self._environment.note(fields["env"], fields["shown"])
+            self.environment.note(fields["env"], fields["shown"])
 
     async def _taken(self, op: str, fields: dict[str, dict[str, str | None]]) -> dict[str, Any]:
         """What whoever steers the ranks answers. Raises OSError and TimeoutError."""
@@ -192,12 +192,11 @@ class AgentCommands(CommandExecutor):
         spy: PySpy,
         restarts: Restarts,
         switch: Callable[[SetNccl], Awaitable[Sequence[Clause]]],
-        relaying: Callable[[], bool],
     ) -> None:
-        """`switch` changes NCCL's level; `relaying`: whether the runner carries bytes between nodes."""
+        """`switch` changes NCCL's level."""
         super().__init__(run)
         self._run, self._hooks, self._spy = run, hooks, spy
-        self._restarts, self._switch, self._relaying = restarts, switch, relaying
+        self._restarts, self._switch = restarts, switch
         self._handlers: Mapping[type[RunCommand], Handler] = {
             Restart: self._restart,
             Stop: self._stop,
@@ -249,21 +248,21 @@ class AgentCommands(CommandExecutor):
         """The ladder: TERM by the launcher, grace, KILL, marker sweep."""
         run = self._run
         grace_s = run.plan.grace_s if command.grace_s is None else command.grace_s
-        runner, also = run.runner, unmarked(run.entry.record.run)
+        runner, also = run.runner, unmarked(run.record.run)
         if runner is not None:
             resume([runner.who.pid])
             try:
                 await runner.ask("stop", grace_s=grace_s)
             except (OSError, TimeoutError):
                 send_signal(runner.who.pid, signal.SIGTERM)
-        resume(marked(run.entry.record.run))
+        resume(marked(run.record.run))
         if not await run.until(lambda: run.state.phase.ended, grace_s + 3.0):
-            await sweep(run.entry.record.run, also=also, grace_s=0.5)
+            await sweep(run.record.run, also=also, grace_s=0.5)
             if runner is not None:
                 send_signal(runner.who.pid, signal.SIGKILL)
             await run.until(lambda: run.state.phase.ended, 10.0)
-        keep = [runner.who.pid] if runner is not None and self._relaying() else []
-        left = await sweep(run.entry.record.run, keep=keep, also=also, grace_s=1.0)
+        keep = [runner.who.pid] if runner is not None and run.relaying() else []
+        left = await sweep(run.record.run, keep=keep, also=also, grace_s=1.0)
         if left:
             raise CommandRefused(f"stopped, but these processes would not end: {', '.join(left)}")
         return reply("stopped: no process of the run is left")

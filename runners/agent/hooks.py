@@ -39,10 +39,6 @@ from ..wire import client
 from .processes import catches, environ_of, marked, send_to_thread, state_of
 from .runner_process import ServedRun
 
-# -----------------------------------------------------------------------------------------------------------
-# The agent's side of the hooks: one connection a rank.
-
-
 LINE_LIMIT = 64 << 20
 """Bytes of one answer: a flight recorder of 2,000 entries is a few MB."""
 YOUNG_S = 10.0
@@ -343,10 +339,6 @@ class Hooks:
         }
 
 
-# -----------------------------------------------------------------------------------------------------------
-# What ranks really have of some variables: as their interpreters see them, or as the kernel was told.
-
-
 HOOK_SECONDS = 1.5
 """How long the answer to a restart waits for the hooks of all ranks; a rank is read from outside else."""
 _OURS = str(Path(__file__).resolve().parent.parent / "inrank")
@@ -400,10 +392,6 @@ def same(name: str, has: str | None, asked: str | None) -> bool:
     return has == asked or (name in _LISTS and not has and not asked)
 
 
-# -----------------------------------------------------------------------------------------------------------
-# What the agent remembers of its run's environment, and what a new runner gets of it.
-
-
 def _setting(name: str, value: str | None) -> str:
     return f"no {name}" if value is None else f"{name}={value}"
 
@@ -447,7 +435,7 @@ class Environment:
 
     def recall(self) -> None:
         """After an agent's death: processes of the run that live have what no file holds."""
-        living = marked(self._run.entry.record.run)
+        living = marked(self._run.record.run)
         by_age = sorted(living.values(), key=lambda env: int(env.get("DISTUI_ATTEMPT") or 0))
         self._words = self._words or next((env[SECRET_WORDS] for env in by_age if SECRET_WORDS in env), "")
         names = {name for name, value in self._run.state.changes.items() if value == MASK}
@@ -548,7 +536,7 @@ class Environment:
         if launch is None:
             text = f"{environment.FILE} in the run directory is missing or damaged: ranks start without what the "
             text += "launch's shell gave them"
-            remedy = f"`distui stop {run.entry.record.name}` and launch again where that matters"
+            remedy = f"`distui stop {run.record.name}` and launch again where that matters"
             run.findings.raise_finding(Finding(NOT_KEPT, "warning", text, node=run.node, remedy=remedy))
             launch = Kept(environment.of_launch(os.environ, run.plan.env), frozenset())
         started = environment.of_runner(launch, run.plan.env, run.state.changes, self._secrets)
@@ -577,7 +565,7 @@ class Environment:
             text = f"ranks start without {', '.join(names)}: secrets are never written down, and no process of the run "
             text += f"is left that remembers {them}"
             words = " ".join(f"--env-from-shell {name}" for name in names)
-            remedy = f"`distui restart {run.entry.record.name} {words}` in a shell that has {them}"
+            remedy = f"`distui restart {run.record.name} {words}` in a shell that has {them}"
             run.findings.raise_finding(Finding(MISSING, "warning", text, node=run.node, remedy=remedy))
         else:
             self.clear_missing()

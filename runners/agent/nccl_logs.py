@@ -26,7 +26,6 @@ from ..logs.log_files import LogError, LogFile, attempt_dir, opened, parse_file_
 from ..model import FindingCleared, FindingRaised, NcclTick
 from .runner_process import ServedRun
 
-# -----------------------------------------------------------------------------------------------------------
 # A level of NCCL_DEBUG that writes too much is taken back before it fills the disk.
 # Only what somebody set while the run was going is taken back; where the launch itself asks for it, or NCCL cannot be
 # told while it runs, a finding says so and nothing is changed.
@@ -164,10 +163,6 @@ def _disk(path: Path) -> tuple[int | None, int | None]:
     except OSError:
         return None, None
     return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
-
-
-# -----------------------------------------------------------------------------------------------------------
-# The log files of one attempt on this node, read as they grow, into one Reading.
 
 
 BLOCK = 64 << 10
@@ -361,10 +356,6 @@ class Tails:
             self.drain(LAST)
         for tail in self._tails.values():
             tail.end()
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Reads what NCCL and torch write into the ranks' logs while they write it: findings, and statements for the screen.
 
 
 EVERY_S = 2.0

@@ -20,10 +20,6 @@ from .hooks import HookError, Hooks
 from .nccl_logs import FLOOD_ID
 from .runner_process import ServedRun
 
-# -----------------------------------------------------------------------------------------------------------
-# The NCCL_DEBUG switch: live where the ranks' NCCL can, for the next attempt where it cannot.
-
-
 STANDARD = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": DEFAULT_SUBSYS}
 """What holds where neither the plan nor a restart says anything else."""
 
@@ -214,7 +210,6 @@ def _span(command: SetNccl) -> str:
     return "" if command.seconds is None else f" for {command.seconds:g} s"
 
 
-# -----------------------------------------------------------------------------------------------------------
 # Asks NCCL's RAS, rarely and only where it is safe; what it says is a hint beside the detectors' own evidence.
 
 

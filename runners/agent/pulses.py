@@ -25,10 +25,6 @@ from .hooks import HookClient, HookError, Hooks
 from .processes import environ_of
 from .pyspy import PySpy
 
-# -----------------------------------------------------------------------------------------------------------
-# What /proc tells of a rank without its help.
-
-
 MOST_PROCESSES = 256
 """Processes of one rank that are looked at."""
 _FRAME = re.compile(r"(.*):(\d+|\?\?\?) (.*)")
@@ -94,7 +90,6 @@ def sites(text: str) -> tuple[Site, ...]:
     )
 
 
-# -----------------------------------------------------------------------------------------------------------
 # TCP connections of a process that wait for the other end, as /proc tells. Formats: the kernel's proc_net_tcp.
 
 
@@ -170,10 +165,6 @@ def _table(pid: int, proc: str) -> Table:
         with contextlib.suppress(OSError), open(f"{proc}/{pid}/net/{name}", encoding="ascii") as file:
             table |= parse(file.read())
     return table
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Looks at what every rank is doing, every few seconds: through its hook, else from outside.
 
 
 EVERY_S, ATTENTIVE_S = 5.0, 2.0

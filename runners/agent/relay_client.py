@@ -21,7 +21,6 @@ from ..inrank.relay import CONTROL, HEAD
 from ..inrank.secure_channel import KEY_FILE, hide
 from ..wire import client
 
-# -----------------------------------------------------------------------------------------------------------
 # Frames that may lie where anybody writes: sealed with the run's relay key, so that only its agents can make them.
 # A stream begins with two nonces, one of each side, and its keys come from the relay key and both: what was recorded
 # of another stream fails. Each frame carries its number in its direction, inside the HMAC-SHA256.
@@ -146,10 +145,6 @@ class FrameSeal:
             raise Cut("frames before it are missing")
         self._number = number
         return FrameKind(kind), hide(hidden, self._hide_key, number)
-
-
-# -----------------------------------------------------------------------------------------------------------
-# One relayed stream: bytes in order, with a window, so that a viewer that does not read holds nothing but that.
 
 
 WINDOW = 8
@@ -282,10 +277,6 @@ def _number(payload: bytes) -> int:
         raise Rejected("it is no frame") from None
 
 
-# -----------------------------------------------------------------------------------------------------------
-# What the relay does not take is counted, and told without letting whoever sends it fill the journal.
-
-
 FIRST_PAUSE_S = 2.0
 LONGEST_PAUSE_S = 3600.0
 
@@ -338,7 +329,6 @@ class Rejections:
         )
 
 
-# -----------------------------------------------------------------------------------------------------------
 # Streams of bytes between the agents of one run, over the rendezvous store, carried there by the runners.
 # For a viewer that sits on one node and cannot ssh to the others. Whoever may use this agent's socket may open a
 # stream to another node; that node's agent connects it to its own socket, where the viewer is a viewer like any
@@ -388,7 +378,6 @@ class AgentRelay:
         """Whether there is a store to relay over."""
         return self._up
 
-    @property
     def busy(self) -> bool:
         """Whether a stream is open, or being opened."""
         return bool(self._streams or self._accepted)

@@ -7,7 +7,7 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,8 @@ class ServedRun(DaemonRun):
         self.findings = FindingLedger(self.emit, self.state.findings)
         self.runner: Runner | None = None
         """The living runner, by Supervision; None while there is none."""
+        self.relaying: Callable[[], bool] = lambda: False
+        """Whether the relay carries a viewer's stream through the runner."""
 
 
 class Runner:

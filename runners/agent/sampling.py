@@ -35,10 +35,6 @@ from .hooks import Hooks
 from .processes import environ_of
 from .runner_process import ServedRun
 
-# -----------------------------------------------------------------------------------------------------------
-# Tells which log files grew: with each sample, and while somebody looks as soon as something was written.
-
-
 SHORTEST_S = 0.1
 """Between two looks at the files: ranks that write all the time are looked at this often."""
 DEAF_S = 0.25
@@ -120,10 +116,6 @@ class Growing:
             self._notifier, self._listened = None, ()
 
 
-# -----------------------------------------------------------------------------------------------------------
-# From counts of optimizer steps to the pace of a rank. Pure.
-
-
 @dataclass(slots=True)
 class _StepCount:
     pid: int | None
@@ -165,10 +157,6 @@ class Paces:
         """The newest pace of a process, also of one that answers no more."""
         before = self._by_rank.get(rank)
         return None if before is None or before.pid != pid else before.step_s
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Joins the ranks of this node with its GPUs: the launch environment of each, and what driver and /proc say.
 
 
 class Placing:
@@ -218,10 +206,6 @@ class Placing:
             visible=env.get("CUDA_VISIBLE_DEVICES"),
             order=env.get("CUDA_DEVICE_ORDER"),
         )
-
-
-# -----------------------------------------------------------------------------------------------------------
-# One sample a second of node, ranks, GPUs and log sizes: all at one moment, so that agent and viewers wake up once.
 
 
 INTERVAL_S = 1.0

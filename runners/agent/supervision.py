@@ -38,15 +38,11 @@ from ..model import (
 )
 from ..state import Rank
 from .commands import Restarts
-from .hooks import Environment, Hooks
+from .hooks import Hooks
 from .nccl_logs import NcclLogs
 from .processes import NOTHING, KernelEvidence, OomWatch, sweep
 from .runner_process import ReportTail, Runner, ServedRun, reports
 from .sampling import Sampling
-
-# -----------------------------------------------------------------------------------------------------------
-# Who failed first: closes an attempt in the ledger. Pure, apart from reading the files of the ranks.
-
 
 LAST_LINES = 12
 LONGEST = 400
@@ -259,10 +255,6 @@ def close_attempt(
     return AttemptEnded(attempt, Outcome.LOST, None, f"attempt {attempt} ended; exit status unknown")
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Hears the runner, keeps the ledger, and knows what to do when the runner itself dies.
-
-
 def _before(attempt: str | None, number: int) -> bool:
     """Whether a rank's attempt came before `number`; those after it are what an agent that catches up reads of next."""
     return attempt is not None and attempt.isdecimal() and int(attempt) < number
@@ -278,19 +270,16 @@ class Supervision:
     def __init__(
         self,
         run: ServedRun,
-        mode: StartMode,
         hooks: Hooks,
-        environment: Environment,
         restarts: Restarts,
         sampling: Sampling,
         nccl_logs: NcclLogs,
-        relaying: Callable[[], bool],
         judge: Callable[[], Awaitable[None]],
     ) -> None:
-        """`relaying`: whether the runner carries bytes between nodes; `judge` runs all detectors once more."""
-        self._run, self._mode, self._hooks, self._environment = run, mode, hooks, environment
-        self._restarts, self._sampling, self._nccl_logs = restarts, sampling, nccl_logs
-        self._relaying, self._judge = relaying, judge
+        """`judge` runs all detectors once more."""
+        self._run, self._hooks, self._restarts = run, hooks, restarts
+        self._sampling, self._nccl_logs, self._judge = sampling, nccl_logs, judge
+        self._environment, self._mode = restarts.environment, StartMode.READ
         self._changes: dict[int, RankChanged] = {}
         """Last change of each rank of the open attempt."""
         self._evidence: dict[int, KernelEvidence] = {}
@@ -303,9 +292,9 @@ class Supervision:
         self._fresh = False
         """Whether the runner is one that has begun no attempt yet."""
 
-    async def begin(self, resumed: bool) -> bool:
+    async def begin(self, mode: StartMode, resumed: bool) -> bool:
         """Adopt the runner that lives, or start the first one of a new run; True when adopted."""
-        run = self._run
+        run, self._mode = self._run, mode
         fresh = self._mode is StartMode.START and not resumed
         run.runner = None if fresh else Runner.adopt(run.entry)
         self._tail = ReportTail(run.run_dir, None if fresh else run.state.source)
@@ -361,7 +350,7 @@ class Supervision:
                     async for offset, stamped in events:
                         await self._environment.noted()
                         self._hear(offset, stamped)
-                        if self._last_word is not None and self._relaying():
+                        if self._last_word is not None and self._run.relaying():
                             break  # whoever looks through the relay hears it while the runner carries that
             await self._finish()
             if self._waits_for_runner():
@@ -381,7 +370,7 @@ class Supervision:
             return
         runner = self._run.runner
         if runner is not None:  # else it went long ago: what is left is whoever asks for a stop's to end
-            left = await sweep(self._run.entry.record.run, keep=[runner.who.pid], grace_s=2.0)
+            left = await sweep(self._run.record.run, keep=[runner.who.pid], grace_s=2.0)
             if left:
                 text = f"these processes would not end: {', '.join(left)}"
                 self._run.findings.raise_finding(
@@ -396,7 +385,7 @@ class Supervision:
     async def dismiss(self) -> None:
         """A runner that stayed for the relay after its last word goes, too."""
         if self._run.runner is not None:
-            await sweep(self._run.entry.record.run, grace_s=2.0)
+            await sweep(self._run.record.run, grace_s=2.0)
 
     # --- hearing the runner ----------------------------------------------------------------------------------
 
@@ -429,7 +418,7 @@ class Supervision:
         if self._run.runner is None:
             return  # a report of the past
         job = sweep(
-            self._run.entry.record.run,
+            self._run.record.run,
             keep=[self._run.runner.who.pid],
             wanted=lambda env: (
                 "DISTUI_RUNNER_PID" in env and _before(env.get("DISTUI_ATTEMPT"), event.attempt)
@@ -507,7 +496,7 @@ class Supervision:
     async def _revive(self) -> bool:
         """The next attempt of a lost run, because somebody asks for it; False when the run has ended instead."""
         run = self._run
-        left = await sweep(run.entry.record.run, grace_s=run.plan.grace_s)
+        left = await sweep(run.record.run, grace_s=run.plan.grace_s)
         for change in list(self._changes.values()):
             if change.state is RankPhase.RUNNING:
                 self._changes[change.rank] = structs.replace(change, state=RankPhase.LOST)
@@ -531,7 +520,7 @@ class Supervision:
         if not run.stopping():
             text = f"the runner (pid {pid}) died: its ranks are ended, their files are kept"
             run.emit(RunnerLost(pid, text))
-        left = await sweep(run.entry.record.run, grace_s=run.plan.grace_s)
+        left = await sweep(run.record.run, grace_s=run.plan.grace_s)
         await self._nccl_logs.finish()
         for change in list(self._changes.values()):
             if change.state is RankPhase.RUNNING:

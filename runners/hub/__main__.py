@@ -39,7 +39,16 @@ from ..wire.client import new_id, stem, sweep_sockets
 from . import routes as routes_file
 from .commands import HubCommands
 from .links import Links
-from .merged_run import AT_ONCE, CANCEL_SECONDS, LAUNCH_FILE, MergedRun, NodeLogs, Whole, ending
+from .merged_run import (
+    AT_ONCE,
+    CANCEL_SECONDS,
+    LAUNCH_FILE,
+    MergedRun,
+    NodeLogs,
+    Whole,
+    ending,
+    in_background,
+)
 from .routes import Route
 
 OWN_LOGS = ("agent.log", "launch.log")
@@ -140,12 +149,8 @@ class Hub:
         remedy = f"`distui restart {name}` goes on with it, `distui stop {name}` gives it up"
         run.interrupted = True
         run.emit(FindingRaised(Finding("launch-cut-off", "error", text, remedy=remedy)))
-        asked = {asyncio.create_task(run.go_on.wait()), asyncio.create_task(run.stop_asked.wait())}
-        try:
-            await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in asked:
-                task.cancel()
+        async with in_background(run.go_on.wait()) as go_on, in_background(run.stop_asked.wait()) as stop:
+            await asyncio.wait({go_on, stop}, return_when=asyncio.FIRST_COMPLETED)
         run.interrupted, run.launching = False, True
         run.emit(FindingCleared("launch-cut-off"))
         await self._launch(begin())

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from ..wire import ssh
 from . import launch_order, on_hosts, sky_cloud
 from .launch_order import LaunchReport, SkyRequest
 from .links import AT_ONCE
-from .merged_run import Cloud, CloudError, MergedRun, SetRoutes
+from .merged_run import Cloud, CloudError, MergedRun, SetRoutes, in_background
 from .routes import Route, check
 from .sky_cloud import JOBS_END, SkyCloud, described, may_cost, misfit
 from .sky_process import Sky, SkyError, elsewhere, parse
@@ -117,10 +117,6 @@ def suspect(nodes: ClusterNodes, answered: Sequence[str]) -> str | None:
         twice = next(name for name in answered if list(answered).count(name) > 1)
         return f"several nodes' aliases lead to {twice}: `sky status` mends the ssh config"
     return None
-
-
-# -----------------------------------------------------------------------------------------------------------
-# The part of a launch that SkyPilot's API server does: nodes, files, and a job that is submitted exactly once.
 
 
 TRIES = 5
@@ -252,7 +248,6 @@ class Submission:
         launch_order.keep(self._run.run_dir, self._done)
 
 
-# -----------------------------------------------------------------------------------------------------------
 # A launch, as the hub does it: PROVISION → SYNC → SETUP → START, each cancellable, each with a cause if it fails.
 # SkyPilot's API server does the work. This asks for it, tells how far it is, and goes on with it after any of the
 # three (this process, the process that asks SkyPilot, the API server) was ended and started again.
@@ -333,12 +328,12 @@ class ClusterLaunch:
         try:
             launch_order.load_cargo(self._order, self._run.run_dir)
             await self._sky.start()
-            async with self._aside(self._find()) as finding:
+            async with in_background(self._find()) as finding:
                 job = await self._within(self._submission.job())
                 async with (
-                    self._aside(self._tail(job)) as tail,
-                    self._aside(self._describe_cluster()) as describing,
-                    self._aside(self._routed(job, finding)) as routing,
+                    in_background(self._tail(job)) as tail,
+                    in_background(self._describe_cluster()) as describing,
+                    in_background(self._routed(job, finding)) as routing,
                 ):
                     await self._within(self._running(job, tail))
                     self._report.reached(Stage.START)
@@ -356,30 +351,19 @@ class ClusterLaunch:
             self._report.failed(f"{text}{remains}")
             self._run.fail(f"the launch failed: {text}{remains}")
 
-    @contextlib.asynccontextmanager
-    async def _aside(self, work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
-        """Something that goes on meanwhile."""
-        task = asyncio.create_task(work)
-        try:
-            yield task
-        finally:
-            await _ended(task)
-
     async def _describe_cluster(self) -> None:
         with contextlib.suppress(SkyError):  # it is looked at again later
             await self._submission.describe_cluster()
 
     async def _running(self, job: int, tail: asyncio.Task[None]) -> None:
         """Until the job's processes run on the nodes, as its text says or SkyPilot. Raises CloudError when it ended."""
-        started = asyncio.create_task(self._report.started.wait())
-        asking = asyncio.create_task(self._running_by_state(job, tail))
-        try:
+        async with (
+            in_background(self._report.started.wait()) as started,
+            in_background(self._running_by_state(job, tail)) as asking,
+        ):
             await asyncio.wait({started, asking}, return_when=asyncio.FIRST_COMPLETED)
             if asking.done():
                 asking.result()
-        finally:
-            await _ended(started)
-            await _ended(asking)
 
     async def _running_by_state(self, job: int, tail: asyncio.Task[None]) -> None:
         while (state := await self._state(job)) != "RUNNING":
@@ -517,20 +501,14 @@ class ClusterLaunch:
 
     async def _within(self, work: Coroutine[Any, Any, T]) -> T:
         """The work, unless the user stops the run or its stage takes too long. Raises LaunchStopped and CloudError."""
-        task = asyncio.create_task(work)
-        stop = asyncio.create_task(self._run.stop_asked.wait())
-        try:
+        async with in_background(work) as task, in_background(self._run.stop_asked.wait()) as stop:
             while not task.done():
                 await asyncio.wait({task, stop}, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
-                if task.done():
-                    break
-                if stop.done():
+                if not task.done() and stop.done():
                     raise LaunchStopped
-                self._in_time()
+                if not task.done():
+                    self._in_time()
             return task.result()
-        finally:
-            await _ended(task)
-            await _ended(stop)
 
     def _in_time(self) -> None:
         stage, seconds = self._report.at, self._report.seconds
@@ -538,9 +516,3 @@ class ClusterLaunch:
             return
         if seconds > LIMITS[stage]:
             raise CloudError(f"{stage} took longer than {LIMITS[stage] / 60:.0f} minutes: see launch.log")
-
-
-async def _ended(task: asyncio.Task[Any]) -> None:
-    """Cancel a task and wait until it is gone, whatever it came to."""
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

@@ -36,9 +36,6 @@ from .links import Links, sub_id
 from .merged_run import CANCEL_SECONDS, Cloud, CloudError, MergedRun, patience
 from .on_hosts import Hosts
 
-# -----------------------------------------------------------------------------------------------------------
-# Whom a command goes to, and what several nodes answered as one sentence. Pure.
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -136,10 +133,6 @@ def not_stopped_yet(names: Sequence[str]) -> str:
     """What nodes are that were told to stop and go on."""
     verb = agreeing(names, "has", "have")
     return f"{', '.join(names)} {verb} not stopped yet: see agent.log there"
-
-
-# -----------------------------------------------------------------------------------------------------------
-# What a viewer asks of the whole run: which nodes are asked, how their answers become one.
 
 
 REACH_SECONDS = 40.0
@@ -307,10 +300,6 @@ class HubCommands(CommandExecutor):
         for answer in good:
             data |= answer.done.data if answer.done is not None else {}
         return Reply([Clause(text)], data)
-
-
-# -----------------------------------------------------------------------------------------------------------
-# The end of a run that somebody asks for: its ranks on every node, and, where that is wanted, its cluster.
 
 
 STOP_SECONDS = 30.0

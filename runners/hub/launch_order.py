@@ -25,10 +25,6 @@ from ..model import Stage, StageChanged
 from ..node import package
 from .merged_run import LAUNCH_FILE, LOG_FILE, MergedRun
 
-# -----------------------------------------------------------------------------------------------------------
-# launch.json: how a run is launched, decided before the hub starts; and how far that came, so that it can go on.
-
-
 PROGRESS_FILE = "launch.progress.json"
 CARGO = "cargo"
 """Folder in the run directory: what SkyPilot copies to ~/.distui of every node, until the job is submitted."""
@@ -109,7 +105,6 @@ def unload_cargo(run_dir: Path) -> None:
         shutil.rmtree(run_dir / CARGO, ignore_errors=True)
 
 
-# -----------------------------------------------------------------------------------------------------------
 # What SkyPilot prints while it launches → which stage that is. Pure.
 # Sentences of SkyPilot 0.14 (sky/backends/cloud_vm_ray_backend.py, sky/execution.py); one that is not known changes
 # nothing, so that another wording costs the progress on the screen and nothing else.
@@ -161,10 +156,6 @@ class Stages:
     def fail(self, text: str) -> Iterator[StageChanged]:
         """The stage that is on did not come to its end."""
         yield StageChanged(self.at or Stage.PROVISION, "failed", text)
-
-
-# -----------------------------------------------------------------------------------------------------------
-# SkyPilot's text into launch.log, and the stages that it makes out of it to the viewers.
 
 
 class LaunchReport:

@@ -46,10 +46,6 @@ from ..wire.ssh import SshLink
 from .merged_run import MergedRun, NodeLogs
 from .routes import Route
 
-# -----------------------------------------------------------------------------------------------------------
-# An event as one node's agent tells it → as it stands in the journal of all nodes. Pure.
-
-
 SMALLEST_SHIFT_S = 0.5
 """Clocks that differ by less are taken for the same one: what travels takes time, too, and nodes keep theirs by NTP."""
 SKEW_S = 2.0
@@ -137,10 +133,6 @@ def _shifted(pulse: Pulse, shift: float) -> Pulse:
         active=tuple(structs.replace(call, created=call.created + shift) for call in pulse.active),
         recent=tuple(structs.replace(call, created=call.created + shift) for call in pulse.recent),
     )
-
-
-# -----------------------------------------------------------------------------------------------------------
-# One task a node: connects, hears its agent, and tries again until the node's part has ended.
 
 
 AGENT_S = 30

@@ -7,10 +7,10 @@ import contextlib
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, ClassVar, TypeVar
 
 from ...presets.plan import Plan
 from ...presets.trusted_files import private_folder
@@ -38,7 +38,6 @@ from ..state import RunState
 from ..wire.client import Link, LinkError, Window
 from .routes import Route
 
-# -----------------------------------------------------------------------------------------------------------
 # Where the hub meets what launches a cluster: what each may ask of the other.
 # `cluster_launch.py` has `async def launch(run, set_routes)` and `def cloud_of(run) -> Cloud | None`. The hub
 # calls `launch` when the run directory has a launch.json and the journal holds no `StageChanged(Stage.START,
@@ -61,6 +60,7 @@ class CloudError(RunError):
     code = 1
 
 
+T = TypeVar("T")
 SetRoutes = Callable[[list[Route]], None]
 """Write nodes.json and connect by these and no others; routes that changed are connected anew.
 
@@ -68,32 +68,42 @@ Raises RunError, OSError.
 """
 
 
-class Cloud(Protocol):
-    """A cluster that somebody can be asked about, as long as the hub lives."""
+class Cloud:
+    """Where the nodes come from, for as long as the hub lives: here a place that is not for distui to take down."""
+
+    not_ours: ClassVar[str]
+    """Why the cluster is not taken down from here."""
 
     async def watch(self) -> None:
         """Emit ClusterChanged whenever something changes (autostop, price, down), for ever; cancelled at the end."""
-        ...
+        await asyncio.Event().wait()
 
     async def cancel(self) -> str:
         """End the run's job where its nodes cannot be asked to; a sentence. Raises CloudError."""
-        ...
+        raise CloudError(self.not_ours)
 
     def check_down(self, cluster: str) -> None:
         """Whether `down` may be tried. Raises CloudError where not, also for another name than the cluster's."""
-        ...
+        raise CloudError(self.not_ours)
 
     async def down(self, cluster: str) -> str:
         """Take the cluster of that name down; a sentence. Raises CloudError, also for another name."""
-        ...
+        raise CloudError(self.not_ours)
 
     async def set_autostop(self, minutes: int | None) -> str:
         """Minutes without a job until the cluster goes; None: never. A sentence. Raises CloudError."""
-        ...
+        raise CloudError(self.not_ours)
 
 
-# -----------------------------------------------------------------------------------------------------------
-# When a run on several nodes has ended, and how. Pure.
+@contextlib.asynccontextmanager
+async def in_background(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
+    """A task that goes on meanwhile; at the end it is cancelled and waited for, whatever it came to."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 GIVE_UP_S = 60.0
@@ -382,10 +392,6 @@ class MergedRun(DaemonRun):
             await asyncio.wait(self._jobs, timeout=seconds)
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Log windows of all nodes: read where the file is, kept, and given from what was kept when its node is silent.
-
-
 TAIL_BYTES = 65536
 """Of each log, kept when a part or an attempt ends."""
 READ_SECONDS = 10.0
@@ -487,10 +493,6 @@ class NodeLogs:
             if place is not None:
                 sizes.setdefault(place[0], {})[file] = size
         return {node: LogGrew(grown) for node, grown in sizes.items()}
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Keeps what was read of the nodes' logs, for when the nodes are gone.
 
 
 MOST_BYTES = 512 << 20

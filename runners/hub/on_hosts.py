@@ -26,14 +26,13 @@ from ..node.job import HUB_FILE, RELAY_KEY, Document, Start
 from ..remote_hosts import HostError, Way, call, each, pack, send_bundle, send_work
 from ..wire.client import LinkError, new_id
 from ..wire.ssh import SshLink
-from .merged_run import LAUNCH_FILE, CloudError, MergedRun, SetRoutes
+from .merged_run import LAUNCH_FILE, Cloud, CloudError, MergedRun, SetRoutes, in_background
 from .routes import Route, check
 
 KIND = "hosts"
 START_SECONDS = 90.0
 LINK_SECONDS = 60.0
 REVIVE_SECONDS = 30.0
-NOT_OURS = "nobody provisioned these hosts: distui neither takes them down nor pays for them"
 
 
 class HostsRequest(Struct, frozen=True, omit_defaults=True):
@@ -60,8 +59,10 @@ def read(run_dir: Path) -> HostsRequest | None:
     return order if order is not None and order.kind == KIND else None
 
 
-class Hosts:
-    """The hosts of one run. As a Cloud it can only say that it is none."""
+class Hosts(Cloud):
+    """The hosts of one run."""
+
+    not_ours = "nobody provisioned these hosts: distui neither takes them down nor pays for them"
 
     def __init__(self, run: MergedRun, order: HostsRequest) -> None:
         self._run, self._order = run, order
@@ -97,20 +98,15 @@ class Hosts:
     async def _stage(self, stage: Stage, doing: Coroutine[object, object, None]) -> None:
         """One stage; given up when the run is stopped. Raises HostError."""
         self._run.emit(StageChanged(stage, "begun", plural(len(self._order.hosts), "host")))
-        work = asyncio.create_task(doing)
-        stop = asyncio.create_task(self._run.stop_asked.wait())
-        try:
+        async with in_background(doing) as work, in_background(self._run.stop_asked.wait()) as stop:
             await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                raise HostError("stopped")
-            work.result()
-        except HostError as error:
-            self._run.emit(StageChanged(stage, "failed", str(error)))
-            raise
-        finally:
-            stop.cancel()
-            work.cancel()
-            await asyncio.gather(work, stop, return_exceptions=True)
+            try:
+                if not work.done():
+                    raise HostError("stopped")
+                work.result()
+            except HostError as error:
+                self._run.emit(StageChanged(stage, "failed", str(error)))
+                raise
         if stage is not Stage.START:
             self._run.emit(StageChanged(stage, "done"))
 
@@ -241,22 +237,5 @@ class Hosts:
         )
         await call(self._way(node), (*words, "--grace", f"{grace_s:g}"), b"", grace_s + START_SECONDS)
 
-    async def watch(self) -> None:
-        """Nothing changes by itself."""
-        await asyncio.Event().wait()
-
     async def cancel(self) -> str:
-        """See Cloud. Raises CloudError."""
         raise CloudError("the hosts that do not answer are told to stop as soon as they do")
-
-    def check_down(self, cluster: str) -> None:
-        """See Cloud. Raises CloudError."""
-        raise CloudError(NOT_OURS)
-
-    async def down(self, cluster: str) -> str:
-        """See Cloud. Raises CloudError."""
-        raise CloudError(NOT_OURS)
-
-    async def set_autostop(self, minutes: int | None) -> str:
-        """See Cloud. Raises CloudError."""
-        raise CloudError(NOT_OURS)

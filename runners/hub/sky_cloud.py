@@ -33,7 +33,7 @@ from ..model import (
 )
 from . import launch_order
 from .launch_order import LaunchProgress, SkyRequest
-from .merged_run import CANCEL_SECONDS, LOG_FILE, CloudError, MergedRun
+from .merged_run import CANCEL_SECONDS, LOG_FILE, Cloud, CloudError, MergedRun, in_background
 from .sky_process import Sky, SkyError
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ def misfit(about: Mapping[str, Any], name: str, nodes: int) -> str | None:
     return None
 
 
-class SkyCloud:
-    """Satisfies Cloud for a cluster that SkyPilot launched."""
+class SkyCloud(Cloud):
+    """A cluster that SkyPilot launched."""
 
     def __init__(self, run: MergedRun, ordered: SkyRequest, sky: Sky) -> None:
         self._run, self._order, self._sky = run, ordered, sky
@@ -186,7 +186,6 @@ class SkyCloud:
             self._run.emit(RunEnded(RunPhase.LOST, None, text))
 
     async def cancel(self) -> str:
-        """See Cloud."""
         if self._job is None:
             return "no job was submitted yet"
         if self._cancelling is None or (self._cancelling.done() and self._cancelling.exception()):
@@ -196,12 +195,10 @@ class SkyCloud:
         return f"job {self._job} on {self._name} is cancelled"
 
     def check_down(self, cluster: str) -> None:
-        """See Cloud."""
         if cluster != self._name:
             raise CloudError(f"the cluster of this run is {self._name}, not {cluster!r}: nothing was done")
 
     async def down(self, cluster: str) -> str:
-        """See Cloud."""
         self.check_down(cluster)
         self._going = True
         try:
@@ -215,7 +212,6 @@ class SkyCloud:
         return f"cluster {self._name} is down"
 
     async def set_autostop(self, minutes: int | None) -> str:
-        """See Cloud."""
         await self._once("autostop", cluster=self._name, minutes=minutes)
         before = self._run.state.cluster or Cluster(name=self._name)
         self._run.emit(ClusterChanged(msgspec.structs.replace(before, autostop_min=minutes)))
@@ -228,10 +224,6 @@ class SkyCloud:
             await sky.call(verb, **args)
         finally:
             await sky.close()
-
-
-# -----------------------------------------------------------------------------------------------------------
-# What can still be done with the cluster of a run that has ended, when there is no hub any more.
 
 
 async def carry_out(entry: run_directories.Entry, command: Down | SetAutostop) -> tuple[bool, str]:
@@ -286,7 +278,6 @@ HURRY_SECONDS = 1.0
 """The same for a job that is being cancelled."""
 LAST_WORDS_SECONDS = 15.0
 """How long the end of a job's text is waited for once the job has ended."""
-MANAGED = "SkyPilot takes the cluster of a managed job down itself: `distui stop` ends the job"
 ENDS: Mapping[str, RunPhase] = {
     "SUCCEEDED": RunPhase.SUCCEEDED,
     "CANCELLED": RunPhase.STOPPED,
@@ -310,21 +301,17 @@ class ManagedJob:
 
     async def run(self) -> None:
         """Submit it if that was not done, then follow it. Raises nothing that a launch can meet."""
-        following = asyncio.create_task(self._follow())
-        stop = asyncio.create_task(self._run.stop_asked.wait())
-        try:
-            await asyncio.wait({following, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if following.done():
-                following.result()
-            elif self._done.job is not None:
-                await self._cancel(self._done.job, following)
-        except (CloudError, RunError) as error:
-            self._run.emit(StageChanged(Stage.PROVISION, "failed", str(error)))
-            self._run.fail(f"the managed job failed: {error}")
-        finally:
-            for task in (following, stop):
-                task.cancel()
-            await asyncio.gather(following, stop, return_exceptions=True)
+        async with in_background(self._follow()) as following:
+            try:
+                async with in_background(self._run.stop_asked.wait()) as stop:
+                    await asyncio.wait({following, stop}, return_when=asyncio.FIRST_COMPLETED)
+                if following.done():
+                    following.result()
+                elif self._done.job is not None:
+                    await self._cancel(self._done.job, following)
+            except (CloudError, RunError) as error:
+                self._run.emit(StageChanged(Stage.PROVISION, "failed", str(error)))
+                self._run.fail(f"the managed job failed: {error}")
 
     async def _cancel(self, job: int, following: asyncio.Task[None]) -> None:
         """Have SkyPilot cancel it, and hear from it that this was done."""
@@ -335,8 +322,7 @@ class ManagedJob:
 
     async def _follow(self) -> None:
         job = self._done.job if self._done.job is not None else await self._submit()
-        tail = asyncio.create_task(self._tail(job))
-        try:
+        async with in_background(self._tail(job)) as tail:
             while True:
                 about = next(iter(await self._sky.call("managed_jobs", job=job)), None)
                 if about is not None:
@@ -348,9 +334,6 @@ class ManagedJob:
                     async with asyncio.timeout(self._poll_s):
                         await self._poll_now.wait()
                 self._poll_now.clear()
-        finally:
-            tail.cancel()
-            await asyncio.gather(tail, return_exceptions=True)
 
     async def _submit(self) -> int:
         self._run.emit(StageChanged(Stage.PROVISION, "begun", "submitting a managed job"))
@@ -403,18 +386,15 @@ class ManagedJob:
             file.writelines(f"{line}\n" for line in clean_lines(mask_text(text).encode("utf-8", "replace")))
 
 
-class ManagedCloud:
-    """Satisfies Cloud for a managed job, which `ManagedJob` follows."""
+class ManagedCloud(Cloud):
+    """A managed job, which `ManagedJob` follows."""
+
+    not_ours = "SkyPilot takes the cluster of a managed job down itself: `distui stop` ends the job"
 
     def __init__(self, run_dir: Path, sky: Sky) -> None:
         self._run_dir, self._sky = run_dir, sky
 
-    async def watch(self) -> None:
-        """Nothing but the job itself is looked at."""
-        await asyncio.Event().wait()
-
     async def cancel(self) -> str:
-        """See Cloud."""
         job = launch_order.progress(self._run_dir).job
         if job is None:
             return "no job was submitted yet"
@@ -424,14 +404,5 @@ class ManagedCloud:
             await self._sky.close()
         return f"managed job {job} is cancelled"
 
-    def check_down(self, cluster: str) -> None:
-        """See Cloud. Raises CloudError."""
-        raise CloudError(MANAGED)
-
-    async def down(self, cluster: str) -> str:
-        """See Cloud. Raises CloudError."""
-        raise CloudError(MANAGED)
-
     async def set_autostop(self, minutes: int | None) -> str:
-        """See Cloud."""
         raise CloudError("the cluster of a managed job goes down with the job: there is no autostop to set")

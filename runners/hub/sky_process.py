@@ -21,10 +21,6 @@ from ..errors import RunError
 from ..file_io import users_umask
 from .merged_run import CloudError
 
-# -----------------------------------------------------------------------------------------------------------
-# Why SkyPilot could not do it, in plain words: the kind of its error and its text → a sentence and what to do.
-
-
 MOST = 300
 """Characters of SkyPilot's own words that a sentence quotes."""
 
@@ -94,7 +90,6 @@ def shortened(text: str) -> str:
     return whole if len(whole) <= MOST else whole[: MOST - 1] + "…"
 
 
-# -----------------------------------------------------------------------------------------------------------
 # Asking SkyPilot: a child process in the Python that has it, questions and answers as JSON lines.
 # A child, because importing SkyPilot takes 1 to 4 seconds and 150 MB, pins other packages than ours, and prints
 # where it likes. One lives as long as its `Sky`; one that died is started again by the next question.
@@ -300,7 +295,6 @@ async def candidates_for(wish: Resources, nnodes: int) -> list[Candidate]:
         await sky.close()
 
 
-# -----------------------------------------------------------------------------------------------------------
 # The optimizer's table → candidates with their price. Pure.
 # SkyPilot returns nothing but this text (sky/optimizer.py, release 0.14). A line that is not understood whole is left
 # out, and a price that is not a number is None: nothing is better than a wrong one.

@@ -162,7 +162,6 @@ class LinkFollower(ABC):
         return self._backoff[min(self._tries, len(self._backoff)) - 1]
 
 
-# -----------------------------------------------------------------------------------------------------------
 # One JSON object a line; after a LogWindow header, its raw bytes.
 # The agent speaks first: a magic line (so that a login banner before it does no harm), then AgentHello.
 
@@ -252,7 +251,6 @@ def _heed_refusal(line: bytes) -> None:
             raise NotRelayed(event.text)
 
 
-# -----------------------------------------------------------------------------------------------------------
 # Where the sockets are: /tmp/distui-<uid>/, because a home may be on NFS and a socket path holds 108 bytes.
 
 
@@ -366,10 +364,6 @@ def sweep_sockets(run8: str) -> None:
         with contextlib.suppress(OSError):
             if stat.S_ISSOCK(path.lstat().st_mode):
                 path.unlink()
-
-
-# -----------------------------------------------------------------------------------------------------------
-# A viewer's link to a living agent: over its unix socket, or over any pair of streams that carries the same frames.
 
 
 T = TypeVar("T")
