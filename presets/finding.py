@@ -6,9 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
-# -----------------------------------------------------------------------------------------------------------
-# What presets and plans can refuse; imported by every verb, so that nothing else is in here.
-
 
 class PresetError(Exception):
     """A preset cannot be read or found; the text is one sentence that says where and what to do."""
@@ -16,10 +13,6 @@ class PresetError(Exception):
 
 class PlanError(Exception):
     """No plan can be made; the text is one sentence that says what was wrong and what to do."""
-
-
-# -----------------------------------------------------------------------------------------------------------
-# What is wrong, or better known: of a plan, a file, a node, a log or a run.
 
 
 Severity = Literal["error", "warning", "note"]
@@ -108,10 +101,6 @@ def _order(finding: Finding) -> tuple[int, bool, int, float]:
 def failed(findings: Iterable[Finding]) -> bool:
     """Whether an error is among them: what `lint` and `doctor` return 1 for."""
     return any(finding.severity == "error" for finding in findings)
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Names that do not exist: which of those that do is meant.
 
 
 def nearest(word: str, names: Iterable[str], least: float = 0.6) -> str:

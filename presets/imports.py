@@ -1,5 +1,7 @@
-"""Presets made from what other programs use: accelerate's YAML, DeepSpeed's JSON, SkyPilot's tasks;
-and from the plan of a run."""
+"""Presets made from accelerate's YAML, DeepSpeed's JSON, SkyPilot's tasks, and from the plan of a run.
+
+What the fields of a preset cannot hold stays in its tables [accelerate], [deepspeed] and [sky], key by key.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,6 @@ from .lint import config_files, lint_file
 from .plan import Plan
 from .secrets import MASK, is_secret
 from .text_formats import MOST_BYTES, MarkupNode, Unreadable, decoded, toml_escaped, toml_pair
-
-# -----------------------------------------------------------------------------------------------------------
-# A file of another program's → the preset that says the same, and what is wrong with the file.
-
 
 WANTED = "accelerate's YAML, DeepSpeed's JSON or a SkyPilot task was expected"
 
@@ -66,10 +64,6 @@ def _plain(node: MarkupNode) -> Any:
     if isinstance(node.value, list):
         return [_plain(part) for part in node.value]
     return node.value
-
-
-# -----------------------------------------------------------------------------------------------------------
-# What an import found, and the preset file that it makes.
 
 
 @dataclass(slots=True)
@@ -155,10 +149,6 @@ def truth(value: object) -> bool | None:
         return value
     words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
     return words.get(str(value).strip().lower())
-
-
-# -----------------------------------------------------------------------------------------------------------
-# accelerate's YAML as a preset. What the fields cannot say stays in [accelerate], key by key.
 
 
 KINDS = {"NO": "single", "FSDP": "fsdp1", "DEEPSPEED": "deepspeed"}
@@ -287,10 +277,6 @@ def _accelerate_deepspeed(table: dict[str, Any], draft: Imported) -> dict[str, A
     return table
 
 
-# -----------------------------------------------------------------------------------------------------------
-# DeepSpeed's configuration as a preset. What the fields cannot say stays in [deepspeed], key by key.
-
-
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 REDUCE = ("fp32", "bf16", "fp16")
 
@@ -360,10 +346,6 @@ def _deepspeed_precision(rest: dict[str, Any], draft: Imported) -> dict[str, Any
     return {name: table for name, table in kept.items() if table}
 
 
-# -----------------------------------------------------------------------------------------------------------
-# A SkyPilot task as a preset: its nodes and variables as fields, its resources and files in [sky].
-
-
 OURS = ("run", "name", "secrets", "envs", "num_nodes", "service", "pool")
 """Keys that are no part of a preset, or become fields."""
 
@@ -391,10 +373,6 @@ def from_skypilot(document: Mapping[str, Any], source: str) -> Imported:
 
 def _is_nccl(name: str, value: object) -> bool:
     return nccl.covers(name) and nccl.check(name, str(value)) is None
-
-
-# -----------------------------------------------------------------------------------------------------------
-# The plan of a run as a preset: what it was launched with, and what its restarts changed since.
 
 
 MADE = ("DISTUI_", "ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_")

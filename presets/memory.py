@@ -182,23 +182,67 @@ ALONE = Layout(engine="torch")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Parts:
-    """Bytes on each GPU, and of each rank elsewhere."""
+class MemoryStrategy:
+    """One way to spread a model over the ranks, and how distui does it."""
 
+    key: str
+    title: str
+    words: str
+    """Of `distui launch`: a shipped preset and its options."""
+    why: str
+    preset: Preset
+    """What of that preset memory depends on."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """Bytes on each GPU."""
+
+    strategy: MemoryStrategy
     weights: float
     gradients: float
     optimizer: float
-    kept: float
-    """Activations, by themselves."""
     activations: float
-    """Activations beyond the gradients that take their place."""
+    """Beyond the gradients: where each step frees these, they come in backward as the activations go."""
     buffers: float
+    """Buckets, gathered layers, what the optimizer's step needs beyond the activations, and the device's own."""
+    limit: float
+    """Of the GPU."""
+    kept: float = 0.0
+    """Activations by themselves."""
     host: float = 0.0
+    """Bytes of host memory for each rank."""
+    host_limit: float | None = None
+    """Bytes of host memory that each rank may take; None: not known."""
     disk: float = 0.0
+    """Bytes on a local disk for each rank."""
+    notes: tuple[str, ...] = ()
+    """What the numbers do not say, a sentence each."""
+
+    @property
+    def states(self) -> float:
+        return self.weights + self.gradients + self.optimizer
+
+    @property
+    def total(self) -> float:
+        return self.states + self.activations + self.buffers
+
+    @property
+    def fits(self) -> bool:
+        """On the GPU, and in host memory where its size is known."""
+        return self.total <= USABLE * self.limit and (
+            self.host_limit is None or self.host <= self.host_limit
+        )
 
 
-def parts(layout: Layout, model: Shape, form: Format, device: Device = GPU) -> Parts:
-    """All components of one rank, so that their sum is its peak."""
+def estimate(
+    strategy: MemoryStrategy, model: Shape, form: Format, ranks: int, limit: float, device: Device = GPU
+) -> Estimate:
+    """One strategy on so many ranks; the sum of its components is a rank's peak. `limit`: bytes of a GPU.
+
+    Raises PlanError where the mesh of the strategy does not divide the ranks.
+    """
+    layout = layout_of(strategy.preset, ranks)
     mine, data = held(layout, model), layout.data
     weight, gradient = _resident(layout, form)
     gradients = gradient * mine / (data if layout.gradients else 1)
@@ -209,16 +253,44 @@ def parts(layout: Layout, model: Shape, form: Format, device: Device = GPU) -> P
     lasting = buffers if layout.engine == "torch" else 0.0
     after = _after(layout, model, mine, form, device) if optimizer else 0.0
     host, disk = _elsewhere(layout, form, mine)
-    return Parts(
+    return Estimate(
+        strategy=strategy,
         weights=weight * mine / (data if layout.weights and layout.kept != 1 else 1),
         gradients=gradients,
         optimizer=optimizer,
-        kept=kept,
         activations=beyond,
         buffers=device.context + buffers + max(0.0, after - beyond - (buffers - lasting)),
+        limit=limit,
+        kept=kept,
         host=host,
         disk=disk,
+        notes=layout.notes,
     )
+
+
+def estimate_for(
+    preset: Preset, model: Shape, form: Format, ranks: int, limit: float, device: Device = GPU
+) -> Estimate:
+    """Any preset on so many ranks in all, as it is: with its mesh, its offloading and its number formats.
+
+    `limit`: bytes of a GPU; `format_for` says which format the preset implies. Raises PlanError where the mesh does
+    not divide the ranks.
+    """
+    strategy = MemoryStrategy(
+        key=preset.name,
+        title=preset.title or preset.name,
+        words=preset.name,
+        why=preset.summary,
+        preset=preset,
+    )
+    return estimate(strategy, model, form, ranks, limit, device)
+
+
+def format_for(preset: Preset) -> Format:
+    """The format of a preset's model states: as the script makes them, fp32 by default; DeepSpeed in half
+    precision casts them and keeps a copy in fp32."""
+    half = preset.strategy.kind == "deepspeed" and preset.precision.param != "fp32"
+    return FORMATS["mixed" if half else "fp32"]
 
 
 def _updated(layout: Layout, model: Shape, mine: float) -> float:
@@ -345,104 +417,3 @@ def _elsewhere(layout: Layout, form: Format, mine: float) -> tuple[float, float]
         host += HOST_COPIES * size * mine / layout.data * (where == "cpu")
         disk += size * mine / layout.data * (where == "nvme")
     return host, disk
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MemoryStrategy:
-    """One way to spread a model over the ranks, and how distui does it."""
-
-    key: str
-    title: str
-    words: str
-    """Of `distui launch`: a shipped preset and its options."""
-    why: str
-    preset: Preset
-    """What of that preset memory depends on."""
-
-
-def of_preset(preset: Preset) -> MemoryStrategy:
-    """A preset of any kind as a strategy."""
-    title = preset.title or preset.name
-    return MemoryStrategy(
-        key=preset.name, title=title, words=preset.name, why=preset.summary, preset=preset
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Estimate:
-    """Bytes on each GPU."""
-
-    strategy: MemoryStrategy
-    weights: float
-    gradients: float
-    optimizer: float
-    activations: float
-    """Beyond the gradients: where each step frees these, they come in backward as the activations go."""
-    buffers: float
-    """Buckets, gathered layers, what the optimizer's step needs beyond the activations, and the device's own."""
-    limit: float
-    """Of the GPU."""
-    kept: float = 0.0
-    """Activations by themselves."""
-    host: float = 0.0
-    """Bytes of host memory for each rank."""
-    host_limit: float | None = None
-    """Bytes of host memory that each rank may take; None: not known."""
-    disk: float = 0.0
-    """Bytes on a local disk for each rank."""
-    notes: tuple[str, ...] = ()
-    """What the numbers do not say, a sentence each."""
-
-    @property
-    def states(self) -> float:
-        return self.weights + self.gradients + self.optimizer
-
-    @property
-    def total(self) -> float:
-        return self.states + self.activations + self.buffers
-
-    @property
-    def fits(self) -> bool:
-        """On the GPU, and in host memory where its size is known."""
-        return self.total <= USABLE * self.limit and (
-            self.host_limit is None or self.host <= self.host_limit
-        )
-
-
-def estimate(
-    strategy: MemoryStrategy, model: Shape, form: Format, ranks: int, limit: float, device: Device = GPU
-) -> Estimate:
-    """One strategy on so many ranks. `limit`: bytes of a GPU. Raises PlanError where its mesh does not divide them."""
-    layout = layout_of(strategy.preset, ranks)
-    sizes = parts(layout, model, form, device)
-    return Estimate(
-        strategy=strategy,
-        weights=sizes.weights,
-        gradients=sizes.gradients,
-        optimizer=sizes.optimizer,
-        activations=sizes.activations,
-        buffers=sizes.buffers,
-        limit=limit,
-        kept=sizes.kept,
-        host=sizes.host,
-        disk=sizes.disk,
-        notes=layout.notes,
-    )
-
-
-def estimate_for(
-    preset: Preset, model: Shape, form: Format, ranks: int, limit: float, device: Device = GPU
-) -> Estimate:
-    """Any preset on so many ranks in all, as it is: with its mesh, its offloading and its number formats.
-
-    `limit`: bytes of a GPU; `format_for` says which format the preset implies. Raises PlanError where the mesh does
-    not divide the ranks.
-    """
-    return estimate(of_preset(preset), model, form, ranks, limit, device)
-
-
-def format_for(preset: Preset) -> Format:
-    """The format of a preset's model states: as the script makes them, fp32 by default; DeepSpeed in half
-    precision casts them and keeps a copy in fp32."""
-    half = preset.strategy.kind == "deepspeed" and preset.precision.param != "fp32"
-    return FORMATS["mixed" if half else "fp32"]

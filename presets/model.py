@@ -15,10 +15,6 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from . import nccl
 from .finding import PresetError, nearest_or_all
 
-# -----------------------------------------------------------------------------------------------------------
-# Preset and its parts: what to run, without where.
-
-
 StrategyKind = Literal["single", "ddp", "zero1", "fsdp1", "fsdp2", "deepspeed"]
 Dtype = Literal["fp32", "bf16", "fp16"]
 Sharding = Literal["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2"]
@@ -26,12 +22,8 @@ Sharding = Literal["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "H
 Offload = Literal["none", "cpu", "nvme"]
 
 DDP_OPTIONS = (
-    "bucket_cap_mb",
-    "find_unused_parameters",
-    "gradient_as_bucket_view",
-    "static_graph",
-    "device_mesh",
-)
+    "bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view", "static_graph", "device_mesh"
+)  # fmt: skip
 STRATEGY_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "single": (),
     "ddp": DDP_OPTIONS,
@@ -255,10 +247,6 @@ class Loaded:
     """Files that were found and passed over, a sentence each."""
 
 
-# -----------------------------------------------------------------------------------------------------------
-# What a preset file may say: every field by its path, read off the dataclasses of model.py.
-
-
 FREE = ("nccl", "env")
 """Tables that take any variable's name: what stands in them becomes text."""
 
@@ -479,10 +467,6 @@ def options_of(kind: str | None) -> set[str]:
     return {f"strategy.{name}" for kind in kinds for name in STRATEGY_OPTIONS[kind]} | {
         f"mesh.{name}" for kind in kinds for name in MESH_OPTIONS[kind]
     }
-
-
-# -----------------------------------------------------------------------------------------------------------
-# What each field of a preset is for: the docstring that stands under it in model.py.
 
 
 def help_of(path: str) -> str:

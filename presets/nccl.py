@@ -1,4 +1,4 @@
-"""The catalogue of NCCL's variables, and the named sets of NCCL settings that ship with distui."""
+"""NCCL's variables (nccl.toml), levels and subsystems of its log, and named sets of settings (nccl_presets.toml)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,6 @@ from importlib import resources
 from typing import Any
 
 from .finding import PlanError, did_you_mean
-
-# -----------------------------------------------------------------------------------------------------------
-# The catalogue of NCCL's variables: levels and subsystems of its log, and what each variable takes.
-# The variables stand in nccl.toml beside this file.
 
 
 class NcclError(ValueError):
@@ -287,10 +283,6 @@ def _range(entry: NcclVariable) -> str:
     if entry.least is not None and entry.most is not None:
         return f"a whole number from {entry.least} to {entry.most}"
     return "a whole number" if entry.least is None else f"a whole number of {entry.least} or more"
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Settings of NCCL by name, which go with any strategy; they stand in nccl_presets.toml beside this file.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

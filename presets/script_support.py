@@ -1,4 +1,7 @@
-"""Which parts of a preset a script obeys, by reading its text. Nothing is executed."""
+"""Which parts of a preset a script obeys, by its syntax tree: its calls, their full names, values of arguments.
+
+Nothing is executed.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from .model import StrategyKind
-
-# -----------------------------------------------------------------------------------------------------------
-# What an argument of a call comes to, by the script's text and the arguments of its launch. Nothing is executed.
-
 
 _DEEPEST = 8
 """Names that are followed from one assignment to the next."""
@@ -174,10 +173,6 @@ def _reads(node: ast.expr) -> bool:
 def _short(node: ast.expr) -> str:
     text = ast.unparse(node)
     return text if len(text) <= 40 else text[:39] + "…"
-
-
-# -----------------------------------------------------------------------------------------------------------
-# What the calls of a script are called in full, by its imports and subclasses. Nothing is executed.
 
 
 PARALLELIZE = "distui.runners.inrank.parallelize.parallelize"
@@ -348,10 +343,6 @@ class _Names:
         return ""
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Whether, and by what way, a script obeys a preset's strategy: a look at its syntax tree. Nothing is executed.
-
-
 __all__ = ["Obeys", "Requirements", "inspect"]
 
 NOTHING = "obeys nothing: the preset sets only flags and environment"
@@ -360,13 +351,8 @@ VARIABLE = "DISTUI_DEEPSPEED_CONFIG"
 """By which a DeepSpeed script may ask for the configuration itself (deepspeed.VARIABLE)."""
 OPTION = "--deepspeed_config"
 CLAIMED = (
-    "fsdp_plugin",
-    "deepspeed_plugin",
-    "deepspeed_plugins",
-    "megatron_lm_plugin",
-    "parallelism_config",
-    "cpu",
-)
+    "fsdp_plugin", "deepspeed_plugin", "deepspeed_plugins", "megatron_lm_plugin", "parallelism_config", "cpu"
+)  # fmt: skip
 """Arguments of Accelerator that decide the strategy."""
 TRAINER_CLAIMED = ("fsdp", "fsdp_config", "deepspeed")
 """Arguments of TrainingArguments that do so; also options, where the script reads its own from the command line."""

@@ -1,4 +1,7 @@
-"""A plan as a SkyPilot task, and the preset's table [sky] that it is made from. Pure."""
+"""A plan as a SkyPilot task, the preset's table [sky] under it, and a user's own task with our agent around its `run:`.
+
+Keys: SkyPilot's task YAML, release 0.14 (docs.skypilot.co, "Task YAML"; checked by its own schema in the tests). Pure.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,6 @@ from typing import Any
 from . import model
 from .finding import PlanError
 from .secrets import MASK, holds_secret, mask_text
-
-# -----------------------------------------------------------------------------------------------------------
-# The table [sky] of a preset: keys of a SkyPilot task, under what a launch says of its nodes. Pure.
-
 
 OWN = {
     "name": "the run's name, --name",
@@ -67,46 +66,17 @@ def completed(task: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, An
     return {**made, "resources": resources}
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Plan and wishes for resources → a SkyPilot task; and a user's own task with our agent around its `run:`.
-# Keys: SkyPilot's task YAML, release 0.14 (docs.skypilot.co, "Task YAML"; checked by its own schema in the tests).
-
-
 TASK_SCRIPT = "task.sh"
+"""In a part's run directory: the `run:` of the user's own task, as it was written."""
 HOME = "~/.distui"
 """distui's own folder on a node."""
-"""In a part's run directory: the `run:` of the user's own task, as it was written."""
 MOST_AUTOSTOP = 60 * 24 * 365
 
 CLOUDS = (
-    *(
-        "aws",
-        "azure",
-        "cudo",
-        "fluidstack",
-        "gcp",
-        "hyperbolic",
-        "ibm",
-        "k8s",
-        "kubernetes",
-        "lambda",
-        "mithril",
-    ),
-    *(
-        "nebius",
-        "oci",
-        "paperspace",
-        "primeintellect",
-        "runpod",
-        "scp",
-        "seeweb",
-        "shadeform",
-        "slurm",
-        "ssh",
-        "vast",
-    ),
-    *("vsphere", "yotta"),
-)
+    "aws", "azure", "cudo", "fluidstack", "gcp", "hyperbolic", "ibm", "k8s", "kubernetes", "lambda", "mithril",
+    "nebius", "oci", "paperspace", "primeintellect", "runpod", "scp", "seeweb", "shadeform", "slurm", "ssh",
+    "vast", "vsphere", "yotta"
+)  # fmt: skip
 """With what an infra of release 0.14 begins (`sky.clouds`)."""
 
 _COUNT = re.compile(r"\d+(?:\.\d+)?(?:\+|x)?")

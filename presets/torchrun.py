@@ -20,53 +20,13 @@ HEAD, LOCAL, IS_HEAD, NODE = "{head}", "{local}", "{is_head}", "{node}"
 """What stands in the plan for several nodes where each node has its own: address of the head, address of
 this node, 1 on the head and 0 elsewhere, number of the node."""
 
-OWN_OPTIONS = frozenset(
-    {
-        "nnodes",
-        "nproc-per-node",
-        "rdzv-backend",
-        "rdzv-endpoint",
-        "rdzv-id",
-        "rdzv-conf",
-        "standalone",
-        "node-rank",
-        "master-addr",
-        "master-port",
-        "local-addr",
-        "max-restarts",
-        "monitor-interval",
-        "module",
-        "no-python",
-        "log-dir",
-        "redirects",
-        "tee",
-        "logs-specs",
-        "run-path",
-    }
-)
-"""Options that distui sets itself, or that would break what it sets (`--run-path`: the ranks would not carry their
-environment from their start)."""
-
-IDLE = frozenset({"local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters"})
-"""Options that are passed on and do nothing: they choose among the ranks' output, which distui keeps all of."""
-
-VALUES = frozenset(
-    {
-        *(
-            "nnodes",
-            "nproc-per-node",
-            "rdzv-backend",
-            "rdzv-endpoint",
-            "rdzv-id",
-            "rdzv-conf",
-            "max-restarts",
-        ),
-        *("monitor-interval", "start-method", "event-log-handler", "role", "log-dir", "redirects", "tee"),
-        *("local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters", "node-rank"),
-        *("master-addr", "master-port", "local-addr", "logs-specs", "numa-binding", "signals-to-handle"),
-        *("shutdown-timeout", "log-line-prefix-template"),
-    }
-)
+VALUES = frozenset({
+    "nnodes", "nproc-per-node", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "max-restarts",
+    "monitor-interval", "start-method", "event-log-handler", "role", "log-dir", "redirects", "tee",
+    "local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters", "node-rank", "master-addr",
+    "master-port", "local-addr", "logs-specs", "numa-binding", "signals-to-handle", "shutdown-timeout",
+    "log-line-prefix-template"
+})  # fmt: skip
 """Options with a value, of torch 2.7 to 2.15; `_` does for `-`."""
 SWITCHES = frozenset(
     {"standalone", "module", "no-python", "run-path", "virtual-local-rank", "print-completion", "help"}
@@ -75,8 +35,18 @@ NEWER = frozenset({"log-line-prefix-template", "print-completion"})
 """Those that torch 2.13 does not have yet."""
 SHORT = {"-r": "redirects", "-t": "tee"}
 
-FREE = (VALUES | SWITCHES) - OWN_OPTIONS - NEWER - {"help"}
-"""The other options of torchrun (2.13)."""
+IDLE = frozenset({"local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters"})
+"""Options that are passed on and do nothing: they choose among the ranks' output, which distui keeps all of."""
+
+FREE = IDLE | {
+    "role", "numa-binding", "event-log-handler", "start-method", "signals-to-handle", "shutdown-timeout",
+    "virtual-local-rank"
+}  # fmt: skip
+"""The other options of torchrun (2.13) that are passed on."""
+
+OWN_OPTIONS = (VALUES | SWITCHES) - FREE - NEWER - {"help"}
+"""Options that distui sets itself, or that would break what it sets (`--run-path`: the ranks would not carry their
+environment from their start)."""
 
 OWN_LETTERS = frozenset("mrt")
 """The same as single letters, which may stand before their value or before each other: -m, -r, -t."""

@@ -1,4 +1,15 @@
-"""Whose files count: XDG base directories, ownership of files found on the way, and `distui trust`."""
+"""Whose files count: XDG base directories, ownership of files found on the way, and `distui trust`.
+
+A configuration file that was found, not named, counts only where nobody else can have written it: when the file, and
+every folder on the way to it, belong to the user or to root, and nobody else may write them. A folder in which others
+may write counts where it is sticky and what was reached in it is the user's or root's. Nothing above the user's home
+directory is required of a file below it (as sshd does). A group may write where it is the user's own: of the same name,
+nobody else in it, no further access list (as Debian's ssh does). The way is walked a name at a time, each folder and
+each link held open while it is judged, so that nothing can be exchanged between the judgement and the reading.
+
+Files that the user trusts although somebody else can write them stand in `trusted.json` beside the presets, as a content
+at a path: a file that changes is passed over again, whoever changed it.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +30,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .finding import PresetError
-
-# -----------------------------------------------------------------------------------------------------------
-# Where files of the user's lie, by the XDG base directory specification.
-
 
 HOMES = {
     "XDG_STATE_HOME": "~/.local/state",
@@ -45,17 +52,6 @@ def ignored(env: Mapping[str, str]) -> list[str]:
         for name in HOMES
         if env.get(name) and not Path(env[name]).expanduser().is_absolute()
     ]
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Whose is a configuration file? One that was found, not named, counts only where nobody else can have written it.
-# It counts when the file, and every folder on the way to it, belong to the user or to root, and nobody else may write
-# them. A folder in which others may write counts where it is sticky and what was reached in it is the user's or
-# root's.
-# Nothing above the user's home directory is asked for a file below it (as sshd does). A group may write where it is
-# the user's own: of the same name, nobody else in it, no further access list (as Debian's ssh does). The way is
-# walked a name at a time, each folder and each link held open while it is judged, so that nothing can be exchanged
-# between the judgement and the reading.
 
 
 MOST_BYTES = 1 << 20
@@ -333,11 +329,6 @@ def private_folder(path: Path) -> None:
     private_folder(path.parent)
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
-
-
-# -----------------------------------------------------------------------------------------------------------
-# The files that the user trusts by name although somebody else can write them: `trusted.json` beside the presets.
-# What is trusted is a content at a path: a file that changes is passed over again, whoever changed it.
 
 
 @dataclass(frozen=True, slots=True)

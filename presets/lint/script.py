@@ -141,15 +141,8 @@ def _ratio(count: int, parts: int) -> str:
 
 
 SIGNS = (
-    "checkpoint",
-    "ckpt",
-    "resume",
-    "state_dict",
-    "torch.save",
-    "save_pretrained",
-    "output_dir",
-    "save_steps",
-)
+    "checkpoint", "ckpt", "resume", "state_dict", "torch.save", "save_pretrained", "output_dir", "save_steps"
+)  # fmt: skip
 """Words of scripts and command lines that save their state."""
 
 SAVING_NAMES = ("save", "checkpoint", "ckpt", "trainer")

@@ -1,4 +1,8 @@
-"""Shell scripts as commands, and which of them launch a training. No shell is run."""
+"""Shell scripts as commands, and which of them launch a training. No shell is run.
+
+Quotes, continued lines, comments, here-documents, substitutions and groups are read, enough to see who starts what and
+in which environment. Nothing raises: what cannot be understood ends a command.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
-
-# -----------------------------------------------------------------------------------------------------------
-# A shell script as the commands that stand in it: no shell, but enough of one to see who starts what.
-# Quotes, continued lines, comments, here-documents, substitutions and groups are read; nothing is executed and
-# nothing raises: what cannot be understood ends a command.
-
 
 _HERE = re.compile(r"<<(-?)[ \t]*(['\"]?)([A-Za-z_][\w.-]*)\2")
 _REDIRECTION = re.compile(r"(?:\d*|&)(?:>>?\|?|<>?)(.*)", re.DOTALL)
@@ -225,31 +223,12 @@ class _ShellReader:
             self._branch.append(self._branches)
 
 
-# -----------------------------------------------------------------------------------------------------------
-# What a shell text starts, and in which environment.
-
-
 Program = Literal["torchrun", "accelerate", "deepspeed"]
 
-WRAPPERS = frozenset(
-    {
-        *(
-            "exec",
-            "nohup",
-            "time",
-            "env",
-            "sudo",
-            "nice",
-            "srun",
-            "mpirun",
-            "mpiexec",
-            "numactl",
-            "stdbuf",
-            "timeout",
-        ),
-        *("uv", "poetry", "conda", "micromamba", "pixi", "oumi", "command", "setsid", "nsys", "script"),
-    }
-)
+WRAPPERS = frozenset({
+    "exec", "nohup", "time", "env", "sudo", "nice", "srun", "mpirun", "mpiexec", "numactl", "stdbuf",
+    "timeout", "uv", "poetry", "conda", "micromamba", "pixi", "oumi", "command", "setsid", "nsys", "script"
+})  # fmt: skip
 """Programs that start the one that follows, behind options of their own."""
 EXPORTS = frozenset({"export", "declare", "typeset", "local", "readonly"})
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
