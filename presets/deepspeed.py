@@ -237,12 +237,8 @@ def env_file(env: Mapping[str, str]) -> str:
     It puts values between double quotes without a look into them. Secrets are left out: the file is no place for them,
     nor is the command line that the launcher makes of it.
     """
-    lines = []
-    for name, value in sorted(env.items()):
-        if holds_secret(name, value) or "\n" in value or "%" in value:  # pdsh has its own use for %
-            continue
-        lines.append(f"{name}={_QUOTED.sub(_escaped, value)}\n")
-    return "".join(lines)
+    kept = env.keys() - set(left_out(env))
+    return "".join(f"{name}={_QUOTED.sub(_escaped, env[name])}\n" for name in sorted(kept))
 
 
 def _escaped(match: re.Match[str]) -> str:
@@ -250,7 +246,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def left_out(env: Mapping[str, str]) -> list[str]:
-    """Names that `env_file` cannot hold."""
+    """Names that `env_file` cannot hold; pdsh has its own use for %."""
     return sorted(
         name for name, value in env.items() if holds_secret(name, value) or "\n" in value or "%" in value
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from . import accelerate, deepspeed, model, nccl, text_formats, worker_group
 from .finding import Finding, PresetError
@@ -153,8 +153,6 @@ def truth(value: object) -> bool | None:
 
 KINDS = {"NO": "single", "FSDP": "fsdp1", "DEEPSPEED": "deepspeed"}
 """distributed_type → kind of strategy; MULTI_… is ddp."""
-SHARDINGS = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
-"""By their numbers, too, from 1."""
 PLACED = ("machine_rank", "main_process_ip", "main_process_port")
 """Keys that are the nodes' own: distui knows them anew at each launch."""
 
@@ -247,8 +245,10 @@ def _fsdp(table: dict[str, Any], draft: Imported, kind: str) -> dict[str, Any]:
         return rest
     sharding = rest.pop("fsdp_sharding_strategy", None) or "FULL_SHARD"
     number = whole(sharding)
-    numbered = number is not None and 1 <= number <= len(SHARDINGS)
-    draft.put("strategy.sharding", SHARDINGS[number - 1] if numbered and number else str(sharding))
+    numbered = number is not None and 1 <= number <= len(config_files.SHARDINGS)
+    draft.put(
+        "strategy.sharding", config_files.SHARDINGS[number - 1] if numbered and number else str(sharding)
+    )
     return {"fsdp_backward_prefetch": "NO_PREFETCH", **rest}
 
 
@@ -275,10 +275,6 @@ def _accelerate_deepspeed(table: dict[str, Any], draft: Imported) -> dict[str, A
     if truth(table.pop("zero3_save_16bit_model", False)):
         draft.keep("deepspeed", {"zero_optimization": {"stage3_gather_16bit_weights_on_model_save": True}})
     return table
-
-
-BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-REDUCE = ("fp32", "bf16", "fp16")
 
 
 def from_deepspeed(document: Mapping[str, Any], source: str) -> Imported:
@@ -316,7 +312,7 @@ def _zero(zero: dict[str, Any], draft: Imported, rest: dict[str, Any]) -> dict[s
 
 def _batch(rest: dict[str, Any], draft: Imported) -> dict[str, Any]:
     """A total without its parts, or beside them, is DeepSpeed's to work out; "auto" is what distui says by itself."""
-    sizes = {name: rest.pop(name) for name in BATCH if name in rest}
+    sizes = {name: rest.pop(name) for name in config_files.BATCH if name in rest}
     sizes = {name: value for name, value in sizes.items() if value != "auto"}
     if "train_batch_size" in sizes:
         return sizes
@@ -340,9 +336,9 @@ def _deepspeed_precision(rest: dict[str, Any], draft: Imported) -> dict[str, Any
         kept[name] = table
     draft.put("precision.param", param)
     reduce = rest.get("communication_data_type")
-    if reduce in REDUCE:
+    if reduce in get_args(model.Dtype):
         del rest["communication_data_type"]
-    draft.put("precision.reduce", reduce if reduce in REDUCE else param)
+    draft.put("precision.reduce", reduce if reduce in get_args(model.Dtype) else param)
     return {name: table for name, table in kept.items() if table}
 
 

@@ -44,7 +44,7 @@ STRATEGIES: Sequence[MemoryStrategy] = (
 )  # fmt: skip
 """What needs no more than data parallelism, from the simplest on."""
 
-_OFFLOAD: Sequence[MemoryStrategy] = (
+OFFLOADED: Sequence[MemoryStrategy] = (
     MemoryStrategy(key="offload", title="ZeRO-3, host", words="fsdp2-offload",
                    preset=_preset(kind="fsdp2", cpu_offload=True),
                    why="all states rest in host memory and travel each step: several times slower"),
@@ -57,6 +57,7 @@ _OFFLOAD: Sequence[MemoryStrategy] = (
                                   precision=_HALF),
                    why="all states rest on a local disk of each node: very slow, for what has no room elsewhere")
 )  # fmt: skip
+"""What rests outside the GPUs, the fastest first."""
 
 
 def simple(ranks: int) -> list[MemoryStrategy]:
@@ -97,11 +98,6 @@ def pipeline(stages: int) -> MemoryStrategy:
     )
 
 
-def offloaded() -> Iterator[MemoryStrategy]:
-    """What rests outside the GPUs, the fastest first."""
-    yield from _OFFLOAD
-
-
 def _set(name: str, value: int, shipped: int) -> str:
     return "" if value == shipped else f" --set mesh.{name}={value}"
 
@@ -128,7 +124,7 @@ def survey(
     estimates = [*first, *([weigh(hybrid(nodes))] if min(nodes, per_node) > 1 else []), last]
     estimates += _least(tensor, _products(per_node, model), weigh)
     estimates += _least(pipeline, _stages(ranks, model), weigh)
-    return [*estimates, *map(weigh, offloaded())]
+    return [*estimates, *map(weigh, OFFLOADED)]
 
 
 def _least(
@@ -203,9 +199,9 @@ def _tried(model: Shape, form: Format, per_node: int, nodes: int, limit: float) 
     def simplest(changed: Shape, passes: int = 1) -> Estimate | None:
         rows = survey(changed, form, per_node, nodes, limit)
         if passes > 1:
-            rows = [
-                _accumulating(row, changed, form, per_node * nodes, passes) for row in rows if _can(row)
-            ]
+            # a pipeline accumulates by itself
+            plain = [row for row in rows if row.strategy.preset.mesh.pp == 1]
+            rows = [_accumulating(row, changed, form, per_node * nodes, passes) for row in plain]
         return on_gpus(rows)
 
     again = replace(model, recompute=True)
@@ -260,11 +256,6 @@ def _more(model: Shape, form: Format, per_node: int, nodes: int, limit: float) -
             change = f"Take more GPUs: ZeRO-3 fits on {ranks} such{machines}{least}"
             return Remedy(change=change, options="", estimate=None)
     return None
-
-
-def _can(row: Estimate) -> bool:
-    """Whether the strategy may accumulate: a pipeline does so by itself."""
-    return row.strategy.preset.mesh.pp == 1
 
 
 def _accumulating(plain: Estimate, model: Shape, form: Format, ranks: int, passes: int) -> Estimate:

@@ -115,7 +115,7 @@ class Values:
 
 
 def _option(node: ast.AST) -> Option | None:
-    if not (isinstance(node, ast.Call) and _called(node) in ("add_argument", "add", "add_arg")):
+    if not (isinstance(node, ast.Call) and _last(node.func) in ("add_argument", "add", "add_arg")):
         return None
     words = [arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
     names = tuple(word for word in words if word.startswith("-"))
@@ -129,17 +129,6 @@ def _option(node: ast.AST) -> Option | None:
         str(dest.value) if isinstance(dest, ast.Constant) else long.lstrip("-").replace("-", "_"),
         str(action.value) if isinstance(action, ast.Constant) else "store",
         keywords.get("default"),
-    )
-
-
-def _called(node: ast.Call) -> str:
-    function = node.func
-    return (
-        function.attr
-        if isinstance(function, ast.Attribute)
-        else function.id
-        if isinstance(function, ast.Name)
-        else ""
     )
 
 
@@ -167,7 +156,7 @@ def _key(node: ast.Attribute | ast.Subscript) -> str:
 
 def _reads(node: ast.expr) -> bool:
     """Whether a call asks for a value rather than making one: os.environ.get("X"), getattr(args, "x"), bool(x)."""
-    return isinstance(node, ast.Call) and not _called(node)[:1].isupper() and _called(node) != "dict"
+    return isinstance(node, ast.Call) and not _last(node.func)[:1].isupper() and _last(node.func) != "dict"
 
 
 def _short(node: ast.expr) -> str:
@@ -181,25 +170,19 @@ STEPS = "distui.runners.inrank.parallelize.forward_backward"
 COPY, COPIED_STEPS = "parallelize.parallelize", "parallelize.forward_backward"
 """The same, from a copy of the folder beside the script."""
 
-FRAMEWORKS = {
-    "DistributedDataParallel": (
-        ("torch.nn.parallel", "torch.nn"),
-        "wraps its model in DistributedDataParallel",
-    ),
-    "FullyShardedDataParallel": (
-        ("torch.distributed.fsdp",),
-        "wraps its model in FullyShardedDataParallel",
-    ),
-    "fully_shard": (("torch.distributed",), "shards its model with fully_shard"),
+FRAMEWORKS: Mapping[str, tuple[str, str, str]] = {
+    "DistributedDataParallel": ("torch.nn", "ddp", "wraps its model in DistributedDataParallel"),
+    "FullyShardedDataParallel": ("torch.distributed.fsdp", "fsdp1", "wraps its model in FullyShardedDataParallel"),
+    "fully_shard": ("torch.distributed", "fsdp2", "shards its model with fully_shard"),
     "ZeroRedundancyOptimizer": (
-        ("torch.distributed.optim",),
-        "shards its optimizer with ZeroRedundancyOptimizer",
+        "torch.distributed.optim", "zero1", "shards its optimizer with ZeroRedundancyOptimizer"
     ),
-    "parallelize_module": (("torch.distributed",), "divides its model with parallelize_module"),
-    "initialize": (("deepspeed",), "hands its model to DeepSpeed (deepspeed.initialize)"),
-    "Accelerator": (("accelerate",), "leaves it to Accelerate (Accelerator)"),
-}
-"""Last part of a call's full name → packages it may come from, and what a script that calls it does."""
+    "parallelize_module": ("torch.distributed", "", "divides its model with parallelize_module"),
+    "initialize": ("deepspeed", "deepspeed", "hands its model to DeepSpeed (deepspeed.initialize)"),
+    "Accelerator": ("accelerate", "", "leaves it to Accelerate (Accelerator)"),
+}  # fmt: skip
+"""Last part of a call's full name → package that it comes from, the kind of strategy that it is, "" for none by itself,
+and what a script that calls it does."""
 
 TRAINERS = ("transformers", "trl")
 """Packages whose classes called …Trainer go through Accelerate."""
@@ -287,10 +270,15 @@ def framework(full: str) -> str | None:
         return f"leaves it to Lightning ({last})"
     if top in TRAINERS and last.endswith("Trainer"):
         return f"leaves it to the {top} {last}"
-    packages, what = FRAMEWORKS.get(last, ((), ""))
-    if any(package == parent or package.startswith(f"{parent}.") for parent in packages):
-        return what
-    return None
+    return wraps(full)[1] or None
+
+
+def wraps(full: str) -> tuple[str, str]:
+    """The kind of strategy that a call of this name is, and what a script does by it; "" for none."""
+    package, _, last = full.rpartition(".")
+    home, kind, what = FRAMEWORKS.get(last, ("", "", ""))
+    inside = home and (package == home or package.startswith(f"{home}."))
+    return (kind, what) if inside else ("", "")
 
 
 def _calls(tree: ast.Module) -> Iterator[ast.Call]:

@@ -273,8 +273,6 @@ def _at(file: str, lines: Mapping[str, int], path: str) -> str:
 
 
 SHARDED = ("zero1", "fsdp1", "fsdp2", "deepspeed")
-TIERED = ("slurm", "ssh")
-"""Infras that do nothing with a network tier."""
 
 
 def lint_plan(
@@ -382,10 +380,7 @@ def _launcher(plan: Plan, preset: Preset) -> Iterator[Finding]:
         return
     options = launches.read_options([Word(text, 0) for text in preset.launcher.args])
     for word in options.unknown:
-        near = launches.nearest_option(word.text)
-        text = f"torchrun has no option {word.text} and ends with an error."
-        remedy = f"Did you mean {near}?" if near else None
-        yield issue("L3", "launcher.args", text, value=word.text, remedy=remedy)
+        yield launches.unknown_option(word.text, "launcher.args")
 
 
 def _deepspeed(plan: Plan, preset: Preset, seen: script.ScriptContents | None) -> Iterator[Finding]:
@@ -456,7 +451,12 @@ def _nodes(plan: Plan, resources: Resources | None, managed: bool, hosts: int | 
         return
     infra = (resources.infra or "").partition("/")[0].lower()
     wanted = resources.gpus or any("gpus" in alternative for alternative in resources.any_of)
-    if plan.nnodes > 1 and wanted and resources.network_tier != "best" and infra not in TIERED:
+    if (
+        plan.nnodes > 1
+        and wanted
+        and resources.network_tier != "best"
+        and infra not in config_files.TIERLESS
+    ):
         text = "Without network_tier best the nodes get the plain network: no EFA, TCPX or InfiniBand."
         remedy = "Add --network-tier best."
         yield issue("L21", "--network-tier", text, value=resources.network_tier or "", remedy=remedy)

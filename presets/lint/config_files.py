@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import get_args
 
 from ..finding import Finding
+from ..model import Sharding
 from ..text_formats import MarkupNode, place, walk, whole
 from . import launches, lint_rules
 from .launches import total_of_machines
@@ -17,7 +19,7 @@ TYPES = (
     *("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA", "MULTI_XPU"),
     *("MULTI_HPU", "MULTI_NEURON", "DEEPSPEED", "FSDP", "TP", "XLA", "TPU", "MEGATRON_LM"),
 )
-SHARDINGS = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+SHARDINGS: tuple[str, ...] = get_args(Sharding)
 """Also by their numbers, from 1."""
 WRAPS = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
 STATE_DICTS = ("FULL_STATE_DICT", "LOCAL_STATE_DICT", "SHARDED_STATE_DICT")
@@ -31,8 +33,6 @@ ACCELERATE_KEYS = (
     *("commands", "dynamo_config", "fp16", "dynamo_backend", "parallelism_config"),
 )
 """Of the releases up to 1.15; `fp16` and `dynamo_backend` are old, and taken."""
-OLD_KEYS = ("fp16", "dynamo_backend", "ipex_config", "tp_config")
-"""Of KEYS, those that the newest release does not have itself."""
 FSDP_KEYS = (
     *("fsdp_version", "fsdp_sharding_strategy", "fsdp_reshard_after_forward", "fsdp_offload_params"),
     *("fsdp_auto_wrap_policy", "fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params"),

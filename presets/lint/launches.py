@@ -290,11 +290,12 @@ def _full_option(name: str) -> str:
     return starting[0] if len(starting) == 1 else ""  # argparse takes two spellings for an ambiguity
 
 
-def nearest_option(name: str) -> str:
-    """The option that is meant by an unknown one, with `--`; "" where none is near."""
+def unknown_option(name: str, where: str) -> Finding:
+    """An option that torchrun does not have, with the one that is probably meant."""
     plain = name.lstrip("-").partition("=")[0].replace("_", "-")
     near = nearest(plain, sorted(VALUES | SWITCHES), 0.7)
-    return f"--{near}" if near else ""
+    text = f"torchrun has no option {name} and ends with an error."
+    return issue("L3", where, text, value=name, near=near and f"--{near}")
 
 
 STATIC_ONLY = ("node-rank", "master-addr", "master-port")
@@ -305,21 +306,12 @@ def check_torchrun(launch: LauncherCall, around: Surroundings) -> Iterator[Findi
     """Everything about one torchrun."""
     options = read_options(launch.words)
     options.opaque = options.opaque or launch.completed
-    if not launch.legacy:
-        yield from _unknown(options, around)
+    for word in options.unknown if not launch.legacy else ():
+        yield unknown_option(word.text.partition("=")[0], around.at(word.line))
     yield from _mixed(options, around)
     yield from _counts(options, launch, around)
     yield from _port(options, around)
     yield from _rendezvous(options, launch, around)
-
-
-def _unknown(options: Options, around: Surroundings) -> Iterator[Finding]:
-    for word in options.unknown:
-        near = nearest_option(word.text)
-        name = word.text.partition("=")[0]
-        remedy = f"Did you mean {near}?" if near else None
-        text = f"torchrun has no option {name} and ends with an error."
-        yield issue("L3", around.at(word.line), text, value=name, remedy=remedy)
 
 
 def _mixed(options: Options, around: Surroundings) -> Iterator[Finding]:

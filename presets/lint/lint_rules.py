@@ -123,9 +123,13 @@ def issue(
     *,
     value: str = "",
     remedy: str | None = None,
+    near: str = "",
     severity: Severity | None = None,
 ) -> Finding:
-    """A finding of the rule `id`; `remedy` and `severity` where the rule's own do not say it best."""
+    """A finding of the rule `id`; `remedy` and `severity` where the rule's own do not say it best.
+
+    `near`: the name that was probably meant, which is the best remedy; "" for none.
+    """
     rule = RULES[id]
     worst = severity or rule.severities[0]
     if worst not in rule.severities:
@@ -136,7 +140,7 @@ def issue(
         where=where,
         value=value,
         text=text,
-        remedy=rule.repair if remedy is None else remedy,
+        remedy=f"Did you mean {near}?" if near else rule.repair if remedy is None else remedy,
     )
 
 
@@ -160,10 +164,9 @@ def choice(
         return
     value = str(node.value)
     if value.lower() not in (option.lower() for option in options):
+        text, remedy = f"{program} has no {path} {value}.", f"Write one of {', '.join(options)}."
         near = nearest(value, options)
-        remedy = f"Did you mean {near}?" if near else f"Write one of {', '.join(options)}."
-        text = f"{program} has no {path} {value}."
-        yield issue("L30", where, text, value=f"{path}: {value}", remedy=remedy)
+        yield issue("L30", where, text, value=f"{path}: {value}", remedy=remedy, near=near)
 
 
 def keys(
@@ -178,12 +181,9 @@ def keys(
         near = nearest(key, options, 0.8)
         if key in options or not (near or refuses):
             continue
-        text = f"{program} has no key {key}" + (
-            ", and refuses the file." if refuses else ", and does not read it."
-        )
+        text = f"{program} has no key {key}, and {'refuses the file' if refuses else 'does not read it'}."
         severity: Severity = "error" if near else "warning"  # a newer release may have it
-        remedy = f"Did you mean {near}?" if near else None
-        yield issue("L31", place(file, part, key), text, value=key, remedy=remedy, severity=severity)
+        yield issue("L31", place(file, part, key), text, value=key, near=near, severity=severity)
 
 
 HERE = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[?::1\]?)(:\d+)?")
@@ -266,10 +266,8 @@ def _nccl(name: str, value: str, where: str, literal: bool) -> Iterator[Finding]
     fact = nccl.catalogue().get(name)
     if fact is None:
         if not name.startswith(FOREIGN):
-            near = _nearest(name)
-            remedy = f"Did you mean {near}?" if near else None
             text = f"Neither NCCL nor torch is known to read {name}: it does nothing."
-            yield issue("L15", where, text, remedy=remedy)
+            yield issue("L15", where, text, near=_nearest(name))
         return
     if fact.until:
         yield issue("L15", where, f"{name} is no longer read: NCCL {fact.until} was the last that did.")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ..finding import Finding
 from ..model import Preset
-from ..script_support import COPY, PARALLELIZE, Script, Values, parse
+from ..script_support import COPY, PARALLELIZE, Script, Values, parse, wraps
 from ..text_formats import Unreadable
 from . import lint_rules
 from .lint_rules import HERE, issue, once
@@ -163,27 +163,9 @@ COMPUTED = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "G
 RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
 PRIVATE = ("torch.distributed._composable.fsdp", "torch.distributed._composable.fully_shard")
 SPAWNS = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"})
-STRATEGIES: Mapping[str, tuple[str, str, str]] = {
-    "DistributedDataParallel": ("torch.nn", "ddp", "wraps its model in DistributedDataParallel"),
-    "FullyShardedDataParallel": ("torch.distributed.fsdp", "fsdp1", "wraps its model in FullyShardedDataParallel"),
-    "fully_shard": ("torch.distributed", "fsdp2", "shards its model with fully_shard"),
-    "ZeroRedundancyOptimizer": ("torch.distributed.optim", "zero1", "shards its optimizer (ZeroRedundancyOptimizer)"),
-    "initialize": ("deepspeed", "deepspeed", "hands its model to DeepSpeed"),
+ALONE = sys.stdlib_module_names | {
+    "torch", "torchvision", "torchaudio", "numpy", "tqdm", "matplotlib", "PIL", "pandas"
 }  # fmt: skip
-"""Last part of a call's name → package it comes from, the strategy that it is, what the script does."""
-ALONE = frozenset(
-    {
-        *sys.stdlib_module_names,
-        "torch",
-        "torchvision",
-        "torchaudio",
-        "numpy",
-        "tqdm",
-        "matplotlib",
-        "PIL",
-        "pandas",
-    }
-)
 """Imports that cannot make ranks speak to each other."""
 
 
@@ -293,9 +275,8 @@ def _spawns(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Fin
 def _own(seen: ScriptContents) -> Iterator[tuple[str, str, int]]:
     """Strategy, what the script does, line: for each strategy that it takes itself."""
     for full, line, _ in seen.calls:
-        package, _, last = full.rpartition(".")
-        home, kind, what = STRATEGIES.get(last, ("", "", ""))
-        if home and (package == home or package.startswith(f"{home}.")):
+        kind, what = wraps(full)
+        if kind:
             yield kind, what, line
 
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from distui.presets.finding import Finding
-from distui.presets.preset_guide import STRATEGIES, offloaded
+from distui.presets.preset_guide import OFFLOADED, STRATEGIES
 from distui.runners.diagnosis.detectors import out_of_memory
 from distui.runners.diagnosis.detectors.view import POINTS_KEPT, Curve, Point, View
 from distui.runners.model import (
@@ -172,7 +172,7 @@ def test_the_next_step_of_the_ladder(preset: str, kind: str, following: str | No
 
 def test_the_ladder_is_that_of_advice() -> None:
     assert list(out_of_memory.LADDER) == [*(one.words for one in STRATEGIES), "fsdp2-offload"]
-    staged = [way.words for way in offloaded() if way.key.startswith("ds-")]
+    staged = [way.words for way in OFFLOADED if way.key.startswith("ds-")]
     assert list(out_of_memory.DEEPSPEED[3:]) == staged
 
 
