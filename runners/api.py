@@ -28,12 +28,12 @@ from typing import Any, TypeVar
 
 from ..presets.finding import PlanError, PresetError
 from ..presets.plan import Request
-from . import agentless, environment, local_agent, remote_hosts, run_directories
+from . import agentless, environment, local_agent, run_directories
 from .environment import pairs
 from .errors import NoSuchRunError, RunError, UnknownOutcomeError, UnreachableError
 from .formatting import plural
 from .inrank.env_changes import is_name
-from .launch.hosts import OnHosts
+from .launch.hosts import Named, OnHosts, check_hosts
 from .launch.prepare import Here, LaunchRequest, nccl_pairs, prepare
 from .local_agent import open_link
 from .logs.follow import Merge, check_there, choose
@@ -292,8 +292,8 @@ def launch(
         env=env, nccl=nccl,
     )  # fmt: skip
     under = checked(preset=preset, overrides=overrides)
-    named = [remote_hosts.Named(host) for host in checked(hosts=hosts)["hosts"]]
-    place = OnHosts(hosts=remote_hosts.checked(named, "hosts")) if named else Here()
+    named = [Named(host) for host in checked(hosts=hosts)["hosts"]]
+    place = OnHosts(hosts=check_hosts(named, "hosts")) if named else Here()
     return _started(LaunchRequest(request=Request(**given), place=place, **under))
 
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ...presets.sanitize import clean_text
-from ..telemetry.gpu_health import XID
+from ..telemetry.gpus import XID
 from ..telemetry.proc import all_stats, children, is_own, read_once, read_stat
 
 MARKER = "DISTUI_RUN_ID"

@@ -27,7 +27,7 @@ from ..model import (
     RankTick,
 )
 from ..state import Rank
-from ..telemetry.driver_watchdog import GpuSource
+from ..telemetry.gpus import GpuSource
 from ..telemetry.host import HostSampler
 from ..telemetry.metrics import MetricsStore
 from ..telemetry.rank_samples import Launched, Placement, RankSampler, place, witness

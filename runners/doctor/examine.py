@@ -11,7 +11,7 @@ from typing import Any
 
 from ...presets.finding import Finding, sentence, worst_first
 from .. import local_agent
-from ..remote_hosts import HostError, Way, each
+from ..wire.ssh import HostError, Way, each
 from . import network_checks, node_checks
 from .network_checks import Members, Result, check_pairs, first_round, second_round
 from .node_checks import ExaminedNode

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import rpc
-from ..remote_hosts import HostError, Way
 from ..wire import ssh
+from ..wire.ssh import HostError, Way
 from .node_facts import MAGIC
 from .node_server import BOOT
 

@@ -30,8 +30,8 @@ from ..model import (
     Signal,
     Stop,
 )
-from ..remote_hosts import HostError
 from ..wire.client import Link, LinkError, SilentError, SocketLink, new_id, stem
+from ..wire.ssh import HostError
 from .links import Links, sub_id
 from .merged_run import CANCEL_SECONDS, Cloud, CloudError, MergedRun, patience
 from .on_hosts import Hosts

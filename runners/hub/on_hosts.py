@@ -23,9 +23,9 @@ from ..inrank.secure_channel import KEY_FILE
 from ..model import Cluster, ClusterChanged, LinkChanged, LinkState, Stage, StageChanged, Stop
 from ..node import package as bundles
 from ..node.job import HUB_FILE, RELAY_KEY, Document, Start
-from ..remote_hosts import HostError, Way, call, each, pack, send_bundle, send_work
+from ..node.package import pack, send_bundle, send_work
 from ..wire.client import LinkError, new_id
-from ..wire.ssh import SshLink
+from ..wire.ssh import HostError, SshLink, Way, call, each
 from .merged_run import LAUNCH_FILE, Cloud, CloudError, MergedRun, SetRoutes, in_background
 from .routes import Route, check
 

@@ -1,11 +1,13 @@
-"""A launch on named hosts over ssh: what each host is and lacks, the plan for all, the order for the hub."""
+"""Named hosts: a launch on them over ssh, what each is and lacks, how users write them, and the runs that they keep."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,9 @@ from ...presets.worker_group import parse_nnodes
 from .. import local_agent, run_directories
 from ..errors import RunError, UnreachableError
 from ..hub.on_hosts import KIND, HostsRequest
+from ..hub.routes import check_destination
 from ..journal import RunRecord
-from ..remote_hosts import HostError, Named, Way, call, duplicates, each, slots
+from ..wire.ssh import HostError, Way, call, each
 from .prepare import LaunchPlace, LaunchRequest, Prepared, check_port, hub_record, run_name
 
 
@@ -370,3 +373,168 @@ def addresses(hosts: Sequence[HostFacts], head: str = "") -> tuple[list[str], st
             f"{name} is this machine's own loopback, which the other hosts cannot reach: give --head-addr",
         )
     return reached, ""
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Hosts as a user writes them: `--hosts a,b,c`, or a file as MPI and DeepSpeed have it. Pure.
+# A line of a file is `HOST [slots=N]` (`max_slots=N` is passed over); `#` begins a comment.
+
+
+MOST_HOSTS = 4096
+MOST_BYTES = 1 << 20
+_OPTION = re.compile(r"(slots|max_slots)=(\d{1,4})")
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """One host."""
+
+    destination: str
+    """As ssh takes it: a name, an alias of the user's configuration, user@host."""
+    slots: int | None = None
+    """Ranks that it is to have; None where nobody says."""
+
+
+def of_options(hosts: str | None, hostfile: str | None) -> list[Named]:
+    """The hosts that one of `--hosts` and `--hostfile` names. Raises RunError."""
+    if hosts is not None and hostfile is not None:
+        raise RunError("--hosts and --hostfile exclude each other: leave one out")
+    if hostfile is not None:
+        return from_file(Path(hostfile).expanduser())
+    return from_words(hosts or "")
+
+
+def ssh_options(config: str | None) -> tuple[str, ...]:
+    """What ssh is told for `--ssh-config`, beside what distui always tells it. Raises RunError."""
+    if config is None:
+        return ()
+    path = Path(config).expanduser().absolute()
+    if not path.is_file():
+        raise RunError(f"--ssh-config {path}: there is no such file")
+    return ("-F", str(path))
+
+
+def from_words(text: str) -> list[Named]:
+    """The hosts of `--hosts`. Raises RunError."""
+    return check_hosts([Named(word.strip()) for word in text.split(",") if word.strip()], "--hosts")
+
+
+def from_file(path: Path) -> list[Named]:
+    """The hosts of a file. Raises RunError."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise RunError(
+                f"--hostfile {path} has more than {MOST_BYTES >> 20} MiB: it is no list of hosts"
+            )
+        text = data.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise RunError(f"--hostfile {path} cannot be read: {why}") from None
+    hosts = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if words:
+            hosts.append(_line(words, f"{path}, line {number}"))
+    return check_hosts(hosts, str(path))
+
+
+def _line(words: list[str], where: str) -> Named:
+    slots = None
+    for word in words[1:]:
+        option = _OPTION.fullmatch(word)
+        if option is None:
+            raise RunError(f"{where}: {word!r} is not understood: write HOST, or HOST slots=8")
+        slots = int(option[2]) if option[1] == "slots" else slots
+    if slots == 0:
+        raise RunError(f"{where}: slots=0 starts no rank on {words[0]}: take the line out")
+    return Named(words[0], slots)
+
+
+def check_hosts(hosts: list[Named], where: str) -> list[Named]:
+    """The same, if they are hosts and each is there once. Raises RunError."""
+    if not hosts:
+        raise RunError(f"{where} names no host")
+    if len(hosts) > MOST_HOSTS:
+        raise RunError(f"{where} names {len(hosts)} hosts, and {MOST_HOSTS} are the most")
+    for host in hosts:
+        check_destination(host.destination)
+    twice = duplicates(host.destination for host in hosts)
+    if twice:
+        raise RunError(f"{where} names {', '.join(twice)} more than once: each host is one node")
+    return hosts
+
+
+def duplicates(names: Iterable[str]) -> list[str]:
+    """What is there more than once, in order."""
+    seen: set[str] = set()
+    repeated: list[str] = []
+    for name in names:
+        if name in seen and name not in repeated:
+            repeated.append(name)
+        seen.add(name)
+    return repeated
+
+
+def slots(hosts: list[Named]) -> int | None:
+    """Ranks a host, where the file says; None where it does not. Raises RunError where they differ."""
+    counts = {host.slots for host in hosts if host.slots is not None}
+    if not counts:
+        return None
+    if len(counts) > 1 or any(host.slots is None for host in hosts):
+        words = ", ".join(f"{host.destination} {host.slots or 'none'}" for host in hosts)
+        raise RunError(
+            f"slots differ ({words}), and torchrun starts as many ranks on each node: "
+            "give --nproc-per-node, or leave the others out"
+        )
+    return counts.pop()
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The runs that distui keeps on other hosts, asked there by ssh.
+
+
+LIST_SECONDS = 60.0
+WHICH = r"""
+for name in "$HOME/.distui/distui" distui "$HOME/.local/bin/distui"; do
+    found=$(command -v "$name") && break
+done
+if [ -z "$found" ]; then
+    echo "distui: there is no distui: launch a run with --hosts there, or install it" >&2
+    exit 127
+fi
+"""
+LIST = WHICH + 'exec "$found" ls --json\n'
+NAME = WHICH + 'echo "DISTUI-IS $found"\n'
+
+
+async def list_on(ways: Sequence[Way]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The runs on these hosts, each with "on", its host; and a sentence for each host that cannot say."""
+    answers = await each(ways, _list)
+    runs = [run for answer in answers if not isinstance(answer, HostError) for run in answer]
+    return runs, [str(answer) for answer in answers if isinstance(answer, HostError)]
+
+
+async def _list(way: Way) -> list[dict[str, Any]]:
+    out = await call(way, ("sh",), LIST.encode(), LIST_SECONDS)
+    for line in reversed(out.decode("utf-8", "replace").splitlines()):  # a login may print before it
+        if line.startswith("["):
+            try:
+                return [{**run, "on": way.destination} for run in json.loads(line)]
+            except (ValueError, TypeError, RecursionError):
+                break
+    raise HostError(
+        f"{way.destination}: its distui does not list its runs: try `ssh {way.destination} distui ls`"
+    )
+
+
+async def command_on(way: Way) -> str:
+    """Path of the command `distui` there. Raises HostError."""
+    out = await call(way, ("sh",), NAME.encode(), LIST_SECONDS)
+    for line in out.decode("utf-8", "replace").splitlines():
+        if line.startswith("DISTUI-IS "):
+            return line.removeprefix("DISTUI-IS ").strip()
+    raise HostError(
+        f"host {way.destination} gives no shell to a command: `ssh {way.destination} sh` has to work"
+    )

@@ -28,14 +28,13 @@ from ...presets.skypilot import Resources
 from ...presets.trusted_files import private_folder
 from ...presets.worker_group import parse_nnodes
 from ...presets.workload import Counted, acts_on_import, counted_from, name_of_gpu
-from .. import local_agent, remote_hosts
+from .. import local_agent
 from ..environment import pairs
 from ..errors import RunError
 from ..file_io import write_atomically
 from ..hub.sky_process import Candidate, candidates_for
 from ..local_agent import MOST_SOURCE, check_python
-from ..remote_hosts import Named
-from .hosts import OnHosts
+from .hosts import Named, OnHosts, from_words
 from .options import option
 from .prepare import Here, LaunchRequest, Prepared, nccl_pairs, prepare, shell_words
 from .sky import OnSky
@@ -199,7 +198,7 @@ def hosts(form: LaunchForm) -> list[Named]:
     words = form.place.split(None, 1)
     if len(words) < 2:
         raise RunError("which hosts? type: hosts A,B,…")
-    return remote_hosts.from_words(words[1].replace(" ", ","))
+    return from_words(words[1].replace(" ", ","))
 
 
 def _request(form: LaunchForm) -> Request:

@@ -20,8 +20,7 @@ from typing import Any
 import msgspec
 
 from ..model import Event, FindingRaised, Gpu, GpuTick
-from .driver_watchdog import NO_DRIVER, SHORTEST_S
-from .gpu_health import recovery_words, throttle_words, xid_finding
+from .gpus import NO_DRIVER, SHORTEST_S, recovery_words, throttle_words, xid_finding
 from .host import Counter
 from .nvml import ALL_LINKS, MEMORY_V2, Driver, DriverFailed, GpuLost, NoDriver, NvmlDevice, Xids
 

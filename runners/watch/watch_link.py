@@ -43,7 +43,7 @@ from ..model import (
     Stamped,
     Via,
 )
-from ..telemetry.driver_watchdog import GpuSource
+from ..telemetry.gpus import GpuSource
 from ..telemetry.host import HostSampler
 from ..telemetry.rank_samples import Launched, RankSampler, place, witness
 from ..wire.client import Window

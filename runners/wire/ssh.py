@@ -1,10 +1,13 @@
-"""A link through the system's ssh, with the user's own configuration: frames over the bridge's stdin and stdout."""
+"""The system's ssh with the user's own configuration: a link over the bridge's stdin and stdout, commands on hosts."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 from ...presets.secrets import mask_text
 from ..model import Stamped
@@ -149,3 +152,69 @@ class SshLink(SocketLink):
         texts = (line.decode("utf-8", "replace").strip() for line in lines)
         self._stderr += [text for text in texts if text]
         del self._stderr[:-KEPT_LINES]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Commands on hosts, some at once.
+
+
+AT_ONCE = 8
+"""Connections that are being made at the same time: sshd's MaxStartups begins to refuse at 10."""
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class HostError(Exception):
+    """Something on a host failed; the text is one sentence that names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a host is reached."""
+
+    destination: str
+    options: tuple[str, ...] = ()
+
+
+async def call(way: Way, remote: Sequence[str], data: bytes, seconds: float) -> bytes:
+    """Run a command there with `data` on its stdin; its stdout. Raises HostError."""
+    pipe = asyncio.subprocess.PIPE
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv(way.destination, way.options, remote),
+            stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        raise HostError(f"ssh cannot be executed here ({error.strerror}): install OpenSSH") from None
+    try:
+        async with asyncio.timeout(seconds):
+            out, err = await process.communicate(data)
+    except TimeoutError:
+        raise HostError(
+            f"host {way.destination} did not finish `{' '.join(remote)}` within {seconds:.0f} s"
+        ) from None
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    if process.returncode:
+        lines = [line for line in err.decode("utf-8", "replace").splitlines() if line.strip()]
+        why = explain(lines, process.returncode, way.destination)
+        last = lines[-1].strip() if lines else f"exit code {process.returncode}"
+        raise HostError(why or f"{way.destination}: {last}")
+    return out
+
+
+async def each(items: Sequence[T], do: Callable[[T], Awaitable[U]]) -> list[U | HostError]:
+    """Do it for all, AT_ONCE at a time; what came of each, in order."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def limited(item: T) -> U | HostError:
+        async with gate:
+            try:
+                return await do(item)
+            except HostError as error:
+                return error
+
+    return list(await asyncio.gather(*(limited(item) for item in items)))

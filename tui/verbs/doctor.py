@@ -20,8 +20,9 @@ from ...runners.doctor.node_checks import MIB, ExaminedNode
 from ...runners.errors import RunError
 from ...runners.formatting import NA, size_text
 from ...runners.hub import on_hosts
+from ...runners.launch.hosts import of_options, ssh_options
 from ...runners.launch.prepare import check_port
-from ...runners.remote_hosts import Way, of_options, ssh_options
+from ...runners.wire.ssh import Way
 from ..arguments import names_hosts
 from ..rows.glyphs import counted, table
 

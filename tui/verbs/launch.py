@@ -28,7 +28,7 @@ from ...runners.hub import launch_order, sky_cloud
 from ...runners.hub.sky_process import Candidate, candidates_for
 from ...runners.launch import prepare as local_launch
 from ...runners.launch import sky
-from ...runners.launch.hosts import OnHosts
+from ...runners.launch.hosts import OnHosts, of_options, ssh_options
 from ...runners.launch.prepare import LaunchRequest, Prepared, host_pairs, nccl_pairs, prepare
 from ...runners.launch.sky import OnSky
 from ...runners.local_agent import with_link
@@ -38,7 +38,6 @@ from ...runners.model import (
     RunPhase,
     SetAutostop,
 )
-from ...runners.remote_hosts import of_options, ssh_options
 from ...runners.wire.client import new_id
 from ..arguments import cloud_words, names_hosts
 from ..rows import confirm

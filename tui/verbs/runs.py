@@ -25,11 +25,12 @@ from ...runners.errors import RunError, UnreachableError
 from ...runners.formatting import NA, time_of_day
 from ...runners.hub.routes import check_remote_word
 from ...runners.journal import History
+from ...runners.launch.hosts import Named, check_hosts, command_on, list_on, ssh_options
 from ...runners.local_agent import follow_until, reached, with_link
 from ...runners.model import FindingRaised, RankTick, RunEnded, RunPhase, Stamped
-from ...runners.remote_hosts import HostError, Named, Way, checked, command_on, list_on, ssh_options
 from ...runners.status import DAMAGED, hidden
 from ...runners.wire.client import Link
+from ...runners.wire.ssh import HostError, Way
 from ..rows.glyphs import ago, table
 from ..terminal import complain, complaint
 
@@ -273,7 +274,7 @@ def show(run: str | None, readonly: bool, ascii_only: bool) -> int:
 
 def _ls_of_hosts(options: argparse.Namespace) -> int:
     """The runs on other hosts; 4 when one cannot be asked."""
-    named = checked([Named(host) for host in options.host], "--host")
+    named = check_hosts([Named(host) for host in options.host], "--host")
     config = ssh_options(options.ssh_config)
     runs, problems = asyncio.run(list_on([Way(host.destination, config) for host in named]))
     for problem in problems:
@@ -305,7 +306,7 @@ def _created(run: Mapping[str, object]) -> float:
 def _attach_on_host(options: argparse.Namespace) -> int:
     """The cockpit of that host, in this terminal through ssh. Raises RunError."""
     check_terminal()
-    (host,) = checked([Named(options.host)], "--host")
+    (host,) = check_hosts([Named(options.host)], "--host")
     config = ssh_options(options.ssh_config)
     try:
         command = asyncio.run(command_on(Way(host.destination, config)))

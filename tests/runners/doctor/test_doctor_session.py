@@ -14,7 +14,7 @@ import pytest
 from hub.site import until
 
 from distui.runners.doctor.session import NodeSession
-from distui.runners.remote_hosts import HostError
+from distui.runners.wire.ssh import HostError
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners import remote_hosts
 from distui.runners.errors import RunError
 from distui.runners.launch import hosts
-from distui.runners.launch.hosts import HostFacts, Wanted
-from distui.runners.remote_hosts import HostError, Named
+from distui.runners.launch.hosts import HostFacts, Named, Wanted
+from distui.runners.node import package
+from distui.runners.wire.ssh import HostError
 from distui.tui.verbs.runs import ssh_words
 
 FOUND = HostFacts(
@@ -25,7 +25,7 @@ FOUND = HostFacts(
 
 
 def test_hosts_of_a_line() -> None:
-    found = remote_hosts.from_words(" a, me@b.example ,10.0.0.3,")
+    found = hosts.from_words(" a, me@b.example ,10.0.0.3,")
     assert [host.destination for host in found] == ["a", "me@b.example", "10.0.0.3"]
 
 
@@ -41,17 +41,17 @@ def test_hosts_of_a_line() -> None:
 )
 def test_what_no_hosts_are(text: str, sentence: str) -> None:
     with pytest.raises(RunError) as caught:
-        remote_hosts.from_words(text)
+        hosts.from_words(text)
     assert str(caught.value).startswith(sentence)
 
 
 def test_a_file_as_mpi_and_deepspeed_have_it(tmp_path: Path) -> None:
     path = tmp_path / "hostfile"
     path.write_text("# two nodes\n\na slots=8\n  b   slots=8 max_slots=8  # the other\n")
-    found = remote_hosts.from_file(path)
+    found = hosts.from_file(path)
     assert found == [Named("a", 8), Named("b", 8)]
-    assert remote_hosts.slots(found) == 8
-    assert remote_hosts.slots([Named("a"), Named("b")]) is None
+    assert hosts.slots(found) == 8
+    assert hosts.slots([Named("a"), Named("b")]) is None
 
 
 @pytest.mark.parametrize(
@@ -68,23 +68,23 @@ def test_a_bad_line_is_named(tmp_path: Path, text: str, sentence: str) -> None:
     path = tmp_path / "hostfile"
     path.write_text(text)
     with pytest.raises(RunError) as caught:
-        remote_hosts.from_file(path)
+        hosts.from_file(path)
     assert sentence in str(caught.value)
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="cannot be read: No such file"):
-        remote_hosts.from_file(tmp_path / "gone")
+        hosts.from_file(tmp_path / "gone")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     with pytest.raises(RunError, match="cannot be read: it is no text"):
-        remote_hosts.from_file(tmp_path / "binary")
+        hosts.from_file(tmp_path / "binary")
 
 
 def test_slots_that_differ_are_refused() -> None:
     with pytest.raises(RunError, match=r"slots differ \(a 8, b 4\)"):
-        remote_hosts.slots([Named("a", 8), Named("b", 4)])
+        hosts.slots([Named("a", 8), Named("b", 4)])
     with pytest.raises(RunError, match=r"slots differ \(a 8, b none\)"):
-        remote_hosts.slots([Named("a", 8), Named("b")])
+        hosts.slots([Named("a", 8), Named("b")])
 
 
 def test_the_script_asks_this_machine(tmp_path: Path) -> None:
@@ -144,11 +144,11 @@ def test_a_git_checkout_goes_without_what_git_ignores(tmp_path: Path) -> None:
     for name in ("train.py", "data.bin", "sub/model.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    plain = members(remote_hosts.packed(tmp_path, "run", remote_hosts.code(tmp_path)))
+    plain = members(package.packed(tmp_path, "run", package.code(tmp_path)))
     assert plain == {"run", "run/data.bin", "run/sub", "run/sub/model.py", "run/train.py"}
     (tmp_path / ".gitignore").write_text("*.bin\n")
     subprocess.run(["git", "init", "-q", tmp_path], check=True, timeout=30)
-    kept = members(remote_hosts.packed(tmp_path, "run", remote_hosts.code(tmp_path)))
+    kept = members(package.packed(tmp_path, "run", package.code(tmp_path)))
     assert kept == {"run", "run/.gitignore", "run/sub/model.py", "run/train.py"}
 
 

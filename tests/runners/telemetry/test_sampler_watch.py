@@ -14,7 +14,7 @@ import pytest
 from gpu_rig import Rig, needs_compiler, scenario
 
 from distui.runners.model import Event, FindingCleared, FindingRaised, GpuTick
-from distui.runners.telemetry.driver_watchdog import (
+from distui.runners.telemetry.gpus import (
     Act,
     GpuSource,
     SamplerLimits,
