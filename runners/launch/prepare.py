@@ -1,4 +1,5 @@
-"""A launch: the request, its plan under a record, the start; on this machine here, elsewhere in hosts.py and sky.py."""
+"""A launch: the request, its plan under a record, what that prints, the start; on this machine here, elsewhere in
+hosts.py and sky.py."""
 
 from __future__ import annotations
 
@@ -8,11 +9,14 @@ import os
 import re
 import secrets
 import shlex
+import shutil
 import socket
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,10 +25,14 @@ from ...presets.load import load
 from ...presets.nccl import check
 from ...presets.plan import Plan, Request, command_plan, make_plan
 from ...presets.render import for_host, plan_to_json, render
-from ...presets.secrets import MASK
+from ...presets.sanitize import quoted
+from ...presets.secrets import MASK, mask, mask_words
+from ...presets.torchrun import MAX_RESTARTS
+from ...presets.worker_group import DISTUI, TORCH
 from .. import daemon, environment, local_agent, run_directories
 from ..environment import pairs
 from ..errors import RunError
+from ..formatting import plural
 from ..hub.launch_order import CARGO, SkyRequest
 from ..hub.merged_run import LAUNCH_FILE
 from ..hub.on_hosts import HostsRequest
@@ -32,7 +40,7 @@ from ..hub.sky_process import check_installed
 from ..inrank.secure_channel import KEY_FILE
 from ..journal import RunRecord
 from ..node.job import HUB_FILE, Document
-from . import preview
+from ..wire.client import stem
 
 PORT_OPTIONS = ("--rdzv-endpoint", "--master-port", "--main_process_port", "--master_port")
 PORT_VARIABLES = ("NCCL_RAS_ADDR", "MASTER_PORT")
@@ -108,18 +116,18 @@ class Prepared:
 
     def text(self) -> str:
         """What `--dry-run` prints."""
-        text = render(self.plan, preview.lines(self._preview(), self.plan))
+        text = render(self.plan, self._preview().lines(self.plan))
         return f"{text}\n{self.details}" if self.details else text
 
     def json(self) -> dict[str, Any]:
         """The same as JSON values."""
-        plan = plan_to_json(self.plan, masked=True) | {"starts": preview.document(self._preview())}
+        plan = plan_to_json(self.plan, masked=True) | {"starts": self._preview().document()}
         return plan if self.order is None else {"plan": plan, **self.about}
 
-    def _preview(self) -> preview.Preview:
+    def _preview(self) -> Preview:
         if self.order is None:
-            return preview.preview(self.plan, os.environ, self.record.run8)
-        return preview.preview(self.plan, {}, here=False)
+            return preview_of(self.plan, os.environ, self.record.run8)
+        return preview_of(self.plan, {}, here=False)
 
     def start(self) -> run_directories.Entry:
         """Write it down and start its agent, or its hub, which launches.
@@ -192,6 +200,206 @@ def _check_free(port: int) -> None:
             raise RunError(
                 f"port {port} is not free ({error.strerror}): choose another, or leave --port out"
             ) from None
+
+
+# -----------------------------------------------------------------------------------------------------------
+# What a plan starts beyond what stands in it: the runner's command, the ranks' argv, each rank's variables, files.
+# Pure, but for the interpreter's path. What only the start of an attempt can say stands in angle brackets. The facts are
+# those of inrank/elastic.py, inrank/runner.py and torch's local_elastic_agent.py; a test compares them with
+# /proc/PID/environ of real ranks.
+
+
+INRANK = Path(__file__).resolve().parent.parent / "inrank"
+RANK, LOCAL, ATTEMPT, FOLDER = "<rank>", "<local rank>", "<attempt>", "attempt-<attempt, three digits>"
+PORT = "<port chosen at each attempt>"
+THERE = "<distui on the node>"
+"""Where the code of distui lies on a node of several."""
+FILES = (
+    *("*.json", "*.jsonl*", "*.log", "*.lock", "environ", "metrics/*"),
+    f"node-<node>/attempt-{ATTEMPT}/rank-{RANK}.*",
+)
+"""What is written below the run directory beside the plan's own files."""
+
+
+class RankVariable(NamedTuple):
+    """One variable of each rank."""
+
+    name: str
+    value: str
+    """With placeholders for what differs, or is not there yet."""
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What starts."""
+
+    runner: tuple[str, ...]
+    """The command of the runner: one on each node."""
+    ranks: tuple[str, ...]
+    """The command of each rank, or the user's command where that is what the runner starts."""
+    env: tuple[RankVariable, ...]
+    """Beyond the plan's environment, for each rank."""
+    files: tuple[str, ...]
+    """Patterns of what is written."""
+    sockets: str
+
+    def lines(self, plan: Plan) -> list[str]:
+        """The part of the printed plan, without the newlines."""
+        torchrun = plan.launcher == "torchrun"
+        each = "each rank" if torchrun else "the command"
+        where = " on each node" if plan.nnodes > 1 else ""
+        rows = ["", f"runner, one process{where}", f"  {_words(self.runner)}"]
+        rows += ["", f"{each}, started by the runner", f"  {_words(self.ranks)}"]
+        rows += ["", f"{each} also gets ({plural(len(self.env), 'variable')})"]
+        rows += [f"  {var.name}={_value(mask(var.name, var.value))}  # {var.origin}" for var in self.env]
+        if not torchrun and plan.hook:
+            rows.append("  a torchrun in it gives its ranks what torchrun gives, and the hook")
+        rows += ["", "written", *(f"  {file}" for file in self.files), f"  {self.sockets}"]
+        return rows
+
+    def document(self) -> dict[str, Any]:
+        """The same as JSON values, secrets masked."""
+        return {
+            "runner": mask_words(self.runner),
+            "ranks": mask_words(self.ranks),
+            "env": [{**var._asdict(), "value": mask(var.name, var.value)} for var in self.env],
+            "files": list(self.files),
+            "sockets": self.sockets,
+        }
+
+
+def preview_of(plan: Plan, shell: Mapping[str, str], run8: str = "", here: bool = True) -> Preview:
+    """What `plan` starts in an environment like `shell`. `here`: on this machine alone, as the run `run8`."""
+    inrank = str(INRANK) if here else f"{THERE}/runners/inrank"
+    run_dir = plan.run_dir if here else "<run directory on the node>"
+    sockets = stem(run8) if here else "<socket folder on the node>/<run>"
+    env = {**shell, **plan.env}
+    python = (_absolute(plan.python) if here else plan.python) or sys.executable
+    torch = _of_torch(plan, env) if plan.launcher == "torchrun" else {}
+    ours = _of_runner(plan, env, inrank, run_dir, sockets)
+    variables = [RankVariable(*pair, TORCH) for pair in torch.items()]
+    variables += [RankVariable(*pair, DISTUI) for pair in ours.items()]
+    return Preview(
+        runner=(python, "-u", f"{inrank}/launch.py", run_dir, "0"),
+        ranks=_argv(plan, env, python),
+        env=tuple(sorted(variables, key=lambda variable: variable.name)),
+        files=tuple(f"{run_dir}/{name}" for name in FILES),
+        sockets=f"{sockets}.{{sock,run,sub}} {sockets}.r{LOCAL}",
+    )
+
+
+def _absolute(python: str) -> str:
+    path = shutil.which(python) if python else None
+    return os.path.abspath(path) if path else python
+
+
+def _argv(plan: Plan, env: Mapping[str, str], python: str) -> tuple[str, ...]:
+    """The command of one rank."""
+    if plan.launcher != "torchrun":
+        return plan.argv
+    launchers = plan.argv[: len(plan.argv) - len(plan.command)]
+    numa = any(word.replace("_", "-").startswith("--numa-binding") for word in launchers)
+    head = ("<numactl as torch chooses>",) if numa else ()
+    if "--no-python" in launchers:
+        return (*head, *plan.command)
+    return (*head, env.get("PYTHON_EXEC", python), "-u", *plan.command)
+
+
+def _of_torch(plan: Plan, env: Mapping[str, str]) -> dict[str, str]:
+    """What torch's elastic launcher gives to each rank."""
+    nproc, several = plan.nproc_per_node or 1, plan.nnodes > 1
+    elastic = plan.nnodes_min is not None
+    world = "<ranks of the nodes that are there>" if elastic else str(plan.nnodes * nproc)
+    signals = _option(plan, "--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT")
+    virtual = any(word.replace("_", "-") == "--virtual-local-rank" for word in plan.argv)
+    values = {
+        "RANK": RANK,
+        "LOCAL_RANK": "0" if virtual else LOCAL,
+        "WORLD_SIZE": world,
+        "LOCAL_WORLD_SIZE": str(nproc),
+        "GROUP_RANK": "<node>" if several else "0",
+        "GROUP_WORLD_SIZE": "<nodes that are there>" if elastic else str(plan.nnodes),
+        "ROLE_RANK": RANK,
+        "ROLE_WORLD_SIZE": world,
+        "ROLE_NAME": _option(plan, "--role", "default"),
+        "MASTER_ADDR": "<address of the first node>"
+        if several
+        else _option(plan, "--local-addr", "127.0.0.1"),
+        "MASTER_PORT": PORT,
+        "TORCHELASTIC_RESTART_COUNT": "<restarts that torch counts>",
+        "TORCHELASTIC_MAX_RESTARTS": str(MAX_RESTARTS),
+        "TORCHELASTIC_RUN_ID": _option(plan, "--rdzv-id", "<id of the rendezvous>"),
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": signals,
+    }
+    if "TORCH_NCCL_ASYNC_ERROR_HANDLING" not in env:
+        values["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1"
+    if virtual:
+        values["CUDA_VISIBLE_DEVICES"] = "<one GPU each>"
+    if env.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1":
+        values["TORCHELASTIC_TIMER_FILE"] = env.get("TORCHELASTIC_TIMER_FILE") or "<path chosen by torch>"
+    return values
+
+
+def _option(plan: Plan, name: str, default: str) -> str:
+    """What the launcher's own words say after an option; the last one wins."""
+    words = plan.argv[: len(plan.argv) - len(plan.command)]
+    for at in range(len(words) - 1, -1, -1):
+        option, equals, value = words[at].partition("=")
+        if option.replace("_", "-") == name:
+            return value if equals else words[at + 1] if at + 1 < len(words) else default
+    return default
+
+
+def _of_runner(
+    plan: Plan, env: Mapping[str, str], inrank: str, run_dir: str, sockets: str
+) -> dict[str, str]:
+    """What distui's runner gives to each rank, or to a command."""
+    node = str(plan.node) if plan.nnodes == 1 else "<node>"
+    folder = f"{run_dir}/node-{node}/{FOLDER}"
+    values = {"DISTUI_ATTEMPT": ATTEMPT, "DISTUI_SOCKETS": sockets}
+    folders = []
+    if plan.launcher == "torchrun":
+        files = f"{folder}/rank-{RANK}"
+        values |= {
+            "TORCHELASTIC_ERROR_FILE": f"{files}.error.json",
+            "NCCL_DEBUG_FILE": f"{files}.nccl",
+            "DISTUI_RUNNER_PID": "<pid of the runner>",
+            "DISTUI_RANK_FILES": files,
+        }
+        if plan.hook:
+            values["DISTUI_HOOK"], folders = f"{sockets}.r{LOCAL}", ["site"]
+    else:
+        values |= {"DISTUI_RUN_DIR": run_dir, "NCCL_DEBUG_FILE": f"{folder}/rank-{node}.%p.nccl"}
+        if plan.hook:
+            shim = f"{inrank}/shim"
+            values["PATH"] = f"{shim}{os.pathsep}{env.get('PATH', os.defpath)}"
+            values["BASH_FUNC_torchrun%%"] = f'() {{ {shlex.quote(shim + "/torchrun")} "$@"; }}'
+    if plan.nnodes > 1:
+        values |= {"DISTUI_NODE": "<node>", "DISTUI_NNODES": str(plan.nnodes)}
+        values["DISTUI_HEAD"] = "<address of the first node>"
+    return values | _python_path(env, inrank, folders)
+
+
+def _python_path(env: Mapping[str, str], inrank: str, folders: Sequence[str]) -> dict[str, str]:
+    """As inrank/elastic.py has it."""
+    if env.get("DISTUI_BACKEND") == "gloo" and env.get("ACCELERATE_USE_DEEPSPEED") == "true":
+        folders = [*folders, "cpu"]
+    if not folders:
+        return {}
+    rest = env.get("DISTUI_USER_PYTHONPATH", env.get("PYTHONPATH", ""))
+    parts = [f"{inrank}/{name}" for name in folders] + ([rest] if rest else [])
+    return {"PYTHONPATH": os.pathsep.join(parts)}
+
+
+def _words(argv: Sequence[str]) -> str:
+    return " ".join(_value(word) for word in mask_words(argv))
+
+
+def _value(text: str) -> str:
+    """Quoted for a shell, but for what is no value yet."""
+    return text if "<" in text and ">" in text else quoted(text)
 
 
 # -----------------------------------------------------------------------------------------------------------
