@@ -1,4 +1,4 @@
-"""Errors that a user reads: each text is one sentence that says what was wrong, where, and what to do."""
+"""Errors that a user reads: each text is one sentence with what was wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class UnreachableError(RunError):
 
 
 class UnknownOutcomeError(RunError):
-    """A command was sent, and whoever was to answer died: it was done, or not."""
+    """A command was sent and its receiver died before the answer: it was done, or not."""
 
     code = 5
 
 
 OUTCOME_UNKNOWN = "not known whether that was done: the agent died before it had answered"
-"""The answer to a command that whoever was to answer did not live to give."""
+"""The answer to a command whose receiver died."""

@@ -90,7 +90,7 @@ def joined(pieces: list[tuple[int, bytes]], size: int) -> tuple[bytes, bool]:
 
 
 WINDOW = 1 << 20
-"""Bytes that are asked for at once."""
+"""Bytes of one request."""
 _ROW = msgspec.json.Decoder(Row)
 MANIFEST = run_directories.MANIFEST
 FORMAT = 1
@@ -110,7 +110,7 @@ _FIXED = re.compile(
 
 
 class File(Struct, frozen=True, omit_defaults=True):
-    """A file of a bundle, as its manifest tells of it."""
+    """A file of a bundle, as its manifest lists it."""
 
     name: str
     bytes: int
@@ -158,7 +158,7 @@ class BundleWriter:
             raise RunError(
                 f"{path} is a device or a pipe, and no file that may be replaced: name another one"
             )
-        # The name is known before the file is made, so that a signal at any moment leaves none.
+        # The name is chosen before the file is made, so that a signal at any moment leaves none.
         self._temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
 
     def __enter__(self) -> BundleWriter:
@@ -402,7 +402,7 @@ def opened(path: Path) -> Iterator[Manifest]:
 
 
 def _settle(path: Path, manifest: Manifest) -> Manifest:
-    """Make it a run of this machine that has ended; nobody is asked for it any more."""
+    """Make it a run of this machine that has ended: no agent is asked for it any more."""
     entry = run_directories.served(run_directories.runs_dir() / manifest.run)
     if entry is None:
         raise RunError(f"{path} holds no run.json that can be read: have it exported again")
@@ -429,7 +429,7 @@ class _Status(msgspec.Struct):
 
 
 def _closing(status: _Status, manifest: Manifest) -> list[Event]:
-    """How far the ranks were, which no journal keeps while they live, and how it stood when it was exported. Pure."""
+    """The last samples, which no journal keeps of living ranks, and the state at the time of the export. Pure."""
     samples = [RankTick(status.ranks)] if status.ranks else []
     for phase in RunPhase:
         if phase.ended and phase == manifest.state:
@@ -485,7 +485,7 @@ class Gathering:
         self._json("findings.json", status["findings"])
 
     def _journal(self) -> bytes:
-        """The journal; with what other files say where it is not the whole history, as no bundle has those."""
+        """The journal; where it is not the whole history, with the events of other files, which no bundle has."""
         events = self._history.events
         if not all(event.seq for event in events):
             return b"\n".join(map(msgspec.json.encode, numbered(events)))
@@ -502,7 +502,7 @@ class Gathering:
             return None
 
     def _lacks(self, *texts: str) -> None:
-        """Each is said once."""
+        """Note each text once."""
         self.missing += [text for text in texts if text not in self.missing]
 
     def _json(self, name: str, value: object) -> None:
@@ -552,7 +552,7 @@ class Gathering:
             self._writer.add(file, self._masker.text(data), size if cut else None)
 
     def _diagnosis(self) -> None:
-        """What `distui diagnose --json` says of it; of the logs that are on this machine, whole."""
+        """The output of `distui diagnose --json`, of the whole logs that are on this machine."""
         files = logs_of_run(self._entry)
         reading, unread = read_run(files)
         diagnosis = document(reading, judge(reading)) | {"live": standing_json(self._state, len(files))}

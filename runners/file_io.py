@@ -33,7 +33,7 @@ def opener(path: str, flags: int) -> int:
 
 
 def check_owner(path: Path) -> None:
-    """Refuse a folder of somebody else, or behind somebody else's link, who could plant what he likes in it,
+    """Refuse a folder of another user, or behind another user's link, who could plant files in it,
     or have us write into any other folder of ours; none at all is fine. Raises RunError."""
     try:
         owner, linked_by = path.stat().st_uid, path.lstat().st_uid
@@ -95,7 +95,7 @@ T = TypeVar("T")
 
 
 class FileError(Exception):
-    """A file that cannot be read; the text names it and says why."""
+    """A file that cannot be read; the text names it and the reason."""
 
     def __init__(self, path: Path, why: str, missing: bool = False) -> None:
         super().__init__(f"{path} {why}")
@@ -192,7 +192,7 @@ def appending(path: Path) -> BinaryIO:
 
 
 def keep_room(descriptor: int, offset: int, size: int) -> None:
-    """Give a file blocks behind its end, which nobody else can fill then. Raises OSError: no room, or not supported."""
+    """Reserve blocks for a file behind its end. Raises OSError: no room, or not supported."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.fallocate(descriptor, KEEP_SIZE, ctypes.c_long(offset), ctypes.c_long(size)):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -236,7 +236,7 @@ def alive(who: Identity) -> bool:
 
 
 def elsewhere(who: Identity) -> bool:
-    """Whether it belongs to another host (a shared home): nothing can be said about it from here.
+    """Whether it belongs to another host (a shared home): its state is unknown here.
 
     A machine that was given another name meanwhile has still the same boot.
     """

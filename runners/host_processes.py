@@ -26,7 +26,7 @@ _surveys: dict[Path, tuple[float, dict[str, Living]]] = {}
 
 
 class StartMode(enum.StrEnum):
-    """What an agent or hub that is started may start in turn; whoever starts it says so."""
+    """What a new agent or hub may start in turn; its starter passes this."""
 
     READ = enum.auto()
     """Nothing: it serves files, and adopts a runner that lives."""
@@ -178,7 +178,7 @@ def _locks(path: Path) -> list[list[str]]:
 SILENT_S = {"T": 1.0, "t": 1.0, "D": 4.0}
 """How long a process in one of these states may keep a viewer waiting; others have what `SocketLink.greet` gives."""
 EVERY_S, RESTORE_S = 0.25, 4.0
-"""Between two looks at the process; how long it may take to bind its socket again."""
+"""Seconds between two checks of the process; seconds it may take to bind its socket again."""
 STATES = {
     "T": "stopped", "t": "stopped by a debugger", "D": "waits in the kernel, mostly for a disk or a network file system",
 }  # fmt: skip
@@ -187,7 +187,7 @@ STATES = {
 async def connect(who: file_io.Identity, readonly: bool = False) -> SocketLink:
     """A link to the agent or hub `who`; one whose socket was removed is asked to bind it again. Raises LinkError.
 
-    Who waits for an answer on that link is told when the process was stopped meanwhile.
+    A request that waits on that link fails when the process was stopped meanwhile.
     """
     link = await _connected(who, readonly)
     link.silent = Silence(who)

@@ -1,4 +1,4 @@
-"""Run directories: create, list, resolve a name, and where each run stands."""
+"""Run directories: create, list, resolve a name, and the condition of each run."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ class Entry:
     """What is wrong with run.json, where the record is guessed from the directory's name."""
 
     def history(self) -> History:
-        """Everything that its files say, and what is wrong with them."""
+        """All that its files hold, and what is wrong with them."""
         recorded = journal.read_history(self.path, self.record)
         recorded.problems[:0] = filter(None, (self.problem, _plan_problem(self.path)))
         return recorded
 
     def state(self) -> RunState:
-        """Everything that its files say, folded."""
+        """All that its files hold, folded."""
         return self.history().state
 
     def agent(self) -> file_io.Identity | None:
@@ -211,14 +211,14 @@ def at(path: Path) -> Entry | None:
 
 
 def _kind(path: Path) -> str:
-    """What a run directory is, whatever run.json says: a changed word there must start no hub."""
+    """The kind of a run directory, not by run.json: a changed word there must start no hub."""
     if path.name.rpartition(".n")[2].isdecimal():
         return "node"
     return "hub" if any(os.path.exists(path / file) for file in HUB_FILES) else "local"
 
 
 def served(path: Path) -> Entry | None:
-    """The same for who serves it: also where run.json is damaged, and the directory's name says which run it is."""
+    """The same for its server: also where run.json is damaged and the directory's name identifies the run."""
     entry = at(path)
     if entry is not None and (entry.record.kind == "local" or entry.record.kind == _kind(path)):
         return entry
@@ -226,7 +226,7 @@ def served(path: Path) -> Entry | None:
 
 
 def _copied(path: Path) -> Entry | None:
-    """A copy of a run's directory: what it says can be read, and its name is not that of the run's processes."""
+    """A copy of a run's directory: its files can be read, and its name is not that of the run's processes."""
     record = file_io.document_or_none(path / RUN_FILE, RunRecord)
     if record is None:
         return None
@@ -255,7 +255,7 @@ def _guessed(path: Path) -> Entry | None:
 
 
 class _Planned(Struct):
-    """What every plan has; all of it is looked at by who loads it."""
+    """The fields that every plan has; loading a plan checks the rest."""
 
     run: str
     launcher: str
@@ -265,7 +265,7 @@ class _Planned(Struct):
 
 
 def _plan_problem(path: Path) -> str:
-    """What is wrong with plan.json; of a directory that is gone nothing more is said."""
+    """What is wrong with plan.json; "" where the directory is gone."""
     try:
         file_io.document(path / PLAN_FILE, _Planned)
     except file_io.FileError as error:
@@ -298,13 +298,13 @@ def strays() -> list[Entry]:
 
 
 def phase(entry: Entry, history: History | None = None) -> RunPhase:
-    """Where a run stands, as far as can be said from here without asking its agent; `history`: read just now."""
+    """The phase of a run as its files and processes show it, without its agent. `history`: read just now."""
     history = entry.history() if history is None else history
     now = condition_of(entry, history)
     if now is Condition.LOST:
         return RunPhase.LOST
     if not history.journaled and now is not Condition.ENDED and runner(entry) is not None:
-        return RunPhase.RUNNING  # that much its processes say
+        return RunPhase.RUNNING  # its processes show that much
     return history.state.phase
 
 
@@ -367,7 +367,7 @@ def _the_only(listed: list[Entry]) -> Entry:
 
 
 class Condition(enum.Enum):
-    """Where a run stands as a set of processes and files."""
+    """The condition of a run as a set of processes and files."""
 
     SERVED = enum.auto()
     """Its agent or hub lives."""
@@ -381,7 +381,7 @@ class Condition(enum.Enum):
     """The runner reported its end, and no agent has taken that into the journal."""
     ENDED = enum.auto()
     LOST = enum.auto()
-    """Neither agent nor runner lives, and nothing says how it ended."""
+    """Neither agent nor runner lives, and no file has how it ended."""
 
 
 def condition_of(entry: Entry, history: History | None = None) -> Condition:
@@ -430,7 +430,7 @@ def ungoverned(entry: Entry) -> bool:
 
 
 def socket_of(entry: Entry) -> Path:
-    """Of the agent or hub of a run: as it says itself, or where its socket always is."""
+    """The socket of a run's agent or hub: the one that it names, or the usual path."""
     who = entry.agent()
     return Path(who.socket if who is not None and who.socket else f"{stem(entry.record.run8)}.sock")
 

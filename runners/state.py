@@ -95,12 +95,12 @@ class Node:
     source: int = 0
     """Newest seq of the node's own journal that was folded in."""
     link: LinkState | None = None
-    """How the hub stands to this node; None where no hub is between."""
+    """The hub's link to this node; None where no hub is between."""
     link_since: float = 0.0
     link_text: str = ""
     retry_at: float | None = None
     nccl: bytes | None = None
-    """What NCCL's logs there say, as a JSON object; see diagnosis/nccl_facts.py."""
+    """The facts of NCCL's logs there, as a JSON object; see diagnosis/nccl_facts.py."""
     phase: RunPhase | None = None
     """How the node's part of the run ended; None while it goes on."""
 
@@ -142,13 +142,13 @@ class Attempt:
 
     @property
     def unseen(self) -> bool:
-        """Whether it ended, and nobody saw when."""
+        """Whether it ended at an unknown time."""
         return self.outcome is Outcome.LOST and self.lasted_s is None
 
     def lasted(self, until: float | None = None) -> float | None:
         """Seconds that it took; of one that goes on, until that unix time.
 
-        None where the clock was set back, and where nobody saw the end: `ended` is then only when it was last heard of.
+        None where the clock was set back, and where the end is unknown: `ended` is then the time of the last event.
         """
         if self.lasted_s is not None:
             return self.lasted_s
@@ -197,13 +197,13 @@ def _cluster_changed(state: RunState, at: Stamped, event: ClusterChanged) -> Non
 
 
 _WORST = (Outcome.FAILED, Outcome.LOST, Outcome.STOPPED, Outcome.RESTARTED, Outcome.SUCCEEDED)
-"""An attempt on several nodes ended as the first of these that one of them tells."""
+"""An attempt on several nodes ended as the first of these that one of them reports."""
 
 _ALIVE = (RankPhase.STARTING, RankPhase.RUNNING)
 
 
 MOST_FINDINGS = 2000
-"""Findings of a state at once: a run has tens, a journal of somebody else's what he likes."""
+"""Findings of a state at once: a run has tens, a forged journal any number."""
 
 
 def _created(state: RunState, at: Stamped, event: RunCreated) -> None:
@@ -280,11 +280,11 @@ def _environment_reported(state: RunState, at: Stamped, event: EnvironmentReport
 
 
 def _join(attempt: Attempt, fresh: Attempt, node: int) -> None:
-    """A further node tells of an attempt that is known already."""
+    """A further node reports an attempt that others have reported."""
     attempt.ranks = (*(place for place in attempt.ranks if place.node != node), *fresh.ranks)
     attempt.env_diff = attempt.env_diff | fresh.env_diff
     attempt.world_size = fresh.world_size
-    if attempt.cause == "membership":  # what a node says that only followed the others
+    if attempt.cause == "membership":  # the cause on a node that only followed the others
         attempt.cause = fresh.cause
 
 
@@ -342,7 +342,7 @@ def _keep_last(state: RunState, at: Stamped, event: AttemptEnded) -> None:
 
 
 def _end(attempt: Attempt, time: float, event: AttemptEnded) -> None:
-    """The worst that one of the nodes tells is how it ended, the earliest cause is the first."""
+    """The worst outcome of the nodes is that of the attempt, the earliest cause is the first."""
     before = attempt.outcome
     if before is None or _WORST.index(event.outcome) <= _WORST.index(before):
         attempt.outcome, attempt.text = event.outcome, event.text
@@ -432,7 +432,7 @@ def _gpu_tick(state: RunState, at: Stamped, event: GpuTick) -> None:
     node.driver = event.driver or node.driver
     if event.gpus:
         node.gpus = event.gpus
-        if event.problem is None:  # else these are the values last known
+        if event.problem is None:  # else these are the last values there were
             node.gpu_sampled = at.time
 
 
@@ -443,13 +443,13 @@ def _host_tick(state: RunState, at: Stamped, event: HostTick) -> None:
 def _rank_tick(state: RunState, at: Stamped, event: RankTick) -> None:
     for sample in event.ranks:
         rank = state.ranks.get(sample.rank)
-        # The newest sample may be of the attempt before: another process, whose numbers say nothing of this one.
+        # The newest sample may be of the attempt before: another process, whose numbers are not those of this one.
         if rank is not None and sample.pid in (None, rank.pid) and not _is_late(rank, sample):
             rank.sample, rank.sampled = sample, at.time
 
 
 def _is_late(rank: Rank, sample: RankSample) -> bool:
-    """Whether a sample was taken before its rank ended, and comes after what is known of the end."""
+    """Whether a sample was taken before its rank ended, and arrives after the samples of its end."""
     if rank.phase is RankPhase.RUNNING or rank.sample is None or rank.sample.step is None:
         return False
     return sample.step is None or sample.step < rank.sample.step
@@ -522,7 +522,7 @@ class RunState:
     name: str = ""
     plan: PlanSummary | None = None
     merged: bool = False
-    """Whether a hub tells of several nodes; else one agent tells of its own."""
+    """Whether a hub reports several nodes; else one agent reports its own."""
     phase: RunPhase = RunPhase.STARTING
     began: float = 0.0
     ended: float | None = None
@@ -557,14 +557,14 @@ class RunState:
     """Failures that the restart policy counted so far."""
     last_command: CommandDone | None = None
     open_commands: dict[str, tuple[CommandReceived, int]] = field(default_factory=dict)
-    """Commands that were asked for and are not answered yet, by id, each with the attempt of that moment."""
+    """Commands without an answer so far, by id, each with the attempt of that moment."""
     notices: list[tuple[float, str]] = field(default_factory=list)
     """What a user should have read: (time, sentence), oldest first."""
     version: int = 0
     telemetry_version: int = 0
 
     def lasted(self, now: float) -> float | None:
-        """Seconds from its beginning to its end, else to now; None where unknown, as for the end that nobody saw."""
+        """Seconds from its beginning to its end, else to now; None where unknown, as for a lost run."""
         if self.phase is RunPhase.LOST:
             return None
         return elapsed(self.began, now if self.ended is None else self.ended)
@@ -582,9 +582,9 @@ class RunState:
     def apply(self, stamped: Stamped) -> None:
         """Fold one event in. Events of an unknown kind never reach here: decoding refuses them."""
         self.seq = max(self.seq, stamped.seq)
-        if stamped.node != HUB and not isinstance(stamped.event, CaughtUp):  # which tells of the link alone
+        if stamped.node != HUB and not isinstance(stamped.event, CaughtUp):  # which is about the link alone
             node = self.nodes.setdefault(stamped.node, Node(stamped.node))
-            if not isinstance(stamped.event, LinkChanged | StageChanged):  # which a hub says of it
+            if not isinstance(stamped.event, LinkChanged | StageChanged):  # which come from the hub
                 node.heard = max(node.heard, stamped.time)
             node.source = max(node.source, stamped.source)
         self.source = max(self.source, stamped.source)
@@ -600,7 +600,7 @@ class RunState:
         return self
 
     def of_part(self, at: Stamped) -> bool:
-        """Whether one node tells of its part, where a hub tells of the whole."""
+        """Whether an event is about one node's part of a run that a hub merges."""
         return self.merged and at.node != HUB
 
     def notice(self, at: Stamped, text: str) -> None:

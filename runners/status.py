@@ -52,7 +52,7 @@ def status_json(state: RunState, now: float | None = None) -> dict[str, Any]:
 
 
 def hidden(state: RunState, damaged: bool = False) -> bool:
-    """Whether its attempts are not known, rather than none: it runs, or files are damaged."""
+    """Whether its attempts are unknown, rather than none: it runs, or files are damaged."""
     damaged = damaged or any(finding.id == DAMAGED for finding in state.findings.values())
     return not state.attempts and (damaged or state.phase is RunPhase.RUNNING)
 
@@ -152,7 +152,7 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What became of a preset."""
+    """Whether a preset acted."""
 
     state: Literal["applied", "not applied", "unknown"]
     text: str
@@ -248,7 +248,7 @@ def coordinates(dims: Mapping[str, int], rank: int) -> dict[str, int]:
 
 
 def short(dims: Mapping[str, int], rank: int) -> str:
-    """ "pp1 sh0 tp1"; "" where there is but one dimension, which the rank's number says already."""
+    """ "pp1 sh0 tp1"; "" where there is but one dimension, which is the rank's number."""
     names = {"dp_replicate": "rep", "dp_shard": "sh"}
     if len(dims) < 2:
         return ""

@@ -1,1 +1,1 @@
-"""What stands in the way of a run, looked for on every node before it starts."""
+"""Checks of every node before a run starts."""

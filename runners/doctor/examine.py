@@ -27,9 +27,9 @@ START_SECONDS = 120.0
 PAIR_SECONDS = 60.0
 """From then on, for all of one pair."""
 TORCH_SHARE = 0.7
-"""Of that, what torch may wait before it gives up and says why."""
+"""The share of that which torch may wait before it fails with a reason."""
 GRACE_SECONDS = 4.0
-"""How long the others may take to say what they saw, once a member has failed."""
+"""How long the others may take to report what they saw, once a member has failed."""
 ENVIRONMENT = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/dev/stderr", "OMP_NUM_THREADS": "1"}
 Progress = Callable[[str, int, int], None]
 PER_NODE = (
@@ -107,7 +107,7 @@ async def examine(request: DoctorRequest, progress: Progress) -> Examination:
 
 
 def check(nodes: Sequence[ExaminedNode]) -> list[Finding]:
-    """What is found on each node, and between them."""
+    """The findings of each node, and of the differences between them."""
     findings = [finding for node in nodes for check_node in PER_NODE for finding in check_node(node)]
     return findings + network_checks.check_differences(nodes)
 
@@ -189,7 +189,7 @@ async def _reach(
         outcome.findings.append(_silent(head.facts.name, str(error)))
         return
     if port is None or address is None:
-        return  # that the port is in use was found already
+        return  # the port is in use: check_network reports that
 
     async def connect(node: _Node) -> None:
         same = node.facts.get("boot") == head.facts.get("boot")
@@ -210,7 +210,7 @@ async def _reach(
 
 
 async def _listen(request: DoctorRequest, head: _Node) -> int | None:
-    """The port on which the head now listens: the one that was asked for, else one as a launch chooses them."""
+    """The port on which the head now listens: the requested one, else one as a launch chooses them."""
     for port in PORTS if request.port is None else (request.port,):
         if (await head.session.ask("listen", ANSWER_SECONDS, port=port))["ok"]:
             return port
@@ -452,7 +452,7 @@ async def _all(tasks: Sequence[asyncio.Task[None]], seconds: float, late: str) -
 
 
 async def _hear(worker: Worker, side: _Seen) -> dict[str, Any]:
-    """Take in what a member says next."""
+    """Take in a member's next message."""
     try:
         message = await worker.hear()
     except HostError as error:
@@ -463,7 +463,7 @@ async def _hear(worker: Worker, side: _Seen) -> dict[str, Any]:
     if "seconds" in message:
         side.seconds, side.right, side.over = message["seconds"], message["right"], True
     if "exit" in message:
-        side.over, side.lines = True, message["said"]
+        side.over, side.lines = True, message["lines"]
         if side.seconds is None and not side.error:
             side.lost, side.error = True, _ended(message)
     return message
@@ -471,7 +471,7 @@ async def _hear(worker: Worker, side: _Seen) -> dict[str, Any]:
 
 def _ended(message: dict[str, Any]) -> str:
     code = message["exit"]
-    last = f": {message['said'][-1]}" if message["said"] else ""
+    last = f": {message['lines'][-1]}" if message["lines"] else ""
     return (
         f"its process was killed by signal {-code}{last}"
         if (code or 0) < 0
@@ -490,15 +490,15 @@ def _result(
 
 
 def _problem(chosen: Sequence[PairMember], seen: Sequence[_Seen], late: str) -> str:
-    """Whose words matter: of one that is gone, of one that failed, of nobody."""
+    """The reason of a member that is gone, else of one that failed, else where each of them was."""
     pairs = list(zip(chosen, seen, strict=True))
     for member, side in sorted(pairs, key=lambda pair: not pair[1].lost):
         if side.error:
             warned = [line for line in side.lines if "NCCL WARN" in line]
             more = f" ({warned[-1]})" if warned else ""
             return f"{member.name}, in {_where(side.stage)}: {side.error}{more}"
-    stood = ", ".join(f"{member.name} in {_where(side.stage)}" for member, side in pairs)
-    return f"{late or 'no answer'}: {stood}"
+    stages = ", ".join(f"{member.name} in {_where(side.stage)}" for member, side in pairs)
+    return f"{late or 'no answer'}: {stages}"
 
 
 def _where(stage: str) -> str:

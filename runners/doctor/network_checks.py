@@ -166,17 +166,17 @@ Members = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one group."""
+    """The outcome of one group."""
 
     members: Members
     size: int
     """Bytes that were reduced."""
     seconds: float | None = None
-    """Of one all-reduce, of its slowest member; None when it did not come about."""
+    """Of one all-reduce, on its slowest member; None when there was none."""
     right: bool = True
     """Whether the sums were right."""
     problem: str = ""
-    """Why it did not come about: who said what."""
+    """Why there was no all-reduce: who reported what."""
 
     @property
     def bandwidth(self) -> float | None:
@@ -193,9 +193,9 @@ class Blame:
 
     nodes: dict[int, State]
     links: dict[Members, State]
-    """Groups that are bad although each of them works with others, or of which nothing more can be said."""
+    """Groups that are bad although each member works with others, or that cannot be narrowed down."""
     nothing_works: bool = False
-    """More than two tried, and nobody with success: nobody can be singled out."""
+    """More than two tried and none succeeded: no member can be singled out."""
 
 
 def first_round(count: int) -> list[Members]:
@@ -224,7 +224,7 @@ def state(result: Result, reference: float | None) -> State:
 
 
 def second_round(first: Sequence[Result]) -> list[list[Members]]:
-    """Groups that clear up what the first round left open; those of one list have nobody in common."""
+    """Groups that clear up what the first round left open; those of one list share no member."""
     reference = usual(first)
     bad = [result.members for result in first if state(result, reference) != "good"]
     suspects = [member for group in bad for member in group]
@@ -245,7 +245,7 @@ def second_round(first: Sequence[Result]) -> list[list[Members]]:
 
 
 def _waves(pairs: Sequence[tuple[int, int]]) -> list[list[Members]]:
-    """The same pairs, so that nobody is in two of one wave."""
+    """The same pairs in waves: no member is in two pairs of one wave."""
     waves: list[list[Members]] = []
     for pair in pairs:
         for wave in waves:
@@ -258,7 +258,7 @@ def _waves(pairs: Sequence[tuple[int, int]]) -> list[list[Members]]:
 
 
 def verdict(first: Sequence[Result], second: Sequence[Result]) -> Blame:
-    """What both rounds say together."""
+    """The verdict of both rounds."""
     reference = usual(first) or usual(second)
     states = [(result.members, state(result, reference)) for result in (*first, *second)]
     cleared = {member for members, how in states if how == "good" for member in members}
@@ -270,7 +270,7 @@ def verdict(first: Sequence[Result], second: Sequence[Result]) -> Blame:
     for member in sorted(everyone - cleared):
         outcomes = [how for members, how in bad if member in members]
         if len(outcomes) > 1:
-            # Who did reduce with somebody is not dead: where it did not, the other may be.
+            # A member that reduced with another is not dead: where it failed, the other may be dead.
             nodes[member] = _worst([how for how in outcomes if how != "dead"] or outcomes)
     links = {members: how for members, how in bad if not _explained(members, how, nodes)}
     return Blame(
@@ -278,13 +278,13 @@ def verdict(first: Sequence[Result], second: Sequence[Result]) -> Blame:
         {
             members: how
             for members, how in links.items()
-            if not any(set(other) < set(members) for other in links)  # a pair says more than its triple
+            if not any(set(other) < set(members) for other in links)  # a pair is more exact than its triple
         },
     )
 
 
 def _explained(members: Members, how: State, nodes: Mapping[int, State]) -> bool:
-    """Whether one of a group is known to be as bad as the group was."""
+    """Whether one member of a group is as bad as the group was."""
     return any(STATES.index(nodes.get(member, "good")) >= STATES.index(how) for member in members)
 
 
@@ -457,7 +457,7 @@ ROWS: tuple[Row, ...] = (
     ("D-DIFF-MEMORY", "note", "{} of memory", _memory, "What fits on one may not fit on another.", ""),
     ("D-DIFF-KERNEL", "note", "kernel {}", lambda node: node.get("kernel"), "Mostly harmless.", ""),
 )  # fmt: skip
-"""Id, severity, how a value is said, the value, why it matters, what to do."""
+"""Id, severity, how a value is written, the value, why it matters, what to do."""
 
 
 def check_differences(nodes: Sequence[ExaminedNode]) -> list[Finding]:
@@ -465,8 +465,8 @@ def check_differences(nodes: Sequence[ExaminedNode]) -> list[Finding]:
     if len(nodes) < 2:
         return []
     findings = []
-    for id_, severity, saying, of, why, remedy in ROWS:
-        text = differs(saying, {node.name: of(node) for node in nodes})
+    for id_, severity, phrase, of, why, remedy in ROWS:
+        text = differs(phrase, {node.name: of(node) for node in nodes})
         if text:
             findings.append(
                 Finding(
@@ -476,8 +476,8 @@ def check_differences(nodes: Sequence[ExaminedNode]) -> list[Finding]:
     return [*findings, *_clocks(nodes), *_machines(nodes)]
 
 
-def differs(saying: str, values: Mapping[str, Value]) -> str:
-    """Who has what, with the most frequent last; "" where all that is known is the same."""
+def differs(phrase: str, values: Mapping[str, Value]) -> str:
+    """Who has which value, the most frequent last; "" where all values are the same or unknown."""
     groups: dict[str, list[str]] = {}
     for name, value in values.items():
         if value is not None:
@@ -486,7 +486,7 @@ def differs(saying: str, values: Mapping[str, Value]) -> str:
         return ""
     *few, (usual, others) = sorted(groups.items(), key=lambda pair: len(pair[1]))
     phrases = [
-        f"{_who(names)} {agreeing(names, 'has', 'have')} {saying.format(value)}" for value, names in few
+        f"{_who(names)} {agreeing(names, 'has', 'have')} {phrase.format(value)}" for value, names in few
     ]
     if len(others) > 1:
         return f"{', '.join(phrases)}, the other {len(others)} have {usual}"

@@ -46,13 +46,13 @@ class ExaminedNode:
 
     @property
     def gpus(self) -> int:
-        """GPUs that processes of this node can use, or that the kernel driver names where nobody could ask it."""
+        """GPUs that processes of this node can use, or that the kernel driver names where NVML did not answer."""
         nvml = self.get("nvml", "gpus")
         return len(self.get("kernel_gpus") or ()) if nvml is None else len(nvml)
 
     @property
     def models(self) -> str | None:
-        """How many of which, as "8 × H100", or "none"; None where the driver does not say."""
+        """The GPUs by model, as "8 × H100", or "none"; None where the driver does not report them."""
         gpus = self.get("nvml", "gpus") or self.get("kernel_gpus")
         if not gpus and self.get("nvml") != {} and self.get("nvml", "gpus") is None:
             return None
@@ -61,7 +61,7 @@ class ExaminedNode:
 
     @property
     def ports(self) -> str | None:
-        """How many active InfiniBand ports of which rate, or "none"; None where nobody knows."""
+        """The active InfiniBand ports by rate, or "none"; None where unknown."""
         if self.get("infiniband") is None:
             return None
         rates = sorted(port.get("gbps") or 0.0 for port in self.active_ports)
@@ -97,7 +97,7 @@ class ExaminedNode:
 
     @property
     def address(self) -> str | None:
-        """Where the other nodes reach it, as a launch takes it; None where nobody knows."""
+        """Where the other nodes reach it, as a launch takes it; None where unknown."""
         address = self.get("ssh_address") or self.get("hostname")
         return None if address is None else str(address)
 
@@ -208,7 +208,7 @@ def _p2p(node: ExaminedNode) -> Iterator[Finding]:
 OLDEST_TORCH = (2, 7)
 """What distui's runner supports."""
 BUSY_BYTES = 2 * GIB
-"""Used on a GPU before a run: the driver itself takes up to about 0.6 GiB of the largest, so this is somebody's."""
+"""In use on a GPU before a run: the driver takes up to about 0.6 GiB of the largest, so another process has this."""
 SWITCHES = (
     "NCCL_P2P_DISABLE",
     "NCCL_SHM_DISABLE",
@@ -360,7 +360,7 @@ def _variables(node: ExaminedNode) -> Iterator[Finding]:
 SHM_NONE = 128 * MIB
 """Docker gives a container 64 MiB; NCCL's segments and a DataLoader's batches do not fit into that."""
 SHM_SMALL = GIB
-"""What NVIDIA tells to give a container (NCCL User Guide, "Troubleshooting", Docker: --shm-size=1g)."""
+"""What NVIDIA recommends for a container (NCCL User Guide, "Troubleshooting", Docker: --shm-size=1g)."""
 MEMLOCK_NONE = 64 * MIB
 """RDMA registers buffers of several MiB a connection; 8 MiB is the kernel's default and has failed (nccl-tests#206)."""
 NOFILE = 4096
@@ -374,7 +374,7 @@ DISK_NONE = GIB
 """Below, a checkpoint or a log ends the run."""
 DISK_SMALL = 10 * GIB
 CLOCK_S = 1.0
-"""Above, what happened first cannot be told from the nodes' times."""
+"""Above, the nodes' times do not show what happened first."""
 
 
 def check_system(node: ExaminedNode) -> Iterator[Finding]:

@@ -33,7 +33,7 @@ TIME_ERROR = 5
 TIMEX_BYTES = 256
 """struct timex takes 208; `modes`, its first field, is 0: nothing is changed."""
 UNLIMITED = 1 << 60
-"""Version 1 of cgroups says "no limit" by a number near 2^63."""
+"""Version 1 of cgroups writes "no limit" as a number near 2^63."""
 KINDS = {"memlock": resource.RLIMIT_MEMLOCK, "nofile": resource.RLIMIT_NOFILE,
          "nproc": resource.RLIMIT_NPROC, "stack": resource.RLIMIT_STACK}  # fmt: skip
 
@@ -104,7 +104,7 @@ def disks(cwd: str) -> list[dict[str, Any]]:
 
 
 def _disk(name: str, path: str, made: bool) -> dict[str, Any]:
-    """`made`: whoever needs it makes it, so that its nearest parent tells."""
+    """`made`: a run makes the directory itself, so that its nearest parent counts."""
     there = path
     while made and not os.path.isdir(there) and os.path.dirname(there) != there:
         there = os.path.dirname(there)
@@ -119,7 +119,7 @@ def _disk(name: str, path: str, made: bool) -> dict[str, Any]:
 
 
 def clock_synchronised() -> bool | None:
-    """What the kernel says (adjtimex, which chrony and ntpd set); None where it does not."""
+    """The kernel's state (adjtimex, which chrony and ntpd set); None where it cannot be read."""
     try:
         state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(TIMEX_BYTES))
     except (OSError, AttributeError):
@@ -266,7 +266,7 @@ def _symbol(path: str, name: bytes) -> bool | None:
 
 
 def iommu(root: str = "/") -> dict[str, Any]:
-    """What the kernel was told of the IOMMU, and whether one is at work."""
+    """The kernel's command line about the IOMMU, and whether one is active."""
     words = read(root + "proc/cmdline").split()
     try:
         active: bool | None = bool(os.listdir(root + "sys/class/iommu"))
@@ -424,7 +424,7 @@ def reverse(address: str) -> dict[str, Any]:
 
 
 def ssh_address() -> str | None:
-    """By which the one who asks reached this node; None where it is the same machine, or sshd does not say."""
+    """The address by which this connection reached the node; None on the same machine, or where sshd does not set it."""
     words = os.environ.get("SSH_CONNECTION", "").split()
     return words[2] if len(words) == 4 else None
 
@@ -491,7 +491,7 @@ def connect(host: str, port: int, seconds: float) -> dict[str, Any]:
 
 
 def masked(text: str) -> str:
-    """Without what looks like a password in a URL."""
+    """The text without passwords in URLs."""
     return re.sub(r"//[^/@\s]+@", "//***@", text)
 
 
@@ -555,7 +555,7 @@ def _text(function: Any, handle: Any) -> Any:
 
 
 def _no_p2p(nvml: Any, handles: list[Any]) -> Any:
-    """Pairs of GPUs that cannot read each other's memory; None where the driver does not say."""
+    """Pairs of GPUs that cannot read each other's memory; None where the driver does not report it."""
     function = getattr(nvml, "nvmlDeviceGetP2PStatus", None)
     if function is None:
         return None

@@ -35,7 +35,8 @@ KEPT_LINES = 12
 
 
 class Child:
-    """One such process, in a session of its own; what it says goes to `report`, at last {"exit": …, "said": […]}."""
+    """A child process in a session of its own. Its messages go to `report`; the last has its exit code and the end of
+    its stderr: {"exit": …, "lines": […]}."""
 
     every: dict[int, Child] = {}
 
@@ -116,7 +117,7 @@ class Child:
     def _finished(self, code: int | None) -> None:
         self._timer.cancel()
         if Child.every.pop(self._process.pid, None) is not None:
-            self._report({"exit": code, "said": list(self._stderr), "late": self._late})
+            self._report({"exit": code, "lines": list(self._stderr), "late": self._late})
 
 
 def end_all() -> None:
@@ -128,7 +129,7 @@ def end_all() -> None:
 def once(
     python: Sequence[str], text: str, spec: dict[str, Any], seconds: float
 ) -> tuple[dict[str, Any] | None, str]:
-    """The first thing that a child says, or None and why it said nothing."""
+    """The first message of a child, or None and why there is none."""
     heard: queue.Queue[dict[str, Any]] = queue.Queue()
     try:
         child = Child(python, text, spec, seconds, heard.put)
@@ -140,20 +141,20 @@ def once(
         return answer, ""
     if answer["late"]:
         return None, f"no answer within {seconds:.0f} s"
-    lines = answer["said"]
+    lines = answer["lines"]
     return None, lines[-1] if lines else f"ended with code {answer['exit']} and said nothing"
 
 
 LIFE_SECONDS = 3600
-"""If the connection breaks and nobody notices, no longer than this."""
+"""The longest life in seconds, should the connection break unnoticed."""
 
 _lock = threading.Lock()
 _listeners: list[socket.socket] = []
 _workers: dict[int, Child] = {}
 
 
-def say(value: dict[str, Any]) -> None:
-    """A line to the one who asks; where that one has gone, everything ends."""
+def send(value: dict[str, Any]) -> None:
+    """Write a line to the doctor; where that has gone, everything ends."""
     with _lock:
         try:
             sys.stdout.write(MAGIC + json.dumps(value) + "\n")
@@ -171,14 +172,14 @@ def leave() -> None:
 def serve(texts: dict[str, str]) -> None:
     """Answer until stdin ends. `texts`: sources that children execute, by name."""
     signal.alarm(LIFE_SECONDS)
-    say({"ready": True})
+    send({"ready": True})
     for line in sys.stdin.buffer:
         asked = json.loads(line)
         if asked["op"] == "clock":
-            say({"id": asked["id"], "clock": time.time()})
+            send({"id": asked["id"], "clock": time.time()})
         elif asked["op"] == "run":
             _run(asked, texts)
-        elif asked["op"] == "tell":
+        elif asked["op"] == "forward":
             _forward(asked)
         else:
             threading.Thread(target=_answer, args=(asked, texts), daemon=True).start()
@@ -193,11 +194,11 @@ def _answer(asked: dict[str, Any], texts: dict[str, str]) -> None:
     else:
         answer = node_facts.connect(asked["host"], asked["port"], asked["within"])
         answer["resolved"] = node_facts.resolve(asked["name"]) if asked["name"] else None
-    say({"id": asked["id"], **answer})
+    send({"id": asked["id"], **answer})
 
 
 def _listen(port: int) -> dict[str, Any]:
-    """Listen until the end; nobody need accept for a connection to come about."""
+    """Listen until the end; the kernel completes connections without an accept."""
     try:
         _listeners.append(node_facts.listener(port))
     except OSError as error:
@@ -209,12 +210,12 @@ def _run(asked: dict[str, Any], texts: dict[str, str]) -> None:
     number = asked["id"]
 
     def reply(value: dict[str, Any]) -> None:
-        say({"id": number, **value})
+        send({"id": number, **value})
 
     try:
         _workers[number] = Child([asked["python"]], texts["torch"], asked["spec"], asked["seconds"], reply)
     except OSError as error:
-        reply({"exit": None, "late": False, "said": [f"{asked['python']}: {error.strerror}"]})
+        reply({"exit": None, "late": False, "lines": [f"{asked['python']}: {error.strerror}"]})
 
 
 def _forward(asked: dict[str, Any]) -> None:
@@ -233,7 +234,7 @@ TORCH_SECONDS = 90.0
 
 
 def gather(spec: dict[str, Any], texts: dict[str, str]) -> dict[str, Any]:
-    """The facts. `spec`: python (of the training; "" for PATH's), cwd, port (None: not looked at)."""
+    """All facts, None where unknown. `spec`: python (of the training; "" for PATH's), cwd, port (None: not checked)."""
     faces = node_facts.interfaces()
     address = node_facts.ssh_address()
     gpus, gpu_problem = once([sys.executable, "-I"], texts["nvml"], {}, GPU_SECONDS)

@@ -147,7 +147,7 @@ class NodeSession:
 
     async def write_line(self, number: rpc.Number, value: dict[str, Any] | None) -> None:
         """A line to a worker; None ends it."""
-        await self._write(json.dumps({"op": "tell", "to": number, "value": value}).encode() + b"\n")
+        await self._write(json.dumps({"op": "forward", "to": number, "value": value}).encode() + b"\n")
 
     async def _write(self, data: bytes) -> None:
         assert self._process.stdin is not None
@@ -155,7 +155,7 @@ class NodeSession:
             self._process.stdin.write(data)
             await self._process.stdin.drain()
         except OSError:
-            return  # the end of its stdout says why
+            return  # the end of its stdout explains why
 
     async def _hear(self) -> None:
         assert self._process.stdout is not None
@@ -166,7 +166,7 @@ class NodeSession:
                     message = json.loads(text.removeprefix(MAGIC))
                     self._requests.part(message.get("id", READY), message)
         except ValueError:
-            self._over = f"{self.name} says what nobody understands"
+            self._over = f"{self.name} sends lines that are no JSON"
         code = await self._process.wait()
         await asyncio.wait({self._errors}, timeout=LEAVE_SECONDS)  # ssh's last words
         self._end(self._why(code))
@@ -214,5 +214,5 @@ class Worker:
         await self.session.write_line(self._request.number, value)
 
     async def hear(self) -> dict[str, Any]:
-        """The next that it says; its last has "exit". Raises HostError when the node is lost."""
+        """Its next message; the last has "exit". Raises HostError when the node is lost."""
         return await self._request.next()
