@@ -58,7 +58,7 @@ def _is_yaml(name: str) -> bool:
 
 
 def _plain(node: MarkupNode) -> Any:
-    """A tree as values; whatever is no mapping at the top has no keys."""
+    """The values of a tree, without lines."""
     if isinstance(node.value, dict):
         return {key: _plain(part) for key, part in node.value.items()}
     if isinstance(node.value, list):
@@ -253,7 +253,7 @@ def _fsdp(table: dict[str, Any], draft: Imported, kind: str) -> dict[str, Any]:
 
 
 def _accelerate_deepspeed(table: dict[str, Any], draft: Imported) -> dict[str, Any]:
-    """The fields say what Accelerate would have made of its own keys."""
+    """Keys of accelerate become fields; the rest of the table stays."""
     if "deepspeed_config_file" in table:
         draft.notes.append(
             f"Its DeepSpeed configuration stays the file {table['deepspeed_config_file']}: import that one, too, "
@@ -422,7 +422,7 @@ def _topology(plan: Plan, draft: Imported) -> None:
 
 
 def _deepspeed(text: str, source: str, draft: Imported) -> None:
-    """The keys that no field says; the fields are known better."""
+    """Keep the keys of DeepSpeed that no field of the plan holds."""
     kept = from_deepspeed(_json(text), source).values
     draft.values |= {path: value for path, value in kept.items() if path.startswith("deepspeed.")}
 

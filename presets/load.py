@@ -140,7 +140,7 @@ class _Layer:
             self.origins[path] = origin
 
     def _forget_options(self, kind: model.Value) -> None:
-        """Options of the strategy before, which no one asked for in the new one."""
+        """Drop options of the former strategy, which nobody set for the new one."""
         others = model.options_of(None) - model.options_of(str(kind))
         for path in others & self.values.keys():
             del self.values[path], self.origins[path]
@@ -474,7 +474,7 @@ def check_saved(name: str, base: str, text: str, library: Library) -> None:
 
 
 def _override_path(override: str) -> str:
-    """Path of the value that an override changes, as schema.flat has it."""
+    """Path of the value that an override changes, as model.flat has it."""
     path = override.partition("=")[0].strip().removeprefix("preset.")
     table, _, inner = path.partition(".")
     return f"{table}.{inner.partition('.')[0]}" if table in model.NESTED else path

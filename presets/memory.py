@@ -121,7 +121,6 @@ def _data(kind: str, sizes: Mapping[str, int]) -> int:
 
 
 def _kept(preset: Preset) -> int | None:
-    """See Layout.kept."""
     if preset.strategy.kind == "fsdp1":
         return 1 if preset.strategy.sharding in ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2") else None
     kept = preset.strategy.reshard_after_forward
@@ -152,7 +151,7 @@ def _deepspeed(preset: Preset, ranks: int) -> Layout:
 
 
 def _number(preset: Preset, key: str, usual: int) -> int:
-    """A number of the preset's own part of DeepSpeed's configuration."""
+    """A number from the preset's table [deepspeed.zero_optimization]."""
     zero = preset.deepspeed.get("zero_optimization")
     value = zero.get(key) if isinstance(zero, Mapping) else None
     return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else usual
@@ -294,7 +293,6 @@ def format_for(preset: Preset) -> Format:
 
 
 def _updated(layout: Layout, model: Shape, mine: float) -> float:
-    """Parameters that this rank's optimizer updates."""
     share = mine / layout.data if layout.optimizer else mine
     return max(share, min(model.tensor, mine)) if layout.by_tensor else share
 
@@ -356,7 +354,7 @@ def activations(model: Shape, form: Format, layout: Layout = ALONE) -> float:
 
 
 def _positions(model: Shape, layout: Layout) -> float:
-    """Of what one rank takes at once."""
+    """Positions that one rank takes at once."""
     return model.seq * max(1.0, model.micro_batch / layout.pieces) / layout.cp
 
 
@@ -381,7 +379,7 @@ def _resident(layout: Layout, form: Format) -> tuple[float, float]:
 
 
 def _buffers(layout: Layout, model: Shape, form: Format, mine: float) -> float:
-    """Bytes beside states, activations and the device's own."""
+    """Bytes of buckets and of what is gathered."""
     if layout.engine == "torch":
         return form.gradients * mine * layout.buckets
     if layout.engine == "deepspeed":

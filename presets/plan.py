@@ -186,7 +186,6 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
 
 
 def _origins(loaded: Loaded, request: Request, place: Place, env: Mapping[str, str]) -> dict[str, str]:
-    """Where each variable of the plan comes from."""
     preset = {
         path.partition(".")[2]: origin
         for path, origin in loaded.origins.items()
@@ -273,7 +272,6 @@ def _layered(
 
 
 def _node_notes(shape: Topology, port: int) -> tuple[str, ...]:
-    """What several nodes have in common."""
     if shape.nnodes == 1:
         return ()
     notes = [
@@ -344,7 +342,7 @@ def _name(request: Request) -> str:
 
 
 def _adapted(preset: Preset, request: Request) -> Preset:
-    """The preset with the request's wishes in it."""
+    """The preset with the values of the request."""
     shape, launcher, restart = preset.topology, preset.launcher, preset.restart
     if request.nnodes is not None:
         fewest, nnodes = worker_group.parse_nnodes(request.nnodes)
@@ -524,7 +522,7 @@ def _idle(launch: torchrun.Launch) -> tuple[str, ...]:
 
 
 def _reader_notes(preset: Preset, obeys: Obeys) -> tuple[str, ...]:
-    """What of the preset a script does not get that obeys otherwise."""
+    """Parts of the preset that do not reach a script which obeys otherwise than by parallelize()."""
     if obeys.how is None or obeys.reader == "parallelize":
         return ()
     strategy, notes = preset.strategy, []

@@ -137,12 +137,12 @@ def _least(
 
 
 def _products(per_node: int, model: Shape) -> list[int]:
-    """Over how many ranks of a node a matrix may be divided."""
+    """Numbers of ranks of a node over which a matrix may be divided."""
     return [size for size in _powers(per_node) if per_node % size == 0 and model.hidden % size == 0]
 
 
 def _stages(ranks: int, model: Shape) -> list[int]:
-    """Into how many stages the layers may be cut."""
+    """Numbers of stages into which the layers may be cut."""
     return [size for size in _powers(min(ranks, model.layers)) if ranks % size == 0]
 
 
@@ -222,7 +222,7 @@ def _tried(model: Shape, form: Format, per_node: int, nodes: int, limit: float) 
 
 
 def _smaller(model: Shape, simplest: Callable[[Shape, int], Estimate | None]) -> Remedy | None:
-    """The batch in as few passes as will do."""
+    """The same batch in as few passes as fit."""
     for passes in _divisors(model.micro_batch):
         size = model.micro_batch // passes
         if fit := simplest(replace(model, micro_batch=size), passes):
@@ -234,7 +234,7 @@ def _smaller(model: Shape, simplest: Callable[[Shape, int], Estimate | None]) ->
 
 
 def _shorter(model: Shape, simplest: Callable[[Shape], Estimate | None], also: str) -> Remedy | None:
-    """The longest sequence that fits, one at a time."""
+    """The longest sequence that fits, with one sequence at a time."""
     seq = model.seq // 2
     while seq >= SHORTEST:
         if fit := simplest(replace(model, seq=seq, micro_batch=1)):
@@ -245,7 +245,7 @@ def _shorter(model: Shape, simplest: Callable[[Shape], Estimate | None], also: s
 
 
 def _more(model: Shape, form: Format, per_node: int, nodes: int, limit: float) -> Remedy | None:
-    """More of the same GPUs, as it is or with as little as possible kept."""
+    """More of the same GPUs, for the model as it is, else with as little as possible kept."""
     for changed in (model, replace(model, recompute=True, micro_batch=1)):
         ranks = needed(changed, form, limit)
         if ranks is not None and ranks > per_node * nodes:
@@ -259,7 +259,6 @@ def _more(model: Shape, form: Format, per_node: int, nodes: int, limit: float) -
 
 
 def _accumulating(plain: Estimate, model: Shape, form: Format, ranks: int, passes: int) -> Estimate:
-    """The same strategy with several passes a step."""
     old = plain.strategy
     preset = replace(old.preset, batch=Batch(accumulation=passes))
     words = f"{old.words} --set batch.accumulation={passes}"
@@ -268,7 +267,7 @@ def _accumulating(plain: Estimate, model: Shape, form: Format, ranks: int, passe
 
 
 def _divisors(number: int) -> list[int]:
-    """Those above 1, the smallest first."""
+    """Divisors above 1, the smallest first."""
     small = [each for each in range(1, math.isqrt(number) + 1) if number % each == 0]
     return sorted({*small, *(number // each for each in small)} - {1})
 

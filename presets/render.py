@@ -92,7 +92,7 @@ def _head(plan: Plan) -> list[str]:
 
 
 def _coordinates(sizes: Mapping[str, int]) -> list[str]:
-    """A line a rank; of many the first ones."""
+    """A line for each of the first ranks."""
     world = math.prod(sizes.values())
     lines = []
     for rank in range(min(world, LISTED)):
@@ -123,15 +123,12 @@ def plan_to_json(plan: Plan, *, masked: bool = False) -> dict[str, Any]:
     document: dict[str, Any] = {}
     for item in dataclasses.fields(plan):
         value = getattr(plan, item.name)
-        document[item.name] = list(value) if isinstance(value, tuple) else value
-    document["mesh"] = dict(plan.mesh)
+        plain = dict(value) if isinstance(value, Mapping) else value
+        document[item.name] = list(plain) if isinstance(plain, tuple) else plain
     document["coordinates"] = [
         worker_group.coordinates(plan.mesh, rank) for rank in range(math.prod(plan.mesh.values()))
     ]
     document["hosts"] = {pattern: dict(variables) for pattern, variables in plan.hosts.items()}
-    document["env"] = dict(plan.env)
-    document["files"] = dict(plan.files)
-    document["origins"] = dict(plan.origins)
     if masked:
         document["hosts"] = {pattern: _without_values(env) for pattern, env in plan.hosts.items()}
         document["env"] = _without_values(plan.env)
@@ -221,7 +218,7 @@ def ports(plan: Plan) -> str:
 
 
 def _endpoint(plan: Plan) -> str:
-    """Of the rendezvous."""
+    """HOST:PORT of the rendezvous."""
     words = dict(zip(plan.argv, plan.argv[1:], strict=False))
     if "--rdzv-endpoint" in words:
         return words["--rdzv-endpoint"]

@@ -407,7 +407,7 @@ def inspect(script: str | None, source: str | bytes | None, asked: Requirements 
 
 
 def _parallelize(name: str, call: ScriptCall, asked: Requirements, steps: bool) -> Obeys:
-    """`steps`: whether it leaves forward and backward to distui, too."""
+    """`steps`: whether the script calls forward_backward(), too."""
     lead = f"{name} calls parallelize() in line {call.line}"
     if asked.kind == "deepspeed":
         return Obeys(None, f"{lead}, which is not DeepSpeed: take fsdp2, or zero1.", "parallelize")
@@ -569,7 +569,7 @@ def _deepspeed(lead: str, script: Script, call: ScriptCall, asked: Requirements)
 
 
 def _deepspeed_options(script: Script) -> tuple[str, ...]:
-    """By which options the script takes a configuration."""
+    """Options by which the script takes a configuration."""
     if script.find("deepspeed.add_config_arguments") is not None:
         return ("--deepspeed", OPTION)
     for call in script.calls:

@@ -263,7 +263,7 @@ class _Builder:
             )
 
     def _put(self, node: MarkupNode, size: int) -> None:
-        """A whole value, into what is open."""
+        """Add a whole value to the innermost mapping or list that is open."""
         if not self._open:
             self.documents.append(node)
             return

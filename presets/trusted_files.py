@@ -239,7 +239,7 @@ def _of_folder(way: _Way, entry: os.stat_result) -> Doubt | None:
 
 
 def _of_file(way: _Way) -> Doubt | None:
-    """What is wrong with what was reached itself."""
+    """Why the file that was reached may be somebody else's."""
     if way.names:
         return None
     if way.status.st_uid not in _ours():
@@ -399,7 +399,7 @@ def remove(env: Mapping[str, str], path: Path) -> bool:
 
 @contextmanager
 def _alone(env: Mapping[str, str]) -> Iterator[None]:
-    """Two that change the list do so one after the other."""
+    """Hold the lock of the list: changes are made one after the other."""
     folder = config_dir(env)
     private_folder(folder)
     # A file that nobody else can open: whoever may read a folder may hold a lock on it for ever.
@@ -412,7 +412,7 @@ def _alone(env: Mapping[str, str]) -> Iterator[None]:
 
 
 def _write(env: Mapping[str, str], files: list[Trusted]) -> None:
-    """The list, whole or not at all, readable by its owner alone."""
+    """Write the list, whole or not at all, readable by its owner alone."""
     import tempfile
 
     document = {"files": {entry.path: {"sha256": entry.sha256, "since": entry.since} for entry in files}}

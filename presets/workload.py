@@ -312,7 +312,6 @@ def parse_gpus(text: str, memory_gb: float | None = None) -> NodeGpus:
 
 
 def _size_in_name(name: str) -> int | None:
-    """The size that stands in a name, as in "X100-64GB"."""
     size = _OWN_SIZE.search(name)
     return int(size[1]) if size else None
 

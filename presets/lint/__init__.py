@@ -88,7 +88,7 @@ def _checked(name: str, text: str, exists: Exists | None, library: Library | Non
 
 
 def _kind(name: str, text: str) -> str:
-    """By its suffix; where that says nothing by its first line."""
+    """The kind of a file, by its suffix, else by its first line."""
     lower = name.lower()
     if lower.endswith(".py"):
         return "python"
@@ -106,7 +106,7 @@ def _kind(name: str, text: str) -> str:
 
 
 def _document(documents: list[MarkupNode], name: str, exists: Exists | None) -> list[Finding]:
-    """accelerate's, DeepSpeed's or SkyPilot's, told by their keys."""
+    """The findings on a file of accelerate's, DeepSpeed's or SkyPilot's, recognised by its keys."""
     findings: list[Finding] = []
     recognised = False
     for document in documents:
@@ -207,7 +207,7 @@ def _preset(
 
 
 def _values(table: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """Path and value of all that a preset says."""
+    """Path and value of every entry of a preset."""
     for key, value in table.items():
         if key in model.tables() and isinstance(value, dict):
             yield from ((f"{key}.{inner}", part) for inner, part in value.items())
@@ -235,7 +235,7 @@ def _value(path: str, value: object, where: str) -> list[Finding]:
 
 
 def _whole(name: str, table: Mapping[str, Any], file: str, bases: Library) -> Iterator[Finding]:
-    """The preset on what it builds on."""
+    """The preset together with what it builds on."""
     own = Definition(name=name, origin=f"user {file}", where=file, table=table)
     below = tuple(
         entry for entry in bases.definitions.get(name, ()) if file.rsplit("/", 1)[-1] not in entry.where
@@ -375,7 +375,6 @@ def _sharding(plan: Plan, preset: Preset) -> Iterator[Finding]:
 
 
 def _launcher(plan: Plan, preset: Preset) -> Iterator[Finding]:
-    """What the preset hands to torchrun."""
     if preset.launcher.kind != "torchrun":
         return
     options = launches.read_options([Word(text, 0) for text in preset.launcher.args])
@@ -435,7 +434,7 @@ def _seen(source: str | bytes | None) -> script.ScriptContents | None:
 
 
 def _nodes(plan: Plan, resources: Resources | None, managed: bool, hosts: int | None) -> Iterator[Finding]:
-    """What carries the plan."""
+    """Where the plan is to run."""
     if managed:
         text = (
             "A managed job has no ssh to its nodes: ranks and GPUs are not seen, nor restarted from here."
@@ -484,7 +483,6 @@ def _script(plan: Plan, source: str | bytes | None) -> Iterator[Finding]:
 
 
 def _sizes(plan: Plan, preset: Preset, sources: Sequence[str | bytes]) -> Iterator[Finding]:
-    """What the mesh does not divide."""
     if plan.strategy and sources:
         yield from script.check_sizes(sources, plan.command[1:], plan.mesh, preset)
 

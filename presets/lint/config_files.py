@@ -351,7 +351,6 @@ def _shell(node: MarkupNode | None, around: Surroundings) -> list[Finding]:
 
 
 def _wishes(task: MarkupNode) -> list[MarkupNode]:
-    """`resources`, and its alternatives."""
     resources = task.get("resources")
     if resources is None:
         return []
@@ -427,7 +426,7 @@ def _resources(task: MarkupNode, file: str, nnodes: int | None) -> Iterator[Find
 def _network(
     task: MarkupNode, wishes: list[MarkupNode], file: str, nnodes: int | None
 ) -> Iterator[Finding]:
-    """Several nodes with GPUs, on a network that nobody asked to be fast."""
+    """Several nodes with GPUs on the plain network."""
     infras = {(res.text("infra") or res.text("cloud")).partition("/")[0].lower() for res in wishes} - {""}
     if (nnodes or 1) < 2 or gpus(task) == 0 or (infras and infras <= set(TIERLESS)):
         return

@@ -34,7 +34,6 @@ def check_text(text: str, around: Surroundings, first_line: int = 1) -> list[Fin
 
 
 def _settings(script: ShellText, around: Surroundings) -> Iterator[Finding]:
-    """What is set for the programs."""
     named = dict(itertools.islice(((var.name, var) for var in script.settings), lint_rules.MOST))
     env = {name: var.value for name, var in named.items()}
     yield from lint_rules.check_all(env, lambda name: around.at(named[name].line), around.nnodes)
@@ -46,7 +45,7 @@ def _settings(script: ShellText, around: Surroundings) -> Iterator[Finding]:
 
 
 def _order(script: ShellText, around: Surroundings) -> Iterator[Finding]:
-    """What comes too late."""
+    """Commands that come too late: behind `exec`, or behind a launcher that they should accompany."""
     first = [call for call in script.launches if not call.command.background]
     shell = next((call for call in first if call.replaces and not call.command.branch), None)
     never = next((cmd for cmd in script.commands if shell and _behind(cmd, shell)), None)
@@ -178,7 +177,6 @@ def _is_lost(name: str) -> bool:
 
 
 def _configs(launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
-    """Files that a launcher is told to read."""
     for word in launch.words:
         if word.text.endswith(GONE):
             text = f"oumi's repository has no {word.text} any more: its configurations are no longer accelerate's."
@@ -326,7 +324,7 @@ def _mixed(options: Options, around: Surroundings) -> Iterator[Finding]:
 
 
 def _counts(options: Options, launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
-    """Nodes and ranks against what there is."""
+    """Numbers of nodes and ranks against those that there are."""
     nproc, nodes = options.values.get("nproc-per-node"), options.number("nnodes")
     if nproc and nproc.text == "gpu" and (around.gpus == 0 or around.env.get("CUDA_VISIBLE_DEVICES") == ""):
         text = 'There is no GPU: torchrun ends with "Cuda is not available".'

@@ -280,7 +280,7 @@ def _nccl(name: str, value: str, where: str, literal: bool) -> Iterator[Finding]
 
 
 def _loose(fact: nccl.NcclVariable, value: str, where: str) -> Iterator[Finding]:
-    """Forms that are taken, and mean something other than they look like."""
+    """Values that NCCL takes for something other than they look like."""
     if fact.kind == "level" and value.isdecimal():
         text = f"{fact.name}={value} is the number that older NCCL used for a level."
         remedy = f"Write one of {', '.join(fact.values)}."

@@ -60,7 +60,7 @@ def _parsed(sources: Sequence[str | bytes]) -> Iterator[Script]:
 
 
 def _sizes(scripts: Sequence[Script], args: Sequence[str]) -> Iterator[tuple[str, Size]]:
-    """By what they count: of the options that are read, else of constants."""
+    """Sizes by what they count: from options that the script declares, else from constants."""
     by_script = [Values(script.tree, args) for script in scripts]
     for what, names in SIZE_NAMES.items():
         numbers = [
@@ -79,7 +79,7 @@ def _sizes(scripts: Sequence[Script], args: Sequence[str]) -> Iterator[tuple[str
 
 
 def _number(value: object) -> int:
-    """0 where it is no number above 0."""
+    """A number above 0, else 0."""
     if isinstance(value, str) and value.isdecimal() and len(value) < 12:
         return int(value)
     return value if type(value) is int and value > 0 else 0
@@ -125,7 +125,7 @@ _NONE = Size(0, "", "")
 
 
 def _divided(size: Size | None, dimension: str, ranks: int, of: int = 1) -> Iterator[Finding]:
-    """`of`: parts into which it is cut before."""
+    """`of`: parts into which the size is cut first."""
     count = size.count // of if size else 0
     if size is None or ranks < 2 or count % ranks == 0:
         return

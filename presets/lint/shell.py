@@ -91,7 +91,6 @@ class _ShellReader:
         return letter == "&" and self._text[self._at + 1 : self._at + 2] == ">"
 
     def _end(self, letter: str, any_words: bool) -> None:
-        """Go past what ends a command."""
         doubled = letter in "&|;" and self._text[self._at + 1 : self._at + 2] == letter
         self._skip(1 + doubled)
         if letter == "(":
@@ -160,7 +159,6 @@ class _ShellReader:
         return self._skip(1)
 
     def _double(self) -> str:
-        """What stands between double quotes."""
         self._skip(1)
         parts: list[str] = []
         while self._at < len(self._text):
@@ -209,7 +207,7 @@ class _ShellReader:
             self._done.append(Command(tuple(kept), False, tuple(self._branch)))
 
     def _step(self, word: str) -> None:
-        """Into a branch or group, to the next one, or out of it."""
+        """Enter a branch or group, go on to the next, or leave it."""
         if word == "{":
             self._groups.append(self._since)
         elif word == "}" and self._groups:
@@ -337,7 +335,7 @@ def _all_launches(
 
 
 def _spelled(value: str, whole: Mapping[str, Setting]) -> str:
-    """A command line with those in it that it is made of."""
+    """A command line with the variables put in that it is made of."""
     for _ in range(2):
         longer = _VARIABLE.sub(
             lambda match: whole[name].value if (name := match[1] or match[2]) in whole else match[0], value
@@ -347,7 +345,7 @@ def _spelled(value: str, whole: Mapping[str, Setting]) -> str:
 
 
 def _settings(command: Command) -> Iterator[Setting]:
-    """Assignments alone, with export, or in front of a command."""
+    """Variables that a command sets: alone, with export, or in front of a program."""
     words = command.words
     exported = words[0].text in EXPORTS or not ASSIGNMENT.match(words[-1].text) or words[0].text == "env"
     for word in words[words[0].text in (*EXPORTS, "env") :]:
@@ -378,7 +376,7 @@ def _expanded(command: Command, values: Mapping[str, str]) -> Command:
 
 
 def _launches(command: Command) -> Iterator[LauncherCall]:
-    """The launcher that a command starts, if it does."""
+    """The launcher that a command starts; none or one."""
     words = list(command.words)
     wrapped = False
     while words and (ASSIGNMENT.match(words[0].text) or words[0].text.rsplit("/", 1)[-1] in WRAPPERS):
