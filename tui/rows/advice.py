@@ -53,7 +53,6 @@ def end_rows(recommended: Recommendation, width: int) -> list[Row]:
 
 
 HEAD = ("", "weights", "gradients", "optimizer", "states", "activations", "buffers", "total", "")
-
 PARTS = ("weights", "gradients", "optimizer", "states", "activations", "buffers", "total")
 
 BAR = (

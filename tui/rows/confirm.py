@@ -63,6 +63,9 @@ ACTIONS = {
 }
 """Verbs that only change what is shown."""
 
+VERBS = ("restart", "stop", "nccl", "signal", "dump", "down", "autostop")
+"""Verbs that become commands for the run."""
+
 
 def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozenset()) -> TypedCommand:
     """What the line asks for. Raises CommandError.
@@ -78,13 +81,42 @@ def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozens
     verb, rest = words[0], words[1:]
     if verb in ACTIONS:
         return TypedCommand(action=ACTIONS[verb])
-    if verb not in _PARSERS:
-        verbs = sorted([*_PARSERS, *ACTIONS])
+    if verb not in VERBS:
+        verbs = sorted([*VERBS, *ACTIONS])
         raise CommandError(f"no command {verb!r}: {did_you_mean(verb, verbs) or ', '.join(verbs)}")
-    return TypedCommand(command=_PARSERS[verb](rest, new_id(), tuple(sorted(marked))))
+    return TypedCommand(command=_command(verb, rest, new_id(), tuple(sorted(marked))))
 
 
-def _restart(words: list[str], new: str, _: tuple[int, ...]) -> Command:
+def _command(verb: str, words: list[str], new: str, marked: tuple[int, ...]) -> Command:
+    match verb:
+        case "restart":
+            return _restart(words, new)
+        case "nccl":
+            return _nccl(words, new, marked)
+        case "stop":
+            if words:
+                raise CommandError(f"stop takes nothing after it, got {' '.join(words)!r}")
+            return Stop(id=new)
+        case "signal":
+            if not words:
+                raise CommandError("signal needs a name: type signal SIGUSR1 [RANK …]")
+            return Signal(id=new, signal=words[0].upper(), ranks=_ranks(words[1:]) or marked)
+        case "dump":
+            if not words or words[0] not in ("stacks", "flight", "memory"):
+                raise CommandError("dump needs what: type dump stacks, dump flight or dump memory")
+            return Dump(id=new, what=words[0], ranks=_ranks(words[1:]) or marked)
+        case "down":
+            if words:
+                raise CommandError("down takes nothing after it: it asks for the cluster's name")
+            return Down(id=new, cluster="")
+    if words == ["off"]:
+        return SetAutostop(id=new, minutes=None)
+    if not re.fullmatch(r"0*[1-9][0-9]{0,5}", " ".join(words)):
+        raise CommandError("autostop needs minutes without a job: type autostop 30, or autostop off")
+    return SetAutostop(id=new, minutes=int(words[0]))
+
+
+def _restart(words: list[str], new: str) -> Command:
     env: dict[str, str] = {}
     unset: list[str] = []
     taking = env_words = "env"
@@ -101,12 +133,6 @@ def _restart(words: list[str], new: str, _: tuple[int, ...]) -> Command:
     if refused := environment.refusal({**env, **dict.fromkeys(unset)}):
         raise CommandError(refused)
     return Restart(id=new, env=env, unset=tuple(unset))
-
-
-def _stop(words: list[str], new: str, _: tuple[int, ...]) -> Command:
-    if words:
-        raise CommandError(f"stop takes nothing after it, got {' '.join(words)!r}")
-    return Stop(id=new)
 
 
 def _rank(word: str) -> int:
@@ -156,42 +182,6 @@ def _nccl(words: list[str], new: str, marked: tuple[int, ...]) -> Command:
     chosen = tuple(ranks) or marked
     return SetNccl(id=new, level=level, subsys=subsys, ranks=chosen, seconds=seconds, restart=again)
 
-
-def _signal(words: list[str], new: str, marked: tuple[int, ...]) -> Command:
-    if not words:
-        raise CommandError("signal needs a name: type signal SIGUSR1 [RANK …]")
-    return Signal(id=new, signal=words[0].upper(), ranks=_ranks(words[1:]) or marked)
-
-
-def _dump(words: list[str], new: str, marked: tuple[int, ...]) -> Command:
-    if not words or words[0] not in ("stacks", "flight", "memory"):
-        raise CommandError("dump needs what: type dump stacks, dump flight or dump memory")
-    return Dump(id=new, what=words[0], ranks=_ranks(words[1:]) or marked)
-
-
-def _down(words: list[str], new: str, _: tuple[int, ...]) -> Command:
-    if words:
-        raise CommandError("down takes nothing after it: it asks for the cluster's name")
-    return Down(id=new, cluster="")
-
-
-def _autostop(words: list[str], new: str, _: tuple[int, ...]) -> Command:
-    if words == ["off"]:
-        return SetAutostop(id=new, minutes=None)
-    if not re.fullmatch(r"0*[1-9][0-9]{0,5}", " ".join(words)):
-        raise CommandError("autostop needs minutes without a job: type autostop 30, or autostop off")
-    return SetAutostop(id=new, minutes=int(words[0]))
-
-
-_PARSERS: dict[str, Callable[[list[str], str, tuple[int, ...]], Command]] = {
-    "restart": _restart,
-    "stop": _stop,
-    "nccl": _nccl,
-    "signal": _signal,
-    "dump": _dump,
-    "down": _down,
-    "autostop": _autostop,
-}
 
 DEFAULT_GRACE_S = 30.0
 """Seconds between SIGTERM and SIGKILL where the plan does not say."""
@@ -568,7 +558,10 @@ def change(form: NcclForm, row: int, step: int) -> NcclForm:
 def form_rows(form: NcclForm, width: int) -> list[Row]:
     """One row a choice; what is chosen is told by brackets, not by colour."""
     level = "  ".join(f"({'x' if name == form.level else ' '}) {name}" for name in LEVELS)
-    seconds = "  ".join(f"({'x' if end == form.seconds else ' '}) {_lasting(end)}" for end in SECONDS)
+    seconds = "  ".join(
+        f"({'x' if end == form.seconds else ' '}) {'ever' if end is None else f'{end:g}s'}"
+        for end in SECONDS
+    )
     live = "(x) live  ( ) restart" if not form.restart else "( ) live  (x) restart"
     how = live if form.ways.live else "(x) restart of the worker group"
     rows: list[Row] = [
@@ -581,10 +574,6 @@ def form_rows(form: NcclForm, width: int) -> list[Row]:
         head = f"[{'x' if on else ' '}] {fit(flag.name, 10)} "
         rows.append(((head, "head" if on else "text"), (fit(flag.text, max(10, width - len(head))), "dim")))
     return rows
-
-
-def _lasting(seconds: float | None) -> str:
-    return "ever" if seconds is None else f"{seconds:g}s"
 
 
 def note_rows(form: NcclForm, width: int) -> list[Row]:

@@ -455,9 +455,9 @@ def event_rows(frame: Frame, width: int) -> list[Row]:
     rows: list[Row] = []
     for finding in standing(state):
         glyph, style = glyphs.severity(finding)
-        rows.append(
-            ((f" {glyph} {finding.id}", style), (_rank_and_node(finding.rank, finding.node), "dim"))
-        )
+        numbers = (("rank", finding.rank), ("node", finding.node))
+        where = "".join(f"  {noun} {number}" for noun, number in numbers if number is not None)
+        rows.append(((f" {glyph} {finding.id}", style), (where, "dim")))
         rows += wrap(finding.text, width - 1, first="   ")
         if finding.remedy:
             rows += wrap(f"do: {finding.remedy}", width - 1, "accent", first="   ")
@@ -471,7 +471,3 @@ def event_rows(frame: Frame, width: int) -> list[Row]:
     for at, text in reversed(state.notices):
         rows += wrap(clean_text(text), width - 1, first=f"   {time_of_day(at)}  ", then=" " * 13)
     return rows
-
-
-def _rank_and_node(rank: int | None, node: int | None) -> str:
-    return (f"  rank {rank}" if rank is not None else "") + (f"  node {node}" if node is not None else "")

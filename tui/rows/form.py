@@ -108,9 +108,7 @@ Typed = Mapping[str, str]
 """Name of a field → what was typed or chosen; missing or "" where nothing was."""
 
 QUOTED = "quoted as in a shell"
-
 OF_SKY = "For nodes that SkyPilot brings."
-
 ESTIMATE = "For the memory estimate alone."
 
 
@@ -494,7 +492,6 @@ def check_title(findings: Sequence[Finding]) -> str:
 
 
 _WIDTHS = (("infra", 20), ("instance", 18), ("CPUs", 5), ("GB", 5), ("GPUs", 9), ("$/h", 8))
-
 _RIGHT = ("CPUs", "GB", "$/h")
 
 

@@ -144,6 +144,11 @@ def join(parts: Iterable[Row], gap: str = "  ") -> Row:
     return tuple(cells)
 
 
+def key_row(*keys: tuple[str, str]) -> Row:
+    """Keys with what each does; blanks between them are part of the texts."""
+    return tuple(cell for key, text in keys for cell in ((key, "key"), (text, "text")))
+
+
 def wrap(text: str, width: int, style: str = "text", *, first: str = "", then: str = "") -> list[Row]:
     """A sentence over as many rows as it needs."""
     lines = textwrap.wrap(

@@ -23,7 +23,6 @@ _SELECTORS = {0xFE0E: None, 0xFE0F: None}
 """Of a glyph's looks: terminals do not agree how wide they make it."""
 
 _LEVEL = {Level.WARN: (glyphs.WARN, "warn"), Level.ERROR: (glyphs.BAD, "bad")}
-
 _FOREIGN = re.compile(r".*rank-(?P<rank>\d+)[^/]*\.(?P<stream>out|err|nccl)")
 
 

@@ -99,15 +99,15 @@ def _card(facts: NcclFacts, group: NodeGroup, usual: NodeGroup, width: int) -> l
     ranks = [rank for node in group.nodes for rank in ranks_on(facts, node.host)]
     glyph, style = (glyphs.WARN, "warn") if odd else (glyphs.OK, "ok")
     count = f"  {len(hosts)} nodes alike" if len(hosts) > 1 else ""
-    host = group.nodes[0].host
-    head: Row = ((f"{glyph} ", style), (listed([host or NA for host in hosts]), "head"), (count, "dim"))
-    rows = _headed(head, agreeing(ranks, "rank", "ranks"), spans(ranks), width, _line(facts, host))
+    host = group.nodes[0]
+    head: Row = ((f"{glyph} ", style), (listed([name or NA for name in hosts]), "head"), (count, "dim"))
+    rows = _headed(head, agreeing(ranks, "rank", "ranks"), spans(ranks), width, _line(facts, host.host))
     for label, value in group.fields.items():
         differs = odd and value != usual.fields[label]
         if value or differs or label in _ALWAYS:
-            shown = _with_address(group, label, value)
+            shown = host.bootstrap if label == "bootstrap" and len(group.nodes) == 1 else value
             others = f"   the others: {usual.fields[label] or NA}" if differs else ""
-            rows += _field(label, shown or NA, others, differs, width, _line(facts, host, label))
+            rows += _field(label, shown or NA, others, differs, width, _line(facts, host.host, label))
     return rows + _variables(facts, group, usual, width)
 
 
@@ -118,12 +118,6 @@ def _headed(head: Row, label: str, text: str, width: int, line: FactLine | None)
     if row_width(whole) <= width or not text:
         return [StatementRow(clip(whole, width), line)]
     return [StatementRow(clip(head, width), line), *_field(label, text, "", False, width, line)]
-
-
-def _with_address(group: NodeGroup, label: str, value: str) -> str:
-    if label == "bootstrap" and len(group.nodes) == 1:
-        return group.nodes[0].bootstrap
-    return value
 
 
 def _line(facts: NcclFacts, host: str, label: str = "") -> FactLine | None:
@@ -358,16 +352,12 @@ def _findings(frame: Frame, facts: NcclFacts, width: int) -> list[StatementRow]:
     about = (finding for finding in frame.state.findings.values() if not finding.id.startswith(OTHERS))
     alarms = [item for item in items(about) if item.first.alarm]
     rows = [
-        StatementRow(item_row(frame, item, width), _evidence(facts, item.first.id))
+        StatementRow(item_row(frame, item, width), facts.raw.get(f"rule:{item.first.id}"))
         for item in alarms[:FINDINGS]
     ]
     if len(alarms) > FINDINGS:
         rows.append(StatementRow(((f"… {len(alarms) - FINDINGS} more: i shows all", "dim"),)))
     return [*rows, StatementRow(())] if rows else []
-
-
-def _evidence(facts: NcclFacts, rule: str) -> FactLine | None:
-    return facts.raw.get(f"rule:{rule}")
 
 
 def _unread(facts: NcclFacts, width: int) -> list[Row]:

@@ -28,7 +28,6 @@ LETTERS = "PVCGSN?T"
 """From the best: P2P, NVLink SHARP, CollNet, network with GPUDirect, shared memory, network, unknown, TCP."""
 
 _STYLE = {"P": "ok", "V": "ok", "C": "ok", "G": "accent", "S": "text", "N": "text", "?": "dim", "T": "warn"}
-
 _SELF = "\\"
 
 ODD = 4
@@ -293,6 +292,7 @@ EACH = 16
 BARS = 24
 """Most bars; then those that were the last to be ready."""
 
+RING_ROWS = 3
 _RANKS_SHOWN = 8
 """Ranks of a node that are written out in a ring."""
 
@@ -312,17 +312,14 @@ def ring_rows(comm: Communicator, width: int) -> list[Row]:
     for order, numbers in orders.items():
         name = f"ring {','.join(map(str, numbers))}" if len(numbers) < 5 else plural(len(numbers), "ring")
         lines = wrap(_ring_text(order, at), width - 14)
-        rows += [((fit(name if not row else "", 14), "dim"), *line) for row, line in enumerate(_cut(lines))]
+        lines = lines if len(lines) <= RING_ROWS else [*lines[: RING_ROWS - 1], (("…", "dim"),)]
+        rows += [((fit(name if not row else "", 14), "dim"), *line) for row, line in enumerate(lines)]
         entered, least = crossings(order, at)
         if entered > least:
             text = f"enters nodes {entered} times a round; {least} would do"
             rows.append(((" " * 12 + f"{glyphs.WARN} ", "warn"), (text, "text")))
     more = comm.ring_count - sum(map(len, orders.values()))
     return rows + ([((f"{plural(more, 'more ring')} not told in full", "dim"),)] if more > 0 else [])
-
-
-def _cut(lines: list[Row], most: int = 3) -> list[Row]:
-    return lines if len(lines) <= most else [*lines[: most - 1], (("…", "dim"),)]
 
 
 def _begun(ring: Sequence[int], at: dict[int, str]) -> tuple[int, ...]:

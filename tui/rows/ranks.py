@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...runners import status
 from ...runners.formatting import NA, duration_short, size_short, spans_short, step_short, usage_short
@@ -198,7 +199,8 @@ def _rank_cell(frame: Frame, rank: Rank) -> Heat:
     if frame.view.metric == "step-time":
         return Heat(*_step(frame, rank), below)
     if frame.view.metric == "mem":
-        return Heat(_share(sample.rss_bytes, _most_rss(frame)), size_short(sample.rss_bytes), below)
+        most = max((each.rss_bytes for each in _samples(frame) if each.rss_bytes), default=None)
+        return Heat(_share(sample.rss_bytes, most), size_short(sample.rss_bytes), below)
     if frame.view.metric == "util":
         return Heat(sample.cpu_percent, percent(sample.cpu_percent), below)
     return Heat(None, "", below)
@@ -206,10 +208,6 @@ def _rank_cell(frame: Frame, rank: Rank) -> Heat:
 
 def _samples(frame: Frame) -> list[RankSample]:
     return [rank.sample for rank in frame.state.ranks.values() if rank.sample is not None]
-
-
-def _most_rss(frame: Frame) -> int | None:
-    return max((sample.rss_bytes for sample in _samples(frame) if sample.rss_bytes), default=None)
 
 
 def _step(frame: Frame, rank: Rank | None) -> tuple[float | None, str]:
@@ -297,52 +295,40 @@ def _worst(line: RankRow) -> str:
     return {"bad": "0", "warn": "1", "stale": "2"}.get(style, "3") + str(line.rank.phase)
 
 
-def _end(line: RankRow) -> str:
-    if line.rank.signal:
-        return line.rank.signal
-    return _or_na(line.rank.exit_code)
+def _sampled(
+    name: str,
+    width: int,
+    order: int,
+    pick: Callable[[RankSample], float | None],
+    text: Callable[[Any], str],
+) -> Column:
+    """A column of the ranks' samples."""
 
+    def value(line: RankRow) -> float | None:
+        return None if line.sample is None else pick(line.sample)
 
-def _sample(pick: Callable[[RankSample], Sortable]) -> Callable[[RankRow], Sortable]:
-    return lambda line: None if line.sample is None else pick(line.sample)
+    return Column(name, width, order, lambda line: text(value(line)), value)
 
 
 _RANK = Column("rank", 4, 0, lambda line: str(line.rank.place.rank), lambda line: line.rank.place.rank)
-
-_STATE = Column("state", 11, 1, _state, _worst, right=False)
-
+_STATE = Column(
+    "state",
+    11,
+    1,
+    lambda line: " ".join((glyphs.RANK[line.rank.phase][0], line.rank.phase)),
+    _worst,
+    right=False,
+)
 _PID = Column("pid", 7, 9, lambda line: _or_na(line.rank.pid))
-
 _LOCAL = Column("local", 5, 13, lambda line: str(line.rank.place.local_rank))
-
 _NODE = Column("node", 8, 12, lambda line: line.where, right=False)
 
 _MESH = Column("mesh", 0, 11, lambda line: line.mesh or NA, right=False)
 """Its width is that of the widest coordinates."""
 
-_STEP = Column(
-    "step",
-    7,
-    6,
-    lambda line: _or_na(line.sample.step if line.sample else None),
-    _sample(lambda sample: sample.step),
-)
-
-_RSS = Column(
-    "RSS",
-    5,
-    7,
-    lambda line: size_short(line.sample.rss_bytes if line.sample else None),
-    _sample(lambda sample: sample.rss_bytes),
-)
-
-_PACE = Column(
-    "s/step",
-    6,
-    5,
-    lambda line: step_short(line.sample.step_s if line.sample else None),
-    _sample(lambda sample: sample.step_s),
-)
+_STEP = _sampled("step", 7, 6, lambda sample: sample.step, _or_na)
+_RSS = _sampled("RSS", 5, 7, lambda sample: sample.rss_bytes, size_short)
+_PACE = _sampled("s/step", 6, 5, lambda sample: sample.step_s, step_short)
 
 LIVE: tuple[Column, ...] = (
     _RANK,
@@ -353,35 +339,16 @@ LIVE: tuple[Column, ...] = (
     Column("GPU", 3, 8, lambda line: _or_na(line.gpu)),
     Column("util", 4, 2, lambda line: percent(line.util), lambda line: line.util),
     Column("mem", 9, 3, lambda line: usage_short(*line.mem), lambda line: line.mem[0]),
-    Column(
-        "CPU",
-        5,
-        4,
-        lambda line: percent(line.sample.cpu_percent if line.sample else None),
-        _sample(lambda sample: sample.cpu_percent),
-    ),
+    _sampled("CPU", 5, 4, lambda sample: sample.cpu_percent, percent),
     _RSS,
     _STEP,
     _PACE,
     Column("NCCL", 5, 10, lambda line: line.rank.nccl_debug or NA, right=False),
 )
 
-_EXIT = Column("exit", 8, 2, _end, right=False)
-
-ENDED: tuple[Column, ...] = (
-    _RANK,
-    _LOCAL,
-    _NODE,
-    _STATE,
-    _PID,
-    _EXIT,
-    _STEP,
-    _PACE,
-    _RSS,
-)
-
+_EXIT = Column("exit", 8, 2, lambda line: line.rank.signal or _or_na(line.rank.exit_code), right=False)
+ENDED: tuple[Column, ...] = (_RANK, _LOCAL, _NODE, _STATE, _PID, _EXIT, _STEP, _PACE, _RSS)
 _NO_GPU = frozenset({"GPU", "util", "mem"})
-
 _TWO_SPACES = 1
 
 

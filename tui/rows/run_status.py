@@ -183,9 +183,7 @@ def _parts(frame: Frame) -> list[tuple[int, Row]]:
         (2, _link_cell(frame)),
         (6, _attempt(frame)),
         (5, _nodes_cell(frame)),
-        (3, _cluster(frame)),
-        (6, _cost(frame)),
-        (9, _autostop(frame)),
+        *_cluster(frame),
         (7, ((plural(len(state.ranks), "rank"), "text"),) if state.ranks else ()),
         *_load(frame),
         *steps(frame),
@@ -225,30 +223,28 @@ def _nodes_cell(frame: Frame) -> Row:
     return ((f"{heard}/{plural(total, 'node')}", "text" if heard >= total else "warn"),)
 
 
-def _cluster(frame: Frame) -> Row:
-    """SkyPilot's word for a cluster that is not simply up, and what a managed job does not show."""
+def _cluster(frame: Frame) -> list[tuple[int, Row]]:
+    """How the cluster stands where it is not simply up, what it costs, and when it goes by itself."""
     cluster = frame.state.cluster
     if cluster is None:
-        return ()
+        return []
+    price = cost(cluster, frame.now).removesuffix(" so far")
+    timed = cluster.autostop_min is not None and not cluster.down
+    return [
+        (3, _cluster_state(cluster)),
+        (6, ((price, "text"),) if price else ()),
+        (9, ((f"autostop {cluster.autostop_min} min", "dim"),) if timed else ()),
+    ]
+
+
+def _cluster_state(cluster: Cluster) -> Row:
+    """SkyPilot's word for a cluster that is not simply up, and what a managed job does not show."""
     if cluster.managed:
         parts = [f"managed job {cluster.state}".rstrip(), recovered(cluster), "logs only"]
         return ((", ".join(part for part in parts if part), "warn"),)
     if cluster.down:
         return (("cluster down", "dim"),)
     return ((f"cluster {cluster.state}", "warn"),) if cluster.state not in ("", "UP") else ()
-
-
-def _cost(frame: Frame) -> Row:
-    cluster = frame.state.cluster
-    text = "" if cluster is None else cost(cluster, frame.now).removesuffix(" so far")
-    return ((text, "text"),) if text else ()
-
-
-def _autostop(frame: Frame) -> Row:
-    cluster = frame.state.cluster
-    if cluster is None or cluster.autostop_min is None or cluster.down:
-        return ()
-    return ((f"autostop {cluster.autostop_min} min", "dim"),)
 
 
 def _load(frame: Frame) -> list[tuple[int, Row]]:
@@ -325,7 +321,6 @@ def _age(frame: Frame) -> Row:
 
 
 _LABEL = 12
-
 _TIME = 12
 
 MANAGED = (
@@ -411,15 +406,10 @@ def _took(frame: Frame, progress: StageProgress) -> str:
     return duration_exact(elapsed(progress.began, until))
 
 
-def _whole(state: RunState, stage: Stage) -> StageProgress | None:
-    """A stage on all nodes; where only nodes tell of it, there is none."""
-    return state.stages.get((stage, HUB))
-
-
 def _stage(frame: Frame, stage: Stage, width: int) -> list[Row]:
     """A row a stage, and its newest words, whole where it goes on."""
     state = frame.state
-    progress = _whole(state, stage)
+    progress = state.stages.get((stage, HUB))
     if progress is None and (state.phase.ended or any(key[0] is stage for key in state.stages)):
         return []
     if progress is None and not _expected(state, stage):

@@ -10,7 +10,8 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Container, Horizontal, Vertical
 from textual.events import Resize
-from textual.screen import ModalScreen, Screen
+from textual.geometry import Size
+from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Static
 
@@ -39,9 +40,9 @@ from ..rows.form import (
     why_rows,
     yaml_rows,
 )
-from ..rows.glyphs import Row, wrap
+from ..rows.glyphs import Row, key_row, wrap
 from .launch_panes import PANES, Candidates, Details, FormView, PresetList
-from .modal import ConfirmScreen, PromptScreen
+from .modal import ConfirmScreen, PromptScreen, RowsModal
 from .rows_view import RowsView
 
 if TYPE_CHECKING:
@@ -49,14 +50,8 @@ if TYPE_CHECKING:
     from ...runners.hub.sky_process import Candidate
 
 
-_ASKING: Row = (
-    ("1-4", "key"), (" or ", "text"), ("Enter", "key"), (" answer   ", "text"), ("backspace", "key"),
-    (" back   ", "text"), ("esc", "key"), (" cancel", "text"),
-)  # fmt: skip
-_ENDED: Row = (
-    ("Enter", "key"), (" take it   ", "text"), ("backspace", "key"), (" back   ", "text"), ("esc", "key"),
-    (" cancel", "text"),
-)  # fmt: skip
+_ASKING = key_row(("1-4", " or "), ("Enter", " answer   "), ("backspace", " back   "), ("esc", " cancel"))
+_ENDED = key_row(("Enter", " take it   "), ("backspace", " back   "), ("esc", " cancel"))
 
 
 class _LaunchChoices(RowsView):
@@ -69,7 +64,7 @@ class _LaunchChoices(RowsView):
     ]
 
 
-class GuideScreen(ModalScreen[Recommendation | None]):
+class GuideScreen(RowsModal[Recommendation | None]):
     """Returns what was recommended and taken, or None."""
 
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
@@ -77,26 +72,13 @@ class GuideScreen(ModalScreen[Recommendation | None]):
     ]
 
     def __init__(self, ascii_only: bool = False) -> None:
-        super().__init__()
+        super().__init__("", (), _ASKING, ascii_only, view=_LaunchChoices(id="modal-rows", cursor=True))
         self._answers: list[int] = []
         self._recommended: Recommendation | None = None
-        self.choices = _LaunchChoices(id="modal-rows", cursor=True)
-        self.foot = RowsView(id="modal-keys")
-        self.foot.can_focus = False
-        self.choices.ascii_only = self.foot.ascii_only = ascii_only
 
-    def compose(self) -> ComposeResult:
-        with Vertical(id="box"):
-            yield Static("", id="modal-title", markup=False)
-            yield self.choices
-            yield self.foot
-
-    def on_mount(self) -> None:
-        self.choices.focus()
-
-    def on_resize(self, event: Resize) -> None:
-        self.query_one("#box").styles.width = min(84, event.size.width - 4)
-        self._width = min(84, event.size.width - 4) - 8
+    def fit_into(self, size: Size) -> None:
+        self.query_one("#box").styles.width = min(84, size.width - 4)
+        self._width = min(84, size.width - 4) - 8
         self._ask(0)
 
     def _ask(self, cursor: int) -> None:
@@ -112,12 +94,12 @@ class GuideScreen(ModalScreen[Recommendation | None]):
             )
             self._recommended = recommended = recommend(dict(keys))
             rows, head = end_rows(recommended, self._width), f"Take {recommended.preset}"
-        self.choices.has_cursor = self._recommended is None
+        self.view.has_cursor = self._recommended is None
         self.query_one("#modal-title", Static).update(head)
-        self.choices.styles.height = min(max(4, len(rows)), max(4, self.size.height - 8))
-        self.choices.set_rows(rows)
-        self.choices.repaint()
-        self.choices.move_to(cursor)
+        self.view.styles.height = min(max(4, len(rows)), max(4, self.size.height - 8))
+        self.view.set_rows(rows)
+        self.view.repaint()
+        self.view.move_to(cursor)
         self.foot.set_rows([_ENDED if self._recommended else _ASKING])
 
     def action_answer(self, number: int = 0) -> None:
@@ -126,7 +108,7 @@ class GuideScreen(ModalScreen[Recommendation | None]):
             if not number:
                 self.dismiss(self._recommended)
             return
-        given = number - 1 if number else self.choices.cursor
+        given = number - 1 if number else self.view.cursor
         if given < len(QUESTIONS[len(self._answers)].choices):
             self._answers.append(given)
             self._ask(0)
@@ -394,16 +376,13 @@ class LaunchScreen(Screen[None]):
 
     # --- start
 
-    @on(FormView.Submitted)
-    def _submitted(self) -> None:
-        self.action_start()
-
     async def _ask_hosts(self, form: LaunchForm) -> None:
         """The whole plan, and then the question."""
         self.notify("asking the hosts …")
         self._show_preview(await asyncio.to_thread(self.app.source.plan, form, True))
         self.action_start()
 
+    @on(FormView.Submitted)
     def action_start(self) -> None:
         """The confirm page, or why there is none."""
         preview = self.preview

@@ -9,43 +9,60 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.events import Resize
+from textual.geometry import Size
 from textual.screen import ModalScreen
+from textual.widget import Widget
 from textual.widgets import Input, Label, Static
 
 from ...runners.formatting import spans_text
 from ...runners.model import SetNccl
 from ...runners.state import RunState
 from ..rows.confirm import NcclForm, begin, change, command, form_rows, note_rows
-from ..rows.glyphs import Row, hang
+from ..rows.glyphs import Row, hang, key_row
 from .rows_view import RowsView
 
 Answer = TypeVar("Answer")
 
 
 class RowsModal(ModalScreen[Answer]):
-    """A title, rows, and a line of keys, no larger than needed."""
+    """A title, rows, what stands `between` them and a line of keys; no larger than needed."""
 
-    def __init__(self, title: str, rows: Sequence[Row], keys: Row, ascii_only: bool = False) -> None:
+    def __init__(
+        self,
+        title: str,
+        rows: Sequence[Row],
+        keys: Row,
+        ascii_only: bool = False,
+        *,
+        view: RowsView | None = None,
+        between: Sequence[Widget] = (),
+    ) -> None:
         super().__init__()
         self._question = title
         self._answer_rows = rows
-        self.view = RowsView(id="modal-rows")
-        self._key_row = RowsView(id="modal-keys")
-        self._key_row.can_focus = False
-        self.view.ascii_only = self._key_row.ascii_only = ascii_only
-        self._key_row.set_rows([keys])
+        self._between = between
+        self.view = view or RowsView(id="modal-rows")
+        self.foot = RowsView(id="modal-keys")
+        self.foot.can_focus = False
+        self.view.ascii_only = self.foot.ascii_only = ascii_only
+        self.foot.set_rows([keys])
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box"):
             yield Static(self._question, id="modal-title", markup=False)
             yield self.view
-            yield self._key_row
+            yield from self._between
+            yield self.foot
 
     def on_resize(self, event: Resize) -> None:
-        width = min(96, event.size.width - 8)
+        self.fit_into(event.size)
+
+    def fit_into(self, size: Size) -> None:
+        """Take what is needed of a terminal of this size."""
+        width = min(96, size.width - 8)
         rows = [part for row in self._answer_rows for part in hang(row, width - 7)]
         self.view.set_rows(rows)
-        self.view.styles.height = max(1, min(len(rows), event.size.height - 9))
+        self.view.styles.height = max(1, min(len(rows), size.height - 9))
         self.query_one("#box").styles.width = width
 
 
@@ -62,15 +79,10 @@ class ConfirmScreen(RowsModal[str]):
         self, title: str, rows: Sequence[Row], verb: str, ascii_only: bool = False, other: str = ""
     ) -> None:
         self._other = other
-        gap = "   " if other else "     "
-        second: Row = (("a", "key"), (f" {other}{gap}", "text")) if other else ()
-        keys: Row = (
-            ("y", "key"),
-            (f" {verb}{gap}", "text"),
-            *second,
-            ("Enter", "key"),
-            (" cancel" if other else " cancel (default)", "text"),
-        )
+        if other:
+            keys = key_row(("y", f" {verb}   "), ("a", f" {other}   "), ("Enter", " cancel"))
+        else:
+            keys = key_row(("y", f" {verb}     "), ("Enter", " cancel (default)"))
         super().__init__(title, rows, keys, ascii_only)
 
     def action_answer(self, answer: str) -> None:
@@ -88,18 +100,13 @@ class TypedScreen(RowsModal[str | None]):
     def __init__(
         self, title: str, rows: Sequence[Row], name: str, verb: str, ascii_only: bool = False
     ) -> None:
-        keys: Row = (("Enter", "key"), (f" {verb}     ", "text"), ("esc", "key"), (" cancel", "text"))
-        super().__init__(title, rows, keys, ascii_only)
-        self._name = name
-
-    def compose(self) -> ComposeResult:
-        with Vertical(id="box"):
-            yield Static(self._question, id="modal-title", markup=False)
-            yield self.view
-            with Horizontal(id="typed"):
-                yield Label(f"type {self._name}:", id="typed-label", markup=False)
-                yield Input(compact=True, id="typed-input")
-            yield self._key_row
+        keys = key_row(("Enter", f" {verb}     "), ("esc", " cancel"))
+        field = Horizontal(
+            Label(f"type {name}:", id="typed-label", markup=False),
+            Input(compact=True, id="typed-input"),
+            id="typed",
+        )
+        super().__init__(title, rows, keys, ascii_only, between=[field])
 
     def on_mount(self) -> None:
         self.view.can_focus = False
@@ -117,12 +124,7 @@ class TextScreen(RowsModal[None]):
     ]
 
     def __init__(self, title: str, rows: Sequence[Row], ascii_only: bool = False) -> None:
-        keys: Row = (
-            ("esc", "key"),
-            (" close   ", "text"),
-            ("j k PgUp PgDn g G", "key"),
-            (" scroll", "text"),
-        )
+        keys = key_row(("esc", " close   "), ("j k PgUp PgDn g G", " scroll"))
         super().__init__(title, rows, keys, ascii_only)
 
 
@@ -149,10 +151,12 @@ class PromptScreen(ModalScreen[str | None]):
         self.dismiss(event.value)
 
 
-_KEYS: Row = (
-    ("← →", "key"), (" change   ", "text"), ("space", "key"), (" choose   ", "text"), ("Enter", "key"),
-    (" go on (asks once more)   ", "text"), ("esc", "key"), (" cancel", "text"),
-)  # fmt: skip
+_KEYS = key_row(
+    ("← →", " change   "),
+    ("space", " choose   "),
+    ("Enter", " go on (asks once more)   "),
+    ("esc", " cancel"),
+)
 
 
 class _ModalRows(RowsView):
@@ -165,7 +169,7 @@ class _ModalRows(RowsView):
     ]
 
 
-class NcclScreen(ModalScreen[SetNccl | None]):
+class NcclScreen(RowsModal[SetNccl | None]):
     """Returns the command to confirm, or None."""
 
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
@@ -175,46 +179,33 @@ class NcclScreen(ModalScreen[SetNccl | None]):
     def __init__(
         self, state: RunState, marked: frozenset[int], command_id: str, ascii_only: bool = False
     ) -> None:
-        super().__init__()
         self.form: NcclForm = begin(state, marked)
         self._command_id = command_id
-        self.choices = _ModalRows(id="modal-rows", cursor=True)
-        self.foot = RowsView(id="modal-keys")
-        self.foot.can_focus = False
         self.hint = RowsView(id="modal-hint")
         self.hint.can_focus = False
-        self.choices.ascii_only = self.foot.ascii_only = self.hint.ascii_only = ascii_only
-
-    def compose(self) -> ComposeResult:
+        self.hint.ascii_only = ascii_only
         ranks = self.form.ranks
         who = f"{spans_text('rank', ranks)} (marked)" if ranks else "every rank"
-        with Vertical(id="box"):
-            yield Static(f"NCCL_DEBUG of {who}", id="modal-title", markup=False)
-            yield self.choices
-            yield self.hint
-            yield self.foot
+        view = _ModalRows(id="modal-rows", cursor=True)
+        super().__init__(f"NCCL_DEBUG of {who}", (), _KEYS, ascii_only, view=view, between=[self.hint])
 
-    def on_mount(self) -> None:
-        self.foot.set_rows([_KEYS])
-        self.choices.focus()
-
-    def on_resize(self, event: Resize) -> None:
-        width = min(110, event.size.width - 4)
+    def fit_into(self, size: Size) -> None:
+        width = min(110, size.width - 4)
         self.query_one("#box").styles.width = width
-        self._width, self._height = width - 8, event.size.height * 9 // 10
+        self._width, self._height = width - 8, size.height * 9 // 10
         self._draw()
 
     def _draw(self) -> None:
         """The choices in the rows that the sentences below leave."""
         rows, notes = form_rows(self.form, self._width), note_rows(self.form, self._width)
         self.hint.styles.height = len(notes)
-        self.choices.styles.height = max(3, min(len(rows), self._height - 9 - len(notes)))
-        self.choices.set_rows(rows)
+        self.view.styles.height = max(3, min(len(rows), self._height - 9 - len(notes)))
+        self.view.set_rows(rows)
         self.hint.set_rows(notes)
 
     def action_change(self, step: int) -> None:
         """Change the value of the current row."""
-        self.form = change(self.form, self.choices.cursor, step)
+        self.form = change(self.form, self.view.cursor, step)
         self._draw()
 
     def action_apply(self) -> None:

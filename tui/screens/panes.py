@@ -12,7 +12,6 @@ from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.events import Resize
 from textual.message import Message
-from textual.screen import Screen
 from textual.signal import Signal
 
 from ...runners.diagnosis.nccl_facts import Communicator, FactLine, NcclFacts
@@ -48,13 +47,10 @@ class KeyFooter(RowsView):
     can_focus = False
 
     def on_mount(self) -> None:
-        self.screen.bindings_updated_signal.subscribe(self, self._changed)
+        self.screen.bindings_updated_signal.subscribe(self, lambda _: self.rebuild())
         self.call_after_refresh(self.rebuild)
 
     def on_resize(self) -> None:
-        self.rebuild()
-
-    def _changed(self, screen: Screen[object]) -> None:
         self.rebuild()
 
     def rebuild(self) -> None:
@@ -105,10 +101,10 @@ class Pane(RowsView):
             self.show(self.frame)
 
     def show(self, frame: Frame) -> None:
-        """Paint what changed since the frame before."""
+        """Paint what changed since the frame before; what is hidden, by itself or with its parent, costs nothing."""
         self.frame = frame
         self.ascii_only = frame.view.ascii
-        if self.display and self.size.width:
+        if self.display and self.size.width and getattr(self.parent, "display", True):
             self.set_rows(self.build(frame, self.size.width), self.build_head(frame, self.size.width))
 
     def build(self, frame: Frame, width: int) -> Sequence[Row]:
@@ -220,18 +216,7 @@ class RankTable(Pane):
             self.post_message(self.Zoomed(self.current))
 
 
-class Inner(Pane):
-    """A pane inside another that may be hidden as a whole: hidden, it costs nothing."""
-
-    def show(self, frame: Frame) -> None:
-        parent = self.parent
-        if parent is None or getattr(parent, "display", True):
-            super().show(frame)
-        else:
-            self.frame = frame
-
-
-class FindingList(Inner):
+class FindingList(Pane):
     """One row a finding, or a kind of findings."""
 
     BINDINGS: ClassVar[list[Binding]] = bindings("findings")  # type: ignore[assignment]
@@ -280,7 +265,7 @@ def _title(frame: Frame, listed: Sequence[Item]) -> str:
     return f"findings · {counted}{'' if frame.state.phase.ended else ' · w: where each rank is'}"
 
 
-class FindingDetail(Inner):
+class FindingDetail(Pane):
     """One finding in full, and what verdicts rest on."""
 
     def __init__(self, frames: Signal[Frame], findings: FindingList) -> None:
@@ -350,7 +335,7 @@ CARDS = 60
 """Columns that the cards keep."""
 
 
-class StatementRows(Inner):
+class StatementRows(Pane):
     """Rows with a cursor: Enter opens the line that a row rests on."""
 
     BINDINGS: ClassVar[list[Binding]] = bindings("statements")  # type: ignore[assignment]
