@@ -247,12 +247,12 @@ LATE_IMPORTS = {
     "tui/verbs/launch.py": {"presets.lint", "tui.verbs.runs", "tui.verbs.status"},
     "tui/verbs/presets.py": {"presets.imports", "runners.daemon", "runners.run_directories"},
     "tui/verbs/runs.py": {"runners.export", "tui.app", "tui.source"},
-    "tui/verbs/status.py": {"runners.watch.watch_link"},
+    "tui/verbs/status.py": {"runners.watch_link"},
     # What a cockpit needs once somebody launches, watches, or opens a shell.
     "tui/cockpit_commands.py": {"tui.rows.dumps"},
     "tui/keys.py": {"presets.load"},
     "tui/source.py": {
-        "runners.hub.sky_cloud", "runners.launch.launch_form", "runners.watch.watch_link",
+        "runners.hub.sky_cloud", "runners.launch.launch_form", "runners.watch_link",
         "runners.diagnosis.reading",
     },
     # The rules of diagnosis take a while to load.

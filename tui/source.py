@@ -20,12 +20,12 @@ from ..runners import run_directories
 from ..runners.agentless import stop_run
 from ..runners.diagnosis.nccl_facts import NcclFacts, merge
 from ..runners.errors import LaunchError, NoSuchRunError, RunError
+from ..runners.foreign_jobs import WatchedJob, find_job, name_of, scan
 from ..runners.formatting import elapsed
 from ..runners.hub import routes
 from ..runners.local_agent import open_link
 from ..runners.model import Command, CommandDone, Down, Event, SetAutostop, Stop
 from ..runners.state import RunState
-from ..runners.watch.discover import WatchedJob, find_job, name_of, scan
 from ..runners.wire.client import BACKOFF_S, Link, LinkError, LinkFollower, Window, paced
 from .rows.frame import LinkPhase, LinkStatus
 from .rows.run_status import RunEntry
@@ -171,7 +171,7 @@ class LocalSource:
         """A link to the run, starting an agent for it if none is there. Raises LinkError."""
         with _raised_as(LinkError):
             if run_id.startswith(WATCH):
-                from ..runners.watch.watch_link import WatchLink
+                from ..runners.watch_link import WatchLink
 
                 return WatchLink(find_job(scan(), int(run_id.removeprefix(WATCH))))
             return await open_link(run_directories.resolve(run_id), self._readonly)

@@ -24,6 +24,7 @@ from ...runners.diagnosis.recorder import merged_recorders, merged_stacks
 from ...runners.diagnosis.verdict import LogFinding, Verdict, document, judge
 from ...runners.errors import NoSuchRunError, RunError
 from ...runners.export import BundleWriter, Gathering, Manifest, is_bundle, opened
+from ...runners.foreign_jobs import pids_of, scan
 from ...runners.formatting import plural, size_text, spans_text
 from ...runners.local_agent import history, snapshot, with_link
 from ...runners.model import (
@@ -36,7 +37,6 @@ from ...runners.model import (
 )
 from ...runners.state import RunState
 from ...runners.status import standing, standing_json
-from ...runners.watch.discover import pids_of, scan
 from ...runners.wire.client import Link, new_id
 from ..rows.dumps import by_rank, memory_values, merged_rows
 from ..rows.glyphs import plain

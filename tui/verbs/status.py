@@ -14,6 +14,7 @@ from ...presets.finding import worst_first
 from ...presets.sanitize import LONGEST, clean_text
 from ...runners import run_directories
 from ...runners.agentless import DiskLink, FilesLink, damage
+from ...runners.foreign_jobs import WatchedJob, find_job, scan
 from ...runners.formatting import NA, duration_text, plural, size_text, time_of_day
 from ...runners.local_agent import open_link, snapshot, with_link
 from ...runners.model import (
@@ -30,7 +31,6 @@ from ...runners.model import (
 )
 from ...runners.state import Node, RunState
 from ...runners.status import DAMAGED, applied, hidden, missing, status_json
-from ...runners.watch.discover import WatchedJob, find_job, scan
 from ...runners.wire.client import Link, LinkError
 from ..rows.findings import Item, cause_rows, item_row, ledger_rows
 from ..rows.frame import Frame, LinkPhase, LinkStatus
@@ -258,7 +258,7 @@ def watch(options: argparse.Namespace) -> int:
 
 
 async def _once(job: WatchedJob) -> RunState:
-    from ...runners.watch.watch_link import WatchLink  # slow to import
+    from ...runners.watch_link import WatchLink  # slow to import
 
     link = WatchLink(job)
     try:

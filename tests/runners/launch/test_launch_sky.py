@@ -127,7 +127,7 @@ def test_dry_run_prints_plan_and_task(capsys: pytest.CaptureFixture[str]) -> Non
     [
         (["--gpus", "H100:8", "--", "train.py"], "--gpus is for nodes through SkyPilot: add --on sky"),
         (["--on", "sky", "--", "train.py"], "give --gpus, --cpus or --nproc-per-node"),
-        (["--on", "sky", "--gpus", "H100:8"], "no script"),
+        (["--on", "sky", "--gpus", "H100:8"], "No script"),
         (["--on", "sky", "--gpus", "H100:8", "--", "no.py"], "There is no script no.py"),
         (
             ["--on", "sky", "--gpus", "H100", "--workdir", "gone", "--", "train.py"],

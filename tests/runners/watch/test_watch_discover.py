@@ -12,7 +12,7 @@ import pytest
 from watch_jobs import Jobs
 
 from distui.runners.errors import NoSuchRunError
-from distui.runners.watch.discover import (
+from distui.runners.foreign_jobs import (
     Scan,
     WatchedJob,
     command_of,

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from distui.runners.foreign_jobs import Output, RankProcess, Scan, WatchedJob
 from distui.runners.model import Outcome, RankPhase, RunPhase, Stamped
 from distui.runners.state import RunState
-from distui.runners.watch.discover import Output, RankProcess, Scan, WatchedJob
-from distui.runners.watch.watch_link import Watched, advance, begin, outputs
+from distui.runners.watch_link import Watched, advance, begin, outputs
 
 LAUNCHER = (50, 500)
 

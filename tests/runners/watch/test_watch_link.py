@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from watch_jobs import Jobs, kill
 
+from distui.runners.foreign_jobs import find_job, scan
 from distui.runners.model import CaughtUp, GpuTick, RankPhase, RunPhase, Stamped, Stop
 from distui.runners.state import RunState
-from distui.runners.watch.discover import find_job, scan
-from distui.runners.watch.watch_link import WatchLink
+from distui.runners.watch_link import WatchLink
 from distui.runners.wire.client import Link
 
 pytestmark = pytest.mark.timeout(120)

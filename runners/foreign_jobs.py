@@ -10,10 +10,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...presets.sanitize import clean_text
-from ...presets.secrets import mask_words
-from ..errors import NoSuchRunError
-from ..telemetry.proc import TICKS, Stat, all_stats
+from ..presets.sanitize import clean_text
+from ..presets.secrets import mask_words
+from .errors import NoSuchRunError
+from .telemetry.proc import TICKS, Stat, all_stats
 
 # -----------------------------------------------------------------------------------------------------------
 # What a command line says about a job: which launcher it is, which script the ranks run. Pure.

@@ -11,10 +11,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from ..finding_ledger import FindingLedger
-from ..logs.follow import ask_window
-from ..logs.log_files import command_id, file_id, parse_file_id
-from ..model import (
+from .finding_ledger import FindingLedger
+from .foreign_jobs import RankProcess, Scan, WatchedJob, command_of, name_of, scan
+from .logs.follow import ask_window
+from .logs.log_files import command_id, file_id, parse_file_id
+from .model import (
     AttemptEnded,
     AttemptStarted,
     CaughtUp,
@@ -43,11 +44,10 @@ from ..model import (
     Stamped,
     Via,
 )
-from ..telemetry.gpus import GpuSource
-from ..telemetry.host import HostSampler
-from ..telemetry.rank_samples import Launched, RankSampler, place, witness
-from ..wire.client import Window
-from .discover import RankProcess, Scan, WatchedJob, command_of, name_of, scan
+from .telemetry.gpus import GpuSource
+from .telemetry.host import HostSampler
+from .telemetry.rank_samples import Launched, RankSampler, place, witness
+from .wire.client import Window
 
 # -----------------------------------------------------------------------------------------------------------
 # What happened between two scans, in the events that every run emits. Pure.
