@@ -189,7 +189,7 @@ async def test_a_refused_command_is_told(rig: Start) -> None:
     async with shown(it):
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("r", "y")
-        await it.until(lambda: "the runner is gone" in it.told())
+        await it.until(lambda: "The runner is gone" in it.told())
 
 
 @pytest.mark.parametrize("how", ["flag", "link"])
@@ -391,7 +391,7 @@ async def test_a_refused_launch_is_told_and_the_form_stays(rig: Start) -> None:
         await it.press("ctrl+n", *"train.py")
         await it.until(lambda: "torchrun" in it.screen())
         await it.press("enter", "y")
-        await it.until(lambda: "no free port" in it.told())
+        await it.until(lambda: "No free port" in it.told())
         assert isinstance(it.app.screen, LaunchScreen)
 
 

@@ -140,7 +140,7 @@ async def test_the_cluster_of_a_run_that_has_ended_can_still_be_taken_down(rig: 
         await it.press(*"minigpt-1a2b3c4d", "enter")
         await it.until(lambda: it.source.late)
         assert it.link.commands == []
-        await it.until(lambda: "done afterwards" in it.told())
+        await it.until(lambda: "Done afterwards" in it.told())
 
 
 @pytest.mark.parametrize("line", ["down", "autostop 30"])

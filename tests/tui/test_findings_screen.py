@@ -113,7 +113,7 @@ async def test_w_after_the_end_and_a_refusal_are_told(rig: Start) -> None:
     async with shown(it):
         await it.until(lambda: "FAILED" in it.screen())
         await it.press("w")
-        await it.until(lambda: "the run has ended" in it.told())
+        await it.until(lambda: "The run has ended" in it.told())
 
 
 async def test_7_shows_what_nccl_says_and_enter_opens_its_line(rig: Start) -> None:
@@ -127,7 +127,7 @@ async def test_7_shows_what_nccl_says_and_enter_opens_its_line(rig: Start) -> No
         await it.press("escape")
         await it.until(lambda: "1 node · 1 communicator" in it.screen())
         await it.press("G", "enter")
-        await it.until(lambda: "no single line says this" in it.told())
+        await it.until(lambda: "No single line says this" in it.told())
 
 
 @pytest.mark.parametrize(("width", "beside"), [(80, False), (119, False), (120, True), (200, True)])

@@ -203,7 +203,7 @@ async def test_saving_writes_what_differs_and_the_new_preset_is_at_hand(here: He
         await at_field(it, screen, f"{SET}precision.param")
         await it.press("right")
         await it.press("ctrl+s", *"night", "enter")
-        await it.until(lambda: "saved as" in it.told())
+        await it.until(lambda: "Saved as" in it.told())
         table = tomllib.loads(file.read_text())
         assert {**table, "title": "", "summary": ""} == {
             "base": "fsdp2", "title": "", "summary": "", "precision": {"param": "bf16"},
@@ -222,7 +222,7 @@ async def test_a_secret_is_not_saved_and_stays_in_the_form(here: Here, tmp_path:
         screen = await opened(it)
         screen.form_view.set("env", "LR=1 HF_TOKEN=hf_abcdef")
         await it.press("ctrl+s", *"night", "enter")
-        await it.until(lambda: "saved as" in it.told())
+        await it.until(lambda: "Saved as" in it.told())
         text = (tmp_path / "config/distui/presets/night.toml").read_text()
         assert "hf_abcdef" not in text
         assert tomllib.loads(text)["env"] == {"LR": "1"}
@@ -242,7 +242,7 @@ async def test_a_preset_is_replaced_only_when_that_is_said(here: Here, tmp_path:
         await it.press("ctrl+s", *"night", "enter")
         await it.until(lambda: isinstance(it.app.screen, ConfirmScreen))
         await it.press("y")
-        await it.until(lambda: "saved as" in it.told())
+        await it.until(lambda: "Saved as" in it.told())
         assert tomllib.loads(file.read_text())["base"] == "single"
         await it.until(lambda: screen.presets.current and screen.presets.current.name == "night")
         await it.press("ctrl+s", *"night", "enter")
