@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from ..inrank.failure_causes import Death, Failure, classify
 from ..inrank.tracebacks import in_lines, of_launcher, raised_in
-from .rules import BEGIN, SOURCES, Evidence, First, Head, Rule, RuleHits, shown, stamp_of
+from .nccl_facts import FactLine
+from .rules import BEGIN, SOURCES, First, Head, Rule, RuleHits, shown, stamp_of
 
 # -----------------------------------------------------------------------------------------------------------
 # Exceptions that logs tell of, as Python prints them, and ends of ranks, as launchers do.
@@ -189,7 +190,7 @@ class Exceptions:
         if self._file in entry.files:
             raised.last[self._file] = number
         if first:
-            evidence = Evidence(self._name, number, shown(line))
+            evidence = FactLine(self._name, number, shown(line))
             values = {"where": failure.where} if failure.where else {}
             entry.firsts.append(First(self._file, evidence, head, stamp_of(line), values, False))
         return key

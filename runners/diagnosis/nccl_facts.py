@@ -46,6 +46,7 @@ class Init(Struct, frozen=True, omit_defaults=True):
     rank: int
     seconds: float
     phases: dict[str, float] = {}
+    """Seconds of each: kernels, bootstrap, topo, …"""
 
 
 class Communicator(Struct, frozen=True, omit_defaults=True):

@@ -26,7 +26,6 @@ from .nccl_facts import (
     RINGS,
     Communicator,
     FactLine,
-    Init,
     NcclFacts,
     NcclNode,
     Pair,
@@ -40,7 +39,6 @@ from .rules import (
     OLD,
     WIDTH,
     Book,
-    Evidence,
     Head,
     Raw,
     Stamp,
@@ -97,11 +95,12 @@ _NUMBERED = (Statements.numbered, True)
 
 @dataclass(slots=True)
 class _Place:
-    """Where a file is left off that is read in turns."""
+    """How far a file is read; files may be read in turns."""
 
-    number: int
+    name: str = ""
+    number: int = 0
     """Of the file, from 1."""
-    rank: int | None
+    rank: int | None = None
     line: int = 0
     report_until: int = 0
     version: Version = ()
@@ -121,56 +120,50 @@ class Reading:
         self.nccl_lines = 0
         self._heads: dict[str, Head] = {}
         self._places: dict[str, _Place] = {}
-        self._name = ""
-        self._rank: int | None = None
-        self._file = 0
-        self._number = 0
-        self._report_until = 0
+        self._at = _Place()
 
     def open(self, name: str, rank: int | None = None) -> None:
-        """What comes is of another file, or the log of this rank."""
+        """The next lines are of another file, or the log of this rank."""
         self.files.append(name)
-        self._begin(name, _Place(len(self.files), rank_in_name(name) if rank is None else rank))
+        self._begin(_Place(name, len(self.files), rank_in_name(name) if rank is None else rank))
 
     def turn_to(self, name: str, rank: int | None = None) -> None:
-        """What comes goes on where this file was left, by its name; one that is new is opened."""
-        if name == self._name:
+        """The next lines continue this file where it was left; a new one is opened."""
+        if name == self._at.name:
             return
         self.leave()
         place = self._places.pop(name, None)
         if place is None:
             self.open(name, rank)
         else:
-            self._begin(name, place)
+            self._begin(place)
 
     def leave(self) -> None:
-        """Remember where the file is left off that was read last."""
-        if self._name:
-            self._places[self._name] = _Place(
-                self._file, self._rank, self._number, self._report_until, self.statements.version
-            )
-            self._name = ""
+        """Remember how far the newest file is read."""
+        if self._at.name:
+            self._at.version = self.statements.version
+            self._places[self._at.name] = self._at
+            self._at = _Place(line=self._at.line)
 
     @property
     def at(self) -> int:
-        """Lines of the file that is read now, so far."""
-        return self._number
+        """Lines of the current file so far."""
+        return self._at.line
 
     def skip(self, lines: int) -> None:
-        """Lines of the file are left out: their numbers count all the same."""
-        self._number += lines
+        """Count lines of the file that are left out."""
+        self._at.line += lines
 
-    def _begin(self, name: str, place: _Place) -> None:
+    def _begin(self, place: _Place) -> None:
         self._heads.clear()
-        self.exceptions.open(place.number, name, before=self._number)
-        self._name, self._file, self._rank = name, place.number, place.rank
-        self._number, self._report_until = place.line, place.report_until
-        self.tally.open(place.number, name)
+        self.exceptions.open(place.number, place.name, before=self._at.line)
+        self.tally.open(place.number, place.name)
+        self._at = place
         self.statements.version = place.version
 
     def feed(self, lines: Iterable[str]) -> None:
         """Whole lines of the file that was opened last, without their ends."""
-        number, nccl = self._number, 0
+        number, nccl = self._at.line, 0
         mark_in, needle, plain, handlers = MARK.search, self.book.needle, self.book.plain, _HANDLERS
         statements, noted, exceptions = self.statements, self.statements.noted, self.exceptions
         for line in lines:
@@ -208,9 +201,9 @@ class Reading:
                 continue
             if first := needle(line, start - 1):
                 self._fired(line, first, self._head(line[: mark.start()]), number)
-        self.lines += number - self._number
+        self.lines += number - self._at.line
         self.nccl_lines += nccl
-        self._number = number
+        self._at.line = number
 
     def _plain(self, line: str, first: re.Match[str], number: int) -> None:
         """A line without a mark of NCCL, and a needle in it."""
@@ -224,18 +217,18 @@ class Reading:
     def _fired(self, line: str, first: re.Match[str], head: Head, number: int, bare: bool = False) -> None:
         """A line with a needle in it; a bare one has no mark of NCCL."""
         for rule, match in self.book.fired(line, first):
-            if bare and rule.marked and number > self._report_until:
+            if bare and rule.marked and number > self._at.report_until:
                 continue
             if not (rule.since or rule.until) or rule.holds_for(self.statements.version):
                 self.tally.add(rule, match, head, number)
                 if rule.id == REPORT:
-                    self._report_until = number + REPORT_LINES
+                    self._at.report_until = number + REPORT_LINES
 
     def _keep(self, line: str, number: int) -> None:
         """A line that says something for the first time."""
         for lines, key, part in self.statements.noted:
             if key not in lines:
-                lines[key] = Raw(self._name, number, line[:WIDTH])
+                lines[key] = Raw(self._at.name, number, line[:WIDTH])
             if part is not None and "[20" in line:  # as NCCL's own stamp begins
                 part.stamp = stamp_of(line)
         self.statements.noted.clear()
@@ -245,14 +238,14 @@ class Reading:
         if head is None:
             if len(self._heads) >= HEADS:
                 self._heads.clear()
-            head = self._heads[text] = parse_head(text, self._name, self._rank)
+            head = self._heads[text] = parse_head(text, self._at.name, self._at.rank)
         return head
 
     def _bare(self, line: str) -> Head:
         """Who writes a line that is none of NCCL's."""
         named = rank_of(line)
-        rank = self._rank if named is None else named
-        return Head(rank=rank, source=(self._name, None, rank))
+        rank = self._at.rank if named is None else named
+        return Head(rank=rank, source=(self._at.name, None, rank))
 
     def facts(self) -> NcclFacts:
         """What was read so far."""
@@ -269,11 +262,11 @@ class Reading:
             communicators.append((name, comm))
         communicators.sort(
             key=lambda each: -(each[1].nranks or 0)
-        )  # stable: else in the order of their making
+        )  # stable: equal ones in the order of their init
         kept = tuple(_communicator(name, comm, raw) for name, comm in communicators[:COMMUNICATORS])
         for entry in self.tally.entries:
             if entry.firsts:
-                raw[f"rule:{entry.rule.id}"] = _line(entry.firsts[0].evidence)
+                raw[f"rule:{entry.rule.id}"] = entry.firsts[0].evidence
         return NcclFacts(
             nodes=tuple(nodes),
             communicators=kept,
@@ -297,17 +290,6 @@ def rank_in_name(name: str) -> int | None:
     """ "rank-3.nccl", "train_rank3.log" → 3."""
     match = _RANK_IN_NAME.search(Path(name).name)
     return int(match[1]) if match else None
-
-
-def read(paths: Iterable[str | Path], names: Iterable[str] | None = None) -> Reading:
-    """Read files, each to its end. `names`: what they are called in findings. Raises RunError."""
-    reading = Reading()
-    paths = list(paths)
-    for path, name in zip(paths, list(names or map(str, paths)), strict=True):
-        reading.open(name)
-        for lines in lines_of(Path(path)):
-            reading.feed(lines)
-    return reading
 
 
 BLOCK = 1 << 20
@@ -473,13 +455,10 @@ def packed_lines(path: Path) -> Iterator[list[str]]:
         raise RunError(f"{path} cannot be unpacked ({str(error).lower()}): have it copied again") from None
 
 
-def _line(evidence: Evidence) -> FactLine:
-    return FactLine(evidence.file, evidence.line, evidence.text)
-
-
 def _node(node: NodePart, raw: dict[str, FactLine]) -> NcclNode:
     name = node.host or node.file
-    raw |= {f"{_key(key)}:{name}{_rest(key)}": _line(line.evidence()) for key, line in node.lines.items()}
+    for key, line in node.lines.items():  # a second network's line is `network:<host>:Socket`
+        raw[":".join((key.partition(" ")[0], name, *key.split(" ", 1)[1:]))] = line.evidence()
     first = node.lines.get("host")
     file_id = None if first is None else parse_file_id(first.file)
     address = node.interfaces.get(node.bootstrap, "")
@@ -496,20 +475,10 @@ def _node(node: NodePart, raw: dict[str, FactLine]) -> NcclNode:
     )
 
 
-def _key(key: str) -> str:
-    """ "network Socket" → "network": a second network's line is `network:<host>:Socket`."""
-    return key.partition(" ")[0]
-
-
-def _rest(key: str) -> str:
-    _, blank, rest = key.partition(" ")
-    return blank and f":{rest}"
-
-
 def _communicator(name: str, comm: CommunicatorPart, raw: dict[str, FactLine]) -> Communicator:
     for key, line in comm.lines.items():
         what, _, kind = key.partition(":")
-        raw[f"{what}:{name}" + (f":{kind}" if kind else "")] = _line(line.evidence())
+        raw[f"{what}:{name}" + (f":{kind}" if kind else "")] = line.evidence()
     members = list(comm.ranks.values())[:RANKS]
     hosts: dict[str, list[int]] = {}
     for part in members:
@@ -525,9 +494,7 @@ def _communicator(name: str, comm: CommunicatorPart, raw: dict[str, FactLine]) -
         hosts={host: tuple(sorted(ranks)) for host, ranks in sorted(hosts.items())},
         stages={part.rank: part.stage.name.lower() for part in members},
         began={rank: at for rank, at in began if at is not None},
-        inits=tuple(
-            Init(timed.rank, timed.seconds, timed.phases) for timed in list(comm.timed.values())[:RANKS]
-        ),
+        inits=tuple(comm.timed.values())[:RANKS],
         pairs=pairs,
         rings=_rings(comm),
         ring_count=comm.channels.get("coll") or len(comm.rings),

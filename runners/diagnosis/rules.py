@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ...presets.finding import ROLES, SEVERITIES, Role, Severity
 from ...presets.sanitize import clean_text
+from .nccl_facts import FactLine
 
 LEVELS = ("INFO", "WARN", "TRACE", "CALL", "ABORT")
 
@@ -280,17 +281,6 @@ FILES = 1024
 WIDTH = 300
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """A line that says so."""
-
-    file: str
-    line: int
-    """From 1."""
-    text: str
-    """As it was written, without what would be a command to a terminal, cut to 300 characters."""
-
-
 class Raw(NamedTuple):
     """A line as it was read, of which nobody knows yet whether it will be shown."""
 
@@ -298,9 +288,9 @@ class Raw(NamedTuple):
     line: int
     text: str
 
-    def evidence(self) -> Evidence:
+    def evidence(self) -> FactLine:
         """As it may be shown."""
-        return Evidence(self.file, self.line, shown(self.text))
+        return FactLine(self.file, self.line, shown(self.text))
 
 
 def shown(line: str) -> str:
@@ -314,7 +304,7 @@ class First:
 
     file: int
     """Number of the file, in the order in which they were read."""
-    evidence: Evidence
+    evidence: FactLine
     head: Head
     stamp: Stamp | None
     values: dict[str, str]
@@ -329,7 +319,7 @@ class RuleHits:
     count: int = 0
     firsts: list[First] = field(default_factory=list)
     """One a file, in the order of the files."""
-    further: list[Evidence] = field(default_factory=list)
+    further: list[FactLine] = field(default_factory=list)
     heads: dict[Thread, Head] = field(default_factory=dict)
     """Who says so."""
     files: set[int] = field(default_factory=set)
@@ -381,9 +371,9 @@ class Tally:
         if rule.id in ("pt-watchdog", "pt-pg-status"):
             self._progressed(match, head)
 
-    def evidence(self, line: str, number: int) -> Evidence:
+    def evidence(self, line: str, number: int) -> FactLine:
         """A line of the file that is read now."""
-        return Evidence(self._name, number, shown(line))
+        return FactLine(self._name, number, shown(line))
 
     def _progressed(self, match: re.Match[str], head: Head) -> None:
         """Keep each rank's first: later ones are of other groups, or follow from it."""
@@ -398,7 +388,7 @@ class Tally:
             state.enqueued, state.completed = int(values["enqueued"][:18]), int(values["completed"][:18])
 
 
-def _first(rule: Rule, match: re.Match[str], head: Head, file: int, evidence: Evidence) -> First:
+def _first(rule: Rule, match: re.Match[str], head: Head, file: int, evidence: FactLine) -> First:
     values = {name: clean_text(value, 200) for name, value in match.groupdict().items() if value}
     softer = bool(rule.softer) and rule.softer in match[0]
     return First(file, evidence, head, stamp_of(match.string), values, softer)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
-from .nccl_facts import InitStage
+from .nccl_facts import Init, InitStage
 from .rules import Head, Raw, Stamp, Thread, Version, parse_version
 
 K = TypeVar("K")
@@ -34,7 +34,6 @@ RING = re.compile(r"Channel (\d{1,6})(?:/\d+)? :((?: +\d+)+)")
 TREE = re.compile(r"(?:\[(\d{1,6})\] |Tree (\d{1,6}) : )-?\d+(?:/-?\d+)* ?->")
 CHANNELS = re.compile(r"(\d{1,9}) (coll|collnet|nvls|p2p) channels( per peer)?")
 HCA = re.compile(r"\[\d+\](\S+?:\d+)/(\S+)")
-OOB = re.compile(r"; OOB ([^:\s]+):(\S+)")
 INTERFACE = re.compile(r"(?:\[\d+\])?([^:\s\[\]]+):(\S+?)<\d+>")
 BOOTSTRAP = re.compile(r"Bootstrap ?: Using (?:\[\d+\])?([^:\s]+):")
 NETWORK = re.compile(r"Using (?:network|internal Network) (.+?)\s*$")
@@ -48,14 +47,9 @@ COLLECTIVE = re.compile(r"(\w{1,40}): opCount [0-9a-f]+ .*?comm (0x[0-9a-f]+)")
 TUNED = re.compile(r"(?:(\w+): )?\d+ Bytes -> Algo (\w+) proto (\w+)")
 VERSION = re.compile(r"(?:NCCL version )?(\d+\.\d+(?:\.\d+)*)(\+cuda[\w.]+)?")
 
-ALGORITHMS = {
-    "0": "TREE",
-    "1": "RING",
-    "2": "COLLNET_DIRECT",
-    "3": "COLLNET_CHAIN",
-    "4": "NVLS",
-    "5": "NVLS_TREE",
-}
+ALGORITHMS = dict(
+    zip("012345", ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE"), strict=True)
+)
 PROTOCOLS = {"0": "LL", "1": "LL128", "2": "SIMPLE"}
 """2.21 writes numbers, later ones names."""
 
@@ -98,16 +92,6 @@ class RankPart:
     """Of its first line; None where that carries none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """How long the init of one rank took, in seconds."""
-
-    rank: int
-    seconds: float
-    phases: dict[str, float]
-    """kernels, bootstrap, topo, …"""
-
-
 @dataclass(slots=True)
 class CommunicatorPart:
     """What the logs say about one communicator."""
@@ -118,7 +102,7 @@ class CommunicatorPart:
     nnodes: int | None = None
     ranks: dict[int, RankPart] = field(default_factory=dict)
     hosts: set[str] = field(default_factory=set)
-    timed: dict[int, Timing] = field(default_factory=dict)
+    timed: dict[int, Init] = field(default_factory=dict)
     """How long init took each rank."""
     rings: dict[int, str] = field(default_factory=dict)
     """Channel → ranks in order, as rank 0 writes them (until 2.28 long ones are cut)."""
@@ -147,7 +131,7 @@ class CommunicatorPart:
         counts = Counter(" and ".join(sorted(kinds)) for kinds in self.pairs.values())
         return dict(counts.most_common())
 
-    def slowest(self) -> Timing | None:
+    def slowest(self) -> Init | None:
         """The rank whose init took longest; None where none says how long it took."""
         return max(self.timed.values(), key=lambda timing: timing.seconds, default=None)
 
@@ -388,7 +372,7 @@ class Statements:
             rank, timed = int(match[1]), self.sessions.of(head).communicator.timed
             phases = {name: float(value) for name, value in PHASE.findall(match[4])[:16]}
             if len(timed) < RANKS:
-                timed[rank] = Timing(rank, float(match[3]), phases)
+                timed[rank] = Init(rank, float(match[3]), phases)
 
     # ---- how they are connected
 

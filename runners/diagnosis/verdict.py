@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from ...presets.finding import ROLES, SEVERITIES, Finding
 from ..logs.log_files import parse_file_id
-from .nccl_facts import InitStage
+from .nccl_facts import FactLine, InitStage
 from .reading import Reading
-from .rules import Evidence, Head, RankProgress, RuleHits, Tally
+from .rules import Head, RankProgress, RuleHits, Tally
 from .statements import CommunicatorPart, NodePart, Statements
 
 Order = Literal["lines", "time", "unknown"]
@@ -32,7 +32,7 @@ class LogFinding(Finding):
     """What the first line names: a rank, a device, an interface."""
     seen: str = ""
     """By what a derived one is seen."""
-    lines: tuple[Evidence, ...] = ()
+    lines: tuple[FactLine, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,12 +22,13 @@ TIMES = 3
 
 MEASURED = """
 import resource, sys, time
-from distui.runners.diagnosis.reading import read
+from pathlib import Path
+from distui.runners.diagnosis.reading import read_all
 from distui.runners.diagnosis.verdict import judge
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-judge(read(sys.argv[1:2]))
+judge(read_all((name, Path(name)) for name in sys.argv[1:2]))
 before, began = peak(), time.process_time()
-reading = read(sys.argv[2:])
+reading = read_all((name, Path(name)) for name in sys.argv[2:])
 judge(reading)
 print(reading.lines, reading.nccl_lines, time.process_time() - began, peak() - before)
 """

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.diagnosis.reading import Reading, read
+from distui.runners.diagnosis.reading import Reading, read_all
 from distui.runners.diagnosis.rules import MARK, Rule, book
 from distui.runners.diagnosis.verdict import judge
 
@@ -91,7 +91,7 @@ def test_what_it_says_without_a_gpu_is_understood(library: Path, tmp_path: Path)
     strange = [line for line in lines if not MARK.search(line)]
     assert strange == [], "lines of NCCL that the grammar does not know"
 
-    reading = read([log])
+    reading = read_all([(str(log), log)])
     assert reading.nccl_lines == len(lines)
     verdict = judge(reading)
     found = {finding.id for finding in verdict.findings}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.diagnosis.reading import Reading, read
+from distui.runners.diagnosis.reading import Reading, read_all
 from distui.runners.diagnosis.verdict import judge
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -21,7 +21,7 @@ def test_the_corpus_is_there() -> None:
 @pytest.mark.parametrize("log", LOGS, ids=lambda path: path.stem)
 def test_a_log_leads_to_its_rules_and_to_no_other_cause(log: Path) -> None:
     expected = set(json.loads(log.with_suffix(".json").read_text("utf-8"))["expect_rules"])
-    verdict = judge(read([log]))
+    verdict = judge(read_all([(str(log), log)]))
     found = {one.id: one for one in verdict.findings}
     assert expected <= set(found)
     assert {one.id for one in verdict.findings if one.role == "cause"} <= expected
@@ -47,7 +47,7 @@ def test_a_log_leads_to_its_rules_and_to_no_other_cause(log: Path) -> None:
     ],
 )
 def test_the_first_cause(log: str, first: str) -> None:
-    verdict = judge(read([CORPUS / f"{log}.log"]))
+    verdict = judge(read_all([(str(CORPUS / f"{log}.log"), CORPUS / f"{log}.log")]))
     assert verdict.first is not None
     assert (verdict.first.id, verdict.order) == (first, "lines")
     assert verdict.findings[0] is verdict.first
@@ -55,13 +55,13 @@ def test_the_first_cause(log: str, first: str) -> None:
 
 @pytest.mark.parametrize("log", ["050", "048", "097", "074"])
 def test_without_a_cause_nothing_is_called_one(log: str) -> None:
-    verdict = judge(read([CORPUS / f"{log}.log"]))
+    verdict = judge(read_all([(str(CORPUS / f"{log}.log"), CORPUS / f"{log}.log")]))
     assert verdict.first is None
     assert not verdict.failed
 
 
 def test_line_by_line_is_the_same_as_at_once() -> None:
-    whole = read(LOGS)
+    whole = read_all((str(log), log) for log in LOGS)
     single = Reading()
     for log in LOGS:
         single.open(str(log))

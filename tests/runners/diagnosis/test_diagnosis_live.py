@@ -9,7 +9,7 @@ import pytest
 
 from distui.runners.diagnosis import nccl_facts
 from distui.runners.diagnosis.nccl_facts import Communicator, FactLine, NcclFacts, NcclNode, Pair
-from distui.runners.diagnosis.reading import Reading, read
+from distui.runners.diagnosis.reading import Reading, read_all
 from distui.runners.diagnosis.verdict import document, judge
 
 CORPUS = sorted((Path(__file__).parent / "corpus").glob("[0-9]*.log"))
@@ -176,7 +176,7 @@ def test_many_pairs_are_folded_to_hosts() -> None:
 
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
 def test_facts_travel(path: Path) -> None:
-    facts = read([path]).facts()
+    facts = read_all([(str(path), path)]).facts()
     assert nccl_facts.decode(nccl_facts.encode(facts)) == facts
     merged = nccl_facts.merge([facts])
     assert {one.id for one in merged.communicators} == {one.id for one in facts.communicators}

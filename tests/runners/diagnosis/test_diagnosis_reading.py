@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from patience import slowness
 
 from distui.runners.diagnosis import reading as module
-from distui.runners.diagnosis.reading import BLOCK, LONGEST, lines_of, read
+from distui.runners.diagnosis.reading import BLOCK, LONGEST, lines_of, read_all
 from distui.runners.diagnosis.verdict import judge
 from distui.runners.errors import RunError
 
@@ -33,7 +33,7 @@ def test_lines_at_the_edges_of_blocks_stay_whole(tmp_path: Path, size: int) -> N
     line = b"x" * 99 + b"\n"
     data = (line * (size // 100 + 1))[: size - len(FATAL) // 2]
     path.write_bytes(data[: data.rindex(b"\n") + 1] + f"{FATAL}\n".encode() + line * 3)
-    found = judge(read([path])).findings
+    found = judge(read_all([(str(path), path)])).findings
     assert [(one.id, one.count) for one in found] == [("ib-port-error", 1)]
     assert found[0].lines[0].line == data.count(b"\n") + 1
 
@@ -60,13 +60,13 @@ def test_of_a_line_without_an_end_the_beginning_is_read(tmp_path: Path) -> None:
     )
     lines = every_line(path)
     assert [len(line) for line in lines] == [LONGEST, len(FATAL), LONGEST]
-    assert judge(read([path])).findings[0].count == 2
+    assert judge(read_all([(str(path), path)])).findings[0].count == 2
 
 
 def test_evidence_is_cut_and_no_command_to_a_terminal(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text(f"\x1b[31m{FATAL}\x1b[0m" + "é" * 1000 + "\n")
-    text = judge(read([path])).findings[0].lines[0].text
+    text = judge(read_all([(str(path), path)])).findings[0].lines[0].text
     assert text.startswith(FATAL)
     assert len(text) <= 300
     assert "\x1b" not in text
@@ -75,7 +75,7 @@ def test_evidence_is_cut_and_no_command_to_a_terminal(tmp_path: Path) -> None:
 def test_ends_of_lines_of_another_system(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_bytes(b"h:1:2 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\r\n" * 2)
-    found = judge(read([path])).findings
+    found = judge(read_all([(str(path), path)])).findings
     assert [(one.id, one.values["value"]) for one in found] == [("env-set", "1")]
 
 
@@ -88,7 +88,7 @@ def test_ends_of_lines_of_another_system(tmp_path: Path) -> None:
 )
 def test_what_is_no_file_is_one_sentence(tmp_path: Path, name: str, why: str) -> None:
     with pytest.raises(RunError, match=why) as raised:
-        read([tmp_path / name])
+        read_all([(str(tmp_path / name), tmp_path / name)])
     assert "\n" not in str(raised.value)
 
 
@@ -98,7 +98,7 @@ def test_a_file_of_somebody_else(tmp_path: Path) -> None:
     path.write_text("x")
     path.chmod(0)
     with pytest.raises(RunError, match=r"cannot be read \(permission denied\)"):
-        read([path])
+        read_all([(str(path), path)])
 
 
 NO_TEXT = {
@@ -113,21 +113,22 @@ def test_what_is_no_text_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "a.gz"
     path.write_bytes(data)
     with pytest.raises(RunError, match="is no text"):
-        read([path])
+        list(lines_of(path))
 
 
 def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.touch()
-    verdict = judge(read([path]))
+    verdict = judge(read_all([(str(path), path)]))
     assert (verdict.findings, verdict.first) == ((), None)
 
 
 def test_a_pipe_is_read_to_its_end() -> None:
     code = (
-        "from distui.runners.diagnosis.reading import read\n"
+        "from pathlib import Path\n"
+        "from distui.runners.diagnosis.reading import read_all\n"
         "from distui.runners.diagnosis.verdict import judge\n"
-        "print([one.id for one in judge(read(['/dev/stdin'])).findings])"
+        "print([one.id for one in judge(read_all([('/dev/stdin', Path('/dev/stdin'))])).findings])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -142,11 +143,12 @@ def test_a_pipe_is_read_to_its_end() -> None:
 
 PEAK = """
 import resource, sys
-from distui.runners.diagnosis.reading import read
+from pathlib import Path
+from distui.runners.diagnosis.reading import read_all
 from distui.runners.diagnosis.verdict import judge
-judge(read(sys.argv[1:2]))
+judge(read_all((name, Path(name)) for name in sys.argv[1:2]))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-reading = read(sys.argv[2:])
+reading = read_all((name, Path(name)) for name in sys.argv[2:])
 judge(reading)
 print(reading.lines, before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

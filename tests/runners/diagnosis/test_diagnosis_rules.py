@@ -114,13 +114,13 @@ def test_a_rule_of_no_role_is_refused() -> None:
 
 
 def test_a_topology_file_is_a_fact_where_a_graph_file_is_a_cause(tmp_path: Path) -> None:
-    from distui.runners.diagnosis.reading import read
+    from distui.runners.diagnosis.reading import read_all
     from distui.runners.diagnosis.verdict import judge
 
     for name, role in (("TOPO_FILE", "fact"), ("GRAPH_FILE", "cause")):
         path = tmp_path / name
         path.write_text(f"h:1:1 [0] NCCL INFO NCCL_{name} set by environment to /etc/x.xml\n")
-        found = {one.id: one.role for one in judge(read([path])).findings}
+        found = {one.id: one.role for one in judge(read_all([(str(path), path)])).findings}
         assert found == {"topo-file-env": role, "env-set": "fact"}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.diagnosis.reading import read
+from distui.runners.diagnosis.reading import read_all
 from distui.runners.diagnosis.verdict import Verdict, document, judge
 
 CLOSED = "{}:1:2 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer x<1>"
@@ -28,7 +28,7 @@ def of(folder: Path, *logs: list[str]) -> Verdict:
     for number, lines in enumerate(logs):
         paths.append(folder / f"{number}.log")
         paths[-1].write_text("\n".join(lines) + "\n")
-    return judge(read(paths))
+    return judge(read_all((str(path), path) for path in paths))
 
 
 def test_victims_are_folded_beneath_the_cause_with_counts(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_virtual_interface_matters_between_nodes_alone(tmp_path: Path) -> None
 def test_the_document_holds_what_the_verdict_does(tmp_path: Path) -> None:
     path = tmp_path / "rank-5.nccl"
     path.write_text(f"{OOM.format('b')}\n{CLOSED.format('b')}\n")
-    reading = read([path], ["node-2/attempt-001/rank-5.nccl"])
+    reading = read_all([("node-2/attempt-001/rank-5.nccl", path)])
     found = document(reading, judge(reading))
     assert found["first_cause"] == {"id": "cuda-oom", "order": "lines"}
     first = found["findings"][0]
