@@ -1,4 +1,7 @@
-"""Python exceptions, exits and stacks as logs contain them."""
+"""Exceptions in logs, as Python prints them, and exits of ranks, as torchrun, mpirun and Slurm report them.
+
+Classes and remedies are those of live verdicts: runners/inrank/failure_causes.py. Memory does not grow with the log.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,6 @@ from ..inrank.tracebacks import in_lines, of_launcher, raised_in
 from .nccl_facts import FactLine
 from .rules import BEGIN, SOURCES, First, Head, Rule, RuleHits, shown, stamp_of
 
-# -----------------------------------------------------------------------------------------------------------
-# Exceptions that logs tell of, as Python prints them, and ends of ranks, as launchers do.
-# Classes and remedies are those of the live verdicts, see runners/inrank/failure_causes.py.
-# Memory does not grow with the log.
-
-
 MOST = 64
 """Different exceptions that are kept."""
 STREAMS, LINES = 64, 400
@@ -26,7 +23,7 @@ STREAMS, LINES = 64, 400
 OLD = 4000
 """Lines within which one has to come to its end, that others may take its place."""
 AFTER = 6
-"""Lines after an exception within which another may say that it came of it."""
+"""Lines after an exception within which a chained one may begin."""
 LAST = 30
 """Lines of a file before its end within which an exception is taken for what ended it."""
 PLACE = 1 << 20
@@ -90,7 +87,7 @@ class Exceptions:
         self._lines: dict[int, int] = {}
         self._endings = Endings()
         self._failed = False
-        """Whether a launcher said that a rank failed."""
+        """Whether a launcher reported a failed rank."""
 
     def open(self, file: int, name: str, before: int) -> None:
         """What comes is of this file: its number, from 1, and its name; `before`: lines of the one before it."""
@@ -109,7 +106,7 @@ class Exceptions:
             self.within = True
 
     def ended(self, line: str, head: Head, number: int) -> None:
-        """A launcher may say how a rank has ended."""
+        """A launcher's line that may report how a rank exited."""
         ending = self._endings.reported(_STAMP.sub("", line), head)
         if ending is not None:
             self._failed = True
@@ -133,7 +130,7 @@ class Exceptions:
             self._close(trace)
 
     def entries(self, lines: int) -> Iterator[RuleHits]:
-        """What was found, as rules that fired; `lines`: how many the newest file has, of which more may come."""
+        """The exceptions, as rules that fired; `lines`: lines of the newest file so far."""
         self._lines[self._file] = lines
         for place, raised in enumerate(self._raised.values()):
             sure = (
@@ -225,10 +222,6 @@ def _rule(failure: Failure, place: int, sure: bool) -> Rule:
     )  # fmt: skip
 
 
-# -----------------------------------------------------------------------------------------------------------
-# How launchers say that a rank ended: torchrun where it happens and in a table at its end, mpirun, Slurm.
-
-
 _ENDED = re.compile(r"failed \(exitcode: (-?\d{1,9})\) local_rank: \d+ \(pid: (\d{1,9})\)")
 _LISTED = re.compile(
     r"^\s*(?:rank      : (\d{1,9}) \(local_rank: \d+\)|exitcode  : (-?\d{1,9}) +\(pid: (\d{1,9})\))"
@@ -242,26 +235,26 @@ _OOM = re.compile(r"Detected \d+ oom[_-]kill event")
 
 
 class ReportedExit(NamedTuple):
-    """The end of a rank, in a launcher's words."""
+    """The exit of a rank, as a launcher reports it."""
 
     failure: Failure | None
-    """None for an exit code that says nothing more, or an end that was told before."""
+    """None for an exit code without a cause, or an exit that was reported before."""
     head: Head
     """Whose it is."""
     pid: int | None = None
 
 
 class Endings:
-    """What was said so far: a table has a rank and its end in lines of their own, and an end may be said twice."""
+    """State across lines: a table has rank and exit in separate lines, and an exit may be reported twice."""
 
     def __init__(self) -> None:
         self._rank: int | None = None
         """Whose lines of torchrun's table are being read."""
         self._pids: set[int] = set()
-        """Processes whose end was told."""
+        """Processes whose exit was reported."""
 
     def reported(self, line: str, head: Head) -> ReportedExit | None:
-        """What a line says that was not told yet; None for one that says no end. `head`: whose line it is."""
+        """The exit that a line reports, without a failure if it was reported before; None for other lines."""
         listed = _LISTED.match(line)
         if listed is None:
             end = _ending(line, head)
@@ -279,7 +272,7 @@ class Endings:
 
 
 def _ending(line: str, head: Head) -> ReportedExit | None:
-    """What a line says; None for one that says no such thing."""
+    """The exit that a line reports; None for other lines."""
     if match := _ENDED.search(line):
         return _listed(int(match[1]), int(match[2]), head, None)
     if match := _SIGNALLED.search(line):
@@ -290,7 +283,7 @@ def _ending(line: str, head: Head) -> ReportedExit | None:
 
 
 def _listed(code: int, pid: int, head: Head, rank: int | None) -> ReportedExit:
-    """What torchrun says of a process."""
+    """The exit of a process, from torchrun."""
     failure = _ended_by_signal(code, pid) if code < 0 else None
     return ReportedExit(failure, head if rank is None else _of(rank, head), pid)
 
@@ -300,7 +293,7 @@ def _of(rank: int, head: Head) -> Head:
 
 
 def _ended_by_signal(code: int, pid: int | None) -> Failure:
-    """What a launcher's word alone tells: no kernel's log is here, and an abort says why before it."""
+    """From a launcher's report alone: there is no kernel log here, and an abort is explained before it."""
     failure = classify(Death(0, code, {}, pid=pid))
     if code == -signal.SIGKILL:
         return failure._replace(text=failure.text.removesuffix(" from outside"), remedy=_KILLED)

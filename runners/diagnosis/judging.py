@@ -1,11 +1,14 @@
-"""Runs the detectors over a run's state and journal."""
+"""Runs all detectors over the state of a run every 2 s, and emits what changed.
+
+One process judges a run: its agent, or the hub of its nodes.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -14,40 +17,36 @@ from ...presets.plan import Plan
 from ..finding_ledger import FindingLedger, Key, by_key, report_bug
 from ..model import Event, FindingRaised, Pulse, RankPhase, RunPhase
 from ..state import RunState
-from .detectors import died, expectations, hang, out_of_memory, starting, straggler
-from .detectors.out_of_memory import memory_limit
-from .detectors.view import KEPT, Arrivals, Curve, Detector, Point, View
-
-# -----------------------------------------------------------------------------------------------------------
-# Findings that an earlier process raised: kept until enough is seen again to tell whether they hold. Pure.
-
+from . import died, expectations, hang, out_of_memory, starting, straggler
+from .out_of_memory import memory_limit
+from .view import KEPT, Arrivals, Curve, Detector, Point, View
 
 AGAIN_S = 20.0
-"""Seconds with pulses of every running rank after which what is not found again does not hold."""
+"""Seconds with pulses of every running rank after which an inherited finding that no detector raises is dropped."""
 LONGER_S = {"straggler": 60.0, "input-bound": 60.0, "mem-creep": 360.0}
-"""The same of what only more data tells."""
+"""The same for findings that need more data."""
 SILENT_S = 120.0
 """Seconds after which a rank without pulses is not waited for."""
 _WATCHED = re.compile(r"(hang|start|expect)-.*|straggler|input-bound|mem-creep|oom-near|version-mismatch")
-"""Found by looks at what runs; the others by what has happened, which the journal tells at once."""
+"""Raised from samples of what runs; all others from events, which the journal has at once."""
 _VERDICT = re.compile(r"hang|start")
-"""Of these a new one takes the place of an old one."""
+"""Of these a new finding replaces an inherited one."""
 _GOING_ON = (RunPhase.STARTING, RunPhase.RUNNING)
 _ALIVE = (RankPhase.STARTING, RankPhase.RUNNING)
 
 
 class Inherited:
-    """The findings of an earlier process, each until it is judged anew."""
+    """The findings of an earlier process, each until it is confirmed or dropped."""
 
     def __init__(self, findings: Iterable[Finding], attempt: int) -> None:
         self._left = by_key(findings)
         self._attempt = attempt
         self._began: float | None = None
         self._first: dict[int, float] = {}
-        """Rank → when its first pulse was looked at."""
+        """Rank → Unix time at which its first pulse was judged."""
 
     def judge(self, view: View, findings: list[Finding]) -> list[Finding]:
-        """What holds: what is found, and what cannot be found again yet. What says the same stays as it was."""
+        """The findings that hold: current ones, and inherited ones that lack data; equal texts keep the old finding."""
         if not self._left:
             return findings
         self._began = view.now if self._began is None else self._began
@@ -71,7 +70,7 @@ class Inherited:
         return list((current | kept).values())
 
     def _open(self, old: Finding, view: View) -> bool:
-        """Whether it may still be found again."""
+        """Whether a detector may still raise it."""
         state = view.state
         ranks = [(number, rank.phase) for number, rank in state.ranks.items() if rank.phase in _ALIVE]
         if state.attempt != self._attempt or state.phase not in _GOING_ON or not _WATCHED.fullmatch(old.id):
@@ -92,11 +91,6 @@ def _verdict(finding: Finding) -> bool:
     return _VERDICT.match(finding.id) is not None
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Looks at a run every few seconds with all detectors, and tells what has changed since the last look.
-# One process judges a run: its agent where it has one, else the hub of its nodes.
-
-
 DETECTORS: tuple[Detector, ...] = (
     died.find,
     out_of_memory.find,
@@ -109,12 +103,12 @@ DETECTORS: tuple[Detector, ...] = (
 EVERY_S = 2.0
 FAILED = "detectors-failed"
 AT_ONCE = 450
-"""Pulses of one look whose collectives are compared; those of more ranks follow with the next looks."""
+"""Pulses whose collectives are compared in one pass; those of more ranks follow in the next passes."""
 _OWN = re.compile(r"(hang|start|died|oom|expect|acted)-.*|straggler|input-bound|mem-creep")
 
 
 _SHARED = "version-mismatch"
-"""Told by an agent of one node, whose NCCL says so, and by the detectors over all nodes, of none in particular."""
+"""Raised by the agent of a node from its NCCL log, with the node, and by a detector over all nodes, without."""
 
 
 def owns(finding: Finding) -> bool:
@@ -129,34 +123,33 @@ class _Kept:
 
 
 class Judging:
-    """All detectors, and what they said last."""
+    """Runs all detectors and keeps what they need of earlier pulses."""
 
     def __init__(self, state: RunState, plan: Plan | None, emit: Callable[[Event], None]) -> None:
         self._state, self._plan, self._emit = state, plan, emit
         self._kept: dict[int, _Kept] = {}
         self._arrivals = Arrivals()
         self._fresh: deque[Pulse] = deque()
-        """Pulses whose collectives are not compared yet."""
-        self._memory: dict[int, Curve] = {}
-        self._memory_before: dict[int, Curve] = {}
-        self._node_memory: dict[int, Curve] = {}
+        """Pulses whose collectives wait to be compared."""
+        self._memory, self._memory_before = defaultdict[int, Curve](Curve), defaultdict[int, Curve](Curve)
+        self._node_memory = defaultdict[int, Curve](Curve)
         self._attempt = 0
         self._ledger = FindingLedger(emit)
         self._inherited = Inherited((), 0)
 
     def resume(self) -> None:
-        """After a replay: what the detectors of an earlier process found is ours to clear, once it can be judged."""
+        """After a replay: take over the findings of an earlier process, to clear them once they can be judged."""
         self._ledger.adopt(finding for finding in self._state.findings.values() if owns(finding))
         self._inherited = Inherited(self._ledger.raised.values(), self._state.attempt)
 
     async def run(self) -> None:
-        """Look for as long as the run lives; cancel to stop."""
+        """Judge every EVERY_S seconds; cancel to stop."""
         while True:
             await asyncio.sleep(EVERY_S)
             await self.guarded()
 
     async def guarded(self) -> None:
-        """One look; a bug of a detector ends neither the process nor keeps a run from its end, and is seen."""
+        """Judge once; an exception in a detector becomes a finding and ends neither the process nor the run."""
 
         async def once() -> None:
             self.judge()
@@ -168,13 +161,13 @@ class Judging:
         self._emit(FindingRaised(report_bug(failed, FAILED, what)))
 
     def judge(self, now: float | None = None) -> None:
-        """One look; `now` in unix seconds, or this moment."""
+        """Judge once. `now`: Unix time, by default this moment."""
         view = self.view(time.time() if now is None else now)
         findings = self._inherited.judge(view, [new for detector in DETECTORS for new in detector(view)])
         self._ledger.update(findings)
 
     def view(self, now: float) -> View:
-        """What the detectors look at, with the newest pulses remembered."""
+        """What the detectors read, after the newest pulses are remembered."""
         self._remember()
         return View(
             state=self._state,
@@ -191,18 +184,18 @@ class Judging:
         if self._state.attempt != self._attempt:
             self._kept, self._attempt = {}, self._state.attempt
             self._forget_calls()
-            self._memory_before, self._memory = self._memory, {}
+            self._memory_before, self._memory = self._memory, defaultdict(Curve)
         for number, rank in self._state.ranks.items():
             if rank.pulse is not None:
                 self._remember_pulse(rank.pulse)
             sample = rank.sample
             if sample is not None and sample.rss_bytes is not None:
                 point = Point(rank.sampled, sample.rss_bytes, sample.gpu_mem)
-                _curve(self._memory, number).add(point)
+                self._memory[number].add(point)
         self._compare()
         for number, node in self._state.nodes.items():
             if (memory := memory_limit(node.metrics)) is not None:
-                _curve(self._node_memory, number).add(Point(node.heard, memory.used))
+                self._node_memory[number].add(Point(node.heard, memory.used))
 
     def _remember_pulse(self, pulse: Pulse) -> None:
         kept = self._kept.get(pulse.rank)
@@ -219,19 +212,12 @@ class Judging:
         self._fresh.clear()
 
     def _compare(self) -> None:
-        """Feed what is fresh to the arrivals, in portions that keep a look short; nothing is kept for long."""
+        """Feed fresh pulses to the arrivals, in portions that keep a pass short."""
         world = self._state.attempts[-1].world_size if self._state.attempts else 0
         for _ in range(max(AT_ONCE, len(self._fresh) - 4 * AT_ONCE)):
             if not self._fresh:
                 return
             self._arrivals.add(self._fresh.popleft(), world)
-
-
-def _curve(curves: dict[int, Curve], number: int) -> Curve:
-    curve = curves.get(number)
-    if curve is None:
-        curve = curves[number] = Curve()
-    return curve
 
 
 def _points(curves: Mapping[int, Curve]) -> dict[int, Sequence[Point]]:

@@ -22,7 +22,7 @@ class InitStage(enum.IntEnum):
     CONNECTED = 3
     """Rings or trees: at init until 2.21, at the first collective from 2.22 on."""
     RUNNING = 4
-    """A collective was called; only said where COLL is on."""
+    """A collective was called; logged only with COLL in NCCL_DEBUG_SUBSYS."""
     DESTROYED = 5
     ABORTED = 6
 
@@ -50,7 +50,7 @@ class Init(Struct, frozen=True, omit_defaults=True):
 
 
 class Communicator(Struct, frozen=True, omit_defaults=True):
-    """One communicator, as the ranks of one node or of all tell of it."""
+    """One communicator, from the logs of one node or of all."""
 
     id: str
     nranks: int | None = None
@@ -78,7 +78,7 @@ class Communicator(Struct, frozen=True, omit_defaults=True):
 
 
 class NcclNode(Struct, frozen=True, omit_defaults=True):
-    """One node, as NCCL and its own files tell of it."""
+    """One node, from NCCL's logs and the node's own files."""
 
     host: str
     node: int | None = None
@@ -93,24 +93,25 @@ class NcclNode(Struct, frozen=True, omit_defaults=True):
     """HCAs that NCCL uses, and their kind."""
     plugins: tuple[str, ...] = ()
     env: dict[str, str] = {}
-    """Variables that NCCL says it has read."""
+    """Variables that NCCL logs as read."""
     devices: tuple[str, ...] = ()
     """RDMA devices that the node itself has, from /sys/class/infiniband, with an active port; not from a log."""
     peermem: bool | None = None
-    """Whether nvidia_peermem or dma-buf is there; None where that is not known."""
+    """Whether nvidia_peermem or dma-buf is loaded; None where unknown."""
 
 
 class FactLine(Struct, frozen=True, array_like=True):
-    """A line of a log that a statement rests on."""
+    """A line of a log that shows something; cut, without control characters."""
 
     file: str
-    """File id: path relative to the run directory."""
+    """A path, or a file id: the path relative to the run directory."""
     line: int
+    """From 1."""
     text: str
 
 
 class NcclFacts(Struct, frozen=True, omit_defaults=True):
-    """All of it."""
+    """Everything that is known of nodes and communicators."""
 
     nodes: tuple[NcclNode, ...] = ()
     communicators: tuple[Communicator, ...] = ()
@@ -126,7 +127,7 @@ class NcclFacts(Struct, frozen=True, omit_defaults=True):
 
 
 RANKS = 1024
-"""Most ranks of a communicator that are told one by one."""
+"""Most ranks of a communicator that are listed."""
 PAIRS = 20_000
 """Most pairs of a communicator; of more only the first between each two hosts, of each kind."""
 COMMUNICATORS = 256
@@ -148,7 +149,7 @@ def decode(document: bytes) -> NcclFacts:
 
 
 def placed(facts: NcclFacts, node: int, devices: tuple[str, ...], peermem: bool | None) -> NcclFacts:
-    """The facts of one node's logs, with its number and what its own files say of it."""
+    """The facts of one node's logs, completed by its number and its own files."""
     return structs.replace(
         facts,
         nodes=tuple(
@@ -194,7 +195,7 @@ def folded_pairs(pairs: Iterable[Pair], owners: Mapping[int, str]) -> tuple[tupl
 
 
 def merge(facts: Iterable[NcclFacts]) -> NcclFacts:
-    """What several nodes say, as one: communicators by id and size, nodes by host and number."""
+    """The facts of several nodes as one: communicators by id and size, nodes by host and number."""
     given = list(facts)
     nodes: dict[tuple[str, int | None], NcclNode] = {}
     same: dict[tuple[str, int | None], list[Communicator]] = {}
@@ -219,7 +220,7 @@ def merge(facts: Iterable[NcclFacts]) -> NcclFacts:
 
 
 def _union(same: list[Communicator]) -> Communicator:
-    """One communicator, as several nodes tell of it."""
+    """One communicator from the facts of several nodes."""
     hosts: dict[str, tuple[int, ...]] = {}
     stages: dict[int, str] = {}
     inits: dict[int, Init] = {}
@@ -274,3 +275,8 @@ def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 def _any(answers: Iterable[bool | None]) -> bool | None:
     given = [answer for answer in answers if answer is not None]
     return any(given) if given else None
+
+
+def requests_sockets(env: Mapping[str, str]) -> bool:
+    """Whether variables of NCCL request TCP between nodes."""
+    return env.get("NCCL_IB_DISABLE", "0") not in ("0", "") or env.get("NCCL_NET", "").lower() == "socket"

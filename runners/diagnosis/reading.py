@@ -1,4 +1,4 @@
-"""Files, block by block, into a tally of rules and into statements."""
+"""Reads log files, block by block, into rules that fired, statements and exceptions; and where a run's logs are."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ _HANDLERS: dict[str, tuple[Say, bool]] = {
     "TUNER/Plugin:": (Statements.plugin, False),
     "PROFILER/Plugin:": (Statements.plugin, False),
 }
-"""First word of a message → who understands it, and whether no rule does."""
+"""First word of a message → its handler, and whether rules ignore it."""
 
 
 _NAMED = (Statements.comm, True)
@@ -107,7 +107,7 @@ class _Place:
 
 
 class Reading:
-    """What some logs say, all together."""
+    """Everything that was read of some logs."""
 
     def __init__(self, rules: Book | None = None) -> None:
         self.book = rules or book()
@@ -225,7 +225,7 @@ class Reading:
                     self._at.report_until = number + REPORT_LINES
 
     def _keep(self, line: str, number: int) -> None:
-        """A line that says something for the first time."""
+        """A line that states something for the first time."""
         for lines, key, part in self.statements.noted:
             if key not in lines:
                 lines[key] = Raw(self._at.name, number, line[:WIDTH])
@@ -248,7 +248,7 @@ class Reading:
         return Head(rank=rank, source=(self._at.name, None, rank))
 
     def facts(self) -> NcclFacts:
-        """What was read so far."""
+        """Everything that was read so far, as NcclFacts that travel."""
         statements, raw = self.statements, dict[str, FactLine]()
         nodes = [_node(node, raw) for node in list(statements.nodes.values())[:NODES]]
         parts = statements.sessions.all()
@@ -277,7 +277,7 @@ class Reading:
 
 
 def _other(word: str) -> tuple[Say, bool] | None:
-    """Words that are no fixed ones."""
+    """The handler for other first words."""
     kind = word[:4]
     if kind == "nccl" or kind == "NCCL":
         return _NAMED if word.startswith("ncclComm") else _VERSION if word == kind else _VARIABLE
@@ -294,7 +294,7 @@ def rank_in_name(name: str) -> int | None:
 
 BLOCK = 1 << 20
 LONGEST = 1 << 16
-"""Bytes of a line that are looked at."""
+"""Bytes of a line that are read."""
 
 _ELSE = bytes(range(9)) + bytes(range(14, 27)) + bytes(range(28, 32))
 """Bytes that no text holds."""
@@ -401,7 +401,7 @@ def read_run(files: Iterable[Named], stopped: Callable[[], bool] = bool) -> tupl
 
 
 def _fed(reading: Reading, name: str, blocks: Iterator[list[str]], stopped: Callable[[], bool]) -> bool:
-    """Whether it was read to its end."""
+    """Feed one file; False when stopped."""
     if reading.files[-1:] != [name]:
         reading.open(name)
     for lines in blocks:
@@ -428,10 +428,7 @@ def logs_of_run(entry: run_directories.Entry) -> list[Named]:
 
 
 def is_packed(path: Path) -> bool:
-    """Whether a file begins as gzip's do; what cannot be read is said by whoever reads it.
-
-    A pipe is none: what was read of it is gone.
-    """
+    """Whether a file begins as gzip's do. False for a pipe, which cannot be read twice, and for an unreadable file."""
     if not os.path.isfile(path):  # also of a name too long for a file
         return False
     try:

@@ -18,11 +18,11 @@ DEFAULT = "0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecorderPart:
-    """What one rank's recorder says of one group."""
+    """One rank's part in one group, from its recorder."""
 
     rank: int
     called: int | None
-    """Number of the collective that it called last; None where the recorder no longer says."""
+    """Number of the collective that it called last; None where the recorder no longer holds it."""
     completed: int | None
     newest: CollectiveCall | None = None
 
@@ -47,7 +47,7 @@ class CollectiveWait:
     since: float
     """Unix time at which the first of them called it."""
     missing: tuple[int, ...]
-    """Ranks of the group that have not called it; () where all have, or those that have not were not asked."""
+    """Ranks of the group that have not called it; () where all have, or the others have no dump here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +57,9 @@ class RecorderGroup:
     name: str
     desc: str
     ranks: tuple[int, ...]
-    """Its members as the recorder has them; where it does not say, those that know the group."""
+    """Its members from the recorder, else the ranks that know the group."""
     sure: bool
-    """Whether the recorder says who its members are."""
+    """Whether the recorder lists its members."""
     parts: tuple[RecorderPart, ...]
     lowest: tuple[int, ...]
     """Ranks that have called fewer collectives than another; () where all are alike."""
@@ -220,13 +220,13 @@ class GroupMember:
 
     calls: dict[int, CollectiveCall] = field(default_factory=dict)
     called: int | None = None
-    """Number of its newest call; None where the recorder no longer says. So is `completed`."""
+    """Number of its newest call; None where the recorder no longer holds it. So is `completed`."""
     completed: int | None = None
 
 
 @dataclass(slots=True)
 class GroupRecord:
-    """What is known of a group so far."""
+    """A group while dumps are merged."""
 
     desc: str = ""
     members: dict[int, GroupMember] = field(default_factory=dict)
@@ -277,7 +277,7 @@ def _member(calls: dict[int, CollectiveCall]) -> GroupMember:
 
 
 def _without_coalesced(entries: Iterable[Any]) -> Iterable[Any]:
-    """The parts of a coalesced call are never retired: the call itself tells."""
+    """The parts of a coalesced call are never retired: they are done when the call is."""
     done: dict[Any, bool] = {}
     kept = list(entries)
     for entry in kept:
@@ -366,7 +366,7 @@ class Thread:
     """One thread of a text that faulthandler wrote."""
 
     label: str
-    """As it names the thread: "Thread 0x7f…", with its name where Python tells."""
+    """As faulthandler names it: "Thread 0x7f…", with the thread's name where it has one."""
     current: bool
     """Whether it is the thread that wrote the text."""
     frames: tuple[str, ...]

@@ -17,7 +17,7 @@ from .nccl_facts import FactLine
 LEVELS = ("INFO", "WARN", "TRACE", "CALL", "ABORT")
 
 MARK = re.compile(r"NCCL (?:(INFO|WARN|TRACE|CALL|ABORT) |version (?=\d))")
-"""Where a head ends and the message begins; without a group: the line that says NCCL's version."""
+"""Where a head ends and the message begins; without a group: the line with NCCL's version."""
 OLD = re.compile(r"^.*?(?<![\w.-])[\w.-]+:\d+:\d+ \[-?\d+\] (INFO|WARN|TRACE) ")
 """The form of 2.3."""
 
@@ -57,9 +57,9 @@ class Head:
     line: int | None = None
     func: str = ""
     rank: int | None = None
-    """As the launcher or torch writes it before the line, or the file's name says."""
+    """From the prefix of launcher or torch, or from the file's name."""
     thread: Thread = ("", None, None)
-    """Host, process and thread; the file in place of a host that is not known."""
+    """Host, process and thread; the file in place of an unknown host."""
     process: Thread = ("", None, None)
     """The same without the thread."""
     source: Thread = ("", None, None)
@@ -132,17 +132,17 @@ def stamp_of(text: str) -> Stamp | None:
 
 
 BEFORE = r"[ \[(<:,'/\"*|>\]]"
-"""What may stand before a needle: fewer places to look at than all of a line."""
+"""What may precede a needle: fewer places to match than all of a line."""
 
 BEGIN = "Traceback (most recent call last)"
 ENDINGS = (
     "failed (exitcode: ", "rank      : ", "exitcode  : ", "exited on signal ", "oom_kill event", "oom-kill event"
 )  # fmt: skip
 OTHERS = (BEGIN, *ENDINGS)
-"""Needles of no rule: an exception is told in the lines that follow; launchers tell how a rank ended."""
+"""Needles of no rule: an exception follows in the next lines; launchers report how a rank exited."""
 
 Version = tuple[int, ...]
-"""(2, 21, 5); () where it is not known."""
+"""(2, 21, 5); () where unknown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -170,7 +170,7 @@ class Rule:
     """In the file, from 0."""
 
     def holds_for(self, version: Version) -> bool:
-        """Whether a NCCL of this version says so; one that is not known may."""
+        """Whether this version of NCCL may log it; an unknown version may."""
         if not version:
             return True
         return version >= self.since and (not self.until or version[: len(self.until)] <= self.until)
@@ -180,7 +180,7 @@ Hit = tuple[Rule, re.Match[str]]
 
 
 class Book:
-    """Rules that can be looked up in lines."""
+    """All rules, and their needles as one pattern."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = tuple(rules)
@@ -233,7 +233,7 @@ def _search(needles: Iterable[str]) -> Callable[..., re.Match[str] | None]:
 
 
 def _alternation(needles: Iterable[str]) -> str:
-    """Needles as a pattern that looks at each first character once; the longest that fits is found."""
+    """Needles as a pattern that tests each first character once; the longest that fits matches."""
     groups: dict[str, list[str]] = {}
     for needle in needles:
         groups.setdefault(needle[0], []).append(needle[1:])
@@ -321,7 +321,7 @@ class RuleHits:
     """One a file, in the order of the files."""
     further: list[FactLine] = field(default_factory=list)
     heads: dict[Thread, Head] = field(default_factory=dict)
-    """Who says so."""
+    """Which hosts, processes and ranks log it."""
     files: set[int] = field(default_factory=set)
     """Of `firsts`: files may be read in turns."""
 
@@ -338,7 +338,7 @@ class RuleHits:
 
 @dataclass(slots=True)
 class RankProgress:
-    """How far torch says that a rank has come when it failed."""
+    """How far a rank had come when it failed, from torch's report."""
 
     seq: int | None = None
     """Of the collective that timed out."""

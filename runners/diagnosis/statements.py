@@ -1,4 +1,4 @@
-"""What NCCL's messages (2.3 to 2.32) say is so, per node and communicator, in the order in which they were written."""
+"""Folds NCCL's messages (2.3 to 2.32), in the order in which they were written, to nodes and communicators."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class RankPart:
 
 @dataclass(slots=True)
 class CommunicatorPart:
-    """What the logs say about one communicator."""
+    """One communicator while logs are read."""
 
     id: str
     """As NCCL writes it, from 2.18 on; "" where it does not."""
@@ -113,7 +113,7 @@ class CommunicatorPart:
     pairs: dict[tuple[int, int], set[str]] = field(default_factory=dict)
     """From rank, to rank → transports."""
     ends: dict[tuple[int, int, int], list[bool | None]] = field(default_factory=dict)
-    """From, to, channel → whether sender and receiver use GPUDirect RDMA; only until both have said the same."""
+    """From, to, channel → whether sender and receiver use GPUDirect RDMA; only until both agree."""
     nvls: bool = False
     collectives: Counter[str] = field(default_factory=Counter)
     tuning: Counter[str] = field(default_factory=Counter)
@@ -122,7 +122,7 @@ class CommunicatorPart:
     """The first that names it ("comm"), and the first of each transport ("pair:SHM")."""
 
     def stages(self) -> dict[str, int]:
-        """Stage → number of ranks that stand there."""
+        """Stage → number of ranks in it."""
         counts = Counter(part.stage for part in self.ranks.values())
         return {stage.name.lower(): counts[stage] for stage in InitStage if counts[stage]}
 
@@ -132,15 +132,15 @@ class CommunicatorPart:
         return dict(counts.most_common())
 
     def slowest(self) -> Init | None:
-        """The rank whose init took longest; None where none says how long it took."""
+        """The rank whose init took longest; None where no line has times."""
         return max(self.timed.values(), key=lambda timing: timing.seconds, default=None)
 
     def reached(self, stage: InitStage) -> bool:
-        """Whether every rank is known to have come so far."""
+        """Whether every rank has come so far."""
         return len(self.ranks) == self.nranks and all(part.stage >= stage for part in self.ranks.values())
 
     def take(self, other: CommunicatorPart) -> None:
-        """What was said before it was known of which communicator."""
+        """Merge messages that came before their communicator was named."""
         self.pairs.update(other.pairs)
         self.timed.update(other.timed)
         self.ends.update(other.ends)
@@ -155,7 +155,7 @@ class CommunicatorPart:
 
 @dataclass(slots=True)
 class NodePart:
-    """What the logs say about one host."""
+    """One host while logs are read."""
 
     host: str
     file: str = ""
@@ -171,7 +171,7 @@ class NodePart:
     """What traffic between nodes goes over: "IB", "Socket", a plugin's name."""
     plugins: set[str] = field(default_factory=set)
     env: dict[str, str] = field(default_factory=dict)
-    """Variables that NCCL says it has read."""
+    """Variables that NCCL logs as read."""
     lines: dict[str, Raw] = field(default_factory=dict)
     """The first that names it ("host"), its version, network, bootstrap, and its HCAs."""
 
@@ -194,7 +194,7 @@ SESSIONS = 1 << 14
 
 @dataclass(slots=True)
 class InitSession:
-    """A thread that makes a communicator: what it says without naming one is about this one."""
+    """A thread that creates a communicator: its messages without a communicator's name belong to this one."""
 
     communicator: CommunicatorPart
     part: RankPart | None = None
@@ -209,13 +209,13 @@ class Sessions:
         """Communicators that were not kept."""
         self.by_pointer: dict[tuple[Thread, str], InitSession] = {}
         self._by_thread: dict[Thread, InitSession] = {}
-        """Also by process: what it says in threads that have made none."""
+        """Also by process, for messages of threads that have created none."""
         self._by_id: dict[tuple[str, int], CommunicatorPart] = {}
         self._unnamed: dict[tuple[int, int], CommunicatorPart] = {}
         self._joined: dict[tuple[int, int], int] = {}
 
     def all(self) -> list[CommunicatorPart]:
-        """The communicators, and last what was said of one that no line names."""
+        """The communicators, and last the messages that no line assigns to one."""
         unnamed = CommunicatorPart("")
         for session in [*self._by_thread.values(), *self.by_pointer.values()]:
             if session.part is None:
@@ -310,7 +310,7 @@ Note = tuple[dict[str, Raw], str, RankPart | None]
 
 
 class Statements:
-    """The fold of all messages."""
+    """Nodes, communicators and versions from all messages."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, NodePart] = {}
@@ -319,7 +319,7 @@ class Statements:
         """The newest that was read."""
         self.versions: set[str] = set()
         self.noted: list[Note] = []
-        """What the message that was read last says for the first time: whoever knows its line keeps that there."""
+        """What the last message states for the first time; the reader keeps its line there."""
 
     def version_line(self, head: Head, message: str) -> None:
         """ "2.21.5+cuda12.4" behind "NCCL version"; until 2.21, and at WARN, without a host."""
@@ -374,8 +374,6 @@ class Statements:
             if len(timed) < RANKS:
                 timed[rank] = Init(rank, float(match[3]), phases)
 
-    # ---- how they are connected
-
     def channel(self, head: Head, message: str) -> None:
         """A connection of two ranks, or the ring of a channel."""
         communicator = self.sessions.of(head, message).communicator
@@ -393,7 +391,7 @@ class Statements:
             communicator.rings.setdefault(int(match[1]), " ".join(match[2].split()))
 
     def _pair(self, communicator: CommunicatorPart, ends: tuple[int, int], via: str) -> None:
-        """A transport that this pair of ranks was not known to use."""
+        """A new transport of a pair of ranks."""
         if ends in communicator.pairs:
             communicator.pairs[ends].add(via)
         elif len(communicator.pairs) < PAIRS:
@@ -426,8 +424,6 @@ class Statements:
         """NVLink SHARP is set up."""
         if message.startswith("NVLS comm"):
             self.sessions.of(head).communicator.nvls = True
-
-    # ---- what a node has
 
     def interfaces(self, head: Head, message: str) -> None:
         """The interfaces of bootstrap and sockets, and the HCAs."""
@@ -466,8 +462,6 @@ class Statements:
         if (match := VARIABLE.match(message)) and (node := self.node(head)) and len(node.env) < 4 * KEPT:
             node.env[match[1][:80]] = match[2][:200]
 
-    # ---- what is called
-
     def collective(self, head: Head, message: str) -> None:
         """A collective, where COLL is on, or the tuner's choice."""
         if match := COLLECTIVE.match(message):
@@ -501,7 +495,7 @@ def _advance(part: RankPart | None, stage: InitStage) -> None:
 
 
 def _end(communicator: CommunicatorPart, key: tuple[int, int, int], receiver: bool, direct: bool) -> None:
-    """Keep what one end says until the other end says the same."""
+    """Keep what one end uses until the other end uses the same."""
     ends = communicator.ends.get(key)
     if ends is None:
         if len(communicator.ends) >= PAIRS:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ...presets.finding import ROLES, SEVERITIES, Finding
 from ..logs.log_files import parse_file_id
-from .nccl_facts import FactLine, InitStage
+from .nccl_facts import FactLine, InitStage, requests_sockets
 from .reading import Reading
 from .rules import Head, RankProgress, RuleHits, Tally
 from .statements import CommunicatorPart, NodePart, Statements
@@ -18,33 +18,33 @@ Order = Literal["lines", "time", "unknown"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogFinding(Finding):
-    """What a rule says of all logs together; `rank` is that of the first line."""
+    """The finding of a rule over all logs; `rank` is that of the first line."""
 
     layer: str
     confidence: str
     env: Mapping[str, str]
     count: int
-    """Lines that say so; 0 for one that is derived from many."""
+    """Lines that match; 0 for a finding that is derived from several statements."""
     host: str = ""
-    """Of the first line; "" where it is not known."""
+    """Of the first line; "" where unknown."""
     hosts: tuple[str, ...] = ()
     values: Mapping[str, str] = field(default_factory=dict)
-    """What the first line names: a rank, a device, an interface."""
+    """Groups of the first match: a rank, a device, an interface."""
     seen: str = ""
-    """By what a derived one is seen."""
+    """For a derived finding: the statement that shows it."""
     lines: tuple[FactLine, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What is to be said of some logs."""
+    """The findings of some logs, and the first cause."""
 
     findings: tuple[LogFinding, ...]
     """The first cause, then by role and severity."""
     first: LogFinding | None
-    """The cause that came first; None where no line says one."""
+    """The cause that came first; None where no line shows one."""
     order: Order
-    """How it is known to be the first: by its place in the one file, by time, or not at all."""
+    """Why it counts as the first: its place in a single file, its time, or unknown."""
     victims: tuple[LogFinding, ...]
     """Symptoms: where there is a first cause they follow from it."""
     behind: tuple[int, ...]
@@ -57,7 +57,7 @@ class Verdict:
 
 
 def judge(reading: Reading) -> Verdict:
-    """Everything that was read, weighed."""
+    """Findings and first cause of everything that was read."""
     hits = [*fired(reading), *((entry, "") for entry in reading.exceptions.entries(reading.at))]
     findings = {entry.rule.place: finding_of(entry, seen, reading) for entry, seen in hits}
     causes = [entry for entry, _ in hits if findings[entry.rule.place].role == "cause"]
@@ -88,7 +88,7 @@ def _weight(finding: LogFinding) -> tuple[int, int]:
 
 
 def finding_of(entry: RuleHits, seen: str, reading: Reading) -> LogFinding:
-    """What a rule says, from the lines that fired it so far."""
+    """The finding of a rule, from the lines that fired it so far."""
     rule = entry.rule
     soft = bool(entry.firsts) and all(first.softer for first in entry.firsts)
     first = entry.firsts[0] if entry.firsts else None
@@ -116,12 +116,12 @@ def finding_of(entry: RuleHits, seen: str, reading: Reading) -> LogFinding:
 
 
 def _rank(head: Head, reading: Reading) -> int | None:
-    """As a launcher says, else as the process's largest communicator does."""
+    """From the launcher's prefix, else from the largest communicator of the process."""
     return head.rank if head.rank is not None else reading.statements.sessions.rank_of(head)
 
 
 def _first_of(causes: list[RuleHits]) -> tuple[RuleHits | None, Order]:
-    """The earliest error; where there is none the earliest warning; derived ones only where no line says a cause."""
+    """The earliest error, else the earliest warning; derived findings only where no line shows a cause."""
     for severity in SEVERITIES:
         entries = [entry for entry in causes if entry.rule.severity == severity]
         if spoken := [entry for entry in entries if entry.firsts]:
@@ -173,7 +173,7 @@ def derived(statements: Statements, tally: Tally) -> dict[str, str]:
 
 
 def several_nodes(statements: Statements) -> bool | None:
-    """Whether a communicator spans nodes; None where nothing says so."""
+    """Whether a communicator spans nodes; None where unknown."""
     sizes = [part.nnodes for part in statements.sessions.communicators if part.nnodes is not None]
     if any(len(part.hosts) > 1 for part in statements.sessions.communicators) or max(sizes, default=0) > 1:
         return True
@@ -187,15 +187,12 @@ def _fired(tally: Tally, *ids: str) -> bool:
 
 
 def _sockets(statements: Statements, tally: Tally) -> str:
-    """Traffic between nodes over TCP where an RDMA device is there, and nobody asked for TCP."""
+    """Traffic between nodes over TCP where an RDMA device exists and no variable requests TCP."""
     if not several_nodes(statements):
         return ""
     for node in statements.nodes.values():
-        asked = (
-            node.env.get("NCCL_IB_DISABLE", "0") != "0" or node.env.get("NCCL_NET", "").lower() == "socket"
-        )
         expected = node.hcas or "NCCL_IB_HCA" in node.env or _fired(tally, *RDMA_RULES)
-        if "Socket" in node.networks and expected and not asked:
+        if "Socket" in node.networks and expected and not requests_sockets(node.env):
             why = f"it has {', '.join(sorted(node.hcas)[:4])}" if node.hcas else "RDMA was to be used"
             return f"{node.host} uses network Socket, and {why}"
     return ""
@@ -211,7 +208,7 @@ def _asymmetric_gdr(statements: Statements) -> str:
 
 
 def _versions(statements: Statements) -> str:
-    """Hosts of one communicator that say different versions."""
+    """Hosts of one communicator with different versions of NCCL."""
     for communicator in statements.sessions.communicators:
         versions = {
             next(iter(node.versions)): host
@@ -251,7 +248,7 @@ RANKS_NAMED = 64
 
 
 def document(reading: Reading, verdict: Verdict) -> dict[str, Any]:
-    """For `--json`; docs/diagnosis.md says what each key holds. None is unknown."""
+    """For `--json`; docs/diagnosis.md documents the keys. None is unknown."""
     first = verdict.first
     statements = reading.statements
     return {

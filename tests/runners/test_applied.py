@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from distui.runners.agent.hooks import made_of
-from distui.runners.diagnosis.detectors import expectations
-from distui.runners.diagnosis.detectors.view import View
+from distui.runners.diagnosis import expectations
+from distui.runners.diagnosis.view import View
 from distui.runners.model import Outcome, PlanSummary, RankPlace, Wrapped
 from distui.runners.state import Attempt, Rank, RunState
 from distui.runners.status import applied

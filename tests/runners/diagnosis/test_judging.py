@@ -10,8 +10,8 @@ import pytest
 from distui.presets.finding import Finding
 from distui.runners.diagnosis import judging as inheritance
 from distui.runners.diagnosis import judging as judging_module
-from distui.runners.diagnosis.detectors.view import KEPT, View
 from distui.runners.diagnosis.judging import Judging, owns
+from distui.runners.diagnosis.view import KEPT, View
 from distui.runners.model import (
     Collective,
     Event,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from distui.presets.finding import Finding
-from distui.runners.diagnosis.detectors import hang, starting
-from distui.runners.diagnosis.detectors.view import View
+from distui.runners.diagnosis import hang, starting
+from distui.runners.diagnosis.view import View
 from distui.runners.model import (
     Collective,
     Gpu,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from distui.runners.diagnosis.detectors.view import KEPT, View
+from distui.runners.diagnosis.view import KEPT, View
 from distui.runners.model import Collective, ProcessGroup, Pulse, RankPhase, RankPlace, RankSample, Site
 from distui.runners.state import Attempt, Node, Rank, RunState
 

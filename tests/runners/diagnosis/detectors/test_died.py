@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from distui.presets.finding import Finding
-from distui.runners.diagnosis.detectors import died
-from distui.runners.diagnosis.detectors.view import View
+from distui.runners.diagnosis import died
+from distui.runners.diagnosis.view import View
 from distui.runners.model import FirstCause, Outcome, RankPhase, RankPlace, RunPhase
 from distui.runners.state import Attempt, Node, Rank, RunState
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distui.runners.diagnosis.detectors import hang
+from distui.runners.diagnosis import hang
 from distui.runners.model import Collective
 
 from .hang_rig import END, STEP, call, series

@@ -11,8 +11,8 @@ from msgspec import structs
 
 from distui.presets.finding import Finding
 from distui.presets.preset_guide import OFFLOADED, STRATEGIES
-from distui.runners.diagnosis.detectors import out_of_memory
-from distui.runners.diagnosis.detectors.view import POINTS_KEPT, Curve, Point, View
+from distui.runners.diagnosis import out_of_memory
+from distui.runners.diagnosis.view import POINTS_KEPT, Curve, Point, View
 from distui.runners.model import (
     FirstCause,
     Gpu,

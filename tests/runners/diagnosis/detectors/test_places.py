@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distui.runners.diagnosis.detectors.activity import Kind, place, users
+from distui.runners.diagnosis.activity import Kind, place, users
 from distui.runners.model import Site
 
 from .hang_rig import (

@@ -14,9 +14,9 @@ from distui.presets.finding import Finding
 from distui.presets.load import load
 from distui.presets.plan import Place, Plan, Request, make_plan
 from distui.runners.diagnosis import nccl_facts
-from distui.runners.diagnosis.detectors.expectations import LATE_S, SETTLED_S, find
-from distui.runners.diagnosis.detectors.view import View
+from distui.runners.diagnosis.expectations import LATE_S, SETTLED_S, find
 from distui.runners.diagnosis.reading import Reading
+from distui.runners.diagnosis.view import View
 from distui.runners.model import Gpu
 from distui.runners.state import Node, RunState
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from distui.runners.diagnosis.detectors.straggler import Reason, reasons
-from distui.runners.diagnosis.detectors.view import View
+from distui.runners.diagnosis.straggler import Reason, reasons
+from distui.runners.diagnosis.view import View
 from distui.runners.model import Gpu, Host, RankSample, Site
 
 from .lag_rig import LOADER, STACK, Training

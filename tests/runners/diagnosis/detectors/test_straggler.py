@@ -8,8 +8,8 @@ import pytest
 from msgspec import structs
 
 from distui.presets.finding import Finding
-from distui.runners.diagnosis.detectors import straggler
-from distui.runners.diagnosis.detectors.view import Arrivals, View
+from distui.runners.diagnosis import straggler
+from distui.runners.diagnosis.view import Arrivals, View
 from distui.runners.model import RankSample
 
 from .lag_rig import BEGAN, LOADER, Training

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ....presets.finding import Finding
-from ...formatting import spans_text
-from ...model import FirstCause, Outcome, RankPhase, RunPhase
-from ...state import Attempt, RunState
+from ...presets.finding import Finding
+from ..formatting import spans_text
+from ..model import FirstCause, Outcome, RankPhase, RunPhase
+from ..state import Attempt, RunState
 from . import out_of_memory
 from .view import View
 from .waits import UNEVEN
@@ -31,7 +31,7 @@ CAN_HELP = {
 
 
 def find(view: View) -> Iterable[Finding]:
-    """The first cause of the newest attempt, where that failed and nobody had asked for its end."""
+    """The first cause of the newest attempt, where that failed without a stop being requested."""
     state = view.state
     attempt = state.attempts[-1] if state.attempts else None
     if attempt is None or attempt.ended is None or attempt.outcome not in FAILED:
@@ -68,7 +68,7 @@ def find(view: View) -> Iterable[Finding]:
 
 
 def _others(state: RunState, cause: FirstCause) -> bool:
-    """Whether other nodes have not told yet how their ranks ended."""
+    """Whether ranks of other nodes still run."""
     return any(
         rank.phase is RankPhase.RUNNING and rank.place.node != cause.node for rank in state.ranks.values()
     )
@@ -82,7 +82,7 @@ def _done_early(state: RunState, cause: FirstCause) -> list[int]:
 
 
 def _left(view: View, attempt: Attempt, cause: FirstCause, early: list[int]) -> Finding:
-    """What looks like a crash on the others is the regular end of one."""
+    """A rank that exited regularly, which looks like a crash on the others."""
     return Finding(
         id="died-peer-gone",
         severity="error",
@@ -134,7 +134,7 @@ def _before(state: RunState, attempt: Attempt, cause: FirstCause) -> list[int]:
 
 
 def _xids(state: RunState, cause: FirstCause) -> Iterator[str]:
-    """What the driver told of that node's GPUs during the run."""
+    """Xid errors of that node's GPUs during the run."""
     for finding in state.findings.values():
         if finding.id.startswith("xid-") and finding.node in (None, cause.node):
             yield finding.text

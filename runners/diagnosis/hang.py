@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ....presets.finding import NO_VERDICT, Finding
-from ...formatting import agreeing, spans_text
-from ...model import Collective, Gpu, Pulse, RunPhase, Stall
-from .. import recorder
-from . import activity, starting, waits
+from ...presets.finding import NO_VERDICT, Finding
+from ..formatting import agreeing, spans_text
+from ..model import Collective, Gpu, Pulse, RunPhase, Stall
+from . import activity, recorder, starting, waits
 from .activity import Activity, Kind
 from .view import View
 from .waits import Culprit, Ends, Pending, Waits, waiting_text
 
 MOST = 8
-"""Findings of one look."""
+"""Findings at a time."""
 STOPPED_S, QUIET_S = 8.0, 60.0
 
 
 def find(view: View) -> Iterable[Finding]:
-    """See the module."""
+    """Who keeps the ranks waiting, or in what they disagree."""
     if view.state.phase not in (RunPhase.STARTING, RunPhase.RUNNING) or not view.history:
         return ()
     waiting = waits.collect(view)
@@ -61,7 +60,7 @@ def _lasts(pulses: Sequence[Pulse], waiting: Waits) -> bool:
 
 
 def _verdicts(view: View, candidates: Mapping[int, tuple[Pending, ...]], chain: Ends) -> list[Finding]:
-    """What is to be said of ranks that others wait for; of stopped ones it has been said."""
+    """Findings about ranks that others wait for, but stopped ones."""
     able = {
         rank: blocked
         for rank, blocked in candidates.items()
@@ -79,7 +78,7 @@ def _finding(view: View, ranks: list[int], culprit: Culprit, chain: Ends, near: 
 
 
 def _candidates(view: View, waiting: Waits, chain: Ends) -> dict[int, tuple[Pending, ...]]:
-    """Ranks at the ends of chains, and those that ended; where peers are not known, those that sit still outside."""
+    """Ranks at the ends of chains, and those that exited; where peers are unknown, those that sit still outside."""
     cases = {rank: list(blocked) for rank, blocked in chain.culprits.items()}
     gone = {rank for rank in view.state.ranks if waits.ended(view, rank)}
     for pending in waiting.pending.values() if gone else ():
@@ -150,7 +149,7 @@ def _open(view: View, waiting: Waits) -> list[Finding]:
 
 
 def _long(view: View, pending: Pending) -> bool:
-    """Where only stacks tell, the kept pulses do not reach back so far: then the newest step counts."""
+    """The kept pulses do not reach back so far where only stacks show the wait: then the newest step counts."""
     if pending.age >= QUIET_S or all(wait.recorded for wait in pending.waits.values()):
         return pending.age >= QUIET_S
     steps = [view.history[rank][-1].last_step for rank in pending.waits]
@@ -158,7 +157,7 @@ def _long(view: View, pending: Pending) -> bool:
 
 
 SITES_S = 15.0
-"""Other call sites alone are told after so long: they are usual where ranks take branches."""
+"""A difference in call sites alone counts after this time: it is usual where ranks take branches."""
 SPINS_S = 20.0
 SPINS_PERCENT, SPINS_POWER = 95.0, 0.5
 """A kernel that waits for others: the GPU is in use all the time, and takes less than this part of its limit."""
@@ -171,7 +170,7 @@ ALIGN = (
 
 
 def mismatch(view: View, pending: Pending, *, sites: bool) -> Finding | None:
-    """Ranks that called different things as the same collective. `sites`: whether another call site alone is told."""
+    """Ranks that called different operations as the same collective. `sites`: whether another call site alone counts."""
     name, seq = pending.point.key.name, pending.point.seq
     made = {rank: wait.call for rank, wait in pending.waits.items()}
     for rank in pending.members:
@@ -224,7 +223,7 @@ def _apart(view: View, name: str, rank: int, other: int) -> Shift | None:
 
 
 def _skipped(view: View, name: str, rank: int, other: int) -> Collective | None:
-    """The collective that a rank left out, where all that followed says so."""
+    """The collective that a rank left out, where all that followed shows it."""
     apart = _apart(view, name, rank, other)
     return apart.theirs if apart is not None and apart.skipped and apart.exact else None
 
@@ -295,7 +294,7 @@ def network(view: View, ranks: Iterable[int], since: float) -> list[Finding]:
 
 
 def _lasting(pulses: Sequence[Pulse]) -> list[Stall]:
-    """Stalls that the newest two looks both saw."""
+    """Stalls in both of the newest two samples."""
     if len(pulses) < 2:
         return []
     before = {(stall.local, stall.remote) for stall in pulses[-2].stalls}
@@ -336,7 +335,7 @@ def _cut(view: View, cuts: Mapping[int, Stall], nodes: Mapping[str, int], since:
 
 
 def spinning(view: View, pending: Pending) -> Finding | None:
-    """GPUs that are busy with waiting: all have joined and none ends."""
+    """GPUs that spin in a collective that all ranks have entered."""
     cards = [_card(view, rank) for rank in pending.ranks]
     present = [card for card in cards if card is not None]
     if pending.age < SPINS_S or len(present) != len(pending.waits) or not all(map(_spins, present)):
@@ -372,7 +371,7 @@ def _spins(card: Gpu) -> bool:
 
 
 def no_verdict(view: View, blocked: Sequence[Pending]) -> Finding:
-    """Ranks wait and nothing tells why: say which data is missing."""
+    """Ranks wait for an unknown reason: name the missing data."""
     first = min(blocked, key=lambda pending: (not pending.numbered, pending.since))
     ranks = tuple(sorted({rank for pending in blocked for rank in pending.waits}))
     lacking = tuple(_lacking(view, blocked)) or ("every rank's data is there, and none of it tells",)
@@ -386,7 +385,7 @@ def no_verdict(view: View, blocked: Sequence[Pending]) -> Finding:
 
 
 def _lacking(view: View, blocked: Sequence[Pending]) -> Iterable[str]:
-    """Data that would tell, in the order of its worth."""
+    """Missing data, in the order of its worth."""
     members = {rank for pending in blocked for rank in pending.members or view.state.ranks}
     others = sorted(members - {rank for pending in blocked for rank in pending.waits})
     newest = {rank: view.history[rank][-1] if view.history.get(rank) else None for rank in others}
@@ -429,11 +428,11 @@ class Shift(NamedTuple):
     skipped: bool
     """Whether all that follows fits when the rank left out `theirs`."""
     exact: bool
-    """Whether the collective before it is known to be the same on both."""
+    """Whether the collective before it is the same on both."""
 
 
 def calls(pulses: Sequence[Pulse], group: str) -> dict[int, Collective]:
-    """What a rank called in a group, by number, as far as its newest pulses tell."""
+    """The calls of a rank in a group, by number, from its newest pulses."""
     by_seq: dict[int, Collective] = {}
     for pulse in pulses:
         for call in (*pulse.recent, *pulse.active):
@@ -443,7 +442,7 @@ def calls(pulses: Sequence[Pulse], group: str) -> dict[int, Collective]:
 
 
 def called(pulses: Sequence[Pulse], group: str, seq: int) -> Collective | None:
-    """One of them."""
+    """The call of this number; None where no pulse has it."""
     for pulse in reversed(pulses):
         for call in (*pulse.active, *reversed(pulse.recent)):
             if call.seq == seq and call.group == group and not call.p2p:
@@ -452,12 +451,12 @@ def called(pulses: Sequence[Pulse], group: str, seq: int) -> Collective | None:
 
 
 def same(mine: Collective, theirs: Collective) -> bool:
-    """Whether two ranks may have called these together, as far as is known."""
+    """Whether two ranks may have called these together."""
     return difference(mine, theirs) is None
 
 
 def difference(mine: Collective, theirs: Collective) -> str | None:
-    """In what two calls differ; None where nothing is known to."""
+    """In what two calls differ; None where no difference is seen."""
     if mine.op != theirs.op:
         return "operation"
     if mine.what != theirs.what and mine.op in SIZED:
@@ -502,7 +501,7 @@ def _variants(
 
 
 def shift(mine: Mapping[int, Collective], theirs: Mapping[int, Collective]) -> Shift | None:
-    """The first collective of both in which they part; None where nothing that is known does."""
+    """The first collective in which two ranks part; None where none is seen."""
     common = sorted(mine.keys() & theirs.keys())
     first = next((seq for seq in common if not same(mine[seq], theirs[seq])), None)
     if first is None:

@@ -1,5 +1,4 @@
-"""What the plan asked for and the run does not do: unread variables, presets that were not applied, runs
-without a step."""
+"""What plan and hardware promise and the run does not do: unread variables, presets not applied, slow transports."""
 
 from __future__ import annotations
 
@@ -11,20 +10,20 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from ....presets.finding import Finding, nearest
-from ....presets.nccl import catalogue
-from ....presets.plan import Plan
-from ...formatting import plural
-from ...model import Outcome
-from ...status import applied
-from .. import nccl_facts
-from ..nccl_facts import Communicator, FactLine, NcclFacts, NcclNode, speed
+from ...presets.finding import Finding, nearest
+from ...presets.nccl import catalogue
+from ...presets.plan import Plan
+from ..formatting import plural
+from ..model import Outcome
+from ..status import applied
+from . import nccl_facts
+from .nccl_facts import Communicator, NcclFacts, NcclNode, requests_sockets, speed
 from .view import View
 
 READ_AT_INIT = frozenset({"NCCL_SOCKET_IFNAME", "NCCL_ALGO", "NCCL_PROTO"})
-"""What every NCCL reads while it makes its first communicator of several ranks, and says that it has."""
+"""Variables that every NCCL reads, and logs, while it creates its first communicator of several ranks."""
 SILENT = ("NCCL_DEBUG", "NCCL_RAS", "NCCL_SET_THREAD_NAME", "NCCL_CONF_FILE", "NCCL_NO_CACHE")
-"""Beginnings of those of which it never says so."""
+"""Prefixes of variables that NCCL reads without logging them."""
 
 
 def unread(facts: Iterable[NcclFacts], plan: Plan | None, whole: bool) -> Iterator[Finding]:
@@ -94,7 +93,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeStatements:
-    """What one node's logs say, as far as it is compared with others."""
+    """What one node's logs show, as far as it is compared with other nodes."""
 
     number: int
     facts: NcclFacts
@@ -107,17 +106,15 @@ class NodeStatements:
     since: float | None
     """Unix time at which the first communicator was seen whose ranks here have not met the others yet."""
     own: tuple[Finding, ...]
-    """What is found without a look at other nodes."""
+    """Findings that need no other node."""
 
     def line(self, what: str) -> list[str]:
-        """The line of the host's statement, where there is one."""
-        host = self.node.host if self.node else ""
-        fact = self.facts.raw.get(f"{what}:{host}")
-        return [f"{fact.file}:{fact.line}: {fact.text}"] if fact else []
+        """The line that shows a property of the host; [] where there is none."""
+        return _quoted(self.facts, f"{what}:{self.node.host if self.node else ''}")
 
 
 _kept: dict[tuple[str, int], tuple[bytes, NodeStatements | None]] = {}
-"""By run and node: the newest document and what it says. Only to save time: the same document says the same."""
+"""By run and node: the newest document and its statements; a cache, since equal documents parse alike."""
 KEPT = 4096
 
 
@@ -138,7 +135,7 @@ def find(view: View) -> Iterable[Finding]:
 
 
 def _weighed(stated: NodeStatements, view: View) -> Iterator[Finding]:
-    """What a node's logs alone let expect, by what is known of its GPUs."""
+    """Findings from one node's logs, weighed by its GPUs."""
     node = view.state.nodes[stated.number]
     level = view.plan.env.get("NCCL_NET_GDR_LEVEL", "") if view.plan is not None else ""
     for finding in stated.own:
@@ -206,14 +203,6 @@ def _finding(
     return Finding(name, severity, text, role=role, node=node, remedy=remedy, evidence=tuple(evidence))
 
 
-# ---- networks
-
-
-def asked_for_sockets(env: Mapping[str, str]) -> bool:
-    """Whether somebody wanted TCP."""
-    return env.get("NCCL_IB_DISABLE", "0") not in ("0", "") or env.get("NCCL_NET", "").lower() == "socket"
-
-
 def _sockets(stated: NodeStatements, view: View) -> Iterator[Finding]:
     """Between nodes TCP, and RDMA devices are there."""
     node = stated.node
@@ -222,7 +211,7 @@ def _sockets(stated: NodeStatements, view: View) -> Iterator[Finding]:
     devices = node.devices or tuple(sorted(node.hcas))
     if not stated.several or node.networks != ("Socket",) or not devices:
         return
-    if asked_for_sockets(node.env) or asked_for_sockets(plan):
+    if requests_sockets(node.env) or requests_sockets(plan):
         return
     names = ", ".join(devices[:4]) + ", …" * (len(devices) > 4)
     yield _finding(
@@ -265,9 +254,6 @@ def _devices(stated: NodeStatements) -> list[str]:
     assert stated.node is not None
     names = ", ".join(stated.node.devices[:4])
     return [f"active RDMA ports on {stated.node.host}: {names}"] if names else []
-
-
-# ---- interfaces
 
 
 def _interfaces(nodes: list[NodeStatements], view: View) -> Iterator[Finding]:
@@ -327,9 +313,6 @@ def _elsewhere(address: Address | None, usual: str) -> str:
     return f"and the others are in {usual}.0.0/16" if usual and part and part != usual else ""
 
 
-# ---- versions
-
-
 def _versions(nodes: list[NodeStatements], view: View) -> Iterator[Finding]:
     """Nodes of one job that have loaded different releases of NCCL."""
     if any(name == "version-mismatch" and node is not None for name, _, node in view.state.findings):
@@ -356,11 +339,11 @@ def _versions(nodes: list[NodeStatements], view: View) -> Iterator[Finding]:
 
 
 LEAST_RANKS = 4
-"""Of a node with fewer it cannot be said which of them is the odd one."""
+"""With fewer ranks on a node it is unclear which is the odd one out."""
 
 
 def gpudirect(facts: NcclFacts, node: NcclNode, number: int) -> Iterator[Finding]:
-    """RDMA to other nodes, and never straight from GPU memory. One way alone is usual: see NCCL_NET_GDR_READ."""
+    """RDMA to other nodes, but never straight from GPU memory. One direction alone is usual: see NCCL_NET_GDR_READ."""
     if not (node.devices or node.hcas) or node.env.get("NCCL_NET_GDR_LEVEL", "").upper() in ("0", "LOC"):
         return
     own = {rank for comm in facts.communicators for ranks in comm.hosts.values() for rank in ranks}
@@ -368,7 +351,7 @@ def gpudirect(facts: NcclFacts, node: NcclNode, number: int) -> Iterator[Finding
     for comm in facts.communicators:
         for pair in comm.pairs:
             if pair.kind.startswith("NET/IB"):
-                kinds.setdefault(pair.kind, _line(facts.raw, comm, pair.kind))
+                kinds.setdefault(pair.kind, _quoted(facts, f"pair:{comm.id}:{pair.kind}"))
     if not own or not kinds or any(kind.endswith("/GDRDMA") for kind in kinds):
         return
     loaded = [f"nvidia_peermem is loaded on {node.host}"] if node.peermem else []
@@ -425,12 +408,14 @@ def _odd(
         remedy="Compare this GPU with the others: `nvidia-smi topo -m`, `nvidia-smi nvlink -s`; where GPUs sit on two "
         "sockets without NVLink it is as it should be.",
         evidence=tuple(
-            line for name in dict.fromkeys(slow.values()) for line in _line(facts.raw, comm, name)
+            line
+            for name in dict.fromkeys(slow.values())
+            for line in _quoted(facts, f"pair:{comm.id}:{name}")
         ),
         ranks=tuple(sorted({rank for ends in slow for rank in ends})),
     )
 
 
-def _line(raw: Mapping[str, FactLine], comm: Communicator, kind: str) -> list[str]:
-    fact = raw.get(f"pair:{comm.id}:{kind}")
+def _quoted(facts: NcclFacts, key: str) -> list[str]:
+    fact = facts.raw.get(key)
     return [f"{fact.file}:{fact.line}: {fact.text}"] if fact else []

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple, TypedDict
 
-from ....presets.finding import Finding
-from ....presets.plan import Plan
-from ...formatting import spans_text
-from ...model import Collective, ProcessGroup, Pulse
-from ...state import RunState
+from ...presets.finding import Finding
+from ...presets.plan import Plan
+from ..formatting import spans_text
+from ..model import Collective, ProcessGroup, Pulse
+from ..state import RunState
 
 # When each rank called the same collective: who comes last lets the others wait. Fed pulse by pulse, bounded.
 # On gloo the time of the call counts. NCCL's calls return at once, so there the time of the kernel counts:
@@ -23,12 +23,12 @@ ASYMMETRIC = ("broadcast", "scatter", "gather", "reduce", "send", "recv")
 COLLECTIVES_KEPT = 256
 """Collectives of a group that are kept."""
 BUDGET = 16384
-"""Entries of one round of pulses that are looked at, over all ranks; at least FEWEST of each rank."""
+"""Entries of one round of pulses that are read, over all ranks; at least FEWEST of each rank."""
 FEWEST = 16
 OPEN = 128
 """Collectives of a group that wait for the word of further ranks."""
 PIECE_S = 2.0
-"""Length of a piece of time where steps are not known."""
+"""Length of a piece of time where steps are unknown."""
 
 
 class Met(NamedTuple):
@@ -59,7 +59,7 @@ class Piece(NamedTuple):
 
 
 class _OpenCollective:
-    """A collective that not every member has told of."""
+    """A collective that not every member has reported."""
 
     __slots__ = ("at", "left", "values")
 
@@ -87,10 +87,10 @@ class GroupArrivals:
     counts: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=8))
     """Of the first member: optimizer steps and calls so far."""
     progress: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """By member: calls and ends when it told last, so that what is not new costs nothing."""
+    """By member: calls and completions in its newest pulse, so that a pulse without news costs nothing."""
 
     def add(self, entries: Iterable[Collective], member: int) -> None:
-        """What a member tells of its calls, oldest first. The hot loop: 1,024 ranks come here at once."""
+        """The calls that a member reports, oldest first. The hot loop: 1,024 ranks come here at once."""
         opened, closed = self.opened, self.closed
         for entry in entries:
             seq = entry.seq
@@ -109,7 +109,7 @@ class GroupArrivals:
                 self._close(seq, open_call)
 
     def _open(self, entry: Collective) -> _OpenCollective | None:
-        """A collective that nobody has told of before."""
+        """A collective that is reported for the first time."""
         if len(self.opened) >= OPEN:
             del self.opened[min(self.opened)]
         self.timed = entry.started is not None
@@ -118,7 +118,7 @@ class GroupArrivals:
         return made
 
     def _close(self, seq: int, open_call: _OpenCollective) -> None:
-        """The last member has told."""
+        """All members have reported it."""
         del self.opened[seq]
         values = [value for value in open_call.values if value is not None]
         late = max(values)
@@ -136,14 +136,14 @@ class GroupArrivals:
 
     @property
     def a_step(self) -> int | None:
-        """Collectives that one optimizer step takes; None where steps are not known."""
+        """Collectives that one optimizer step takes; None where steps are unknown."""
         if len(self.counts) < 2:
             return None
         (steps, calls), (later, more) = self.counts[0], self.counts[-1]
         return max(1, round((more - calls) / (later - steps))) if later > steps and more > calls else None
 
     def pieces(self, margin: float) -> list[Piece]:
-        """The steps that were seen, oldest first; where steps are not known, or too long, pieces of time.
+        """The steps that were seen, oldest first; where steps are unknown or too long, pieces of time.
 
         `margin`: seconds by which clocks may differ.
         """
@@ -191,7 +191,7 @@ def _runs(met: list[Met]) -> Iterable[list[Met]]:
 
 
 class Arrivals:
-    """What the pulses of an attempt say about calls; give it every pulse once."""
+    """The calls in the pulses of an attempt; add every pulse once."""
 
     def __init__(self) -> None:
         self._groups: dict[tuple[str, int, int, int], GroupArrivals] = {}
@@ -251,7 +251,7 @@ def _mutual(op: str) -> bool:
 
 
 def _kernel(entry: Collective) -> float | None:
-    """Minus the seconds of the kernel; None where they are not known, or not yet."""
+    """Minus the seconds of the kernel; None where they are unknown so far."""
     return -entry.duration_ms / 1000 if entry.done and entry.duration_ms is not None else None
 
 
@@ -311,7 +311,7 @@ class View:
 
     state: RunState
     plan: Plan | None
-    """None where only a journal is known, as in a replay."""
+    """None where there is only a journal, as in a replay."""
     now: float
     """Unix time."""
     history: Mapping[int, Sequence[Pulse]]

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from ...model import Collective, Pulse, Site
+from ..model import Collective, Pulse, Site
 
 
 def site_text(site: Site) -> str:
@@ -22,7 +22,7 @@ def stack_text(sites: Iterable[Site]) -> str:
 
 
 def call_text(call: Collective) -> str:
-    """ "all_reduce #42"; one that only a stack tells of has no number."""
+    """ "all_reduce #42"; a call that only a stack shows has no number."""
     return f"{call.op} #{call.seq}" if call.seq and not call.p2p else call.op
 
 
@@ -42,7 +42,7 @@ class Kind(enum.StrEnum):
     IMPORT = "import"
     TORCH = "torch"
     CODE = "code"
-    """Nothing that is known: the user's own code, or a library's."""
+    """None of the above: the user's own code, or a library's."""
     UNKNOWN = "unknown"
     """No stack."""
 
@@ -95,7 +95,7 @@ _STRONG = (
         r"^(?!__call__$|run$)",
     ),
 )
-"""The innermost frame that one of them fits says what the stack is about."""
+"""The innermost frame that matches one of these decides."""
 
 _WEAK = (
     _rule(Kind.SUBPROCESS, r"/(subprocess|multiprocessing/popen_\w+)\.py$"),
@@ -111,10 +111,10 @@ _WEAK = (
     ),
     _rule(Kind.IMPORT, r"^<frozen importlib"),
 )
-"""Asked where no strong one fits."""
+"""Used where no strong one matches."""
 
 _SAVES = re.compile(r"^_?(save|load|write|restore|dump)\w*(check_?point|ckpt|snapshot|state_?dict)", re.I)
-"""Functions whose name says what they do, whoever wrote them."""
+"""Names of functions that write checkpoints, in any library."""
 _LIBRARY = re.compile(r"/(site|dist)-packages/")
 _STANDARD = re.compile(r"/python3\.\d+t?/|/python3\d\.zip/|^<")
 _TORCH = re.compile(r"/torch/(?!\.)")
@@ -160,7 +160,7 @@ def place(stack: Sequence[Site]) -> RankPosition:
 
 
 def distributed(stack: Sequence[Site]) -> bool:
-    """Whether a stack may be of a wait in torch.distributed: a quick look before `place`."""
+    """Whether a stack may be of a wait in torch.distributed: a quick test before `place`."""
     return any("/torch/distributed/" in site.file for site in stack[:4])
 
 
@@ -185,8 +185,7 @@ def own_code(site: Site) -> bool:
 
 
 ASLEEP_SHARE, DOZES_SHARE = 0.003, 0.02
-"""Of one core: what the main thread of a sleeping rank uses at most; and of one that looks for something again and
-again, or does slow I/O."""
+"""Of one core: what the main thread of a sleeping rank uses at most; and of one that polls, or does slow I/O."""
 OTHERS_SHARE = 0.15
 """Of one core: what the other threads of a sleeping rank use at most."""
 BUSY_SHARE = 0.2
@@ -196,7 +195,7 @@ BYTES = 256 << 10
 """Read or written between two pulses: above this, a rank does I/O."""
 ASLEEP_S = 10.0
 LOOP_SAMPLES, LOOP_SHARE = 15, 0.8
-"""Looks at a loop, and the share of them that finds it at a jump backwards: a long call of C is at a call."""
+"""Samples of a loop, and the share of them at a jump backwards: a long C call is at a call."""
 GPU_PERCENT = 5.0
 
 
@@ -225,9 +224,9 @@ class Doing(NamedTuple):
     helped: bool = False
     """WORKS: its main thread waits for other threads, children or its GPU, and those work."""
     sure: bool = True
-    """ASLEEP: false where it uses a little CPU time, or is in a kernel call that is known to take long."""
+    """ASLEEP: false where it uses a little CPU time, or is in a kernel call that may take long."""
     source: str = ""
-    """Of a rank whose hook is silent: whence its stack is, and what the kernel says of it; for the evidence."""
+    """Of a rank whose hook is silent: where its stack comes from, and its wait in the kernel; for the evidence."""
     stale: bool = False
     """Whether the stack is of the time before its hook fell silent."""
 
@@ -268,19 +267,13 @@ _STALE = "this stack is the last before its hook fell silent; `distui dump RUN s
 
 
 def _unanswered(pulses: Sequence[Pulse], where: RankPosition, stack: tuple[Site, ...]) -> Doing:
-    """What is known of a rank whose hook does not answer: whence its stack is, and what its main thread waits in."""
+    """A rank whose hook does not answer: where its stack comes from, and what its main thread waits in."""
     newest = next((pulse for pulse in reversed(pulses) if pulse.stack), None)
     stale = newest is not None and newest.hook
-    notes = (
-        [_STALE]
-        if stale
-        else [_SOURCES[newest.source]]
-        if newest is not None and newest.source in _SOURCES
-        else []
-    )
-    if pulses[-1].waits_in:
-        notes.append(f"its main thread waits in the kernel's {pulses[-1].waits_in}")
-    return Doing(Activity.UNKNOWN, where, stack, source="; ".join(notes), stale=stale)
+    origin = _STALE if stale else _SOURCES.get(newest.source, "") if newest is not None else ""
+    kernel = f"its main thread waits in the kernel's {pulses[-1].waits_in}" if pulses[-1].waits_in else ""
+    source = "; ".join(note for note in (origin, kernel) if note)
+    return Doing(Activity.UNKNOWN, where, stack, source=source, stale=stale)
 
 
 def _silent(pulses: Sequence[Pulse], hooked: bool, tree: float | None, unanswered: Doing) -> Doing:
@@ -324,7 +317,7 @@ def _asleep(pulses: Sequence[Pulse]) -> float:
 
 
 def still_since(pulses: Sequence[Pulse]) -> float:
-    """Unix time of the first look with the stack of the newest, or with none since when it idles; nothing has grown."""
+    """Unix time of the first sample with the newest stack (or none, while idle) since which no work was done."""
     newest = pulses[-1]
     same = _trail(pulses, lambda it: it.stack == newest.stack or (not it.stack and _idled(it, newest)))
     if works(same[0], newest):

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ....presets.finding import Finding
-from ...formatting import agreeing, spans_text, time_of_day
-from ...model import Collective, ProcessGroup, Pulse, RankPhase, Site
+from ...presets.finding import Finding
+from ..formatting import agreeing, spans_text, time_of_day
+from ..model import Collective, ProcessGroup, Pulse, RankPhase, Site
 from . import activity
 from .activity import Activity, Doing, Kind
 from .view import View
@@ -18,7 +18,7 @@ from .view import View
 WAIT_S, MOST_S, GAPS = 8.0, 20.0, 5.0
 """A collective waits when it is older than GAPS times the usual gap between two, but within these bounds."""
 FRESH_S = 2.0
-"""A look at a missing rank counts when it was taken so long after the others began to wait."""
+"""A sample of a missing rank counts when it is this much newer than the start of the wait."""
 DEFAULT = "0"
 ENDED = (RankPhase.SUCCEEDED, RankPhase.FAILED, RankPhase.KILLED, RankPhase.STOPPED, RankPhase.LOST)
 
@@ -28,13 +28,13 @@ class Key(NamedTuple):
 
     name: str
     size: int = 0
-    """0: the ranks are not told."""
+    """0: its ranks are unknown."""
     first: int = 0
     last: int = 0
 
 
 def key_of(group: ProcessGroup) -> Key:
-    """The key of a group as a rank tells of it."""
+    """The key of a group, as a rank reports it."""
     ranks = group.ranks
     return Key(group.name, len(ranks), ranks[0], ranks[-1]) if ranks else Key(group.name)
 
@@ -48,7 +48,7 @@ class RankWait(NamedTuple):
     age: float
     """Seconds, by the rank's own clock."""
     recorded: bool = True
-    """False where only the stack tells."""
+    """False where only the stack shows it."""
 
 
 class WaitPoint(NamedTuple):
@@ -57,7 +57,7 @@ class WaitPoint(NamedTuple):
     key: Key
     seq: int
     op: str = ""
-    """Of sends, receives and what only stacks tell of: they have no number that ranks share."""
+    """Of sends, receives and calls that only stacks show: they have no number that ranks share."""
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class Pending:
 
 @dataclass(slots=True)
 class Waits:
-    """All of it."""
+    """All waits of a run at one moment."""
 
     pending: dict[WaitPoint, Pending] = field(default_factory=dict)
     of: dict[int, RankWait] = field(default_factory=dict)
@@ -112,7 +112,7 @@ def ended(view: View, rank: int) -> bool:
 
 
 def collect(view: View) -> Waits:
-    """Everybody who waits. Cheap while nobody does."""
+    """All ranks that wait. Cheap while none does."""
     waiting = Waits()
     for rank, pulses in view.history.items():
         wait = None if ended(view, rank) else _wait(rank, pulses)
@@ -139,7 +139,7 @@ def _wait(rank: int, pulses: Sequence[Pulse]) -> RankWait | None:
 
 
 def _by_stack(rank: int, pulses: Sequence[Pulse]) -> RankWait | None:
-    """What no recorder tells of: sends and receives of gloo, barriers with a monitor, a torch without a recorder."""
+    """Waits that no recorder has: sends and receives of gloo, barriers with a monitor, a torch without a recorder."""
     newest = pulses[-1]
     if not newest.hook or not activity.distributed(newest.stack):
         return None
@@ -226,7 +226,7 @@ class Ends(NamedTuple):
     joined: tuple[Pending, ...]
     """Numbered collectives that nobody is missing from."""
     loose: tuple[Pending, ...]
-    """Sends, receives and what only stacks tell of: for whom they wait is not known."""
+    """Sends, receives and calls that only stacks show: for whom they wait is unknown."""
     circles: tuple[tuple[Pending, ...], ...]
     """Collectives that wait for each other."""
     before: Mapping[WaitPoint, tuple[Pending, ...]]
@@ -345,7 +345,7 @@ UNEVEN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Culprit:
-    """What is to be said of one rank; equal ones of several ranks make one finding."""
+    """Why others wait for one rank; equal ones of several ranks make one finding."""
 
     id: str
     severity: str
@@ -356,7 +356,7 @@ class Culprit:
     proof: str = ""
     """What else shows it, of the rank."""
     source: str = ""
-    """Whence the stack is, where the hook did not give it."""
+    """Where the stack comes from, if not from the hook."""
 
 
 class Case(NamedTuple):
@@ -368,7 +368,7 @@ class Case(NamedTuple):
 
 
 def judge(view: View, rank: int, blocked: Sequence[Pending]) -> Culprit | None:
-    """What one rank that others wait for does; None where that is not known or needs no word."""
+    """What one rank that others wait for does; None where that is unknown or harmless."""
     if ended(view, rank):
         return _gone(view, rank)
     since = min((pending.since for pending in blocked), default=0.0)
@@ -383,7 +383,7 @@ def judge(view: View, rank: int, blocked: Sequence[Pending]) -> Culprit | None:
 
 
 def doing(view: View, rank: int) -> Doing:
-    """What a rank does, with all that is known of it."""
+    """What a rank does, from its pulses, samples and GPU."""
     state, pulses = view.state.ranks.get(rank), view.history.get(rank, ())
     if state is None or not pulses:
         return Doing(Activity.UNKNOWN)
@@ -508,7 +508,7 @@ def together(view: View, candidates: Mapping[int, Sequence[Pending]]) -> list[Ca
 def finding(
     view: View, ranks: Sequence[int], fault: Culprit, chain: Ends, nearest: Sequence[Pending]
 ) -> Finding:
-    """The finding about some ranks of which the same is to be said."""
+    """The finding about ranks with the same fault."""
     leading = chain.leading(nearest)
     victims = sorted({rank for pending in leading for rank in pending.waits} - set(ranks))
     who = view.who(ranks)
@@ -558,7 +558,7 @@ def evidence(
 
 
 def _behind(view: View, ranks: Sequence[int], pending: Pending) -> Iterable[str]:
-    """How many collectives the culprits have called, where they have told."""
+    """How many collectives the culprits have called, as far as they report it."""
     if not pending.numbered:
         return
     name = pending.point.key.name

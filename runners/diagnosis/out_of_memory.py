@@ -8,16 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from ....presets.finding import Finding
-from ...formatting import duration_text, size_text
-from ...model import FirstCause, Host, Outcome, PlanSummary, RankPhase
-from ...state import Attempt
+from ...presets.finding import Finding
+from ..formatting import duration_text, size_text
+from ..model import FirstCause, Host, Outcome, PlanSummary, RankPhase
+from ..state import Attempt
 from .view import Point, View
 
 LINGERS_S = 120.0
-"""Seconds into the next attempt for which the end of the one before is still told."""
+"""Seconds into the next attempt for which the end of the previous one is still reported."""
 FULL = 0.90
-"""Share of its limit from which a killed rank counts as killed for memory, where the kernel tells nothing."""
+"""Share of its limit from which a killed rank counts as killed for memory, without a kernel log."""
 
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _SIZE = r"([\d.]+) (bytes|[KMG]iB)"
@@ -37,7 +37,7 @@ _CGROUP = re.compile(r"cgroup|memcg", re.IGNORECASE)
 
 
 class Cuda(NamedTuple):
-    """What torch says of GPU memory that ran out, in bytes; None where it does not say."""
+    """torch's report of GPU memory that ran out, in bytes; None where unknown."""
 
     tried: int | None
     capacity: int | None
@@ -81,9 +81,6 @@ def _out_of_memory(view: View, attempt: Attempt, cause: FirstCause) -> Iterable[
         yield _host(view, attempt, cause, cause.oom or "", sure=True) if refused is None else refused
     elif cause.signal == "SIGKILL" and (why := _was_full(view, cause)):
         yield _host(view, attempt, cause, why, sure=False)
-
-
-# --- CUDA ----------------------------------------------------------------------------------------------------
 
 
 def parse_cuda(text: str) -> Cuda:
@@ -165,9 +162,6 @@ def _gpu_memory(view: View) -> int | None:
     return min(sizes, default=None)
 
 
-# --- host and cgroup -----------------------------------------------------------------------------------------
-
-
 def _host(view: View, attempt: Attempt, cause: FirstCause, why: str, *, sure: bool) -> Finding:
     node = view.state.nodes.get(cause.node)
     room = memory_limit(None if node is None else node.metrics)
@@ -240,7 +234,7 @@ def _host_remedy(in_cgroup: bool) -> str:
 
 
 def _was_full(view: View, cause: FirstCause) -> str:
-    """Why a killed rank was most likely killed for memory; "" where nothing says so."""
+    """Why a killed rank was most likely killed for memory; "" where nothing shows it."""
     node = view.state.nodes.get(cause.node)
     room = memory_limit(None if node is None else node.metrics)
     near = _near(view, cause)
@@ -271,9 +265,6 @@ def _largest(view: View, attempt: Attempt, cause: FirstCause) -> Iterable[str]:
         yield f"rank {most} held more: {size_text(held[most])}"
 
 
-# --- shared --------------------------------------------------------------------------------------------------
-
-
 def _curves(view: View, attempt: Attempt) -> dict[int, Sequence[Point]]:
     newest = attempt is view.state.attempts[-1]
     return dict(view.memory if newest else view.memory_before)
@@ -292,17 +283,17 @@ def _who(view: View, attempt: Attempt, cause: FirstCause) -> str:
 
 
 def _quoted(cause: FirstCause, pattern: re.Pattern[str]) -> Iterable[str]:
-    """The line of its stderr that says so."""
+    """The newest line of its stderr that matches."""
     yield from [line for line in cause.last_lines if pattern.search(line)][-1:]
 
 
 WARM_UP_S = 180.0
 """Seconds after the start of an attempt in which memory may grow as it likes."""
 LEAST_S = 300.0
-"""A shorter time of growth says nothing."""
+"""A shorter time of growth proves nothing."""
 WINDOW_S = 900.0
 AHEAD_S = 1800.0
-"""Only what runs out within this time is told."""
+"""Only what runs out within this time is reported."""
 MUCH = 0.05
 """Share of the limit by which memory must have grown."""
 NEAR, FAR = 0.95, 0.90
@@ -419,7 +410,7 @@ def _gpu(view: View, number: int, points: Sequence[Point], since: float) -> Find
 
 
 def _nears(first: Point, last: Point, free: int, *, gpu: bool = False) -> bool:
-    """Whether a closer look is worth it."""
+    """Whether two points suggest that memory runs out: a quick test before `steady`."""
     before, after = (first.gpu, last.gpu) if gpu else (first.rss, last.rss)
     if before is None or after is None:
         return False
@@ -464,7 +455,7 @@ class Room(NamedTuple):
 
 
 def memory_limit(host: Host | None) -> Room | None:
-    """None where it is not known."""
+    """The limit of a node's memory that comes first; None where unknown."""
     if host is None:
         return None
     limit, used = host.cgroup_mem_max, host.cgroup_mem_used
@@ -561,7 +552,7 @@ def following(plan: PlanSummary) -> str | None:
 
 
 def memory_remedy(plan: PlanSummary | None, gpu_gb: float | None = None) -> str:
-    """One sentence with the commands. `gpu_gb`: GB of each GPU, None where that is not known."""
+    """One sentence with the commands. `gpu_gb`: GB of each GPU, None where unknown."""
     if plan is None:
         return f"{SMALLER}, or divide the model over more GPUs"
     smaller = f"{SMALLER} (--set batch.accumulation=2 for the same batch)"

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ....presets.finding import Finding
-from ...formatting import spans_text, step_text
-from ...model import Gpu, Host, Pulse, RankSample
-from ...state import Node, Rank
+from ...presets.finding import Finding
+from ..formatting import spans_text, step_text
+from ..model import Gpu, Host, Pulse, RankSample
+from ..state import Node, Rank
 from . import activity
 from .activity import Kind, RankPosition, place
 from .view import Arrivals, GroupArrivals, Piece, View
@@ -21,9 +21,9 @@ INPUT = "input-bound"
 MOST = 3
 """Findings at once."""
 LEAST_STACKS = 4
-"""Stacks of a rank without which nobody can say that it is slow for no reason."""
+"""Stacks of a rank that are needed before it counts as slow without a reason."""
 MOVED = 8
-"""Points of a percentage by which it has to move before it is told anew."""
+"""Percentage points by which the share must change before the finding does."""
 NO_REASON = "no reason is seen in clocks, throttling, CPU or I/O"
 LOADING = 0.75
 """Share of the ranks that have to be in their data loaders mostly."""
@@ -53,10 +53,7 @@ def _nodes(view: View) -> Mapping[int, int]:
 
 
 def _lag_finding(view: View, lag: Lag, before: Finding | None) -> Finding | None:
-    """The finding; as it was told before, where what is new is only a little more or less of the same.
-
-    None while no reason is known and the rank was not looked at often enough to say that there is none.
-    """
+    """The finding; unchanged where the share changed little, None until enough samples show that there is no reason."""
     percent = max(10, 5 * round(20 * lag.share))
     why = [] if lag.rank is None else reasons(view, lag.rank)
     if before is not None and _same(before, 100 * lag.share, why):
@@ -77,7 +74,7 @@ def _lag_finding(view: View, lag: Lag, before: Finding | None) -> Finding | None
 
 
 def _stacks_seen(view: View, rank: int | None) -> int:
-    """How often a rank's stack is known; where it never is, waiting for it is no use."""
+    """Samples with a stack of a rank; LEAST_STACKS where there is never one, so that nobody waits for it."""
     pulses = () if rank is None else view.history.get(rank, ())
     return sum(bool(pulse.stack) for pulse in pulses) or LEAST_STACKS
 
@@ -171,11 +168,11 @@ def _input_bound(view: View) -> Iterable[Finding]:
 CLOCKS_S = 0.02
 """By how much the clocks of two nodes may differ."""
 COLLECTIVES = 20
-"""Fewer say nothing."""
+"""Fewer prove nothing."""
 STEPS = 6
-"""In fewer steps being the last says nothing: a pause may be validation or a checkpoint."""
+"""In fewer steps, being the last proves nothing: a pause may be validation or a checkpoint."""
 SPAN_S, SHORT_S = 10.0, 5.0
-"""A shorter time says nothing; where the price is high, the second."""
+"""A shorter time proves nothing; where the price is high, the second."""
 HIGH = 0.20
 WINDOW_S = 30.0
 """Older samples count only where there are too few newer ones."""
@@ -185,13 +182,13 @@ counts for more than this."""
 AGREE = 0.8
 """Share of the steps in which the same rank must be the last."""
 LEAST = 0.10
-"""Share of the step below which nothing is said."""
+"""Least share of the step for a finding."""
 LEAST_S = 0.005
-"""Seconds of a step below which nothing is said."""
+"""Least seconds of a step for a finding."""
 KEEPS = 0.7
-"""Share of these limits at which what was said before still holds, so that it does not come and go."""
+"""Share of these limits at which an earlier finding still holds, so that it does not flicker."""
 OLD_S = 60.0
-"""Collectives that ended longer ago, and longer ago than five steps, say nothing of now."""
+"""Collectives that ended longer ago, and longer ago than five steps, are too old."""
 SAMPLED = 64
 """Members of a group that stand for all of them, beside those that came last."""
 
@@ -208,7 +205,7 @@ class Lag(NamedTuple):
     stepwise: bool
     """Whether `step_s` is an optimizer step; else a piece of time."""
     since: float
-    """Unix time of the oldest collective that says so."""
+    """Unix time of the oldest collective that counts."""
     members: int
     """Ranks of the group."""
     timed: bool
@@ -321,7 +318,7 @@ def _middle(values: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def _asked(pieces: Iterable[Piece], size: int) -> Sequence[int]:
-    """Members whose waits are looked at: all of a small group, else those that were last and some others."""
+    """Members whose waits are compared: all of a small group, else those that were last and some others."""
     if size <= SAMPLED:
         return range(size)
     last = {met.who for piece in pieces for met in piece.waits}
@@ -373,15 +370,15 @@ FETCHING = 0.5
 OFTEN = 0.25
 """Share of the samples in one place from which it may be what makes a rank slow."""
 INFORMATIVE = (Kind.LOADER, Kind.CHECKPOINT, Kind.CODE, Kind.LOCK, Kind.NETWORK, Kind.SUBPROCESS)
-"""Places that tell why."""
+"""Places that explain a slow rank."""
 PULSES = 3
-"""Fewer samples say nothing of where a rank is."""
+"""Samples that are needed for where a rank usually is."""
 WITNESSES = 16
 """Other ranks whose places are compared with."""
 
 
 class Reason(NamedTuple):
-    """One thing that makes a rank slow."""
+    """One reason why a rank is slow."""
 
     kind: str
     """Words that stand in `text`, whatever the numbers."""
@@ -389,7 +386,7 @@ class Reason(NamedTuple):
     """As it stands after a colon."""
     remedy: str
     evidence: str = ""
-    """A sentence; "" where the text says all."""
+    """A sentence; "" where the text has everything."""
 
 
 def reasons(view: View, rank: int) -> list[Reason]:
@@ -415,9 +412,6 @@ def usual(pulses: Sequence[Pulse]) -> RankPosition | None:
 def witnesses(view: View, but: int | None = None) -> list[RankPosition | None]:
     """Where some of the other ranks usually are."""
     return [usual(pulses) for pulses in _some(view, but)]
-
-
-# --- the GPU -------------------------------------------------------------------------------------------------
 
 
 def _of_gpu(view: View, rank: Rank) -> Iterator[Reason]:
@@ -480,9 +474,6 @@ def _link(own: Gpu, others: list[Gpu]) -> Iterator[Reason]:
         yield Reason("PCIe gen", f"PCIe gen {own.pcie_gen} where others have gen {gen:.0f}", remedy)
 
 
-# --- the process ---------------------------------------------------------------------------------------------
-
-
 def _of_process(view: View, rank: Rank) -> Iterator[Reason]:
     sample = rank.sample
     if sample is None:
@@ -535,9 +526,6 @@ def _low_cache(node: Node | None) -> bool:
     )
 
 
-# --- where it is ---------------------------------------------------------------------------------------------
-
-
 def _of_place(view: View, rank: int) -> Iterator[Reason]:
     """A place where it is far more often than the others are."""
     own = _places(view.history.get(rank, ()))
@@ -581,9 +569,6 @@ def _some(view: View, but: int | None = None) -> list[Sequence[Pulse]]:
     """The pulses of some of the other ranks."""
     others = [pulses for rank, pulses in view.history.items() if rank != but and pulses]
     return others[:: max(1, len(others) // WITNESSES)]
-
-
-# --- the node ------------------------------------------------------------------------------------------------
 
 
 def _of_node(view: View, rank: Rank) -> Iterator[Reason]:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ....presets.finding import Finding
-from ...formatting import agreeing, plural, spans_text
-from ...model import Collective, Pulse, RankPhase, RunPhase, Site, Stall
+from ...presets.finding import Finding
+from ..formatting import agreeing, plural, spans_text
+from ..model import Collective, Pulse, RankPhase, RunPhase, Site, Stall
 from . import activity, waits
 from .activity import Activity, Kind
 from .view import View
@@ -131,7 +131,7 @@ class Comer(NamedTuple):
     rank: int
     pulse: Pulse
     since: float
-    """Unix time of the first look that found it there."""
+    """Unix time of its first sample there."""
     op: str
     inner: Site
 
@@ -141,7 +141,7 @@ class Comer(NamedTuple):
 
 
 def find(view: View) -> Iterable[Finding]:
-    """See the module."""
+    """What keeps the ranks from creating their process group."""
     if view.state.phase not in (RunPhase.STARTING, RunPhase.RUNNING) or not view.history:
         return ()
     there = [comer for rank, pulses in view.history.items() if (comer := _comer(view, rank, pulses))]
@@ -257,7 +257,7 @@ def _grouped(values: Mapping[int, str]) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _masters(view: View, there: Sequence[Comer]) -> Finding | None:
-    """Ranks that look for rank 0 at different addresses."""
+    """Ranks that connect to rank 0 at different addresses."""
     groups = _grouped({comer.rank: _plain(comer.pulse.master) for comer in there if comer.pulse.master})
     ports = {address.rpartition(":")[2] for address, _ in groups}
     if len(groups) < 2 or not any(comer.waited >= LONG_S for comer in there):
@@ -284,7 +284,7 @@ def _plain(master: str | None) -> str:
 
 
 def _unmet(view: View, there: Sequence[Comer]) -> Finding | None:
-    """All ranks look for rank 0's store, and none finds it."""
+    """All ranks connect to rank 0's store, and none gets there."""
     expected = _expected(view)
     seeking = [
         comer for comer in there if comer.inner.file.endswith("/rendezvous.py") and comer.waited >= LONG_S
