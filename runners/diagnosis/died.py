@@ -33,7 +33,7 @@ CAN_HELP = {
 def find(view: View) -> Iterable[Finding]:
     """The first cause of the newest attempt, where that failed without a stop being requested."""
     state = view.state
-    attempt = state.attempts[-1] if state.attempts else None
+    attempt = view.attempt
     if attempt is None or attempt.ended is None or attempt.outcome not in FAILED:
         return
     if state.phase in (RunPhase.STOPPING, RunPhase.STOPPED):

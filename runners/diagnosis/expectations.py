@@ -68,7 +68,7 @@ UNMADE = "call parallelize() in the script, take the preset that says what it do
 def find_not_applied(view: View) -> Iterable[Finding]:
     """A preset that did not act, and an attempt that succeeded without a step."""
     state = view.state
-    attempt = state.attempts[-1] if state.attempts else None
+    attempt = view.attempt
     if attempt is not None and attempt.outcome is Outcome.SUCCEEDED and attempt.idle:
         text = f"every rank succeeded, but {attempt.idle}"
         yield Finding("acted-idle", "warning", text, remedy=IDLE, since=attempt.ended)

@@ -336,7 +336,7 @@ def _cut(view: View, cuts: Mapping[int, Stall], nodes: Mapping[str, int], since:
 
 def spinning(view: View, pending: Pending) -> Finding | None:
     """GPUs that spin in a collective that all ranks have entered."""
-    cards = [_card(view, rank) for rank in pending.ranks]
+    cards = [view.gpu(rank) for rank in pending.ranks]
     present = [card for card in cards if card is not None]
     if pending.age < SPINS_S or len(present) != len(pending.waits) or not all(map(_spins, present)):
         return None
@@ -353,15 +353,6 @@ def spinning(view: View, pending: Pending) -> Finding | None:
             "every GPU of these is in use all the time at less than half of its power limit: a kernel that spins",
         ),
     )  # fmt: skip
-
-
-def _card(view: View, rank: int) -> Gpu | None:
-    state = view.state.ranks.get(rank)
-    if state is None or state.sample is None or state.sample.gpu is None:
-        return None
-    node = view.state.nodes.get(state.place.node)
-    cards = node.gpus if node is not None else ()
-    return next((card for card in cards if card.index == state.sample.gpu), None)
 
 
 def _spins(card: Gpu) -> bool:
@@ -450,11 +441,6 @@ def called(pulses: Sequence[Pulse], group: str, seq: int) -> Collective | None:
     return None
 
 
-def same(mine: Collective, theirs: Collective) -> bool:
-    """Whether two ranks may have called these together."""
-    return difference(mine, theirs) is None
-
-
 def difference(mine: Collective, theirs: Collective) -> str | None:
     """In what two calls differ; None where no difference is seen."""
     if mine.op != theirs.op:
@@ -503,11 +489,11 @@ def _variants(
 def shift(mine: Mapping[int, Collective], theirs: Mapping[int, Collective]) -> Shift | None:
     """The first collective in which two ranks part; None where none is seen."""
     common = sorted(mine.keys() & theirs.keys())
-    first = next((seq for seq in common if not same(mine[seq], theirs[seq])), None)
+    first = next((seq for seq in common if difference(mine[seq], theirs[seq])), None)
     if first is None:
         return None
     later = [seq for seq in common if seq >= first and seq + 1 in theirs]
-    fitting = [seq for seq in later if same(mine[seq], theirs[seq + 1])]
+    fitting = [seq for seq in later if not difference(mine[seq], theirs[seq + 1])]
     located = all(mine[seq].sites and theirs[seq + 1].sites for seq in fitting)
     skipped = len(fitting) >= (1 if located else 2) and fitting == later
     before = first - 1

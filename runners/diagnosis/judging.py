@@ -194,7 +194,7 @@ class Judging:
                 self._memory[number].add(point)
         self._compare()
         for number, node in self._state.nodes.items():
-            if (memory := memory_limit(node.metrics)) is not None:
+            if (memory := memory_limit(node)) is not None:
                 self._node_memory[number].add(Point(node.heard, memory.used))
 
     def _remember_pulse(self, pulse: Pulse) -> None:

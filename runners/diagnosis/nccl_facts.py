@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
+import operator
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 from msgspec import Struct, structs
@@ -249,26 +250,21 @@ def _union(same: list[Communicator]) -> Communicator:
         rings=tuple(dict.fromkeys(ring for comm in same for ring in comm.rings))[:RINGS],
         ring_count=max(comm.ring_count for comm in same),
         trees=max(comm.trees for comm in same),
-        channels=_most(comm.channels for comm in same),
+        channels=_combined(operator.or_, [comm.channels for comm in same]),
         nvls=_any(comm.nvls for comm in same),
-        tuning=_sum(comm.tuning for comm in same),
-        collectives=_sum(comm.collectives for comm in same),
+        tuning=_combined(operator.add, [comm.tuning for comm in same]),
+        collectives=_combined(operator.add, [comm.collectives for comm in same]),
         folded=folded + sum(comm.folded for comm in same),
         seen=min(seen, default=None),
     )
 
 
-def _most(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    most: Counter[str] = Counter()
-    for count in counts:
-        most |= Counter(count)
-    return dict(most)
-
-
-def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for count in counts:
-        total.update(count)
+def _combined(
+    how: Callable[[Counter[str], Counter[str]], Counter[str]], parts: list[dict[str, int]]
+) -> dict[str, int]:
+    total = Counter[str]()
+    for part in parts:
+        total = how(total, Counter(part))
     return dict(total)
 
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from ...presets.finding import Finding
 from ..formatting import duration_text, size_text
-from ..model import FirstCause, Host, Outcome, PlanSummary, RankPhase
-from ..state import Attempt
+from ..model import FirstCause, Outcome, PlanSummary, RankPhase
+from ..state import Attempt, Node
 from .view import Point, View
 
 LINGERS_S = 120.0
@@ -56,7 +56,7 @@ def find(view: View) -> Iterable[Finding]:
     attempt = _ended(view)
     if attempt is not None and attempt.first_cause is not None:
         yield from _out_of_memory(view, attempt, attempt.first_cause)
-    if view.state.attempts and view.state.attempts[-1].ended is None:
+    if view.attempt is not None and view.attempt.ended is None:
         yield from near(view)
         yield from rising(view)
 
@@ -163,8 +163,7 @@ def _gpu_memory(view: View) -> int | None:
 
 
 def _host(view: View, attempt: Attempt, cause: FirstCause, why: str, *, sure: bool) -> Finding:
-    node = view.state.nodes.get(cause.node)
-    room = memory_limit(None if node is None else node.metrics)
+    room = memory_limit(view.state.nodes.get(cause.node))
     in_cgroup = bool(_CGROUP.search(why)) or (not why and room is not None and room.cgroup)
     limit = "" if room is None or room.cgroup != in_cgroup else f" of {size_text(room.limit)}"
     where = f"the memory{limit} of its cgroup" if in_cgroup else f"host memory{limit}"
@@ -192,8 +191,7 @@ def _host(view: View, attempt: Attempt, cause: FirstCause, why: str, *, sure: bo
 
 def _refused(view: View, attempt: Attempt, cause: FirstCause) -> Finding | None:
     """Where an allocation failed although its node had the room: a limit of the process itself, or a policy."""
-    node = view.state.nodes.get(cause.node)
-    room, near = memory_limit(None if node is None else node.metrics), _near(view, cause)
+    room, near = memory_limit(view.state.nodes.get(cause.node)), _near(view, cause)
     if cause.oom is not None or cause.signal == "SIGKILL" or room is None or not near:
         return None
     free = room.limit - max(near)
@@ -235,8 +233,7 @@ def _host_remedy(in_cgroup: bool) -> str:
 
 def _was_full(view: View, cause: FirstCause) -> str:
     """Why a killed rank was most likely killed for memory; "" where nothing shows it."""
-    node = view.state.nodes.get(cause.node)
-    room = memory_limit(None if node is None else node.metrics)
+    room = memory_limit(view.state.nodes.get(cause.node))
     near = _near(view, cause)
     if room is None or not near or max(near) < FULL * room.limit:
         return ""
@@ -266,7 +263,7 @@ def _largest(view: View, attempt: Attempt, cause: FirstCause) -> Iterable[str]:
 
 
 def _curves(view: View, attempt: Attempt) -> dict[int, Sequence[Point]]:
-    newest = attempt is view.state.attempts[-1]
+    newest = attempt is view.attempt
     return dict(view.memory if newest else view.memory_before)
 
 
@@ -303,7 +300,7 @@ NEAR, FAR = 0.95, 0.90
 def near(view: View) -> Iterable[Finding]:
     """Nodes whose cgroup is nearly full of what the kernel cannot give back."""
     for number, node in view.state.nodes.items():
-        room = memory_limit(node.metrics)
+        room = memory_limit(node)
         if room is None or not room.cgroup:
             continue
         before = view.state.findings.get(("oom-near", None, number))
@@ -336,10 +333,10 @@ def _held(view: View, node: int) -> tuple[str, ...]:
 
 def rising(view: View) -> Iterable[Finding]:
     """Ranks whose memory grows steadily and will reach the limit soon; one finding a node of its host memory."""
-    attempts = view.state.attempts
-    if not attempts or view.now - attempts[-1].began < WARM_UP_S + LEAST_S:
+    attempt = view.attempt
+    if attempt is None or view.now - attempt.began < WARM_UP_S + LEAST_S:
         return
-    since = max(attempts[-1].began + WARM_UP_S, view.now - WINDOW_S)
+    since = max(attempt.began + WARM_UP_S, view.now - WINDOW_S)
     short = {node: growth for node in view.state.nodes if (growth := _short(view, node, since)) is not None}
     growing: dict[int, dict[int, Growth]] = {}
     for number, rank in view.state.ranks.items():
@@ -359,7 +356,7 @@ def _short(view: View, node: int, since: float) -> tuple[Room, Growth] | None:
 
     What ranks map of files is no loss, and is not in what the node has in use.
     """
-    room, points = memory_limit(view.state.nodes[node].metrics), view.node_memory.get(node, ())
+    room, points = memory_limit(view.state.nodes[node]), view.node_memory.get(node, ())
     if room is None or len(points) < 2 or not _nears(points[0], points[-1], room.limit - room.used):
         return None
     whole = steady(_values(points, since, gpu=False), LEAST_S)
@@ -391,10 +388,7 @@ def _host_growth(
 def _gpu(view: View, number: int, points: Sequence[Point], since: float) -> Finding | None:
     if len(points) < 2 or (points[-1].gpu or 0) <= (points[0].gpu or 0):
         return None
-    rank = view.state.ranks[number]
-    node = view.state.nodes.get(rank.place.node)
-    index = None if rank.sample is None else rank.sample.gpu
-    gpu = next((card for card in node.gpus if card.index == index), None) if node is not None else None
+    gpu = view.gpu(number)
     if gpu is None or gpu.mem_total is None or gpu.mem_used is None:
         return None
     free = gpu.mem_total - gpu.mem_used
@@ -406,7 +400,7 @@ def _gpu(view: View, number: int, points: Sequence[Point], since: float) -> Find
     if free > growth.a_second * AHEAD_S:
         return None
     limit = f"{size_text(gpu.mem_total)} of its GPU"
-    return _finding(view, number, rank.place.node, (), "GPU memory", limit, growth)
+    return _finding(view, number, view.state.ranks[number].place.node, (), "GPU memory", limit, growth)
 
 
 def _nears(first: Point, last: Point, free: int, *, gpu: bool = False) -> bool:
@@ -454,8 +448,9 @@ class Room(NamedTuple):
     """Whether it is of the cgroup; else of the machine."""
 
 
-def memory_limit(host: Host | None) -> Room | None:
+def memory_limit(node: Node | None) -> Room | None:
     """The limit of a node's memory that comes first; None where unknown."""
+    host = None if node is None else node.metrics
     if host is None:
         return None
     limit, used = host.cgroup_mem_max, host.cgroup_mem_used

@@ -58,30 +58,22 @@ HEADS = 1 << 14
 
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_]?(\d{1,7})(?!\d)", re.IGNORECASE)
 
-Say = Callable[[Statements, Head, str], None]
+Handler = Callable[[Statements, Head, str], None]
 
-_HANDLERS: dict[str, tuple[Say, bool]] = {
-    "Channel": (Statements.channel, True),
-    "Ring": (Statements.channel, True),
-    "Trees": (Statements.trees, True),
-    "Tree": (Statements.trees, True),
-    "comm": (Statements.comm, True),
-    "[Rank": (Statements.comm, True),
-    "Connected": (Statements.connected, True),
-    "Init": (Statements.timings, True),
-    "Using": (Statements.network, True),
-    "Assigned": (Statements.network, True),
-    "NVLS": (Statements.nvls, False),
-    "NET/IB": (Statements.interfaces, False),
-    "NET/Socket": (Statements.interfaces, False),
-    "Bootstrap": (Statements.interfaces, False),
-    "Bootstrap:": (Statements.interfaces, False),
-    "NET/Plugin": (Statements.plugin, False),
-    "NET/Plugin:": (Statements.plugin, False),
-    "NET/OFI": (Statements.plugin, False),
-    "P2P": (Statements.plugin, False),
-    "TUNER/Plugin:": (Statements.plugin, False),
-    "PROFILER/Plugin:": (Statements.plugin, False),
+_HANDLERS: dict[str, tuple[Handler, bool]] = {
+    word: (handler, alone)
+    for handler, alone, words in (
+        (Statements.channel, True, "Channel Ring"),
+        (Statements.trees, True, "Trees Tree"),
+        (Statements.comm, True, "comm [Rank"),
+        (Statements.connected, True, "Connected"),
+        (Statements.timings, True, "Init"),
+        (Statements.network, True, "Using Assigned"),
+        (Statements.nvls, False, "NVLS"),
+        (Statements.interfaces, False, "NET/IB NET/Socket Bootstrap Bootstrap:"),
+        (Statements.plugin, False, "NET/Plugin NET/Plugin: NET/OFI P2P TUNER/Plugin: PROFILER/Plugin:"),
+    )
+    for word in words.split()
 }
 """First word of a message → its handler, and whether rules ignore it."""
 
@@ -276,7 +268,7 @@ class Reading:
         )
 
 
-def _other(word: str) -> tuple[Say, bool] | None:
+def _other(word: str) -> tuple[Handler, bool] | None:
     """The handler for other first words."""
     kind = word[:4]
     if kind == "nccl" or kind == "NCCL":

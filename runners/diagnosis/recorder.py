@@ -404,7 +404,10 @@ def main_frames(text: str) -> tuple[str, ...]:
         return ()
     if text.rstrip().endswith("\n" + _CUT):
         # A signal is handled in the main thread; what the hook's own thread wrote does not hold it.
-        return next((thread.frames for thread in stacks if thread.current and not _hook(thread)), ())
+        own = (
+            thread for thread in stacks if not any("/inrank/hook.py:" in frame for frame in thread.frames)
+        )
+        return next((thread.frames for thread in own if thread.current), ())
     return stacks[-1].frames  # Python keeps its threads newest first
 
 
@@ -421,10 +424,6 @@ def threads(text: str) -> list[Thread]:
         if frame is not None and parts:
             parts[-1][2].append(f"{frame[1]}:{frame[2]} {frame[3]}")
     return [Thread(label, current, tuple(frames)) for label, current, frames in parts]
-
-
-def _hook(thread: Thread) -> bool:
-    return any("/inrank/hook.py:" in frame for frame in thread.frames)
 
 
 def _shared(frames: Sequence[str], first: Sequence[str]) -> int:

@@ -198,14 +198,8 @@ class Book:
         self.plain = _search({*own, *OTHERS})
         """The same for lines that are none of NCCL's."""
 
-    def hits(self, line: str) -> list[Hit]:
-        """Which rules a line fires. A rule gives way to those in its `unless` that the same line fires."""
-        padded = f" {line}"
-        first = self.needle(padded)
-        return [] if first is None else self.fired(padded, first)
-
     def fired(self, line: str, first: re.Match[str]) -> list[Hit]:
-        """The same, from the first needle on."""
+        """The rules that a line fires, from its first needle on. A rule yields to those in its `unless` that fire."""
         rules = self._of[first[1]]
         further = self.needle(line, first.end())
         if further is None and len(rules) == 1:

@@ -27,15 +27,9 @@ START = (
 )
 
 
-def beyond(view: View, size: int) -> str:
-    """That ranks were told of more ranks than the run has, a phrase; "" where they were not."""
-    there = view.state.attempts[-1].world_size if view.state.attempts else size
-    return f"WORLD_SIZE is {size}, this run has {plural(there, 'rank')}" if there < size else ""
-
-
 def find_alone(view: View) -> list[Finding]:
     """For ranks without a hook only: what the others wait for is seen in their stacks."""
-    attempt = view.state.attempts[-1] if view.state.attempts else None
+    attempt = view.attempt
     if attempt is None:
         return []
     return [
@@ -191,14 +185,13 @@ def unanswered(view: View, comers: Sequence[Comer]) -> list[Finding]:
     for comer in comers:
         pulses = view.history[comer.rank]
         for stall in comer.pulse.stalls:
-            times = sum(any(_alike(other, stall) for other in pulse.stalls) for pulse in pulses)
+            same = stall.state, stall.remote
+            times = sum(
+                any((other.state, other.remote) == same for other in pulse.stalls) for pulse in pulses
+            )
             if stall.state == "SYN_SENT" and times >= SYN_PULSES:
                 peers.setdefault(stall.remote, {}).setdefault(comer.rank, stall)
     return [_unreachable(view, remote, comers, tuple(sorted(by))) for remote, by in list(peers.items())[:4]]
-
-
-def _alike(stall: Stall, other: Stall) -> bool:
-    return stall.state == other.state and stall.remote == other.remote
 
 
 def _unreachable(view: View, remote: str, comers: Sequence[Comer], ranks: tuple[int, ...]) -> Finding:
@@ -323,7 +316,7 @@ def _expected(view: View) -> int:
     size = next(iter(sizes)) if len(sizes) == 1 else None
     if size is not None and size.isdecimal():
         return int(size)
-    return view.state.attempts[-1].world_size if view.state.attempts else 0
+    return view.attempt.world_size if view.attempt is not None else 0
 
 
 def _waiting(view: View, there: Sequence[Comer]) -> list[Finding]:
@@ -334,7 +327,12 @@ def _waiting(view: View, there: Sequence[Comer]) -> list[Finding]:
     first = next(comer for comer in there if comer.rank == ranks[0])
     expected = _expected(view)
     absent = sorted(set(range(expected)) - {comer.rank for comer in there})
-    short = beyond(view, expected)
+    there_are = view.attempt.world_size if view.attempt is not None else expected
+    short = (
+        f"WORLD_SIZE is {expected}, this run has {plural(there_are, 'rank')}"
+        if there_are < expected
+        else ""
+    )
     if not absent or first.op != "init_process_group":
         text = f"{view.who(ranks)} {agreeing(ranks, 'waits', 'wait')} in {first.op} for the others"
     elif short:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ...presets.finding import Finding
 from ..formatting import spans_text, step_text
 from ..model import Gpu, Host, Pulse, RankSample
-from ..state import Node, Rank
+from ..state import Rank
 from . import activity
 from .activity import Kind, RankPosition, place
 from .view import Arrivals, GroupArrivals, Piece, View
@@ -34,22 +34,12 @@ _PERCENT = re.compile(r"about (\d+) %")
 def find(view: View) -> Iterable[Finding]:
     """Slow ranks, the worst first; where there is none, whether all ranks wait for their data."""
     before = {(old.rank, old.node or 0): old for old in view.state.findings.values() if old.id == ID}
-    slow = lags(_arrivals(view), _nodes(view), view.now, frozenset(before))
+    nodes = {number: rank.place.node for number, rank in view.state.ranks.items()}
+    slow = lags(view.arrivals, nodes, view.now, frozenset(before))
     if slow:
         findings = (_lag_finding(view, lag, before.get((lag.rank, lag.node))) for lag in slow[:MOST])
         return [finding for finding in findings if finding is not None]
     return _input_bound(view)
-
-
-def _arrivals(view: View) -> Arrivals:
-    if view.arrivals is not None:
-        return view.arrivals
-    world = view.state.attempts[-1].world_size if view.state.attempts else len(view.history)
-    return Arrivals.of(view.history, world)
-
-
-def _nodes(view: View) -> Mapping[int, int]:
-    return {number: rank.place.node for number, rank in view.state.ranks.items()}
 
 
 def _lag_finding(view: View, lag: Lag, before: Finding | None) -> Finding | None:
@@ -409,15 +399,16 @@ def usual(pulses: Sequence[Pulse]) -> RankPosition | None:
     return RankPosition(kind, site)
 
 
-def witnesses(view: View, but: int | None = None) -> list[RankPosition | None]:
+def witnesses(view: View) -> list[RankPosition | None]:
     """Where some of the other ranks usually are."""
-    return [usual(pulses) for pulses in _some(view, but)]
+    return [usual(pulses) for pulses in _some(view)]
 
 
 def _of_gpu(view: View, rank: Rank) -> Iterator[Reason]:
-    own, others = _gpus(view, rank)
+    own = view.gpu(rank.place.rank)
     if own is None:
         return
+    others = [gpu for peer in _other_ranks(view, rank) if (gpu := view.gpu(peer.place.rank)) is not None]
     yield from _clocks(own, others)
     yield from _link(own, others)
     if own.ecc_uncorrected or own.remap_failed or own.remap_pending:
@@ -426,19 +417,6 @@ def _of_gpu(view: View, rank: Rank) -> Iterator[Reason]:
         )
     if own.pcie_replays and _far(own.pcie_replays, [gpu.pcie_replays for gpu in others], 10.0):
         yield Reason("PCIe replays", "PCIe replays", "reseat the GPU or its riser; watch the counter")
-
-
-def _gpus(view: View, rank: Rank) -> tuple[Gpu | None, list[Gpu]]:
-    """The GPU of a rank, and those of the others."""
-    gpus: dict[int, Gpu] = {}
-    for number, other in view.state.ranks.items():
-        node, sample = view.state.nodes.get(other.place.node), other.sample
-        if node is not None and sample is not None and sample.gpu is not None:
-            gpu = next((gpu for gpu in node.gpus if gpu.index == sample.gpu), None)
-            if gpu is not None:
-                gpus[number] = gpu
-    own = gpus.pop(rank.place.rank, None)
-    return own, list(gpus.values())
 
 
 def _clocks(own: Gpu, others: list[Gpu]) -> Iterator[Reason]:
@@ -491,7 +469,8 @@ def _of_process(view: View, rank: Rank) -> Iterator[Reason]:
         and _far(sample.read_bps, [peer.read_bps for peer in others], 3.0)
     ):
         node = view.state.nodes.get(rank.place.node)
-        low = _low_cache(node)
+        host = None if node is None else node.metrics
+        low = host and host.page_cache is not None and host.page_cache < 0.05 * (host.mem_total or 0)
         yield Reason("reads from storage", "it reads from storage where the others do not",
                      "put its part of the data on a local disk, or give the node more memory for its page cache",
                      "little of the node's memory is page cache" if low else "")  # fmt: skip
@@ -517,13 +496,6 @@ def _cores(view: View, rank: Rank, sample: RankSample) -> Iterator[Reason]:
         yield Reason(
             "bound to core", f"it is bound to core {sample.cpus} alone, the others have more", remedy
         )
-
-
-def _low_cache(node: Node | None) -> bool:
-    host = None if node is None else node.metrics
-    return bool(
-        host and host.page_cache is not None and host.mem_total and host.page_cache < 0.05 * host.mem_total
-    )
 
 
 def _of_place(view: View, rank: int) -> Iterator[Reason]:

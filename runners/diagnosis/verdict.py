@@ -63,7 +63,8 @@ def judge(reading: Reading) -> Verdict:
     causes = [entry for entry, _ in hits if findings[entry.rule.place].role == "cause"]
     first, order = _first_of(causes)
     head = None if first is None else findings[first.rule.place]
-    rest = sorted((finding for finding in findings.values() if finding is not head), key=_weight)
+    rest = [finding for finding in findings.values() if finding is not head]
+    rest.sort(key=lambda finding: (ROLES.index(finding.role), SEVERITIES.index(finding.severity)))
     return Verdict(
         findings=tuple(([head] if head else []) + rest),
         first=head,
@@ -81,10 +82,6 @@ def fired(reading: Reading) -> Iterator[tuple[RuleHits, str]]:
         name = entry.rule.id
         if (entry.count or name in seen) and not (alone and name == "sock-bad-interface-hint"):
             yield entry, seen.get(name, "")
-
-
-def _weight(finding: LogFinding) -> tuple[int, int]:
-    return ROLES.index(finding.role), SEVERITIES.index(finding.severity)
 
 
 def finding_of(entry: RuleHits, seen: str, reading: Reading) -> LogFinding:

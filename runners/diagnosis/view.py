@@ -11,8 +11,8 @@ from typing import NamedTuple, TypedDict
 from ...presets.finding import Finding
 from ...presets.plan import Plan
 from ..formatting import spans_text
-from ..model import Collective, ProcessGroup, Pulse
-from ..state import RunState
+from ..model import Collective, Gpu, ProcessGroup, Pulse
+from ..state import Attempt, RunState
 
 # When each rank called the same collective: who comes last lets the others wait. Fed pulse by pulse, bounded.
 # On gloo the time of the call counts. NCCL's calls return at once, so there the time of the kernel counts:
@@ -196,15 +196,6 @@ class Arrivals:
     def __init__(self) -> None:
         self._groups: dict[tuple[str, int, int, int], GroupArrivals] = {}
 
-    @classmethod
-    def of(cls, history: Mapping[int, Sequence[Pulse]], world: int) -> Arrivals:
-        """From pulses that are kept."""
-        made = cls()
-        kept = [pulse for pulses in history.values() for pulse in pulses]
-        for pulse in sorted(kept, key=lambda pulse: pulse.at):
-            made.add(pulse, world)
-        return made
-
     @property
     def groups(self) -> Iterable[GroupArrivals]:
         return self._groups.values()
@@ -316,14 +307,27 @@ class View:
     """Unix time."""
     history: Mapping[int, Sequence[Pulse]]
     """Of each rank's process of the current attempt the newest pulses, oldest first, at most KEPT."""
-    arrivals: Arrivals | None = None
-    """When the ranks called their collectives, of all pulses of the attempt; None: `history` is all there is."""
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    """When the ranks called their collectives, of all pulses of the attempt."""
     memory: Mapping[int, Sequence[Point]] = field(default_factory=dict)
     """Of each rank of the current attempt its memory over time, oldest first, the older the sparser."""
     memory_before: Mapping[int, Sequence[Point]] = field(default_factory=dict)
     """The same of the attempt before."""
     node_memory: Mapping[int, Sequence[Point]] = field(default_factory=dict)
     """Of each node what is in use there, as `Point.rss`."""
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The newest attempt."""
+        return self.state.attempts[-1] if self.state.attempts else None
+
+    def gpu(self, rank: int) -> Gpu | None:
+        """The GPU of a rank, as its node sampled it last."""
+        entry = self.state.ranks.get(rank)
+        node = None if entry is None else self.state.nodes.get(entry.place.node)
+        if entry is None or node is None or entry.sample is None or entry.sample.gpu is None:
+            return None
+        return next((gpu for gpu in node.gpus if gpu.index == entry.sample.gpu), None)
 
     def host(self, node: int) -> str:
         """What a user calls a node."""

@@ -387,14 +387,9 @@ def doing(view: View, rank: int) -> Doing:
     state, pulses = view.state.ranks.get(rank), view.history.get(rank, ())
     if state is None or not pulses:
         return Doing(Activity.UNKNOWN)
-    sample, gpu = state.sample, None
-    if sample is not None and sample.gpu is not None and state.place.node in view.state.nodes:
-        cards = view.state.nodes[state.place.node].gpus
-        gpu = next((card.util for card in cards if card.index == sample.gpu), None)
+    gpu, tree = view.gpu(rank), None if state.sample is None else state.sample.cpu_percent
     hooked = state.hook is not None or last_answer(pulses) is not None
-    return activity.doing(
-        pulses, hooked=hooked, tree=None if sample is None else sample.cpu_percent, gpu=gpu
-    )
+    return activity.doing(pulses, hooked=hooked, tree=tree, gpu=None if gpu is None else gpu.util)
 
 
 def _gone(view: View, rank: int) -> Culprit:

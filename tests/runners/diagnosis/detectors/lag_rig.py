@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from distui.runners.diagnosis.view import KEPT, View
+from distui.runners.diagnosis.view import KEPT, Arrivals, View
 from distui.runners.model import Collective, ProcessGroup, Pulse, RankPhase, RankPlace, RankSample, Site
 from distui.runners.state import Attempt, Node, Rank, RunState
 
@@ -17,6 +17,22 @@ LOADER = (
     Site("/env/lib/python3.11/site-packages/torch/utils/data/dataloader.py", 757, "_next_data"),
     *STACK,
 )
+
+
+def arrivals_of(history: Mapping[int, Sequence[Pulse]], world: int) -> Arrivals:
+    """The calls in all of these pulses."""
+    made = Arrivals()
+    for pulse in sorted(
+        (pulse for pulses in history.values() for pulse in pulses), key=lambda pulse: pulse.at
+    ):
+        made.add(pulse, world)
+    return made
+
+
+def view_of(state: RunState, now: float, history: Mapping[int, Sequence[Pulse]]) -> View:
+    """A view whose arrivals are those of its pulses."""
+    arrivals = arrivals_of(history, state.attempts[-1].world_size)
+    return View(state=state, plan=None, now=now, history=history, arrivals=arrivals)
 
 
 @dataclass
@@ -99,4 +115,4 @@ class Training:
 
     def view(self, seconds: float = 40.0, state: RunState | None = None) -> View:
         history = self.history(seconds)
-        return View(state=state or self.state(), plan=None, now=BEGAN + seconds + 1.0, history=history)
+        return view_of(state or self.state(), BEGAN + seconds + 1.0, history)

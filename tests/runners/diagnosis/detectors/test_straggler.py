@@ -9,10 +9,10 @@ from msgspec import structs
 
 from distui.presets.finding import Finding
 from distui.runners.diagnosis import straggler
-from distui.runners.diagnosis.view import Arrivals, View
+from distui.runners.diagnosis.view import View
 from distui.runners.model import RankSample
 
-from .lag_rig import BEGAN, LOADER, Training
+from .lag_rig import BEGAN, LOADER, Training, arrivals_of, view_of
 
 
 def slow(rank: int, seconds: float = 0.2) -> Callable[[int, int], float]:
@@ -46,7 +46,7 @@ def test_without_a_reason_it_waits_for_a_few_looks_at_the_rank() -> None:
     view = Training(late=slow(1)).view(20.0)
     few = {rank: pulses[-3:] for rank, pulses in view.history.items()}
     assert len(found(view)) == 1
-    arrivals = Arrivals.of(view.history, 4)
+    arrivals = arrivals_of(view.history, 4)
     assert found(View(state=view.state, plan=None, now=view.now, history=few, arrivals=arrivals)) == []
     blind = {rank: [structs.replace(one, stack=()) for one in pulses] for rank, pulses in few.items()}
     assert (
@@ -71,7 +71,7 @@ def test_nccl_without_kernel_times_says_nothing() -> None:
         ]
         for rank, pulses in view.history.items()
     }
-    assert found(View(state=view.state, plan=None, now=view.now, history=history)) == []
+    assert found(view_of(view.state, view.now, history)) == []
 
 
 def test_the_same_without_counted_steps() -> None:
@@ -112,7 +112,7 @@ def test_healthy_jobs_are_left_alone(name: str, training: Training) -> None:
 @pytest.mark.parametrize(("seconds", "late", "count"), [(4.0, 0.2, 0), (8.0, 0.07, 0), (9.0, 0.3, 1)])
 def test_a_short_time_says_something_only_of_a_high_price(seconds: float, late: float, count: int) -> None:
     training = Training(late=slow(1, late))
-    arrivals = Arrivals.of(training.history(seconds, 0.5), 4)
+    arrivals = arrivals_of(training.history(seconds, 0.5), 4)
     view = training.view()
     assert (
         len(
@@ -132,7 +132,7 @@ def test_a_short_time_says_something_only_of_a_high_price(seconds: float, late: 
 
 def test_what_is_long_past_says_nothing() -> None:
     view = Training(late=slow(1)).view()
-    later = View(state=view.state, plan=None, now=view.now + 300, history=view.history)
+    later = view_of(view.state, view.now + 300, view.history)
     assert found(later) == []
 
 
@@ -181,7 +181,7 @@ def test_steps_that_have_just_become_slow_are_not_outvoted_by_the_fast_ones_befo
     """Eighteen seconds with many fast steps, then twelve with few."""
     training = Training(step_s=0.05, late=lambda rank, step: 0.5 if rank == 1 and step >= 340 else 0.0)
     view = training.view(30.0)
-    (one,) = found(View(state=view.state, plan=None, now=view.now, history=view.history))
+    (one,) = found(view_of(view.state, view.now, view.history))
     assert one.rank == 1
     assert "about 90 %" in one.text
 
@@ -210,7 +210,7 @@ def test_loaders_before_the_first_step_are_not_told() -> None:
     history = {
         rank: [structs.replace(pulse, step=0) for pulse in pulses] for rank, pulses in view.history.items()
     }
-    assert found(View(state=view.state, plan=None, now=view.now, history=history)) == []
+    assert found(view_of(view.state, view.now, history)) == []
 
 
 def test_a_rank_that_is_late_because_it_waits_elsewhere_is_not_named() -> None:
@@ -231,13 +231,13 @@ def test_a_rank_that_is_late_because_it_waits_elsewhere_is_not_named() -> None:
         ]
         for rank, pulses in view.history.items()
     }
-    both = found(View(state=view.state, plan=None, now=view.now, history=history))
+    both = found(view_of(view.state, view.now, history))
     assert [one.rank for one in both if one.rank is not None] == [0]
 
 
 def test_a_group_that_was_made_anew_counts_again() -> None:
     training = Training(late=slow(1))
-    arrivals = Arrivals.of(training.history(), 4)
+    arrivals = arrivals_of(training.history(), 4)
     (group,) = arrivals.groups
     assert group.closed > 200
     again = [pulses[0] for pulses in Training(late=slow(2)).history(10.0).values()]
