@@ -46,15 +46,13 @@ Serve = Callable[[run_directories.Entry, Plan, Ready, StartMode], Awaitable[None
 """Serves a run until there is nothing left to do; cancelled by SIGTERM."""
 
 
-def arguments(argv: list[str]) -> tuple[Path, Ready, StartMode] | None:
-    """What `run RUN_DIR [READY_FD [MODE]]` says; None for anything else."""
+def main(argv: list[str], serve: Serve, usage: str) -> int:
+    """Serve as `run RUN_DIR [READY_FD [MODE]]` asks; 2 with the usage for anything else."""
     if not 2 <= len(argv) <= 4 or argv[0] != "run":
-        return None
-    return (
-        Path(argv[1]),
-        Ready(int(argv[2]) if len(argv) > 2 else None),
-        StartMode(argv[3] if len(argv) > 3 else StartMode.READ),
-    )
+        sys.stderr.write(f"usage: {usage}\n")
+        return 2
+    ready = Ready(int(argv[2]) if len(argv) > 2 else None)
+    return run(Path(argv[1]), ready, StartMode(argv[3] if len(argv) > 3 else StartMode.READ), serve)
 
 
 def load(entry: run_directories.Entry) -> Plan:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +16,7 @@ from ..daemon import Ready
 from ..host_processes import StartMode
 from ..journal import summarise
 from ..logs.follow import ask_window
-from ..model import AgentStarted, RunCreated
+from ..model import RunCreated
 from ..run_directories import AGENT_FILE, Entry
 from ..wire import client
 from ..wire.client import sweep_sockets
@@ -104,9 +103,8 @@ class Agent:
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Serve the run until it has ended and nobody looks any more; `ready` once the socket answers."""
-        again = (
-            os.environ.pop("DISTUI_AGAIN", "") != ""
-        )  # a job that was started again goes on with its part
+        # A job that was started again goes on with its part.
+        again = os.environ.pop("DISTUI_AGAIN", "") != ""
         run, record = self.served, self.served.record
         resumed = run.chronicle.replay() and not (again and run.state.phase.ended)
         if not resumed or not run.state.run:  # a journal may be lost while its run goes on
@@ -116,14 +114,7 @@ class Agent:
             )
         adopted = await self.supervision.begin(self._mode, resumed)
         self.judging = self._make_judging()
-        from importlib.metadata import version  # slow to import: the runner comes first
-
-        release = version("distui")
-        await self.server.start(release)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.server.missed.set)
-        run.identify(self._socket)
-        ready()
-        run.emit(AgentStarted(os.getpid(), release, adopted))
+        await self.server.announce(run, ready, adopted)
         self.supervision.resume_ranks()
         self.nccl.resume()
         self.commands.resume()
@@ -179,9 +170,7 @@ async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
 async def serve(entry: run_directories.Entry, plan: Plan, ready: Ready, mode: StartMode) -> None:
     """Serve one node's run until it has ended and nobody looks."""
     if mode is StartMode.READ and run_directories.ungoverned(entry):
-        ready(
-            "lost"
-        )  # its runner went since the viewer looked: there is nothing to serve, and nothing is written
+        ready("lost")  # its runner went since the viewer looked: there is nothing to serve or to write
         return
     agent = Agent(entry, plan, mode)
     try:
@@ -193,13 +182,9 @@ async def serve(entry: run_directories.Entry, plan: Plan, ready: Ready, mode: St
 
 def main(argv: list[str]) -> int:
     """Internal entry point; see the module."""
-    given = daemon.arguments(argv)
-    if given is not None:
-        return daemon.run(*given, serve)
     if len(argv) == 2 and argv[0] == "attach":
         return asyncio.run(bridge(Path(argv[1])))
-    sys.stderr.write("usage: agent run RUN_DIR [READY_FD [MODE]] | agent attach RUN_DIR\n")
-    return 2
+    return daemon.main(argv, serve, "agent run RUN_DIR [READY_FD [MODE]] | agent attach RUN_DIR")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import contextlib
 import os
 import re
 import resource
+import signal
 import socket
 import sys
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from ..daemon import DaemonRun
 from ..errors import RunError
 from ..journal import Journal, RunRecord
 from ..model import (
@@ -24,6 +26,7 @@ from ..model import (
     TELEMETRY,
     Action,
     AgentHello,
+    AgentStarted,
     CaughtUp,
     CommandDone,
     Hello,
@@ -206,6 +209,17 @@ class AgentServer:
         self._starter = os.getppid()
         self._visited = asyncio.Event()
         """Whether the run's end was heard by somebody else than the process that started this one."""
+
+    async def announce(self, run: DaemonRun, ready: Callable[[], None], adopted: bool) -> None:
+        """Bind, write agent.json, call `ready`, journal that this process serves the run. Raises RunError or OSError."""
+        from importlib.metadata import version  # slow to import: the runner comes first
+
+        release = version("distui")
+        await self.start(release)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.missed.set)
+        run.identify(self._path)
+        ready()
+        run.emit(AgentStarted(os.getpid(), release, adopted))
 
     async def start(self, version: str) -> None:
         """Bind, for this user only; viewers are told `version`. Raises RunError or OSError."""

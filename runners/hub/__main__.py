@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine
@@ -23,7 +21,6 @@ from ..host_processes import StartMode
 from ..journal import summarise
 from ..model import (
     HUB,
-    AgentStarted,
     CommandDone,
     FindingCleared,
     FindingRaised,
@@ -71,9 +68,8 @@ class Hub:
         self._dismissing = False
         """Nodes that wait for a first node which has failed are being stopped."""
         self._own_sizes: dict[str, int] = {}
-        self._socket = Path(stem(entry.record.run8) + ".sock")
         self._server = AgentServer(
-            self._socket,
+            Path(stem(entry.record.run8) + ".sock"),
             entry.record,
             self.run.journal,
             self._commands.execute,
@@ -105,14 +101,7 @@ class Hub:
         if run.state.phase is RunPhase.STOPPING:
             self._commands.stopping.begin()
         self.links.use(routes_file.read(run.run_dir))  # before anybody can ask what needs them
-        from importlib.metadata import version  # slow to import: what is known comes first
-
-        release = version("distui")
-        await self._server.start(release)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._server.missed.set)
-        run.identify(self._socket)
-        ready()
-        run.emit(AgentStarted(os.getpid(), release, resumed))
+        await self._server.announce(run, ready, resumed)
         for asked in [*run.state.open_commands]:
             run.emit(CommandDone(asked, False, OUTCOME_UNKNOWN))  # the journals of the nodes have more
         for node, grown in self.logs.kept_sizes().items():
@@ -261,11 +250,7 @@ async def serve(entry: run_directories.Entry, plan: Plan, ready: daemon.Ready, m
 
 def main(argv: list[str]) -> int:
     """Internal entry point; see the module."""
-    given = daemon.arguments(argv)
-    if given is not None:
-        return daemon.run(*given, serve)
-    sys.stderr.write("usage: hub run RUN_DIR [READY_FD [MODE]]\n")
-    return 2
+    return daemon.main(argv, serve, "hub run RUN_DIR [READY_FD [MODE]]")
 
 
 if __name__ == "__main__":
