@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from distui.presets import worker_group
+from distui.presets.finding import PlanError
 from distui.presets.load import load
 from distui.presets.model import Loaded
-from distui.presets.plan import Place, Plan, PlanError, Request, command_plan, make_plan
+from distui.presets.plan import Place, Plan, Request, command_plan, make_plan
 
 PLACE = Place(
     run="r-1",

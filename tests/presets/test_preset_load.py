@@ -8,7 +8,8 @@ from typing import get_args
 
 import pytest
 
-from distui.presets.load import BUILTIN, PresetError, library, load, user_dir
+from distui.presets.finding import PresetError
+from distui.presets.load import BUILTIN, library, load, user_dir
 from distui.presets.model import Loaded, Mesh, StrategyKind
 
 

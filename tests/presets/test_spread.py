@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from distui.presets.finding import PlanError
 from distui.presets.load import load
-from distui.presets.plan import Place, Plan, PlanError, Request, command_plan, make_plan
+from distui.presets.plan import Place, Plan, Request, command_plan, make_plan
 from distui.presets.render import (
     for_node,
     part_id,
@@ -125,7 +126,7 @@ def test_what_is_no_number_of_nodes(text: str) -> None:
 def test_more_nodes_than_there_are() -> None:
     with pytest.raises(PlanError, match=r"^nnodes 3 > 2 nodes that there are: give at most 2$"):
         plan(3, nodes=2)
-    with pytest.raises(PlanError, match=r"^nnodes 3 needs more than this machine, .*: give 1\.$"):
+    with pytest.raises(PlanError, match=r"^nnodes 3 needs more than this machine, .*: give 1$"):
         plan(3, nodes=1)
     assert plan(2, nodes=2).nnodes == 2
 

@@ -14,7 +14,8 @@ import pytest
 from strangers import NOBODY, OTHER, as_root, as_user
 
 from distui.presets import trusted_files
-from distui.presets.load import PresetError, library, load, read_own
+from distui.presets.finding import PresetError
+from distui.presets.load import library, load, read_own
 from distui.presets.text_formats import DEEPEST, decode_toml
 from distui.tui.cli import main
 
