@@ -49,5 +49,5 @@ class UnknownOutcomeError(RunError):
     code = 5
 
 
-OUTCOME_UNKNOWN = "not known whether that was done: the agent died before it had answered"
+OUTCOME_UNKNOWN = "not known whether that was done: the agent died before it answered"
 """The answer to a command whose receiver died."""

@@ -459,6 +459,6 @@ def why_lost(entry: Entry, orphans: list[int]) -> str:
             f"`distui stop {name}` ends them, `distui restart {name}` ends them and starts the next attempt"
         )
     return (
-        "lost: neither agent nor runner lives, and nobody saw the end (a reboot, or all was killed): "
+        "lost: neither agent nor runner lives, and the end was not recorded (a reboot, or all was killed): "
         f"`distui restart {name}` starts the next attempt, `distui stop {name}` closes the run"
     )

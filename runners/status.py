@@ -268,7 +268,7 @@ def missing(state: RunState, logs: int) -> list[str]:
     gaps = [] if logs else ["no logs of the newest attempt are on this machine"]
     for node in state.nodes.values():
         if node.link is LinkState.LOST and not state.phase.ended:
-            gaps.append(f"{node.host or f'node {node.node}'} does not answer: what it says is of before")
+            gaps.append(f"{node.host or f'node {node.node}'} does not answer: its values are old")
     blind = [
         number
         for number, rank in sorted(state.ranks.items())
@@ -287,7 +287,7 @@ def missing(state: RunState, logs: int) -> list[str]:
     return gaps
 
 
-UNTIMED = "TORCH_NCCL_ENABLE_TIMING=1 has torch record how long collectives take: without it no slow rank is found"
+UNTIMED = "TORCH_NCCL_ENABLE_TIMING=1 has torch record how long collectives take: without it no slow rank is detected"
 """On NCCL, where a collective is called long before it runs."""
 
 

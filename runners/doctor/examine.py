@@ -282,7 +282,7 @@ def _skipped(request: DoctorRequest, able: Sequence[_Node]) -> Finding:
     )
     return Finding(
         id="D-PAIRS-SKIPPED", severity="note", where="", value="n/a",
-        text=f"No all-reduce was tried: {why}.", remedy="Repair what is found above, and look again.",
+        text=f"No all-reduce was tried: {why}.", remedy="Repair what is reported above, and run it again.",
     )  # fmt: skip
 
 

@@ -75,15 +75,15 @@ def _names(node: ExaminedNode) -> Iterator[Finding]:
         named = (node.get("env") or {}).get("GLOO_SOCKET_IFNAME")
         trap = node.several and not named
         text = (
-            f"Its own name {name} leads to the loopback (Debian writes 127.0.1.1): gloo listens there"
+            f"Its own name {name} resolves to the loopback (Debian writes 127.0.1.1): gloo listens there"
             + (", where no other node reaches it." if node.several else ".")
         )
         remedy = f"{hosts} Or set GLOO_SOCKET_IFNAME to its interface."
         yield node.finding("D-DNS-LOOPBACK", "warning" if trap else "note", text, ", ".join(ips), remedy)
     if own["seconds"] > DNS_SLOW_S:
-        text = f"Looking up its own name took {own['seconds']:.1f} s: a name server does not answer."
+        text = f"Resolving its own name took {own['seconds']:.1f} s: a name server does not answer."
         yield node.finding(
-            "D-DNS-SLOW", "warning", text, f"{own['seconds']:.1f} s", "Look at /etc/resolv.conf."
+            "D-DNS-SLOW", "warning", text, f"{own['seconds']:.1f} s", "Check /etc/resolv.conf."
         )
     back = node.get("dns", "reverse")
     if node.several and back is not None and back["name"] is None:
@@ -111,7 +111,7 @@ def _port(node: ExaminedNode) -> Iterator[Finding]:
     if port["problem"] == "Permission denied":
         text, whose = f"Port {number} may only be opened by root.", port["problem"]
     else:
-        text = f"Port {number} is in use: ranks would meet a stranger there, and wait."
+        text = f"Port {number} is in use: ranks would connect to another program there, and wait."
     yield node.finding(
         "D-PORT-BUSY", "error", text, whose, "End that process, or launch with another --port."
     )
@@ -121,8 +121,8 @@ def addresses(nodes: Sequence[ExaminedNode]) -> list[Finding]:
     """Nodes whose address is of no use to the others, which are other machines."""
     if len({node.get("boot") for node in nodes}) < 2:
         return []
-    text = "It is reached by its loopback, where the other nodes find themselves."
-    remedy = "Name it as the others know it; of the first, --head-addr gives the address."
+    text = "It is reached by its loopback, which on the other nodes is their own."
+    remedy = "Name it as the others reach it; of the first, --head-addr gives the address."
     return [
         node.finding("D-ADDRESS", "error", text, node.address, remedy)
         for node in nodes
@@ -135,7 +135,7 @@ def reach(
 ) -> Iterator[Finding]:
     """How a node reaches the head: `answer` is its answer to "connect"."""
     if not answer["ok"]:
-        text = f"It cannot connect to {head} at {address}:{port} ({answer['problem']}): its ranks would wait in vain."
+        text = f"It cannot connect to {head} at {address}:{port} ({answer['problem']}): its ranks would wait forever."
         remedy = (
             "Open the port in the firewall between them, or give the head's other address with --head-addr."
         )
@@ -303,14 +303,14 @@ LINK: dict[State, tuple[str, Severity]] = {
     "slow": ("D-LINK-SLOW", "warning"),
 }
 REMEDIES: dict[State, str] = {
-    "dead": "Look at its network, firewall and driver, or leave it out.",
-    "wrong": "Try NCCL_P2P_DISABLE=1; look at ACS, the IOMMU and the memory of the GPUs; leave it out until then.",
-    "slow": "Look at its clocks, its cable and what else runs there, or leave it out.",
+    "dead": "Check its network, firewall and driver, or leave it out.",
+    "wrong": "Try NCCL_P2P_DISABLE=1; check ACS, the IOMMU and the memory of the GPUs; leave it out until then.",
+    "slow": "Check its clocks, its cable and what else runs there, or leave it out.",
 }
 BETWEEN: dict[State, str] = {
-    "dead": "Look for a firewall, a wrong interface (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME) or a switch between them.",
-    "wrong": "Try NCCL_P2P_DISABLE=1; look at ACS and the IOMMU.",
-    "slow": "Look at the switch and the cables between them.",
+    "dead": "Check for a firewall, a wrong interface (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME) or a switch between them.",
+    "wrong": "Try NCCL_P2P_DISABLE=1; check ACS and the IOMMU.",
+    "slow": "Check the switch and the cables between them.",
 }
 
 
@@ -325,7 +325,7 @@ def check_pairs(names: Sequence[str], first: Sequence[Result], second: Sequence[
             Finding(
                 id="D-PAIRS", severity="error", where="", value=f"0 of {len(results)} pairs",
                 text=sentence(f"No pair of nodes could reduce anything: {first[0].problem}"),
-                remedy="Look for a firewall between all of them, or a wrong GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME.",
+                remedy="Check for a firewall between all of them, or a wrong GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME.",
             )
         ]  # fmt: skip
     reference = usual(first) or usual(second)
@@ -377,7 +377,7 @@ def _links(
 
 
 def _why(tried: Sequence[Result]) -> str:
-    return next((result.problem for result in reversed(tried) if result.problem), "it did not say why")
+    return next((result.problem for result in reversed(tried) if result.problem), "no reason was reported")
 
 
 def _value(result: Result, reference: float | None) -> str:
@@ -444,7 +444,7 @@ ROWS: tuple[Row, ...] = (
      f"{LIKE[:-1]}, or give --nproc-per-node."),
     ("D-DIFF-IB", "warning", "active InfiniBand ports: {}", lambda node: node.ports,
      "A ring is as wide as its narrowest node.",
-     "Look at the ports of the others (ibstat)."),
+     "Check the ports of the others (ibstat)."),
     ("D-DIFF-PEERMEM", "warning", "nvidia_peermem {}", _loaded, "A link with GPUDirect at one end is slow, or fails.",
      "modprobe nvidia_peermem on the others."),
     ("D-DIFF-MTU", "warning", "MTU {}", _mtu, "Packets too large for the other side are lost, and connections hang.",
@@ -508,7 +508,7 @@ def _clocks(nodes: Sequence[ExaminedNode]) -> list[Finding]:
     if high - low - doubt - other <= CLOCK_S:
         return []
     value = f"{high - low:.1f} s"
-    text = f"The clock of {early} is {value} ahead of that of {late}: what happened first cannot be told."
+    text = f"The clock of {early} is {value} ahead of that of {late}: the order of events is not known."
     remedy = "Start chrony or systemd-timesyncd on all."
     return [Finding(id="D-DIFF-CLOCK", severity="warning", where="", value=value, text=text, remedy=remedy)]
 

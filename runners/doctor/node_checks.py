@@ -132,7 +132,7 @@ def _ports(node: ExaminedNode) -> Iterator[Finding]:
                 f"Port {port['port']} of {port['device']} ({port.get('link_layer') or 'link layer unknown'}) is not "
                 "active, and NCCL goes around it.",
                 f"{port['state']}, {port.get('physical') or 'physical state unknown'}",
-                "Look at the cable and the switch (ibstat), or name the others in NCCL_IB_HCA.",
+                "Check the cable and the switch (ibstat), or name the others in NCCL_IB_HCA.",
             )  # fmt: skip
 
 
@@ -147,7 +147,7 @@ def _rates(node: ExaminedNode) -> Iterator[Finding]:
         if slow:
             yield node.finding(
                 "D-IB-RATE", "warning", f"Active {layer} ports differ in rate; the best has {best:g} Gb/s.",
-                ", ".join(slow), "Look at the cables, or leave the slow ports out with NCCL_IB_HCA=^NAME.",
+                ", ".join(slow), "Check the cables, or leave the slow ports out with NCCL_IB_HCA=^NAME.",
             )  # fmt: skip
 
 
@@ -269,7 +269,7 @@ def _driver(node: ExaminedNode) -> Iterator[Finding]:
     for index in node.get("nvml", "lost") or ():
         yield node.finding(
             "D-GPU-LOST", "error", f"The driver no longer reaches GPU {index}.", f"GPU {index}",
-            "Look for Xid in the kernel's log; reset the GPU or reboot the node.",
+            "Search the kernel's log for Xid; reset the GPU or reboot the node.",
         )  # fmt: skip
     for index, gpu in enumerate(node.get("nvml", "gpus") or ()):
         if (gpu.get("used") or 0) > BUSY_BYTES:
@@ -288,11 +288,11 @@ def _cuda(node: ExaminedNode) -> Iterator[Finding]:
         yield node.finding("D-CUDA-NONE", "error", text, facts["torch"], "Install a CUDA build of torch.")
         return
     if not facts.get("gpus"):
-        why = facts.get("cuda_problem") or "it does not say why"
+        why = facts.get("cuda_problem") or "no reason was reported"
         yield node.finding(
             "D-CUDA-UNUSABLE", "error", sentence(f"torch sees none of the {node.gpus} GPUs: {why}"),
             f"CUDA {facts.get('cuda')}, driver {node.driver or 'unknown'}",
-            "Install a newer driver, or a torch for an older CUDA; look at CUDA_VISIBLE_DEVICES.",
+            "Install a newer driver, or a torch for an older CUDA; check CUDA_VISIBLE_DEVICES.",
         )  # fmt: skip
         return
     yield from _arches(node, facts.get("arches") or [], facts["gpus"])
@@ -326,8 +326,8 @@ def _nccl(node: ExaminedNode) -> Iterator[Finding]:
     for path, settings in (node.get("nccl_conf") or {}).items():
         names = ", ".join(sorted(settings)) or "nothing"
         yield node.finding(
-            "D-NCCL-CONF", "note", f"NCCL also reads {path}, whatever a launch says of the rest.", names,
-            "Look into that file when a setting of NCCL is not the one you gave.",
+            "D-NCCL-CONF", "note", f"NCCL also reads {path}, whatever a launch sets.", names,
+            "Check that file when a setting of NCCL is not the one you gave.",
         )  # fmt: skip
 
 
@@ -347,11 +347,11 @@ def _variables(node: ExaminedNode) -> Iterator[Finding]:
         value = f"NCCL_DEBUG={level}" + (
             f" NCCL_DEBUG_SUBSYS={env['NCCL_DEBUG_SUBSYS']}" if "NCCL_DEBUG_SUBSYS" in env else ""
         )
-        text = "NCCL is told to write much in every run here; gigabytes an hour have been seen."
+        text = "NCCL writes a lot in every run here; gigabytes an hour have been seen."
         yield node.finding("D-NCCL-LOUD", "note", text, value, "Unset it; `distui nccl` changes it live.")
     for name in ("PYTHONHOME", "PYTHONSAFEPATH"):
         if env.get(name):
-            text = f"{name} changes where every Python looks for modules, also the ranks'."
+            text = f"{name} changes where every Python searches modules, also the ranks'."
             yield node.finding("D-PYTHON-PATHS", "note", text, f"{name}={env[name]}", "Unset it.")
 
 

@@ -142,7 +142,7 @@ def once(
     if answer["late"]:
         return None, f"no answer within {seconds:.0f} s"
     lines = answer["lines"]
-    return None, lines[-1] if lines else f"ended with code {answer['exit']} and said nothing"
+    return None, lines[-1] if lines else f"ended with code {answer['exit']} without output"
 
 
 LIFE_SECONDS = 3600
