@@ -1,4 +1,9 @@
-"""The runner's unix socket for commands, and its report file."""
+"""The runner's unix socket for commands, and its report file; with the sockets and files that hooks share with it.
+
+Commands come in (one JSON object a line), pokes go out. Threads only set state; the launcher's own loop acts. Reports
+are one JSON line an event, appended to runner.jsonl: the file, not a connection, is the truth, so that an agent that
+was away misses nothing.
+"""
 
 from __future__ import annotations
 
@@ -25,22 +30,22 @@ def private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
-# -----------------------------------------------------------------------------------------------------------
-# The runner's unix socket: commands in (one JSON object a line), pokes out.
-# A thread accepts and only sets state; the launcher's own loop acts.
-
-
 MOST_LINE = 1 << 20
-"""Bytes of one request to a runner; a longer line is no agent's."""
+"""Bytes of one request to a runner; no agent sends a longer line."""
 MOST_PEERS = 32
-"""Connections at a time: the agent's, its short ones, a relay's."""
+"""Connections at a time: an agent's long one, its short ones, a relay's."""
 
 Answer = Callable[[dict[str, Any], socket.socket], "dict[str, Any] | None"]
 Taker = Callable[[socket.socket, BinaryIO], None]
-"""Has a connection to itself from the request on that named it, until it returns."""
+"""Has a connection to itself, from the request with its op until it returns."""
 
 RESTORE_S = 3.0
-"""Between two looks whether a socket is still where it was bound."""
+"""Between two checks whether a socket is still where it was bound."""
+
+
+def is_loopback(address: object) -> bool:
+    """Whether this is the loopback, written as a number."""
+    return isinstance(address, str) and (address == "::1" or address.startswith("127."))
 
 
 def same_user(connection: socket.socket) -> bool:
@@ -65,9 +70,9 @@ def listen(path: str) -> socket.socket:
 
 
 def listen_again(path: str) -> socket.socket | None:
-    """Bind again a socket that somebody has removed, with its folder if need be; None where it is there, or cannot be.
+    """Bind a removed socket again, with its folder if need be; None where it is there, or cannot be.
 
-    A folder that somebody else could have planted is left alone.
+    A folder that another user could have planted is left alone.
     """
     if os.path.lexists(path):
         return None
@@ -84,7 +89,7 @@ def listen_again(path: str) -> socket.socket | None:
 
 
 class Peers:
-    """The connections of one socket: so many and no more, so that nobody can fill a process with threads."""
+    """The connections of one socket: at most so many that no client can fill a process with threads."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -93,7 +98,7 @@ class Peers:
         """Connection → monotonic time of its newest request; 0.0 before the first."""
 
     def join(self, peer: socket.socket) -> None:
-        """One more: of too many the one goes that has been silent longest, those that never asked first."""
+        """One more: of too many, the longest silent one is closed, before all others one without a request."""
         with self._lock:
             if len(self._asked) >= self._most:
                 oldest = min(self._asked, key=lambda held: self._asked[held])  # of equals the first
@@ -103,7 +108,7 @@ class Peers:
             self._asked[peer] = 0.0
 
     def asked(self, peer: socket.socket) -> None:
-        """It has sent a request."""
+        """A request came from it."""
         with self._lock:
             if peer in self._asked:
                 self._asked[peer] = time.monotonic()
@@ -114,11 +119,17 @@ class Peers:
 
 
 def requests(lines: BinaryIO, most: int) -> Iterator[dict[str, Any]]:
-    """The requests of a connection, one a line. Raises ValueError for what is none, or longer than `most` bytes."""
+    """The requests of a connection, one a line. Raises ValueError for any other line, and beyond `most` bytes."""
     while line := lines.readline(most + 1):
         if len(line) > most:
             raise ValueError("a line of more than %d bytes" % most)
-        yield request_in(line)
+        try:
+            request = json.loads(line)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
+        if not isinstance(request, dict):
+            raise ValueError("not an object")
+        yield request
 
 
 def accept_forever(
@@ -153,19 +164,8 @@ def accept_forever(
             peer.close()
 
 
-def request_in(line: bytes) -> dict[str, Any]:
-    """The request of one line. Raises ValueError."""
-    try:
-        request = json.loads(line)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if not isinstance(request, dict):
-        raise ValueError("not an object")
-    return request
-
-
 class Control:
-    """Serves `answer(request, peer)` and says when a peer has left."""
+    """The runner's socket: a thread a connection calls `answer(request, peer)`, and `left(peer)` at its end."""
 
     def __init__(self, path: str, answer: Answer, left: Callable[[socket.socket], None]) -> None:
         self._answer = answer
@@ -220,17 +220,12 @@ class Control:
         self.takers[op](peer, lines)
 
 
-# -----------------------------------------------------------------------------------------------------------
-# What the runner tells: one JSON line an event, appended to runner.jsonl; the agent reads it, now or later.
-# The file, not a connection, is the truth, so that an agent that was away misses nothing.
-
-
 RESERVE_BYTES = 1 << 16
-"""Given back to a full file system, so that the end of the run can still be written down."""
+"""Given back to a full file system, so that it has room for the report of the run's end."""
 
 
 def masked(text: str) -> str:
-    """A text without secrets: what torchrun refuses names arguments. By distui's own rules, loaded by their path."""
+    """A text without secrets: what torchrun refuses quotes arguments. By distui's own rules, loaded by their path."""
     here = os.path.abspath(__file__)
     for _ in range(3):
         here = os.path.dirname(here)
@@ -245,9 +240,9 @@ def masked(text: str) -> str:
 
 
 class Reporter:
-    """Appends events (see runners/model.py, type Stamped) and pokes whoever listens.
+    """Appends events (see runners/model.py, type Stamped), and calls `poke` after each.
 
-    `name` tells apart those that write to one file at the same time.
+    `name` distinguishes reporters that write to one file at the same time.
     """
 
     def __init__(self, path: str, poke: Callable[[], None], name: str = "") -> None:
@@ -299,7 +294,7 @@ class Reporter:
             self._late.pop(0)
 
     def _make_room(self) -> bool:
-        """Give the reserve back; False when that was done before."""
+        """Give the reserve back; False when it is gone already."""
         try:
             os.unlink(self._reserve)
         except OSError:

@@ -1,4 +1,9 @@
-"""The rendezvous coordinator on the first node: rounds of nodes, and the key-value store of the runners."""
+"""The rendezvous coordinator on the first node: rounds of nodes, and the key-value store of the runners.
+
+It listens on the address that the job uses, and reads no content before the other end has proved that it has the run's
+key (see secure_channel.py). Strangers cannot keep others out: silent ones are disconnected, the oldest of the address
+with the most first.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +20,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from . import secure_channel
+from .control import is_loopback
 from .secure_channel import Seal
 
-# -----------------------------------------------------------------------------------------------------------
-# Which nodes are in which round of a rendezvous. Pure: told what happened and what time it is.
-# A round takes nodes until it has the most, or at least the fewest and `last_call_s` have passed. Whoever comes later
-# waits for the next one, which opens when every node has left the complete one; where there is room, that somebody
-# waits is why the others leave.
-
-
 LOST_S = 15.0
-"""A node that was not heard of for so long is lost, as torch's c10d rendezvous has it."""
+"""A node that was silent for so long is lost, as torch's c10d rendezvous has it."""
 
 
 @dataclass
@@ -35,16 +34,21 @@ class Participant:
     order: int
     """Ranks of a round follow it."""
     turn: int = 0
-    """How often it asked to meet."""
+    """How often it asked for a round."""
     heard: float = 0.0
     came: int = 0
     """Place in the order of arrival."""
     before: bool = False
-    """It was in the round before."""
+    """It was in the previous round."""
 
 
 class Rounds:
-    """The rounds of one rendezvous. Members are named by a token that each runner makes for itself."""
+    """Which nodes are in which round of a rendezvous. Pure: the caller passes events and times.
+
+    A round takes nodes until it has the most, or at least the fewest and `last_call_s` have passed. A later node waits
+    for the next round, which opens when every node has left the complete round; where there is room, its waiting is why
+    the others leave. A token that each runner makes for itself names it.
+    """
 
     def __init__(self, fewest: int, most: int, last_call_s: float) -> None:
         self._fewest, self._most, self._last_call_s = fewest, most, last_call_s
@@ -57,7 +61,7 @@ class Rounds:
         self._arrivals = 0
         self._members: dict[str, Participant] = {}
         self._round: dict[str, int] = {}
-        """Token → rank, which is told once the round is complete."""
+        """Token → rank, which is final once the round is complete."""
         self._size = 0
         """Of the complete round, also once some have left it."""
         self._waiting: set[str] = set()
@@ -65,7 +69,7 @@ class Rounds:
         """Lost, or replaced by another runner of the same node."""
 
     def join(self, token: str, order: int, turn: int, now: float) -> None:
-        """A runner wants to be in the next round. Said again with the same turn, it changes nothing."""
+        """A runner asks for the next round. A repetition with the same turn changes nothing."""
         self.pass_time(now)
         for other, member in list(self._members.items()):
             if other != token and member.order == order:
@@ -104,7 +108,7 @@ class Rounds:
         self.version += 1
 
     def pass_time(self, now: float) -> None:
-        """Drop who is lost, and complete a round whose last call is over."""
+        """Drop lost runners, and complete a round whose last call is over."""
         for token, member in list(self._members.items()):
             if now - member.heard > LOST_S:
                 self._drop(token, now)
@@ -126,14 +130,14 @@ class Rounds:
         self._settle(now)
 
     def _settle(self, now: float) -> None:
-        """After somebody came or left."""
+        """After a runner came or left."""
         self.version += 1
         if self.complete and not self._round:
             self.complete, self._deadline = False, None
             self.number += 1
         if self.complete:
             return
-        # Where there is no room for all, those of the round before go first.
+        # Where there is no room for all, those of the previous round go first.
         order = sorted(
             self._waiting,
             key=lambda token: (not self._members[token].before, self._members[token].came),
@@ -157,29 +161,22 @@ class Rounds:
             member.before = token in self._round
 
 
-# -----------------------------------------------------------------------------------------------------------
-# The coordinator of a run on several nodes: who is in which round, and a store for the runners. On the first node.
-# It listens on the address that the job uses, and takes no byte of content from whoever has not proved first that it
-# has the run's key (see secure_channel.py). Strangers cannot keep others out: those who are silent are hung up, the
-# oldest of the address with the most first.
-
-
 POLL_S = 5.0
-"""The longest wait before an answer; whoever wants to wait longer asks again."""
+"""The longest wait before an answer; a client that waits longer asks again."""
 MOST_STRANGERS = 128
-"""Connections that have not proved anything yet, of all addresses together; at most a quarter of the open files."""
+"""Connections without a proof yet, of all addresses together; at most a quarter of the open files."""
 NO_ROOM_S = 0.05
 """Between two tries where no file can be opened."""
 BACKLOG = 512
 ANY = ("0.0.0.0", "::", "")
 MISTAKES = (OSError, EOFError, ValueError, LookupError, asyncio.TimeoutError)
-"""What ends one connection: its other end is gone, or is no runner."""
+"""What ends one connection: the other end is gone, or is no runner."""
 
 Answer = Callable[..., "Awaitable[list[bytes]]"]
 
 
 class KeyTable:
-    """Values by key, and who waits for keys that are not there yet."""
+    """Values by key, and the waits for keys without one."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}
@@ -192,7 +189,7 @@ class KeyTable:
                 future.set_result(None)
 
     async def there(self, keys: Iterable[bytes], seconds: float) -> bool:
-        """Wait until all of them are; False when they are not in time."""
+        """Wait until all keys have values; False when they do not in time."""
         deadline = time.monotonic() + seconds
         for key in keys:
             while key not in self.values:
@@ -211,17 +208,17 @@ class KeyTable:
 
 
 class Coordinator:
-    """Answers runners. All of it happens in one thread."""
+    """Answers runners, in one thread."""
 
     def __init__(self, key: bytes, rounds: Rounds) -> None:
         self._key, self._rounds, self._keys = key, rounds, KeyTable()
         self._changed = asyncio.Event()
         self._announced = 0
-        """Version of the rounds that everybody was woken for."""
+        """Version of the rounds for which all waits were woken."""
         self._peers: set[asyncio.Task[None]] = set()
-        """Who is connected; the loop alone would not keep them."""
+        """All connections; the loop alone would not keep their tasks."""
         self._strangers: dict[asyncio.Task[None], str] = {}
-        """Who has not proved anything, the oldest first, and its address."""
+        """Connections without a proof, the oldest first, and their addresses."""
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most = MOST_STRANGERS if files < 0 else max(1, min(MOST_STRANGERS, files // 4))
         self._answers: dict[bytes, Answer] = {
@@ -239,7 +236,7 @@ class Coordinator:
     # --- connections -----------------------------------------------------------------------------------------
 
     async def admit(self, server: socket.socket) -> None:
-        """Take connections one by one, for ever; where no descriptor is free, the oldest stranger makes room."""
+        """Accept connections for ever; where no descriptor is free, the oldest stranger makes room."""
         loop = asyncio.get_running_loop()
         server.setblocking(False)
         while True:
@@ -263,7 +260,7 @@ class Coordinator:
         self._strangers.pop(task, None)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, until either end has enough of it."""
+        """One connection, until either end closes it."""
         try:
             seals = await self._greeted(reader, writer)
             while seals:
@@ -279,7 +276,7 @@ class Coordinator:
     async def _greeted(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[Seal, Seal] | None:
-        """What the runner there sends and gets, once it has proved to be one; None for a stranger."""
+        """The seals of both directions, once the runner there has proved its key; None for a stranger."""
         seals = await asyncio.wait_for(self._greet(reader, writer), secure_channel.GREETING_S)
         task = asyncio.current_task()
         if task is not None:
@@ -322,7 +319,7 @@ class Coordinator:
         return [b"ok", *(self._keys.values.get(key, b"") for key in keys)]
 
     async def _peek(self, *keys: bytes) -> list[bytes]:
-        """Each value behind a 1, or nothing."""
+        """Each value behind a 1, or b"" where there is none."""
         values = self._keys.values
         return [b"ok", *(b"1" + values[key] if key in values else b"" for key in keys)]
 
@@ -340,7 +337,7 @@ class Coordinator:
     # --- the rounds ------------------------------------------------------------------------------------------
 
     async def _join(self, token: bytes, order: bytes, turn: bytes) -> list[bytes]:
-        """Round, rank and size once there is one with this runner; else "later", or "closed"."""
+        """Round, rank and size once a round with this runner is complete; else "later", or "closed"."""
         who, number = token.decode(), int(turn)
         deadline = time.monotonic() + POLL_S
         while True:
@@ -355,7 +352,7 @@ class Coordinator:
                 return [b"later"]
 
     async def _beat(self, token: bytes, version: bytes) -> list[bytes]:
-        """How many wait for the next round, and whether there is none: at once where that is news."""
+        """How many wait for the next round, and whether there is none: at once where that has changed."""
         deadline = time.monotonic() + POLL_S
         while True:
             if not self._rounds.hear(token.decode(), time.monotonic()):
@@ -372,7 +369,7 @@ class Coordinator:
         return [b"ok"]
 
     async def _news(self, deadline: float) -> bool:
-        """Wait until something changes, or time alone may have changed something; False at the deadline."""
+        """Wait until the rounds change, or time alone may have changed them; False at the deadline."""
         self._announce_if_new()
         now = time.monotonic()
         due = self._rounds.due(now)
@@ -383,7 +380,7 @@ class Coordinator:
         return time.monotonic() < deadline
 
     def _announce_if_new(self) -> None:
-        """Wake everybody who waits for news of the rounds."""
+        """Wake all waits for changes of the rounds."""
         if self._announced != self._rounds.version:
             self._announced = self._rounds.version
             changed, self._changed = self._changed, asyncio.Event()
@@ -413,17 +410,16 @@ def bound(hosts: list[str], port: int) -> list[socket.socket]:
     servers: list[socket.socket] = []
     for host in hosts:
         try:
-            servers.append(listening(host, port))
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            servers.append(socket.create_server((host, port), family=family, backlog=BACKLOG))
         except OSError as error:
             for server in servers:
                 server.close()
-            if error.errno == errno.EADDRNOTAVAIL and hosts != (own := towards_others()):
-                return bound(
-                    own, port
-                )  # the others reach this node by an address that something translates
+            if error.errno == errno.EADDRNOTAVAIL and hosts != (own := outward_addresses()):
+                return bound(own, port)  # a translation of addresses is between the others and this node
             raise ValueError(
                 "rendezvous port %d on %s is not free (%s): choose another with --port"
-                % (port, host, error.strerror)
+                % (port, host, os.strerror(error.errno or 0))
             ) from None
         port = int(servers[0].getsockname()[1])
     if not servers:
@@ -431,37 +427,22 @@ def bound(hosts: list[str], port: int) -> list[socket.socket]:
     return servers
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """Raises OSError."""
-    server = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    try:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if ":" in host:
-            server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        server.bind((host, port))
-        server.listen(BACKLOG)
-    except OSError:
-        server.close()
-        raise
-    return server
-
-
 def own_addresses(host: str, local_addr: str | None = None) -> list[str]:
-    """The addresses to listen on where the others are told `host`; never "any".
+    """The addresses to listen on where the other nodes get `host`; never "any".
 
-    A name that leads this node to its own loopback leads the others elsewhere: then both.
+    Where a name means this node's own loopback to itself, the others resolve it otherwise: then both.
     """
     named = addresses(host)
-    if host == "localhost" or any(loopback(address) and address == host for address in named):
+    if host == "localhost" or any(is_loopback(address) and address == host for address in named):
         return named[:1]
-    inside = [address for address in named if loopback(address)]
+    inside = [address for address in named if is_loopback(address)]
     here = [*named, *addresses(local_addr or "")]
-    outside = [address for address in here if not loopback(address) and address not in ANY]
-    return (outside[:1] or towards_others()) + inside
+    outside = [address for address in here if not is_loopback(address) and address not in ANY]
+    return (outside[:1] or outward_addresses()) + inside
 
 
 def addresses(name: str) -> list[str]:
-    """What a name means, IPv4 first; nothing for one that means nothing."""
+    """The addresses of a name, IPv4 first; [] for a name without any."""
     try:
         infos = socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM) if name else []
     except OSError:
@@ -469,14 +450,19 @@ def addresses(name: str) -> list[str]:
     return [str(info[4][0]) for info in sorted(infos, key=lambda info: info[0] != socket.AF_INET)]
 
 
-def loopback(address: str) -> bool:
-    return address == "::1" or address.startswith("127.")
-
-
-def towards_others() -> list[str]:
+def outward_addresses() -> list[str]:
     """This node's address on the way to the world; nothing is sent."""
-    for family, there in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
-        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((there, 9))
-            return [str(probe.getsockname()[0])]
-    return []
+    ways = (address_towards("192.0.2.1:9"), address_towards("[2001:db8::1]:9"))
+    return [address for address in ways if address is not None][:1]
+
+
+def address_towards(endpoint: str) -> str | None:
+    """This node's address on the way to an endpoint; None when there is no way. Nothing is sent."""
+    host = endpoint.rpartition(":")[0].strip("[]") or endpoint
+    try:
+        family, kind, _, _, there = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(there)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None

@@ -67,13 +67,13 @@ def heed_signals(group: WorkerGroup) -> None:
 
 
 def on_check(group: WorkerGroup) -> None:
-    """At each of torch's looks at its ranks: they were started, and its handlers are set."""
+    """At each of torch's checks of its ranks: they were started, and its handlers are set."""
     group.spawning, group.variables.undo = False, {}
     heed_torch_signals(group)
 
 
 def heed_torch_signals(group: WorkerGroup) -> None:
-    """torch sets its handlers at each start of the ranks: have them tell us before they act."""
+    """torch sets its handlers at each start of the ranks: note each signal before they act."""
     for number in SIGNALS:
         theirs = signal.getsignal(number)
         if callable(theirs) and not hasattr(theirs, "of_distui"):
@@ -131,7 +131,7 @@ def _launch(group: WorkerGroup) -> Ending:
 
 
 def start_again(group: WorkerGroup, why: str) -> Ending:
-    """Ranks could not be started: become a new runner as the policy says, with the environment that worked before."""
+    """Ranks could not be started: become a new runner as the policy allows, with the environment that worked before."""
     text = "the ranks of attempt %d could not be started: %s" % (group.attempt, why)
     group.report("AttemptEnded", attempt=group.attempt, outcome="failed", text=text)
     group.spawning = False
@@ -139,7 +139,7 @@ def start_again(group: WorkerGroup, why: str) -> Ending:
         return "failed", 1, "%s; %s" % (text, group.deaths.why) if group.deaths.why else text
     if group.stopping:
         return _stopped(group)
-    group.take_env()  # asked for meanwhile
+    group.take_env()  # requested meanwhile
     os.environ.update({**group.variables.unset(), **_left_out(group)})
     group.report.close()
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -149,7 +149,7 @@ def start_again(group: WorkerGroup, why: str) -> Ending:
             sys.executable, [sys.executable, "-u", launch, group.run_dir, str(group.failures), "failure"]
         )
     except OSError as error:
-        group.report = Reporter(os.path.join(group.run_dir, "runner.jsonl"), group.control.poke, ".run")
+        group.report = Reporter(os.path.join(group.run_dir, "runner.jsonl"), group.poke, ".run")
         return "failed", 1, "%s; nor could the runner start anew: %s" % (text, error)
 
 
@@ -192,20 +192,20 @@ def version_of(text: str) -> tuple[int, int]:
 
 
 def drop_old_name(version: tuple[int, int]) -> None:
-    """torch 2.9 and newer warn in every rank about the flight recorder's old name; the new one says the same."""
+    """torch 2.9 and newer warn in every rank about the flight recorder's old name; the new one has the same value."""
     old = os.environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE")
     if version >= (2, 9) and old == os.environ.get("TORCH_FR_BUFFER_SIZE"):
         os.environ.pop("TORCH_NCCL_TRACE_BUFFER_SIZE", None)
 
 
 def first_line(error: BaseException) -> str:
-    """Type and first line of an exception that says something."""
+    """Type and first line of an exception that is neither empty nor a ruler."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip(" =-")]
     return "%s: %s" % (type(error).__name__, lines[0] if lines else "no message")
 
 
 def last_line(text: str) -> str:
-    """The last line that says something; argparse puts the reason there."""
+    """The last line that is not empty; argparse puts the reason there."""
     return ([line.strip() for line in text.splitlines() if line.strip()] or ["no message"])[-1]
 
 
@@ -213,8 +213,8 @@ def last_line(text: str) -> str:
 def errors_alone() -> Iterator[None]:
     """Import torch inside: its C++ then prints errors, and no stack for each connection that closes.
 
-    The store prints one whenever a node leaves; what it means arrives as an exception, too. Not for the ranks: the
-    variable is gone when they are started. A user's own choice stays.
+    The store prints a stack whenever a node leaves, and raises an exception, too. Not for the ranks: the variable is
+    gone when they are started. A user's own choice stays.
     """
     name = "TORCH_CPP_LOG_LEVEL"
     if name in os.environ:
@@ -234,7 +234,7 @@ class GaveUp(Exception):
 def plug_in(group: WorkerGroup, config: Any, on_check: Callable[[], None]) -> None:
     """Put our rendezvous handler and log layout into a LaunchConfig.
 
-    `on_check` is called in the launcher's own thread, at each of its looks at healthy ranks. Raises ValueError with a
+    `on_check` is called in the launcher's own thread, at each of its checks of healthy ranks. Raises ValueError with a
     sentence when the nodes cannot meet.
     """
     from torch.distributed.elastic.rendezvous import RendezvousParameters, rendezvous_handler_registry
@@ -266,7 +266,7 @@ def make_handler(group: WorkerGroup, inner: Any, on_check: Callable[[], None]) -
 
     met = Round()
 
-    class Handler(RendezvousHandler):  # type: ignore[misc]  # torch is not looked at for types
+    class Handler(RendezvousHandler):  # type: ignore[misc]  # torch has no types here
         use_agent_store = property(lambda self: inner.use_agent_store)
 
         def get_backend(self) -> str:
@@ -291,29 +291,20 @@ def make_handler(group: WorkerGroup, inner: Any, on_check: Callable[[], None]) -
             met.announce_restart()
             return max(waiting, 1)
 
-        def is_closed(self) -> bool:
-            return bool(inner.is_closed())
-
-        def set_closed(self) -> None:
-            inner.set_closed()
-
-        def get_run_id(self) -> str:
-            return str(inner.get_run_id())
-
-        def shutdown(self) -> bool:
-            return bool(inner.shutdown())
+        is_closed, set_closed = staticmethod(inner.is_closed), staticmethod(inner.set_closed)
+        get_run_id, shutdown = staticmethod(inner.get_run_id), staticmethod(inner.shutdown)
 
     return Handler()
 
 
 def before_attempt(group: WorkerGroup, met: Round) -> None:
-    """Why is there a next attempt? Asked for: at once. A failure: as the policy says, in its own time.
+    """Note the cause of the next attempt; after a failure, wait as the policy requires, and for a request not at all.
 
     Raises GaveUp and RunStopped.
     """
     group.settle()
     group.cause = "membership" if group.attempt else group.cause
-    # A rank that was never seen has failed before anybody could look.
+    # A rank whose process was never found has failed before that.
     failed = group.failed.is_set() or bool(group.unseen)
     if group.attempt and not group.restart.is_set() and failed and not met.restart_announced():
         group.cause = "failure"
@@ -330,7 +321,7 @@ def make_logs(group: WorkerGroup) -> Any:
     """A LogsSpecs whose files are never reused."""
     from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 
-    class Logs(LogsSpecs):  # type: ignore[misc]  # torch is not looked at for types
+    class Logs(LogsSpecs):  # type: ignore[misc]  # torch has no types here
         root_log_dir = property(lambda self: group.run_dir)
 
         def reify(self, envs: dict[int, dict[str, str]]) -> Any:
@@ -340,7 +331,7 @@ def make_logs(group: WorkerGroup) -> Any:
 
 
 def start_attempt(group: WorkerGroup, envs: dict[int, dict[str, str]]) -> dict[str, dict[int, str]]:
-    """Fill the environment of each local rank and say where its output goes. `envs`: local rank → variables."""
+    """Fill the environment of each local rank; the files of its output. `envs`: local rank → variables."""
     diff = group.take_env()
     directory = group.next_attempt()
     places = []
@@ -359,15 +350,7 @@ def start_attempt(group: WorkerGroup, envs: dict[int, dict[str, str]]) -> dict[s
         env.update(rank_env(group, local, stem))
         places.append({"rank": rank, "local_rank": local, "node": group.node, "gpu": gpu_of(local)})
     world = int(envs[min(envs)].get("WORLD_SIZE", len(envs))) if envs else 0
-    group.report(
-        "AttemptStarted",
-        attempt=group.attempt,
-        cause=group.cause,
-        world_size=world,
-        ranks=places,
-        env_diff=diff,
-        failures=group.failures,
-    )
+    group.report_attempt(places, world, diff)
     group.watch(places, children())
     group.spawning = True
     return {

@@ -1,4 +1,4 @@
-"""Changes of the ranks' environment: which may be asked for, and whether ranks can be started with them at all."""
+"""Changes of the ranks' environment: which are allowed, and whether ranks can be started with them at all."""
 
 from __future__ import annotations
 
@@ -11,25 +11,11 @@ from typing import Any
 
 from .control import MOST_LINE
 
-LAUNCHERS = frozenset(
-    {
-        "RANK",
-        "LOCAL_RANK",
-        "WORLD_SIZE",
-        "LOCAL_WORLD_SIZE",
-        "GROUP_RANK",
-        "GROUP_WORLD_SIZE",
-        "ROLE_RANK",
-        "ROLE_WORLD_SIZE",
-        "ROLE_NAME",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "TORCHELASTIC_RESTART_COUNT",
-        "TORCHELASTIC_MAX_RESTARTS",
-        "TORCHELASTIC_RUN_ID",
-        "TORCHELASTIC_USE_AGENT_STORE",
-    }
-)
+LAUNCHERS = frozenset((
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
+    "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE",
+))  # fmt: skip
 """torch computes these for each rank; the same names as presets.worker_group.LAUNCHER_OWN, which a plan refuses."""
 RUNNERS = frozenset(("NCCL_DEBUG_FILE", "TORCHELASTIC_ERROR_FILE"))
 """The runner gives each rank its own value; see presets.worker_group.PER_RANK."""
@@ -38,7 +24,7 @@ UNSET = "DISTUI_UNSET"
 """Names that changes have removed, by lines, for a new runner: torch would give some of them to the ranks by itself."""
 
 LONGEST = 32 * os.sysconf("SC_PAGE_SIZE")
-"""Bytes of one NAME=VALUE with the NUL behind it that Linux takes (MAX_ARG_STRLEN)."""
+"""Bytes of one NAME=VALUE with the NUL behind it that Linux accepts (MAX_ARG_STRLEN)."""
 _SMALLEST_SUM, _LARGEST_SUM = 128 << 10, 6 << 20
 """Bytes that Linux allows arguments and environment together, however small or large the stack may be."""
 _OF_A_REQUEST = 1 << 10
@@ -55,7 +41,7 @@ def is_name(text: str) -> bool:
 
 
 def refusal(changes: object) -> str:
-    """Why changes (name → value, or None to unset) cannot be asked for, as a sentence; "" when they can."""
+    """Why changes (name → value, or None to unset) are not allowed, as a sentence; "" when they are."""
     if not isinstance(changes, dict):
         return "env is no object of names and values"
     for name, value in changes.items():
@@ -83,7 +69,7 @@ def refusal(changes: object) -> str:
 
 
 def too_much(changes: Mapping[str, "str | None"]) -> str:
-    """Why changes that can be asked for cannot be sent to a runner at once, as a sentence; "" when they can."""
+    """Why allowed changes do not fit into one request to a runner, as a sentence; "" when they do."""
     sent = 2 * len(json.dumps(changes)) + _OF_A_REQUEST  # the values, and as they may be shown
     if sent <= MOST_LINE:
         return ""
@@ -114,7 +100,7 @@ def too_few_files() -> str:
 
 
 class Variables:
-    """The environment of this process, which every rank's is copied from, and what is asked to change in it."""
+    """The environment of this process, from which every rank's is copied, and the requested changes of it."""
 
     def __init__(self) -> None:
         names = os.environ.pop(UNSET, "").split("\n")
@@ -150,7 +136,7 @@ class Variables:
                 self._shown[name] = text if isinstance(text, str) or value is None else "***"
 
     def take(self) -> dict[str, str | None]:
-        """Apply what was asked for. What changed is returned, secret values hidden."""
+        """Apply the requested changes. What changed is returned, secret values hidden."""
         with self._lock:
             diff, self.asked = self.asked, {}
             shown, self._shown = self._shown, {}
@@ -168,7 +154,7 @@ class Variables:
         return sorted(undo)
 
     def unset(self) -> dict[str, str]:
-        """What a runner or torchrun that this process becomes or starts must be told: it would set some names again."""
+        """For a runner or torchrun that this process becomes or starts: it would set some removed names again."""
         names = [name for name, value in self.lasting.items() if value is None]
         return {UNSET: "\n".join(names)} if names else {}
 

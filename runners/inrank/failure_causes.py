@@ -1,4 +1,8 @@
-"""Why a rank failed: exceptions and exits matched against a table of causes, most specific first."""
+"""Why a rank failed: from what it left behind to a sentence, a remedy, and whether a restart can help. Pure.
+
+Exceptions and exits are matched against a table of causes, most specific first; the texts in it are those that real
+ranks wrote. The restart policy and the ledger use the same, so that what happens and what is shown agree.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +14,21 @@ from typing import Any, NamedTuple
 
 from .tracebacks import COMPILING, in_lines, unwrapped
 
-# -----------------------------------------------------------------------------------------------------------
-# What the texts of exceptions mean: a table, most telling first. The texts are those that real ranks wrote.
-
 
 class Cause(NamedTuple):
     """One class of failures, and the texts that belong to it."""
 
     kind: str
     pattern: re.Pattern[str]
-    """Searched in "Type: text"; its first group that took part is what {0} stands for."""
+    """Searched in "Type: text"; {0} is its first group that took part."""
     says: str
     """After "rank 3 ". {0} see `pattern`, {path} the file that an OSError names, {python} the interpreter."""
     remedy: str
     retry: str
     symptom: bool = False
-    """It only says that another rank is gone or late."""
+    """It only shows that another rank is gone or late."""
     anywhere: bool = False
-    """Also believed where it stands in the last lines of a rank that left no exception."""
+    """Also counts in the last lines of a rank that left no exception."""
     deterministic: bool = False
     """The same code does it again where it has not begun to train: before the first step no restart can help."""
 
@@ -48,7 +49,7 @@ _SIZES = (
     r"|Error\(s\) in loading state_dict|size mismatch|must match the (?:existing )?size"
     r"|not divisible by|must be divisible by)"
 )
-"""What torch says of sizes and types that do not fit each other, where the data seldom decides."""
+"""torch's errors about sizes and types that do not fit each other, where the data seldom decides."""
 
 CAUSES: tuple[Cause, ...] = (
     _cause(
@@ -290,12 +291,7 @@ CAUSES: tuple[Cause, ...] = (
 )
 
 THROUGH = ("ecc", "cuda-oom", "host-oom", "disk-full")
-"""Also believed of the exceptions that led to the last one."""
-
-
-# -----------------------------------------------------------------------------------------------------------
-# The classes of failures: from what a rank left behind to a sentence, a remedy, and whether a restart can help.
-# The restart policy and the ledger use the same, so that what is done and what is said agree. Pure.
+"""Also count in the exceptions that led to the last one."""
 
 
 LONGEST = 200
@@ -303,13 +299,13 @@ LONGEST = 200
 
 
 class Death(NamedTuple):
-    """What is known of a rank that ended abnormally."""
+    """A rank that exited abnormally."""
 
     rank: int
     exit_code: int | None
-    """As subprocess gives it, negative for a signal; None: nobody saw it."""
+    """As subprocess gives it, negative for a signal; None: unknown."""
     raised: Mapping[str, Any]
-    """What its hook noted of an exception that nobody caught (see tracebacks.note_of); {} for none."""
+    """What its hook noted of an uncaught exception (see tracebacks.note_of); {} for none."""
     lines: Sequence[str] = ()
     """The last lines of its stderr."""
     pid: int | None = None
@@ -332,18 +328,18 @@ class Failure(NamedTuple):
     retry: str
     """Whether a restart can help: "no" (the same would happen again), "maybe", "yes"."""
     symptom: bool = False
-    """It only says that another rank is gone or late."""
+    """It only shows that another rank is gone or late."""
     where: str = ""
     """File and line of the user's code that raised."""
     at: float = 0.0
     key: str = ""
-    """Equal for failures of the same kind at the same place; "" where that cannot be told."""
+    """Equal for failures of the same kind at the same place; "" where that is unknown."""
     step: int | None = None
     """Optimizer steps that the rank had made; None: unknown."""
 
 
 def first_of(failures: Sequence[Failure]) -> Failure | None:
-    """The earliest that failed of itself; one that only says that others were gone comes after all those."""
+    """The earliest failure; symptoms of another's come after all others."""
     return min(failures, key=lambda failure: (failure.symptom, failure.at), default=None)
 
 
@@ -355,7 +351,7 @@ def classify(death: Death) -> Failure:
     raised = unwrapped(raised)
     number = signal_of(death.exit_code)
     if death.oom:
-        case = _class("host-oom", "was killed for memory by the kernel (%s)" % death.oom, _LESS, "maybe")
+        case = _Class("host-oom", "was killed for memory by the kernel (%s)" % death.oom, _LESS, "maybe")
     elif raised:
         case = _of_exception(raised, death.exit_code)
     elif number is not None:
@@ -373,7 +369,6 @@ class _Class(NamedTuple):
     symptom: bool = False
 
 
-_class = _Class
 _LESS = "fewer ranks or data-loader workers on that node, less kept in host memory, or a higher limit"
 _LINE = "look at what the script does at that line"
 _IMPORT = "correct that module, or install versions that fit each other"
@@ -398,7 +393,7 @@ def _whole(case: _Class, death: Death, raised: Mapping[str, Any]) -> Failure:
 
 
 def _key(raised: Mapping[str, Any], where: str) -> str:
-    """What is equal of two failures: numbers and addresses in the text differ from one attempt to the next."""
+    """Type, text and place, without the numbers and addresses that differ from one attempt to the next."""
     text = re.sub(r"0x[0-9a-fA-F]+|\d+", "#", str(raised.get("text", "")))
     return "%s|%s|%s" % (raised.get("type"), text, where)
 
@@ -410,7 +405,7 @@ def _of_exception(raised: Mapping[str, Any], code: int | None) -> _Class:
     kind = str(raised.get("type", ""))
     head = "%s: %s" % (kind, raised.get("text", ""))
     if kind == "KeyboardInterrupt":
-        return _class("terminated", "was interrupted (SIGINT)", _OUTSIDE, "yes")
+        return _Class("terminated", "was interrupted (SIGINT)", _OUTSIDE, "yes")
     for cause in CAUSES:
         match = cause.pattern.search(head)
         if match:
@@ -430,9 +425,9 @@ def _unknown(kind: str, head: str, raised: Mapping[str, Any], code: int | None) 
     if kind == "ImportError" or (raised.get("importing") and not raised.get("step")):
         sure = kind in ("ImportError", *COMPILING) or (kind in _PLAIN and raised.get("step") == 0)
         importing = "" if kind in COMPILING else " while a module was imported"
-        return _class("import-crash", says + importing + _code(code), _IMPORT, "no" if sure else "maybe")
+        return _Class("import-crash", says + importing + _code(code), _IMPORT, "no" if sure else "maybe")
     named = "assertion" if kind == "AssertionError" else "exception"
-    return _class(named, says + _code(code), _LINE, "maybe")
+    return _Class(named, says + _code(code), _LINE, "maybe")
 
 
 _PLAIN = (
@@ -463,7 +458,7 @@ def _filled(cause: Cause, match: re.Match[str], raised: Mapping[str, Any], head:
     if raised.get("where"):
         says += " (%s)" % os.path.basename(str(raised["where"]))
     sure = cause.deterministic and bool(raised.get("untrained"))
-    return _class(
+    return _Class(
         cause.kind, says, cause.remedy.format(**remedy), "no" if sure else cause.retry, cause.symptom
     )
 
@@ -507,23 +502,23 @@ def _of_signal(number: int, death: Death) -> _Class:
     who = "(pid %d) " % death.pid if death.pid is not None else ""
     if number == signal.SIGKILL:
         remedy = _OUTSIDE + ", a daemon that guards memory"
-        return _class("killed", who + "was killed by SIGKILL from outside", remedy, "yes")
+        return _Class("killed", who + "was killed by SIGKILL from outside", remedy, "yes")
     if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         says = who + "was killed by %s, not sent by distui" % name
-        return _class("terminated", says, _OUTSIDE, "yes")
+        return _Class("terminated", says, _OUTSIDE, "yes")
     if _at_exit(number, death):
         says = who + "crashed at interpreter exit (%s), after its script had ended" % name
         remedy = "nothing of the training is lost; destroy the process group before the end of the script"
-        return _class("exit-abort", says, remedy, "no" if death.finished else "maybe")
+        return _Class("exit-abort", says, remedy, "no" if death.finished else "maybe")
     case = _in_last_lines(death)
     if case is not None:
         return case._replace(says="%s (%s)" % (case.says, name))
     if number in (signal.SIGSEGV, signal.SIGBUS):
-        return _class(
+        return _Class(
             "segfault", who + "was killed by %s: %s" % (name, _CRASH[number][0]), _CRASH[number][1], "maybe"
         )
     kind = "abort" if number == signal.SIGABRT else "signal"
-    return _class(kind, who + "was killed by %s" % name, "see the last lines of its stderr", "maybe")
+    return _Class(kind, who + "was killed by %s" % name, "see the last lines of its stderr", "maybe")
 
 
 _CRASH = {
@@ -558,35 +553,35 @@ def _in_last_lines(death: Death) -> _Class | None:
 def _of_code(death: Death) -> _Class:
     code, text = death.exit_code, "\n".join(death.lines)
     if code is None:
-        return _class("lost", "ended; exit status unknown", "see its last lines", "maybe")
+        return _Class("lost", "ended; exit status unknown", "see its last lines", "maybe")
     absent = re.search(r"can't open file '([^'\n]+)'", text)
     if code == 2 and absent:
         remedy = "give the script's path as that node sees it"
-        return _class("file-missing", "finds no script %s" % absent.group(1), remedy, "no")
+        return _Class("file-missing", "finds no script %s" % absent.group(1), remedy, "no")
     refused = re.search(r"^usage:.*?^[^\n]*?error: ([^\n]+)", text, re.DOTALL | re.MULTILINE)
     if code == 2 and refused:
         remedy = "correct the arguments after `--`: the script's --help lists them"
-        return _class("usage", "refused its arguments: %s" % _line(refused.group(1)), remedy, "no")
+        return _Class("usage", "refused its arguments: %s" % _line(refused.group(1)), remedy, "no")
     if code == os.EX_CONFIG and death.lines:
         remedy = "correct the preset or the script's arguments: the same would happen again"
-        return _class("settings", "refused its settings: %s" % _line(death.lines[-1]), remedy, "no")
+        return _Class("settings", "refused its settings: %s" % _line(death.lines[-1]), remedy, "no")
     if code in (126, 127):
         says = "could not execute a command (exit code %d)%s" % (code, _because(death.lines))
         remedy = "install it on that node, correct its path, or make it executable"
-        return _class("not-executable", says, remedy, "no")
+        return _Class("not-executable", says, remedy, "no")
     refused = re.search(r"^distui: (torchrun refused the arguments: [^\n]+)$", text, re.MULTILINE)
     if code == 1 and refused:
         remedy = "correct the arguments of that torchrun: it started no rank"
-        return _class("launcher-refused", _line(refused.group(1)), remedy, "no")
+        return _Class("launcher-refused", _line(refused.group(1)), remedy, "no")
     missing = re.search(r"^\S*python\S*: No module named ([\w.]+)$", text, re.MULTILINE)
     if code == 1 and missing:
         remedy = "install it in that environment, or start where the module is"
-        return _class("import-missing", "finds no module named %s" % missing.group(1), remedy, "no")
+        return _Class("import-missing", "finds no module named %s" % missing.group(1), remedy, "no")
     case = _in_last_lines(death)
     if case is not None and case.symptom:
         return case
     says = "ended with exit code %d" % code
-    return _class("exit-silent", says, "see the last lines of its stderr: it named no exception", "maybe")
+    return _Class("exit-silent", says, "see the last lines of its stderr: it named no exception", "maybe")
 
 
 def _because(lines: Sequence[str]) -> str:

@@ -28,21 +28,21 @@ from . import rank_changes, rank_pulse, tracebacks
 from .control import Peers, accept_forever, listen, private, requests
 
 MISTAKES = (OSError, RuntimeError, AttributeError, ImportError, ValueError, LookupError, TypeError)
-"""What answering may raise in a rank that is in any state whatever."""
+"""What answering may raise, whatever state the rank is in."""
 
 
 MOST_LINE = 64 << 10
 """Bytes of one request to a rank."""
 MOST_PEERS = 8
-"""Connections at a time: the agent's, and the runner's short one."""
+"""Connections at a time: the agent's, and a short one of the runner's."""
 STEP_FRAMES = 6
-"""Frames between the hook of a step and who called it, with wrappers of learning-rate schedulers between."""
+"""Frames between the hook of a step and its caller, with wrappers of learning-rate schedulers between."""
 INSPECT_S = 5.0
-"""The longest that the first step waits for the look at what is wrapped with what; it takes about 0.1 s."""
+"""The longest that the first step waits for the inspection of the objects; it takes about 0.1 s."""
 
 
 def _initialising() -> bool:
-    """Whether torch itself makes this step, with a learning rate of 0, to have a state to load a checkpoint into."""
+    """Whether torch itself makes this step, with a learning rate of 0, to get a state to load a checkpoint into."""
     frame: FrameType | None = sys._getframe(2)
     for _ in range(STEP_FRAMES):
         if frame is None:
@@ -56,10 +56,6 @@ def _initialising() -> bool:
 _initialising._torchdynamo_disable = True  # type: ignore[attr-defined]
 
 
-def _nothing() -> None:
-    """A reference that refers to nothing yet."""
-
-
 class Steps:
     """Counts optimizer steps through torch's public global hook."""
 
@@ -69,11 +65,12 @@ class Steps:
         """Unix time of the newest step; 0 before the first."""
         self.first = 0.0
         self.optimizers = 0
-        """Made so far, as far as that was seen."""
+        """Made since torch was imported."""
         self.made: dict[str, Any] | None = None
-        """What the model was wrapped with at the first step; None before, or where that cannot be seen."""
+        """What the model was wrapped with at the first step; None before, or where it is unknown."""
         self.on_made: Callable[[dict[str, Any]], None] = lambda made: None
-        self._optimizer: Callable[[], Any] = _nothing
+        self._optimizer: Callable[[], Any] = lambda: None
+        """A weak reference to the optimizer whose steps count."""
 
     def arm(self) -> bool:
         """Register with torch.optim once it is imported; True when armed."""
@@ -88,7 +85,7 @@ class Steps:
         return True
 
     def _count_optimizers(self, kind: Any) -> None:
-        """An optimizer that was made and never stepped is gone by the end: torch has no hook for its birth."""
+        """An optimizer that never steps is gone by the exit, and torch has no hook for its construction."""
         init = kind.__init__
 
         @functools.wraps(init)
@@ -99,14 +96,14 @@ class Steps:
         kind.__init__ = counted
 
     def note(self) -> dict[str, Any]:
-        """How far training is, for the note of an exception. Untrained: an optimizer is there and has made no step.
+        """How far training is, for the note of an exception. Untrained: there is an optimizer without any step.
 
         A loop without an optimizer of torch's may be far: its steps are not counted.
         """
         return {"step": self.count, "untrained": not self.count and self._has_optimizer()}
 
     def at_end(self) -> dict[str, Any]:
-        """The same, for the note of an end: whether there was anything with which to train, or to talk to others."""
+        """The same for the note of an exit, with whether there was an optimizer, and a process group."""
         group = grouped()
         return {
             "step": self.count,
@@ -123,7 +120,7 @@ class Steps:
     ) -> None:
         if _initialising():
             return
-        # A sharded optimizer calls an inner one: count only whoever came first.
+        # A sharded optimizer calls an inner optimizer: only the first that steps is counted.
         if self._optimizer() is optimizer:
             self.count += 1
             self.last = now()
@@ -134,17 +131,17 @@ class Steps:
             self.first = self.last = now()
 
     def _inspect(self, optimizer: Any) -> None:
-        """Look once what is wrapped with what; in a thread of its own, whose frames no compiler rank_pulse."""
+        """Inspect the objects once; in a thread of its own, whose frames no compiler traces."""
         seen = threading.Event()
 
-        def looking() -> None:
+        def inspect() -> None:
             with contextlib.suppress(*MISTAKES):
                 self.made = describe(optimizer)
             seen.set()
             if self.made is not None:
                 self.on_made(self.made)
 
-        threading.Thread(target=looking, name="distui-look", daemon=True).start()
+        threading.Thread(target=inspect, name="distui-inspect", daemon=True).start()
         seen.wait(INSPECT_S)
 
     _inspect._torchdynamo_disable = True  # type: ignore[attr-defined]
@@ -159,14 +156,14 @@ KINDS = (
     ("deepspeed", "deepspeed.runtime.engine", "DeepSpeedEngine"),
     ("pipeline", "torch.distributed.pipelining.stage", "_PipelineStageBase"),
 )
-"""Strategy → module and class whose objects show it."""
+"""Strategy, and the module and class whose objects prove it."""
 UNREADABLE = (AttributeError, RuntimeError, TypeError, ValueError, LookupError)
-"""What looking into objects of a version that nobody has seen yet may raise."""
+"""What reading objects of a version that is not out yet may raise."""
 DTYPES = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
 
 
 def describe(optimizer: Any) -> dict[str, Any]:
-    """What there is in this process, whose `optimizer` made its first step."""
+    """What the model in this process is wrapped with and divided by; `optimizer` made its first step."""
     objects = _objects()
     named = sorted(objects.keys() - {"pipeline"})
     return {
@@ -178,13 +175,13 @@ def describe(optimizer: Any) -> dict[str, Any]:
 
 
 def optimizers() -> list[Any]:
-    """The optimizers of torch's that there are."""
+    """All optimizers of torch's in this process."""
     kind = _class("torch.optim.optimizer", "Optimizer")
     return [] if kind is None else [item for item in gc.get_objects() if issubclass(type(item), kind)]
 
 
 def grouped() -> bool | None:
-    """Whether torch.distributed had a process group at any time; None where that cannot be told."""
+    """Whether torch.distributed had a process group at any time; None where that is unknown."""
     module = sys.modules.get("torch.distributed.distributed_c10d")
     if module is None:
         return False
@@ -199,7 +196,7 @@ def _class(module: str, name: str) -> Any:
 
 
 def _objects() -> dict[str, Any]:
-    """One object of each kind that there is; of wrappers within wrappers any."""
+    """An object of each kind in this process; of wrappers within wrappers any."""
     kinds = [(name, _class(module, kind)) for name, module, kind in KINDS]
     wanted = [(name, kind) for name, kind in kinds if kind is not None]
     of_type: dict[type, str | None] = {}
@@ -253,7 +250,7 @@ def _dimensions(stage: Any, optimizer: Any) -> Iterable[tuple[str, int]]:
 
 
 def _computes_in(objects: dict[str, Any], optimizer: Any) -> str | None:
-    """The type that the wrapper computes in; else of the parameters, where no autocast can be behind it."""
+    """The type that the wrapper computes in; else that of the parameters, where no autocast can be behind it."""
     engine, fsdp1, fsdp2 = (objects.get(name) for name in ("deepspeed", "fsdp1", "fsdp2"))
     try:
         if engine is not None:
@@ -283,11 +280,11 @@ class Hook:
         self._leaving = rank_changes.Leaving()
         self._server = listen(path)
         self._thread: threading.Thread | None = None
-        """To which SIGUSR2 may be sent: no call of the script's is interrupted by a signal to another thread."""
+        """SIGUSR2 may go to this thread: it interrupts no call of the script's."""
         self._peers: dict[socket.socket, threading.Lock] = {}
         self._bounded = Peers(MOST_PEERS)
         self._began = dict(os.environ)
-        """Before the script's first line."""
+        """The environment before the script's first line."""
         self._answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "hello": lambda request: self.hello(),
             "steps": lambda request: self.counted(),
@@ -299,7 +296,7 @@ class Hook:
             "flight": lambda request: {"text": rank_pulse.flight()},
             "memory": lambda request: {"text": rank_pulse.memory()},
             "record": lambda request: {"text": rank_pulse.record()},
-            "environ": lambda request: {"env": self.began_with(request["names"])},
+            "environ": lambda request: {"env": {name: self._began.get(name) for name in request["names"]}},
             "leave": lambda request: self._leaving.soon(),
         }
         os.register_at_fork(after_in_child=self._leave_to_parent)
@@ -320,7 +317,7 @@ class Hook:
                 os.close(sock.detach())
 
     def _arm(self) -> None:
-        """torch is imported some time after the start; look seldom once a minute has passed."""
+        """torch is imported some time after the start; poll seldom once a minute has passed."""
         began = time.monotonic()
         while not self.steps.arm():
             time.sleep(0.05 if time.monotonic() - began < 60 else 1.0)
@@ -362,10 +359,6 @@ class Hook:
             "thread": self._thread.native_id if self._thread is not None else None,
         }
 
-    def began_with(self, names: list[str]) -> dict[str, str | None]:
-        """Variables as the interpreter had them when it came up; None where there was none."""
-        return {name: self._began.get(name) for name in names}
-
     def counted(self) -> dict[str, Any]:
         steps = self.steps
         return {
@@ -376,7 +369,7 @@ class Hook:
         }
 
     def pulse(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What the rank is doing; "samples": looks at the stack, "whole", "sites": see rank_pulse.Collectives.sample."""
+        """What the rank is doing; "samples": of the stack, "whole", "sites": see rank_pulse.Collectives.sample."""
         asked = {key: request[key] for key in ("samples", "whole", "sites") if key in request}
         return self._pulse.take(self.steps.count, self.steps.last, **asked)
 
@@ -393,15 +386,16 @@ class Hook:
 
 
 def owns_signal() -> bool:
-    """Whether SIGUSR2 still writes stacks: a script may have taken it for itself."""
+    """Whether SIGUSR2 still writes stacks: a script may have installed a handler of its own."""
     return signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
 
 
 def stacks_by_signal() -> None:
     """Have SIGUSR2 write the stacks also while the GIL is held: faulthandler does so from the signal's handler itself.
 
-    The interpreter takes that handler away long before a process with torch in it has ended: what it then puts back is
-    to ignore the signal, which would end the rank else. Python's own table still says "default", as scripts expect.
+    The interpreter removes that handler long before a process with torch in it has ended. It then restores what is
+    set here, to ignore the signal, which would otherwise kill the rank. Python's own table keeps "default", as scripts
+    expect.
     """
     with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes
@@ -424,9 +418,9 @@ def stacks() -> str:
 
 
 def note_exceptions(steps: Steps) -> None:
-    """Write down when and where an uncaught exception came: exits alone cannot tell the culprit from its victims.
+    """Write down when and where an uncaught exception came: exits alone do not separate the culprit from its victims.
 
-    A script that reached its end says so, too: the interpreter may still crash while it shuts down.
+    A script that reached its end is noted, too: the interpreter may still crash while it shuts down.
     """
     chained, rank = sys.excepthook, os.getpid()
     raised = threading.Event()
@@ -461,7 +455,7 @@ def _note(ending: str, what: dict[str, Any]) -> None:
 
 def attach() -> None:
     """Called once by sitecustomize in a rank."""
-    rank_changes.arm()
+    rank_changes.keep_store_on_loopback()
     rank_changes.survive_full_disk()
     steps = Steps()
     note_exceptions(steps)

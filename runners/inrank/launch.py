@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import signal
 import sys
 
 
@@ -24,6 +25,8 @@ def _load_rooms() -> None:
 
 
 if __name__ == "__main__":
+    if "DISTUI_NESTED" not in os.environ:  # until the runner handles them: see worker_group.heed
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
     _load_rooms()
     runner = importlib.import_module("distui_inrank.runner")
     sys.exit(runner.main(sys.argv[1:]))

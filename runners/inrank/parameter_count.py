@@ -20,9 +20,9 @@ import torch
 from torch import nn
 
 FACTORIES = ("build_model", "make_model", "create_model", "get_model")
-"""Functions that are looked for where no name is given."""
+"""Functions that may build the model, where no name is given."""
 MOST = 3
-"""Classes whose arguments are said one by one."""
+"""Classes whose arguments the message lists."""
 MODULE = "distui_counted"
 """Name of the user's file while it is read: not __main__, so that it does not train."""
 
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 class NoModel(Exception):
-    """No model can be built; the text says why and what to write."""
+    """No model can be built; the text has the reason and what to write."""
 
 
 def load(path: str) -> ModuleType:
@@ -73,7 +73,7 @@ def load(path: str) -> ModuleType:
 
 
 def chosen(module: ModuleType, name: Optional[str], args: Dict[str, Any]) -> Any:
-    """(name, model) of what was asked for, or of what looks like the model."""
+    """(name, model): the requested one, or the one that is likely the model."""
     if name is not None:
         if not hasattr(module, name):
             there = ", ".join(each.__name__ for each in [*classes(module), *factories(module)])
@@ -95,7 +95,7 @@ def chosen(module: ModuleType, name: Optional[str], args: Dict[str, Any]) -> Any
 
 
 def factories(module: ModuleType) -> List[Any]:
-    """Functions whose name says that they make the model."""
+    """Functions that by their name build the model."""
     return [getattr(module, name) for name in FACTORIES if inspect.isfunction(getattr(module, name, None))]
 
 
@@ -106,7 +106,7 @@ def classes(module: ModuleType) -> List[Any]:
 
 
 def outermost(models: Dict[str, nn.Module]) -> Any:
-    """The one that is no part of another."""
+    """The model that is no part of another."""
     parts = {type(part) for model in models.values() for part in model.modules() if part is not model}
     whole = [(name, model) for name, model in models.items() if type(model) not in parts]
     if len(whole) != 1:
@@ -128,7 +128,7 @@ def refusal(name: str, make: Any, args: Dict[str, Any]) -> Optional[str]:
         how = f": give --model-args {','.join(f'{each}=…' for each in needed)}" if needed else ""
         return f"{name} cannot be called so ({error}){how}"
     except ValueError:
-        return None  # it has no signature that can be read: the call itself will tell
+        return None  # it has no readable signature: the call itself may fail
     return None
 
 

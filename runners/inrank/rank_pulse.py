@@ -25,7 +25,7 @@ from typing import Any
 from .control import private
 
 FRAMES, INNERMOST, DEPTH = 24, 8, 400
-"""Frames that are told, how many of them are the innermost whatever they are, and how deep is looked."""
+"""Frames that a pulse holds, how many of them are the innermost whatever they are, and how deep a stack is read."""
 SAMPLES, APART_S = 20, 0.02
 UNREADABLE = (
     OSError,
@@ -37,11 +37,11 @@ UNREADABLE = (
     pickle.PickleError,
     EOFError,
 )
-"""What reading torch's insides may raise in a version that nobody has seen yet."""
+"""What reading torch's private parts may raise in a version that is not out yet."""
 
 
 class PulseSampler:
-    """Looks at this process; what one look has to know of the one before is kept."""
+    """Samples this process; keeps what a sample needs of the one before."""
 
     def __init__(self) -> None:
         self._collectives = Collectives()
@@ -49,7 +49,7 @@ class PulseSampler:
     def take(
         self, count: int, last: float, samples: int = 1, whole: bool = False, sites: bool = False
     ) -> dict[str, Any]:
-        """One look. `count`, `last`: optimizer steps and unix time of the newest; the rest: see Collectives.sample."""
+        """One sample. `count`, `last`: optimizer steps and unix time of the newest; the rest: see Collectives.sample."""
         main = threading.main_thread().ident
         seen: set[Any] = set()
         stack: list[list[Any]] = []
@@ -79,6 +79,18 @@ class PulseSampler:
         except UNREADABLE:
             taken["recorder"] = False
         return taken
+
+
+def torch_home() -> str:
+    """torch's folder, with a separator behind it."""
+    return os.path.dirname(getattr(sys.modules.get("torch"), "__file__", None) or "/no/torch") + os.sep
+
+
+def recorders() -> dict[str, Callable[..., bytes]]:
+    """Kind of each of torch's flight recorders → the function that dumps it; {} before torch is imported."""
+    core = getattr(getattr(sys.modules.get("torch"), "_C", None), "_distributed_c10d", None)
+    dumps = {kind: getattr(core, "_dump_%s_trace" % kind, None) for kind in RECORDERS}
+    return {kind: dump for kind, dump in dumps.items() if dump is not None}
 
 
 def master() -> str | None:
@@ -113,7 +125,7 @@ def stack_of(thread: int | None) -> list[list[Any]]:
         stack.append([code.co_filename, frame.f_lineno or 0, code.co_name])
         frame = frame.f_back
     if len(stack) > FRAMES:
-        home = os.path.dirname(getattr(sys.modules.get("torch"), "__file__", None) or "/no/torch") + os.sep
+        home = torch_home()
         stack[INNERMOST:] = [site for site in stack[INNERMOST:] if not site[0].startswith(home)]
     return stack[:FRAMES]
 
@@ -163,15 +175,16 @@ def unpickled(raw: bytes) -> list[dict[str, Any]]:
     return results[1].get("entries", [])  # type: ignore[no-any-return]
 
 
-def places(frames: Iterable[Any], torch_home: str) -> list[list[Any]]:
-    """[file, line, function] of who called, innermost first, without torch's own; its innermost where it is alone."""
+def places(frames: Iterable[Any]) -> list[list[Any]]:
+    """[file, line, function] of the callers, innermost first; without torch's own, unless all of them are."""
+    home = torch_home()
     sites = [[frame["filename"], frame["line"], frame["name"]] for frame in frames]
-    own = [site for site in sites if not site[0].startswith(torch_home)]
+    own = [site for site in sites if not site[0].startswith(home)]
     return own[:SITES] or sites[:1]
 
 
 def inputs(sizes: list[list[int]], dtypes: list[str]) -> str:
-    """ "Float[20]", "Float[2, 3] ×2 Long[1]": equal neighbours are counted, at most 4 different ones are named."""
+    """ "Float[20]", "Float[2, 3] ×2 Long[1]": equal neighbours are counted, at most 4 kinds are named."""
     counted: list[tuple[str, int]] = []
     for number, size in enumerate(sizes):
         dtype = dtypes[min(number, len(dtypes) - 1)] if dtypes else ""
@@ -187,7 +200,7 @@ def inputs(sizes: list[list[int]], dtypes: list[str]) -> str:
 
 
 def completed(entry: dict[str, Any]) -> bool:
-    """Whether an entry of torch's is done. gloo's stay "scheduled" for ever: that they are retired is what tells."""
+    """Whether an entry of torch's is done. gloo's stay "scheduled" for ever, and are done when they are retired."""
     return bool(entry.get("retired")) or entry.get("state") == "completed"
 
 
@@ -202,7 +215,7 @@ def members() -> list[tuple[str, tuple[int, ...], str]]:
 
 
 class _Recorder:
-    """One of torch's flight recorders, and what is remembered of its groups from one look to the next."""
+    """One of torch's flight recorders, and its groups as of the last sample."""
 
     def __init__(self, core: Any, kind: str, names: dict[str, tuple[int, ...]], mixed: list[str]) -> None:
         self._dump = getattr(core, "_dump_%s_trace" % kind)
@@ -211,13 +224,13 @@ class _Recorder:
         self.names, self.mixed = names, mixed
         """Ranks by name of a group; names of groups that have NCCL and gloo."""
         self._groups: dict[str, dict[str, Any]] = {}
-        """By torch's number of the group: as told last, and "plain": whether its counts are those of collectives."""
+        """By torch's number of the group: as last reported, and "plain": whether its counts are those of collectives."""
         self._counted: dict[str, tuple[int, int]] = {}
         self.stuck = False
-        """Whether a group waits and has not moved from one look to the next."""
+        """Whether a group waits and has not moved since the sample before."""
 
     def counts(self) -> bool:
-        """Look at the counts; False where every entry has to be seen: a group is new, or waits and did not move."""
+        """Read the counts; False where every entry has to be seen: a group is new, or waits and did not move."""
         if self._json is not None:
             status = json.loads(self._json(False)).get("pg_status", {})
         else:
@@ -238,7 +251,7 @@ class _Recorder:
         return True
 
     def groups(self) -> list[dict[str, Any]]:
-        """As they were at the last look, without those that were destroyed or whose name nothing tells."""
+        """As of the last sample, without those that were destroyed or have no name."""
         return [
             {key: group[key] for key in group if key != "plain"}
             for group in self._groups.values()
@@ -254,7 +267,7 @@ class _Recorder:
         coalesced: dict[tuple[Any, Any, Any], bool] = {}
         for entry in reversed(entries):
             entry["done"] = completed(entry)
-            # The members of a coalesced call have no events, and are never retired: the call itself tells.
+            # The members of a coalesced call have no events, and are never retired: the call itself shows it.
             key = (entry["pg_id"], entry["collective_seq_id"], entry["p2p_seq_id"])
             if entry["profiling_name"].endswith(":coalesced"):
                 coalesced[key] = entry["done"]
@@ -262,7 +275,7 @@ class _Recorder:
                 entry["done"] = True
             entry["group"] = self._name(entry)
         if self.names:
-            # What a group left behind that was destroyed waits for nobody.
+            # A destroyed group leaves entries behind that wait for nobody.
             kept = [entry for entry in entries if entry["done"] or entry["process_group"][0] in self.names]
         else:
             kept = entries
@@ -300,7 +313,7 @@ class _Recorder:
             self._groups[key] = {"name": "", "plain": False}  # its entries have left the buffer
 
 
-def as_collective(entry: dict[str, Any], torch_home: str, sites: bool) -> dict[str, Any]:
+def as_collective(entry: dict[str, Any], sites: bool) -> dict[str, Any]:
     """One entry as a Collective."""
     p2p = bool(entry["is_p2p"])
     backend, _, op = entry["profiling_name"].rpartition(":")
@@ -317,19 +330,19 @@ def as_collective(entry: dict[str, Any], torch_home: str, sites: bool) -> dict[s
     if entry.get("duration_ms") is not None:
         collective["duration_ms"] = entry["duration_ms"]
     if sites:
-        collective["sites"] = places(entry.get("frames", ()), torch_home)
+        collective["sites"] = places(entry.get("frames", ()))
     return collective
 
 
 def _started(entry: dict[str, Any]) -> bool | None:
-    """Without timing there is no event that tells that a kernel began."""
+    """Whether its kernel began; None without timing, which alone makes an event for that."""
     if entry["done"] or entry["state"] == "started":
         return True
     return False if os.environ.get("TORCH_NCCL_ENABLE_TIMING", "").lower() in ("1", "true", "yes") else None
 
 
 class Collectives:
-    """Looks at the flight recorders of this process once it has a process group."""
+    """Reads the flight recorders of this process once it has a process group."""
 
     def __init__(self) -> None:
         self._recorders: list[_Recorder] = []
@@ -339,25 +352,25 @@ class Collectives:
     def sample(self, whole: bool, sites: bool) -> dict[str, Any]:
         """ "recorder", "whole", "groups", "active" and "recent" of a Pulse; {} before torch is imported.
 
-        With `whole` every entry is looked at, with `sites` also who called it. Where a group waits and has not moved
-        since the last look, both are done in any case.
+        With `whole` every entry is read, with `sites` also its call site. Where a group waits and has not moved
+        since the sample before, both happen in any case.
         """
-        torch, distributed = sys.modules.get("torch"), sys.modules.get("torch.distributed")
-        core = getattr(getattr(torch, "_C", None), "_distributed_c10d", None)
+        distributed = sys.modules.get("torch.distributed")
+        core = getattr(getattr(sys.modules.get("torch"), "_C", None), "_distributed_c10d", None)
         if core is None or distributed is None:
             return {}
-        kinds = [kind for kind in RECORDERS if hasattr(core, "_dump_%s_trace" % kind)]
+        kinds = list(recorders())
         if not kinds or any(os.environ.get(name) == "0" for name in SIZE_VARIABLES):
             return {"recorder": False}
         if not getattr(distributed, "is_initialized", bool)():
-            # The recorder reads its settings when it is first looked at: that is for the script to come first.
+            # The first dump fixes the recorder's settings: the script has to come first.
             self._recorders.clear()
             return {"recorder": True}
         if not self._recorders:
             self._recorders = [_Recorder(core, kind, self._names, self._mixed) for kind in kinds]
-        return self._read(os.path.dirname(str(torch.__file__)) + os.sep, whole, sites)  # type: ignore[union-attr]
+        return self._read(whole, sites)
 
-    def _read(self, torch_home: str, whole: bool, sites: bool) -> dict[str, Any]:
+    def _read(self, whole: bool, sites: bool) -> dict[str, Any]:
         counted = [recorder.counts() for recorder in self._recorders]
         stuck = any(recorder.stuck for recorder in self._recorders)
         entries: list[dict[str, Any]] = []
@@ -372,9 +385,9 @@ class Collectives:
             "recorder": True,
             "whole": whole,
             "groups": [group for recorder in self._recorders for group in recorder.groups()],
-            "active": [as_collective(entry, torch_home, sites) for entry in active],
+            "active": [as_collective(entry, sites) for entry in active],
             "recent": [
-                as_collective(entry, torch_home, sites and number >= len(done) - RECENT_SITES)
+                as_collective(entry, sites and number >= len(done) - RECENT_SITES)
                 for number, entry in enumerate(done)
             ],
         }
@@ -383,7 +396,7 @@ class Collectives:
         self._names.clear()
         self._mixed.clear()
         for name, ranks, backends in members():
-            # That the default group has all of them is known, and would be said by each of them every time.
+            # The default group has all ranks: each of them would report them all in every pulse.
             self._names[name] = () if name == DEFAULT else ranks
             if "nccl" in backends and "gloo" in backends:
                 self._mixed.append(name)
@@ -395,23 +408,21 @@ def flight(newest: int = 128) -> str:
     Of 2,000 entries the `newest` ones, with the last 8 of each group and all that have not completed; of their stacks
     the frames outside torch, innermost first. Raises RuntimeError without a recorder or a process group.
     """
-    core = getattr(getattr(sys.modules.get("torch"), "_C", None), "_distributed_c10d", None)
-    kinds = [kind for kind in RECORDERS if hasattr(core, "_dump_%s_trace" % kind)]
-    if not kinds:
+    dumps = recorders()
+    if not dumps:
         raise RuntimeError("this torch has no flight recorder, or is not imported yet")
     distributed = sys.modules.get("torch.distributed")
-    # to look would fix the recorder's settings before the script has made its own
+    # a dump would fix the recorder's settings before the script has made its own
     if not getattr(distributed, "is_initialized", bool)():
         raise RuntimeError("there is no process group yet, and so no flight recorder")
-    recorders: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     ranks_of = {name: ranks for name, ranks, _ in members()}
-    for kind in kinds:
-        dump = getattr(core, "_dump_%s_trace" % kind)
+    for kind, dump in dumps.items():
         header = dict(pickle.loads(dump(False, False, False)), kind=kind)  # our own process wrote it
         entries = dumped(dump, True)
         kept = [_brief(entry) for entry in _wanted(entries, newest) if _lives(entry, ranks_of)]
-        recorders.append(dict(header, entries=kept, left_out=len(entries) - len(kept)))
-    return json.dumps({"recorders": recorders, "members": ranks_of}, default=str)
+        found.append(dict(header, entries=kept, left_out=len(entries) - len(kept)))
+    return json.dumps({"recorders": found, "members": ranks_of}, default=str)
 
 
 def _wanted(entries: list[dict[str, Any]], newest: int) -> list[dict[str, Any]]:
@@ -426,7 +437,7 @@ def _wanted(entries: list[dict[str, Any]], newest: int) -> list[dict[str, Any]]:
 
 
 def _lives(entry: dict[str, Any], members: dict[str, tuple[int, ...]]) -> bool:
-    """What a group left behind that was destroyed waits for nobody."""
+    """A destroyed group leaves entries behind that wait for nobody."""
     return not members or completed(entry) or str(entry["process_group"][0]) in members
 
 
@@ -440,8 +451,8 @@ _BRIEF = (
 def _brief(entry: dict[str, Any], most: int = 6) -> dict[str, Any]:
     brief = {name: entry[name] for name in _BRIEF if entry.get(name) is not None}
     frames = entry.get("frames") or []
-    inside = os.path.dirname(getattr(sys.modules.get("torch"), "__file__", None) or "/nonexistent/torch")
-    outside = [frame for frame in frames if not str(frame.get("filename")).startswith(inside + os.sep)]
+    home = torch_home()
+    outside = [frame for frame in frames if not str(frame.get("filename")).startswith(home)]
     brief["frames"] = (outside or frames)[:most]
     return brief
 

@@ -1,4 +1,15 @@
-"""The runner's part in the relay: mailboxes in the rendezvous store, carried to and from the agent."""
+"""The runner's part in the relay: a thread carries opaque frames between the agent and other nodes' mailboxes.
+
+The mailboxes are keys in the rendezvous store, each below `distui.relay/<run>/`: `<src>/<dst>/<n>` a frame, deleted once
+read; `<src>/<dst>/written` and `<src>/<dst>/read` how many there were, so that either end may start anew; `bell/<dst>`
+counts the requests to a node at rest. Nothing here waits for a key: the next round checks again. Every runner of the run
+has this store: the agents that get the frames check which agent sent them.
+
+The agent asks with op "relay" on the runner's socket and is answered with one JSON line; from then on both sides send
+packets: length of the body (4 bytes), node (2 bytes), body. To and from another node the body is a frame, which only
+agents understand; with node CONTROL it is a JSON object: {"peers": [...]} names the nodes with open streams, which are
+checked often; {"store": "up"|"lost", "text": ...} reports the state of the store to the agent.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +28,12 @@ from .control import Control
 from .rendezvous import CoordinatorAddress
 from .secure_channel import Channel, dial
 
-# -----------------------------------------------------------------------------------------------------------
-# Mailboxes in the rendezvous store: opaque frames from node to node of one run.
-# Keys, each below `distui.relay/<run>/`: `<src>/<dst>/<n>` a frame, deleted once read; `<src>/<dst>/written` and
-# `<src>/<dst>/read` how many there were, so that either end may start anew; `bell/<dst>` counts who wants to be heard
-# by a node that is at rest. Nothing here waits for a key: what is not there yet is looked for again at the next
-# round.
-# Every runner of the run has this store: those who get the frames check from which agent they are.
-
-
 WINDOW = 8
 """Frames of one direction that may wait unread."""
 MAX_FRAME = 64 << 10
 """Bytes."""
 BATCH = 64
-"""Frames that are asked for at once: they fit into one message."""
+"""Frames in one request: they fit into one message."""
 STORE_SECONDS = 5.0
 
 
@@ -40,8 +42,9 @@ class StoreGone(OSError):
 
 
 class Mailboxes:
-    """The mailboxes of one node, out and in, on a line to the store of their own: a call on the launcher's might wait.
-    What they hold is known to the store alone.
+    """The mailboxes of one node, out and in. Only the store holds their content.
+
+    Their connection to the store is their own: a call on the launcher's might wait.
     """
 
     def __init__(self, line: Channel, run: str, node: int, nnodes: int) -> None:
@@ -50,13 +53,13 @@ class Mailboxes:
         self._bell = 0
 
     def rung(self) -> bool:
-        """Whether somebody wants to be heard since the last time this was asked."""
+        """Whether the bell of this node was rung since the last call."""
         key = "%s/bell/%d" % (self._root, self._node)
         before, self._bell = self._bell, number(self._values([key])[key])
         return self._bell != before
 
     def ring(self, peer: int) -> None:
-        """Have a node that is at rest look."""
+        """Have a node at rest check its mailboxes."""
         self._ask(b"add", b"%s/bell/%d" % (self._root.encode(), peer), b"1")
 
     def everybody(self) -> Iterable[int]:
@@ -64,7 +67,7 @@ class Mailboxes:
         return [peer for peer in range(self._nnodes) if peer != self._node]
 
     def put(self, peer: int, waiting: deque[bytes]) -> int:
-        """Write as many of the frames as the window has room for, and take them out; how many that were."""
+        """Write as many of the frames as the window has room for, and remove them; their number."""
         box = "%s/%d/%d" % (self._root, self._node, peer)
         ((written, read),) = self._counters([box])
         room = WINDOW - max(0, written - read)
@@ -76,7 +79,7 @@ class Mailboxes:
         return len(frames)
 
     def take(self, peers: Iterable[int]) -> list[tuple[int, bytes]]:
-        """Unread frames of these nodes, in order. One that should be there and is not is b"", as is one too large."""
+        """Unread frames of these nodes, in order. A missing one is b"", and so is one that is too large."""
         unread: list[tuple[int, str]] = []
         done: dict[str, str] = {}
         boxes = {"%s/%d/%d" % (self._root, peer, self._node): peer for peer in peers}
@@ -122,21 +125,13 @@ def number(value: bytes) -> int:
     return 0
 
 
-# -----------------------------------------------------------------------------------------------------------
-# The runner's part in the relay: a thread carries opaque frames between the agent and other nodes' mailboxes.
-# The agent asks with op "relay" on the runner's socket and is answered with one JSON line; from then on both sides
-# send packets: length of the body (4 bytes), node (2 bytes), body. To and from another node the body is a frame,
-# which only agents understand; with node CONTROL it is a JSON object: {"peers": [...]} names the nodes with open
-# streams, which are looked at often; {"store": "up"|"lost", "text": ...} tells the agent how the store is.
-
-
 CONTROL = 0xFFFF
 HEAD = struct.Struct(">IH")
 MOST_WAITING = 256
 """Frames for one node that wait for room in its mailbox; an agent that heeds its streams' windows sends fewer."""
 IDLE_S = 1.0
 QUIET_S = 0.05
-"""Between two looks while a stream is open; with many nodes a little more, so that their looks together stay cheap."""
+"""Between two rounds while a stream is open; with many nodes a little more, so that they stay cheap together."""
 QUIET_PER_NODE_S = 0.002
 HOT_S = 0.01
 HOT_FOR_S = 0.3
@@ -145,7 +140,7 @@ ASKS = 80
 """Bytes; a shorter frame only acknowledges."""
 BULK = 8 << 10
 FEW = 8
-"""Nodes; whoever looks at more has samples coming all the time, which are no reason to look more often."""
+"""Nodes; with more open streams samples come all the time, which are no reason for more rounds."""
 AGAIN_S = 1.0
 """Before the store is tried again."""
 LINGER_SECONDS = 8.0
@@ -162,12 +157,12 @@ class Relay:
         self._hot_s = max(HOT_S, self._quiet_s / 5)
         self._agent: socket.socket | None = None
         self._announced: socket.socket | None = None
-        """Which agent was told that the store is up."""
+        """The agent that got the report that the store is up."""
         self._peers: set[int] = set()
         self._rung: set[int] = set()
         """Nodes whose bell was rung since a stream to them is open."""
         self._heard_of: set[int] = set()
-        """Nodes that ever wrote to this one: they may do so again at any time."""
+        """Nodes that ever wrote to this node: they may do so again at any time."""
         self._out: dict[int, deque[bytes]] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -176,7 +171,7 @@ class Relay:
         self._boxes: Mailboxes | None = None
         self._heard = 0.0
         self._checked_at: float | None = None
-        """When the bell was looked at; None: never for this agent."""
+        """When the bell was read; None: never for this agent."""
         self._thread = threading.Thread(target=self._run, name="distui-relay", daemon=True)
         self._thread.start()
 
@@ -222,7 +217,7 @@ class Relay:
         self._thread.join(2 * AGAIN_S)
 
     def leave(self) -> None:
-        """The run has ended here: wait until the agent has told those who look through the relay, and hung up."""
+        """The run has ended here: wait until the agent has informed the viewers behind the relay, and left."""
         deadline = time.monotonic() + LINGER_SECONDS
         while self._peers and self._boxes is not None and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -261,7 +256,7 @@ class Relay:
         return AGAIN_S
 
     def _round(self) -> float:
-        """Write what waits, read what came; seconds until the next round."""
+        """Write waiting frames, read new ones; seconds until the next round."""
         if self._boxes is None:
             self._line = dial(*self._place)
             self._boxes = Mailboxes(self._line, *self._about)
@@ -278,7 +273,7 @@ class Relay:
         return self._hot_s if now - self._heard < HOT_FOR_S else self._quiet_s
 
     def _hot(self, wrote: int, read: int) -> bool:
-        """Whether more is to be expected soon. `wrote` and `read`: bytes of the largest frame."""
+        """Whether more frames are likely soon. `wrote` and `read`: bytes of the largest frame."""
         if len(self._peers) > FEW:
             return wrote > ASKS or read >= BULK
         return read > ASKS or (wrote > ASKS and self._about[1] == 0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -17,11 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import coordinator
-from .coordinator import POLL_S
+from .coordinator import POLL_S, address_towards
 from .secure_channel import KEY_FILE, Broken, Channel, dial, read_key
 
 OURS = ("distui", "c10d", "static")
-"""Backends of torchrun's whose part the rendezvous here takes; any other stays torch's."""
+"""Backends of torchrun's that the rendezvous here replaces; any other stays torch's."""
 LOOPBACK = "127.0.0.1"
 
 
@@ -30,9 +29,7 @@ def meet(args: Any, plan: dict[str, Any]) -> None:
     if str(args.nnodes).split(":")[-1] == "1":
         run = os.environ.get("DISTUI_RUN_ID", "run")
         args.rdzv_backend, args.rdzv_endpoint = "distui", ""
-        vars(args).pop(
-            "master_addr", None
-        )  # of which torch would warn in every log that it has no use for it
+        vars(args).pop("master_addr", None)  # torch would warn in every log that it has no use for it
         args.rdzv_id = "%s-%d" % (run, os.getpid()) if plan.get("standalone") else run
         args.local_addr = args.local_addr or LOOPBACK
     elif args.rdzv_backend in OURS:
@@ -40,7 +37,7 @@ def meet(args: Any, plan: dict[str, Any]) -> None:
 
 
 def _several(args: Any, plan: dict[str, Any]) -> None:
-    """On the port that was named for another rendezvous. Who is the head is said, and not guessed from names."""
+    """On the port that was meant for another rendezvous. The head is declared, and not guessed from names."""
     node = int(plan.get("node", 0))
     if args.rdzv_backend == "static":
         node = int(args.node_rank)
@@ -52,20 +49,8 @@ def _several(args: Any, plan: dict[str, Any]) -> None:
     args.local_addr = args.local_addr or address_towards(args.rdzv_endpoint)
 
 
-def address_towards(endpoint: str) -> str | None:
-    """This node's address on the way to an endpoint; None when there is no way. Nothing is sent."""
-    host = endpoint.rpartition(":")[0].strip("[]") or endpoint
-    try:
-        family, kind, _, _, there = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(there)
-            return str(probe.getsockname()[0])
-    except OSError:
-        return None
-
-
 def several_nodes(nnodes: Any, plan: dict[str, Any]) -> bool | None:
-    """Whether a torchrun with this `--nnodes` is one of several; None where the plan knows of no others."""
+    """Whether a torchrun with this `--nnodes` is one of several; None where the plan has no others."""
     if str(nnodes).split(":")[-1] == "1":
         return False
     return True if int(plan.get("nnodes", 1)) > 1 else None
@@ -74,7 +59,7 @@ def several_nodes(nnodes: Any, plan: dict[str, Any]) -> bool | None:
 def prepare(config: Any, run_dir: str) -> CoordinatorAddress | None:
     """On several nodes: how this one reaches the coordinator, which is started here where this is the head.
 
-    None where there is nobody to meet, or where the rendezvous is torch's. Raises ValueError with a sentence.
+    None on a single node, and where the rendezvous is torch's. Raises ValueError with a sentence.
     """
     if config.max_nodes == 1 or config.rdzv_backend not in OURS:
         return None
@@ -105,7 +90,7 @@ def split(endpoint: str) -> tuple[str, int]:
 
 
 def handler(params: Any, place: CoordinatorAddress | None) -> Any:
-    """What the nodes meet by; `params`: torch's RendezvousParameters, which name the backend that was asked for."""
+    """The RendezvousHandler; `params`: torch's RendezvousParameters, which name the requested backend."""
     from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
     if place is not None:
@@ -116,7 +101,7 @@ def handler(params: Any, place: CoordinatorAddress | None) -> Any:
 
 
 class SingleNodeRendezvous:
-    """The rendezvous of one node: nobody to wait for, and no port."""
+    """The rendezvous of one node: no wait, and no port."""
 
     use_agent_store = False
 
@@ -156,7 +141,10 @@ Ask = Callable[..., "list[bytes]"]
 
 
 class SharedStore:
-    """The methods of torch's Store. Each raises what torch's own stores raise: DistNetworkError and DistStoreError."""
+    """The coordinator's store with the methods of torch's Store, for the elastic agent of a node.
+
+    Each raises what torch's own stores raise: DistNetworkError and DistStoreError.
+    """
 
     def __init__(self, ask: Ask, prefix: bytes, patience_s: float) -> None:
         """`prefix`: what all keys begin with in the coordinator."""
@@ -239,19 +227,19 @@ def make_store(ask: Ask, prefix: bytes, patience_s: float) -> Any:
 
 
 PATIENCE_S = {"join": 600.0, "last_call": 5.0, "read": 60.0}
-"""How long the nodes wait for each other, for latecomers once they are enough, and for a coordinator that is silent; to
-be changed as for torch's c10d rendezvous, with --rdzv-conf NAME_timeout=SECONDS."""
+"""How long the nodes wait for each other, for latecomers once they are enough, and for a silent coordinator; they change
+as for torch's c10d rendezvous, with --rdzv-conf NAME_timeout=SECONDS."""
 ANSWER_S = POLL_S + 10.0
 CLOSED_S = 3.0
 """How long after the end of the rendezvous the coordinator may be silent."""
 RETURN_S = 20.0
-"""How long a coordinator that hung up may take to be there again: a runner that died is replaced."""
+"""How long a coordinator that hung up may take to return: a dead runner is replaced."""
 AGAIN_S = 0.1
 
 
 @dataclass
 class CoordinatorAddress:
-    """Where the coordinator is, and who this node is there."""
+    """Where the coordinator is, and how this node registers there."""
 
     host: str
     port: int
@@ -264,7 +252,7 @@ class CoordinatorAddress:
 
 
 class CoordinatorLink:
-    """Questions to the coordinator, on one connection that is made when there is something to ask."""
+    """Requests to the coordinator, on one connection that the first request makes."""
 
     def __init__(self, place: CoordinatorAddress) -> None:
         self._place = place
@@ -272,7 +260,7 @@ class CoordinatorLink:
         self._lock = threading.Lock()
 
     def ask(self, *parts: bytes) -> list[bytes]:
-        """The answer. Asked a second time on a new connection where an old one broke, but never added twice.
+        """The answer. Where an old connection broke, the request goes a second time on a new one, but never an "add".
 
         Raises OSError.
         """
@@ -296,7 +284,7 @@ class CoordinatorLink:
             answered = True
             return answer
         finally:
-            if not answered:  # also of a signal: an answer that nobody took must not be the next one's
+            if not answered:  # also by a signal: the next request must not get this answer
                 self._hang_up()
 
     def _hang_up(self) -> None:
@@ -363,7 +351,7 @@ class CoordinatedRendezvous:
                     raise RendezvousConnectionError("no rendezvous at %s: %s" % (where, error)) from None
             time.sleep(AGAIN_S)
 
-    # --- being there -----------------------------------------------------------------------------------------
+    # --- presence -----------------------------------------------------------------------------------------
 
     def _stay(self) -> None:
         if self._staying is None or not self._staying.is_alive():
@@ -372,7 +360,7 @@ class CoordinatedRendezvous:
             self._staying.start()
 
     def _beat(self) -> None:
-        """Tell the coordinator that this node is alive, and hear at once who waits for the next round."""
+        """Report to the coordinator that this node is alive, and receive at once how many wait for the next round."""
         line, version, silent_since = CoordinatorLink(self._place), b"0", 0.0
         while not self._left.is_set():
             try:
@@ -433,7 +421,10 @@ BROKEN = (RuntimeError, OSError, ValueError)
 
 
 class Round:
-    """The newest round of the rendezvous, as one of its nodes sees it."""
+    """The newest round of the rendezvous, as one of its nodes sees it.
+
+    Through the store of the round the runners exchange the number of an attempt, and that a restart was requested.
+    """
 
     def __init__(self) -> None:
         self._store: Any = None
@@ -441,25 +432,22 @@ class Round:
         self._announced = False
 
     def begin(self, info: Any, number: int) -> int:
-        """A round was agreed on, in which this node would count `number`; what all of them count: the greatest."""
+        """A round is complete, and this node's next attempt has this `number`; the greatest of all nodes' numbers."""
         self._store, self._size, self._announced = info.store, info.world_size, False
         if self._size == 1:
             return number
         keys = ["distui/attempt/%d" % rank for rank in range(self._size)]
         try:
             self._store.set(keys[info.rank], str(number))
-            self._await(keys)
+            with contextlib.suppress(*BROKEN):
+                self._store.wait(keys, datetime.timedelta(seconds=NUMBERS_S))
             numbers = [int(self._store.get(key)) for key in keys if self._store.check([key])]
         except BROKEN:
             return number
         return max([number, *numbers])
 
-    def _await(self, keys: list[str]) -> None:
-        with contextlib.suppress(*BROKEN):
-            self._store.wait(keys, datetime.timedelta(seconds=NUMBERS_S))
-
     def announce_restart(self) -> None:
-        """Before this node ends its ranks for a restart: the others will see theirs fail of it."""
+        """Before this node ends its ranks for a restart: those of the others will fail because of it."""
         if self._size > 1 and not self._announced:
             self._announced = True
             try:
@@ -468,7 +456,7 @@ class Round:
                 return
 
     def restart_announced(self) -> bool:
-        """Whether a node of this round ended its ranks because it was asked to."""
+        """Whether a node of this round ended its ranks on request."""
         try:
             return self._size > 1 and bool(self._store.check(["distui/restart"]))
         except BROKEN:

@@ -1,4 +1,4 @@
-"""The restart policy, and how each rank exited. Pure decisions."""
+"""The restart policy: decides from how the ranks of an attempt exited and what they left behind; acts nowhere."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from .failure_causes import Death, Failure, classify, first_of
-
-# -----------------------------------------------------------------------------------------------------------
-# The restart policy: decides purely, acts nowhere.
 
 
 class Decision(NamedTuple):
@@ -71,7 +68,7 @@ def hopeless(
 
 
 def how_it_ended(exit_code: int | None, asked: bool, after_failure_of_another: bool) -> str:
-    """Name the end of a rank: one of the RankPhase values of the event schema.
+    """Name the exit of a rank: one of the RankPhase values of the event schema.
 
     `exit_code` as subprocess gives it (negative: signal; None: nobody saw it). SIGTERM and SIGKILL are the
     launcher's own when the group was being ended (`asked`), or when another rank had failed before.
@@ -87,12 +84,8 @@ def how_it_ended(exit_code: int | None, asked: bool, after_failure_of_another: b
     return "killed" if exit_code < 0 else "failed"
 
 
-# -----------------------------------------------------------------------------------------------------------
-# What the ranks of an attempt left behind, read by their runner for the restart policy.
-
-
 TAIL_BYTES = 16384
-"""Of a rank's stderr that are looked at."""
+"""Of a rank's stderr that are read."""
 
 
 class RankExit(NamedTuple):
@@ -110,7 +103,7 @@ class RankExit(NamedTuple):
 def first_failure(directory: str, ends: Iterable[RankExit]) -> Failure | None:
     """The first cause among the ranks of a node, whose files are in `directory`; None where none is seen.
 
-    Ranks that nobody saw end (they were too quick, or are below a managed command) have left their exceptions.
+    Ranks whose exit was not observed (they were too quick, or are below a managed command) have left their exceptions.
     """
     ended = list(ends)
     seen = {end.rank for end in ended}
@@ -122,12 +115,12 @@ def first_failure(directory: str, ends: Iterable[RankExit]) -> Failure | None:
         and first.kind == "exit-abort"
         and not all(_finished(directory, end) for end in ended)
     ):
-        return first._replace(retry="maybe")  # another one was still at work
+        return first._replace(retry="maybe")  # another rank was still at work
     return first
 
 
 class Deaths:
-    """How the ranks of an attempt ended, and what that means for another one."""
+    """How the ranks of an attempt exited, and whether that allows another attempt."""
 
     def __init__(self) -> None:
         self.ends: dict[int, RankExit] = {}
@@ -192,7 +185,7 @@ def _noted(path: str) -> dict[str, Any]:
 
 
 def tail(path: str) -> tuple[str, ...]:
-    """The last lines of a log that say something; () when there is none."""
+    """The last lines of a log, without empty ones; () when there is no log."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))

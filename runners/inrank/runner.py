@@ -19,10 +19,10 @@ import subprocess
 import sys
 import time
 from types import FrameType
-from typing import Any, BinaryIO
+from typing import Any
 
 from . import elastic
-from .control import Reporter, private
+from .control import private
 from .elastic import NotSpawned, attempt_all, python_path
 from .rendezvous import several_nodes
 from .restart_policy import UNLIMITED
@@ -30,7 +30,7 @@ from .worker_group import SIGNALS, WorkerGroup, attempt_dir, heed, kill_group, s
 
 
 def write_identity(run_dir: str, path: str, kind: str) -> None:
-    """runner.json: by which a later agent knows that this pid is still this runner."""
+    """runner.json, by which a later agent recognises this process under its pid."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot_id = file.read().strip()
     identity = {
@@ -48,7 +48,7 @@ def write_identity(run_dir: str, path: str, kind: str) -> None:
 
 
 def hold(run_dir: str) -> None:
-    """Lock runner.lock as long as this process lives: that much is seen from other containers with this home."""
+    """Lock runner.lock as long as this process lives: other containers with this home see that much."""
     with contextlib.suppress(OSError):
         path = os.path.join(run_dir, "runner.lock")
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
@@ -70,196 +70,177 @@ def main(argv: list[str]) -> int:
     if os.environ.pop("DISTUI_NESTED", None) is not None:
         return run_nested(plan, run_dir, argv[2:])
     hold(run_dir)
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    group = WorkerGroup(plan, run_dir, int(argv[1]) if len(argv) > 1 else 0)
+    commands = plan["launcher"] == "command"
+    group = (CommandGroup if commands else WorkerGroup)(plan, run_dir, int(argv[1]) if len(argv) > 1 else 0)
     group.cause = argv[2] if len(argv) > 2 else group.cause
     write_identity(run_dir, group.socket, plan["launcher"])
     group.control.start()
-    return run_command(group) if plan["launcher"] == "command" else elastic.run(group)
+    return group.run_to_end() if isinstance(group, CommandGroup) else elastic.run(group)
 
 
-def run_command(group: WorkerGroup) -> int:
-    """Run the plan's command until it succeeds, is stopped, or the policy gives up; its exit code."""
-    managed = CommandRunner(group)
-    heed(managed.heed)
-    group.started()
-    phase, code, text = managed.run()
-    group.end(phase, code, text)
-    return 0 if phase == "succeeded" else code if code > 0 else 1
-
-
-class CommandRunner:
+class CommandGroup(WorkerGroup):
     """The command of a plan, one process an attempt."""
 
-    def __init__(self, group: WorkerGroup) -> None:
-        self.group = group
-        self.problem = ""
-        self._guest: socket.socket | None = None
-        """The connection of the torchrun in the command that steers its own ranks."""
-        self._diff: dict[str, str | None] = {}
-        self._ran = False
-        """Whether the command was ever started."""
-        self._taken = 0
-        """Number of the newest attempt that such a one has taken over."""
-        group.on_stop = group.on_restart = self.end_process
-        group.guests, group.on_left = {"guest": self.welcome, "taken": self.taken}, self.left
-        group.muted = lambda: self._taken == group.attempt
+    _problem = ""
+    """Why it did not start."""
+    _guest: socket.socket | None = None
+    """The connection of the torchrun in the command that steers its own ranks."""
+    _diff: dict[str, str | None] = {}
+    _ran = False
+    """Whether the command was ever started."""
+    _taken = 0
+    """Number of the newest attempt that a guest has taken over."""
 
-    def heed(self, number: int, frame: FrameType | None) -> None:
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
         """A signal to the runner ends the command as a stop does."""
-        self.group.stopped_by = self.group.stopped_by or signal.Signals(number).name
-        self.group.stop()
+        self.stopped_by = self.stopped_by or signal.Signals(number).name
+        self.stop()
 
-    def run(self) -> tuple[str, int, str]:
+    def run_to_end(self) -> int:
+        """Run the plan's command until it succeeds, is stopped, or the policy gives up; the runner's exit code."""
+        heed(self.on_signal)
+        self.started()
+        phase, code, text = self._run_attempts()
+        self.end(phase, code, text)
+        return 0 if phase == "succeeded" else code if code > 0 else 1
+
+    def _run_attempts(self) -> tuple[str, int, str]:
         """Phase, exit code and a sentence: how the run ended."""
-        group = self.group
         while True:
-            code = self.run_attempt()
-            if group.stopping:
-                by = " by %s" % group.stopped_by if group.stopped_by else ""
+            code = self._run_attempt()
+            if self.stopping:
+                by = " by %s" % self.stopped_by if self.stopped_by else ""
                 return "stopped", 1 if code is None else code, "stopped" + by
-            if group.restart.is_set():
-                group.restart.clear()
-                group.cause = "restart"
+            if self.restart.is_set():
+                self.restart.clear()
+                self.cause = "restart"
             elif code is None:
-                if group.roll_back(self.problem):
-                    group.cause = "failure"
-                elif not self._ran or not self.another_attempt():
-                    return "failed", 127, self.problem
+                if self.roll_back(self._problem):
+                    self.cause = "failure"
+                elif not self._ran or not self._another_attempt():
+                    return "failed", 127, self._problem
             elif code == 0:
                 return "succeeded", 0, "the command ended with exit code 0"
-            elif not self.another_attempt():
-                why = "; " + group.deaths.why if group.plan["restart"]["limit"] else ""
-                return "failed", code, "the command %s%s" % (how(code), why)
+            elif not self._another_attempt():
+                why = "; " + self.deaths.why if self.plan["restart"]["limit"] else ""
+                name = signal_name(code)
+                how = "was killed by %s" % name if name else "ended with exit code %d" % code
+                return "failed", code, "the command %s%s" % (how, why)
 
-    def another_attempt(self) -> bool:
-        """Wait as the policy says; False when there is no further attempt."""
-        group = self.group
-        group.cause = "failure"
-        if not group.back_off():
+    def _another_attempt(self) -> bool:
+        """Wait as the policy requires; False when there is no further attempt."""
+        self.cause = "failure"
+        if not self.back_off():
             return False
-        if group.restart.is_set():
-            group.restart.clear()
-            group.cause = "restart"
+        if self.restart.is_set():
+            self.restart.clear()
+            self.cause = "restart"
         return True
 
-    def run_attempt(self) -> int | None:
+    def _run_attempt(self) -> int | None:
         """Spawn the command and wait for it; its exit code, or None when it did not start."""
-        group = self.group
-        if group.stopping:
+        if self.stopping:
             return None
-        self._diff = group.take_env()
-        directory = group.next_attempt()
-        # On several nodes each runs the command: it is known by the number of its node.
-        place = {"rank": group.node, "local_rank": 0, "node": group.node, "gpu": None}
-        group.report(
-            "AttemptStarted",
-            attempt=group.attempt,
-            cause=group.cause,
-            world_size=group.plan.get("nnodes", 1),
-            ranks=[place],
-            env_diff=self._diff,
-            failures=group.failures,
-        )
+        self._diff = self.take_env()
+        directory = self.next_attempt()
+        # On several nodes each runs the command: the number of its node names it.
+        place = {"rank": self.node, "local_rank": 0, "node": self.node, "gpu": None}
+        self.report_attempt([place], self.plan.get("nnodes", 1), self._diff)
         try:
-            process = self.spawn(os.path.join(directory, "rank-%d" % group.node))
+            process = self._spawn(os.path.join(directory, "rank-%d" % self.node))
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
-            self.problem = "cannot start %s: %s" % (group.plan["argv"][0], why)
-            self.refused(place, directory)
+            self._problem = "cannot start %s: %s" % (self.plan["argv"][0], why)
+            self._refused(place, directory)
             return None
-        self._ran, group.variables.undo = True, {}
-        ended = group.follow(place, process.pid)
-        if group.stopping or group.restart.is_set():
-            self.end_process()  # asked for while it was spawned
+        self._ran, self.variables.undo = True, {}
+        ended = self.follow(place, process.pid)
+        if self.stopping or self.restart.is_set():
+            self.on_stop()  # requested while it was spawned
         ended.join()
-        self.see_off(process.pid)
+        self._see_off(process.pid)
         return process.wait()
 
-    def spawn(self, stem: str) -> subprocess.Popen[bytes]:
+    def _spawn(self, stem: str) -> subprocess.Popen[bytes]:
         """Start the command in a session of its own, its output in files. Raises OSError and ValueError."""
         with (
             open(stem + ".out", "ab", opener=private) as out,
             open(stem + ".err", "ab", opener=private) as err,
         ):
             return subprocess.Popen(
-                self.group.plan["argv"],
+                self.plan["argv"],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
-                env=command_env(self.group, stem),
+                env=command_env(self, stem),
             )
 
-    def refused(self, place: dict[str, Any], directory: str) -> None:
-        """The command did not start: its rank ended as a shell would have it, with the reason in its stderr."""
+    def _refused(self, place: dict[str, Any], directory: str) -> None:
+        """The command did not start: its rank exits as in a shell, with the reason in its stderr."""
+        rank = place["rank"]
         with (
             contextlib.suppress(OSError),
-            open(os.path.join(directory, "rank-%d.err" % place["rank"]), "a", opener=private) as file,
+            open(os.path.join(directory, "rank-%d.err" % rank), "a", opener=private) as file,
         ):
-            file.write("distui: %s\n" % self.problem)
-        self.group.report(
-            "RankChanged",
-            state="failed",
-            exit_code=127,
-            at=time.time(),
-            attempt=self.group.attempt,
-            rank=place["rank"],
-            local_rank=place["local_rank"],
-        )
+            file.write("distui: %s\n" % self._problem)
+        about = {"attempt": self.attempt, "rank": rank, "local_rank": place["local_rank"]}
+        self.report("RankChanged", state="failed", exit_code=127, at=time.time(), **about)
 
-    def end_process(self) -> None:
+    def on_stop(self) -> None:
         """TERM to the command's whole group; the grace timer does the rest."""
-        self.group.ending = True
-        for pid in list(self.group.pids.values()):
+        self.ending = True
+        for pid in list(self.pids.values()):
             kill_group(pid, signal.SIGTERM)
 
-    def see_off(self, group_id: int) -> None:
-        """The command has ended; a torchrun that it left behind ends its ranks, in its time of grace."""
-        deadline = time.monotonic() + self.group.plan["grace_s"]
+    on_restart = on_stop
+
+    def _see_off(self, group_id: int) -> None:
+        """The command has exited; a torchrun that it left behind ends its ranks, in its time of grace."""
+        deadline = time.monotonic() + self.plan["grace_s"]
         while self._guest is not None and time.monotonic() < deadline:
             time.sleep(0.02)
         if self._guest is not None:
             kill_group(group_id, signal.SIGKILL)
 
-    def welcome(self, peer: socket.socket) -> dict[str, Any]:
+    def answer(self, request: dict[str, Any], peer: socket.socket) -> dict[str, Any] | None:
+        """Also {"op": "guest"|"taken"}, of a torchrun in the command."""
+        op = request.get("op")
+        if op == "guest":
+            return self._welcome(peer)
+        return self._hand_over(peer) if op == "taken" else super().answer(request, peer)
+
+    def _welcome(self, peer: socket.socket) -> dict[str, Any]:
         """A torchrun in the command asks to report for its ranks: one at a time may."""
-        group = self.group
-        with group.lock:
-            if self._guest is not None or not group.pids:
+        with self.lock:
+            if self._guest is not None or not self.pids:
                 return {"ok": False}
             self._guest = peer
-        return {
-            "ok": True,
-            "first": self._taken != group.attempt,
-            "attempt": group.attempt,
-            "cause": group.cause,
-            "env_diff": self._diff,
-        }
+        first = self._taken != self.attempt
+        about = {"attempt": self.attempt, "cause": self.cause, "env_diff": self._diff}
+        return {"ok": True, "first": first, **about}
 
-    def taken(self, peer: socket.socket) -> dict[str, Any]:
-        """It begins the ranks of this attempt: what becomes of the command itself is not reported any more."""
+    def _hand_over(self, peer: socket.socket) -> dict[str, Any]:
+        """The guest begins the ranks of this attempt: from now on the exit of the command itself is not reported."""
         if peer is not self._guest:
             return {"ok": False}
-        self._taken = self.group.attempt
+        self._taken = self.attempt
         return {"ok": True}
 
+    def handed_over(self) -> bool:
+        return self._taken == self.attempt
+
     def left(self, peer: socket.socket) -> None:
-        """It has ended: where the command goes on, a restart is by stop and start again."""
+        """The guest has exited: where the command goes on, a restart is by stop and start again."""
         if peer is self._guest:
             self._guest = None
-            self.group.settle(0.2)
-            if self.group.pids:
-                self.group.started()
-
-
-def how(code: int) -> str:
-    """ "ended with exit code 3", "was killed by SIGKILL"."""
-    return "was killed by %s" % signal_name(code) if code < 0 else "ended with exit code %d" % code
+            self.settle(0.2)
+            if self.pids:
+                self.started()
 
 
 def command_env(group: WorkerGroup, stem: str) -> dict[str, str]:
-    """The marker, what a torchrun of ours needs to steer the ranks, and that torchrun in front."""
+    """The marker, what a guest needs, and the shim for torchrun in front."""
     env = dict(os.environ)
     env["DISTUI_ATTEMPT"] = str(group.attempt)
     env["DISTUI_RUN_DIR"] = group.run_dir
@@ -269,97 +250,104 @@ def command_env(group: WorkerGroup, stem: str) -> dict[str, str]:
         env["PATH"] = shim + os.pathsep + env.get("PATH", os.defpath)
         # Tasks that activate an environment put its torchrun first on PATH; bash asks its functions before that.
         env["BASH_FUNC_torchrun%%"] = '() { %s "$@"; }' % shlex.quote(os.path.join(shim, "torchrun"))
-    env.update(group.variables.unset())  # which a torchrun of ours would set again
+    env.update(group.variables.unset())  # which a guest would set again
     return {**env, **python_path([])}
 
 
 def run_nested(plan: dict[str, Any], run_dir: str, argv: list[str]) -> int:
-    """torchrun with `argv`; its exit code. Plain torchrun where the runner around us has a guest already."""
+    """torchrun with `argv`; its exit code. Plain torchrun where the runner around it has a guest already."""
     from torch.distributed.run import parse_args
 
     foreign = several_nodes(parse_args(argv).nnodes, plan) is None  # the others are not of this run
-    host = None if foreign else enter()
-    if host is None:
+    host = HostRunner()
+    answer = {} if foreign else host.ask("guest")
+    if not answer.get("ok"):
         os.execv(sys.executable, [sys.executable, "-m", "torch.distributed.run", *argv])
-    connection, lines, answer = host
     own = dict(plan, launcher="torchrun", argv=argv, standalone=True, restart=UNLIMITED)
-    group = WorkerGroup(own, run_dir, suffix=".sub")
-    group.report = Reporter(os.path.join(run_dir, "runner.jsonl"), lambda: poke(connection), ".sub")
-    node = int(plan.get("node", 0))
-    directory = attempt_dir(os.path.join(run_dir, "node-%d" % node), answer["attempt"])
-    if answer["first"]:
-        group.inherited, group.cause = answer, answer["cause"]
-
-    def begin() -> None:
-        ask(connection, lines, "taken")
-        if answer["first"]:
-            clear_names(directory, "rank-%d." % node)
-
-    group.on_begin = begin
-    group.echo = lambda descriptor, paths: {} if goes_to(directory, descriptor) else dict(paths)
+    group = GuestGroup(own, run_dir, host, answer)
     group.control.start()
     try:
-        return finish(group)
+        return group.run()
     finally:
-        connection.close()
+        host.close()
 
 
-def finish(group: WorkerGroup) -> int:
-    """All attempts; the last word on the run is the command's."""
-    try:
-        phase, code, text = attempt_all(group)
-    except NotSpawned as error:
-        phase, code, text = "failed", 1, "the ranks could not be started: %s" % error
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    group.settle()
-    group.report.close()
-    if phase == "failed":
-        sys.stderr.write("distui: %s\n" % text)
-    return code
+class HostRunner:
+    """The runner of the command around this process, by its socket."""
+
+    def __init__(self) -> None:
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._connection.settimeout(10)
+        with contextlib.suppress(OSError, KeyError):
+            self._connection.connect(os.environ["DISTUI_SOCKETS"] + ".run")
+        self._lines = self._connection.makefile("rb")
+
+    def ask(self, op: str) -> dict[str, Any]:
+        """Its answer; {} where it is gone."""
+        try:
+            self._connection.sendall(json.dumps({"op": op, "id": 1}).encode() + b"\n")
+            answer = json.loads(next(line for line in self._lines if line.strip()))
+        except (OSError, ValueError, StopIteration):
+            return {}
+        return answer if isinstance(answer, dict) else {}
+
+    def poke(self) -> None:
+        """Have it poke the agent, which then reads the reports."""
+        with contextlib.suppress(OSError):
+            self._connection.send(b'{"op": "poke"}\n', socket.MSG_DONTWAIT)
+
+    def close(self) -> None:
+        self._connection.close()
 
 
-def enter() -> tuple[socket.socket, BinaryIO, dict[str, Any]] | None:
-    """Ask the runner of the command to report for our ranks; None when it does not want that."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(10)
-    try:
-        connection.connect(os.environ["DISTUI_SOCKETS"] + ".run")
-        lines = connection.makefile("rb")
-        answer = ask(connection, lines, "guest")
-    except (OSError, KeyError):
-        connection.close()
-        return None
-    return (connection, lines, answer) if answer.get("ok") else None
+class GuestGroup(WorkerGroup):
+    """The ranks of a torchrun inside a managed command."""
 
+    def __init__(
+        self, plan: dict[str, Any], run_dir: str, host: HostRunner, answer: dict[str, Any]
+    ) -> None:
+        """`answer`: of the host, which takes this guest: number, cause and env_diff of its attempt, and "first"."""
+        self._host, self._first = host, bool(answer["first"])
+        super().__init__(plan, run_dir, suffix=".sub")
+        self._directory_of_command = attempt_dir(
+            os.path.join(run_dir, "node-%d" % self.node), answer["attempt"]
+        )
+        if self._first:
+            self.inherited, self.cause = answer, answer["cause"]
 
-def ask(connection: socket.socket, lines: BinaryIO, op: str) -> dict[str, Any]:
-    """The answer of the runner of the command; {} where it is gone."""
-    try:
-        connection.sendall(json.dumps({"op": op, "id": 1}).encode() + b"\n")
-        answer = json.loads(next(line for line in lines if line.strip()))
-    except (OSError, ValueError, StopIteration):
-        return {}
-    return answer if isinstance(answer, dict) else {}
+    def poke(self) -> None:
+        self._host.poke()
 
+    def run(self) -> int:
+        """All attempts; the exit code. How the run ended is reported by the host."""
+        try:
+            phase, code, text = attempt_all(self)
+        except NotSpawned as error:
+            phase, code, text = "failed", 1, "the ranks could not be started: %s" % error
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        self.settle()
+        self.report.close()
+        if phase == "failed":
+            sys.stderr.write("distui: %s\n" % text)
+        return code
 
-def poke(connection: socket.socket) -> None:
-    """Have the runner of the command tell the agent that there is something to read."""
-    with contextlib.suppress(OSError):
-        connection.send(b'{"op": "poke"}\n', socket.MSG_DONTWAIT)
+    def on_begin(self) -> None:
+        """What the command has written so far is its own, no rank's; it goes on writing there."""
+        self._host.ask("taken")
+        for stream in ("out", "err") if self._first else ():
+            rank = "rank-%d.%s" % (self.node, stream)
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(
+                    os.path.join(self._directory_of_command, rank),
+                    os.path.join(self._directory_of_command, "command." + stream),
+                )
 
-
-def clear_names(directory: str, stem: str) -> None:
-    """What the command has written so far is its own, no rank's; it goes on writing there."""
-    for stream in ("out", "err"):
-        with contextlib.suppress(FileNotFoundError):
-            os.replace(os.path.join(directory, stem + stream), os.path.join(directory, "command." + stream))
-
-
-def goes_to(directory: str, descriptor: int) -> bool:
-    """Whether our output is the command's own file, and not one or a pipe that the user chose."""
-    name = os.path.join(directory, "command.out" if descriptor == 1 else "command.err")
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(name))
-    except OSError:
-        return False
+    def echo(self, descriptor: int, paths: dict[int, str]) -> dict[int, str]:
+        """All, unless the output is the command's own file, and not another or a pipe that the user chose."""
+        stream = "out" if descriptor == 1 else "err"
+        name = os.path.join(self._directory_of_command, "command." + stream)
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(descriptor), os.stat(name)):
+                return {}
+        return dict(paths)

@@ -50,7 +50,7 @@ def _derived(key: bytes, *parts: bytes) -> bytes:
 
 
 def proof(key: bytes, side: bytes, nonces: bytes) -> bytes:
-    """What only one who has the key can say of these nonces. `side`: b"server" or b"client"."""
+    """What proves the key for these nonces. `side`: b"server" or b"client"."""
     return _derived(key, b"proof", side, nonces)
 
 
@@ -117,7 +117,7 @@ def _parts(content: bytes) -> list[bytes]:
 
 
 class Channel:
-    """The client's end: one question at a time."""
+    """The client's end: one request at a time."""
 
     def __init__(self, connection: socket.socket, key: bytes) -> None:
         """Greets. Raises OSError; Broken where the other end has no such key."""
@@ -142,7 +142,7 @@ class Channel:
         return self._in.open(head, self._read(length(head), deadline))
 
     def idle(self) -> bool:
-        """Whether it is as it was left: no end, and nothing unasked."""
+        """Whether it is open, and nothing came since the last answer."""
         return not select.select([self._connection], [], [], 0)[0]
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""What a training environment's interpreter says of torch, and one rank of a pair that tries an all-reduce.
+"""What a training environment's interpreter reports of torch, and one rank of a pair that tries an all-reduce.
 
-Executed as text on stdin (see runners/doctor/node_server.py): nothing of distui need be installed. A spec of one line
-says what to do; answers are lines of JSON behind DISTUI-DOCTOR.
+Executed as text on stdin (see runners/doctor/node_server.py): nothing of distui need be installed. The first line is
+the task as JSON; answers are lines of JSON behind DISTUI-DOCTOR.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_ROUNDS = 10
 
 
 def main() -> None:
-    """Do what the first line says."""
+    """Do the task of the first line."""
     spec = json.loads(sys.stdin.buffer.readline())
     if spec["do"] == "facts":
         say(facts())
@@ -39,11 +39,11 @@ def say(value: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-# --- what there is ---------------------------------------------------------------------------------------------
+# --- facts ---------------------------------------------------------------------------------------------
 
 
 def facts() -> dict[str, Any]:
-    """Python, torch and what torch sees; a torch that cannot be imported is told as a problem."""
+    """Python, torch and what torch sees; "problem" where torch cannot be imported."""
     report: dict[str, Any] = {"python": "%d.%d.%d" % sys.version_info[:3], "torch": None, "problem": ""}
     began = time.monotonic()
     try:
@@ -79,7 +79,7 @@ def _build(torch: Any) -> dict[str, Any]:
 
 
 def _devices(torch: Any) -> dict[str, Any]:
-    """GPUs that it can use, and what it said when it could not."""
+    """GPUs that it can use, or its warning where it cannot."""
     gpus: list[dict[str, Any]] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -100,7 +100,7 @@ def _devices(torch: Any) -> dict[str, Any]:
 
 
 def first_line(error: object) -> str:
-    """The first line of what was said, of a length that a table bears."""
+    """The first line of an error or a warning, short enough for a table."""
     lines = str(error).strip().splitlines()
     return lines[0][:300] if lines else type(error).__name__
 
@@ -109,9 +109,9 @@ def first_line(error: object) -> str:
 
 
 def pair(spec: dict[str, Any]) -> None:
-    """Meet the others through a store on rank 0, reduce, and say how long it took.
+    """Meet the others through a store on rank 0, reduce, and report how long it took.
 
-    Stages are told as they begin, so that who asks knows where a rank stood that says nothing more.
+    Each stage is reported as it begins, so that doctor knows where a silent rank is.
     """
     stage = "import"
     try:
@@ -127,7 +127,7 @@ def pair(spec: dict[str, Any]) -> None:
         stage = "all-reduce"
         say({"stage": stage})
         say(_reduce(torch, group, spec))
-        time.sleep(spec["seconds"])  # until it is ended: what the other still reads is this one's memory
+        time.sleep(spec["seconds"])  # until it is ended: the other may still read this rank's memory
     except (ImportError, *TORCH_ERRORS) as error:
         say({"error": "%s: %s" % (type(error).__name__, first_line(error)), "stage": stage})
         sys.stdout.flush()
@@ -137,9 +137,9 @@ def pair(spec: dict[str, Any]) -> None:
 
 
 def _leave_with_stdin_after(spec: dict[str, Any]) -> None:
-    """Rank 0 hears no more from now on, others one line: the port. Then the end of stdin is the end."""
-    heard = [] if spec["rank"] == 0 else [json.loads(sys.stdin.buffer.readline() or b"{}")]
-    spec["port"] = heard[0].get("port", 0) if heard else 0
+    """Ranks other than 0 read one line: the port. Then this process exits at the end of stdin."""
+    given = {} if spec["rank"] == 0 else json.loads(sys.stdin.buffer.readline() or b"{}")
+    spec["port"] = given.get("port", 0)
 
     def wait() -> None:
         while sys.stdin.buffer.read(1):
@@ -159,10 +159,7 @@ def _meet(torch: Any, spec: dict[str, Any]) -> Any:
     store = torch.distributed.TCPStore(
         spec["address"], spec["port"], spec["world"], first, timeout=limit, wait_for_workers=False, **more
     )
-    if first:
-        say({"stage": "connect", "port": store.port})
-    else:
-        say({"stage": "connect"})
+    say({"stage": "connect", **({"port": store.port} if first else {})})
     if spec["device"] is not None:
         torch.cuda.set_device(spec["device"])
     torch.distributed.init_process_group(

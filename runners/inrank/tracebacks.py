@@ -74,7 +74,7 @@ def place(frames: Iterable[tuple[str, int, str]]) -> tuple[str, bool]:
 
 
 def shortened(text: str) -> str:
-    """A long text without its middle: the cause of a wrapped exception stands at its end."""
+    """A long text without its middle: the cause of a wrapped exception is at its end."""
     if len(text) <= LONGEST:
         return text
     return text[: LONGEST // 2] + " … " + text[-LONGEST // 2 :]
@@ -99,7 +99,7 @@ def of_launcher(kind: str) -> bool:
 
 
 def in_lines(lines: Sequence[str]) -> dict[str, Any]:
-    """The last exception that stands in lines of a log, as `note_of` has it, a launcher's own left out; {} for none."""
+    """The last exception in lines of a log, in the form of `note_of`, without a launcher's own; {} for none."""
     note: dict[str, Any] = {}
     frames: list[tuple[str, int, str]] = []
     within = False

@@ -21,7 +21,7 @@ from .control import Control, Reporter
 from .restart_policy import Deaths, RankExit, after_failure, how_it_ended
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""What ends a run from outside, in order."""
+"""What ends a run from outside, in an orderly way."""
 FIND_SECONDS = 60.0
 """How long a rank may take from the spawn to its own environment."""
 
@@ -38,56 +38,44 @@ class WorkerGroup:
         self.node = int(plan.get("node", 0))
         self.attempt = 0
         self.agreed = 0
-        """What the nodes agreed on for the next attempt, at least; 0 where there is one node."""
+        """The least number for the next attempt on which the nodes agreed; 0 on a single node."""
         self.inherited: dict[str, Any] = {}
-        """Number, cause and env_diff of an attempt that the managed command around us has begun: the next one."""
-        self.on_begin: Callable[[], None] = lambda: None
-        """Called as the first attempt begins, and not where the launcher refuses before that."""
+        """Number, cause and env_diff of an attempt that the managed command around has begun, and which is next here."""
         self.cause = "failure" if failures else "launch"
-        """Why there is this attempt: see AttemptStarted."""
+        """Of this attempt: see AttemptStarted."""
         self.began = 0.0
-        """Monotonic: people and NTP set the other clock."""
+        """Monotonic time of the attempt's start: people and NTP set the other clock."""
         self.ending = False
-        """The current attempt is being ended on purpose."""
+        """The current attempt ends on purpose."""
         self.stopping = False
         self.stopped_by = ""
         """Name of the signal, where a signal and not a command ended the run."""
         self.restart = threading.Event()
         self.wake = threading.Event()
-        """A stop or a restart was asked for: no use in waiting any longer."""
+        """A stop or a restart was requested: it ends a wait."""
         self.variables = env_changes.Variables()
         self.spawning = False
-        """From the moment on when everything is ready for the ranks until torch looks at them for the first time."""
+        """From the moment when everything is ready for the ranks until torch first checks them."""
         self.pids: dict[int, int] = {}
         """Live ranks of the current attempt: local rank → pid."""
         self.unseen: set[int] = set()
-        """Local ranks of the current attempt that were never seen alive or dead."""
+        """Local ranks of the current attempt whose process was never found, alive or dead."""
         self.deaths = Deaths()
-        """How the ranks of the current attempt ended, and why there may be no other."""
+        """How the ranks of the current attempt exited, and why there may be no other attempt."""
         self.failed = threading.Event()
         self.lock = threading.Lock()
-        self.on_stop: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGTERM)
-        self.on_restart: Callable[[], None] = lambda: None
-        self.guests: dict[str, Callable[[socket.socket], dict[str, Any]]] = {}
-        self.on_left: Callable[[socket.socket], None] = lambda peer: None
-        self.muted: Callable[[], bool] = lambda: False
-        """Whether somebody else tells about the ranks of this attempt."""
-        self.echo: Callable[[int, dict[int, str]], dict[int, str]] = lambda descriptor, paths: {}
-        """Which of the ranks' files are to appear on our own stdout (1) or stderr (2), too."""
         self.socket = os.environ["DISTUI_SOCKETS"] + suffix
-        self.control = Control(self.socket, self.answer, self._left)
-        self.report = Reporter(os.path.join(run_dir, "runner.jsonl"), self.control.poke, suffix)
+        self.control = Control(self.socket, self.answer, self.left)
+        self.report = Reporter(os.path.join(run_dir, "runner.jsonl"), self.poke, suffix)
 
     # --- commands --------------------------------------------------------------------------------------------
 
     def answer(self, request: dict[str, Any], peer: socket.socket) -> dict[str, Any] | None:
-        """Commands: {"op": "restart"|"env"|"stop"|"ping"|"poke"|"guest"|"taken", "env": {name: value|null}}."""
+        """Commands: {"op": "restart"|"env"|"stop"|"ping"|"poke", "env": {name: value|null}}."""
         op = request.get("op")
         if op == "poke":
             self.control.poke()
             return None
-        if op in ("guest", "taken"):
-            return self.guests[op](peer) if op in self.guests else {"ok": False}
         if op in ("restart", "env") and time.monotonic() > float(request.get("until") or "inf"):
             return {"ok": False, "text": "the request came too late, and was withdrawn"}
         if op in ("restart", "env"):
@@ -105,11 +93,8 @@ class WorkerGroup:
             return {"ok": False, "text": "unknown command %r" % op}
         return {"ok": True, "attempt": self.attempt, "restarting": self.restart.is_set()}
 
-    def _left(self, peer: socket.socket) -> None:
-        self.on_left(peer)
-
     def _refusal(self, request: dict[str, Any]) -> str:
-        """Why ranks that live must not be ended for this; "" when they may."""
+        """Why living ranks must not be ended for this request; "" when they may."""
         restart = request["op"] == "restart"
         if restart and self.stopping:
             return "the run is being stopped"
@@ -143,6 +128,33 @@ class WorkerGroup:
         timer.daemon = True
         timer.start()
 
+    # --- what differs between kinds of runners -------------------------------------------------------------
+
+    def poke(self) -> None:
+        """There is something to read in the reports."""
+        self.control.poke()
+
+    def on_stop(self) -> None:
+        """The ranks are to end for good."""
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def on_restart(self) -> None:
+        """The ranks are to end for the next attempt."""
+
+    def on_begin(self) -> None:
+        """The first attempt begins; not called where the launcher refuses before that."""
+
+    def left(self, peer: socket.socket) -> None:
+        """A connection to the runner has ended."""
+
+    def handed_over(self) -> bool:
+        """Whether another process reports for the ranks of this attempt."""
+        return False
+
+    def echo(self, descriptor: int, paths: dict[int, str]) -> dict[int, str]:
+        """Which of the ranks' files also appear on the runner's own stdout (1) or stderr (2)."""
+        return {}
+
     # --- attempts --------------------------------------------------------------------------------------------
 
     def take_env(self) -> dict[str, str | None]:
@@ -154,7 +166,7 @@ class WorkerGroup:
         return {**self.inherited.get("env_diff", {}), **news}
 
     def roll_back(self, why: str) -> bool:
-        """Take the newest changes back, as no rank can be started with them; False when there are none."""
+        """Undo the newest changes, as no rank can be started with them; False when there are none."""
         names = self.variables.take_back()
         if not names:
             return False
@@ -166,21 +178,21 @@ class WorkerGroup:
         return True
 
     def next_attempt(self) -> str:
-        """Begin the next attempt: its number is in `attempt`; a new directory for it, never used before."""
-        begin, self.on_begin = self.on_begin, lambda: None
-        begin()
+        """Begin the next attempt, whose number is in `attempt`; its directory, which is new."""
+        if not self.attempt:
+            self.on_begin()
         number = self.inherited.get("attempt")
         self.inherited = {}
         if number is None:
             number = max(self.agreed, self.next_number())
-            with contextlib.suppress(FileExistsError):  # the node's own is there from the second attempt on
+            with contextlib.suppress(FileExistsError):  # from the second attempt on the node has its folder
                 os.mkdir(os.path.dirname(self._directory(number)), 0o700)
             os.mkdir(self._directory(number), 0o700)
         self._begin(number)
         return self._directory(number)
 
     def next_number(self) -> int:
-        """The number that the next attempt would have if it were for this node alone: one never used here."""
+        """The number of the next attempt as far as this node decides it: the next that is unused here."""
         number = self.attempt + 1
         while os.path.isdir(self._directory(number)):
             number += 1
@@ -197,7 +209,7 @@ class WorkerGroup:
             self.wake.clear()
 
     def back_off(self) -> bool:
-        """After a failure: wait as the policy says; False when it allows no further attempt."""
+        """After a failure: wait as the policy requires; False when it allows no further attempt."""
         policy, healthy_s = self.plan["restart"], time.monotonic() - self.began
         verdict = after_failure(policy, self.failures, healthy_s)
         self.failures = verdict.failures
@@ -211,10 +223,24 @@ class WorkerGroup:
                 self.wake.wait(verdict.wait_s)
         return True
 
+    def report_attempt(
+        self, places: list[dict[str, Any]], world_size: int, env_diff: dict[str, str | None]
+    ) -> None:
+        """The attempt has begun; `places`: rank, local_rank, node and gpu of this node's ranks."""
+        self.report(
+            "AttemptStarted",
+            attempt=self.attempt,
+            cause=self.cause,
+            world_size=world_size,
+            ranks=places,
+            env_diff=env_diff,
+            failures=self.failures,
+        )
+
     def watch(self, places: list[dict[str, Any]], before: Iterable[int]) -> None:
         """Find the pids of the ranks about to be spawned, and report each one's start and end.
 
-        `before`: the children there were until now.
+        `before`: the children of this process so far.
         """
         note_exit_codes()
         self.unseen = {place["local_rank"] for place in places}
@@ -230,14 +256,16 @@ class WorkerGroup:
             for position, pid in enumerate(new):
                 local = local_rank_of(pid)
                 if local is None and position < len(order) and is_zombie(pid):
-                    local = order[position]  # too short a life to be asked: the launcher spawns in order
+                    local = order[
+                        position
+                    ]  # it exited before its environment was read: the launcher spawns in order
                 if local in missing:
                     missing.discard(local)
                     self.follow(by_local[local], pid)
             time.sleep(0.01)
 
     def follow(self, place: dict[str, Any], pid: int) -> threading.Thread:
-        """Report that a rank runs, and when it has ended how; the thread that does the latter."""
+        """Report that a rank runs, and later how it exited; the thread that waits for that."""
         attempt, began, local = self.attempt, self.began, place["local_rank"]
         self.pids[local] = pid
         self.unseen.discard(local)
@@ -254,7 +282,7 @@ class WorkerGroup:
                 self.deaths.ends[local] = RankExit(place["rank"], pid, code, now, failed)
                 if failed:
                     self.failed.set()
-                if not self.muted():
+                if not self.handed_over():
                     name = signal_name(code)
                     self.report("RankChanged", state=state, exit_code=code, signal=name, at=now, **about)
                 if self.pids.get(local) == pid:
@@ -265,7 +293,7 @@ class WorkerGroup:
         return thread
 
     def settle(self, seconds: float = 2.0) -> None:
-        """Wait until the end of every rank was reported."""
+        """Wait until the exit of every rank was reported."""
         deadline = time.monotonic() + seconds
         while self.pids and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -273,7 +301,7 @@ class WorkerGroup:
     def end(self, phase: str, exit_code: int | None, text: str) -> None:
         """Report how the run ended."""
         for number in SIGNALS:
-            signal.signal(number, signal.SIG_IGN)  # the end is being written down already
+            signal.signal(number, signal.SIG_IGN)  # the report of the end is on its way already
         self.settle()
         self.report("RunEnded", phase=phase, exit_code=exit_code, text=text)
         self.report.close()
@@ -297,7 +325,7 @@ def _is_grace(value: object) -> bool:
 
 
 def heed(handler: Callable[[int, FrameType | None], None]) -> None:
-    """Let `handler` act on the signals that end a run, also on those that came while nobody could."""
+    """Have `handler` act on the signals that end a run, also on those that were blocked so far."""
     for number in SIGNALS:
         signal.signal(number, handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
@@ -309,11 +337,11 @@ def attempt_dir(node: str, number: int) -> str:
 
 
 ANSWER_SECONDS = 1.0
-"""How long a rank's hook may take; a rank that is busy ends as it always does."""
+"""How long a rank's hook may take; a busy rank exits as it always does."""
 
 
 def announce(paths: Iterable[str]) -> None:
-    """The runner's side: tell the hooks at these sockets that their ranks make room. Returns at once."""
+    """Announce to the hooks at these sockets that their ranks make room (see rank_changes.Leaving). Returns at once."""
     threading.Thread(target=_announce_all, args=(list(paths),), name="distui-announce", daemon=True).start()
 
 
@@ -329,7 +357,7 @@ def _announce_all(paths: list[str]) -> None:
             hook.close()  # no hook, or gone
             continue
         hooks.append(hook)
-    for hook in hooks:  # closed before the hook has said hello, it would not read
+    for hook in hooks:  # closed before the hook's hello, it would not read the request
         with hook, hook.makefile("rb") as lines, contextlib.suppress(OSError):
             while b'"leaving"' not in (lines.readline() or b'"leaving"'):
                 continue
@@ -386,12 +414,12 @@ def start_ticks(pid: int) -> int:
 
 
 def is_zombie(pid: int) -> bool:
-    """Whether a process has ended and was not reaped: its environment can no longer be read."""
+    """Whether a process has exited and was not reaped: its environment can no longer be read."""
     return stat_of(pid)[:1] == ["Z"]
 
 
 def environ_of(pid: int) -> dict[str, str]:
-    """Environment with which a process was started, as a dict of str; {} when it is gone or not ours."""
+    """Environment with which a process was started; {} when it is gone or of another user."""
     try:
         with open("/proc/%d/environ" % pid, "rb") as file:
             raw = file.read()
@@ -409,11 +437,11 @@ def local_rank_of(pid: int) -> int | None:
 
 
 _codes: dict[int, tuple[int, float]] = {}
-"""Exit codes that a Popen of this process has taken: pid → code, and the monotonic time."""
+"""Exit codes that a Popen of this process has reaped: pid → code, and the monotonic time."""
 
 
 def note_exit_codes() -> None:
-    """Have every Popen of this process tell the exit code that it reaps from now on: a Popen is gone soon after."""
+    """Have every Popen of this process note the exit code that it reaps from now on: a Popen is gone soon after."""
 
     def noting(plain: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(plain)
@@ -431,9 +459,9 @@ def note_exit_codes() -> None:
 
 
 def wait_peeking(pid: int, since: float = 0.0) -> int | None:
-    """Block until a child ends; its exit code (negative: signal), left for its owner to reap.
+    """Block until a child exits; its exit code (negative: signal), left for its owner to reap.
 
-    None when the owner was quicker and its exit code is not known either; see `note_exit_codes`. `since`: a monotonic
+    None when the owner was quicker and did not note its exit code either; see `note_exit_codes`. `since`: a monotonic
     time before which the pid was another process's.
     """
     try:
@@ -446,7 +474,7 @@ def wait_peeking(pid: int, since: float = 0.0) -> int | None:
 
 
 def _reaped(pid: int, since: float, seconds: float = 2.0) -> int | None:
-    """The exit code that the process's owner has taken, or is about to tell."""
+    """The exit code that the process's owner has reaped, or is about to note."""
     deadline = time.monotonic() + seconds
     while True:
         code, at = _codes.get(pid, (0, -1.0))

@@ -1,10 +1,10 @@
-"""The call by which a training script obeys a distui preset.
+"""The calls by which a training script obeys a distui preset.
 
     model = parallelize(model)
     model, optimizer = parallelize(model, torch.optim.AdamW, lr=3e-4)
     loss = forward_backward(model, x, y)
 
-What they do is read from the environment that distui gives each rank:
+What they do comes from the environment that distui gives each rank:
 
     DISTUI_STRATEGY          single | ddp | zero1 | fsdp1 | fsdp2
     DISTUI_STRATEGY_OPTIONS  JSON object; ddp and zero1: bucket_cap_mb, find_unused_parameters,

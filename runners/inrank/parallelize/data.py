@@ -72,33 +72,26 @@ def _fsdp1(model: nn.Module, config: Settings, groups: Groups) -> nn.Module:
     sharding = config.options.get("sharding", "FULL_SHARD")
     if sharding not in SHARDING:
         raise ParallelizeError(f"sharding is {sharding!r}; fsdp1 knows {', '.join(SHARDING)}")
-    here, name = device(), sharding if sharding in HYBRID else "data"
+    here, hybrid = device(), sharding in HYBRID
     if config.options.get("cpu_offload") and here.type == "cpu":
         raise ParallelizeError("cpu_offload of fsdp1 pins host memory for a GPU, and there is none here")
-    if config.size("dp_replicate") > 1 and sharding not in HYBRID:
+    if config.size("dp_replicate") > 1 and not hybrid:
         raise ParallelizeError(f"dp_replicate above 1 goes with {' or '.join(HYBRID)}, not with {sharding}")
+    # The member for ZeRO-2 inside a node begins with an underscore.
+    member = f"_{sharding}" if sharding == "HYBRID_SHARD_ZERO2" else sharding
     mixed = (config.param, config.reduce) != (torch.float32, torch.float32)
-    mesh = groups.mesh["dp_replicate", "data"] if name in HYBRID else groups.mesh["data"]
+    mesh = groups.mesh["dp_replicate", "data"] if hybrid else groups.mesh["data"]
     return FullyShardedDataParallel(
         model,
         device_mesh=mesh,
-        sharding_strategy=ShardingStrategy[_spelt(sharding)],
+        sharding_strategy=ShardingStrategy[member],
         auto_wrap_policy=ModuleWrapPolicy(_wrapped_classes(model, config)),
-        mixed_precision=_mixed(config) if mixed else None,
+        mixed_precision=MixedPrecision(config.param, config.reduce, config.param) if mixed else None,
         cpu_offload=CPUOffload(offload_params=True) if config.options.get("cpu_offload") else None,
         limit_all_gathers=config.options.get("limit_all_gathers", True),
         device_id=here,
         use_orig_params=True,
     )
-
-
-def _mixed(config: Settings) -> MixedPrecision:
-    return MixedPrecision(param_dtype=config.param, reduce_dtype=config.reduce, buffer_dtype=config.param)
-
-
-def _spelt(sharding: str) -> str:
-    """torch's own name: the member for ZeRO-2 inside a node begins with an underscore."""
-    return f"_{sharding}" if sharding == "HYBRID_SHARD_ZERO2" else sharding
 
 
 def _fsdp2(model: nn.Module, config: Settings, groups: Groups) -> nn.Module:

@@ -67,7 +67,7 @@ class Settings(NamedTuple):
 
 
 def current() -> Settings:
-    """What the environment says now. Raises ParallelizeError."""
+    """The settings of the environment now. Raises ParallelizeError."""
     names = (
         "DISTUI_STRATEGY",
         "DISTUI_STRATEGY_OPTIONS",
@@ -79,7 +79,7 @@ def current() -> Settings:
 
 
 def strategy() -> str:
-    """The strategy in force. Raises ParallelizeError for one that is not known."""
+    """The strategy in force. Raises ParallelizeError for an unknown one."""
     return current().strategy
 
 
@@ -89,7 +89,7 @@ def world_size() -> int:
 
 
 def rank() -> int:
-    """This one among them."""
+    """The number of this rank."""
     return dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK") or 0)
 
 

@@ -57,6 +57,6 @@ def _attach() -> None:
 
 try:
     _chain()
-finally:  # what the user's raises is said as the interpreter says it without us
+finally:  # the interpreter reports what the user's raises, as it does without us
     if os.environ.get("DISTUI_RUN_ID"):
         _attach()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distui.runners.inrank import rendezvous
+from distui.runners.inrank import coordinator, rendezvous
 
 PART = {"run": "20260101-000000-own-0123abcd.n1", "node": 1, "nnodes": 2}
 
@@ -89,6 +89,6 @@ def test_who_the_others_are(nnodes: str, of_plan: int, several: bool | None) -> 
 
 
 def test_an_address_that_leads_nowhere_is_unknown() -> None:
-    assert rendezvous.address_towards("127.0.0.1:8008") == "127.0.0.1"
-    assert rendezvous.address_towards("[::1]:8008") in ("::1", None)
-    assert rendezvous.address_towards("no.such.host.invalid:8008") is None
+    assert coordinator.address_towards("127.0.0.1:8008") == "127.0.0.1"
+    assert coordinator.address_towards("[::1]:8008") in ("::1", None)
+    assert coordinator.address_towards("no.such.host.invalid:8008") is None

@@ -138,9 +138,11 @@ def test_only_what_really_changes_is_told_as_a_change(
     assert group.take_env() == {}
 
 
-def test_a_restart_is_refused_while_the_run_is_stopped(group: WorkerGroup) -> None:
+def test_a_restart_is_refused_while_the_run_is_stopped(
+    group: WorkerGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nobody = socket.socket()
-    group.on_stop = lambda: None
+    monkeypatch.setattr(group, "on_stop", lambda: None)
     assert group.answer({"op": "stop"}, nobody) == {"ok": True, "attempt": 0, "restarting": False}
     answer = group.answer({"op": "restart"}, nobody)
     nobody.close()
