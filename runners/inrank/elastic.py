@@ -49,38 +49,29 @@ def run(group: WorkerGroup) -> int:
 
 def attempt_all(group: WorkerGroup) -> Ending:
     """One attempt after another until the ranks succeed, are stopped, or the policy gives up. Raises NotSpawned."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        """A signal ends the run also while torch is imported or the ranks meet; torch's own handlers come later."""
+        _note_stop(group, number)
+        raise RunStopped
+
     try:
-        heed_signals(group)
+        heed(stop)
         return _launch(group)
     except RunStopped:
         return _stopped(group)
 
 
-def heed_signals(group: WorkerGroup) -> None:
-    """A signal ends the run also while torch is imported or the ranks meet; torch's own handlers come later."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        _note_stop(group, number)
-        raise RunStopped
-
-    heed(stop)
-
-
 def on_check(group: WorkerGroup) -> None:
-    """At each of torch's checks of its ranks: they were started, and its handlers are set."""
+    """At each of torch's checks of its ranks: they were started, and its handlers are set: note signals before them."""
     group.spawning, group.variables.undo = False, {}
-    heed_torch_signals(group)
-
-
-def heed_torch_signals(group: WorkerGroup) -> None:
-    """torch sets its handlers at each start of the ranks: note each signal before they act."""
     for number in SIGNALS:
         theirs = signal.getsignal(number)
         if callable(theirs) and not hasattr(theirs, "of_distui"):
-            signal.signal(number, _before(group, theirs))
+            signal.signal(number, _noting_stop(group, theirs))
 
 
-def _before(group: WorkerGroup, theirs: Any) -> Any:
+def _noting_stop(group: WorkerGroup, theirs: Any) -> Any:
     def noted(number: int, frame: FrameType | None) -> None:
         _note_stop(group, number)
         theirs(number, frame)

@@ -28,7 +28,7 @@ from . import rank_changes, rank_pulse, tracebacks
 from .control import Peers, accept_forever, listen, private, requests
 
 MISTAKES = (OSError, RuntimeError, AttributeError, ImportError, ValueError, LookupError, TypeError)
-"""What answering may raise, whatever state the rank is in."""
+"""What reading objects and answering may raise, in any state of the rank and any version of torch."""
 
 
 MOST_LINE = 64 << 10
@@ -157,8 +157,6 @@ KINDS = (
     ("pipeline", "torch.distributed.pipelining.stage", "_PipelineStageBase"),
 )
 """Strategy, and the module and class whose objects prove it."""
-UNREADABLE = (AttributeError, RuntimeError, TypeError, ValueError, LookupError)
-"""What reading objects of a version that is not out yet may raise."""
 DTYPES = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
 
 
@@ -215,7 +213,7 @@ def _zero_stage(engine: Any) -> int | None:
     if engine is not None:
         try:
             return int(engine.zero_optimization_stage())
-        except UNREADABLE:
+        except MISTAKES:
             pass
     return None
 
@@ -243,7 +241,7 @@ def _dimensions(stage: Any, optimizer: Any) -> Iterable[tuple[str, int]]:
                 for at, (name, placed) in enumerate(zip(mesh.mesh_dim_names or (), parameter.placements)):
                     if placed.is_shard():
                         yield str(name), int(mesh.size(at))
-            except UNREADABLE:
+            except MISTAKES:
                 continue
     if isinstance(getattr(stage, "num_stages", None), int):
         yield "pp", stage.num_stages
@@ -262,7 +260,7 @@ def _computes_in(objects: dict[str, Any], optimizer: Any) -> str | None:
             dtype = getattr(fsdp1.mixed_precision, "param_dtype", None)
         if dtype is not None:
             return DTYPES.get(str(dtype), str(dtype))
-    except UNREADABLE:
+    except MISTAKES:
         return None
     types = {str(getattr(parameter, "dtype", "")) for parameter in _parameters(optimizer)}
     return "bf16" if types == {"torch.bfloat16"} else "fp16" if types == {"torch.float16"} else None

@@ -415,14 +415,14 @@ def flight(newest: int = 128) -> str:
     # a dump would fix the recorder's settings before the script has made its own
     if not getattr(distributed, "is_initialized", bool)():
         raise RuntimeError("there is no process group yet, and so no flight recorder")
-    found: list[dict[str, Any]] = []
+    dumped_recorders: list[dict[str, Any]] = []
     ranks_of = {name: ranks for name, ranks, _ in members()}
     for kind, dump in dumps.items():
         header = dict(pickle.loads(dump(False, False, False)), kind=kind)  # our own process wrote it
         entries = dumped(dump, True)
         kept = [_brief(entry) for entry in _wanted(entries, newest) if _lives(entry, ranks_of)]
-        found.append(dict(header, entries=kept, left_out=len(entries) - len(kept)))
-    return json.dumps({"recorders": found, "members": ranks_of}, default=str)
+        dumped_recorders.append(dict(header, entries=kept, left_out=len(entries) - len(kept)))
+    return json.dumps({"recorders": dumped_recorders, "members": ranks_of}, default=str)
 
 
 def _wanted(entries: list[dict[str, Any]], newest: int) -> list[dict[str, Any]]:

@@ -64,7 +64,7 @@ def _before(value: BaseException) -> list[str]:
     return causes
 
 
-def place(frames: Iterable[tuple[str, int, str]]) -> tuple[str, bool]:
+def place(frames: Frames) -> tuple[str, bool]:
     """ "file:line" of the innermost frame of the user's own code, and whether a module was being imported there."""
     outside = [frame for frame in frames if not frame[0].startswith(("<", _OWN))]
     users = [frame for frame in outside if not _LIBRARY.search(frame[0])]

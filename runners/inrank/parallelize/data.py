@@ -8,7 +8,7 @@ in "The Llama 3 Herd of Models" (2024, section 3.3.2), instead of a ring. It act
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, Set, Tuple, Type
+from typing import Any, Dict, Iterator, List, Tuple, Type
 
 import torch
 import torch.distributed as dist
@@ -85,7 +85,7 @@ def _fsdp1(model: nn.Module, config: Settings, groups: Groups) -> nn.Module:
         model,
         device_mesh=mesh,
         sharding_strategy=ShardingStrategy[member],
-        auto_wrap_policy=ModuleWrapPolicy(_wrapped_classes(model, config)),
+        auto_wrap_policy=ModuleWrapPolicy({type(unit) for unit in _units(model, config)}),
         mixed_precision=MixedPrecision(config.param, config.reduce, config.param) if mixed else None,
         cpu_offload=CPUOffload(offload_params=True) if config.options.get("cpu_offload") else None,
         limit_all_gathers=config.options.get("limit_all_gathers", True),
@@ -124,11 +124,6 @@ def _units(model: nn.Module, config: Settings) -> Iterator[nn.Module]:
         return
     classes = tuple(_named(model, names))
     yield from (module for module in model.modules() if isinstance(module, classes))
-
-
-def _wrapped_classes(model: nn.Module, config: Settings) -> Set[Type[nn.Module]]:
-    names = config.options.get("wrap") or []
-    return set(_named(model, names)) if names else {type(block) for block in blocks(model)}
 
 
 def _named(model: nn.Module, names: List[str]) -> List[Type[nn.Module]]:
