@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 PLANS = ("launch", "plan", "lint")
 """What takes a preset and a script."""
@@ -57,16 +58,10 @@ class LaunchOption:
         return f"{self.help[0].upper()}{self.help[1:]}.{' ' * bool(self.more)}{self.more}"
 
 
-def _of_nodes(
-    flag: str, takes: str, text: str, *,
-    repeat: bool = False, parse: str = "", more: str = "", field: str = "", label: str = "", example: str = "",
-) -> LaunchOption:  # fmt: skip
+def _of_nodes(flag: str, takes: str, text: str, **more: Any) -> LaunchOption:
     """An option about nodes that SkyPilot brings."""
     verbs = (*PLANS, "candidates")
-    return LaunchOption(
-        flags=(flag,), takes=takes, help=text, verbs=verbs, heading=NODES, repeat=repeat, parse=parse, more=more,
-        field=field, label=label, example=example,
-    )  # fmt: skip
+    return LaunchOption(flags=(flag,), takes=takes, help=text, verbs=verbs, heading=NODES, **more)
 
 
 OPTIONS: tuple[LaunchOption, ...] = (

@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -123,15 +123,21 @@ _SEARCHES = ThreadPoolExecutor(max_workers=2, thread_name_prefix="log-search")
 async def ask_window(
     run_dir: str | Path, file: str, offset: int, limit: int = REACH, grep: str = ""
 ) -> Window:
-    """`read_window` off the event loop, a LogError told in `Window.error`: what agent and viewer call."""
+    """`read_window` off the event loop, a LogError reported in `Window.error`: what agent and viewer call."""
+    return await _ask(read_window, run_dir, file, offset, limit, grep)
 
-    def read() -> Window:
+
+async def _ask(
+    read: Callable[[str | Path, str, int, int, str], Window],
+    run_dir: str | Path, file: str, offset: int, limit: int, grep: str,
+) -> Window:  # fmt: skip
+    def answer() -> Window:
         try:
-            return read_window(run_dir, file, offset, limit, grep)
+            return read(run_dir, file, offset, limit, grep)
         except LogError as error:
             return Window(file, max(offset, 0), max(offset, 0), 0, b"", str(error))
 
-    return await asyncio.get_running_loop().run_in_executor(_SEARCHES if grep else None, read)
+    return await asyncio.get_running_loop().run_in_executor(_SEARCHES if grep else None, answer)
 
 
 def read_window(run_dir: str | Path, file: str, offset: int, limit: int = REACH, grep: str = "") -> Window:
@@ -272,23 +278,11 @@ async def ask_anywhere(run_dir: str | Path, file: str, offset: int, limit: int, 
     if part.is_dir():
         window = await ask_window(part, place[1], offset, limit, grep)
         return replace(window, file=file)
-    return await ask_piece(run_dir, file, offset, limit, grep)
-
-
-async def ask_piece(run_dir: str | Path, file: str, offset: int, limit: int, grep: str = "") -> Window:
-    """`read_piece` off the event loop, a LogError told in `Window.error`."""
-
-    def read() -> Window:
-        try:
-            return read_piece(run_dir, file, offset, limit, grep)
-        except LogError as error:
-            return Window(file, max(offset, 0), max(offset, 0), 0, b"", str(error))
-
-    return await asyncio.get_running_loop().run_in_executor(None, read)
+    return await _ask(read_piece, run_dir, file, offset, limit, grep)
 
 
 def read_piece(run_dir: str | Path, file: str, offset: int, limit: int = REACH, grep: str = "") -> Window:
-    """As `window.read_window`, of what is kept: where nothing is, the window begins at the next byte that is.
+    """As `read_window`, of the pieces that are kept: in a gap the window begins with the next piece.
 
     Raises LogError.
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -52,7 +52,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class MetricsStore:
-    """Writes and reads the curves below `directory` (made when missing, its parents not): one writer, many readers.
+    """Writes the curves below `directory` (made when missing, its parents not): one writer, many readers.
 
     No method raises for a disk that is full or gone: `append` then answers False and `problem` says why.
     """
@@ -84,11 +84,6 @@ class MetricsStore:
         """Write the buckets that are still open; for the end of a run. False as in `append`."""
         return self._write([bucket.end() for bucket in self._buckets])
 
-    def history(self, seconds: float) -> list[Row]:
-        """The rows of the last `seconds`, oldest first: the finest level that reaches back that far,
-        coarser ones only for what lies before it. Counted from the newest row on disk."""
-        return read_history(self._directory, seconds, self._levels)
-
     def _write(self, rows: list[Row | None]) -> bool:
         done = True
         for file, row in zip(self._files, rows, strict=True):
@@ -102,38 +97,6 @@ class MetricsStore:
         if done and any(row is not None for row in rows):
             self.problem = None
         return done
-
-
-def read_history(
-    directory: str | Path, seconds: float, levels: tuple[Resolution, ...] = LEVELS
-) -> list[Row]:
-    """What `MetricsStore.history` answers, without a store: for a finished run. [] when there is none."""
-    kept: list[Row] = []
-    since = until = float("inf")
-    for level in levels:
-        rows = [row for row in _read(Path(directory) / level.name) if row.time < until]
-        if rows and since == float("inf"):
-            since = max(row.time + row.seconds for row in rows) - seconds
-        kept = sorted((row for row in rows if row.time >= since), key=lambda row: row.time) + kept
-        until = min((row.time for row in rows), default=until)
-        if until <= since:
-            break
-    return kept
-
-
-def _read(path: Path) -> Iterator[Row]:
-    """The rows of one level, older file first; a line that does not decode (torn by a crash) is skipped."""
-    decode = msgspec.json.Decoder(Row).decode
-    for file in (path.with_name(path.name + ".1"), path):
-        try:
-            lines = file.read_bytes().splitlines()
-        except OSError:
-            continue
-        for line in lines:
-            try:
-                yield decode(line)
-            except (msgspec.DecodeError, msgspec.ValidationError):
-                continue
 
 
 class _File:

@@ -194,22 +194,22 @@ class Cgroup:
     """Reads the cgroup that the process was in when this was made."""
 
     def __init__(self, root: Path = Path("/")) -> None:
-        limits, events = _files(root)
-        self._limits = [KeptFile(str(path)) for path in limits]
-        self._events = None if events is None else KeptFile(str(events))
+        self._levels = _memory_levels(root)
+        files = (
+            level / name
+            for level in levels(root, "self", "memory")
+            for name in ("memory.oom_control", "memory.events")
+        )
+        counter = next(filter(Path.exists, files), None)
+        self._events = None if counter is None else KeptFile(str(counter))
 
     def read(self) -> tuple[int | None, int | None]:
-        """Bytes that the tightest limit above allows, and OOM kills so far; None where not told."""
-        limits = [limit for file in self._limits if (limit := _limit(file.read())) is not None]
-        return min(limits, default=None), None if self._events is None else _oom_kills(self._events.read())
-
-
-def _files(root: Path) -> tuple[list[Path], Path | None]:
-    """The limit files from the own cgroup upwards, and the file that counts OOM kills."""
-    chain = levels(root, "self", "memory")
-    limits = [level / name for level in chain for name in ("memory.limit_in_bytes", "memory.max")]
-    events = [level / name for level in chain for name in ("memory.oom_control", "memory.events")]
-    return [file for file in limits if file.exists()], next(filter(Path.exists, events), None)
+        """Bytes that the tightest limit above allows, and OOM kills so far; None where the kernel gives none."""
+        limits = [limit for level in self._levels if (limit := level.limit()) is not None]
+        data = None if self._events is None else self._events.read()
+        return min(limits, default=None), None if data is None else number_after(
+            b"\n" + data, b"\noom_kill "
+        )
 
 
 def levels(root: Path, pid: int | str, controller: str) -> list[Path]:
@@ -232,17 +232,6 @@ def above(root: Path, content: bytes, controller: str) -> list[Path]:
     return [level for level in (start, *start.parents) if level.is_relative_to(mount)]
 
 
-def _limit(data: bytes | None) -> int | None:
-    text = (data or b"").strip()
-    if not text.isdigit():  # "max"
-        return None
-    return int(text) if int(text) < UNLIMITED else None
-
-
-def _oom_kills(data: bytes | None) -> int | None:
-    return None if data is None else number_after(b"\n" + data, b"\noom_kill ")
-
-
 FILE_CACHE = (b"\nactive_file ", b"\ninactive_file ", b"\nslab_reclaimable ")
 FILE_CACHE_V1 = (b"\ntotal_active_file ", b"\ntotal_inactive_file ")
 
@@ -251,7 +240,7 @@ class MemoryUse:
     """Bytes that count against the tightest memory limit above this process, page cache left out."""
 
     def __init__(self, root: Path = Path("/")) -> None:
-        self._levels = [_Memory(level) for level in levels(root, "self", "memory") if _Memory.there(level)]
+        self._levels = _memory_levels(root)
 
     def read(self) -> int | None:
         """Bytes now; None where no level has a limit, or where the kernel does not tell."""
@@ -271,10 +260,6 @@ class _Memory:
         self._stat = KeptFile(str(level / "memory.stat"), 8192)
         self._cache = FILE_CACHE_V1 if v1 else FILE_CACHE
 
-    @staticmethod
-    def there(level: Path) -> bool:
-        return any((level / name).exists() for name in ("memory.limit_in_bytes", "memory.max"))
-
     def limit(self) -> int | None:
         text = (self._limit.read() or b"").strip()
         return int(text) if text.isdigit() and int(text) < UNLIMITED else None
@@ -284,6 +269,13 @@ class _Memory:
         if not text.isdigit() or stat is None:
             return None
         return max(0, int(text) - sum(number_after(b"\n" + stat, label) or 0 for label in self._cache))
+
+
+def _memory_levels(root: Path) -> list[_Memory]:
+    """The own cgroup and those above it that limit memory, nearest first."""
+    names = ("memory.limit_in_bytes", "memory.max")
+    chain = levels(root, "self", "memory")
+    return [_Memory(level) for level in chain if any((level / name).exists() for name in names)]
 
 
 class Limits:
