@@ -21,6 +21,7 @@ from ..presets.finding import Finding
 from . import file_io, host_processes, run_directories
 from .agent.processes import gone, marked, resume, send_signal, state_of, sweep, unmarked
 from .agent.runner_process import ReportTail
+from .daemon import RESTART_SECONDS
 from .environment import RESTART, refusal
 from .errors import OUTCOME_UNKNOWN, RunError, UnreachableError
 from .host_processes import connect
@@ -79,7 +80,7 @@ async def forced_stop(
 ) -> Forced:
     """End the agent, which would start ranks anew, then runner and ranks: TERM, `grace_s`, KILL; record the end.
 
-    `run_dir` may be damaged or gone: its name is the run's id. `command`: id of the stop that was asked for. Raises
+    `run_dir` may be damaged or gone: its name is the run's id. `command`: id of the stop. Raises
     UnreachableError where the run is another host's or container's.
     """
     entry = run_directories.served(run_dir)
@@ -179,7 +180,7 @@ def _close(chronicle: Chronicle, run_dir: Path, node: int, command: str, left: l
 async def stop_run(
     entry: Entry, command: Stop, say: Callable[[str], None], open_link: Callable[[Entry], Awaitable[Link]]
 ) -> CommandDone:
-    """Stop a run through its agent or hub; where that cannot, without it, after `say` was told why.
+    """Stop a run through its agent or hub; where that cannot, without it, after `say` got the reason.
 
     A hub that does not answer is replaced: what runs is on other nodes, where agents end it. Raises LinkError and
     RunError.
@@ -289,7 +290,7 @@ class DiskLink:
         return
 
 
-# The link to a run that no agent serves though it has not ended: its files answer, and its end can be asked for.
+# The link to a run that no agent serves though it has not ended: its files answer, and it can be stopped.
 # Such a run is lost (neither agent nor runner lives), or its agent cannot start (a damaged plan, a full disk).
 # Reading changes nothing; only the two commands that say so do: stop ends its processes, restart starts the next
 # attempt.
@@ -297,8 +298,6 @@ class DiskLink:
 
 Start = Callable[[Mapping[str, str]], None]
 """Starts an agent with these variables on top of what it needs."""
-RESTART_SECONDS = 300.0
-"""How long the next attempt may take until all its ranks run."""
 
 
 class FilesLink(DiskLink):
@@ -336,7 +335,7 @@ class FilesLink(DiskLink):
 
 
 async def restart(entry: Entry, command: Restart, start: Start) -> CommandDone:
-    """Start the next attempt of a lost run, with the changes asked for. Raises RunError and LinkError."""
+    """Start the next attempt of a lost run, with the requested changes. Raises RunError and LinkError."""
     name = entry.record.name
     changes: dict[str, str | None] = {**command.env, **dict.fromkeys(command.unset)}
     if refused := refusal(changes):

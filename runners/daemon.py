@@ -27,7 +27,7 @@ from .wire.client import ensure_socket_dir
 
 
 class Ready:
-    """Tells the starter, through the pipe it left open, that the socket answers, or why it never will."""
+    """Reports to the starter, through the pipe it left open, that the socket answers, or why it never will."""
 
     def __init__(self, descriptor: int | None) -> None:
         self._fd = descriptor
@@ -109,7 +109,7 @@ class DaemonRun:
     """The run that a daemon serves, for all of its parts. Everything is called on the event loop."""
 
     def __init__(self, entry: run_directories.Entry, plan: Plan, node: int) -> None:
-        """`node`: whose events they are where nothing else is said; HUB for the run as a whole."""
+        """`node`: the node of its events by default; HUB for the run as a whole."""
         self.entry, self.record, self.run_dir, self.plan, self.node = (
             entry,
             entry.record,

@@ -1,7 +1,7 @@
 """journal.jsonl: every event of a run in order; the chronicle that writes and folds it; the history in all of its files.
 
 The journal is the first witness. Where it is torn, empty or gone, the record says which run it was, the runner's
-report what became of its attempts, and end.json how it ended: that was written and synced in a file of its own.
+report how its attempts ended, and end.json how it ended itself: that was written and synced in a file of its own.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ class Chronicle:
         self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
 
     def replay(self, heard: Callable[[Stamped], None] = lambda stamped: None) -> bool:
-        """Fold what an earlier daemon wrote, each event told to `heard`; whether there was anything."""
+        """Fold what an earlier daemon wrote, calling `heard` with each event; whether there was anything."""
         for stamped in self.journal.replay():
             self.state.apply(stamped)
             heard(stamped)
@@ -360,7 +360,7 @@ def _journal(path: Path, problems: list[str]) -> list[Stamped]:
 
 
 def _created(path: Path, record: RunRecord) -> Stamped:
-    """What the lost beginning of the journal has said."""
+    """The lost first event of the journal."""
     node = HUB if record.kind == "hub" else record.node
     event = RunCreated(record.run, record.name, record.host, _plan(path), merged=record.kind == "hub")
     return Stamped(record.created, event, 0, node)

@@ -442,7 +442,7 @@ def _first_line_problem(word: str, head: bytes, env: Mapping[str, str]) -> str |
 T = TypeVar("T")
 TELEMETRY_SECONDS = 0.5
 WINDOW = 1 << 20
-"""Bytes of a log that are asked for at a time."""
+"""Bytes of a log that are read at a time."""
 LINKS_SECONDS = 10.0
 """How long a hub that was just started may take to reach its nodes; what they say is the state now."""
 
@@ -507,7 +507,7 @@ async def _patience(state: RunState, settled: asyncio.Event) -> None:
 
 
 def _reaching(state: RunState) -> bool:
-    """Whether a hub reaches for nodes that it was told of by their attempts, which a launch is not."""
+    """Whether a hub reconnects to nodes after their launch."""
     started = state.stages.get((Stage.START, HUB))
     launching = bool(state.stages) and (started is None or started.ended is None)
     connecting = any(node.link is LinkState.CONNECTING for node in state.nodes.values())

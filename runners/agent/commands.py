@@ -128,7 +128,7 @@ class Restarts:
             await self._ask_launcher("env", self._diff(env, ()))
 
     async def _ask_launcher(self, op: str, fields: dict[str, dict[str, str | None]]) -> None:
-        """Ask whoever steers the ranks: a torchrun inside a managed command restarts them in place.
+        """Ask the launcher that steers the ranks: a torchrun inside a managed command restarts them in place.
 
         Without one, or when it is gone, it is the runner itself, which stops and starts. Raises CommandRefused.
         """
@@ -139,7 +139,7 @@ class Restarts:
             self.environment.note(fields["env"], fields["shown"])
 
     async def _taken(self, op: str, fields: dict[str, dict[str, str | None]]) -> dict[str, Any]:
-        """What whoever steers the ranks answers. Raises OSError and TimeoutError."""
+        """The answer of the launcher that steers the ranks. Raises OSError and TimeoutError."""
         runner, nested = self._run.runner, self._run.state.runner_socket
         assert runner is not None
         answer = None
@@ -159,7 +159,7 @@ class Restarts:
         return {"env": change, "shown": {name: shown(name, value) for name, value in change.items()}}
 
     async def outcome(self, before: int) -> str:
-        """What became of a restart that an earlier agent was asked for in attempt `before`. Raises CommandRefused."""
+        """The result of a restart that an earlier agent began in attempt `before`. Raises CommandRefused."""
         run = self._run
         await run.until(lambda: self._runner_listens() or run.state.phase.ended, RUNNER_SECONDS)
         if run.state.attempt == before and not run.state.phase.ended:

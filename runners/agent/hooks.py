@@ -90,7 +90,7 @@ class HookClient:
         self.signals = 0
         """SIGUSR2 sent to the hook's thread so far."""
         self.counts = False
-        """Whether it was asked for its steps and has not answered yet."""
+        """Whether an ASK_STEPS is open."""
         self._steps: tuple[int, float] | None = None
         self._owed: rpc.OpenRequest[dict[str, Any]] | None = None
         """The answer to the newest question of `pulse`."""
@@ -100,7 +100,7 @@ class HookClient:
         return self._writer is not None
 
     async def heard(self) -> None:
-        """Wait until the hook has said hello, the rank is gone, or a rank that has said nothing has no hook."""
+        """Wait until the hook has sent its hello, the rank is gone, or YOUNG_S have passed: then it has no hook."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._heard.wait(), max(0.0, self._young_until - time.monotonic()))
 
@@ -199,7 +199,7 @@ class HookClient:
             raise HookError(f"rank {self.rank} did not answer within {seconds:g} s") from None
 
     async def change(self, op: str, **fields: Any) -> dict[str, Any]:
-        """A request that is answered with NCCL's state, which is told when it is news. Raises HookError."""
+        """A request that is answered with NCCL's state, which is reported when it is new. Raises HookError."""
         answer = await self.ask(op, **fields)
         before = self.hello.get("nccl") or {}
         self.hello["nccl"] = answer
@@ -244,7 +244,7 @@ class HookClient:
         return {} if "error" in answer else answer  # an older hook: it lives
 
     async def stacks_by_signal(self) -> str:
-        """Python stacks through faulthandler's signal, whoever holds the interpreter. Raises HookError.
+        """Python stacks through faulthandler's signal, also while another thread holds the GIL. Raises HookError.
 
         It goes to the hook's own thread: a signal to the process would cut a sleep, a select or a poll of the script's
         short. Where the script has a handler of its own, or the interpreter shuts down, none is sent.
@@ -388,7 +388,7 @@ def _without_ours(name: str, value: str | None) -> str | None:
 
 
 def same(name: str, has: str | None, asked: str | None) -> bool:
-    """Whether a rank has what was asked for; where only folders of distui's are left, an empty list is none."""
+    """Whether a rank has the requested value; where only folders of distui's are left, an empty list is none."""
     return has == asked or (name in _LISTS and not has and not asked)
 
 
@@ -471,7 +471,7 @@ class Environment:
         run.findings.raise_finding(Finding(RESTORED, "warning", event.text, node=run.node, remedy=remedy))
 
     def begun(self, event: AttemptStarted, first: bool) -> AttemptStarted:
-        """An attempt began, with what it changed; a new runner's `first` has brought what was asked for before."""
+        """An attempt began, with what it changed; a new runner's `first` has brought the changes requested before."""
         pending = self._run.state.pending if first else {}
         return structs.replace(event, env_diff={**pending, **event.env_diff})
 
@@ -530,7 +530,7 @@ class Environment:
             self.clear_missing()
 
     def for_runner(self) -> dict[str, str]:
-        """What a new runner starts with; what cannot be restored of it is told first."""
+        """What a new runner starts with; a finding names what cannot be restored of it."""
         run = self._run
         launch = self._launch
         if launch is None:

@@ -28,7 +28,7 @@ from .runner_process import ServedRun
 
 # A level of NCCL_DEBUG that writes too much is taken back before it fills the disk.
 # Only what somebody set while the run was going is taken back; where the launch itself asks for it, or NCCL cannot be
-# told while it runs, a finding says so and nothing is changed.
+# changed while it runs, a finding says so and nothing is changed.
 
 
 FLOOD_ID = "nccl-flood"
@@ -346,7 +346,7 @@ class Tails:
                 return
 
     def hurry(self) -> None:
-        """Whoever drains is to end with the block it reads. From any thread."""
+        """End a `drain` with the block that it reads. From any thread."""
         self._hurried.set()
 
     def end(self) -> None:
@@ -381,10 +381,10 @@ class RaisedFindings:
         self._node = node
         self.raised: dict[str, Finding] = dict(raised or {})
         self._since: dict[str, tuple[float, int]] = {}
-        """Of what is only looked at: when it was first seen, and how many lines said so then."""
+        """Of what is not raised yet: when it was first seen, and in how many lines."""
 
     def news(self, reading: Reading, now: float) -> list[FindingRaised | FindingCleared]:
-        """What is to be told after more was read. A symptom is told where no cause is known, and taken back then."""
+        """New findings after more was read. A symptom is raised while no cause is known, and cleared once one is."""
         fresh = [finding for finding in self._fired(reading) if finding.id not in self.raised]
         events: list[FindingRaised | FindingCleared] = []
         for role in ("cause", "hint", "symptom"):
@@ -397,7 +397,7 @@ class RaisedFindings:
         return events
 
     def behind(self, left: int, now: float) -> list[FindingRaised | FindingCleared]:
-        """Parts were skipped: told once, with how many bytes were left to read then."""
+        """Parts were skipped: raised once, with how many bytes were left to read then."""
         if BEHIND_ID in self.raised:
             return []
         text = "the logs grow faster than they can be read: of what is between, only warnings are looked at"
@@ -484,7 +484,7 @@ class NcclLogs:
             guarding.cancel()
 
     async def finish(self) -> None:
-        """Read what is left, before the end of the run is told."""
+        """Read what is left, before the end of the run is emitted."""
         if self._tails is not None:
             self._tails.hurry()
         async with self._turns:

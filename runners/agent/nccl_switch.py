@@ -328,7 +328,7 @@ class RasWatch:
         try:
             now = await ask(self._port, oldest >= ras.JSON_SINCE)
         except (OSError, TimeoutError, ras.RasError):
-            return  # it is a hint: without an answer nothing is said
+            return  # it is a hint: without an answer there is none
         before, self._before = self._before, now
         self._report(judge(before, now, self._run.node) if before is not None else None)
 

@@ -67,7 +67,7 @@ def marked(run: str, keep: Iterable[int] = ()) -> dict[int, dict[str, str]]:
 def unmarked(run: str) -> dict[int, int]:
     """This user's descendants of the marked processes that have dropped or changed the marker: start ticks by pid.
 
-    Asked while their parents live: whoever has lost them is nobody's descendant any more. Who serves another run, which
+    To be called while their parents live: an orphan is nobody's descendant any more. Who serves another run, which
     a rank launched, is left out with all that it started.
     """
     carriers = marked(run)
@@ -209,7 +209,7 @@ class KernelEvidence(NamedTuple):
     oom: str | None = None
     """Where it says that it killed the process for memory."""
     lines: tuple[str, ...] = ()
-    """What the driver of the GPUs said of it, a line each."""
+    """What the driver of the GPUs logged about it, a line each."""
 
 
 NOTHING = KernelEvidence()
@@ -314,7 +314,7 @@ def kills_in(file: Path) -> int | None:
 
 
 class OomWatch:
-    """Remembers the cgroups' counters, so that a kill can be told from an older one."""
+    """Remembers the cgroups' counters, to distinguish a kill from an older one."""
 
     def __init__(self) -> None:
         self._kills = dict(cgroup_kills())

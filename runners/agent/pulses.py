@@ -45,7 +45,7 @@ class Outside:
 
 
 def sample(pid: int, proc: str = "/proc") -> Outside:
-    """A process now; what it read and wrote is told with its children's."""
+    """A process now; what it read and wrote includes its children's."""
     stat, main = read_stat(pid, proc), read_stat(pid, f"{proc}/{pid}/task")
     counts = [read_io(member, proc) for member in tree(pid, proc)] if stat is not None else [None]
     readable = [count for count in counts if count is not None]
@@ -95,7 +95,7 @@ def sites(text: str) -> tuple[Site, ...]:
 
 STATES = {"01": "ESTABLISHED", "02": "SYN_SENT"}
 MOST_STALLS = 16
-"""Stalls of one process that are told."""
+"""Stalls of one process that are reported."""
 TABLES = ("tcp", "tcp6")
 
 Table = Mapping[str, Stall]

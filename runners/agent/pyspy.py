@@ -39,7 +39,7 @@ class PySpyError(Exception):
 
 
 class Unseen(HookError):
-    """A rank that told no stack and could not be looked at either."""
+    """A rank that reported no stack, and that py-spy could not sample either."""
 
     def __init__(self, error: HookError, why: PySpyError) -> None:
         super().__init__(f"{error}, and {why}")
@@ -261,7 +261,7 @@ async def _outside(
 
 
 def spoken(failed: Sequence[HookError]) -> list[str]:
-    """What failed, a sentence each; why py-spy could not help is said once where it is the same for all."""
+    """What failed, a sentence each; why py-spy could not help comes once where it is the same for all."""
     reasons = {err.why for err in failed if isinstance(err, Unseen)}
     if len(reasons) != 1:
         return [str(err) for err in failed]
@@ -312,7 +312,7 @@ async def _run(program: str, pid: int, *options: str) -> bytes:
         if process.returncode is None:
             process.kill()
             await process.wait()
-            if not options:  # the stop that it had asked for is perhaps still to come
+            if not options:  # the stop that it requested is perhaps still to come
                 send_signal(pid, signal.SIGCONT)
     if process.returncode == 0:
         return written

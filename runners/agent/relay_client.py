@@ -229,7 +229,7 @@ class Stream:
             self._send(self.peer, self._ours.seal(FrameKind.DATA, data[begin : begin + MAX_PAYLOAD]))
 
     def end(self, why: str = "") -> None:
-        """No more from here; the other side is told `why`, if there is something to tell."""
+        """No more from here; the other side gets `why`, unless that is empty."""
         if not self._ended:
             self._send(self.peer, self._ours.seal(FrameKind.END, why.encode()))
             self.broken("")
@@ -341,7 +341,7 @@ GRACE_SECONDS = 5.0
 """What was under way when a stream ended is no forgery."""
 AGAIN_SECONDS = 0.5
 BEAT_SECONDS = 2.0
-"""Whoever opened a stream writes so often, within the grace of an agent that began anew: else it would wait for ever."""
+"""The opener of a stream writes so often, within the grace of an agent that began anew: else it would wait for ever."""
 MOST_UNCONFIRMED = 16
 MOST_REMEMBERED = 4096
 

@@ -126,7 +126,7 @@ class Runner:
     async def ask(self, op: str, **fields: Any) -> dict[str, Any]:
         """Send one command. Raises OSError or TimeoutError when the runner does not answer.
 
-        Whoever is told so may rely on it that nothing comes of the command: a runner that goes on later finds it too
+        After these errors nothing comes of the command: a runner that goes on later finds it too
         late. A stop is never too late.
         """
         if self._writer is None:

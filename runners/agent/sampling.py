@@ -230,7 +230,7 @@ class Sampling:
         self._placing = Placing(run.node)
         self._newest: tuple[Gpu, ...] = ()
         self._held: GpuTick | None = None
-        """What came from the GPU sampler and is told with the sample that it sets off."""
+        """What came from the GPU sampler and is emitted with the sample that it sets off."""
         self._began = float("-inf")
         self._due = asyncio.Event()
         self._ended = False
@@ -256,7 +256,7 @@ class Sampling:
         alarm.cancel()
 
     def attend(self) -> None:
-        """A viewer has come: what is written from now on is told at once."""
+        """A viewer has come: growth of logs is emitted at once from now on."""
         if not self._ended:
             self._growing.attend(True)
 

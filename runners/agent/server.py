@@ -64,7 +64,7 @@ Execute = Callable[[Action], Awaitable[CommandDone]]
 PassOn = Callable[[int, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[str]]
 """Carry a viewer's bytes to another node and back until the end; a sentence where that went wrong, else ""."""
 ReadWindow = Callable[[str, int, int, str], Awaitable[Window]]
-"""File, offset, limit and pattern of a window that is asked for."""
+"""File, offset, limit and pattern of a requested window."""
 
 
 Newest = dict[tuple[type, int], Stamped]
@@ -91,7 +91,7 @@ _ID = re.compile(rb'"id": ?"([A-Za-z0-9._-]{1,64})"')
 
 
 async def _refuse(client: Client, line: bytes, error: FrameError) -> None:
-    """Answer a command that cannot be read, before its viewer is shown the door; one without an id has no answer."""
+    """Answer a command that cannot be read, before its viewer is dropped; one without an id has no answer."""
     name = _ID.search(line)
     if name is not None:
         refusal = CommandDone(name[1].decode(), False, f"{error}; nothing was done")
@@ -222,7 +222,7 @@ class AgentServer:
         run.emit(AgentStarted(os.getpid(), release, adopted))
 
     async def start(self, version: str) -> None:
-        """Bind, for this user only; viewers are told `version`. Raises RunError or OSError."""
+        """Bind, for this user only; `version` is for the hello. Raises RunError or OSError."""
         self._version = version
         await self._bind()
         self._guard = asyncio.create_task(self._keep_bound())
@@ -320,7 +320,7 @@ class AgentServer:
         try:
             done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if any(isinstance(task.exception(), FrameError) for task in done):
-                writer.transport.abort()  # whoever speaks no frames is shown the door
+                writer.transport.abort()  # a peer that speaks no frames is dropped
         finally:
             for task in both | client.windows:
                 task.cancel()

@@ -283,7 +283,7 @@ class Supervision:
         self._changes: dict[int, RankChanged] = {}
         """Last change of each rank of the open attempt."""
         self._evidence: dict[int, KernelEvidence] = {}
-        """What the kernel said of the ranks that ended."""
+        """What the kernel logged about the ranks that exited."""
         self._oom_watch = OomWatch()
         self._began = (0, 0.0)
         """Number of the attempt whose begin this agent saw, and when, by the monotonic clock."""
@@ -343,7 +343,7 @@ class Supervision:
                     self._hear(offset, stamped)
                 if self._mode is not StartMode.START and self._last_word is None:
                     if self._mode is StartMode.READ or not await self._revive():
-                        return  # whoever only reads starts nothing
+                        return  # reading starts nothing
                     continue
             else:
                 async with contextlib.aclosing(reports(self._run.runner, self._tail)) as events:
@@ -351,7 +351,7 @@ class Supervision:
                         await self._environment.noted()
                         self._hear(offset, stamped)
                         if self._last_word is not None and self._run.relaying():
-                            break  # whoever looks through the relay hears it while the runner carries that
+                            break  # viewers behind the relay get the end while the runner still carries it
             await self._finish()
             if self._waits_for_runner():
                 await self._start_runner()
@@ -364,12 +364,12 @@ class Supervision:
         return self._run.runner is None and state.delay is not None and not self._run.stopping()
 
     async def _finish(self) -> None:
-        """The runner said that the run has ended: what it left behind is ended too, and then it has."""
+        """The runner has reported the end of the run: end what it left behind, then emit it."""
         last_word, self._last_word = self._last_word, None
         if last_word is None:
             return
         runner = self._run.runner
-        if runner is not None:  # else it went long ago: what is left is whoever asks for a stop's to end
+        if runner is not None:  # else it went long ago, and a stop ends what is left
             left = await sweep(self._run.record.run, keep=[runner.who.pid], grace_s=2.0)
             if left:
                 text = f"these processes would not end: {', '.join(left)}"

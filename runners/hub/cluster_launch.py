@@ -120,7 +120,7 @@ def suspect(nodes: ClusterNodes, answered: Sequence[str]) -> str | None:
 
 
 TRIES = 5
-"""How often a launch goes on after SkyPilot's API server, or whoever asks it, has gone away."""
+"""How often a launch goes on after SkyPilot's API server, or the process that asks it, has gone away."""
 AGAIN_SECONDS = 3.0
 LOST = frozenset(
     {
@@ -180,7 +180,7 @@ class Submission:
         raise CloudError("SkyPilot's API server goes away again and again: see `sky api status`")
 
     async def _asked(self) -> dict[str, Any]:
-        """What SkyPilot says of the launch in the end, asked for or found on its way. Raises SkyError."""
+        """SkyPilot's answer to the launch, whether it begins here or is under way. Raises SkyError."""
         job = await self._submitted_job()
         if job is not None:
             return {"job": job}

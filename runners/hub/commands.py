@@ -39,7 +39,7 @@ from .on_hosts import Hosts
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one node said to its part of a command."""
+    """One node's answer to its part of a command."""
 
     node: int
     name: str
@@ -66,7 +66,7 @@ class Answer:
 
 
 def route(ranks: Sequence[int], node_of: Mapping[int, int]) -> dict[int, tuple[int, ...]] | str:
-    """Which node is asked for which ranks (() for all of its own); a sentence when there is no such rank."""
+    """Which ranks each node gets a command for (() for all of its own); a sentence when there is no such rank."""
     if not ranks:
         return dict.fromkeys(sorted(set(node_of.values())), ())
     chosen: dict[int, tuple[int, ...]] = {}
@@ -78,7 +78,7 @@ def route(ranks: Sequence[int], node_of: Mapping[int, int]) -> dict[int, tuple[i
 
 
 def together(answers: Sequence[Answer]) -> str:
-    """One sentence of all answers: what several say is said once, of all their ranks."""
+    """One sentence of all answers: a clause of several answers comes once, with all their ranks."""
     groups: dict[str, list[tuple[Answer, Clause]]] = {}
     for answer in answers:
         for clause in answer.clauses:
@@ -130,7 +130,7 @@ def stopped_without(silent: Sequence[str], any_reached: bool, seconds: float | N
 
 
 def not_stopped_yet(names: Sequence[str]) -> str:
-    """What nodes are that were told to stop and go on."""
+    """Why a stop is not done: these nodes go on."""
     verb = agreeing(names, "has", "have")
     return f"{', '.join(names)} {verb} not stopped yet: see agent.log there"
 
@@ -140,7 +140,7 @@ REACH_SECONDS = 40.0
 
 
 ALIVE_S = 10.0
-"""How long an agent may take to answer a request that costs it nothing, before it is asked for anything else."""
+"""How long an agent may take to answer a request that costs it nothing, before it gets another."""
 MUTE = (
     f"its agent has said nothing for {ALIVE_S:.0f} s, so nothing was asked of it: on that node, send its process "
     "(agent.json has the pid) SIGCONT or, the ranks do not notice, SIGKILL"
@@ -311,8 +311,8 @@ END_SECONDS = 5.0
 HEARD_SECONDS = 30.0
 """How long it may take to hear from a node that its part has ended, where it was ended without its agent."""
 CONNECTING_SECONDS = 20.0
-"""Of its life: how long a hub may take to reach its nodes, so that a stop is told to all of them at once: where the
-first node ends alone, the way to the others ends with it, and whoever started the job kills them."""
+"""Of its life: how long a hub may take to reach its nodes, so that all of them get a stop at once: where the
+first node ends alone, the way to the others ends with it, and what started the job kills them."""
 CHECK_SECONDS = 0.1
 
 Ask = Callable[[Stop, int], Awaitable[Answer]]
@@ -342,7 +342,7 @@ class Stopping:
         self._links.hurry()
 
     async def stop(self, command: Stop) -> Reply:
-        """End the parts of all nodes that answer; the others are told as soon as they do. Raises CommandRefused."""
+        """End the parts of all nodes that answer; the others are stopped as soon as they do. Raises CommandRefused."""
         run, began = self._run, time.monotonic()
         self.begin()
         grace_s = run.plan.grace_s if command.grace_s is None else command.grace_s
@@ -371,7 +371,7 @@ class Stopping:
             await asyncio.sleep(CHECK_SECONDS)
 
     async def _send_all(self, command: Stop, limit: float) -> list[Answer]:
-        """What the nodes say that answer now; whoever says nothing until then is not waited for."""
+        """The answers of the nodes that are linked now and answer before `limit`."""
         run, silent = self._run, self._links.silent()
         linked = [node for node in run.nodes.alive() if node not in silent]
         asked = [asyncio.ensure_future(self._ask(command, node)) for node in linked]
@@ -441,7 +441,7 @@ class Stopping:
             _log(str(error))
 
     async def _cancel(self, cloud: Cloud) -> None:
-        """Nodes that cannot be asked are stopped by whoever started them."""
+        """Have the cloud stop the nodes that cannot be asked."""
         try:
             await cloud.cancel()
         except CloudError as error:
@@ -453,14 +453,14 @@ class Stopping:
         await run.until(lambda: run.state.phase.ended or wanted(), seconds)
 
     def _none_connects(self) -> bool:
-        """No node is about to answer for the first time; those of a launch are told when they come."""
+        """No node is about to answer for the first time; those of a launch are stopped when they come."""
         nodes, coming = self._run.nodes, (None, LinkState.CONNECTING)
         return self._run.launching or not any(
             node in self._links.by_node and nodes.link(node) in coming for node in nodes.alive()
         )
 
     def _all_were_reached(self) -> bool:
-        """Each node answered this hub once; those of a launch are told when they come."""
+        """Each node answered this hub once; those of a launch are stopped when they come."""
         links = self._links.by_node
         return self._run.launching or all(
             links[node].reached for node in self._run.nodes.alive() if node in links

@@ -53,12 +53,12 @@ SKEW_S = 2.0
 
 
 def sub_id(command: str, node: int) -> str:
-    """Id under which a node is asked for its part of a command."""
+    """Id of a node's part of a command."""
     return f"{command}.{node}"
 
 
 def shift_of(reported: float, now: float) -> float:
-    """Seconds to add to a node's times, from the time it told and ours when that arrived; 0.0 where it told none."""
+    """Seconds to add to a node's times, from the time in its hello and ours on arrival; 0.0 where it sent none."""
     difference = now - reported
     return difference if reported and abs(difference) >= SMALLEST_SHIFT_S else 0.0
 

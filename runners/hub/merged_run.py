@@ -139,7 +139,7 @@ class Whole:
     name: str
     stopping: bool = False
     why: str = "stopped"
-    """What is said of a run that was stopped."""
+    """The text of the end of a run that was stopped."""
     nnodes_min: int | None = None
     """An elastic run goes on, and succeeds, with as few nodes."""
     cause: FirstCause | None = None
@@ -196,7 +196,7 @@ def _failed(
 ) -> RunEnded | None:
     by_node = {part.node: part for part in parts}
     bad = {node: end for node, end in ended.items() if end.phase is not RunPhase.SUCCEEDED}
-    if not bad:  # what became of the silent ones is unknown
+    if not bad:  # how the silent ones ended is unknown
         names = ", ".join(part.name for part in gone)
         return RunEnded(RunPhase.LOST, None, f"all others succeeded; how {names} ended nobody saw")
     node = whole.cause.node if whole.cause is not None and whole.cause.node in bad else min(bad)
@@ -318,7 +318,7 @@ class MergedRun(DaemonRun):
 
     def __init__(self, entry: Entry, plan: Plan) -> None:
         """`plan`: for all nodes, with placeholders. Secrets are hidden in it; their values are in the hub's own
-        environment, where whoever started the hub gave them to it."""
+        environment, from the process that started the hub."""
         super().__init__(entry, plan, HUB)
         self.nodes = HubNodes(self.state)
         self.turn = asyncio.Event()
@@ -421,7 +421,7 @@ class NodeLogs:
         limit: int = TAIL_BYTES,
         grep: str = "",
     ) -> Window:
-        """One window, whoever has the file; `up`: the link to a node that answers."""
+        """One window, from the node that has the file; `up`: the link to a node that answers."""
         place = part_of(file)
         if place is None:
             return await ask_anywhere(self._run.run_dir, file, offset, limit, grep)

@@ -75,7 +75,7 @@ class Hosts(Cloud):
     # --- launching -------------------------------------------------------------------------------------------
 
     async def launch(self, set_routes: SetRoutes) -> None:
-        """All stages; what fails on any host is told of all of them."""
+        """All stages; a failure names every host that failed."""
         self._run.emit(
             ClusterChanged(Cluster(infra=KIND, resources=plural(len(self._order.hosts), "host")))
         )
@@ -208,7 +208,7 @@ class Hosts(Cloud):
     # --- afterwards ------------------------------------------------------------------------------------------
 
     async def revive(self, nodes: Sequence[int]) -> None:
-        """Start the parts of these nodes again, where their hosts are back; whoever is not stays silent."""
+        """Start the parts of these nodes again, where their hosts are back; the others stay silent."""
         data = await self._pack_bundle()
 
         async def again(node: int) -> None:

@@ -114,7 +114,7 @@ class SkyError(CloudError):
         if kind in ("absent", "unsupported"):
             self.code = RunError.code
         self.detail = detail
-        """What SkyPilot said, whole."""
+        """SkyPilot's own text, whole."""
 
 
 class SkyGoneError(SkyError):

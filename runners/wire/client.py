@@ -255,7 +255,7 @@ def _heed_refusal(line: bytes) -> None:
 
 
 LIMIT = 1 << 16
-"""Bytes of a line, where nothing else is said."""
+"""Default limit of a line, bytes."""
 FULL_S = 10.0
 """How long a socket is tried on which too many connections wait to be accepted."""
 
@@ -319,7 +319,7 @@ async def connect(
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A connection to a socket of this user's own processes; `limit`: bytes of a line. Raises OSError.
 
-    Whoever may rename the folder of the sockets could listen there himself.
+    A user who may rename the folder of the sockets could listen there himself.
     """
     reader, writer = await asyncio.open_unix_connection(sock=await _queued(path), limit=limit)
     if peer_uid(writer.get_extra_info("socket")) not in (os.getuid(), 0):
@@ -453,7 +453,7 @@ class SocketLink:
     async def events(
         self, after: int = 0, telemetry: bool = True, follow: bool = True
     ) -> AsyncIterator[Stamped]:
-        """See Link.events. Raises LinkError when the connection breaks before the agent said goodbye."""
+        """See Link.events. Raises LinkError when the connection breaks before the agent closed it."""
         await self._write(Hello(after=after, telemetry=telemetry, follow=follow, readonly=self._readonly))
         self._start()
         ended = live = False

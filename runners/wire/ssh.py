@@ -62,7 +62,7 @@ def argv(destination: str, options: Sequence[str], remote: Sequence[str]) -> lis
 
 
 def explain(lines: Sequence[str], code: int | None, host: str) -> str:
-    """What ssh or the bridge said on stderr, in a sentence; "" when they said nothing that is known to matter."""
+    """What ssh or the bridge wrote to stderr, in a sentence; "" where no line is known to matter."""
     for line in reversed(lines):
         if line.startswith("distui: "):
             return f"{host}: {line.removeprefix('distui: ')}"
@@ -78,7 +78,7 @@ def explain(lines: Sequence[str], code: int | None, host: str) -> str:
 
 
 class SshLink(SocketLink):
-    """As any link; what ssh said stands in its errors."""
+    """As any link; its errors quote ssh."""
 
     def __init__(self, process: asyncio.subprocess.Process, host: str) -> None:
         assert process.stdin is not None
@@ -120,9 +120,11 @@ class SshLink(SocketLink):
             raise LinkError(await self.why(str(error))) from None
 
     async def why(self, otherwise: str) -> str:
-        """Close, and say why the link broke: what ssh said, or `otherwise`."""
+        """Close, and return why the link broke: what ssh wrote, or `otherwise`."""
         try:
-            async with asyncio.timeout(LEAVE_SECONDS):  # it ends by itself, and then has said everything
+            async with asyncio.timeout(
+                LEAVE_SECONDS
+            ):  # it exits by itself, and then has written everything
                 await self._process.wait()
                 await self._hearing
         except TimeoutError:
