@@ -505,7 +505,7 @@ class Masker:
         """`secrets`: values that are masked wherever they stand."""
         self.count = 0
         forms = {form for value in secrets if _tells(value) for form in _forms(value)}
-        ordered = sorted((form.encode() for form in forms), key=len, reverse=True)
+        ordered = sorted((form.encode("utf-8", "surrogateescape") for form in forms), key=len, reverse=True)
         self._values = re.compile(b"|".join(map(re.escape, ordered))) if ordered else None
 
     def _hide(self, value: str) -> str:

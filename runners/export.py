@@ -32,6 +32,7 @@ from msgspec import Struct, structs
 from ..presets.secrets import Masker, secrets_in
 from ..presets.trusted_files import private_folder
 from . import file_io, journal, run_directories
+from .agent.processes import environ_of
 from .diagnosis.reading import logs_of_run, read_run
 from .diagnosis.verdict import document, judge
 from .errors import RunError
@@ -588,15 +589,4 @@ def secrets_of(entry: run_directories.Entry, state: RunState) -> set[str]:
         node = state.nodes.get(rank.place.node)
         if rank.pid is not None and node is not None and node.host == here and not state.phase.ended:
             pids.append(rank.pid)
-    return secrets_in(os.environ).union(*(secrets_in(environment(pid)) for pid in pids))
-
-
-def environment(pid: int) -> dict[str, str]:
-    """The variables that a process was started with; {} where it is gone or another user's."""
-    variables: dict[str, str] = {}
-    with contextlib.suppress(OSError):
-        for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-            name, equals, value = entry.decode("utf-8", "replace").partition("=")
-            if equals:
-                variables[name] = value
-    return variables
+    return secrets_in(os.environ).union(*(secrets_in(environ_of(pid)) for pid in pids))

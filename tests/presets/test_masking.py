@@ -82,3 +82,8 @@ def test_long_lines_cost_linear_time() -> None:
     for text in (b"A" * (2 << 20), b"KEY" * (700 << 10), b"--a-" * (500 << 10), b"://a:" * (400 << 10)):
         masker.text(text)
     assert time.process_time() - began < 20
+
+
+def test_a_secret_need_not_be_utf_8() -> None:
+    """A variable's bytes come as os.environ has them."""
+    assert Masker(["geheim\udcff\udcfe12"]).text(b"x geheim\xff\xfe12 y") == b"x *** y"
