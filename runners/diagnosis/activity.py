@@ -260,7 +260,7 @@ def doing(
 
 
 _SOURCES = {
-    "signal": "this stack was asked for by SIGUSR2 to the hook's own thread: no call of the script is interrupted by it",
+    "signal": "this stack was requested by SIGUSR2 to the hook's own thread; it interrupts no call of the script",
     "py-spy": "this stack was read from outside, by py-spy",
 }
 _STALE = "this stack is the last before its hook fell silent; `distui dump RUN stacks` asks for a newer one"

@@ -22,7 +22,7 @@ MEMORY = ("cuda-oom", "host-oom", "killed")
 PEERS = ("peer-gone", "timeout", "connect-timeout")
 """Symptoms of a rank that is not there any more."""
 LOST = "see runner.log and the kernel's log there: what ends a runner most often is the kernel, for want of memory"
-LAUNCHER = "the launcher itself said so, and no rank failed before it: see runner.log there"
+LAUNCHER = "the launcher itself reported it, and no rank failed before: see runner.log there"
 CAN_HELP = {
     "no": "a restart cannot help before that",
     "maybe": "",

@@ -204,7 +204,7 @@ def _classed(death: Death, last: str) -> Failure:
     """Its class; what torch raises since NCCL failed is NCCL's to explain."""
     failure = classify(death)
     if failure.kind in ("exception", "assertion") and _OF_NCCL.search(last):
-        return failure._replace(kind="nccl", symptom=True, remedy="see what NCCL says before it")
+        return failure._replace(kind="nccl", symptom=True, remedy="see NCCL's messages before it")
     return failure
 
 

@@ -57,12 +57,14 @@ def _variable_finding(name: str, value: str, read: Mapping[str, str]) -> Finding
         f"NCCL has not read {name}: {why}",
         role="cause" if alarm else "hint",
         remedy=f"Write {near}." if near else "See `distui lint`, and set it in the preset or with --nccl.",
-        evidence=(f"the plan sets {name}={value}", f"NCCL says that it read {', '.join(names[:8])}{more}"),
+        evidence=(f"the plan sets {name}={value}", f"NCCL logs that it read {', '.join(names[:8])}{more}"),
     )
 
 
 IDLE = "see why the script had nothing to do: its last lines, its arguments, a checkpoint that was done already"
-UNMADE = "call parallelize() in the script, take the preset that says what it does, or see the plan's notes"
+UNMADE = (
+    "call parallelize() in the script, take the preset that matches what it does, or see the plan's notes"
+)
 
 
 def find_not_applied(view: View) -> Iterable[Finding]:

@@ -324,7 +324,7 @@ def _cut(view: View, cuts: Mapping[int, Stall], nodes: Mapping[str, int], since:
         "hang-network", "error", f"rank {ranks[0]}{near} ({address(first.local)}) gets {answer} {far}: "
         "the network between them does not carry", rank=ranks[0], ranks=ranks if len(ranks) > 1 else (),
         node=place[0] if place else None, since=since,
-        remedy="look at link, route, firewall and MTU between these two addresses, and at the interface "
+        remedy="check link, route, firewall and MTU between these two addresses, and at the interface "
         "that NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names",
         evidence=tuple(
             f"rank {rank}: connection {cuts[rank].local} → {cuts[rank].remote} "
@@ -346,8 +346,8 @@ def spinning(view: View, pending: Pending) -> Finding | None:
         f"{view.who(ranks)} have all entered {activity.call_text(pending.call)} but it never completes: "
         "their GPUs are spinning",
         **view.about(ranks), since=pending.since,
-        remedy="look at what NCCL says (NCCL screen, NCCL_DEBUG=INFO): a transport that lost its way, "
-        "or one slow or broken link; NCCL_P2P_DISABLE=1 or NCCL_IB_DISABLE=1 for one run tells which",
+        remedy="check NCCL's messages (NCCL screen, NCCL_DEBUG=INFO): a broken transport, "
+        "or one slow or broken link; one run with NCCL_P2P_DISABLE=1 or NCCL_IB_DISABLE=1 shows which",
         evidence=(
             waiting_text(view, pending),
             "every GPU of these is in use all the time at less than half of its power limit: a kernel that spins",
@@ -365,10 +365,12 @@ def no_verdict(view: View, blocked: Sequence[Pending]) -> Finding:
     """Ranks wait for an unknown reason: name the missing data."""
     first = min(blocked, key=lambda pending: (not pending.numbered, pending.since))
     ranks = tuple(sorted({rank for pending in blocked for rank in pending.waits}))
-    lacking = tuple(_lacking(view, blocked)) or ("every rank's data is there, and none of it tells",)
+    lacking = tuple(_lacking(view, blocked)) or (
+        "the data of every rank is complete, and none of it shows the reason",
+    )
     waiting = f"{spans_text('rank', ranks)} {agreeing(ranks, 'waits', 'wait')}"
     return Finding(
-        NO_VERDICT, "note", f"{waiting} in {activity.call_text(first.call)} and nothing tells why: {lacking[0]}",
+        NO_VERDICT, "note", f"{waiting} in {activity.call_text(first.call)}; the reason is unknown: {lacking[0]}",
         role="fact", ranks=ranks, since=first.since,
         remedy="take all stacks: distui dump RUN stacks; with NCCL, raise NCCL_DEBUG to INFO",
         evidence=(*(waiting_text(view, pending) for pending in blocked[:4]), *lacking),

@@ -425,7 +425,7 @@ def _finding(
         text=f"the {what} of {who} grows steadily and reaches the {limit} within half an hour",
         rank=rank,
         node=node,
-        remedy="look for tensors or losses that are kept from step to step (take .item() or .detach()), and for caches "
+        remedy="check for tensors or losses that are kept from step to step (take .item() or .detach()), and for caches "
         "without a bound; `distui dump memory` shows what is held",
         evidence=(f"{size_text(grown)} more within {gone}, {size_text(growth.now)} now",),
         ranks=ranks if len(ranks) > 1 else (),

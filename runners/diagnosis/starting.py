@@ -62,14 +62,14 @@ def _lone_finding(view: View, rank: int, pulse: Pulse, there: int, began: float)
     return Finding(
         id="start-waiting",
         severity="note",
-        text=f"{who} was told of WORLD_SIZE {pulse.world_size}, this run has {plural(there, 'rank')}: "
+        text=f"{who} has WORLD_SIZE {pulse.world_size}, this run has {plural(there, 'rank')}: "
         "it may wait for the others",
         role="fact",
         rank=rank,
         node=view.state.ranks[rank].place.node,
         remedy=START,
         evidence=(
-            f"its environment says WORLD_SIZE={pulse.world_size}, MASTER_ADDR:MASTER_PORT {pulse.master or 'n/a'}",
+            f"its environment: WORLD_SIZE={pulse.world_size}, MASTER_ADDR:MASTER_PORT {pulse.master or 'n/a'}",
             f"pid {pulse.pid} uses no CPU time",
             "missing: its stack. A command of `distui exec` has no hook; py-spy, where it is installed, names the line",
         ),
@@ -203,14 +203,14 @@ def _unreachable(view: View, remote: str, comers: Sequence[Comer], ranks: tuple[
         named = master if master == remote else f"{master} ({remote})"
         text = f"{who} {get} no answer from MASTER_ADDR:MASTER_PORT {named}"
         remedy = (
-            "set MASTER_ADDR to an address of rank 0's node that the others can reach, and look at firewall and route "
+            "set MASTER_ADDR to an address of rank 0's node that the others can reach, and check firewall and route "
             "to that port"
         )
     else:
-        text = f"{who} {get} no answer from {remote}, where another rank says that it listens"
+        text = f"{who} {get} no answer from {remote}, the address that another rank announced"
         remedy = (
             "name an interface that all nodes reach each other by: NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME; "
-            "look at firewall and route"
+            "check firewall and route"
         )
     return _finding(
         view, "start-unreachable", ranks, text, remedy, comers,
@@ -261,7 +261,7 @@ def _masters(view: View, there: Sequence[Comer]) -> Finding | None:
         return None
     (most, usual), (few, other) = groups[0], groups[1]
     text = (
-        f"{view.who(other)} {agreeing(other, 'looks', 'look')} for rank 0 at {few}, "
+        f"{view.who(other)} {agreeing(other, 'connects', 'connect')} to rank 0 at {few}, "
         f"{spans_text('rank', usual)} at {most}"
     )
     return _finding(
@@ -350,7 +350,7 @@ def _waiting(view: View, there: Sequence[Comer]) -> list[Finding]:
     ]
 
 
-_NOTHING = "nothing, if they still import or load; else look at the logs of the ranks that are not there"
+_NOTHING = "nothing, if they still import or load; else check the logs of the ranks that are not there"
 
 
 def _reasons(view: View, absent: Sequence[int]) -> Iterable[str]:

@@ -122,9 +122,7 @@ def _evidence(view: View, lag: Lag, why: list[Reason]) -> tuple[str, ...]:
 def _fallback_remedy(lag: Lag) -> str:
     if lag.rank is None:
         return "compare the node with the others: network, clocks, what else runs there"
-    return (
-        f"look at what rank {lag.rank} does more than the others: `distui dump stacks`, its data, its node"
-    )
+    return f"check what rank {lag.rank} does more than the others: `distui dump stacks`, its data, its node"
 
 
 def _input_bound(view: View) -> Iterable[Finding]:
@@ -149,7 +147,7 @@ def _input_bound(view: View) -> Iterable[Finding]:
         role="hint",
         remedy="give the loaders more workers (num_workers, prefetch_factor), or the data faster storage",
         evidence=(
-            "in most looks at them the ranks were in their data loaders, and none is slower than the others",
+            "in most samples the ranks were in their data loaders, and none is slower than the others",
         ),
         since=view.now,
     )
@@ -428,7 +426,7 @@ def _clocks(own: Gpu, others: list[Gpu]) -> Iterator[Reason]:
     hot = "" if own.temp_c is None else f"{5 * round(own.temp_c / 5)} °C"
     if any(word.startswith("thermal") for word in words) or (own.temp_c or 0) >= 85:
         yield Reason("thermal", f"thermal throttling{f' at {hot}' * bool(hot)}, {clocks}",
-                     "look after the cooling of this GPU")  # fmt: skip
+                     "check the cooling of this GPU")  # fmt: skip
     elif words:
         yield Reason(words[0], f"{', '.join(words)}, {clocks}", _remedy(words[0]))
     else:
@@ -440,7 +438,7 @@ def _clocks(own: Gpu, others: list[Gpu]) -> Iterator[Reason]:
 def _remedy(word: str) -> str:
     if word == "power cap":
         return "compare its power limit with the others' (nvidia-smi -q -d POWER); raise it, or leave the node out"
-    return "look at power supply and cooling of the node (nvidia-smi -q -d PERFORMANCE)"
+    return "check power supply and cooling of the node (nvidia-smi -q -d PERFORMANCE)"
 
 
 def _link(own: Gpu, others: list[Gpu]) -> Iterator[Reason]:
@@ -559,7 +557,7 @@ def _of_node(view: View, rank: Rank) -> Iterator[Reason]:
                      "ask for a dedicated machine, or move the node")  # fmt: skip
     if host.nic_errors and _far(host.nic_errors, [peer.nic_errors for peer in hosts], 3.0):
         yield Reason("network errors", "the node's interfaces count network errors",
-                     "look at cable, transceiver and switch port (ethtool -S, ibqueryerrors)")  # fmt: skip
+                     "check cable, transceiver and switch port (ethtool -S, ibqueryerrors)")  # fmt: skip
     yield from _short_of_cores(host, hosts)
 
 

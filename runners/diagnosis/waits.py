@@ -327,13 +327,13 @@ _AT = {
     Kind.COMPILE: "waits for the compiler",
 }
 _REMEDIES = {
-    "hang-loader": "look at its dataset and its workers (their stacks: py-spy dump --subprocesses); "
+    "hang-loader": "check its dataset and its workers (their stacks: py-spy dump --subprocesses); "
     "try num_workers=0, and give DataLoader a timeout",
-    "hang-checkpoint": "look at the file system that the checkpoint is written to: space, quota, a server that is gone",
+    "hang-checkpoint": "check the file system that the checkpoint is written to: space, quota, a server that is gone",
     "hang-stopped": "let it go on with SIGCONT: distui signal RUN CONT --rank {rank}",
-    "hang-c-call": "look at what that line calls; a library that holds the GIL needs a time-out of its own",
-    "hang-python": "look at the condition that this loop waits for",
-    "hang-not-joined": "look at what that line waits for; every rank has to call the same collectives",
+    "hang-c-call": "check what that line calls; a library that holds the GIL needs a time-out of its own",
+    "hang-python": "check the condition that this loop waits for",
+    "hang-not-joined": "check what that line waits for; every rank has to call the same collectives",
     "hang-gone": "restart the group; its log says why the rank ended",
     "hang-mismatch": "make every rank call the same collectives in the same order, with no rank left out",
 }
@@ -462,7 +462,7 @@ def _works(does: Doing, age: float, blocked: Sequence[Pending]) -> Culprit | Non
     where = f" in {does.place.site.name}()" if does.helped and does.place.site else _within(does, blocked)
     return Culprit(
         id="hang-not-joined", severity="note", does=f"works{where}",
-        remedy="nothing, if that is meant to take so long; else look at its stack", proof="it gets on",
+        remedy="nothing, if that may take so long; else check its stack", proof="it makes progress",
     )  # fmt: skip
 
 

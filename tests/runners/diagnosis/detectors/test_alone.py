@@ -18,8 +18,8 @@ def command(size: str | None, ranks: int = 1, **more: object) -> Made:
 def test_it_is_told_that_it_may_wait_and_what_is_missing() -> None:
     found = only(command("4", master="gpu-a:29500").start())
     assert (found.id, found.severity, found.rank) == ("start-waiting", "note", 0)
-    assert found.text == "rank 0 was told of WORLD_SIZE 4, this run has 1 rank: it may wait for the others"
-    assert found.evidence[0] == "its environment says WORLD_SIZE=4, MASTER_ADDR:MASTER_PORT gpu-a:29500"
+    assert found.text == "rank 0 has WORLD_SIZE 4, this run has 1 rank: it may wait for the others"
+    assert found.evidence[0] == "its environment: WORLD_SIZE=4, MASTER_ADDR:MASTER_PORT gpu-a:29500"
     assert any("no hook" in line for line in found.evidence)
 
 

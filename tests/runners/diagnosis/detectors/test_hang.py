@@ -243,7 +243,7 @@ def test_no_verdict_says_which_data_is_missing() -> None:
     made.state.ranks[2].hook = None
     found = only(made.hang())
     assert (found.id, found.severity) == ("hang-no-verdict", "note")
-    assert found.text.endswith("nothing tells why: rank 2 has no hook that answers")
+    assert found.text.endswith("the reason is unknown: rank 2 has no hook that answers")
     assert Made().wait([0, 1, 3], call(42, age=40)).hang() == []
 
 

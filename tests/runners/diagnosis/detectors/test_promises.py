@@ -290,7 +290,7 @@ def test_variables_that_were_not_read(job: Job, tmp_path: Path) -> None:
     }
     assert found["expect-env:NCCL_ALGO warning None"].evidence == (
         "the plan sets NCCL_ALGO=Ring",
-        "NCCL says that it read NCCL_SOCKET_IFNAME",
+        "NCCL logs that it read NCCL_SOCKET_IFNAME",
     )
     job.stage = "START"
     assert job.found() == {}, "it may still read them"

@@ -67,7 +67,7 @@ def test_ranks_that_look_at_different_ports() -> None:
     made = Made().add(*(coming(rank) for rank in range(3)), coming(3, master="gpu-a:29501"))
     found = only(made.start())
     assert (found.id, found.rank) == ("start-unreachable", 3)
-    assert found.text == "rank 3 looks for rank 0 at gpu-a:29501, ranks 0-2 at gpu-a:29500"
+    assert found.text == "rank 3 connects to rank 0 at gpu-a:29501, ranks 0-2 at gpu-a:29500"
 
 
 def test_names_of_this_machine_are_one() -> None:
@@ -88,7 +88,7 @@ def test_other_names_of_which_one_is_wrong() -> None:
     made = Made(ranks=2).add(
         coming(0, size="2", master="10.0.0.1:1"), coming(1, size="2", master="gpu-a:1")
     )
-    assert only(made.start()).text == "rank 1 looks for rank 0 at gpu-a:1, rank 0 at 10.0.0.1:1"
+    assert only(made.start()).text == "rank 1 connects to rank 0 at gpu-a:1, rank 0 at 10.0.0.1:1"
 
 
 def test_all_are_there_and_nobody_answers() -> None:
