@@ -308,9 +308,10 @@ def read_yaml(text: str) -> list[MarkupNode]:
         if tag.rpartition(":")[2] not in ("int", "float", "bool", "null"):
             return event.value
         try:
-            return meaning.construct_object(yaml.ScalarNode(tag, event.value))
+            value: object = meaning.construct_object(yaml.ScalarNode(tag, event.value))
         except (ValueError, yaml.YAMLError):  # "0b_" resolves to a number and is none
             return event.value
+        return event.value if _is_large(value) else value
 
     try:
         return _build(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)), scalar)
@@ -366,29 +367,38 @@ def too_deep(text: str) -> int | None:
     return None
 
 
-def parse_toml(text: str, where: str) -> dict[str, Any]:
-    """The document `text`, which stands in `where`. Raises PresetError."""
+def read_toml(text: str) -> dict[str, Any]:
+    """The document. Raises Unreadable, with line 0 where the place is not known."""
     deep = too_deep(text)
     if deep is not None:
-        raise PresetError(f"{where} line {deep}: nested more than {DEEPEST} deep")
+        raise Unreadable(deep, f"is nested more than {DEEPEST} deep")
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         match = re.search(r" \(at line (\d+), column (\d+)\)$", str(error))
         line = int(match[1]) if match else text.count("\n") + 1
         reason = re.sub(r" \(at .*\)$", "", str(error))
-        raise PresetError(f"{where} line {line}: not valid TOML ({reason})") from None
+        raise Unreadable(line, f"is not valid TOML ({reason})") from None
     except RecursionError:
-        raise PresetError(f"{where}: nested too deep to be read") from None
+        raise Unreadable(0, "is nested too deep to be read") from None
     except ValueError as error:  # a number of thousands of digits, a date of a year that is none
-        raise PresetError(f"{where}: a value that cannot be read ({error})") from None
+        raise Unreadable(0, f"holds a value that cannot be read ({error})") from None
     if _is_large(document):
-        raise PresetError(f"{where}: a number of more than 64 bits, which TOML does not have")
+        raise Unreadable(0, "holds a number of more than 64 bits, which TOML does not have")
     return document
 
 
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """The document `text`, which stands in `where`. Raises PresetError."""
+    try:
+        return read_toml(text)
+    except Unreadable as error:
+        place = f"{where} line {error.line}" if error.line else where
+        raise PresetError(f"{place}: {str(error).removeprefix('is ')}") from None
+
+
 def _is_large(value: object) -> bool:
-    """Whether a number is in it that no TOML holds; printing one of a million digits takes for ever."""
+    """Whether a number is in it that no TOML holds; Python prints none of more than 4300 digits, as hex can give."""
     if isinstance(value, dict):
         return any(_is_large(part) for part in value.values())
     if isinstance(value, list):

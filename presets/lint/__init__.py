@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -18,15 +17,14 @@ from ..plan import Plan
 from ..script_support import parse
 from ..skypilot import Resources
 from ..text_formats import (
-    DEEPEST,
     MOST_BYTES,
     MarkupNode,
     Unreadable,
     decoded,
     plain,
     read_json,
+    read_toml,
     read_yaml,
-    too_deep,
 )
 from . import config_files, launches, lint_rules, script
 from .lint_rules import RULES, LintRule, issue, once
@@ -54,7 +52,7 @@ def lint_file(
         return worst_first(_checked(name, text, exists, presets))
     except Unreadable as error:
         remedy = None if "not valid" in str(error) else ""
-        return [issue("L41", f"{name}:{error.line}", f"{name} {error}.", remedy=remedy)]
+        return [issue("L41", f"{name}:{max(1, error.line)}", f"{name} {error}.", remedy=remedy)]
 
 
 def lint_text(text: str, exists: Exists | None = None) -> list[Finding]:
@@ -132,22 +130,6 @@ _HEADER = re.compile(r"\s*\[+\s*([^\[\]]+?)\s*\]+")
 LONGEST = 300
 """Letters of a line in which a key is looked for."""
 _KEY = re.compile(r"\s*([A-Za-z0-9_\-.\"' ]+?)\s*=")
-
-
-def read_toml(text: str) -> dict[str, Any]:
-    """The document. Raises Unreadable."""
-    deep = too_deep(text)
-    if deep is not None:
-        raise Unreadable(deep, f"is nested too deeply to be read: more than {DEEPEST} deep")
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        place = re.search(r" \(at line (\d+), column \d+\)$", str(error))
-        line = int(place[1]) if place else text.count("\n") + 1
-        reason = re.sub(r" \(at .*\)$", "", str(error))
-        raise Unreadable(line, f"is not valid TOML: {reason}") from None
-    except (RecursionError, ValueError):  # ValueError: a number of thousands of digits
-        raise Unreadable(1, "is nested too deeply, or with numbers too long, to be read") from None
 
 
 def is_preset(document: Mapping[str, Any]) -> bool:

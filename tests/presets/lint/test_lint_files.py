@@ -255,6 +255,13 @@ def test_what_cannot_be_read(data: bytes, why: str) -> None:
     assert why in one.text
 
 
+def test_a_number_that_cannot_be_printed_is_no_crash() -> None:
+    (one,) = check("mine.toml", "[env]\nX = 0x" + "f" * 5000)
+    assert (one.id, one.where) == ("L41", "mine.toml:1")
+    assert "more than 64 bits" in one.text
+    assert [one.id for one in check("task.yaml", "distributed_type: 0x" + "f" * 5000)] == ["L30"]
+
+
 def test_aliases_and_merged_keys_are_followed() -> None:
     text = (
         "base: &base\n  network_tier: premium\n  accelerators: H100:8\nresources:\n  <<: *base\nrun: echo\n"
