@@ -33,7 +33,7 @@ def import_preset(name: str, data: bytes) -> tuple[Imported, list[Finding]]:
     elif config_files.is_config(document):
         draft = from_deepspeed(values, name)
     elif keys & config_files.SKYPILOT_MARKS:
-        draft = from_skypilot(values, name)
+        draft = from_skypilot(values)
     else:
         content = f"keys {', '.join(list(keys)[:5])}" if keys else "no mapping"
         raise PresetError(f"{name} line {max(1, document.line)}: it holds {content}: {WANTED}")
@@ -346,7 +346,7 @@ OURS = ("run", "name", "secrets", "envs", "num_nodes", "service", "pool")
 """Keys that are no part of a preset, or become fields."""
 
 
-def from_skypilot(document: Mapping[str, Any], source: str) -> Imported:
+def from_skypilot(document: Mapping[str, Any]) -> Imported:
     """The preset of a task. Raises nothing: what cannot be kept is noted."""
     draft = Imported()
     draft.put("strategy.kind", "ddp")

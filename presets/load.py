@@ -375,13 +375,14 @@ def list_dict(loaded: list[Loaded]) -> list[dict[str, str]]:
 
 def show_text(loaded: Loaded) -> str:
     """The whole preset as TOML that loads again, each value with its origin; secrets are masked."""
-    lines = [f"# preset {loaded.preset.name}"]
+    strategy, lines = loaded.preset.strategy, [f"# preset {loaded.preset.name}"]
     for table, values in _grouped(loaded):
         lines += ["", f"[{table}]"] if table else []
-        for key, value, origin in values:
-            lines.append(_with_origin(key, value, origin))
+        # A line break in the name of a file would end the comment.
+        lines += [f"{toml_pair(key, value)}  # {toml_escaped(origin)}" for key, value, origin in values]
         if table == "strategy":
-            lines += [f"# {key} is left to torch" for key in _unset(loaded)]
+            names = STRATEGY_OPTIONS[strategy.kind]
+            lines += [f"# {key} is left to torch" for key in names if getattr(strategy, key) is None]
     return "\n".join(lines) + "\n"
 
 
@@ -421,16 +422,6 @@ def _grouped(loaded: Loaded) -> Iterator[tuple[str, list[tuple[str, model.Value,
             shown = mask(key, value) if table in model.FREE and isinstance(value, str) else value
             tables.setdefault(table, []).append((key, shown, loaded.origins.get(path, DEFAULT)))
     return iter(tables.items())
-
-
-def _unset(loaded: Loaded) -> list[str]:
-    strategy = loaded.preset.strategy
-    return [name for name in STRATEGY_OPTIONS[strategy.kind] if getattr(strategy, name) is None]
-
-
-def _with_origin(key: str, value: model.Value, origin: str) -> str:
-    # A line break in the name of a file would end the comment.
-    return f"{toml_pair(key, value)}  # {toml_escaped(origin)}"
 
 
 def saved_text(name: str, base: str, overrides: Sequence[str], library: Library, summary: str = "") -> str:

@@ -220,19 +220,19 @@ def _mesh(preset: Preset, nproc: int) -> dict[str, int]:
 
 def contract(preset: Preset, backend: str) -> dict[str, str]:
     """What `parallelize()` reads."""
-    precision = {"param": preset.precision.param, "reduce": preset.precision.reduce}
-    mesh = {name: getattr(preset.mesh, name) for name in MESH_OPTIONS[preset.strategy.kind]}
+
+    def text(values: Mapping[str, object]) -> str:
+        return json.dumps({name: part for name, part in values.items() if part is not None}, sort_keys=True)
+
+    kind = preset.strategy.kind
     batch = {"micro": preset.batch.micro, "accumulation": preset.batch.accumulation}
+    precision = {"param": preset.precision.param, "reduce": preset.precision.reduce}
     return {
-        "DISTUI_STRATEGY": preset.strategy.kind,
-        "DISTUI_STRATEGY_OPTIONS": json.dumps(preset.strategy.options(), sort_keys=True),
-        "DISTUI_MESH": json.dumps(
-            {name: size for name, size in mesh.items() if size is not None}, sort_keys=True
-        ),
-        "DISTUI_BATCH": json.dumps(
-            {name: size for name, size in batch.items() if size is not None}, sort_keys=True
-        ),
-        "DISTUI_PRECISION": json.dumps(precision, sort_keys=True),
+        "DISTUI_STRATEGY": kind,
+        "DISTUI_STRATEGY_OPTIONS": text(preset.strategy.options()),
+        "DISTUI_MESH": text({name: getattr(preset.mesh, name) for name in MESH_OPTIONS[kind]}),
+        "DISTUI_BATCH": text(batch),
+        "DISTUI_PRECISION": text(precision),
         "DISTUI_BACKEND": backend,
     }
 
@@ -437,10 +437,10 @@ def wire(
     added = {name: value for name, value in added.items() if name not in env}
     if preset.launcher.kind == "torchrun":
         return Wired(
-            launcher="torchrun", argv=_torchrun(preset, launch), env=added, files=files,
+            launcher="torchrun", argv=_torchrun(launch), env=added, files=files,
             notes=(*notes, *_idle(launch)),
         )  # fmt: skip
-    return _own(preset, launch, config, backend, run_dir, python, {**env, **added}, added, files, notes)
+    return _own(preset, launch, config, run_dir, python, {**env, **added}, added, files, notes)
 
 
 def _deepspeed_config(preset: Preset, obeys: Obeys) -> dict[str, str]:
@@ -459,9 +459,8 @@ def _where(preset: Preset, launch: torchrun.Launch, files: Mapping[str, str], ru
 
 
 def _own(
-    preset: Preset, launch: torchrun.Launch, config: Mapping[str, object], backend: str,
-    run_dir: str, python: str, whole: Mapping[str, str], added: dict[str, str], files: dict[str, str],
-    notes: tuple[str, ...]
+    preset: Preset, launch: torchrun.Launch, config: Mapping[str, object], run_dir: str, python: str,
+    whole: Mapping[str, str], added: dict[str, str], files: dict[str, str], notes: tuple[str, ...]
 ) -> Wired:  # fmt: skip
     """`accelerate launch` or `deepspeed`, as a command. Raises PlanError."""
     kind = preset.launcher.kind
@@ -493,7 +492,7 @@ def _with_options(launch: torchrun.Launch, obeys: Obeys, where: str) -> torchrun
     return replace(launch, command=(script, *obeys.options, where, *args))
 
 
-def _torchrun(preset: Preset, launch: torchrun.Launch) -> tuple[str, ...]:
+def _torchrun(launch: torchrun.Launch) -> tuple[str, ...]:
     """Raises PlanError."""
     refused = torchrun.own_option(launch.extra)
     if refused:

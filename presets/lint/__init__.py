@@ -276,7 +276,7 @@ def lint_plan(
     findings = [
         *_environment(plan, loaded, seen),
         *_sharding(plan, loaded.preset),
-        *_launcher(plan, loaded.preset),
+        *_launcher(loaded.preset),
         *_deepspeed(plan, loaded.preset, seen),
         *_optimizer(plan, loaded.preset, source),
         *_nodes(plan, resources, managed, hosts),
@@ -356,7 +356,7 @@ def _sharding(plan: Plan, preset: Preset) -> Iterator[Finding]:
         yield issue("L39", "mesh.tp", text, value=str(tp))
 
 
-def _launcher(plan: Plan, preset: Preset) -> Iterator[Finding]:
+def _launcher(preset: Preset) -> Iterator[Finding]:
     if preset.launcher.kind != "torchrun":
         return
     options = launches.read_options([Word(text, 0) for text in preset.launcher.args])

@@ -75,9 +75,10 @@ def _started(script: ShellText, around: Surroundings) -> Iterator[Finding]:
         if launch.program == "torchrun":
             yield from check_torchrun(launch, around)
         else:
-            flags = _options(launch.words)
-            check = _accelerate if launch.program == "accelerate" else _deepspeed
-            yield from check(launch, flags, script, around)
+            flags, accelerate = _options(launch.words), launch.program == "accelerate"
+            yield from (
+                _accelerate(flags, around) if accelerate else _deepspeed(launch, flags, script, around)
+            )
     for launch in script.launches:
         yield from _configs(launch, around)
 
@@ -98,9 +99,7 @@ def _number(flags: Mapping[str, Word], name: str) -> int | None:
     return whole(word.text) if word else None
 
 
-def _accelerate(
-    launch: LauncherCall, flags: Mapping[str, Word], script: ShellText, around: Surroundings
-) -> Iterator[Finding]:
+def _accelerate(flags: Mapping[str, Word], around: Surroundings) -> Iterator[Finding]:
     machines, total = _number(flags, "num_machines"), _number(flags, "num_processes")
     if machines is not None and around.nnodes is not None and machines != around.nnodes:
         text = f"accelerate is told {machines} machines and there are {around.nnodes}."
