@@ -29,7 +29,7 @@ def values(world: World, name: str) -> dict[str, Any]:
 def test_from_a_file(world: World) -> None:
     file = world.script("a.yaml", CONFIG)
     done = world.distui("presets", "new", "mine", "--from", file, "--json").fine()
-    assert "num_processes 8 is the total of 2 machines: 4 ranks on each." in done.err
+    assert "num_processes 8 is the total of 2 machines: 4 ranks on each" in done.err
     assert " L2 a.yaml:6" in done.err, done.err
     path = world.config / "distui" / "presets" / "mine.toml"
     assert done.json() == {"path": str(path)}
